@@ -1,0 +1,42 @@
+# `make demo`, `make test` and `make check` work on a fresh clone with Python >= 3.11 and a package index.
+PYTHON ?= python3
+PIP_ARGS ?=
+# One known release, installed first: a plain `pip install torch` on Linux takes the newest build with CUDA packages.
+TORCH ?= torch==2.13.0
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+
+.PHONY: install demo test check format clean help
+
+help:  ## Show this list
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
+
+install: $(INSTALLED)  ## Make .venv and install everything the demo and the tests need
+
+$(INSTALLED): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "npmlm needs Python 3.11 or newer, this is " + sys.version.split()[0] + ": use make PYTHON=python3.11")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet $(PIP_ARGS) "$(TORCH)"
+	$(BIN)/pip install --quiet $(PIP_ARGS) --editable ".[cpu,plots,dev]"
+	@touch $(INSTALLED)
+
+demo: $(INSTALLED)  ## Index the demo corpus, answer the demo questions, print hit@1 and hit@5
+	$(BIN)/npmlm build "corpus.files=[npm/assets/demo/*.jsonl]" index=runs/demo/index
+	$(BIN)/npmlm evaluate task=demo index=runs/demo/index out=runs/demo/evaluation
+
+test: $(INSTALLED)  ## Run the whole test suite, offline
+	HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m pytest
+
+check: $(INSTALLED)  ## Format, lint, types, tests
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(MAKE) test
+
+format: $(INSTALLED)  ## Rewrite the files as `check` wants them
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean:  ## Remove what was built
+	rm -rf $(VENV) runs build dist *.egg-info

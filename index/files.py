@@ -1,0 +1,231 @@
+"""Files written once: every byte counted, hashed and, where the system refuses it, told in one clear message."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import math
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from index.types import StorageError
+
+NPY_HEADER_BYTES = 128
+CHUNK_BYTES = 16 << 20
+
+STORAGE_ADVICE = {
+    errno.ENOSPC: ("the disk is full", "free some space, or choose a folder on another disk, and run it again"),
+    errno.EDQUOT: (
+        "the disk quota is used up",
+        "free some space, or choose a folder on another disk, and run it again",
+    ),
+    errno.EACCES: ("no permission to write", "choose a folder that you may write to, or change its permissions"),
+    errno.EPERM: ("no permission to write", "choose a folder that you may write to, or change its permissions"),
+    errno.EROFS: ("the file system is read-only", "choose a folder on a disk that can be written"),
+    errno.ENOTDIR: ("a part of the path is a file, not a folder", "choose another path, or move that file away"),
+    errno.EEXIST: ("a part of the path is a file, not a folder", "choose another path, or move that file away"),
+    errno.EIO: ("the disk reports an input/output error", "check the disk, or choose a folder on another one"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class FileRecord:
+    """What the manifest says of one file."""
+
+    bytes: int
+    sha256: str
+
+
+def sha256_of_bytes(data: bytes) -> str:
+    """Hexadecimal SHA-256 of `data`."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def sha256_of_file(path: Path, on_bytes: Callable[[int], None] | None = None) -> str:
+    """Hexadecimal SHA-256 of all bytes of the file, as `sha256sum` prints it; `on_bytes(read)` after each piece."""
+    result = hashlib.sha256()
+    with path.open("rb") as file:
+        while piece := file.read(CHUNK_BYTES):
+            result.update(piece)
+            if on_bytes is not None:
+                on_bytes(len(piece))
+    return result.hexdigest()
+
+
+def digest_of(value: Any) -> str:
+    """SHA-256 of a JSON value, whatever the order of its keys.
+
+    >>> digest_of({"a": 1, "b": 2}) == digest_of({"b": 2, "a": 1})
+    True
+    """
+    text = json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return sha256_of_bytes(text.encode())
+
+
+@contextmanager
+def storage_errors(path: Path, *also: Path) -> Iterator[None]:
+    """Turn what the operating system refuses about `path`, or the paths in `also`, into a `StorageError`.
+
+    A refusal that names a file elsewhere, such as an unreadable corpus, is not about what is written, and passes.
+    """
+    try:
+        yield
+    except OSError as error:
+        number = error.errno or 0
+        named = [Path(os.fsdecode(name)) for name in (error.filename, error.filename2) if isinstance(name, str | bytes)]
+        ours = not named or any(_is_near(name, target) for name in named for target in (path, *also))
+        if number not in STORAGE_ADVICE or not ours:
+            raise
+        meaning, advice = STORAGE_ADVICE[number]
+        raise StorageError(
+            f"cannot write {path}: {meaning}",
+            expected="a disk with room and a folder that may be written",
+            got=f"{errno.errorcode[number]} ({os.strerror(number)})",
+            where=str(path),
+            fix=advice,
+        ) from error
+
+
+def _is_near(path: Path, target: Path) -> bool:
+    """Whether `path` is `target`, lies in it, or is one of its parents."""
+    return path == target or target in path.parents or path in target.parents
+
+
+@contextmanager
+def made_parents(path: Path) -> Iterator[None]:
+    """Make the folders above `path`; those made here and left empty are removed if what follows fails."""
+    missing = [parent for parent in path.parents if not parent.exists()]
+    with storage_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        yield
+    except BaseException:
+        with suppress(OSError):
+            for parent in missing:
+                parent.rmdir()
+        raise
+
+
+class CountingFile:
+    """A new file that counts and hashes what is written; every byte of an artefact passes `write`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.byte_count = 0
+        self._hash = hashlib.sha256()
+        with storage_errors(path):
+            self._file: BinaryIO = path.open("w+b")
+
+    def write(self, data: bytes | bytearray | memoryview) -> int:
+        """Append `data`; raises StorageError if the operating system refuses."""
+        with storage_errors(self.path):
+            self._file.write(data)
+        self._hash.update(data)
+        length = data.nbytes if isinstance(data, memoryview) else len(data)
+        self.byte_count += length
+        return length
+
+    def replace_head(self, head: bytes) -> None:
+        """Overwrite the first bytes and hash the whole file anew: a hash cannot be changed at its beginning."""
+        with storage_errors(self.path):
+            self._file.seek(0)
+            self.write(head)
+            self._file.seek(0)
+        self.byte_count -= len(head)
+        self._hash = hashlib.sha256()
+        while chunk := self._file.read(CHUNK_BYTES):
+            self._hash.update(chunk)
+
+    def close(self) -> None:
+        """Flush to the disk and close; a second call does nothing."""
+        if self._file.closed:
+            return
+        with storage_errors(self.path):
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            self._file.close()
+
+    def abandon(self) -> None:
+        """Close without caring for the content."""
+        with suppress(OSError):
+            self._file.close()
+
+    def record(self) -> FileRecord:
+        """Size and hash of what was written."""
+        return FileRecord(bytes=self.byte_count, sha256=self._hash.hexdigest())
+
+
+def npy_header(dtype: np.dtype, shape: tuple[int, ...]) -> bytes:
+    """A version 1.0 .npy header of always 128 bytes, so that the number of rows can be filled in at the end."""
+    text = f"{{'descr': {dtype.str!r}, 'fortran_order': False, 'shape': {shape!r}, }}"
+    body = text.ljust(NPY_HEADER_BYTES - 11) + "\n"
+    header = b"\x93NUMPY\x01\x00" + (NPY_HEADER_BYTES - 10).to_bytes(2, "little") + body.encode("ascii")
+    assert len(header) == NPY_HEADER_BYTES, f"header of {len(header)} bytes for {dtype} {shape}"
+    return header
+
+
+def stored_dtype(dtype: np.dtype | type | str) -> np.dtype:
+    """The little-endian form of a plain numeric or boolean dtype; others need pickle and are refused."""
+    plain = np.dtype(dtype)
+    if plain.kind not in "biuf":
+        raise TypeError(f"arrays of dtype {plain} are not stored: only bool, integers and floats")
+    return plain.newbyteorder("<")
+
+
+def write_rows(file: CountingFile, rows: np.ndarray) -> None:
+    """Write the bytes of a C-contiguous array."""
+    data = rows.reshape(-1).view(np.uint8).data
+    for start in range(0, len(data), CHUNK_BYTES):
+        file.write(data[start : start + CHUNK_BYTES])
+
+
+class ArrayStream:
+    """A .npy file that grows by rows; its header is right only after `close`."""
+
+    def __init__(
+        self, file: CountingFile, dtype: np.dtype, trailing_shape: tuple[int, ...], row_count: int | None
+    ) -> None:
+        self._file = file
+        self._dtype = dtype
+        self._trailing_shape = trailing_shape
+        self._declared_rows = row_count
+        self._closed = False
+        self.row_count = 0
+        file.write(npy_header(dtype, (row_count or 0, *trailing_shape)))
+
+    def append(self, array: np.ndarray) -> None:
+        """Add rows [n, *trailing_shape]; their dtype must already be the stream's."""
+        rows = np.asarray(array)
+        if rows.shape[1:] != self._trailing_shape or rows.ndim == 0 or rows.dtype != self._dtype:
+            wanted = f"{self._dtype} [n, *{self._trailing_shape}]"
+            raise ValueError(f"{self._file.path.name}: expected {wanted}, got {rows.dtype} {rows.shape}")
+        write_rows(self._file, np.ascontiguousarray(rows, dtype=self._dtype))
+        self.row_count += len(rows)
+
+    def close(self) -> None:
+        """Put the number of rows into the header; a second call does nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._declared_rows is None:
+            self._file.replace_head(npy_header(self._dtype, (self.row_count, *self._trailing_shape)))
+        elif self._declared_rows != self.row_count:
+            raise ValueError(f"{self._file.path.name}: {self._declared_rows} rows declared, {self.row_count} written")
+        self._file.close()
+
+
+def rows_per_chunk(array: np.ndarray) -> int:
+    """Rows of `array` that make about `CHUNK_BYTES`."""
+    return max(1, CHUNK_BYTES // max(1, array.itemsize * math.prod(array.shape[1:])))
+
+
+def json_bytes(value: Any) -> bytes:
+    """A JSON value as stored in files: keys sorted, UTF-8, one final newline."""
+    return (json.dumps(value, sort_keys=True, ensure_ascii=False, indent=1, allow_nan=False) + "\n").encode()

@@ -1,0 +1,281 @@
+"""Folders of arrays on disk: written whole or not at all, with a manifest that tells damage from good data.
+
+A folder is written under a temporary sibling name, every file is flushed to the disk, the manifest comes last, and
+one rename makes it visible. So a folder with its final name is complete, and a build that was killed leaves only a
+temporary folder, which the next build removes. Nothing written here holds a time, host, process id or absolute
+path: the same input gives the same bytes.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from index.files import (
+    NPY_HEADER_BYTES,
+    ArrayStream,
+    CountingFile,
+    FileRecord,
+    digest_of,
+    json_bytes,
+    made_parents,
+    npy_header,
+    rows_per_chunk,
+    sha256_of_bytes,
+    sha256_of_file,
+    storage_errors,
+    stored_dtype,
+    write_rows,
+)
+from index.locking import folder_lock
+from index.manifests import (
+    FORMAT_VERSION,
+    MANIFEST_NAME,
+    REBUILD,
+    Manifest,
+    damaged,
+    manifest_bytes,
+    read_any_manifest,
+    read_manifest,
+)
+from index.sharded import ShardedArray
+from index.types import ArtefactError
+
+__all__ = [
+    "FORMAT_VERSION",
+    "MANIFEST_NAME",
+    "ArrayStream",
+    "CountingFile",
+    "FileRecord",
+    "FolderWriter",
+    "Manifest",
+    "ShardedArray",
+    "check_folder",
+    "digest_of",
+    "folder_lock",
+    "open_array",
+    "read_manifest",
+    "sha256_of_bytes",
+    "sha256_of_file",
+    "verify_folder",
+    "write_folder",
+    "write_manifest",
+]
+
+HASHED_AT_OPENING_BYTES = 64 << 20
+"""Files smaller than this are hashed by `check_folder`; larger ones only by `verify_folder`."""
+
+
+class FolderWriter:
+    """Writes the files of one folder; made by `write_folder`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._files: dict[str, CountingFile] = {}
+        self._streams: list[ArrayStream] = []
+
+    def open_binary(self, name: str) -> CountingFile:
+        """A new file of exactly this name, to `write` bytes to."""
+        if Path(name).name != name or name.startswith(".") or name == MANIFEST_NAME or name in self._files:
+            raise ValueError(f"not a new plain file name: {name!r}")
+        self._files[name] = CountingFile(self.folder / name)
+        return self._files[name]
+
+    def write_array(self, name: str, array: np.ndarray) -> None:
+        """Write `array` as `name`.npy."""
+        dtype = stored_dtype(array.dtype)
+        file = self.open_binary(f"{name}.npy")
+        file.write(npy_header(dtype, array.shape))
+        rows = np.atleast_1d(array)
+        step = rows_per_chunk(rows)
+        for start in range(0, len(rows), step):
+            write_rows(file, np.ascontiguousarray(rows[start : start + step], dtype=dtype))
+        file.close()
+
+    def stream_array(
+        self,
+        name: str,
+        dtype: np.dtype | type | str,
+        trailing_shape: tuple[int, ...] = (),
+        *,
+        row_count: int | None = None,
+    ) -> ArrayStream:
+        """A stream of rows into `name`.npy.
+
+        With `row_count` the header is right from the start and nothing is read again; without it, closing the
+        stream fills the header in and reads the file once more for its hash. Both ways give the same bytes.
+        """
+        stream = ArrayStream(self.open_binary(f"{name}.npy"), stored_dtype(dtype), tuple(trailing_shape), row_count)
+        self._streams.append(stream)
+        return stream
+
+    def write_json(self, name: str, value: Any) -> None:
+        """Write a JSON value as `name`.json, keys sorted."""
+        file = self.open_binary(f"{name}.json")
+        file.write(json_bytes(value))
+        file.close()
+
+    def finish(self) -> dict[str, FileRecord]:
+        """Close every file; returns their records."""
+        for stream in self._streams:
+            stream.close()
+        for file in self._files.values():
+            file.close()
+        return {name: file.record() for name, file in sorted(self._files.items())}
+
+    def abandon(self) -> None:
+        """Close every file without caring for the content."""
+        for file in self._files.values():
+            file.abandon()
+
+
+@contextmanager
+def write_folder(path: Path, *, kind: str, settings: Mapping[str, Any]) -> Iterator[FolderWriter]:
+    """Write a folder whole or not at all: yields a `FolderWriter` on `.<name>.tmp`, renamed to `path` at the end.
+
+    An exception removes the temporary folder and leaves `path` as it was. Raises ArtefactError if `path` exists,
+    StorageError if the operating system refuses a write.
+    """
+    temporary = path.parent / f".{path.name}.tmp"
+    with storage_errors(path, temporary), made_parents(path):
+        _refuse_existing(path)
+        if temporary.exists():
+            shutil.rmtree(temporary)
+        temporary.mkdir()
+        writer = FolderWriter(temporary)
+        try:
+            yield writer
+            files = {name: asdict(record) for name, record in writer.finish().items()}
+            _write_durably(temporary / MANIFEST_NAME, manifest_bytes(kind, settings, files, {}))
+            _sync_folder(temporary)
+            _refuse_existing(path)
+            temporary.rename(path)
+            _sync_folder(path.parent)
+        except BaseException:
+            writer.abandon()
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
+
+
+def write_manifest(folder: Path, *, kind: str, settings: Mapping[str, Any], parts: Mapping[str, str] = {}) -> Manifest:
+    """Write the manifest of a folder made of other folders, as the last step of its build; replaces an older one.
+
+    `parts` gives the manifest digest of each part, by its path relative to `folder`.
+    """
+    temporary = folder / f".{MANIFEST_NAME}.tmp"
+    with storage_errors(folder):
+        try:
+            _write_durably(temporary, manifest_bytes(kind, settings, {}, parts))
+            temporary.rename(folder / MANIFEST_NAME)
+            _sync_folder(folder)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+    return read_manifest(folder, kind=kind)
+
+
+def _refuse_existing(path: Path) -> None:
+    if path.exists():
+        raise ArtefactError(
+            f"{path} exists already",
+            expected="a path where nothing is yet",
+            got="a folder" if path.is_dir() else "a file",
+            where=str(path),
+            fix="choose another path, or remove what is there",
+        )
+
+
+def _write_durably(path: Path, data: bytes) -> None:
+    file = CountingFile(path)
+    try:
+        file.write(data)
+        file.close()
+    finally:
+        file.abandon()
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make the names in `folder` survive a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def check_folder(folder: Path, *, kind: str) -> Manifest:
+    """Check what can be checked fast: manifest, sizes, array headers, and the hashes of files under 64 MB.
+
+    The manifests of parts must be those that were recorded; their files are checked where the parts are opened.
+    Raises ArtefactError on the first fault.
+    """
+    manifest = read_manifest(folder, kind=kind)
+    for name, record in manifest.files.items():
+        _check_file(folder / name, record, hashed=record.bytes < HASHED_AT_OPENING_BYTES)
+    for name, digest in manifest.parts.items():
+        _check_part(folder / name, digest)
+    return manifest
+
+
+def verify_folder(folder: Path, kind: str, progress: Callable[[str, int], None] | None = None) -> Manifest:
+    """Read and check every byte of a folder and of its parts.
+
+    `progress(name, bytes)` is called with each piece read of a file. Raises ArtefactError on the first fault.
+    """
+    manifest = read_manifest(folder, kind=kind)
+    for name, record in manifest.files.items():
+        _check_file(folder / name, record, hashed=True, progress=progress)
+    for name, digest in manifest.parts.items():
+        part = _check_part(folder / name, digest)
+        verify_folder(folder / name, part.kind, progress)
+    return manifest
+
+
+def _check_part(folder: Path, digest: str) -> Manifest:
+    manifest = read_any_manifest(folder)
+    if manifest.digest != digest:
+        raise damaged(folder / MANIFEST_NAME, f"digest {digest}", f"digest {manifest.digest}, from another build")
+    return manifest
+
+
+def _check_file(
+    path: Path, record: FileRecord, *, hashed: bool, progress: Callable[[str, int], None] | None = None
+) -> None:
+    if not path.is_file():
+        raise ArtefactError(
+            f"{path} is missing",
+            expected=f"a file of {record.bytes} bytes",
+            got="no file",
+            where=str(path),
+            fix=REBUILD,
+        )
+    if (size := path.stat().st_size) != record.bytes:
+        raise damaged(path, f"{record.bytes} bytes", f"{size} bytes")
+    on_bytes = None if progress is None else partial(progress, path.name)
+    if hashed and (sha256 := sha256_of_file(path, on_bytes)) != record.sha256:
+        raise damaged(path, f"SHA-256 {record.sha256}", f"SHA-256 {sha256}")
+    if path.suffix == ".npy":
+        _check_array_header(path, record)
+
+
+def _check_array_header(path: Path, record: FileRecord) -> None:
+    try:
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (ValueError, SyntaxError, OSError) as error:
+        raise damaged(path, "an array of its size", str(error)) from error
+    if (size := NPY_HEADER_BYTES + array.nbytes) != record.bytes:
+        raise damaged(path, f"an array of {record.bytes} bytes with its header", f"{size} bytes by its header")
+
+
+def open_array(folder: Path, name: str) -> np.ndarray:
+    """The array `name`.npy of a checked folder, memory-mapped and read-only."""
+    array: np.ndarray = np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False)
+    return array

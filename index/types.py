@@ -1,0 +1,70 @@
+"""What crosses the border of `index/`: the user-facing error, hits, and what a searcher can do.
+
+Shapes: q queries, k hits a query, n rows, d dimensions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+
+class UserError(Exception):
+    """A mistake that the user can mend, told in one message; the command line exits with status 2 on it.
+
+    `problem` says in one line what is wrong; `expected`, `got`, `where` and `fix` each say one thing. Every
+    deliberate refusal of this project is a `UserError`; anything else that escapes is a bug of ours.
+    """
+
+    def __init__(self, problem: str, *, expected: str, got: str, where: str, fix: str) -> None:
+        self.problem = problem
+        self.expected = expected
+        self.got = got
+        self.where = where
+        self.fix = fix
+        super().__init__(problem)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.problem}\n  expected: {self.expected}\n  got:      {self.got}"
+            f"\n  where:    {self.where}\n  do:       {self.fix}"
+        )
+
+
+class ArtefactError(UserError):
+    """A folder that we wrote is missing, unfinished, damaged, or was made by something else than expected."""
+
+
+class StorageError(UserError):
+    """The operating system refused a write: disk full, no permission, not a folder."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hits:
+    """The best rows of each query, best first; places without a hit have `found` False, row 0 and score -inf."""
+
+    rows: np.ndarray  # i64 [q, k]
+    scores: np.ndarray  # f32 [q, k], raw inner products
+    found: np.ndarray  # bool [q, k]
+
+
+class Scan(Protocol):
+    """One batch of queries against one index: its best rows, and its exact score at any row."""
+
+    def top(self, k: int) -> Hits:
+        """The k best rows of every query among the rows scanned; ties go to the smaller row."""
+
+    def at(self, query: int, rows: np.ndarray) -> np.ndarray:
+        """Exact inner products f32 [n] of one query with `rows` i64 [n] (any order, repeats allowed)."""
+
+
+class Searcher(Protocol):
+    """An opened index of stored vectors."""
+
+    row_count: int
+    dimensions: int
+
+    def scan(self, queries: np.ndarray, allowed_rows: np.ndarray | None = None) -> Scan:
+        """Start a scan of `queries` f32 [q, d], over all rows or only the sorted `allowed_rows` i64 [n]."""

@@ -1,0 +1,286 @@
+"""The command `npmlm VERB key=value … text …`. stdout holds answers only; all else goes to stderr."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from npm.errors import QueryError, SettingError, UserError
+from npm.help import VERBS, usage, verb_help
+from npm.progress import StageProgress, say
+from npm.types import MASK_TEXT, Answer
+
+if TYPE_CHECKING:
+    from npm.config import BuildCommand, EvaluateCommand, FillCommand, TrainCommand, VerifyCommand
+    from npm.retrieval.fill import PhraseFiller
+
+EXIT_USER_ERROR, EXIT_BUG, EXIT_INTERRUPTED = 2, 1, 130
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one command; returns its exit status: 0 success, 2 a user's mistake, 130 interrupted, 1 a bug of ours."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    debug = "debug=true" in arguments
+    try:
+        return run(arguments)
+    except UserError as error:
+        if debug:
+            raise
+        say(f"npmlm: error: {error}")
+        return EXIT_USER_ERROR
+    except KeyboardInterrupt:
+        verb = arguments[0] if arguments else ""
+        goes_on = " The same command continues where it stopped." if verb in ("train", "build") else ""
+        say(f"\nnpmlm: interrupted.{goes_on}")
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # the reader of our answers went away; Python would complain again when it flushes stdout at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as error:
+        if debug:
+            raise
+        say(f"npmlm: internal error: {type(error).__name__}: {error}\n  do: run it again with debug=true and report it")
+        return EXIT_BUG
+
+
+def run(arguments: list[str]) -> int:
+    """Dispatch to a verb. Raises UserError for a mistake of the user."""
+    if not arguments or arguments[0] in ("--help", "-h", "help"):
+        sys.stdout.write(usage() + "\n")
+        return 0
+    if arguments[0] == "--version":
+        sys.stdout.write(f"npmlm {_version()}\n")
+        return 0
+    verb, rest = arguments[0], arguments[1:]
+    if verb not in VERBS:
+        raise SettingError(
+            f"unknown verb {verb!r}",
+            expected=", ".join(VERBS),
+            got=verb,
+            where="npmlm VERB",
+            fix="npmlm --help shows what there is",
+        )
+    from npm.config import COMMANDS, compose_settings, split_arguments
+
+    before_texts = rest[: rest.index("--")] if "--" in rest else rest
+    if "--help" in before_texts or "-h" in before_texts:
+        sys.stdout.write(verb_help(verb, COMMANDS[verb]) + "\n")
+        return 0
+    found = split_arguments(rest, mask_text=MASK_TEXT)
+    if found.texts and verb != "fill":
+        raise SettingError(
+            f"{verb} takes settings only",
+            expected="key=value",
+            got=found.texts[0],
+            where=f"npmlm {verb}",
+            fix=f"npmlm {verb} --help lists its settings",
+        )
+    settings = compose_settings(verb, found.settings)
+    return run_fill(settings, found.texts) if verb == "fill" else _VERBS[verb](settings)
+
+
+def run_train(settings: TrainCommand) -> int:
+    """`npmlm train`."""
+    from npm.training.run import RunSummary, run_training
+    from npm.training.trainer import StepReport
+
+    with StageProgress() as progress:
+
+        def announce(summary: RunSummary) -> None:
+            say(
+                f"training on {summary.device} in {summary.precision}: {summary.tokens:,} tokens in {summary.groups:,} "
+                f"groups ({summary.mixed_share:.0%} of them mix documents), {summary.sequences_per_step} sequences a step"
+            )
+
+        def report_step(report: StepReport) -> None:
+            terms = " ".join(f"{name} {value:.3f}" for name, value in report.terms.items())
+            expected_tokens = report.tokens / max(report.progress, 1e-9)
+            progress("training", report.tokens, expected_tokens, note=f"step {report.step} {terms}")
+
+        def report_blocks(_: int, tokens: int) -> None:
+            progress("blocks", tokens, None)
+
+        encoder = run_training(
+            Path(settings.run), settings, announce=announce, report_blocks=report_blocks, report_step=report_step
+        )
+    say(f"the encoder is in {encoder}: npmlm build encoder={encoder} …")
+    return 0
+
+
+def run_build(settings: BuildCommand) -> int:
+    """`npmlm build`."""
+    from npm.retrieval.build import build_index
+
+    with StageProgress() as progress:
+        built = build_index(Path(settings.index), settings, progress=progress)
+    if built.was_finished:
+        say(f"{settings.index} is finished already, with the same settings: nothing to do")
+    else:
+        say(f'the index is in {settings.index}: npmlm fill index={settings.index} "… {MASK_TEXT} …"')
+    return 0
+
+
+def run_verify(settings: VerifyCommand) -> int:
+    """`npmlm verify`."""
+    from npm.retrieval.phrase_index import verify_index
+
+    checked = 0
+    with StageProgress("bytes") as progress:
+
+        def report(_: str, byte_count: int) -> None:
+            nonlocal checked
+            checked += byte_count
+            progress("verify", checked, None)
+
+        verify_index(Path(settings.index), report)
+    sys.stdout.write(f"{settings.index} is whole: {checked:,} bytes checked\n")
+    return 0
+
+
+def run_evaluate(settings: EvaluateCommand) -> int:
+    """`npmlm evaluate`."""
+    from npm.evaluation.run import run_evaluation
+
+    with StageProgress("examples") as progress:
+        sys.stdout.write(run_evaluation(settings, progress=progress) + "\n")
+    return 0
+
+
+def run_fill(settings: FillCommand, texts: list[str]) -> int:
+    """`npmlm fill`: texts as arguments, from a file, from a pipe, or at a prompt that stays open."""
+    if texts and settings.texts:
+        raise SettingError(
+            "texts are given twice",
+            expected="texts as arguments or texts=FILE",
+            got=f"{len(texts)} arguments and texts={settings.texts}",
+            where="texts",
+            fix="leave one of them out",
+        )
+    at_once = texts or (read_texts(Path(settings.texts)) if settings.texts else [])
+    for number, text in enumerate(at_once, start=1):
+        _check(text, f"{settings.texts}, line {number}" if settings.texts else f"text {number} of {len(at_once)}")
+    filler = open_filler(settings)
+    show = shower(settings)
+    if at_once:
+        for first in range(0, len(at_once), 64):
+            for answer in filler.fill(at_once[first : first + 64]):
+                show(answer)
+    elif sys.stdin.isatty():
+        _prompt(filler, show)
+    else:
+        for number, line in enumerate(piped_lines(), start=1):
+            _check(line, f"standard input, line {number}")
+            show(filler.fill(line))
+    return 0
+
+
+def _check(text: str, where: str) -> None:
+    from npm.retrieval.queries import check_query
+
+    check_query(text, where=where)
+
+
+def open_filler(settings: FillCommand) -> PhraseFiller:
+    """The index with its encoder on the chosen device."""
+    from npm.retrieval.fill import PhraseFiller
+
+    return PhraseFiller.open(
+        settings.index, settings.encoder or None, settings=settings, device=settings.device, dtype=settings.dtype
+    )
+
+
+def read_texts(path: Path) -> list[str]:
+    """The lines of a file. Raises QueryError if it is missing, empty or not UTF-8, with the line."""
+    advice = {"expected": "a UTF-8 file with one text a line", "where": str(path), "fix": "check texts=FILE"}
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise QueryError("the file of texts cannot be read", got=str(error.strerror), **advice) from error
+    if not data.strip():
+        raise QueryError("the file of texts is empty", got="no text", **advice)
+    lines = data.removesuffix(b"\n").split(b"\n")
+    return [_decoded(line, f"{path}, line {number}") for number, line in enumerate(lines, start=1)]
+
+
+def piped_lines() -> Iterator[str]:
+    """The lines of a pipe, each as soon as it comes; blank lines are passed over."""
+    stream = getattr(sys.stdin, "buffer", None)
+    lines = iter(stream.readline, b"") if stream is not None else iter(sys.stdin.readline, "")
+    for number, line in enumerate(lines, start=1):
+        text = line if isinstance(line, str) else _decoded(line, f"standard input, line {number}")
+        if text.strip():
+            yield text.rstrip("\r\n")
+
+
+def _decoded(line: bytes, where: str) -> str:
+    try:
+        return line.decode("utf-8").rstrip("\r")
+    except UnicodeDecodeError as error:
+        raise QueryError(
+            "the text is not valid UTF-8",
+            expected="UTF-8",
+            got=f"byte 0x{line[error.start]:02x} at place {error.start}",
+            where=where,
+            fix="convert the text to UTF-8",
+        ) from error
+
+
+def _prompt(filler: PhraseFiller, show: Callable[[Answer], None]) -> None:
+    """Answer one text after the other until the end of input; a mistake does not close the prompt."""
+    import contextlib
+
+    with contextlib.suppress(ImportError):
+        import readline  # noqa: F401  (line editing and history)
+    say(f"Write a text with one {MASK_TEXT}; Ctrl-D ends.")
+    while True:
+        try:
+            text = input("> ")
+        except EOFError:
+            say("")
+            return
+        if text.strip():
+            try:
+                show(filler.fill(text))
+            except QueryError as error:
+                say(str(error))
+
+
+def shower(settings: FillCommand) -> Callable[[Answer], None]:
+    """What prints one answer on stdout and its notes on stderr."""
+    from npm.answers import answer_json, print_answer
+    from npm.config import Output
+
+    def show(answer: Answer) -> None:
+        for note in answer.notes:
+            say(f"note: {note}")
+        if settings.output is Output.json:
+            sys.stdout.write(answer_json(answer) + "\n")
+            sys.stdout.flush()
+        else:
+            print_answer(answer)
+
+    return show
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("npmlm")
+    except PackageNotFoundError:
+        return "not installed"
+
+
+_VERBS: dict[str, Callable[[Any], int]] = {
+    "train": run_train,
+    "build": run_build,
+    "verify": run_verify,
+    "evaluate": run_evaluate,
+}
+
+if __name__ == "__main__":
+    sys.exit(main())

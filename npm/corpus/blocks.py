@@ -1,0 +1,209 @@
+"""Documents as blocks of tokens, cut between sentences or words, with character offsets and flags."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from npm.corpus.words import SPACE, character_kinds, code_points, token_flags, trimmed_offsets
+from npm.errors import EncoderError, SettingError
+from npm.types import Block, Document, TokenFlag
+
+if TYPE_CHECKING:
+    from tokenizers import Encoding
+    from transformers import PreTrainedTokenizerBase
+
+MAX_PIECE_CHARS = 1_000_000
+"""Longer texts are encoded in pieces cut before a space: an encoding takes about 40 times the bytes of its text."""
+
+CHARS_PER_TOKEN = 12
+"""How many characters are encoded for each token wanted, when only the beginning of a text is."""
+
+
+@dataclass(kw_only=True, slots=True)
+class BlockSettings:
+    """How documents are cut into blocks."""
+
+    max_block_tokens: int = 256
+    """Tokens of a block as the encoder sees it, its special tokens included."""
+
+    max_document_tokens: int | None = None
+    """Tokens kept from the beginning of each document; null keeps all."""
+
+    min_filled_fraction: float = 0.5
+    """A block ends with a sentence, or else before a space, only where this share of it is filled; near 1 keeps
+    blocks full and cuts sentences."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.min_filled_fraction <= 1:
+            raise SettingError(
+                "min_filled_fraction is out of range",
+                expected="a share from 0 to 1",
+                got=str(self.min_filled_fraction),
+                where="blocks.min_filled_fraction",
+                fix="leave it out for the default of 0.5",
+            )
+        for name, least in (("max_block_tokens", 4), ("max_document_tokens", 1)):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise SettingError(
+                    f"{name} is out of range",
+                    expected=f"at least {least} tokens",
+                    got=str(value),
+                    where=f"blocks.{name}",
+                    fix="give a larger number",
+                )
+
+
+class BlockPacker:
+    """Cuts documents into blocks with a fast tokenizer; special tokens in the text are ordinary text."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, settings: BlockSettings) -> None:
+        """Raises EncoderError without a fast tokenizer, SettingError if its special tokens leave a block no room.
+
+        Works on a private copy of the tokenizer's backend, so that its own truncation and padding stay as they are.
+        """
+        if not getattr(tokenizer, "is_fast", False):
+            raise EncoderError(
+                "the tokenizer gives no character offsets",
+                expected="a fast tokenizer (a folder with tokenizer.json)",
+                got=type(tokenizer).__name__,
+                where=str(tokenizer.name_or_path),
+                fix="save the tokenizer in its fast form with transformers, or choose another encoder",
+            )
+        from tokenizers import Tokenizer
+
+        self.settings = settings
+        self._backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
+        self._backend.no_truncation()
+        self._backend.no_padding()
+        self.fingerprint = hashlib.sha256(self._backend.to_str().encode()).hexdigest()
+        self._backend.encode_special_tokens = True
+        self.vocabulary_size = 1 + max(self._backend.get_vocab(with_added_tokens=True).values())
+        special_ids = set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
+        self._special_ids = np.array(sorted(special_ids), dtype=np.int32)  # [special tokens]
+        self.block_capacity = settings.max_block_tokens - tokenizer.num_special_tokens_to_add()
+        if self.block_capacity < 1:
+            raise SettingError(
+                "max_block_tokens leaves no room for text",
+                expected=f"more than the {settings.max_block_tokens - self.block_capacity} special tokens of a block",
+                got=str(settings.max_block_tokens),
+                where="blocks.max_block_tokens",
+                fix="give a larger number",
+            )
+
+    def pack(self, document: Document) -> list[Block]:
+        """The blocks of one document, in order; none if the tokenizer makes no token of its text."""
+        return self.pack_many([document])[0]
+
+    def pack_many(self, documents: Sequence[Document]) -> list[list[Block]]:
+        """The blocks of each of `documents`; the same as one by one, and faster."""
+        if self.settings.max_document_tokens is None:
+            return self._blocks(documents, [len(document.text) for document in documents])
+        wanted_chars = self.settings.max_document_tokens * CHARS_PER_TOKEN
+        read_chars = [_cut_before_space(document.text, 0, wanted_chars) for document in documents]
+        packed = self._blocks(documents, read_chars)
+        for number, document in enumerate(documents):
+            token_count = sum(len(block.token_ids) for block in packed[number])
+            if read_chars[number] < len(document.text) and token_count < self.settings.max_document_tokens:
+                packed[number] = self._blocks([document], [len(document.text)])[0]
+        return packed
+
+    def _blocks(self, documents: Sequence[Document], read_chars: Sequence[int]) -> list[list[Block]]:
+        """The blocks of the first `read_chars` characters of each document."""
+        pieces: list[str] = []
+        piece_starts: list[list[int]] = []
+        for document, char_count in zip(documents, read_chars, strict=True):
+            starts = [0]
+            while starts[-1] < char_count:
+                stop = min(char_count, _cut_before_space(document.text, starts[-1], MAX_PIECE_CHARS))
+                pieces.append(document.text[starts[-1] : stop])
+                starts.append(stop)
+            piece_starts.append(starts[:-1])
+        encodings = iter(self._backend.encode_batch(pieces, add_special_tokens=False))
+        return [
+            self._cut(document, [(start, next(encodings)) for start in starts])
+            for document, starts in zip(documents, piece_starts, strict=True)
+        ]
+
+    def _cut(self, document: Document, encodings: Sequence[tuple[int, Encoding]]) -> list[Block]:
+        """One document's encodings, each with the character it starts at, as blocks."""
+        ids = [np.array(encoding.ids, dtype=np.int32) for _, encoding in encodings]
+        token_ids = np.concatenate(ids) if ids else np.empty(0, dtype=np.int32)  # [T]
+        if not len(token_ids):
+            return []
+        self._check_special(token_ids, document)
+        offsets = np.concatenate(
+            [np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2) + start for start, encoding in encodings]
+        )  # [T, 2]
+        kinds = character_kinds()[code_points(document.text)]  # [characters]
+        starts, ends = trimmed_offsets(offsets[:, 0], offsets[:, 1], kinds == SPACE)  # [T]
+        flags = token_flags(document.text, starts, ends, kinds)  # [T]
+        token_count = min(len(token_ids), self.settings.max_document_tokens or len(token_ids))
+        cuts = block_cuts(
+            flags[:token_count],
+            starts[:token_count],
+            ends[:token_count],
+            self.block_capacity,
+            min_filled_fraction=self.settings.min_filled_fraction,
+        )
+        start_chars, end_chars = starts.astype(np.uint32), ends.astype(np.uint32)  # [T]
+        return [Block(token_ids[a:b], flags[a:b], start_chars[a:b], end_chars[a:b]) for a, b in pairwise(cuts)]
+
+    def _check_special(self, token_ids: np.ndarray, document: Document) -> None:
+        present = np.intersect1d(token_ids, self._special_ids)
+        if len(present):
+            raise EncoderError(
+                "the tokenizer makes special tokens out of ordinary text",
+                expected="a tokenizer that splits its special tokens when they stand in a text",
+                got=f"{self._backend.id_to_token(int(present[0]))!r} in document {document.id!r}",
+                where=document.id,
+                fix="choose another encoder, or take these characters out of the text",
+            )
+
+
+def block_cuts(
+    flags: np.ndarray, starts: np.ndarray, ends: np.ndarray, capacity: int, *, min_filled_fraction: float = 0.5
+) -> list[int]:
+    """Where a document's T tokens are cut into blocks of at most `capacity`: [0, …, T].
+
+    Each block is the longest that ends at a sentence's end, if that fills enough of the capacity; else the longest
+    before a space, likewise; else the longest that ends with a word; else it is full and cuts a word.
+    """
+    count = len(flags)
+    ends_before = np.append(0, ends[:-1])  # [T]
+    ended = np.append(False, (flags[:-1] & TokenFlag.WORD_END.value) != 0)  # [T]
+    starts_word = (flags & TokenFlag.WORD_START.value) != 0  # [T]
+    least = max(1, math.ceil(min_filled_fraction * capacity))
+    choices = (
+        (np.flatnonzero(flags & TokenFlag.SENTENCE_START.value), least),
+        (np.flatnonzero(starts_word & (starts > ends_before)), least),
+        (np.flatnonzero(starts_word & ended), 1),
+    )
+    cuts = [0]
+    while count - cuts[-1] > capacity:
+        cuts.append(_cut_after(cuts[-1], capacity, choices))
+    return [*cuts, count] if count else cuts
+
+
+def _cut_after(start: int, capacity: int, choices: Sequence[tuple[np.ndarray, int]]) -> int:
+    for places, least in choices:
+        at = int(np.searchsorted(places, start + capacity, side="right")) - 1
+        if at >= 0 and places[at] >= start + least:
+            return int(places[at])
+    return start + capacity
+
+
+def _cut_before_space(text: str, start: int, max_chars: int) -> int:
+    """Where the piece of `text` from `start` ends: before a space, at most `max_chars` on if there is one."""
+    stop = start + max_chars
+    if stop >= len(text):
+        return len(text)
+    space = max(text.rfind(" ", start + 1, stop), text.rfind("\n", start + 1, stop))
+    return space if space > start else stop

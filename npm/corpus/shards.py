@@ -1,0 +1,106 @@
+"""One shard of a block store: written in one go, immutable from then on.
+
+token_ids.npy     u16 or i32 [T]        start_chars.npy, end_chars.npy   u32 [T], absent without text
+flags.npy         u8 [T]                documents.jsonl                  one JSON object a line
+block_offsets.npy i64 [blocks + 1]      document_offsets.npy             i64 [documents + 1], bytes
+block_documents.npy i64 [blocks], number of the document within the shard, -1 without one
+counts.json       sources (what was read, documents or not), documents, blocks, tokens
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+
+import numpy as np
+
+from index.store import ArrayStream, FolderWriter
+from npm.types import Block, Document
+
+STORE_KIND = "block-store"
+SHARD_KIND = "block-store-shard"
+DOCUMENTS_FILE = "documents.jsonl"
+COUNTS_NAME = "counts"
+CHARACTER_ARRAYS = ("start_chars", "end_chars")
+
+
+def document_line(document: Document) -> bytes:
+    """A document as it stands in `documents.jsonl`."""
+    return (json.dumps(asdict(document), ensure_ascii=False, allow_nan=False) + "\n").encode()
+
+
+class ShardWriter:
+    """Streams documents and their blocks into the files of one shard folder."""
+
+    def __init__(self, folder: FolderWriter, *, token_dtype: np.dtype) -> None:
+        self.token_count = 0
+        self._folder = folder
+        self._token_dtype = token_dtype
+        self._streams: dict[str, ArrayStream] = {
+            "token_ids": folder.stream_array("token_ids", token_dtype),
+            "flags": folder.stream_array("flags", np.uint8),
+        }
+        self._documents = folder.open_binary(DOCUMENTS_FILE)
+        self._source_count = 0
+        self._block_offsets = [0]
+        self._block_documents: list[int] = []
+        self._document_offsets = [0]
+
+    @property
+    def document_count(self) -> int:
+        """Documents added so far."""
+        return len(self._document_offsets) - 1
+
+    def append(self, document: Document | None, blocks: Sequence[Block]) -> None:
+        """Add one document, which may have no blocks, or blocks without a document."""
+        self._source_count += 1
+        if document is not None:
+            line = document_line(document)
+            self._documents.write(line)
+            self._document_offsets.append(self._document_offsets[-1] + len(line))
+        if not blocks:
+            return
+        number = -1 if document is None else len(self._document_offsets) - 2
+        for block in blocks:
+            if not len(block.token_ids):
+                raise ValueError("a block has no tokens")
+            self._block_offsets.append(self._block_offsets[-1] + len(block.token_ids))
+            self._block_documents.append(number)
+        self._append_tokens(blocks)
+
+    def finish(self) -> None:
+        """Write what was gathered; nothing may follow."""
+        if not self._block_documents:
+            self._open_character_streams()
+        self._folder.write_array("block_offsets", np.array(self._block_offsets, dtype=np.int64))
+        self._folder.write_array("block_documents", np.array(self._block_documents, dtype=np.int64))
+        self._folder.write_array("document_offsets", np.array(self._document_offsets, dtype=np.int64))
+        counts = {
+            "sources": self._source_count,
+            "documents": len(self._document_offsets) - 1,
+            "blocks": len(self._block_documents),
+            "tokens": self.token_count,
+        }
+        self._folder.write_json(COUNTS_NAME, counts)
+
+    def _append_tokens(self, blocks: Sequence[Block]) -> None:
+        with_text = blocks[0].start_chars is not None
+        if self.token_count == 0 and with_text:
+            self._open_character_streams()
+        if any((block.start_chars is not None) != (CHARACTER_ARRAYS[0] in self._streams) for block in blocks):
+            raise ValueError("some blocks have character offsets and some have none")
+        self.token_count = self._block_offsets[-1]
+        for name, stream in self._streams.items():
+            values = np.concatenate([getattr(block, name) for block in blocks])  # [T of the document]
+            stream.append(self._narrowed(values) if name == "token_ids" else values)
+
+    def _narrowed(self, token_ids: np.ndarray) -> np.ndarray:
+        stored = token_ids.astype(self._token_dtype)  # u16 or i32 [T of the document]
+        if not np.array_equal(stored, token_ids):
+            raise ValueError(f"token ids up to {token_ids.max()} do not fit into {stored.dtype}")
+        return stored
+
+    def _open_character_streams(self) -> None:
+        for name in CHARACTER_ARRAYS:
+            self._streams[name] = self._folder.stream_array(name, np.uint32)

@@ -1,0 +1,101 @@
+"""What counts as a right answer, and how sure a mean over examples is.
+
+Shapes: n examples, r resamples.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import comb
+
+import numpy as np
+
+RESAMPLED_AT_ONCE = 1 << 20
+"""Example numbers drawn at once by the bootstrap; bounds memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A mean over examples and its confidence interval."""
+
+    mean: float
+    low: float
+    high: float
+
+
+def normalise_answer(text: str) -> str:
+    """Lower case, without punctuation, without a leading "the", runs of space made one.
+
+    Diacritics and symbols such as + or ° stay: an answer that may be written without them has an alias.
+
+    >>> normalise_answer("The Bank of  America!"), normalise_answer("“Guinea-Bissau”"), normalise_answer("The The")
+    ('bank of america', 'guineabissau', 'the')
+    """
+    composed = unicodedata.normalize("NFC", text.lower())
+    written = "".join(char for char in composed if not unicodedata.category(char).startswith("P"))
+    words = written.split()
+    return " ".join(words[1:] if len(words) > 1 and words[0] == "the" else words)
+
+
+def is_hit(phrase: str, answers: Iterable[str]) -> bool:
+    """Whether `phrase` equals one of the `answers`, both normalised.
+
+    >>> is_hit("the Danube.", ["Donau", "Danube"]), is_hit("Danube river", ["Danube"]), is_hit("!", ["?"])
+    (True, False, False)
+    """
+    plain = normalise_answer(phrase)
+    return plain != "" and any(plain == normalise_answer(answer) for answer in answers)
+
+
+def hit_rank(phrases: Iterable[str], answers: Iterable[str]) -> int | None:
+    """The place, from 1, of the first of `phrases` that is a hit; None without any.
+
+    >>> hit_rank(["Rhine", "Danube"], ["Danube"]), hit_rank([], ["Danube"])
+    (2, None)
+    """
+    accepted = list(answers)
+    return next((rank for rank, phrase in enumerate(phrases, start=1) if is_hit(phrase, accepted)), None)
+
+
+def chance_of_hit(candidates: int, hits: int, draws: int) -> float:
+    """Probability that `draws` different candidates, drawn at random, hold a hit: 1 − C(N−H, d) / C(N, d).
+
+    >>> chance_of_hit(4, 1, 1), chance_of_hit(4, 1, 2), chance_of_hit(3, 1, 5), chance_of_hit(0, 0, 1)
+    (0.25, 0.5, 1.0, 0.0)
+    """
+    draws = min(draws, candidates)
+    return 1 - comb(candidates - hits, draws) / comb(candidates, draws)
+
+
+def bootstrap_interval(
+    sums: np.ndarray,
+    rng: np.random.Generator,
+    *,
+    counts: np.ndarray | None = None,
+    resamples: int = 10_000,
+    confidence: float = 0.95,
+) -> Interval:
+    """Mean of `sums` f64 [n] and its percentile bootstrap interval (Efron and Tibshirani 1993, §13.3).
+
+    With `counts` [n] an example is a cluster of so many cases, the mean is Σ sums / Σ counts, and whole clusters are
+    drawn. Raises ValueError without examples, or if all counts are zero.
+
+    >>> bootstrap_interval(np.ones(3), np.random.default_rng(0))
+    Interval(mean=1.0, low=1.0, high=1.0)
+    """
+    sums = np.asarray(sums, dtype=np.float64)  # [n]
+    counts = np.ones(len(sums)) if counts is None else np.asarray(counts, dtype=np.float64)  # [n]
+    if counts.sum() == 0:
+        raise ValueError("a mean needs at least one example")
+    occupied = counts > 0  # bool [n], an empty cluster alone would have no mean
+    sums, counts = sums[occupied], counts[occupied]
+    at_once = max(1, RESAMPLED_AT_ONCE // len(sums))
+    means = np.empty(resamples)  # f64 [r]
+    for first in range(0, resamples, at_once):
+        size = min(at_once, resamples - first)
+        drawn = rng.integers(0, len(sums), size=(size, len(sums)))  # i64 [size, n]
+        means[first : first + size] = sums[drawn].sum(1) / counts[drawn].sum(1)
+    low, high = np.quantile(means, [(1 - confidence) / 2, (1 + confidence) / 2])
+    return Interval(float(sums.sum() / counts.sum()), float(low), float(high))

@@ -1,0 +1,185 @@
+"""Tables of results: for the terminal with rich, and as Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import zip_longest
+from typing import TYPE_CHECKING
+
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from npm.evaluation.metrics import Interval, is_hit
+
+if TYPE_CHECKING:
+    from npm.evaluation.tasks.demo import DemoResult, HitRates, Prediction
+    from npm.evaluation.tasks.in_batch import InBatchResult
+    from npm.types import Occurrence, Phrase
+
+OPENING_MARK, CLOSING_MARK = "«", "»"
+PHRASES_SHOWN = 3
+CONTEXT_CHARS_SHOWN = 150
+PHRASE_COLUMNS = 22
+"""Widest a phrase may be in a table before it is wrapped."""
+
+Row = Sequence[str]
+
+
+def percent(interval: Interval) -> str:
+    """A share and its 95 % confidence interval, in per cent.
+
+    >>> percent(Interval(0.6211, 0.547, 0.696))
+    '62.1 [54.7, 69.6]'
+    """
+    return f"{100 * interval.mean:.1f} [{100 * interval.low:.1f}, {100 * interval.high:.1f}]"
+
+
+def markdown_table(header: Row, rows: Iterable[Row]) -> str:
+    """A Markdown table; the first column is text, the others are numbers.
+
+    >>> print(markdown_table(["method", "hit@1, %"], [["a|b", "60.0"]]))
+    | method | hit@1, % |
+    |---|---:|
+    | a\\|b | 60.0 |
+    """
+    lines = [[cell.replace("|", "\\|").replace("\n", " ") for cell in row] for row in (header, *rows)]
+    written = [f"| {' | '.join(line)} |" for line in lines]
+    return "\n".join([written[0], "|---" + "|---:" * (len(header) - 1) + "|", *written[1:]])
+
+
+def terminal_table(header: Row, rows: Iterable[Row], *, title: str | None = None) -> Table:
+    """The same table for a terminal."""
+    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    for number, name in enumerate(header):
+        table.add_column(name, justify="right" if number else "left", no_wrap=number > 0)
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    return table
+
+
+def hit_rows(rates: Iterable[HitRates], *, k: int) -> tuple[Row, list[Row]]:
+    """Header and rows of a table of hit rates, in per cent."""
+    header = ["", "questions", "hit@1, % [95 %]", f"hit@{k}, % [95 %]"]
+    return header, [[row.name, str(row.question_count), percent(row.hit_at_1), percent(row.hit_at_k)] for row in rates]
+
+
+def in_batch_rows(result: InBatchResult) -> tuple[Row, list[Row]]:
+    """Header and rows of the in-batch retrieval table: the encoder and what a random key would score."""
+    header = ["", "articles", "spans", "top-1, % [95 %]", "start, %", "end, %", "loss"]
+    chance = f"{100 * result.chance:.2f}"
+    counts = [str(len(result.articles)), str(result.span_count)]
+    sides = [f"{100 * result.start_top1:.1f}", f"{100 * result.end_top1:.1f}"]
+    return header, [
+        [result.encoder_name, *counts, percent(result.top1), *sides, f"{result.loss:.2f}"],
+        ["a random key", *counts, chance, chance, chance, ""],
+    ]
+
+
+def spread_over_kinds(predictions: Iterable[Prediction], count: int) -> list[Prediction]:
+    """The first `count` predictions when each kind of question has its turn, in the order in which kinds first come."""
+    by_kind: dict[str, list[Prediction]] = {}
+    for prediction in predictions:
+        by_kind.setdefault(prediction.question.kind, []).append(prediction)
+    turns = (prediction for turn in zip_longest(*by_kind.values()) for prediction in turn if prediction is not None)
+    return [prediction for prediction, _ in zip(turns, range(count), strict=False)]
+
+
+def answer_table(predictions: Iterable[Prediction], *, phrases: int = PHRASES_SHOWN) -> Group:
+    """Each question with its best phrases: score, phrase, and the sentence it stands in with the document's title.
+
+    The phrase is marked in the sentence, bold and with «»; ✓ stands before a right one. A question that no shown
+    phrase answers says what would have been right.
+    """
+    parts: list[RenderableType] = []
+    for prediction in predictions:
+        shown = prediction.answer.phrases[:phrases]
+        heading = Text(prediction.question.text, style="bold cyan")
+        if prediction.hit_rank is None or prediction.hit_rank > len(shown):
+            heading.append(f"  (answer: {prediction.question.answers[0]})", style="not bold red")
+        parts += [heading, Padding(_phrase_grid(shown, prediction.question.answers), (0, 0, 1, 2))]
+    return Group(*parts)
+
+
+def _phrase_grid(phrases: Sequence[Phrase], answers: Sequence[str]) -> Table:
+    grid = Table.grid(padding=(0, 2, 0, 0), expand=True)
+    grid.add_column(no_wrap=True, width=1)
+    grid.add_column(no_wrap=True, width=5, justify="right")
+    grid.add_column(overflow="fold", max_width=PHRASE_COLUMNS, min_width=PHRASE_COLUMNS)
+    grid.add_column(overflow="fold", ratio=1)
+    for phrase in phrases:
+        right = is_hit(phrase.phrase, answers)
+        where = marked_occurrence(phrase.occurrences[0]) if phrase.occurrences else Text("")
+        grid.add_row(
+            Text("✓" if right else "", style="green"),
+            f"{phrase.score:.3f}",
+            Text(" ".join(phrase.phrase.split()), style="bold green" if right else "bold"),
+            where,
+        )
+    if not phrases:
+        grid.add_row("", "", Text("no phrase found", style="dim"), "")
+    return grid
+
+
+def marked_occurrence(occurrence: Occurrence, *, most_chars: int = CONTEXT_CHARS_SHOWN) -> Text:
+    """The sentence around a phrase, the phrase marked, long sentences shortened, and the document's title behind it."""
+    first = occurrence.start_char - occurrence.context_start_char
+    last = occurrence.end_char - occurrence.context_start_char
+    before, phrase, after = occurrence.context[:first], occurrence.context[first:last], occurrence.context[last:]
+    room = max(0, most_chars - len(phrase))
+    kept_before = min(len(before), max(room // 2, room - len(after)))
+    before, after = _end_of(before, kept_before), _beginning_of(after, room - kept_before)
+    text = Text(_one_line(before))
+    text.append(f"{OPENING_MARK}{_one_line(phrase)}{CLOSING_MARK}", style="bold")
+    text.append(_one_line(after))
+    text.append(f" ({_one_line(occurrence.title or occurrence.document)})", style="italic dim")
+    return text
+
+
+def print_demo(result: DemoResult, console: Console, *, shown: int | None = None) -> None:
+    """The whole report of task `demo`: answers (`shown` of them, spread over the kinds; None: all), then hit rates."""
+    count = len(result.predictions) if shown is None else shown
+    console.print(answer_table(spread_over_kinds(result.predictions, count)))
+    if count < len(result.predictions):
+        console.print(Text(f"{count} of {len(result.predictions)} questions shown.\n", style="dim"))
+    header, rows = hit_rows(result.kinds, k=result.k)
+    console.print(terminal_table(["kind of question", *header[1:]], rows))
+    compared = [result.total] if result.baseline is None else [result.baseline, result.total]
+    header, rows = hit_rows(compared, k=result.k)
+    console.print(terminal_table(["all questions", *header[1:]], rows))
+
+
+def print_in_batch(result: InBatchResult, console: Console) -> None:
+    """The report of task `in_batch`."""
+    console.print(terminal_table(*in_batch_rows(result), title="in-batch retrieval on held-out articles"))
+
+
+def _one_line(text: str) -> str:
+    """Line breaks and tabs as spaces."""
+    return "".join(" " if char.isspace() else char for char in text)
+
+
+def _end_of(text: str, most_chars: int) -> str:
+    """The last characters of `text`, cut at a word.
+
+    >>> _end_of("one two three", 9), _end_of("one", 3)
+    ('… three', 'one')
+    """
+    if len(text) <= most_chars:
+        return text
+    cut = text[len(text) - most_chars :]
+    return "… " + (cut.partition(" ")[2] if " " in cut.rstrip() else "")
+
+
+def _beginning_of(text: str, most_chars: int) -> str:
+    """The first characters of `text`, cut at a word.
+
+    >>> _beginning_of("one two three", 9), _beginning_of("one", 3)
+    ('one two …', 'one')
+    """
+    if len(text) <= most_chars:
+        return text
+    cut = text[:most_chars]
+    return (cut.rpartition(" ")[0] if " " in cut.lstrip() else "") + " …"

@@ -1,0 +1,311 @@
+"""Task `in_batch`: is the best key of a masked span one of its other occurrences, on articles never trained on?
+
+The first blocks of an article are masked as in training; the keys of a span are all tokens of the article's other
+blocks, and it is right if its best key is a positive of the training loss (Min et al. 2022, arXiv 2212.01349, §3.2).
+
+Shapes: n spans, T keys, A articles, m tokens of the longest span.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from npm.corpus.blocks import BlockPacker, BlockSettings
+from npm.corpus.documents import CorpusSettings, read_corpus
+from npm.corpus.store import BlockStore, write_block_store
+from npm.errors import ArtefactError, CorpusError, SettingError
+from npm.evaluation.metrics import Interval, bootstrap_interval
+from npm.evaluation.results import write_results
+from npm.masking.masker import MaskingSettings, build_masker, mask_rng
+from npm.masking.renderers import MaskPairRenderer
+from npm.objectives.encoded import EncodedBatch
+from npm.objectives.nonparametric import (
+    NonparametricMasked,
+    NonparametricSettings,
+    following_tokens,
+    gather_keys,
+    positive_keys,
+)
+
+if TYPE_CHECKING:
+    from npm.models.encoder import Encoder
+    from npm.types import Block, Document, MaskedBatch
+
+TASK = "in_batch"
+MIN_FILLED_FRACTION = 0.97  # full blocks, as in training, so that articles are comparable
+Progress = Callable[[int, int], None]
+"""Called with the articles done so far and their number."""
+
+
+@dataclass(kw_only=True, slots=True)
+class InBatchSettings:
+    """Which articles are held out, and how they are masked; numbers are reported with the defaults."""
+
+    articles: int = 200
+    """Articles, the first of the corpus that are long enough."""
+    least_tokens: int = 2048
+    """Shortest article, in tokens."""
+    blocks_per_article: int = 16
+    """Blocks from the beginning of each article, masked together; at least 2."""
+    max_block_tokens: int = 128
+    """Tokens of a block, the encoder's special tokens included, where blocks are cut from documents."""
+    mask_seed: int = 0
+    """Seed of the masks."""
+    seed: int = 0
+    """Seed of the bootstrap over articles."""
+    resamples: int = 10_000
+    """Of the bootstrap, for the 95 % confidence interval."""
+
+    def __post_init__(self) -> None:
+        least = {"articles": 1, "least_tokens": 1, "blocks_per_article": 2, "max_block_tokens": 4, "resamples": 1}
+        for name, limit in least.items():
+            if getattr(self, name) < limit:
+                raise SettingError(
+                    f"{name} is out of range",
+                    expected=f"at least {limit}",
+                    got=str(getattr(self, name)),
+                    where=name,
+                    fix="change it",
+                )
+
+
+@dataclass(frozen=True, slots=True)
+class ArticleScore:
+    """Sums over the spans of one article."""
+
+    document: str  # its id; its number where the store has no documents
+    spans: int
+    start_correct: int
+    end_correct: int
+    start_loss: float
+    end_loss: float
+    chance: float  # Σ over spans of the share of positives among the keys
+
+
+@dataclass(frozen=True, slots=True)
+class InBatchResult:
+    """Means over all spans; `top1` is the mean of both sides, its interval from a bootstrap over articles."""
+
+    encoder_name: str
+    articles: tuple[ArticleScore, ...]
+    span_count: int
+    start_top1: float
+    end_top1: float
+    top1: Interval
+    loss: float  # start and end added, as in training
+    chance: float  # what a random key would score
+    record: dict[str, Any]  # settings and fingerprints: what the numbers depend on
+
+    def metrics(self) -> dict[str, Any]:
+        """As stored in metrics.json."""
+        means = {name: getattr(self, name) for name in ("start_top1", "end_top1", "loss", "chance", "span_count")}
+        return {**self.record, **means, "top1": asdict(self.top1), "article_count": len(self.articles)}
+
+    def write(self, out: str | Path) -> None:
+        """Write predictions.jsonl, a line an article, and metrics.json to the folder `out`; see `write_results`."""
+        lines = (asdict(article) for article in self.articles)
+        write_results(out, record=self.record, predictions=lines, metrics=self.metrics())
+
+
+def build_held_out_store(
+    folder: str | Path, documents: Iterable[Document], encoder: Encoder, settings: InBatchSettings
+) -> BlockStore:
+    """Cut the first long enough of `documents` into blocks and store them in `folder`; the rest is not read.
+
+    Raises CorpusError if there are too few.
+    """
+    blocks = BlockSettings(
+        max_block_tokens=settings.max_block_tokens,
+        max_document_tokens=settings.least_tokens,
+        min_filled_fraction=MIN_FILLED_FRACTION,
+    )
+    packer = BlockPacker(encoder.tokenizer, blocks)
+    return write_block_store(
+        folder,
+        _long_documents(documents, packer, settings),
+        settings={"blocks": asdict(blocks), "articles": settings.articles},
+        tokenizer_fingerprint=encoder.tokenizer_fingerprint,
+        vocabulary_size=packer.vocabulary_size,
+    )
+
+
+def _long_documents(
+    documents: Iterable[Document], packer: BlockPacker, settings: InBatchSettings
+) -> Iterator[tuple[Document, Sequence[Block]]]:
+    found = 0
+    for document in documents:
+        blocks = packer.pack(document)
+        if _is_long(sum(len(block.token_ids) for block in blocks), len(blocks), settings):
+            yield document, blocks
+            found += 1
+            if found == settings.articles:
+                return
+    raise _too_few(found, settings, where="corpus.files")
+
+
+def evaluate_held_out(
+    encoder: Encoder,
+    corpus: CorpusSettings,
+    settings: InBatchSettings | None = None,
+    *,
+    progress: Progress | None = None,
+) -> InBatchResult:
+    """`evaluate_in_batch` on the first long enough documents of `corpus`, kept on disk only while it runs."""
+    settings = settings if settings is not None else InBatchSettings()
+    with TemporaryDirectory(prefix="npmlm-held-out-") as folder:
+        store = build_held_out_store(Path(folder) / "blocks", read_corpus(corpus), encoder, settings)
+        return evaluate_in_batch(encoder, store, settings, progress=progress)
+
+
+def evaluate_in_batch(
+    encoder: Encoder, store: BlockStore, settings: InBatchSettings | None = None, *, progress: Progress | None = None
+) -> InBatchResult:
+    """Mask the first long articles of `store`, and count how often the best key is a positive.
+
+    Article i is masked by the seed, epoch 0 and i; one with too little to mask counts no span. The encoder runs in
+    its own number format. Raises ArtefactError if the store is of another tokenizer, CorpusError if too few articles
+    are long enough or nothing could be masked.
+    """
+    settings = settings if settings is not None else InBatchSettings()
+    _check_tokenizer(encoder, store)
+    articles = _long_articles(store, settings)
+    scores: list[ArticleScore] = []
+    was_training = encoder.model.training
+    encoder.model.eval()
+    try:
+        for number, blocks in enumerate(articles):
+            scores.append(_article_score(encoder, store, blocks, number, settings))
+            if progress is not None:
+                progress(number + 1, len(articles))
+    finally:
+        encoder.model.train(was_training)
+    span_count = sum(score.spans for score in scores)
+    if span_count == 0:
+        raise CorpusError(
+            "no phrase of the articles occurs in two blocks",
+            expected="articles of running text",
+            got="nothing that could be masked",
+            where=str(store.folder),
+            fix="choose other documents",
+        )
+    spans = np.array([score.spans for score in scores])  # i64 [A]
+    correct = np.array([score.start_correct + score.end_correct for score in scores])  # i64 [A]
+    rng = np.random.default_rng(settings.seed)
+    return InBatchResult(
+        encoder_name=encoder.name,
+        articles=tuple(scores),
+        span_count=span_count,
+        start_top1=sum(score.start_correct for score in scores) / span_count,
+        end_top1=sum(score.end_correct for score in scores) / span_count,
+        top1=bootstrap_interval(correct, rng, counts=2 * spans, resamples=settings.resamples),
+        loss=sum(score.start_loss + score.end_loss for score in scores) / span_count,
+        chance=sum(score.chance for score in scores) / span_count,
+        record=_record(encoder, store, settings),
+    )
+
+
+def _article_score(
+    encoder: Encoder, store: BlockStore, blocks: range, number: int, settings: InBatchSettings
+) -> ArticleScore:
+    document = int(store.block_documents[blocks[0]])
+    name = str(document) if document < 0 or not store.document_count else store.document(document).id
+    sequences = store.sequences(blocks)
+    spans = build_masker(MaskingSettings()).select(sequences, mask_rng(settings.mask_seed, 0, number))
+    if spans is None:
+        return ArticleScore(name, 0, 0, 0, 0.0, 0.0, 0.0)
+    renderer = MaskPairRenderer(
+        mask_id=encoder.mask_id,
+        pad_id=encoder.pad_id,
+        prefix_ids=() if store.special_tokens_in_blocks else tuple(encoder.prefix_ids),
+        suffix_ids=() if store.special_tokens_in_blocks else tuple(encoder.suffix_ids),
+    )
+    batch = renderer.render(sequences, spans).to(encoder.device)
+    objective = NonparametricMasked(NonparametricSettings(), similarity_scale=encoder.similarity_scale)
+    with torch.inference_mode():
+        encoded = EncodedBatch(encoder.token_vectors, batch)
+        sums = {name: float(term.sum) for name, term in objective(encoded).items()}
+        chance = _positive_shares(encoded, batch)
+    return ArticleScore(
+        document=name,
+        spans=len(spans),
+        start_correct=round(sums["start_top1"]),
+        end_correct=round(sums["end_top1"]),
+        start_loss=sums["start"],
+        end_loss=sums["end"],
+        chance=chance,
+    )
+
+
+def _positive_shares(encoded: EncodedBatch, batch: MaskedBatch) -> float:
+    """Σ over spans of |S⁺| / |K|, the same for starts and ends: each occurrence has one of both."""
+    keys, _ = gather_keys(encoded)
+    following = following_tokens(keys, span_tokens=batch.span_token_ids.shape[1])  # i64 [m, T]
+    foreign = keys.sequences != batch.span_sequences[:, None]  # bool [n, T]
+    positive = positive_keys(batch.span_token_ids, following) & foreign  # bool [n, T]
+    return float((positive.sum(1).double() / foreign.sum(1)).sum())
+
+
+def _long_articles(store: BlockStore, settings: InBatchSettings) -> list[range]:
+    """The first blocks of each of the first long enough documents; raises CorpusError if there are too few."""
+    documents = store.block_documents  # i64 [blocks]
+    edges = np.flatnonzero(np.append(True, documents[1:] != documents[:-1]))  # i64 [documents]
+    edges = np.append(edges, len(documents))  # i64 [documents + 1]
+    token_counts = np.diff(store.block_offsets[edges])  # i64 [documents]
+    block_counts = np.diff(edges)  # i64 [documents]
+    long = [
+        range(int(first), int(first) + settings.blocks_per_article)
+        for first, tokens, blocks in zip(edges[:-1], token_counts, block_counts, strict=True)
+        if _is_long(int(tokens), int(blocks), settings)
+    ]
+    if len(long) < settings.articles:
+        raise _too_few(len(long), settings, where=str(store.folder))
+    return long[: settings.articles]
+
+
+def _is_long(token_count: int, block_count: int, settings: InBatchSettings) -> bool:
+    return token_count >= settings.least_tokens and block_count >= settings.blocks_per_article
+
+
+def _too_few(found: int, settings: InBatchSettings, *, where: str) -> CorpusError:
+    long = f"at least {settings.least_tokens} tokens in {settings.blocks_per_article} blocks"
+    return CorpusError(
+        "the corpus has too few long articles",
+        expected=f"{settings.articles} of {long}",
+        got=str(found),
+        where=where,
+        fix=f"give more text, or articles={max(1, found)}",
+    )
+
+
+def _check_tokenizer(encoder: Encoder, store: BlockStore) -> None:
+    if store.tokenizer_fingerprint != encoder.tokenizer_fingerprint:
+        raise ArtefactError(
+            "the blocks were cut by another tokenizer",
+            expected=f"tokenizer fingerprint {encoder.tokenizer_fingerprint}, of {encoder.name}",
+            got=f"tokenizer fingerprint {store.tokenizer_fingerprint}",
+            where=str(store.folder),
+            fix="build the blocks with this encoder",
+        )
+
+
+def _record(encoder: Encoder, store: BlockStore, settings: InBatchSettings) -> dict[str, Any]:
+    """What the numbers depend on, without where anything lies."""
+    dtype = str(next(encoder.model.parameters()).dtype).removeprefix("torch.")
+    return {
+        "task": TASK,
+        "settings": asdict(settings),
+        "encoder": {
+            "name": encoder.name,
+            "fingerprint": encoder.fingerprint,
+            "similarity_scale": encoder.similarity_scale,
+            "dtype": dtype,
+        },
+        "corpus_digest": store.digest,
+    }

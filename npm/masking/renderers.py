@@ -1,0 +1,138 @@
+"""What the encoder sees instead of the selected spans: masked copies as queries, clean copies as keys.
+
+Shapes: T tokens of all sequences in a row, S sequences, n spans, B = S padded sequences, L padded length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from npm.types import MaskedBatch, Sequences, Spans
+
+MASKS_PER_SPAN = 2
+"""A mask pair is the tokenizer's mask token this many times: the first is the start query, the last the end query."""
+
+
+class Renderer(Protocol):
+    """Turns sequences and their selected spans into one device batch; draws nothing at random."""
+
+    def render(self, sequences: Sequences, spans: Spans) -> MaskedBatch:
+        """The batch, on the CPU."""
+
+
+@dataclass(frozen=True, slots=True)
+class _MaskRenderer:
+    """What the renderers share: the special tokens and the layout of a batch.
+
+    `prefix_ids` and `suffix_ids` are the special tokens that the encoder wants around a sequence; leave them empty
+    where the sequences contain them. Padding is on the right.
+    """
+
+    mask_id: int
+    pad_id: int
+    prefix_ids: tuple[int, ...] = ()
+    suffix_ids: tuple[int, ...] = ()
+
+    def _render(self, sequences: Sequences, spans: Spans, *, masks_per_span: int) -> MaskedBatch:
+        token_count = len(sequences.token_ids)
+        copies = np.ones(token_count, dtype=np.int64)  # i64 [T], how often a position stands in the masked text
+        copies[np.repeat(spans.starts, spans.lengths) + _counts_from_zero(spans.lengths)] = 0
+        copies[spans.starts] = masks_per_span
+        query_positions = np.append(0, np.cumsum(copies))  # i64 [T + 1], where a position went
+        query_offsets = query_positions[sequences.offsets]  # i64 [S + 1]
+        token_ids = sequences.token_ids.astype(np.int64)  # i64 [T]
+        masked_ids = token_ids.copy()
+        masked_ids[spans.starts] = self.mask_id
+        query_input_ids, query_attention_mask = self._pad(np.repeat(masked_ids, copies), query_offsets)
+        key_input_ids, key_attention_mask = self._pad(token_ids, sequences.offsets)
+
+        # Empty sequences share their offset with the next one; side="right" passes over them.
+        span_sequences = np.searchsorted(sequences.offsets, spans.starts, side="right") - 1  # i64 [n]
+        start_slots = query_positions[spans.starts] - query_offsets[span_sequences] + len(self.prefix_ids)  # i64 [n]
+        return MaskedBatch(
+            query_input_ids=query_input_ids,
+            query_attention_mask=query_attention_mask,
+            key_input_ids=key_input_ids,
+            key_attention_mask=key_attention_mask,
+            span_sequences=torch.from_numpy(span_sequences),
+            start_slots=torch.from_numpy(start_slots),
+            end_slots=torch.from_numpy(start_slots + masks_per_span - 1),
+            span_token_ids=torch.from_numpy(_span_token_ids(token_ids, spans)),
+            pad_id=self.pad_id,
+        )
+
+    def _pad(self, flat_ids: np.ndarray, offsets: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
+        """Ragged ids i64 [T] as a padded batch with prefix and suffix, and its attention mask; i64 [B, L] each."""
+        prefix_size, suffix_size = len(self.prefix_ids), len(self.suffix_ids)
+        sizes = np.diff(offsets)  # i64 [B]
+        full_sizes = sizes + prefix_size + suffix_size  # i64 [B]
+        columns = np.arange(full_sizes.max(initial=0))  # i64 [L]
+        padded = np.full((len(sizes), len(columns)), self.pad_id, dtype=np.int64)  # i64 [B, L]
+        padded[:, :prefix_size] = self.prefix_ids
+        padded[np.repeat(np.arange(len(sizes)), sizes), prefix_size + _counts_from_zero(sizes)] = flat_ids
+        suffix_columns = (prefix_size + sizes)[:, None] + np.arange(suffix_size)  # i64 [B, suffix]
+        np.put_along_axis(padded, suffix_columns, np.array([self.suffix_ids], dtype=np.int64), axis=1)
+        attention = (columns < full_sizes[:, None]).astype(np.int64)  # i64 [B, L]
+        return torch.from_numpy(padded), torch.from_numpy(attention)
+
+
+@dataclass(frozen=True, slots=True)
+class MaskPairRenderer(_MaskRenderer):
+    """Every span becomes two mask tokens (arXiv 2212.01349, section 3.2), whatever its length."""
+
+    def render(self, sequences: Sequences, spans: Spans) -> MaskedBatch:
+        """The batch: query copies with mask pairs, clean key copies, and the slots of each span's two masks."""
+        return self._render(sequences, spans, masks_per_span=MASKS_PER_SPAN)
+
+
+@dataclass(frozen=True, slots=True)
+class SingleMaskRenderer(_MaskRenderer):
+    """Every masked token becomes one mask token in its place and is a span of its own (NPM-single)."""
+
+    def render(self, sequences: Sequences, spans: Spans) -> MaskedBatch:
+        """The batch: query copies of unchanged length, clean key copies; start and end slots are the same."""
+        return self._render(sequences, split_into_tokens(spans), masks_per_span=1)
+
+
+def split_into_tokens(spans: Spans) -> Spans:
+    """Each token of each span as a span of its own."""
+    positions = np.repeat(spans.starts, spans.lengths) + _counts_from_zero(spans.lengths)  # i64 [masked tokens]
+    return Spans(starts=positions, lengths=np.ones_like(positions))
+
+
+def merge_groups(groups: Sequence[tuple[Sequences, Spans]]) -> tuple[Sequences, Spans]:
+    """Several masked groups, at least one, as one, so that they can share a device batch; the order is kept."""
+    shifts = np.cumsum([0, *(len(sequences.token_ids) for sequences, _ in groups)])  # i64 [groups + 1]
+    offsets = [sequences.offsets[:-1] + shift for (sequences, _), shift in zip(groups, shifts[:-1], strict=True)]
+    starts = [spans.starts + shift for (_, spans), shift in zip(groups, shifts[:-1], strict=True)]
+    merged_sequences = Sequences(
+        token_ids=np.concatenate([sequences.token_ids for sequences, _ in groups]),  # i32 [T]
+        flags=np.concatenate([sequences.flags for sequences, _ in groups]),  # u8 [T]
+        offsets=np.concatenate([*offsets, shifts[-1:]]),  # i64 [S + 1]
+    )
+    merged_spans = Spans(
+        starts=np.concatenate(starts),  # i64 [n]
+        lengths=np.concatenate([spans.lengths for _, spans in groups]),  # i64 [n]
+    )
+    return merged_sequences, merged_spans
+
+
+def _span_token_ids(token_ids: np.ndarray, spans: Spans) -> np.ndarray:
+    """The tokens of each span, i64 [n, longest span], padded with -1; one column at least."""
+    columns = np.arange(spans.lengths.max(initial=1))  # i64 [longest span]
+    inside = columns < spans.lengths[:, None]  # bool [n, longest span]
+    positions = np.where(inside, spans.starts[:, None] + columns, 0)  # i64 [n, longest span]
+    if not len(spans):
+        return np.full(inside.shape, -1, dtype=np.int64)
+    return np.where(inside, token_ids[positions], -1)
+
+
+def _counts_from_zero(sizes: np.ndarray) -> np.ndarray:
+    """0, 1, … for each size in a row: sizes 2 and 3 give 0 1 0 1 2."""
+    begins = np.cumsum(sizes) - sizes  # i64 [sizes]
+    return np.arange(sizes.sum()) - np.repeat(begins, sizes)

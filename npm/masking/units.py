@@ -1,0 +1,157 @@
+"""Which spans may be masked: every span whose tokens stand in another sequence of the same group too.
+
+Shapes: T tokens of all sequences in a row, S sequences, m candidates, w windows (places where an n-gram starts).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from npm.types import Sequences, TokenFlag
+
+MAX_GROUP_TOKENS = 2**20
+"""A window's n-gram number, its next token and its position are sorted as one int64; 20 bits each fit in 63."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """Spans that may be masked; they may overlap. Two have the same phrase id if and only if their tokens are equal."""
+
+    starts: np.ndarray  # i64 [m], positions in [0, T)
+    lengths: np.ndarray  # i64 [m], tokens
+    phrase_ids: np.ndarray  # i64 [m], in [0, phrases of the group)
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def where(self, chosen: np.ndarray) -> Candidates:
+        """The candidates at `chosen`, a bool [m] or an i64 [k] of candidate numbers."""
+        return Candidates(self.starts[chosen], self.lengths[chosen], self.phrase_ids[chosen])
+
+
+class Units(Protocol):
+    """Says which spans of a group may be masked; draws nothing at random and sets no budget."""
+
+    def candidates(self, sequences: Sequences) -> Candidates:
+        """All spans of `sequences` that may be masked."""
+
+
+def has_flag(flags: np.ndarray, wanted: TokenFlag) -> np.ndarray:
+    """Which tokens have any of the `wanted` flags, bool [T]."""
+    # An IntFlag beside a u8 array would make it i64.
+    return (flags & np.uint8(wanted)) != 0  # bool [T]
+
+
+def sequence_numbers(sequences: Sequences) -> np.ndarray:
+    """The sequence that each token is in, i64 [T]."""
+    return np.repeat(np.arange(len(sequences)), np.diff(sequences.offsets))  # i64 [T]
+
+
+@dataclass(frozen=True, slots=True)
+class CooccurringUnits:
+    """Spans whose token n-gram stands in at least one other sequence of the group (arXiv 2212.01349, section 3.2).
+
+    A span lies within one sequence and holds no SPECIAL token. With `word_boundaries` it starts at a WORD_START
+    token and ends at a WORD_END token; the other occurrence need not. A span that starts with a CLAUSE_PUNCTUATION
+    token is that token alone (such tokens may stand inside or at the end of a span), as in the masks recorded from
+    the reference implementation. With `max_span_tokens=1, word_boundaries=False` these are the single tokens of
+    the token variant: every token that is not special and whose id stands in another sequence.
+    """
+
+    max_span_tokens: int = 10
+    word_boundaries: bool = True
+
+    def candidates(self, sequences: Sequences) -> Candidates:
+        """All such spans, shortest first, equal phrases together.
+
+        n-grams are numbered step by step: an n-gram is the number of its first n-1 tokens and its last token, so one
+        sort a length finds the equal ones. Windows whose n-gram has no other sequence are dropped at once, for no
+        longer span that starts there can have one.
+        """
+        token_count = len(sequences.token_ids)
+        if token_count > MAX_GROUP_TOKENS:
+            raise ValueError(f"a group of {token_count} tokens; at most {MAX_GROUP_TOKENS} can be searched at once")
+        in_sequence = sequence_numbers(sequences)  # i64 [T]
+        room = tokens_until_break(sequences)  # i64 [T]
+        may_start, may_end = self._boundaries(sequences)  # bool [T] each
+        starts_alone = has_flag(sequences.flags, TokenFlag.CLAUSE_PUNCTUATION)  # bool [T]
+
+        windows = np.flatnonzero(room)  # i64 [w]
+        token_numbers = np.zeros(token_count, dtype=np.int64)  # i64 [T], numbers tokens within the group
+        _, token_numbers[windows] = np.unique(sequences.token_ids[windows], return_inverse=True)
+        ngrams = np.zeros(len(windows), dtype=np.int64)  # i64 [w], the number of the n-gram at each window
+        found: list[Candidates] = []
+        phrase_count = 0
+        for length in range(1, self.max_span_tokens + 1):
+            fits = room[windows] >= length  # bool [w]
+            windows, ngrams = windows[fits], ngrams[fits]
+            windows, ngrams = _cooccurring(windows, ngrams, token_numbers[windows + length - 1], in_sequence)
+            if not len(windows):
+                break
+            allowed = may_start[windows] & may_end[windows + length - 1]  # bool [w]
+            if length > 1:
+                allowed &= ~starts_alone[windows]
+            starts = windows[allowed]
+            found.append(Candidates(starts, np.full(len(starts), length), ngrams[allowed] + phrase_count))
+            phrase_count += int(ngrams[-1]) + 1
+        return _joined(found)
+
+    def _boundaries(self, sequences: Sequences) -> tuple[np.ndarray, np.ndarray]:
+        """Where a span may start and where it may end, bool [T] each."""
+        if not self.word_boundaries:
+            everywhere = np.ones(len(sequences.token_ids), dtype=bool)
+            return everywhere, everywhere
+        flags = sequences.flags  # u8 [T]
+        return has_flag(flags, TokenFlag.WORD_START), has_flag(flags, TokenFlag.WORD_END)
+
+
+def tokens_until_break(sequences: Sequences) -> np.ndarray:
+    """How many tokens may follow from each position on, itself included, i64 [T]; 0 at special tokens.
+
+    A break is a special token or the end of the sequence.
+    """
+    token_count = len(sequences.token_ids)
+    is_special = has_flag(sequences.flags, TokenFlag.SPECIAL)  # bool [T]
+    breaks = np.where(is_special, np.arange(token_count), token_count)  # i64 [T]
+    next_special = np.minimum.accumulate(breaks[::-1])[::-1]  # i64 [T]
+    sequence_ends = np.repeat(sequences.offsets[1:], np.diff(sequences.offsets))  # i64 [T]
+    return np.minimum(next_special, sequence_ends) - np.arange(token_count)
+
+
+def _cooccurring(
+    windows: np.ndarray, prefixes: np.ndarray, last_tokens: np.ndarray, in_sequence: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """The windows whose n-gram stands in two sequences, and dense numbers of these n-grams; i64 [w'] each, sorted.
+
+    `windows` i64 [w] are positions; `prefixes` i64 [w] and `last_tokens` i64 [w] together say which n-gram each is.
+    """
+    if not len(windows):
+        return windows, prefixes
+    bits = MAX_GROUP_TOKENS.bit_length() - 1
+    # A plain sort of keys that carry their position is several times faster than an argsort of keys.
+    packed = np.sort((prefixes << 2 * bits) | (last_tokens << bits) | windows)  # i64 [w]
+    keys, windows = packed >> bits, packed & (MAX_GROUP_TOKENS - 1)  # i64 [w] each
+    is_first = np.empty(len(keys), dtype=bool)  # bool [w]
+    is_first[0] = True
+    np.not_equal(keys[1:], keys[:-1], out=is_first[1:])
+    firsts = np.flatnonzero(is_first)  # i64 [n-grams]
+    sizes = np.diff(firsts, append=len(keys))  # i64 [n-grams]
+    # Equal n-grams are sorted by position, so the first and the last one tell whether there are two sequences.
+    cooccurs = in_sequence[windows[firsts]] != in_sequence[windows[firsts + sizes - 1]]  # bool [n-grams]
+    numbers = np.cumsum(cooccurs) - 1  # i64 [n-grams], dense over those that co-occur
+    kept = np.repeat(cooccurs, sizes)  # bool [w]
+    return windows[kept], np.repeat(numbers[cooccurs], sizes[cooccurs])
+
+
+def _joined(parts: list[Candidates]) -> Candidates:
+    if not parts:
+        empty = np.zeros(0, dtype=np.int64)
+        return Candidates(empty, empty, empty)
+    return Candidates(
+        np.concatenate([part.starts for part in parts]),  # i64 [m]
+        np.concatenate([part.lengths for part in parts]),  # i64 [m]
+        np.concatenate([part.phrase_ids for part in parts]),  # i64 [m]
+    )

@@ -1,0 +1,1 @@
+"""Hugging Face encoders: loaded, saved, fingerprinted; and the one similarity."""

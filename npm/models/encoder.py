@@ -1,0 +1,249 @@
+"""A Hugging Face encoder with its tokenizer and similarity scale: loaded, saved, fingerprinted.
+
+Shapes: B sequences, L padded length, d dimensions.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+from npm.errors import EncoderError
+from npm.models.loading import load_pretrained, quiet_transformers
+from npm.models.places import MINILM, MINILM_SHA256, locate_encoder, minilm_folder, shipped_encoder_folder
+from npm.models.similarity import reference_scale
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+__all__ = [
+    "MINILM",
+    "MINILM_SHA256",
+    "SCALE_KEY",
+    "ComputeDtype",
+    "Encoder",
+    "EncoderSettings",
+    "choose_device",
+    "choose_dtype",
+    "locate_encoder",
+    "minilm_folder",
+    "shipped_encoder_folder",
+]
+
+SCALE_KEY = "similarity_scale"
+"""Attribute of the Hugging Face config that carries the scale; `transformers` keeps attributes it does not know."""
+_FINGERPRINTED_KEYS = (
+    SCALE_KEY,
+    "model_type",
+    "num_attention_heads",
+    "hidden_act",
+    "hidden_activation",
+    "layer_norm_eps",
+    "norm_eps",
+    "local_attention",
+)
+"""What of the config changes vectors without changing the shape of a weight."""
+
+
+class ComputeDtype(Enum):
+    """Number format of an encoder's forward pass outside training."""
+
+    auto = "auto"
+    float32 = "float32"
+    bfloat16 = "bfloat16"
+
+
+@dataclass(kw_only=True, slots=True)
+class EncoderSettings:
+    """Where an encoder comes from and how it computes."""
+
+    name: str = ""
+    """A folder written by `save_pretrained`, a hub name, or `minilm` (extra `pretrained`); empty: the shipped one."""
+    device: str = "auto"
+    """`cpu`, `cuda`, `cuda:1`, …; `auto` takes a GPU where there is one."""
+    dtype: ComputeDtype = ComputeDtype.auto
+    """Number format of the forward pass; `auto` is bfloat16 where the processor computes in it, else float32."""
+
+
+def choose_device(device: str) -> torch.device:
+    """`auto` becomes the GPU where there is one, else the CPU."""
+    if device != "auto":
+        try:
+            return torch.device(device)
+        except RuntimeError as error:
+            raise EncoderError(
+                "unknown device", expected="auto, cpu, cuda or cuda:N", got=device, where="device", fix=str(error)
+            ) from error
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def choose_dtype(dtype: ComputeDtype, device: torch.device) -> torch.dtype:
+    """`auto` becomes bfloat16 where the hardware multiplies in it, else float32."""
+    if dtype is not ComputeDtype.auto:
+        return torch.float32 if dtype is ComputeDtype.float32 else torch.bfloat16
+    if device.type == "cuda":
+        return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float32
+    native = getattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)()
+    return torch.bfloat16 if native else torch.float32
+
+
+class Encoder:
+    """An encoder that turns token ids into one vector a token, its tokenizer, and its similarity scale."""
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerFast,
+        *,
+        name: str,
+        similarity_scale: float | None = None,
+    ) -> None:
+        self.model = model
+        self.tokenizer = tokenizer
+        self.name = name
+        if similarity_scale is not None:
+            setattr(model.config, SCALE_KEY, float(similarity_scale))
+        elif getattr(model.config, SCALE_KEY, None) is None:
+            setattr(model.config, SCALE_KEY, reference_scale(model.config.hidden_size))
+        self.mask_id = self._special_id("mask_token")
+        self.pad_id = self._special_id("pad_token")
+        self.prefix_ids, self.suffix_ids = _special_ids_around(tokenizer)
+        self._weights_digest: str | None = None
+
+    @classmethod
+    def load(
+        cls,
+        name: str = "",
+        *,
+        device: str = "auto",
+        dtype: ComputeDtype | str = ComputeDtype.auto,
+        similarity_scale: float | None = None,
+        hidden_dropout: float | None = None,
+        attention_dropout: float | None = None,
+    ) -> Encoder:
+        """Load from a folder, the hub, the extra `pretrained` (`minilm`) or, with an empty name, the shipped encoder.
+
+        `similarity_scale` None takes the saved one, else 1/√d. Dropouts None keep the encoder's own. The model is in
+        evaluation mode. Raises EncoderError when there is no encoder of that name or it cannot serve.
+        """
+        place = locate_encoder(name)
+        model, tokenizer = load_pretrained(place, hidden_dropout=hidden_dropout, attention_dropout=attention_dropout)
+        label = name if name == MINILM else (Path(place).name if Path(place).is_dir() else place)
+        encoder = cls(model, tokenizer, name=label, similarity_scale=similarity_scale)
+        _ = encoder.fingerprint  # hashed before a cast to bfloat16 loses bits
+        chosen = choose_device(device)
+        nn.Module.to(encoder.model, device=chosen, dtype=choose_dtype(ComputeDtype(dtype), chosen)).eval()
+        return encoder
+
+    def save(self, folder: Path, *, dtype: torch.dtype = torch.float32) -> None:
+        """Write config, weights (safetensors) and tokenizer so that `transformers` loads them unchanged."""
+        folder.mkdir(parents=True, exist_ok=True)
+        state = {
+            name: tensor.detach().to("cpu", dtype if tensor.is_floating_point() else None).contiguous()
+            for name, tensor in self.model.state_dict().items()
+        }
+        with quiet_transformers():
+            self.model.save_pretrained(folder, state_dict=state)
+        self.tokenizer.save_pretrained(folder)
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        config["dtype"] = str(dtype).removeprefix("torch.")
+        (folder / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+    def token_vectors(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+        """Last hidden states f32 [B, L, d] of token ids i64 [B, L]; rows under padding mean nothing."""
+        output = self.model(input_ids=input_ids, attention_mask=attention_mask)
+        return output.last_hidden_state.float()  # f32 [B, L, d]
+
+    @property
+    def similarity_scale(self) -> float:
+        """Factor between an inner product and a logit."""
+        return float(getattr(self.model.config, SCALE_KEY))
+
+    @similarity_scale.setter
+    def similarity_scale(self, scale: float) -> None:
+        setattr(self.model.config, SCALE_KEY, float(scale))
+
+    @property
+    def dimensions(self) -> int:
+        """Length d of a token vector."""
+        return int(self.model.config.hidden_size)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return next(self.model.parameters()).device
+
+    @property
+    def max_input_tokens(self) -> int:
+        """Longest input in tokens, special tokens included."""
+        positions = int(self.model.config.max_position_embeddings)
+        table = getattr(getattr(self.model, "embeddings", None), "position_embeddings", None)
+        if isinstance(table, nn.Embedding) and table.padding_idx is not None:
+            positions -= table.padding_idx + 1  # RoBERTa counts positions from pad id + 1
+        return positions
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 over weights (as float32), architecture and scale: equal for equal vectors, wherever it was loaded.
+
+        The weights are hashed once, so that a later cast does not count; `weights_changed` makes it hash them again.
+        """
+        if self._weights_digest is None:
+            self._weights_digest = _weights_digest(self.model)
+        facts = {key: getattr(self.model.config, key, None) for key in _FINGERPRINTED_KEYS}
+        return hashlib.sha256(json.dumps([facts, self._weights_digest], sort_keys=True).encode()).hexdigest()
+
+    def weights_changed(self) -> None:
+        """To be called by whoever has changed the weights, as training does."""
+        self._weights_digest = None
+
+    @property
+    def tokenizer_fingerprint(self) -> str:
+        """SHA-256 of the tokenizer's whole definition."""
+        definition = json.loads(self.tokenizer.backend_tokenizer.to_str())
+        definition.pop("truncation", None)  # call-time state, not part of what a text means
+        definition.pop("padding", None)
+        return hashlib.sha256(json.dumps(definition, sort_keys=True).encode()).hexdigest()
+
+    def _special_id(self, role: str) -> int:
+        token_id = getattr(self.tokenizer, f"{role}_id")
+        if token_id is None:
+            raise EncoderError(
+                f"the encoder's tokenizer has no {role.replace('_', ' ')}",
+                expected="the tokenizer of a masked language model (BERT, RoBERTa, ModernBERT, …)",
+                got=type(self.tokenizer).__name__,
+                where=self.name,
+                fix="choose an encoder that was trained with masks",
+            )
+        return int(token_id)
+
+
+def _special_ids_around(tokenizer: PreTrainedTokenizerFast) -> tuple[list[int], list[int]]:
+    """The special token ids that the tokenizer puts before and after a single text."""
+    plain = tokenizer("a", add_special_tokens=False)["input_ids"]
+    framed = tokenizer("a", add_special_tokens=True)["input_ids"]
+    for start in range(len(framed) - len(plain) + 1):
+        if plain and framed[start : start + len(plain)] == plain:
+            return list(framed[:start]), list(framed[start + len(plain) :])
+    raise EncoderError(
+        "the tokenizer changes a text when it adds special tokens",
+        expected="special tokens only before and after the text",
+        got=str(framed),
+        where=type(tokenizer).__name__,
+        fix="choose another encoder",
+    )
+
+
+def _weights_digest(model: PreTrainedModel) -> str:
+    digest = hashlib.sha256()
+    for name, tensor in sorted(model.state_dict().items()):
+        digest.update(f"{name}{tuple(tensor.shape)}".encode())
+        digest.update(tensor.detach().to("cpu", torch.float32).contiguous().numpy().tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,96 @@
+"""Models and tokenizers as `transformers` loads them, with its mistakes told in one message."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from safetensors import SafetensorError
+
+from npm.errors import EncoderError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
+
+_ATTENTION_DROPOUT_KEYS = ("attention_probs_dropout_prob", "attention_dropout")
+_HIDDEN_DROPOUT_KEYS = ("hidden_dropout_prob", "embedding_dropout", "mlp_dropout")
+
+
+def load_pretrained(
+    place: str, *, hidden_dropout: float | None, attention_dropout: float | None
+) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
+    """Model in float32 and fast tokenizer from a folder or hub name; dropouts None keep the encoder's own.
+
+    Raises EncoderError when there is nothing of that name, a weight is lacking, or the tokenizer keeps no offsets.
+    """
+    from transformers import AutoConfig, AutoModel, AutoTokenizer
+
+    try:
+        config = AutoConfig.from_pretrained(place)
+        _override(config, _HIDDEN_DROPOUT_KEYS, hidden_dropout)
+        _override(config, _ATTENTION_DROPOUT_KEYS, attention_dropout)
+        tokenizer: Any = AutoTokenizer.from_pretrained(place, use_fast=True)
+        without_pooler = {"add_pooling_layer": False} if _takes_pooling_switch(config) else {}
+        with quiet_transformers():
+            model, report = AutoModel.from_pretrained(
+                place, config=config, dtype=torch.float32, output_loading_info=True, **without_pooler
+            )
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+        raise EncoderError(
+            "the encoder cannot be loaded",
+            expected="a Hugging Face encoder with its tokenizer",
+            got=(str(error).strip() or repr(error)).splitlines()[0],
+            where=place,
+            fix="check the name; without a network give a folder written by save_pretrained, or encoder=minilm",
+        ) from error
+    # transformers fills what a file lacks with random numbers and goes on
+    if missing := sorted(name for name in report["missing_keys"] if "pooler" not in name):
+        raise EncoderError(
+            "the encoder's weights are incomplete",
+            expected="a weight for every parameter of its config.json",
+            got=f"{len(missing)} without a weight, the first of them {missing[0]}",
+            where=place,
+            fix="give the whole folder as save_pretrained wrote it",
+        )
+    if not tokenizer.is_fast:
+        raise EncoderError(
+            "the encoder's tokenizer keeps no character offsets",
+            expected="a fast tokenizer (tokenizer.json)",
+            got=type(tokenizer).__name__,
+            where=place,
+            fix="convert it with transformers' convert_slow_tokenizer and save it beside the weights",
+        )
+    return model, tokenizer
+
+
+def _override(config: PreTrainedConfig, keys: tuple[str, ...], value: float | None) -> None:
+    for key in keys:
+        if value is not None and hasattr(config, key):
+            setattr(config, key, value)
+
+
+def _takes_pooling_switch(config: PreTrainedConfig) -> bool:
+    """Whether the model class of `config` has a pooler that can be left out (BERT, RoBERTa: yes; ModernBERT: no)."""
+    from transformers import AutoModel
+
+    model_class: Any = AutoModel._model_mapping[type(config)]
+    return "add_pooling_layer" in inspect.signature(model_class).parameters
+
+
+@contextmanager
+def quiet_transformers() -> Iterator[None]:
+    """Silence its progress bars, and its report of weights that a bare encoder does not use (language-model heads)."""
+    from transformers.utils import logging
+
+    verbosity, progress_bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if progress_bars:
+            logging.enable_progress_bar()

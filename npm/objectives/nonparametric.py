@@ -1,0 +1,199 @@
+"""The nonparametric phrase loss and its single-token form (Min et al. 2022, arXiv 2212.01349, §3.2).
+
+For a masked span x = (x₁ … x_m) with start query q, and the keys K of all sequences but its own,
+
+    loss_start = −log Σ_{k ∈ S⁺} exp(sim(q, k)) + log Σ_{k ∈ K} exp(sim(q, k)),
+
+where S⁺ are the keys that begin an occurrence of x inside one sequence; loss_end is the same with the end query and
+the keys that finish an occurrence. Keys come from the clean copies; special tokens are among them; tokens of the
+query's own sequence are neither positive nor negative. Several positives enter as the log of the sum.
+
+Shapes: n spans of this rank, c spans of one chunk, T keys of all ranks, m tokens of the longest span, d dimensions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from npm.errors import SettingError
+from npm.models.similarity import scaled_similarity
+from npm.objectives.encoded import EncodedBatch
+from npm.training.gather import gather_rows, rank, row_counts
+from npm.types import MaskedBatch, Term
+
+_NO_TOKEN = -2
+"""Stands where a span would run out of its sequence; -1 is the padding of `span_token_ids`."""
+
+
+@dataclass(kw_only=True, slots=True)
+class NonparametricSettings:
+    """How the contrastive loss over token vectors is computed."""
+
+    similarity_scale: float | None = 1 / 3
+    """Factor between an inner product and a logit; null is the reference's 1/√d. Saved with the encoder."""
+    learned_scale: bool = False
+    """Train the scale, starting from `similarity_scale`, instead of keeping it."""
+    end_queries: bool = True
+    """Two queries a span (phrase model); false is the single-token model, which has start queries only."""
+    max_logits_per_chunk: int = 16_777_216
+    """Largest number of query-key logits held at once; bounds memory by working through the queries in chunks."""
+
+    def __post_init__(self) -> None:
+        if self.similarity_scale is not None and not 0 < self.similarity_scale <= 1:
+            raise SettingError(
+                "the similarity scale is out of range",
+                expected="a number above 0 and at most 1, or null for 1/sqrt(dimensions)",
+                got=str(self.similarity_scale),
+                where="objective.similarity_scale",
+                fix="try 0.333 for a 384-dimensional encoder",
+            )
+        if self.max_logits_per_chunk < 1:
+            raise SettingError(
+                "a chunk must hold at least one logit",
+                expected="an integer above 0",
+                got=str(self.max_logits_per_chunk),
+                where="objective.max_logits_per_chunk",
+                fix="leave it at its default",
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """The keys of all ranks: what every query of this rank is compared with."""
+
+    vectors: torch.Tensor  # f32 [T, d]
+    token_ids: torch.Tensor  # i64 [T]
+    sequences: torch.Tensor  # i64 [T], numbers unique over ranks, equal for tokens of one sequence
+
+
+class NonparametricMasked(nn.Module):
+    """The phrase loss: terms `start` and `end`, each a sum over spans; the trainer divides each by its count.
+
+    The terms `start_top1` and `end_top1` have weight 0: how many spans have a positive as their best key.
+    """
+
+    def __init__(self, settings: NonparametricSettings, *, similarity_scale: float) -> None:
+        super().__init__()
+        self.settings = settings
+        log_scale = torch.tensor(similarity_scale, dtype=torch.float64).log().float()
+        if settings.learned_scale:
+            self.log_scale = nn.Parameter(log_scale)  # scalar; the logarithm keeps the scale positive
+        else:
+            self.register_buffer("log_scale", log_scale)
+        self._fixed_scale = similarity_scale
+
+    @property
+    def similarity_scale(self) -> float:
+        """The scale as it is now, to be saved with the encoder."""
+        return float(self.log_scale.exp()) if self.settings.learned_scale else self._fixed_scale
+
+    def counts(self, batch: MaskedBatch) -> dict[str, int]:
+        """Denominators of this rank's terms, known before any forward pass."""
+        spans = len(batch.span_sequences)
+        names = ("start", "end", "start_top1", "end_top1") if self.settings.end_queries else ("start", "start_top1")
+        return dict.fromkeys(names, spans)
+
+    def forward(self, encoded: EncodedBatch) -> dict[str, Term]:
+        """Terms of one batch; on several ranks the keys of all of them serve, with gradient."""
+        batch = encoded.batch
+        keys, first_sequence = gather_keys(encoded)
+        own_sequences = batch.span_sequences + first_sequence  # i64 [n]
+        terms = self._side_terms("start", encoded.start_queries, batch.span_token_ids, own_sequences, keys)
+        if self.settings.end_queries:
+            # read backwards, the end of a span is its start
+            reverse = Keys(keys.vectors.flip(0), keys.token_ids.flip(0), keys.sequences.flip(0))
+            backwards = reversed_spans(batch.span_token_ids)  # i64 [n, m]
+            terms |= self._side_terms("end", encoded.end_queries, backwards, own_sequences, reverse)
+        return terms
+
+    def _side_terms(
+        self, side: str, queries: torch.Tensor, spans: torch.Tensor, own_sequences: torch.Tensor, keys: Keys
+    ) -> dict[str, Term]:
+        count = len(queries)
+        scale = self.log_scale.exp() if self.settings.learned_scale else self._fixed_scale
+        rows_per_chunk = max(1, self.settings.max_logits_per_chunk // max(1, len(keys.token_ids)))
+        following = following_tokens(keys, span_tokens=spans.shape[1])  # i64 [m, T]
+        # keeps the graph whole, the learned scale in it, when there is no span
+        loss_sum = (queries.sum() + keys.vectors.sum() + scale) * 0.0
+        top1_sum = torch.zeros((), device=queries.device)
+        for start in range(0, count, rows_per_chunk):
+            chunk = slice(start, start + rows_per_chunk)
+            arguments = (queries[chunk], spans[chunk], own_sequences[chunk], keys, following, scale)
+            if count > rows_per_chunk and torch.is_grad_enabled():
+                losses, correct = checkpoint(span_losses, *arguments, use_reentrant=False)
+            else:
+                losses, correct = span_losses(*arguments)
+            loss_sum = loss_sum + losses.sum()
+            top1_sum = top1_sum + correct.sum()
+        return {side: Term(loss_sum, count), f"{side}_top1": Term(top1_sum.detach(), count, weight=0.0)}
+
+
+def gather_keys(encoded: EncodedBatch) -> tuple[Keys, int]:
+    """Keys of all ranks, and the number that this rank's first sequence has among all sequences."""
+    counts = row_counts(encoded.key_token_ids)
+    sequence_counts = row_counts(encoded.batch.key_input_ids)
+    first_sequence = sum(sequence_counts[: rank()])
+    vectors = gather_rows(encoded.key_vectors, counts)  # f32 [T, d]
+    token_ids = gather_rows(encoded.key_token_ids, counts)  # i64 [T]
+    sequences = gather_rows(encoded.key_sequences + first_sequence, counts)  # i64 [T]
+    return Keys(vectors, token_ids, sequences), first_sequence
+
+
+def following_tokens(keys: Keys, *, span_tokens: int) -> torch.Tensor:
+    """Row j holds the token j places after each key, i64 [m, T]; -2 where that is another sequence.
+
+    >>> keys = Keys(torch.zeros(4, 1), torch.tensor([7, 8, 9, 7]), torch.tensor([0, 0, 0, 1]))
+    >>> following_tokens(keys, span_tokens=3).tolist()
+    [[7, 8, 9, 7], [8, 9, -2, -2], [9, -2, -2, -2]]
+    """
+    total = len(keys.token_ids)
+    following = keys.token_ids.new_full((span_tokens, total), _NO_TOKEN)  # i64 [m, T]
+    for step in range(min(span_tokens, total)):
+        same = keys.sequences[step:] == keys.sequences[: total - step]  # bool [T - step]
+        following[step, : total - step] = torch.where(same, keys.token_ids[step:], _NO_TOKEN)
+    return following
+
+
+def reversed_spans(span_token_ids: torch.Tensor) -> torch.Tensor:
+    """Each span's tokens i64 [n, m] in reverse order, the padding of -1 still at the end.
+
+    >>> reversed_spans(torch.tensor([[1, 2, 3], [4, -1, -1]])).tolist()
+    [[3, 2, 1], [4, -1, -1]]
+    """
+    lengths = (span_token_ids >= 0).sum(1, keepdim=True)  # i64 [n, 1]
+    places = torch.arange(span_token_ids.shape[1], device=span_token_ids.device)  # i64 [m]
+    source = (lengths - 1 - places).clamp_min(0)  # i64 [n, m]
+    return span_token_ids.gather(1, source).masked_fill(places >= lengths, -1)
+
+
+def positive_keys(spans: torch.Tensor, following: torch.Tensor) -> torch.Tensor:
+    """Which keys begin an occurrence of each span: bool [c, T] from spans i64 [c, m] and `following_tokens`."""
+    matches = spans[:, 0, None] == following[0]  # bool [c, T]
+    for step in range(1, spans.shape[1]):
+        tokens = spans[:, step, None]  # i64 [c, 1]
+        matches &= (tokens == following[step]) | (tokens < 0)
+    return matches
+
+
+def span_losses(
+    queries: torch.Tensor,
+    spans: torch.Tensor,
+    own_sequences: torch.Tensor,
+    keys: Keys,
+    following: torch.Tensor,
+    scale: torch.Tensor | float,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Losses f32 [c] of one chunk of queries [c, d], and whether the best key is a positive, bool [c]."""
+    with torch.autocast(queries.device.type, enabled=False):  # bfloat16 logits would be off by 0.1 and more
+        logits = scaled_similarity(queries.float() @ keys.vectors.float().T, scale)  # f32 [c, T]
+    foreign = keys.sequences != own_sequences[:, None]  # bool [c, T]
+    positive = positive_keys(spans, following) & foreign  # bool [c, T]
+    logits = logits.masked_fill(~foreign, -torch.inf)
+    log_all = logits.logsumexp(1)  # f32 [c]
+    log_positive = logits.masked_fill(~positive, -torch.inf).logsumexp(1)  # f32 [c]
+    best = logits.argmax(1, keepdim=True)  # i64 [c, 1]
+    return log_all - log_positive, positive.gather(1, best)[:, 0]

@@ -1,0 +1,64 @@
+"""Progress bars with rate and time left, on stderr; quiet where stderr is not a terminal."""
+
+from __future__ import annotations
+
+import sys
+from types import TracebackType
+from typing import Any
+
+
+class StageProgress:
+    """One bar a stage: name, share done, count, rate and time left."""
+
+    def __init__(self, unit: str = "tokens") -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+        self.unit = unit
+        self._tasks: dict[str, Any] = {}
+        self._console = Console(file=sys.stderr)
+        self._progress = Progress(
+            TextColumn("{task.description:<10}"),
+            BarColumn(bar_width=24),
+            TaskProgressColumn(),
+            TextColumn("{task.fields[counted]}"),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[note]}"),
+            console=self._console,
+            disable=not sys.stderr.isatty(),
+        )
+
+    def __enter__(self) -> StageProgress:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._progress.stop()
+
+    def __call__(self, stage: str, done: float, total: float | None, *, note: str = "") -> None:
+        """Show that `done` of `total` (None: not known) are done in `stage`."""
+        if stage not in self._tasks:
+            self._tasks[stage] = self._progress.add_task(stage, total=total, counted="", note="")
+        task = self._tasks[stage]
+        speed = self._progress.tasks[task].speed
+        rate = f", {speed:,.0f}/s" if speed else ""
+        self._progress.update(task, completed=done, total=total, counted=f"{done:,.0f} {self.unit}{rate}", note=note)
+        if not sys.stderr.isatty() and total is not None and done >= total:
+            self._say_once(stage, done)
+
+    def _say_once(self, stage: str, done: float) -> None:
+        if self._tasks[stage] is not None:
+            self.say(f"{stage}: {done:,.0f} {self.unit}")
+            self._tasks[stage] = self._progress.add_task(stage, visible=False, counted="", note="")
+
+    def say(self, message: str) -> None:
+        """Print a line above the bars."""
+        self._console.print(message, highlight=False, markup=False)
+
+
+def say(message: str) -> None:
+    """One line on stderr: everything but answers goes there."""
+    sys.stderr.write(message + "\n")
+    sys.stderr.flush()

@@ -1,0 +1,51 @@
+"""Token sequences of uneven length, put into padded batches of about equal cost.
+
+Shapes: S sequences, B sequences of a batch, L padded length, d dimensions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import torch
+
+    from npm.models.encoder import Encoder
+
+
+def length_sorted_batches(lengths: np.ndarray, *, tokens_per_batch: int) -> list[np.ndarray]:
+    """Sequence numbers i64 [B] of each batch, longest first: a function of the lengths [S] alone.
+
+    A batch, padded to its longest sequence, has at most `tokens_per_batch` tokens, or one sequence.
+
+    >>> import numpy as np
+    >>> [batch.tolist() for batch in length_sorted_batches(np.array([3, 9, 4, 4]), tokens_per_batch=10)]
+    [[1], [2, 3], [0]]
+    """
+    order = np.argsort(-lengths, kind="stable")  # i64 [S]
+    batches: list[np.ndarray] = []
+    start = 0
+    while start < len(order):
+        count = max(1, tokens_per_batch // max(1, int(lengths[order[start]])))
+        batches.append(order[start : start + count])
+        start += count
+    return batches
+
+
+def encode_padded(encoder: Encoder, sequences: Sequence[np.ndarray]) -> torch.Tensor:
+    """Token vectors f32 [B, L, d] of sequences of token ids, on the encoder's device, without gradient."""
+    import torch
+
+    longest = max(len(sequence) for sequence in sequences)
+    input_ids = np.full((len(sequences), longest), encoder.pad_id, dtype=np.int64)  # [B, L]
+    attention_mask = np.zeros((len(sequences), longest), dtype=np.int64)  # [B, L]
+    for number, sequence in enumerate(sequences):
+        input_ids[number, : len(sequence)] = sequence
+        attention_mask[number, : len(sequence)] = 1
+    with torch.inference_mode():
+        return encoder.token_vectors(
+            torch.from_numpy(input_ids).to(encoder.device), torch.from_numpy(attention_mask).to(encoder.device)
+        )  # f32 [B, L, d]

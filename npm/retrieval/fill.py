@@ -1,0 +1,282 @@
+"""Fill `<mask>` with phrases of the corpus: texts in, answers with provenance out.
+
+Shapes: q texts, m candidate spans of one text, n rows, d dimensions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, overload
+
+import numpy as np
+
+from npm.errors import SettingError
+from npm.models.similarity import scaled_similarity
+from npm.retrieval.answers import SurfaceReader, ranked_phrases
+from npm.retrieval.phrase_index import PhraseIndex
+from npm.retrieval.phrases import Candidates, SpanFinder
+from npm.retrieval.queries import QueryVectors, check_query, encode_queries, query_notes
+from npm.retrieval.scoring import Normalisation, ScoringSettings, occurrence_shares, reference_weights
+from npm.retrieval.settings import FillSettings, Retrieval
+from npm.types import Answer, Phrase
+
+__all__ = ["FillSettings", "PhraseFiller", "Retrieval"]
+
+if TYPE_CHECKING:
+    from index.types import Scan
+    from npm.models.encoder import Encoder
+
+
+@dataclass(frozen=True, slots=True)
+class _Restriction:
+    """The blocks that one text is answered from, and what each one adds to the similarities found in it."""
+
+    blocks: np.ndarray  # i64 [blocks], ascending
+    bonuses: np.ndarray  # f64 [blocks]
+
+
+class PhraseFiller:
+    """An opened phrase index with the encoder that made it; fills texts."""
+
+    def __init__(self, phrase_index: PhraseIndex, encoder: Encoder, settings: FillSettings | None = None) -> None:
+        """Raises ArtefactError if `encoder` is not the one that made the index."""
+        phrase_index.check_encoder(encoder)
+        self.index = phrase_index
+        self.encoder = encoder
+        self.settings = settings if settings is not None else FillSettings()
+        self._reader = SurfaceReader(phrase_index.store, encoder.tokenizer)
+
+    @classmethod
+    def open(
+        cls, folder: str | Path, encoder: Encoder | str | None = None, *, settings: FillSettings | None = None
+    ) -> PhraseFiller:
+        """Open the index in `folder` with an encoder, an encoder's folder or name, or the one that belongs to it.
+
+        Without `encoder` that is the shipped one if it made the index, else the one saved inside the index. Raises
+        ArtefactError if the index is missing, unfinished, damaged or was made by another encoder.
+        """
+        phrase_index = PhraseIndex.open(Path(folder))
+        return cls(phrase_index, phrase_index.load_encoder(encoder), settings)
+
+    @overload
+    def fill(
+        self,
+        texts: str,
+        k: int | None = None,
+        *,
+        occurrences: int | None = None,
+        retrieval: Retrieval | str | None = None,
+        blocks: Sequence[int] | np.ndarray | None = None,
+    ) -> Answer: ...
+
+    @overload
+    def fill(
+        self,
+        texts: list[str] | tuple[str, ...],
+        k: int | None = None,
+        *,
+        occurrences: int | None = None,
+        retrieval: Retrieval | str | None = None,
+        blocks: Sequence[int] | np.ndarray | None = None,
+    ) -> list[Answer]: ...
+
+    def fill(
+        self,
+        texts: str | list[str] | tuple[str, ...],
+        k: int | None = None,
+        *,
+        occurrences: int | None = None,
+        retrieval: Retrieval | str | None = None,
+        blocks: Sequence[int] | np.ndarray | None = None,
+    ) -> Answer | list[Answer]:
+        """The best phrases for each text with one `<mask>`; an Answer for a text, a list for several.
+
+        `k`, `occurrences` and `retrieval` stand in for the settings; `blocks` are the numbers of the only blocks to
+        look in, for all texts, by vectors alone. All texts are checked before any is answered: raises QueryError for
+        one that is empty, broken, or has no mask or several, SettingError for a setting that cannot be met.
+        """
+        several = [texts] if isinstance(texts, str) else list(texts)
+        for number, text in enumerate(several, start=1):
+            check_query(text, where="text" if len(several) == 1 else f"text {number} of {len(several)}")
+        settings = self._settings(k, occurrences, retrieval)
+        allowed = None if blocks is None else self._checked_blocks(blocks)
+        vectors = encode_queries(self.encoder, several, tokens_per_batch=settings.tokens_per_batch)
+        answers = self.fill_encoded(several, vectors, settings=settings, blocks=allowed)
+        return answers[0] if isinstance(texts, str) else answers
+
+    def fill_encoded(
+        self,
+        texts: Sequence[str],
+        vectors: QueryVectors,
+        *,
+        settings: FillSettings | None = None,
+        blocks: np.ndarray | None = None,
+    ) -> list[Answer]:
+        """Answers for texts that are checked and encoded; `blocks` as in `fill`, ascending i64."""
+        settings = settings if settings is not None else self.settings
+        if blocks is not None:
+            plain = _Restriction(blocks, np.zeros(len(blocks)))
+            restrictions: list[_Restriction | None] = [plain] * len(texts)
+        elif settings.retrieval is Retrieval.dense:
+            restrictions = [None] * len(texts)
+        else:
+            restrictions = self._lexical_restrictions(texts, settings)
+        finder = SpanFinder(
+            self.index.store, self.index.rows, max_phrase_tokens=settings.max_phrase_tokens, scoring=settings.scoring
+        )
+        phrases: list[tuple[Phrase, ...]] = [()] * len(texts)
+        unrestricted = [number for number, restriction in enumerate(restrictions) if restriction is None]
+        texts_per_scan = max(1, getattr(self.index.searcher, "max_queries_per_scan", 64) // 2)
+        for first in range(0, len(unrestricted), texts_per_scan):
+            batch = unrestricted[first : first + texts_per_scan]
+            stacked = np.concatenate([vectors.start[batch], vectors.end[batch]])  # f32 [2 * batch, d]
+            scan = self.index.searcher.scan(stacked)
+            hits = scan.top(min(settings.candidates_per_side, len(self.index.rows)))
+            for place, number in enumerate(batch):
+                start_query, end_query = place, len(batch) + place
+                start_rows = np.sort(hits.rows[start_query][hits.found[start_query]])  # i64 [n]
+                end_rows = np.sort(hits.rows[end_query][hits.found[end_query]])  # i64 [n]
+                candidates = finder.find(start_rows, end_rows)
+                weights = self._weights(
+                    scan, (start_query, end_query), candidates, (start_rows, end_rows), None, settings.scoring
+                )
+                phrases[number] = self._ranked(texts[number], candidates, weights, settings)
+        for number, restriction in enumerate(restrictions):
+            if restriction is not None and len(restriction.blocks):
+                queries = np.stack([vectors.start[number], vectors.end[number]])  # f32 [2, d]
+                phrases[number] = self._within(texts[number], queries, restriction, finder, settings)
+        return [
+            self._answer(text, phrases[number], bool(vectors.cut[number]), restrictions[number])
+            for number, text in enumerate(texts)
+        ]
+
+    def _within(
+        self, text: str, queries: np.ndarray, restriction: _Restriction, finder: SpanFinder, settings: FillSettings
+    ) -> tuple[Phrase, ...]:
+        """The phrases for one text, its start and end query f32 [2, d], from some blocks only."""
+        offsets = self.index.store.block_offsets
+        rows = self.index.rows.rows_within(offsets[restriction.blocks], offsets[restriction.blocks + 1])  # i64 [n]
+        if len(rows) == 0:
+            return ()
+        scan = self.index.searcher.scan(queries, rows)
+        candidates = finder.find(rows, None)
+        weights = self._weights(scan, (0, 1), candidates, (rows, rows), restriction, settings.scoring)
+        return self._ranked(text, candidates, weights, settings)
+
+    def _weights(
+        self,
+        scan: Scan,
+        queries: tuple[int, int],
+        candidates: Candidates,
+        sides: tuple[np.ndarray, np.ndarray],
+        restriction: _Restriction | None,
+        scoring: ScoringSettings,
+    ) -> np.ndarray:
+        """What each candidate counts, f64 [m]; `sides` are the rows i64 [n] that the start and the end query hit."""
+        factor = self.encoder.similarity_scale / scoring.temperature
+
+        def similarities(side: int, rows: np.ndarray) -> np.ndarray:
+            return scaled_similarity(scan.at(queries[side], rows).astype(np.float64), factor)  # f64 [n]
+
+        start, end = similarities(0, candidates.start_rows), similarities(1, candidates.end_rows)  # f64 [m]
+        if restriction is not None and restriction.bonuses.any():
+            blocks = self.index.store.block_of(candidates.starts)  # i64 [m]
+            bonus = restriction.bonuses[np.searchsorted(restriction.blocks, blocks)]  # f64 [m]
+            start, end = start + bonus, end + bonus
+        if scoring.normalisation is Normalisation.candidates:
+            return occurrence_shares(
+                start,
+                end,
+                candidates.lengths,
+                combination=scoring.combination,
+                length_exponent=scoring.length_exponent,
+            )
+        # As in the reference, a span found from its other end adds its own end to the candidates of this side.
+        all_starts = similarities(0, np.union1d(sides[0], candidates.start_rows))  # f64 [n]
+        all_ends = similarities(1, np.union1d(sides[1], candidates.end_rows))  # f64 [n]
+        return reference_weights(
+            start,
+            end,
+            candidates.lengths,
+            all_starts=all_starts,
+            all_ends=all_ends,
+            combination=scoring.combination,
+            length_exponent=scoring.length_exponent,
+        )
+
+    def _ranked(
+        self, text: str, candidates: Candidates, weights: np.ndarray, settings: FillSettings
+    ) -> tuple[Phrase, ...]:
+        return ranked_phrases(
+            text,
+            candidates,
+            weights,
+            reader=self._reader,
+            scoring=settings.scoring,
+            phrase_count=settings.k,
+            occurrence_count=settings.occurrences,
+            merged_groups=max(settings.merged_groups, settings.k),
+        )
+
+    def _answer(self, text: str, phrases: tuple[Phrase, ...], cut: bool, restriction: _Restriction | None) -> Answer:
+        notes = query_notes(text, cut=cut, max_input_tokens=self.encoder.max_input_tokens)
+        if restriction is not None and len(restriction.blocks) == 0:
+            notes += ("no block of the corpus shares a word with the text",)
+        return Answer(text=text, phrases=phrases, cut=cut, notes=notes)
+
+    def _lexical_restrictions(self, texts: Sequence[str], settings: FillSettings) -> list[_Restriction | None]:
+        """The best blocks of each text by BM25; without any, `hybrid` looks everywhere and `bm25` nowhere."""
+        if self.index.lexicon is None:
+            raise SettingError(
+                f"retrieval={settings.retrieval.value} needs the text of the blocks",
+                expected="retrieval=dense, or an index over blocks with text",
+                got="an index over blocks of token ids",
+                where=str(self.index.folder),
+                fix="use retrieval=dense",
+            )
+        hybrid = settings.retrieval is Retrieval.hybrid
+        hits = self.index.lexicon.best_blocks(texts, settings.bm25_blocks)
+        restrictions: list[_Restriction | None] = []
+        for blocks, scores, found in zip(hits.blocks, hits.scores, hits.found, strict=True):
+            if hybrid and not found.any():
+                restrictions.append(None)
+                continue
+            kept = np.flatnonzero(found)
+            kept = kept[np.argsort(blocks[kept])]
+            share = scores[kept].astype(np.float64) / max(float(scores[0]), np.finfo(np.float32).tiny)  # [blocks]
+            weight = settings.lexical_weight if hybrid else 0.0
+            restrictions.append(_Restriction(blocks[kept], weight * share))
+        return restrictions
+
+    def _settings(self, k: int | None, occurrences: int | None, retrieval: Retrieval | str | None) -> FillSettings:
+        changes: dict[str, int | Retrieval] = {}
+        if k is not None:
+            changes["k"] = k
+        if occurrences is not None:
+            changes["occurrences"] = occurrences
+        if retrieval is not None:
+            changes["retrieval"] = _retrieval_named(retrieval)
+        return replace(self.settings, **changes) if changes else self.settings  # type: ignore[arg-type]
+
+    def _checked_blocks(self, blocks: Sequence[int] | np.ndarray) -> np.ndarray:
+        """Block numbers ascending without repeats, i64."""
+        numbers = np.unique(np.asarray(blocks, dtype=np.int64))
+        block_count = len(self.index.store.block_offsets) - 1
+        if len(numbers) and not (numbers[0] >= 0 and numbers[-1] < block_count):
+            raise SettingError(
+                "there is no such block",
+                expected=f"block numbers from 0 to {block_count - 1}",
+                got=f"{numbers[0]} to {numbers[-1]}",
+                where="blocks",
+                fix="give numbers of blocks of this index",
+            )
+        return numbers
+
+
+def _retrieval_named(name: Retrieval | str) -> Retrieval:
+    if isinstance(name, str) and name not in Retrieval.__members__:
+        expected = ", ".join(Retrieval.__members__)
+        raise SettingError("unknown retrieval", expected=expected, got=name, where="retrieval", fix="choose one")
+    return Retrieval(name)

@@ -1,0 +1,261 @@
+"""Candidate spans of one query: hits of the start query grown to the right, hits of the end query grown to the left.
+
+Equal token sequences are found by a 64-bit polynomial hash that grows with the span, and verified token by token.
+
+Shapes: n hits, m candidate spans, g groups of equal token sequences, T tokens of the corpus.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from npm.retrieval.rows import RowMap, concatenated_ranges, gather
+from npm.retrieval.scoring import ScoringSettings
+from npm.types import TokenFlag
+
+if TYPE_CHECKING:
+    from npm.corpus.store import BlockStore
+
+HASH_BASE = np.uint64(0x9E3779B97F4A7C15)  # odd, so that its powers never vanish modulo 2^64
+_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
+_MIX_2 = np.uint64(0x94D049BB133111EB)
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """Spans that may be answers; all arrays [m]."""
+
+    starts: np.ndarray  # i64, token position of the first token
+    lengths: np.ndarray  # i64, tokens
+    start_rows: np.ndarray  # i64, row of the first token
+    end_rows: np.ndarray  # i64, row of the last token
+    hashes: np.ndarray  # u64, equal for equal token sequences
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def where(self, chosen: np.ndarray) -> Candidates:
+        """The candidates chosen by a bool [m] or index array."""
+        return Candidates(*(getattr(self, name)[chosen] for name in self.__dataclass_fields__))
+
+
+def _concatenated(parts: list[Candidates]) -> Candidates:
+    return Candidates(
+        *(np.concatenate([getattr(part, name) for part in parts]) for name in Candidates.__dataclass_fields__)
+    )
+
+
+def _mixed(token_ids: np.ndarray) -> np.ndarray:
+    """Token ids as well-spread u64 numbers (the finaliser of SplitMix64), so that n-gram hashes rarely collide."""
+    spread = token_ids.astype(np.uint64) + np.uint64(1)  # u64 [n]
+    spread *= HASH_BASE
+    spread ^= spread >> np.uint64(30)
+    spread *= _MIX_1
+    spread ^= spread >> np.uint64(27)
+    spread *= _MIX_2
+    spread ^= spread >> np.uint64(31)
+    return spread
+
+
+class SpanFinder:
+    """Grows hits into the spans that the settings allow.
+
+    A span stays in its block, starts at a word start and ends at a word end, and both ends have a vector.
+    """
+
+    def __init__(self, store: BlockStore, rows: RowMap, *, max_phrase_tokens: int, scoring: ScoringSettings) -> None:
+        self._store = store
+        self._rows = rows
+        self._max_tokens = max_phrase_tokens
+        self._left_max_tokens = max_phrase_tokens if scoring.equal_walks else max_phrase_tokens - 1
+        self._clauses_inside = scoring.allow_clauses_inside
+        barred = TokenFlag.SPECIAL
+        if not scoring.allow_stopwords_inside:
+            barred |= TokenFlag.STOPWORD | TokenFlag.PUNCTUATION
+        self._barred = barred.value
+
+    def find(self, start_rows: np.ndarray, end_rows: np.ndarray | None) -> Candidates:
+        """All spans that begin at one of `start_rows` or end at one of `end_rows`, sorted i64 [n], without repeats.
+
+        `end_rows` None says that every row that may be an end is also looked for as a start, as in restricted
+        search: growing to the left could then find nothing new.
+        """
+        from_starts = self._grow(start_rows, rightward=True)
+        if end_rows is None:
+            return from_starts
+        from_ends = self._grow(end_rows, rightward=False)
+        # Whatever begins at a start hit was found from there, since walks to the right are at least as long.
+        is_start_hit = np.zeros(len(self._rows), dtype=bool)  # [R]
+        is_start_hit[start_rows] = True
+        is_new = np.flatnonzero(~is_start_hit[from_ends.start_rows])
+        return _concatenated([from_starts, from_ends.where(is_new)])
+
+    def _grow(self, rows: np.ndarray, *, rightward: bool) -> Candidates:
+        """Spans with one end at `rows` i64 [n], a token longer at each step; what cannot grow on is dropped at once."""
+        word_edge, other_edge = TokenFlag.WORD_START.value, TokenFlag.WORD_END.value
+        if not rightward:
+            word_edge, other_edge = other_edge, word_edge
+        anchors = self._rows.positions(rows)  # i64 [n]
+        room = self._room(anchors, rightward=rightward)  # i64 [n], tokens to the block's edge
+        flags = gather(self._store.flags, anchors)  # u8 [n]
+        alive = np.flatnonzero((flags & (self._barred | word_edge)) == word_edge)  # i64 [alive], numbers of hits
+        hashes = np.zeros(len(rows), dtype=np.uint64)  # [n]
+        power = np.uint64(1)
+        found: list[Candidates] = []
+        for length in range(1, (self._max_tokens if rightward else self._left_max_tokens) + 1):
+            others = anchors[alive] + (length - 1 if rightward else 1 - length)  # i64 [alive], the other end
+            flags = gather(self._store.flags, others)  # u8 [alive]
+            if length > 1:
+                may_enter = (flags & self._barred) == 0  # bool [alive]
+                if not self._clauses_inside:
+                    may_enter &= ~(self._begins_sentence(flags) if rightward else self._ends_clause(others, flags))
+                entered = np.flatnonzero(may_enter)
+                alive, others, flags = alive[entered], others[entered], flags[entered]
+            if len(alive) == 0:
+                break
+            tokens = _mixed(gather(self._store.token_ids, others))  # u64 [alive]
+            # Both directions build Σ token_i × base^i, i counted from the span's first token.
+            grown = hashes[alive] + tokens * power if rightward else hashes[alive] * HASH_BASE + tokens
+            hashes[alive] = grown
+            power = np.multiply(power, HASH_BASE, dtype=np.uint64)
+            other_rows, has_row = self._rows.rows_at(others)
+            whole = np.flatnonzero(has_row & ((flags & other_edge) != 0))
+            near, far = rows[alive[whole]], other_rows[whole].astype(np.int64)
+            found.append(
+                Candidates(
+                    starts=anchors[alive[whole]] if rightward else others[whole],
+                    lengths=np.full(len(whole), length, dtype=np.int64),
+                    start_rows=near if rightward else far,
+                    end_rows=far if rightward else near,
+                    hashes=grown[whole],
+                )
+            )
+            may_grow = room[alive] > length  # bool [alive]
+            if not self._clauses_inside:
+                may_grow &= ~(self._ends_clause(others, flags) if rightward else self._begins_sentence(flags))
+            alive = alive[may_grow]
+        return _concatenated(found) if found else _no_candidates()
+
+    def _room(self, positions: np.ndarray, *, rightward: bool) -> np.ndarray:
+        """Tokens between each position, itself included, and the edge of its block, i64 [n]."""
+        blocks = self._store.block_of(positions)  # i64 [n]
+        offsets = self._store.block_offsets
+        return offsets[blocks + 1] - positions if rightward else positions - offsets[blocks] + 1
+
+    @staticmethod
+    def _begins_sentence(flags: np.ndarray) -> np.ndarray:
+        return (flags & TokenFlag.SENTENCE_START.value) != 0  # bool [n]
+
+    def _ends_clause(self, positions: np.ndarray, flags: np.ndarray) -> np.ndarray:
+        """Whether each token is clause punctuation, bool [n]; not the point in `3.5`: the next token touches it."""
+        ends = (flags & TokenFlag.CLAUSE_PUNCTUATION.value) != 0  # bool [n]
+        store = self._store
+        if store.start_chars is None or store.end_chars is None:
+            return ends
+        marks = np.flatnonzero(ends)
+        following = np.minimum(positions[marks] + 1, len(store.token_ids) - 1)
+        # Within a block only: at its end nothing follows, and nothing grows over it either.
+        ends[marks] = store.start_chars.take(following) != store.end_chars.take(positions[marks])
+        return ends
+
+
+def _no_candidates() -> Candidates:
+    nothing = np.zeros(0, dtype=np.int64)
+    return Candidates(nothing, nothing, nothing, nothing, nothing.astype(np.uint64))
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """Candidates put together by equal token sequence; group i is members[offsets[i] : offsets[i + 1]]."""
+
+    members: np.ndarray  # i64 [m], numbers of candidates, those of one group in a row
+    offsets: np.ndarray  # i64 [g + 1]
+    scores: np.ndarray  # f64 [g], sum of the members' weights
+
+    def __len__(self) -> int:
+        return len(self.scores)
+
+    def of(self, group: int) -> np.ndarray:
+        """The candidate numbers i64 of one group."""
+        return self.members[self.offsets[group] : self.offsets[group + 1]]
+
+    def leaders(self, groups: np.ndarray, candidates: Candidates, weights: np.ndarray) -> np.ndarray:
+        """The heaviest candidate of each of `groups` i64 [n], the earliest in the corpus of equals: i64 [n]."""
+        if len(groups) == 0:
+            return groups
+        sizes = self.offsets[groups + 1] - self.offsets[groups]  # i64 [n]
+        members = self.members[concatenated_ranges(self.offsets[groups], self.offsets[groups + 1])]  # i64 [Σ sizes]
+        firsts = np.cumsum(sizes) - sizes  # i64 [n]
+        heaviest = np.maximum.reduceat(weights[members], firsts)  # f64 [n]
+        starts = candidates.starts[members]
+        starts[weights[members] != np.repeat(heaviest, sizes)] = np.iinfo(np.int64).max
+        # Members of a group are equally long, so no two of them begin at the same token.
+        return members[starts == np.repeat(np.minimum.reduceat(starts, firsts), sizes)]
+
+    def best(self, count: int, candidates: Candidates) -> np.ndarray:
+        """The `count` groups with the highest scores, best first, ties to what stands earlier in the corpus."""
+        if count < len(self):
+            # All groups that tie with the last one chosen stay in play, else the tie would be broken by chance.
+            limit = np.partition(self.scores, len(self) - count)[len(self) - count]
+            chosen = np.flatnonzero(self.scores >= limit)
+        else:
+            chosen = np.arange(len(self))
+        firsts = (
+            np.minimum.reduceat(candidates.starts[self.members], self.offsets[:-1])[chosen] if len(self) else chosen
+        )
+        return chosen[np.lexsort((firsts, -self.scores[chosen]))][:count]
+
+
+def best_groups(
+    candidates: Candidates, weights: np.ndarray, store: BlockStore, *, count: int
+) -> tuple[Groups, np.ndarray]:
+    """Candidates grouped by equal token sequence, `weights` f64 [m] summed; and the `count` best groups i64, in order.
+
+    Only the best groups are compared token by token: two sequences with the same hash could only have pushed a group
+    up. If that happened, which is a matter of one in 10^10 questions, all are grouped anew without hashes.
+    """
+    members = np.argsort(candidates.hashes)  # i64 [m]; a stable sort takes five times as long and gains nothing
+    hashes = candidates.hashes[members]
+    is_first = np.ones(len(members), dtype=bool)  # [m]
+    np.not_equal(hashes[1:], hashes[:-1], out=is_first[1:])
+    groups = _summed(members, is_first, weights)
+    best = groups.best(count, candidates)
+    if _share_tokens(groups, best, candidates, store):
+        return groups, best
+    groups = _summed(*_exact_groups(candidates, store), weights)
+    return groups, groups.best(count, candidates)
+
+
+def _summed(members: np.ndarray, is_first: np.ndarray, weights: np.ndarray) -> Groups:
+    first = np.flatnonzero(is_first)  # i64 [g]
+    scores = np.add.reduceat(weights[members], first) if len(first) else np.zeros(0)  # f64 [g]
+    return Groups(members=members, offsets=np.append(first, len(members)), scores=scores)
+
+
+def _share_tokens(groups: Groups, chosen: np.ndarray, candidates: Candidates, store: BlockStore) -> bool:
+    """Whether all members of each of the `chosen` groups i64 [n] have the same tokens."""
+    begins, ends = groups.offsets[chosen], groups.offsets[chosen + 1]  # i64 [n]
+    member = groups.members[concatenated_ranges(begins, ends)]  # i64 [Σ sizes]
+    first = np.repeat(groups.members[begins], ends - begins)  # i64 [Σ sizes], the first member of each one's group
+    lengths = candidates.lengths[member]
+    if not np.array_equal(lengths, candidates.lengths[first]):
+        return False
+    ours = concatenated_ranges(candidates.starts[member], candidates.starts[member] + lengths)  # i64 [Σ tokens]
+    theirs = concatenated_ranges(candidates.starts[first], candidates.starts[first] + lengths)  # i64 [Σ tokens]
+    return np.array_equal(store.token_ids.take(ours), store.token_ids.take(theirs))
+
+
+def _exact_groups(candidates: Candidates, store: BlockStore) -> tuple[np.ndarray, np.ndarray]:
+    """Members sorted by token sequence, and where a new sequence begins: slow, for the case of a hash collision."""
+    offsets = np.arange(int(candidates.lengths.max(initial=0)))  # [longest]
+    within = offsets < candidates.lengths[:, None]  # bool [m, longest]
+    windows = np.where(within, candidates.starts[:, None] + offsets, 0)  # i64 [m, longest]
+    tokens = np.where(within, store.token_ids.take(windows).astype(np.int64), -1)  # i64 [m, longest]
+    members = np.lexsort(tokens.T[::-1])  # i64 [m]
+    ordered = tokens[members]
+    is_first = np.ones(len(members), dtype=bool)
+    is_first[1:] = (ordered[1:] != ordered[:-1]).any(axis=1)
+    return members, is_first

@@ -1,0 +1,123 @@
+"""Texts with `<mask>`, checked and encoded: the two vectors of a masked position.
+
+Shapes: q texts, d dimensions.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from npm.errors import QueryError
+from npm.masking.renderers import MASKS_PER_SPAN
+from npm.retrieval.batches import encode_padded, length_sorted_batches
+from npm.types import MASK_TEXT
+
+if TYPE_CHECKING:
+    from npm.models.encoder import Encoder
+
+SHOWN_CHARS = 80
+CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+"""Characters without a meaning in running text; tab and line breaks are white space."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueryVectors:
+    """The start and end query of each text."""
+
+    start: np.ndarray  # f32 [q, d], at the first mask of the pair
+    end: np.ndarray  # f32 [q, d], at the last mask of the pair
+    cut: np.ndarray  # bool [q], whether the text was longer than the encoder takes
+
+
+def check_query(text: str, *, where: str = "text") -> None:
+    """Refuse a text that is not one question: raises QueryError if empty, broken, without `<mask>` or with several."""
+    mask_count = text.count(MASK_TEXT)
+    if not text.strip():
+        problem, expected, got = "the text is empty", f"a text with one {MASK_TEXT}", "nothing but space"
+    elif re.search(r"[\ud800-\udfff]", text):
+        problem, expected, got = "the text is not valid Unicode", "UTF-8", "bytes that are no UTF-8"
+    elif mask_count == 0:
+        problem, expected, got = f"the text has no {MASK_TEXT}", f"exactly one {MASK_TEXT}", _shown(text)
+    elif mask_count > 1:
+        problem = f"the text has several {MASK_TEXT}"
+        expected, got = f"exactly one {MASK_TEXT}", f"{mask_count}: {_shown(text)}"
+    else:
+        return
+    fix = f"write {MASK_TEXT} once, where the phrase is missing, as in: The capital of Iceland is {MASK_TEXT}."
+    raise QueryError(problem, expected=expected, got=got, where=where, fix=fix)
+
+
+def _shown(text: str) -> str:
+    printable = "".join(char if char.isprintable() else " " for char in text[: SHOWN_CHARS + 1])
+    return printable if len(text) <= SHOWN_CHARS else printable[:SHOWN_CHARS] + "…"
+
+
+def query_notes(text: str, *, cut: bool, max_input_tokens: int) -> tuple[str, ...]:
+    """What a reader of the answer should know about how the text was read."""
+    notes: list[str] = []
+    if cut:
+        notes.append(
+            f"the text is longer than the {max_input_tokens} tokens of the encoder: it was cut around the mask"
+        )
+    if CONTROL_CHARACTERS.search(text):
+        notes.append("the text contains control characters")
+    return tuple(notes)
+
+
+def encode_queries(encoder: Encoder, texts: Sequence[str], *, tokens_per_batch: int = 8192) -> QueryVectors:
+    """Encode texts that passed `check_query`, batched by length, in the order given.
+
+    `<mask>` becomes a mask pair, whatever the encoder's own mask token looks like. All else is ordinary text: a
+    special token that somebody wrote is split like any word. A text that is too long keeps what is nearest to the mask.
+    """
+    if not texts:
+        nothing = np.zeros((0, encoder.dimensions), dtype=np.float32)
+        return QueryVectors(nothing, nothing, np.zeros(0, dtype=bool))
+    sequences, slots, cut = _mask_pair_inputs(encoder, texts)
+    vectors = np.zeros((len(texts), 2, encoder.dimensions), dtype=np.float32)  # [q, 2, d]
+    lengths = np.array([len(sequence) for sequence in sequences])  # i64 [q]
+    for batch in length_sorted_batches(lengths, tokens_per_batch=tokens_per_batch):
+        states = encode_padded(encoder, [sequences[number] for number in batch])  # f32 [B, L, d]
+        for place, number in enumerate(batch):
+            first = slots[number]
+            vectors[number] = states[place, [first, first + MASKS_PER_SPAN - 1]].cpu().numpy()
+    return QueryVectors(start=vectors[:, 0], end=vectors[:, 1], cut=cut)
+
+
+def _mask_pair_inputs(encoder: Encoder, texts: Sequence[str]) -> tuple[list[np.ndarray], list[int], np.ndarray]:
+    """Token ids of each text, where its mask pair begins, and bool [q] whether it was cut."""
+    halves: list[str] = []
+    strips_left, strips_right = _mask_strips(encoder)
+    for text in texts:
+        before, after = text.split(MASK_TEXT)
+        halves.append(before.rstrip() if strips_left else before)
+        halves.append(after.lstrip() if strips_right else after)
+    # The tokenizer itself would cut at its mask token before it looks at words, so the halves can go on their own.
+    encoded = encoder.tokenizer(
+        halves, add_special_tokens=False, split_special_tokens=True, return_attention_mask=False, verbose=False
+    )["input_ids"]
+    room = encoder.max_input_tokens - len(encoder.prefix_ids) - len(encoder.suffix_ids) - MASKS_PER_SPAN
+    sequences: list[np.ndarray] = []
+    slots: list[int] = []
+    cut = np.zeros(len(texts), dtype=bool)  # [q]
+    for number in range(len(texts)):
+        before, after = encoded[2 * number], encoded[2 * number + 1]
+        cut[number] = len(before) + len(after) > room
+        if cut[number]:
+            kept_before = min(len(before), max(room // 2, room - len(after)))
+            before, after = before[len(before) - kept_before :], after[: room - kept_before]
+        slots.append(len(encoder.prefix_ids) + len(before))
+        masks = [encoder.mask_id] * MASKS_PER_SPAN
+        sequences.append(np.array([*encoder.prefix_ids, *before, *masks, *after, *encoder.suffix_ids], dtype=np.int64))
+    return sequences, slots, cut
+
+
+def _mask_strips(encoder: Encoder) -> tuple[bool, bool]:
+    """Whether the tokenizer's mask token takes the space to its left and to its right with it (RoBERTa's: left)."""
+    token = encoder.tokenizer.backend_tokenizer.get_added_tokens_decoder().get(encoder.mask_id)
+    return (bool(token.lstrip), bool(token.rstrip)) if token is not None else (False, False)

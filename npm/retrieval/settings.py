@@ -1,0 +1,65 @@
+"""How texts are filled: the settings of `PhraseFiller`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from npm.errors import SettingError
+from npm.retrieval.scoring import ScoringSettings
+
+
+class Retrieval(Enum):
+    """Where phrases are looked for."""
+
+    dense = "dense"
+    bm25 = "bm25"
+    hybrid = "hybrid"
+
+
+@dataclass(kw_only=True, slots=True)
+class FillSettings:
+    """How texts are filled."""
+
+    k: int = 5
+    """Phrases an answer has at most."""
+    occurrences: int = 3
+    """Occurrences shown for a phrase at most, best first."""
+    retrieval: Retrieval = Retrieval.hybrid
+    """`dense`: by vectors over the whole corpus; `bm25`: by vectors within the blocks that share the rarest words
+    with the text; `hybrid`: the same, and a better block's evidence weighs more."""
+    bm25_blocks: int = 3
+    """Blocks that `bm25` and `hybrid` look in."""
+    lexical_weight: float = 1.0
+    """Added, in `hybrid`, to the similarities in a block, times its BM25 score over that of the best block."""
+    candidates_per_side: int = 4096
+    """Best rows taken for the start query and for the end query in unrestricted search."""
+    max_phrase_tokens: int = 10
+    """Longest phrase in tokens."""
+    merged_groups: int = 128
+    """Best token sequences whose text is read, to merge spellings of one phrase; at least k."""
+    tokens_per_batch: int = 8192
+    """Tokens of texts encoded at once, padding included."""
+    scoring: ScoringSettings = field(default_factory=ScoringSettings)
+    """How candidate spans are weighed and put together."""
+
+    def __post_init__(self) -> None:
+        limits = {
+            "k": (1, 10_000),
+            "occurrences": (0, 10_000),
+            "bm25_blocks": (1, 10_000),
+            "lexical_weight": (0, 1_000),
+            "candidates_per_side": (1, 10_000_000),
+            "max_phrase_tokens": (1, 256),
+            "merged_groups": (1, 1_000_000),
+            "tokens_per_batch": (1, 10_000_000),
+        }
+        for name, (low, high) in limits.items():
+            if not low <= getattr(self, name) <= high:
+                raise SettingError(
+                    f"{name} is out of range",
+                    expected=f"a number in [{low}, {high}]",
+                    got=str(getattr(self, name)),
+                    where=name,
+                    fix="change it",
+                )

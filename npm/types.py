@@ -1,0 +1,138 @@
+"""Names and shapes that cross the borders between packages. See the README glossary for the words.
+
+Shapes: T tokens of all sequences in a row, S sequences, n spans, B padded sequences, L padded length, d dimensions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from enum import IntFlag
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import torch
+
+MASK_TEXT = "<mask>"
+"""What users write in a text where a phrase is missing, whatever the encoder's own mask token is."""
+
+
+class TokenFlag(IntFlag):
+    """What is known of a token from its surface text; one byte a token is stored."""
+
+    WORD_START = 1  # a phrase may start here
+    WORD_END = 2  # a phrase may end here
+    PUNCTUATION = 4  # consists of punctuation or symbols only
+    STOPWORD = 8  # belongs to a word on the stop-word list
+    SENTENCE_START = 16  # first token of a sentence
+    CLAUSE_PUNCTUATION = 32  # exactly one of ! , . : ?
+    SPECIAL = 64  # a special token standing inside a stored block, such as <s>
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A text with an id and a title; `fields` holds what else the source said, JSON values only."""
+
+    id: str
+    title: str
+    text: str
+    fields: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Consecutive tokens of one document, without the encoder's special tokens."""
+
+    token_ids: np.ndarray  # i32 [T]
+    flags: np.ndarray  # u8 [T], TokenFlag
+    start_chars: np.ndarray | None = None  # u32 [T], code points in the document's text; None without text
+    end_chars: np.ndarray | None = None  # u32 [T]
+
+
+@dataclass(frozen=True, slots=True)
+class Sequences:
+    """Ragged token sequences, such as the blocks of one group, ready to be masked."""
+
+    token_ids: np.ndarray  # i32 [T]
+    flags: np.ndarray  # u8 [T], TokenFlag
+    offsets: np.ndarray  # i64 [S + 1]; sequence s is [offsets[s], offsets[s + 1])
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Spans:
+    """Disjoint half-open token ranges in the flat tokens of `Sequences`, sorted by start."""
+
+    starts: np.ndarray  # i64 [n], positions in [0, T)
+    lengths: np.ndarray  # i64 [n], tokens
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+
+@dataclass(frozen=True, slots=True)
+class MaskedBatch:
+    """One device batch: the masked copies (queries), the clean copies (keys), and where each span's masks stand.
+
+    With mask pairs, `start_slots` and `end_slots` are the two masks of a span; where a span has one mask only they
+    are equal. `span_token_ids` is padded with -1.
+    """
+
+    query_input_ids: torch.Tensor  # i64 [B, Lq]
+    query_attention_mask: torch.Tensor  # i64 [B, Lq]
+    key_input_ids: torch.Tensor  # i64 [B, Lk]
+    key_attention_mask: torch.Tensor  # i64 [B, Lk]
+    span_sequences: torch.Tensor  # i64 [n], which of the B sequences a span is in
+    start_slots: torch.Tensor  # i64 [n], position in [0, Lq) of the start query
+    end_slots: torch.Tensor  # i64 [n], position in [0, Lq) of the end query
+    span_token_ids: torch.Tensor  # i64 [n, max_span_tokens], what was masked, padded with -1
+    pad_id: int  # what stands under attention 0
+
+    def to(self, device: torch.device | str) -> MaskedBatch:
+        """The same batch on `device`."""
+        values = (getattr(self, field.name) for field in fields(self))
+        return MaskedBatch(*(value if isinstance(value, int) else value.to(device) for value in values))
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """One term of a loss before any division: only the trainer divides, by the count over ranks and micro-batches."""
+
+    sum: torch.Tensor  # scalar
+    count: int
+    weight: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Occurrence:
+    """One place in the corpus where a phrase stands; offsets are Unicode code points in the document's text."""
+
+    document: str
+    title: str
+    start_char: int
+    end_char: int
+    context: str
+    context_start_char: int
+
+
+@dataclass(frozen=True, slots=True)
+class Phrase:
+    """An answer: its most telling surface form, its share of the evidence, and its best occurrences."""
+
+    phrase: str
+    score: float
+    occurrence_count: int
+    occurrences: tuple[Occurrence, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The phrases for one text, best first; `cut` is True if the text was longer than the encoder takes."""
+
+    text: str
+    phrases: tuple[Phrase, ...]
+    cut: bool = False
+    notes: tuple[str, ...] = ()

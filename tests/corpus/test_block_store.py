@@ -1,0 +1,235 @@
+"""The store on disk: what goes in comes out, also after the build was killed at any moment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from transformers import PreTrainedTokenizerFast
+
+from npm.corpus.blocks import BlockPacker, BlockSettings
+from npm.corpus.building import read_counts
+from npm.corpus.store import BlockStore, build_block_store, write_block_store
+from npm.errors import ArtefactError, CorpusError
+from npm.types import Block, Document
+
+CORPUS_WORDS = "Reykjavík is the capital of Iceland . A dog has a long river 中国 😀"
+SETTINGS = {"input": "sha-256 of the files"}
+
+
+class Killed(BaseException):
+    """Stands for the process being stopped."""
+
+
+def corpus(count: int, seed: int = 0) -> list[Document]:
+    rng = np.random.default_rng(seed)
+    words = np.array(CORPUS_WORDS.split())
+    return [
+        Document(f"d{n}", f"Title {n}", " ".join(words[rng.integers(0, len(words), 5 + 7 * (n % 9))]), {"n": n})
+        for n in range(count)
+    ]
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+@pytest.fixture
+def packer(wordpiece: PreTrainedTokenizerFast) -> BlockPacker:
+    return BlockPacker(wordpiece, BlockSettings(max_block_tokens=16))
+
+
+@pytest.fixture
+def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("npm.corpus.store.DOCUMENTS_PER_BATCH", 4)
+
+
+def test_every_block_and_document_comes_back_through_all_shards(
+    tmp_path: Path, packer: BlockPacker, small_batches: None
+) -> None:
+    documents = corpus(40)
+    store = build_block_store(tmp_path / "store", documents, packer, settings=SETTINGS, tokens_per_shard=300)
+    packed = packer.pack_many(documents)
+    blocks = [(number, block) for number, own in enumerate(packed) for block in own]
+    assert len(list((tmp_path / "store").glob("0*"))) > 3
+    assert (store.document_count, store.block_count) == (40, len(blocks))
+    assert store.token_count == len(store.token_ids) == sum(len(block.token_ids) for _, block in blocks)
+    assert store.max_block_tokens == max(len(block.token_ids) for _, block in blocks)
+    assert store.block_documents.tolist() == [number for number, _ in blocks]
+    assert store.start_chars is not None and store.end_chars is not None
+    for number, (document, block) in enumerate(blocks):
+        start, stop = store.block_offsets[number : number + 2].tolist()
+        for name in ("token_ids", "flags", "start_chars", "end_chars"):
+            assert np.array_equal(getattr(store, name).slice(start, stop), getattr(block, name))
+        assert store.block_of(np.array([start, stop - 1])).tolist() == [number, number]
+        assert block.start_chars is not None and block.end_chars is not None
+        text = documents[document].text[block.start_chars[0] : block.end_chars[-1]]
+        assert store.block_text(number) == text
+    assert [store.document(number) for number in (39, 0, *range(40))] == [documents[39], documents[0], *documents]
+
+
+def test_sequences_of_any_blocks_in_any_order_are_gathered(
+    tmp_path: Path, packer: BlockPacker, small_batches: None
+) -> None:
+    documents = corpus(20)
+    store = build_block_store(tmp_path / "store", documents, packer, settings=SETTINGS, tokens_per_shard=200)
+    blocks = [block for own in packer.pack_many(documents) for block in own]
+    chosen = np.random.default_rng(1).integers(0, len(blocks), 50)
+    for numbers in (chosen, range(3, 9), np.empty(0, dtype=np.int64)):
+        sequences = store.sequences(numbers)
+        assert len(sequences) == len(numbers)
+        assert sequences.token_ids.dtype == np.int32 and sequences.flags.dtype == np.uint8
+        for place, number in enumerate(numbers):
+            part = slice(sequences.offsets[place], sequences.offsets[place + 1])
+            assert np.array_equal(sequences.token_ids[part], blocks[number].token_ids)
+            assert np.array_equal(sequences.flags[part], blocks[number].flags)
+
+
+def killed_after(documents: list[Document], count: int) -> Iterator[Document]:
+    yield from documents[:count]
+    raise Killed
+
+
+@pytest.mark.parametrize("tokens_per_shard", [40, 150, 100_000])
+def test_a_build_killed_again_and_again_ends_in_the_same_bytes(
+    tmp_path: Path, packer: BlockPacker, small_batches: None, tokens_per_shard: int
+) -> None:
+    documents = corpus(30)
+
+    def build(name: str, source: list[Document] | Iterator[Document]) -> None:
+        build_block_store(tmp_path / name, source, packer, settings=SETTINGS, tokens_per_shard=tokens_per_shard)
+
+    build("undisturbed", documents)
+    for count in (0, 1, 7, 8, 22, 30):
+        with pytest.raises(Killed):
+            build("killed", killed_after(documents, count))
+        assert not BlockStore.is_finished(tmp_path / "killed")
+    build("killed", documents)
+    assert contents(tmp_path / "killed") == contents(tmp_path / "undisturbed")
+    assert BlockStore.open(tmp_path / "killed").digest == BlockStore.open(tmp_path / "undisturbed").digest
+
+
+def test_documents_of_finished_shards_are_not_tokenised_again(
+    tmp_path: Path, packer: BlockPacker, small_batches: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    documents = corpus(30)
+    with pytest.raises(Killed):
+        build_block_store(
+            tmp_path / "store", killed_after(documents, 25), packer, settings=SETTINGS, tokens_per_shard=150
+        )
+    kept = sum((shard / "documents.jsonl").read_bytes().count(b"\n") for shard in (tmp_path / "store").glob("0*"))
+    seen: list[str] = []
+    pack_many = packer.pack_many
+    monkeypatch.setattr(packer, "pack_many", lambda batch: seen.extend(d.id for d in batch) or pack_many(batch))
+    reported: list[tuple[int, int]] = []
+    store = build_block_store(
+        tmp_path / "store",
+        documents,
+        packer,
+        settings=SETTINGS,
+        tokens_per_shard=150,
+        progress=lambda count, tokens: reported.append((count, tokens)),
+    )
+    assert kept > 10
+    assert dict.fromkeys(seen) == dict.fromkeys(document.id for document in documents[kept:])
+    assert reported[-1] == (30, store.token_count) and reported == sorted(reported)
+    seen.clear()
+    build_block_store(tmp_path / "store", documents, packer, settings=SETTINGS, tokens_per_shard=150)
+    assert seen == []
+
+
+@pytest.mark.parametrize("change", ["another", "fewer", "more"])
+def test_a_corpus_that_changed_between_two_attempts_is_refused(
+    tmp_path: Path, packer: BlockPacker, small_batches: None, change: str
+) -> None:
+    documents = corpus(30)
+    build_block_store(tmp_path / "store", documents, packer, settings=SETTINGS, tokens_per_shard=170)
+    last_shard = max((tmp_path / "store").glob("0*"))
+    assert read_counts(last_shard)["tokens"] < 170, "only a shard that is not full tells that there was no more"
+    (tmp_path / "store" / "manifest.json").unlink()
+    changed = {
+        "another": [*documents[:5], Document("d5", "Title 5", "another text"), *documents[6:]],
+        "fewer": documents[:10],
+        "more": [*documents, *(Document(f"e{n}", "", "the dog") for n in range(2))],
+    }[change]
+    with pytest.raises(ArtefactError, match="corpus has changed"):
+        build_block_store(tmp_path / "store", changed, packer, settings=SETTINGS, tokens_per_shard=170)
+
+
+def test_other_settings_are_refused_whether_the_build_is_finished_or_not(
+    tmp_path: Path, packer: BlockPacker, wordpiece: PreTrainedTokenizerFast
+) -> None:
+    documents = corpus(5)
+    build_block_store(tmp_path / "store", documents, packer, settings=SETTINGS)
+    other = BlockPacker(wordpiece, BlockSettings(max_block_tokens=17))
+    for _ in range(2):
+        with pytest.raises(ArtefactError, match="other settings") as caught:
+            build_block_store(tmp_path / "store", documents, other, settings=SETTINGS)
+        assert "17" in caught.value.expected and "16" in caught.value.got
+        (tmp_path / "store" / "manifest.json").unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize("texts", [[], ["\x00\u200b", "\x01"]])
+def test_a_corpus_without_a_token_is_refused_and_leaves_nothing(
+    tmp_path: Path, packer: BlockPacker, texts: list[str]
+) -> None:
+    documents = [Document(f"d{n}", "", text) for n, text in enumerate(texts)]
+    with pytest.raises(CorpusError, match="no text"):
+        build_block_store(tmp_path / "store", documents, packer, settings=SETTINGS)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_document_without_tokens_keeps_its_number(tmp_path: Path, packer: BlockPacker) -> None:
+    documents = [Document("a", "", "\x00"), Document("b", "", "the dog"), Document("c", "", "\x00")]
+    store = build_block_store(tmp_path / "store", documents, packer, settings=SETTINGS, tokens_per_shard=1)
+    assert store.block_documents.tolist() == [1]
+    assert [store.document(number).id for number in range(3)] == ["a", "b", "c"]
+
+
+def test_blocks_without_text_or_documents_can_be_stored(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    blocks = [
+        Block(rng.integers(0, 70_000, n).astype(np.int32), rng.integers(0, 128, n).astype(np.uint8))
+        for n in (3, 1, 5, 2)
+    ]
+    store = write_block_store(
+        tmp_path / "store",
+        [(None, blocks[:2]), (None, []), (Document("d", "t", ""), blocks[2:3]), (None, blocks[3:])],
+        settings={},
+        tokenizer_fingerprint="f",
+        special_tokens_in_blocks=True,
+        tokens_per_shard=4,
+    )
+    assert store.start_chars is None and store.end_chars is None
+    assert store.special_tokens_in_blocks and store.tokenizer_fingerprint == "f"
+    assert store.block_documents.tolist() == [-1, -1, 0, -1]
+    assert store.sequences(range(4)).token_ids.tolist() == np.concatenate([b.token_ids for b in blocks]).tolist()
+    assert store.block_text(2) == store.block_text(0) == ""
+
+
+@pytest.mark.parametrize(("vocabulary_size", "dtype"), [(65_536, np.uint16), (65_537, np.int32)])
+def test_token_ids_take_two_bytes_where_the_vocabulary_allows(
+    tmp_path: Path, vocabulary_size: int, dtype: type
+) -> None:
+    block = Block(np.array([0, 65_535], dtype=np.int32), np.zeros(2, dtype=np.uint8))
+    store = write_block_store(
+        tmp_path / "store", [(None, [block])], settings={}, tokenizer_fingerprint="f", vocabulary_size=vocabulary_size
+    )
+    assert store.token_ids.dtype == dtype
+    assert store.sequences(range(1)).token_ids.tolist() == [0, 65_535]
+
+
+def test_an_unfinished_and_a_damaged_store_are_refused(tmp_path: Path, packer: BlockPacker) -> None:
+    folder = tmp_path / "store"
+    build_block_store(folder, corpus(5), packer, settings=SETTINGS)
+    flags = folder / "00000" / "flags.npy"
+    data = bytearray(flags.read_bytes())
+    data[-3] ^= 1
+    flags.write_bytes(data)
+    with pytest.raises(ArtefactError, match="damaged"):
+        BlockStore.open(folder)
+    (folder / "manifest.json").unlink()
+    with pytest.raises(ArtefactError, match="did not finish"):
+        BlockStore.open(folder)

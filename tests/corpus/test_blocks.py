@@ -1,0 +1,263 @@
+"""Blocks and flags: by hand, and against a plain walk over tokens and characters."""
+
+from __future__ import annotations
+
+import unicodedata
+
+import numpy as np
+import pytest
+from transformers import PreTrainedTokenizerFast
+
+from npm.corpus.blocks import BlockPacker, BlockSettings
+from npm.corpus.sentences import sentence_bounds
+from npm.corpus.stopwords import is_stop_word
+from npm.errors import EncoderError, SettingError
+from npm.types import Block, Document, TokenFlag
+
+TRICKY = (
+    "Reykjavík (İstanbul, [MASK] <mask>) is the U.S. dog's 3.5 café-bar. Don't\x00 the\u200b river!  \n\n "
+    "It is 中国人 😀 ok: हिन्दी भाषा… "
+    + "unbreakable" * 9
+    + "  \t end of it? THE Capital of the river is on it. e\u0301t\u00a0al"
+)
+
+
+def document(text: str) -> Document:
+    return Document(id="d", title="", text=text)
+
+
+def pack(tokenizer: PreTrainedTokenizerFast, text: str, **settings: int) -> list[Block]:
+    return BlockPacker(tokenizer, BlockSettings(**settings)).pack(document(text))
+
+
+def surfaces(block: Block, text: str) -> list[str]:
+    assert block.start_chars is not None and block.end_chars is not None
+    return [text[start:end] for start, end in zip(block.start_chars, block.end_chars, strict=True)]
+
+
+def flagged(block: Block, text: str, flag: TokenFlag) -> list[str]:
+    return [surface for surface, own in zip(surfaces(block, text), block.flags, strict=True) if own & flag]
+
+
+def test_flags_of_a_sentence_by_hand(wordpiece: PreTrainedTokenizerFast) -> None:
+    text = "The dogs' river: it's long! A dog"
+    (block,) = pack(wordpiece, text)
+    assert surfaces(block, text) == ["The", "dog", "s", "'", "river", ":", "it", "'", "s", "long", "!", "A", "dog"]
+    assert flagged(block, text, TokenFlag.SENTENCE_START) == ["The", "A"]
+    assert flagged(block, text, TokenFlag.STOPWORD) == ["The", "it", "s", "A"]
+    assert flagged(block, text, TokenFlag.PUNCTUATION) == ["'", ":", "'", "!"]
+    assert flagged(block, text, TokenFlag.CLAUSE_PUNCTUATION) == [":", "!"]
+    assert [bool(own & TokenFlag.WORD_START) for own in block.flags][:5] == [True, True, False, True, True]
+    assert [bool(own & TokenFlag.WORD_END) for own in block.flags][:5] == [True, False, True, True, True]
+
+
+def test_surface_text_is_the_original_though_the_tokenizer_is_uncased(wordpiece: PreTrainedTokenizerFast) -> None:
+    (block,) = pack(wordpiece, "Reykjavík is")
+    assert surfaces(block, "Reykjavík is") == ["Reykjavík", "is"]
+
+
+def test_offsets_leave_out_the_space_that_a_byte_level_tokenizer_counts_in(byte_bpe: PreTrainedTokenizerFast) -> None:
+    text = " The  river is"
+    (block,) = pack(byte_bpe, text)
+    words = surfaces(block, text)
+    assert "".join(words) == "Theriveris"
+    assert not any(word.startswith(" ") or word.endswith(" ") for word in words)
+
+
+def test_pieces_of_one_character_are_one_word(byte_bpe: PreTrainedTokenizerFast) -> None:
+    text = "is 中国 😀"
+    (block,) = pack(byte_bpe, text)
+    starts = [s for s, own in zip(surfaces(block, text), block.flags, strict=True) if own & TokenFlag.WORD_START]
+    ends = [s for s, own in zip(surfaces(block, text), block.flags, strict=True) if own & TokenFlag.WORD_END]
+    assert starts[1:] == ends[1:] == ["中", "国", "😀"]
+
+
+@pytest.mark.parametrize("text", ["a [MASK] b", "[CLS][SEP] [PAD]", "<mask>", "<s>x</s>"])
+def test_the_names_of_special_tokens_are_ordinary_text(
+    text: str, wordpiece: PreTrainedTokenizerFast, byte_bpe: PreTrainedTokenizerFast
+) -> None:
+    for tokenizer in (wordpiece, byte_bpe):
+        (block,) = pack(tokenizer, text)
+        assert not set(block.token_ids.tolist()) & (set(tokenizer.all_special_ids) - {tokenizer.unk_token_id})
+        assert "".join(surfaces(block, text)) == text.replace(" ", "")
+
+
+def test_packing_leaves_the_tokenizer_as_it_was(wordpiece: PreTrainedTokenizerFast) -> None:
+    before = wordpiece.backend_tokenizer.to_str()
+    pack(wordpiece, "a [MASK] b")
+    assert wordpiece.backend_tokenizer.to_str() == before
+    assert wordpiece.mask_token_id in wordpiece("a [MASK] b")["input_ids"]
+
+
+def test_truncation_and_padding_set_on_the_tokenizer_do_not_reach_the_blocks(
+    wordpiece: PreTrainedTokenizerFast,
+) -> None:
+    packer = BlockPacker(wordpiece, BlockSettings())
+    wordpiece(["a"], truncation=True, max_length=3, padding="max_length")
+    assert [len(b.token_ids) for b in BlockPacker(wordpiece, BlockSettings()).pack(document("the dog " * 9))] == [18]
+    assert BlockPacker(wordpiece, BlockSettings()).fingerprint == packer.fingerprint
+
+
+def character_kind(character: str) -> str:
+    category = unicodedata.category(character)
+    if category[0] == "L" and any(script in unicodedata.name(character, "") for script in ("CJK", "HIRAGANA", "THAI")):
+        return "alone"
+    if character == "\u200b":
+        return "other"
+    return {"L": "letter", "N": "letter", "M": "mark", "Cf": "joiner"}.get(
+        category if category == "Cf" else category[0], "other"
+    )
+
+
+def plain_words(text: str) -> list[int]:
+    """The number of the word of each character, character by character."""
+    numbers: list[int] = []
+    for at, character in enumerate(text):
+        before, own = character_kind(text[at - 1]) if at else "other", character_kind(character)
+        goes_on = own == "letter" and before in ("letter", "mark", "joiner")
+        goes_on = goes_on or (own in ("mark", "joiner") and before != "other")
+        numbers.append(numbers[-1] if goes_on else at)
+    return numbers
+
+
+def plain_flags(text: str, block: Block) -> list[int]:
+    """Flags worked out token by token from the definition, sentence starts left out."""
+    assert block.start_chars is not None and block.end_chars is not None
+    spans = list(zip(block.start_chars.tolist(), block.end_chars.tolist(), strict=True))
+    words = plain_words(text)
+    flags = [0] * len(spans)
+    members: dict[int, list[int]] = {}  # first token of a word: its tokens
+    before = None
+    for number, (start, end) in enumerate(spans):
+        if all(character_kind(character) in ("other", "joiner") for character in text[start:end]):
+            flags[number] |= TokenFlag.PUNCTUATION
+        if text[start:end] in list("!,.:?"):
+            flags[number] |= TokenFlag.CLAUSE_PUNCTUATION
+        if start == end:
+            continue
+        if before is None or words[spans[before][1] - 1] != words[start]:
+            members[number] = []
+        members[list(members)[-1]].append(number)
+        before = number
+    for tokens in members.values():
+        flags[tokens[0]] |= TokenFlag.WORD_START
+        flags[tokens[-1]] |= TokenFlag.WORD_END
+        start, end = spans[tokens[0]][0], spans[tokens[-1]][1]
+        if is_stop_word(text[start:end], text[max(0, start - 1) : start]):
+            for token in tokens:
+                flags[token] |= TokenFlag.STOPWORD
+    return [int(own) for own in flags]
+
+
+@pytest.mark.parametrize(
+    "text", [TRICKY, TRICKY[::-1], "a", "…", "中", "\u0301a", "'s 's", "ri\u00adver", "di\u200bver"]
+)
+def test_flags_equal_a_plain_walk_over_the_tokens(
+    text: str, wordpiece: PreTrainedTokenizerFast, byte_bpe: PreTrainedTokenizerFast
+) -> None:
+    for tokenizer in (wordpiece, byte_bpe):
+        (block,) = pack(tokenizer, text, max_block_tokens=10_000)
+        without_sentences = block.flags & (255 - TokenFlag.SENTENCE_START)
+        assert without_sentences.tolist() == plain_flags(text, block)
+
+
+def plain_cuts(text: str, whole: Block, capacity: int) -> list[int]:
+    """Cut by the rule as told, token by token."""
+    starts, ends = whole.start_chars, whole.end_chars
+    assert starts is not None and ends is not None
+    cuts = [0]
+    while len(starts) - cuts[-1] > capacity:
+        after = range(cuts[-1] + capacity, cuts[-1], -1)
+        far = [at for at in after if at - cuts[-1] >= (capacity + 1) // 2]
+        sentence = [at for at in far if whole.flags[at] & TokenFlag.SENTENCE_START]
+        space = [at for at in far if whole.flags[at] & TokenFlag.WORD_START and starts[at] > ends[at - 1]]
+        word = [
+            at for at in after if whole.flags[at] & TokenFlag.WORD_START and whole.flags[at - 1] & TokenFlag.WORD_END
+        ]
+        cuts.append((sentence or space or word or [after[0]])[0])
+    return [*cuts, len(starts)]
+
+
+@pytest.mark.parametrize("max_block_tokens", [4, 5, 9, 16, 40, 300])
+def test_blocks_are_cut_as_the_rule_says_and_hold_every_token(
+    max_block_tokens: int, wordpiece: PreTrainedTokenizerFast, byte_bpe: PreTrainedTokenizerFast
+) -> None:
+    text = TRICKY + " The dog is. " * 20
+    for tokenizer in (wordpiece, byte_bpe):
+        (whole,) = pack(tokenizer, text, max_block_tokens=10_000)
+        blocks = pack(tokenizer, text, max_block_tokens=max_block_tokens)
+        lengths = [len(block.token_ids) for block in blocks]
+        assert np.cumsum([0, *lengths]).tolist() == plain_cuts(text, whole, max_block_tokens - 2)
+        for name in ("token_ids", "flags", "start_chars", "end_chars"):
+            assert np.array_equal(np.concatenate([getattr(block, name) for block in blocks]), getattr(whole, name))
+
+
+def test_a_word_cut_by_a_block_neither_ends_nor_starts_there(wordpiece: PreTrainedTokenizerFast) -> None:
+    first, second = pack(wordpiece, "abcdefghij", max_block_tokens=8)
+    assert len(first.token_ids) == 6
+    assert not first.flags[-1] & TokenFlag.WORD_END
+    assert not second.flags[0] & TokenFlag.WORD_START
+
+
+def test_only_the_opening_of_a_document_is_kept(wordpiece: PreTrainedTokenizerFast) -> None:
+    text = "The dog is. " * 3 + "x" * 500 + " the end" * 200
+    (whole,) = pack(wordpiece, text, max_block_tokens=10_000)
+    for limit in (1, 7, 300, 520, 5000):
+        opening = pack(wordpiece, text, max_block_tokens=64, max_document_tokens=limit)
+        ids = np.concatenate([block.token_ids for block in opening])
+        assert np.array_equal(ids, whole.token_ids[:limit])
+
+
+def test_documents_packed_together_equal_documents_packed_alone(wordpiece: PreTrainedTokenizerFast) -> None:
+    packer = BlockPacker(wordpiece, BlockSettings(max_block_tokens=12))
+    documents = [document(text) for text in (TRICKY, "the dog", "\x00\u200b", TRICKY[40:], "the dog")]
+    together = packer.pack_many(documents)
+    assert together[2] == []
+    for own, blocks in zip(documents, together, strict=True):
+        alone = packer.pack(own)
+        assert [block.token_ids.tolist() for block in alone] == [block.token_ids.tolist() for block in blocks]
+
+
+def test_a_text_encoded_in_pieces_has_the_offsets_of_the_whole(
+    monkeypatch: pytest.MonkeyPatch, wordpiece: PreTrainedTokenizerFast
+) -> None:
+    (whole,) = pack(wordpiece, TRICKY, max_block_tokens=10_000)
+    monkeypatch.setattr("npm.corpus.blocks.MAX_PIECE_CHARS", 30)
+    text = TRICKY.replace("unbreakable" * 9, "unbreakable")
+    (whole,) = pack(wordpiece, text, max_block_tokens=10_000)
+    monkeypatch.undo()
+    (expected,) = pack(wordpiece, text, max_block_tokens=10_000)
+    for name in ("token_ids", "flags", "start_chars", "end_chars"):
+        assert np.array_equal(getattr(whole, name), getattr(expected, name))
+
+
+def test_a_word_whose_first_character_the_tokenizer_drops_still_starts_and_ends(
+    wordpiece: PreTrainedTokenizerFast,
+) -> None:
+    (block,) = pack(wordpiece, "\u0301a dog")
+    word_edges = TokenFlag.WORD_START | TokenFlag.WORD_END
+    assert [int(own) & word_edges for own in block.flags] == [word_edges, word_edges]
+
+
+def test_every_sentence_has_one_first_token(wordpiece: PreTrainedTokenizerFast) -> None:
+    text = "The dog is. A river! It is long? The end"
+    (block,) = pack(wordpiece, text)
+    assert block.start_chars is not None
+    starts = block.start_chars[(block.flags & TokenFlag.SENTENCE_START) != 0]
+    assert starts.tolist() == sentence_bounds(text)[:, 0].tolist()
+
+
+def test_settings_that_leave_no_room_are_refused(wordpiece: PreTrainedTokenizerFast) -> None:
+    with pytest.raises(SettingError, match="max_block_tokens"):
+        BlockSettings(max_block_tokens=2)
+    with pytest.raises(SettingError, match="max_document_tokens"):
+        BlockSettings(max_document_tokens=0)
+
+
+def test_a_slow_tokenizer_is_refused() -> None:
+    class Slow:
+        is_fast = False
+        name_or_path = "somewhere"
+
+    with pytest.raises(EncoderError, match="offsets"):
+        BlockPacker(Slow(), BlockSettings())  # type: ignore[arg-type]

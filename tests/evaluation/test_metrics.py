@@ -1,0 +1,93 @@
+"""Answers, ranks, chances and bootstrap intervals, by hand."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from npm.evaluation.metrics import bootstrap_interval, chance_of_hit, hit_rank, is_hit, normalise_answer
+
+
+@pytest.mark.parametrize(
+    ("written", "plain"),
+    [
+        ("  The Danube ", "danube"),
+        ("“The Hague”,", "hague"),
+        ("U.S.", "us"),
+        ("Theodor", "theodor"),
+        ("the", "the"),
+        ("Côte d’Ivoire", "côte divoire"),
+        ("Cote d'Ivoire", "cote divoire"),
+        ("Bank\nof the  America", "bank of the america"),
+        ("¿…?", ""),
+    ],
+)
+def test_answers_lose_case_punctuation_and_one_leading_the(written: str, plain: str) -> None:
+    assert normalise_answer(written) == plain
+
+
+def test_a_letter_with_a_combining_accent_equals_the_composed_letter() -> None:
+    assert is_hit("Reykjavi\u0301k", ["Reykjav\u00edk"])
+
+
+def test_diacritics_count_unless_an_alias_lacks_them() -> None:
+    assert not is_hit("Brasilia", ["Brasília"])
+    assert is_hit("Brasilia", ["Brasília", "Brasilia"])
+
+
+def test_a_part_of_an_answer_is_no_hit() -> None:
+    assert not is_hit("Cervantes", ["Miguel de Cervantes"])
+
+
+def test_an_empty_phrase_hits_nothing() -> None:
+    assert not is_hit(" . ", ["."])
+
+
+def test_the_rank_is_that_of_the_first_phrase_that_is_right() -> None:
+    assert hit_rank(["Oslo", "The Rhine", "Rhine"], ["Rhine"]) == 2
+    assert hit_rank(["Oslo"], ["Rhine"]) is None
+
+
+def test_the_chance_of_a_hit_equals_the_share_of_all_possible_draws() -> None:
+    candidates, hits = 7, {0, 4}
+    for draws in range(1, 8):
+        possible = list(itertools.combinations(range(candidates), draws))
+        share = sum(bool(hits & set(draw)) for draw in possible) / len(possible)
+        assert chance_of_hit(candidates, len(hits), draws) == pytest.approx(share)
+
+
+def test_the_interval_equals_a_plain_bootstrap_with_the_same_draws() -> None:
+    values = np.array([0.0, 1.0, 1.0, 0.0, 1.0])
+    found = bootstrap_interval(values, np.random.default_rng(3), resamples=200, confidence=0.9)
+    draws = np.random.default_rng(3).integers(0, 5, size=(200, 5))
+    means = sorted(float(np.mean([values[place] for place in draw])) for draw in draws)
+    assert found.mean == pytest.approx(0.6)
+    assert (found.low, found.high) == pytest.approx((np.quantile(means, 0.05), np.quantile(means, 0.95)))
+
+
+def test_the_interval_depends_on_the_seed_alone() -> None:
+    values = np.arange(30) % 3 == 0
+    first, second, other = (bootstrap_interval(values, np.random.default_rng(seed), resamples=50) for seed in (1, 1, 2))
+    assert first == second != other
+
+
+def test_clusters_are_drawn_whole_and_empty_ones_never() -> None:
+    interval = bootstrap_interval(
+        np.array([2.0, 0.0, 0.0]), np.random.default_rng(0), counts=np.array([2, 6, 0]), resamples=500
+    )
+    assert interval.mean == 0.25
+    assert (interval.low, interval.high) == (0.0, 1.0)  # the means of one cluster drawn twice
+
+
+def test_the_interval_is_the_same_when_resamples_are_drawn_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    values = np.arange(10) / 10
+    whole = bootstrap_interval(values, np.random.default_rng(0), resamples=100)
+    monkeypatch.setattr("npm.evaluation.metrics.RESAMPLED_AT_ONCE", 70)
+    assert bootstrap_interval(values, np.random.default_rng(0), resamples=100) == whole
+
+
+def test_no_examples_have_no_mean() -> None:
+    with pytest.raises(ValueError, match="at least one example"):
+        bootstrap_interval(np.zeros(0), np.random.default_rng(0))

@@ -1,0 +1,129 @@
+"""Exact search against numbers by hand and a slow Python loop."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from index import exact
+from index.exact import ExactSearcher
+from index.sharded import ShardedArray
+from index.types import ArtefactError
+
+
+def small_integers(rng: np.random.Generator, *shape: int) -> np.ndarray:
+    """Vectors whose inner products are exact in float32 and often equal, so that order among ties is tested."""
+    return rng.integers(-2, 3, size=shape).astype(np.float32)
+
+
+def slow_top(vectors: np.ndarray, query: np.ndarray, allowed: list[int], k: int) -> list[tuple[int, float]]:
+    scored = [(row, float(sum(a * b for a, b in zip(vectors[row], query, strict=True)))) for row in allowed]
+    return sorted(scored, key=lambda hit: (-hit[1], hit[0]))[:k]
+
+
+def test_the_best_rows_by_hand() -> None:
+    searcher = ExactSearcher(np.array([[1, 0], [0, 2], [3, 0], [1, 1]], dtype=np.float32))
+    scan = searcher.scan(np.array([[1, 0], [0, -1]], dtype=np.float32))
+    hits = scan.top(3)
+    assert hits.rows.tolist() == [[2, 0, 3], [0, 2, 3]]
+    assert hits.scores.tolist() == [[3, 1, 1], [0, 0, -1]]
+    assert hits.found.all()
+    assert scan.at(1, np.array([3, 1, 3])).tolist() == [-1, -2, -1]
+    assert (hits.rows.dtype, hits.scores.dtype, hits.found.dtype) == (np.int64, np.float32, bool)
+
+
+@pytest.mark.parametrize(("row_count", "dimensions", "query_count"), [(1, 1, 1), (37, 5, 3), (200, 3, 7), (50, 8, 0)])
+@pytest.mark.parametrize("k", [1, 4, 36, 37, 60, 250])
+@pytest.mark.parametrize("restricted", [False, True])
+def test_it_equals_a_slow_loop_with_ties_in_order_of_rows(
+    row_count: int, dimensions: int, query_count: int, k: int, restricted: bool
+) -> None:
+    rng = np.random.default_rng(row_count)
+    vectors = small_integers(rng, row_count, dimensions)
+    queries = small_integers(rng, query_count, dimensions)
+    allowed = np.flatnonzero(rng.random(row_count) < 0.4) if restricted else np.arange(row_count)
+    hits = ExactSearcher(vectors).scan(queries, allowed if restricted else None).top(k)
+    assert hits.rows.shape == hits.scores.shape == hits.found.shape == (query_count, k)
+    for query in range(query_count):
+        expected = slow_top(vectors, queries[query], allowed.tolist(), k)
+        found = hits.found[query]
+        assert found.tolist() == [place < len(expected) for place in range(k)]
+        assert list(zip(hits.rows[query, found].tolist(), hits.scores[query, found].tolist(), strict=True)) == expected
+        assert (hits.rows[query, ~found] == 0).all()
+        assert (hits.scores[query, ~found] == -np.inf).all()
+
+
+def test_scores_at_rows_are_exact_in_any_order_scanned_or_not() -> None:
+    rng = np.random.default_rng(0)
+    vectors, queries = small_integers(rng, 30, 4), small_integers(rng, 2, 4)
+    rows = np.array([7, 3, 29, 3, 0])
+    for allowed in (None, np.array([3, 7, 8]), np.array([0, 3, 7, 29]), np.array([], dtype=np.int64)):
+        scan = ExactSearcher(vectors).scan(queries, allowed)
+        for query in range(2):
+            np.testing.assert_array_equal(scan.at(query, rows), vectors[rows] @ queries[query])
+        assert scan.at(0, rows.reshape(1, 5)).shape == (1, 5)
+        for row in (-1, 30):
+            with pytest.raises(IndexError):
+                scan.at(0, np.array([row]))
+
+
+@pytest.mark.parametrize("allowed", [np.arange(5, 25), np.array([0, 9, 10, 39])], ids=["consecutive", "scattered"])
+def test_allowed_rows_are_scored_in_chunks_as_in_one(monkeypatch: pytest.MonkeyPatch, allowed: np.ndarray) -> None:
+    monkeypatch.setattr(exact, "ROWS_PER_CHUNK", 3)
+    rng = np.random.default_rng(0)
+    vectors, queries = small_integers(rng, 40, 4), small_integers(rng, 2, 4)
+    hits = ExactSearcher(vectors).scan(queries, allowed).top(4)
+    for query in range(2):
+        expected = slow_top(vectors, queries[query], allowed.tolist(), 4)
+        assert hits.rows[query].tolist() == [row for row, _ in expected]
+
+
+def test_half_precision_and_shards_are_searched_as_float32() -> None:
+    rng = np.random.default_rng(0)
+    half = rng.standard_normal((50, 6)).astype(np.float16)
+    queries = rng.standard_normal((3, 6)).astype(np.float32)
+    expected = queries @ half.astype(np.float32).T
+    for vectors in (half, ShardedArray([half[:20], half[20:]])):
+        hits = ExactSearcher(vectors).scan(queries).top(50)
+        np.testing.assert_allclose(hits.scores, -np.sort(-expected, axis=1), rtol=1e-6, atol=1e-6)
+
+
+def test_float32_in_memory_is_not_copied() -> None:
+    vectors = np.ones((4, 2), dtype=np.float32)
+    assert ExactSearcher(vectors)._vectors is vectors
+
+
+def test_a_batch_that_needs_too_much_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exact, "SCORE_BYTES_PER_SCAN", 4 * 10 * 3 + 3)
+    searcher = ExactSearcher(np.ones((10, 2), dtype=np.float32))
+    assert searcher.max_queries_per_scan == 3
+    searcher.scan(np.ones((3, 2), dtype=np.float32))
+    with pytest.raises(ValueError, match="at most 3"):
+        searcher.scan(np.ones((4, 2), dtype=np.float32))
+    searcher.scan(np.ones((4, 2), dtype=np.float32), np.arange(5))
+    monkeypatch.setattr(exact, "SCORE_BYTES_PER_SCAN", 1)
+    assert searcher.max_queries_per_scan == 1
+
+
+def test_values_that_are_not_finite_are_refused() -> None:
+    vectors = np.ones((5, 2), dtype=np.float16)
+    vectors[3, 1] = np.inf
+    with pytest.raises(ArtefactError, match="not finite") as caught:
+        ExactSearcher(vectors)
+    assert "row 3" in caught.value.got
+    with pytest.raises(ValueError, match="NaN"):
+        ExactSearcher(vectors[:3]).scan(np.array([[np.nan, 0]], dtype=np.float32))
+
+
+@pytest.mark.parametrize("allowed", [[2, 1], [1, 1], [-1, 2], [5], [[1, 2]]])
+def test_allowed_rows_must_ascend_within_the_index(allowed: list[int]) -> None:
+    with pytest.raises(ValueError, match="allowed rows"):
+        ExactSearcher(np.ones((5, 2), dtype=np.float32)).scan(np.ones((1, 2), dtype=np.float32), np.array(allowed))
+
+
+def test_queries_of_another_width_and_k_below_one_are_refused() -> None:
+    searcher = ExactSearcher(np.ones((5, 2), dtype=np.float32))
+    with pytest.raises(ValueError, match="queries"):
+        searcher.scan(np.ones((1, 3), dtype=np.float32))
+    with pytest.raises(ValueError, match="k must"):
+        searcher.scan(np.ones((1, 2), dtype=np.float32)).top(0)

@@ -1,0 +1,82 @@
+"""Masking in plain Python, token by token: what the vectorised masking is compared with, in tests and benchmarks."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+
+import numpy as np
+
+from npm.types import Sequences, TokenFlag
+
+# Plain ints: `&` with an IntFlag builds an enum member each time, and the benchmark is to be fair.
+WORD_START, WORD_END = int(TokenFlag.WORD_START), int(TokenFlag.WORD_END)
+CLAUSE_PUNCTUATION, SPECIAL = int(TokenFlag.CLAUSE_PUNCTUATION), int(TokenFlag.SPECIAL)
+
+Span = tuple[int, int]  # start in the flat tokens, length in tokens
+
+
+def plain_phrase(sequences: Sequences, span: Span) -> tuple[int, ...]:
+    """The token ids of a span."""
+    start, length = span
+    return tuple(sequences.token_ids[start : start + length].tolist())
+
+
+def plain_candidates(sequences: Sequences, *, max_span_tokens: int = 10, word_boundaries: bool = True) -> set[Span]:
+    """All spans whose n-gram stands in another sequence, by a dict from n-gram to the sequences it stands in."""
+    ids, flags, offsets = sequences.token_ids.tolist(), sequences.flags.tolist(), sequences.offsets.tolist()
+    sequences_of_ngram: dict[tuple[int, ...], set[int]] = defaultdict(set)
+    for sequence in range(len(sequences)):
+        begin, end = offsets[sequence], offsets[sequence + 1]
+        for start in range(begin, end):
+            for stop in range(start + 1, min(start + max_span_tokens, end) + 1):
+                if flags[stop - 1] & SPECIAL:
+                    break
+                sequences_of_ngram[tuple(ids[start:stop])].add(sequence)
+    spans = set()
+    for sequence in range(len(sequences)):
+        begin, end = offsets[sequence], offsets[sequence + 1]
+        for start in range(begin, end):
+            if word_boundaries and not flags[start] & WORD_START:
+                continue
+            longest = 1 if flags[start] & CLAUSE_PUNCTUATION else max_span_tokens
+            for stop in range(start + 1, min(start + longest, end) + 1):
+                if flags[stop - 1] & SPECIAL or len(sequences_of_ngram[tuple(ids[start:stop])]) < 2:
+                    break
+                if not word_boundaries or flags[stop - 1] & WORD_END:
+                    spans.add((start, stop - start))
+    return spans
+
+
+def plain_select(sequences: Sequences, rng: np.random.Generator) -> list[Span]:
+    """One mask with the settings of the reference: 15 %, Geometric(0.5) up to 10, 64 a sequence, 10 a phrase."""
+    spans_by_length: dict[int, list[Span]] = defaultdict(list)
+    for start, length in sorted(plain_candidates(sequences)):
+        is_clause = length == 1 and sequences.flags[start] & CLAUSE_PUNCTUATION
+        if not (is_clause and rng.random() < 0.9):
+            spans_by_length[length].append((start, length))
+    for spans in spans_by_length.values():
+        rng.shuffle(spans)
+    sequence_of = [s for s in range(len(sequences)) for _ in range(sequences.offsets[s], sequences.offsets[s + 1])]
+    masked = [False] * len(sequence_of)
+    masked_tokens = 0
+    spans_in_sequence: dict[int, int] = defaultdict(int)
+    repeats: dict[tuple[int, ...], int] = defaultdict(int)
+    chosen: list[Span] = []
+    while masked_tokens < math.floor(0.15 * len(masked)) and any(spans_by_length.values()):
+        drawn = int(rng.geometric(0.5))
+        if drawn > 10:
+            continue
+        length = next(n for n in (*range(drawn, 0, -1), *range(drawn + 1, 11)) if spans_by_length[n])
+        while spans_by_length[length]:
+            start, _ = spans_by_length[length].pop()
+            phrase, sequence = plain_phrase(sequences, (start, length)), sequence_of[start]
+            if any(masked[start : start + length]) or spans_in_sequence[sequence] >= 64 or repeats[phrase] >= 10:
+                continue
+            masked[start : start + length] = [True] * length
+            masked_tokens += length
+            spans_in_sequence[sequence] += 1
+            repeats[phrase] += 1
+            chosen.append((start, length))
+            break
+    return sorted(chosen)

@@ -1,0 +1,135 @@
+"""Candidates: by hand, against plain Python, and against the spans that the reference masked."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from npm.masking.units import MAX_GROUP_TOKENS, CooccurringUnits
+from npm.types import Sequences, Spans, TokenFlag
+from tests.masking.groups import SPECIAL_ID, WORD, group, pairs, random_group
+from tests.masking.plain_masking import plain_candidates, plain_phrase
+
+START, END = int(TokenFlag.WORD_START), int(TokenFlag.WORD_END)
+CLAUSE = WORD | int(TokenFlag.CLAUSE_PUNCTUATION)
+SPECIAL = int(TokenFlag.SPECIAL)
+
+
+def found(units: CooccurringUnits, sequences: Sequences) -> list[tuple[int, int]]:
+    candidates = units.candidates(sequences)
+    return sorted(zip(candidates.starts.tolist(), candidates.lengths.tolist(), strict=True))
+
+
+def test_a_span_is_a_candidate_if_it_stands_in_another_sequence() -> None:
+    sequences = group([5, 6, 7, 8], [9, 6, 7], [8])
+    assert found(CooccurringUnits(), sequences) == [(1, 1), (1, 2), (2, 1), (3, 1), (5, 1), (5, 2), (6, 1), (7, 1)]
+
+
+def test_repeats_within_one_sequence_do_not_count() -> None:
+    assert found(CooccurringUnits(), group([5, 6, 5, 6], [7, 8])) == []
+
+
+def test_spans_do_not_run_from_one_sequence_into_the_next() -> None:
+    sequences = group([5], [6], [5, 6])
+    assert (0, 2) not in found(CooccurringUnits(), sequences)
+    assert (2, 2) not in found(CooccurringUnits(), sequences)
+
+
+def test_a_span_starts_and_ends_at_word_boundaries_but_its_other_occurrence_need_not() -> None:
+    sequences = group([5, 6, 7], [5, 6, 7], flags=[[START, END, WORD], [0, 0, 0]])
+    assert found(CooccurringUnits(), sequences) == [(0, 2), (0, 3), (2, 1)]
+
+
+def test_clause_punctuation_starts_no_longer_span_but_may_stand_inside_and_at_the_end() -> None:
+    flags = [[WORD, CLAUSE, WORD], [WORD, CLAUSE, WORD]]
+    one_sequence = [(0, 1), (0, 2), (0, 3), (1, 1), (2, 1)]
+    assert found(CooccurringUnits(), group([5, 6, 7], [5, 6, 7], flags=flags))[:5] == one_sequence
+
+
+def test_special_tokens_stand_in_no_span() -> None:
+    flags = [[SPECIAL, WORD, SPECIAL, WORD, SPECIAL]] * 2
+    assert found(CooccurringUnits(), group([1, 5, 1, 6, 1], [1, 5, 1, 6, 1], flags=flags)) == [
+        (1, 1),
+        (3, 1),
+        (6, 1),
+        (8, 1),
+    ]
+
+
+def test_spans_grow_to_max_span_tokens_and_no_further() -> None:
+    row = list(range(2, 9))
+    lengths = CooccurringUnits(max_span_tokens=4).candidates(group(row, row)).lengths
+    assert np.bincount(lengths).tolist() == [0, 14, 12, 10, 8]
+
+
+def test_the_token_variant_takes_every_shared_token_that_is_not_special() -> None:
+    flags = [[SPECIAL, 0, 0, 0], [SPECIAL, 0, 0, 0]]
+    sequences = group([1, 5, 6, 5], [1, 5, 7, 8], flags=flags)
+    assert found(CooccurringUnits(max_span_tokens=1, word_boundaries=False), sequences) == [(1, 1), (3, 1), (5, 1)]
+
+
+@pytest.mark.parametrize("rows", [[], [[]], [[], []], [[5]], [[], [5], []]])
+def test_groups_without_a_second_sequence_have_no_candidates(rows: list[list[int]]) -> None:
+    candidates = CooccurringUnits().candidates(group(*rows))
+    assert (len(candidates.starts), len(candidates.lengths), len(candidates.phrase_ids)) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("word_boundaries", [True, False])
+@pytest.mark.parametrize("max_span_tokens", [1, 3, 10])
+@pytest.mark.parametrize("vocabulary", [3, 4, 8, 40])
+def test_candidates_equal_those_of_plain_python(word_boundaries: bool, max_span_tokens: int, vocabulary: int) -> None:
+    units = CooccurringUnits(max_span_tokens=max_span_tokens, word_boundaries=word_boundaries)
+    rng = np.random.default_rng([vocabulary, max_span_tokens])
+    for sequence_count in (1, 2, 3, 5, 16):
+        for max_tokens in (1, 5, 30, 80):
+            sequences = random_group(rng, sequence_count=sequence_count, max_tokens=max_tokens, vocabulary=vocabulary)
+            plain = plain_candidates(sequences, max_span_tokens=max_span_tokens, word_boundaries=word_boundaries)
+            assert found(units, sequences) == sorted(plain)
+
+
+def test_phrase_ids_are_equal_where_tokens_are_equal_and_differ_elsewhere() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(10):
+        sequences = random_group(rng, sequence_count=6, max_tokens=50, vocabulary=5)
+        candidates = CooccurringUnits().candidates(sequences)
+        phrases = [
+            plain_phrase(sequences, span)
+            for span in zip(candidates.starts.tolist(), candidates.lengths.tolist(), strict=True)
+        ]
+        ids = candidates.phrase_ids.tolist()
+        assert len(set(phrases)) == len(set(ids)) == len(set(zip(phrases, ids, strict=True)))
+
+
+def test_large_token_ids_are_told_apart() -> None:
+    largest = 2**31 - 1
+    sequences = group([largest, 5], [largest, 6], [largest - 1, 5])
+    assert found(CooccurringUnits(), sequences) == [(0, 1), (1, 1), (2, 1), (5, 1)]
+
+
+def test_a_group_too_large_for_one_sort_is_refused() -> None:
+    token_ids = np.zeros(MAX_GROUP_TOKENS + 1, dtype=np.int32)
+    sequences = Sequences(token_ids, token_ids.astype(np.uint8), np.array([0, len(token_ids)]))
+    with pytest.raises(ValueError, match="at most 1048576"):
+        CooccurringUnits().candidates(sequences)
+
+
+def test_a_group_of_exactly_the_largest_size_is_searched() -> None:
+    """Numbers and positions just below the limit must not run into each other's bits."""
+    half = np.arange(MAX_GROUP_TOKENS // 2, dtype=np.int32)
+    flags = np.full(MAX_GROUP_TOKENS, WORD, dtype=np.uint8)
+    sequences = Sequences(np.concatenate([half, half]), flags, np.array([0, 1, 2]) * len(half))
+    lengths = CooccurringUnits(max_span_tokens=2).candidates(sequences).lengths
+    assert np.bincount(lengths).tolist() == [0, MAX_GROUP_TOKENS, MAX_GROUP_TOKENS - 2]
+
+
+def test_every_span_masked_by_the_reference_is_a_candidate_parity(
+    parity_groups: list[tuple[Sequences, Spans]],
+) -> None:
+    for sequences, spans in parity_groups:
+        assert set(pairs(spans)) <= set(found(CooccurringUnits(), sequences))
+
+
+def test_random_groups_hold_special_tokens() -> None:
+    """Otherwise the comparison with plain Python would not see them."""
+    sequences = random_group(np.random.default_rng(0), sequence_count=4, max_tokens=50, vocabulary=4)
+    assert (sequences.token_ids == SPECIAL_ID).any()

@@ -1,0 +1,160 @@
+"""An encoder comes back from a folder as it went in, and is known by what it computes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from npm.models.encoder import SCALE_KEY, Encoder
+from tests.tiny_models import FAMILIES, tiny_encoder
+
+TEXTS = ("Paris is the capital of France.", "Oslo", "The river Rhine rises in Switzerland and flows to the North Sea.")
+
+
+def padded(encoder: Encoder) -> tuple[torch.Tensor, torch.Tensor]:
+    """The texts as token ids and attention mask, i64 [B, L] each."""
+    rows = encoder.tokenizer(list(TEXTS), padding=True, return_tensors="pt")
+    return rows["input_ids"], rows["attention_mask"]
+
+
+@torch.no_grad()
+def vectors_of(encoder: Encoder) -> torch.Tensor:
+    """Vectors f32 [tokens, d] of all tokens of the texts."""
+    input_ids, attention_mask = padded(encoder)
+    return encoder.token_vectors(input_ids, attention_mask)[attention_mask.bool()]
+
+
+@pytest.fixture(params=FAMILIES)
+def encoder(request: pytest.FixtureRequest) -> Encoder:
+    return tiny_encoder(request.param)
+
+
+def load(folder: Path, **settings: object) -> Encoder:
+    return Encoder.load(str(folder), device="cpu", **{"dtype": "float32", **settings})  # type: ignore[arg-type]
+
+
+def test_transformers_loads_a_saved_encoder_unchanged(encoder: Encoder, tmp_path: Path) -> None:
+    from transformers import AutoModel, AutoTokenizer
+
+    encoder.save(tmp_path / "saved")
+    model = AutoModel.from_pretrained(tmp_path / "saved").eval()
+    assert model.dtype == torch.float32
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "saved")
+    rows = tokenizer(list(TEXTS), padding=True, return_tensors="pt")
+    input_ids, attention_mask = padded(encoder)
+    assert torch.equal(rows["input_ids"], input_ids)
+    with torch.no_grad():
+        theirs = model(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
+    torch.testing.assert_close(theirs[attention_mask.bool()], vectors_of(encoder), rtol=0, atol=0)
+
+
+def test_a_loaded_encoder_is_the_saved_one(encoder: Encoder, tmp_path: Path) -> None:
+    encoder.save(tmp_path / "saved")
+    loaded = load(tmp_path / "saved")
+    torch.testing.assert_close(vectors_of(loaded), vectors_of(encoder), rtol=0, atol=0)
+    assert loaded.fingerprint == encoder.fingerprint
+    assert loaded.tokenizer_fingerprint == encoder.tokenizer_fingerprint
+    assert (loaded.mask_id, loaded.pad_id) == (encoder.mask_id, encoder.pad_id)
+    assert (loaded.prefix_ids, loaded.suffix_ids) == (encoder.prefix_ids, encoder.suffix_ids)
+    assert loaded.name == "saved"
+    assert not loaded.model.training
+
+
+def test_saving_twice_gives_the_same_bytes(encoder: Encoder, tmp_path: Path) -> None:
+    encoder.save(tmp_path / "first")
+    load(tmp_path / "first").save(tmp_path / "second")
+    names = sorted(path.name for path in (tmp_path / "first").iterdir())
+    assert names == sorted(path.name for path in (tmp_path / "second").iterdir())
+    for name in names:
+        assert (tmp_path / "first" / name).read_bytes() == (tmp_path / "second" / name).read_bytes(), name
+
+
+def test_half_precision_halves_the_file_and_keeps_three_digits(encoder: Encoder, tmp_path: Path) -> None:
+    encoder.save(tmp_path / "single")
+    encoder.save(tmp_path / "half", dtype=torch.float16)
+    sizes = [(tmp_path / name / "model.safetensors").stat().st_size for name in ("half", "single")]
+    assert sizes[0] < 0.6 * sizes[1]
+    assert json.loads((tmp_path / "half" / "config.json").read_text())["dtype"] == "float16"
+    half = load(tmp_path / "half")
+    assert next(half.model.parameters()).dtype == torch.float32
+    torch.testing.assert_close(vectors_of(half), vectors_of(encoder), rtol=0, atol=5e-3)
+
+
+def test_the_similarity_scale_is_saved_in_config_json_and_restored(encoder: Encoder, tmp_path: Path) -> None:
+    encoder.similarity_scale = 0.4375
+    encoder.save(tmp_path / "saved")
+    assert json.loads((tmp_path / "saved" / "config.json").read_text())[SCALE_KEY] == 0.4375
+    assert load(tmp_path / "saved").similarity_scale == 0.4375
+    assert load(tmp_path / "saved", similarity_scale=0.25).similarity_scale == 0.25
+
+
+def test_without_a_saved_scale_it_is_one_over_the_root_of_the_dimensions(encoder: Encoder, tmp_path: Path) -> None:
+    encoder.model.save_pretrained(tmp_path / "foreign")
+    encoder.tokenizer.save_pretrained(tmp_path / "foreign")
+    config = json.loads((tmp_path / "foreign" / "config.json").read_text())
+    del config[SCALE_KEY]
+    (tmp_path / "foreign" / "config.json").write_text(json.dumps(config))
+    assert load(tmp_path / "foreign").similarity_scale == 32**-0.5
+
+
+def test_the_fingerprint_is_the_same_in_every_number_format(encoder: Encoder, tmp_path: Path) -> None:
+    encoder.save(tmp_path / "saved")
+    in_bfloat16 = load(tmp_path / "saved", dtype="bfloat16")
+    assert next(in_bfloat16.model.parameters()).dtype == torch.bfloat16
+    assert in_bfloat16.fingerprint == encoder.fingerprint
+    encoder.save(tmp_path / "half", dtype=torch.float16)
+    formats = {load(tmp_path / "half", dtype=dtype).fingerprint for dtype in ("float32", "bfloat16")}
+    assert len(formats) == 1
+
+
+def test_the_fingerprint_changes_with_a_weight_and_with_the_scale(encoder: Encoder) -> None:
+    before = encoder.fingerprint
+    encoder.similarity_scale *= 2
+    rescaled = encoder.fingerprint
+    assert rescaled != before
+    encoder.similarity_scale /= 2
+    assert encoder.fingerprint == before
+    with torch.no_grad():
+        next(encoder.model.parameters())[1, 1] += 1e-3
+    encoder.weights_changed()
+    assert encoder.fingerprint != before
+
+
+def test_the_tokenizer_fingerprint_ignores_how_a_call_cuts_and_pads(encoder: Encoder) -> None:
+    before = encoder.tokenizer_fingerprint
+    encoder.tokenizer("Paris is the capital", truncation=True, max_length=4, padding="max_length")
+    assert encoder.tokenizer_fingerprint == before
+    encoder.tokenizer.add_tokens(["Rhine"])
+    assert encoder.tokenizer_fingerprint != before
+
+
+def test_special_tokens_stand_around_a_text(encoder: Encoder) -> None:
+    tokenizer = encoder.tokenizer
+    assert encoder.prefix_ids == [tokenizer.cls_token_id]
+    assert encoder.suffix_ids == [tokenizer.sep_token_id]
+    inner = tokenizer(TEXTS[0], add_special_tokens=False)["input_ids"]
+    assert [*encoder.prefix_ids, *inner, *encoder.suffix_ids] == tokenizer(TEXTS[0])["input_ids"]
+
+
+def test_the_longest_input_leaves_out_the_positions_that_roberta_does_not_use(encoder: Encoder) -> None:
+    assert encoder.max_input_tokens == 128
+    input_ids = torch.full((1, 128), encoder.mask_id)
+    assert encoder.token_vectors(input_ids, torch.ones_like(input_ids)).shape == (1, 128, 32)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_dropouts_can_be_overridden(family: str, tmp_path: Path) -> None:
+    tiny_encoder(family).save(tmp_path / "saved")
+    silent = load(tmp_path / "saved", hidden_dropout=0.0, attention_dropout=0.0)
+    silent.model.train()
+    input_ids, attention_mask = padded(silent)
+    first, second = (silent.token_vectors(input_ids, attention_mask) for _ in range(2))
+    assert torch.equal(first, second)
+    for only in ("hidden_dropout", "attention_dropout"):
+        dropping = load(tmp_path / "saved", **{"hidden_dropout": 0.0, "attention_dropout": 0.0, only: 0.5})
+        dropping.model.train()
+        first, second = (dropping.token_vectors(input_ids, attention_mask) for _ in range(2))
+        assert not torch.equal(first, second), only

@@ -1,0 +1,126 @@
+"""Phrases and scores equal those of the reference implementation, query by query."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from npm.corpus.store import write_block_store
+from npm.models.encoder import Encoder
+from npm.retrieval.build import IndexBuildSettings, index_block_store
+from npm.retrieval.embed import PruningRule, VectorSettings
+from npm.retrieval.fill import FillSettings, PhraseFiller, Retrieval
+from npm.retrieval.scoring import ScoringSettings
+from npm.types import Answer, Block, TokenFlag
+
+SCORE_TOLERANCE = 1e-4
+PRUNING_OF_EXPECTED = {
+    "all_boundary_tokens": PruningRule.word_boundaries,
+    "without_stopwords": PruningRule.without_stopwords,
+}
+
+
+@pytest.fixture(scope="module")
+def parity_folder() -> Path:
+    named = os.environ.get("NPM_PARITY_DIR")
+    folder = Path(named) if named is not None else Path(__file__).parents[2].parent / "shared" / "parity"
+    if named is None and not folder.is_dir():
+        pytest.skip("no parity data beside the repository, and NPM_PARITY_DIR is not set")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def recorded(parity_folder: Path) -> dict[str, Any]:
+    recorded: dict[str, Any] = json.loads((parity_folder / "predictions.json").read_text(encoding="utf-8"))
+    return recorded
+
+
+@pytest.fixture(scope="module")
+def encoder(parity_folder: Path) -> Encoder:
+    return Encoder.load(str(parity_folder / "model"), device="cpu", dtype="float32")
+
+
+@pytest.fixture(scope="module")
+def filler_of(
+    recorded: dict[str, Any], encoder: Encoder, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[PruningRule], PhraseFiller]:
+    folder = tmp_path_factory.mktemp("parity")
+    special_ids = [*encoder.prefix_ids, *encoder.suffix_ids]
+    opened: dict[PruningRule, PhraseFiller] = {}
+
+    def filler(rule: PruningRule) -> PhraseFiller:
+        if rule not in opened:
+            index = folder / rule.value
+            write_block_store(
+                index / "corpus",
+                ((None, [_block(block, recorded["stopword_ids"], special_ids)]) for block in recorded["blocks"]),
+                settings={"source": "parity"},
+                tokenizer_fingerprint=encoder.tokenizer_fingerprint,
+                vocabulary_size=len(encoder.tokenizer),
+                special_tokens_in_blocks=True,
+            )
+            index_block_store(index, IndexBuildSettings(vectors=VectorSettings(pruning=rule)), encoder)
+            settings = FillSettings(k=5, retrieval=Retrieval.dense, scoring=ScoringSettings.reference())
+            opened[rule] = PhraseFiller.open(index, encoder, settings=settings)
+        return opened[rule]
+
+    return filler
+
+
+def _block(recorded_block: dict[str, Any], stopword_ids: list[int], special_ids: list[int]) -> Block:
+    token_ids = np.array(recorded_block["token_ids"], dtype=np.int32)  # i32 [T]
+    flags = np.zeros(len(token_ids), dtype=np.uint8)  # u8 [T]
+    flags[recorded_block["valid_start"]] |= TokenFlag.WORD_START.value
+    flags[recorded_block["valid_end"]] |= TokenFlag.WORD_END.value
+    flags[np.isin(token_ids, stopword_ids)] |= TokenFlag.STOPWORD.value
+    flags[np.isin(token_ids, special_ids)] |= TokenFlag.SPECIAL.value
+    return Block(token_ids=token_ids, flags=flags)
+
+
+@pytest.mark.parametrize("expected_name", sorted(PRUNING_OF_EXPECTED))
+def test_parity_of_the_five_best_phrases_within_three_blocks(
+    expected_name: str,
+    recorded: dict[str, Any],
+    encoder: Encoder,
+    filler_of: Callable[[PruningRule], PhraseFiller],
+) -> None:
+    filler = filler_of(PRUNING_OF_EXPECTED[expected_name])
+    failures = []
+    for number, query in enumerate(recorded["queries"]):
+        answer = filler.fill(query["text"], blocks=query["block_ids"])
+        expected = [(score, encoder.tokenizer.decode(ids).strip()) for score, ids in query["expected"][expected_name]]
+        if not _agrees(answer, expected):
+            got = [(phrase.score, phrase.phrase) for phrase in answer.phrases]
+            failures.append(f"query {number}: expected {expected}, got {got}")
+    assert not failures, "\n".join(failures)
+
+
+def _agrees(answer: Answer, expected: list[tuple[float, str]]) -> bool:
+    """Equal scores at every rank, and equal phrases but for those whose scores are too close to be ordered."""
+    if len(answer.phrases) != len(expected):
+        return False
+    for rank, phrase in enumerate(answer.phrases):
+        as_good = {text for score, text in expected if abs(score - phrase.score) <= SCORE_TOLERANCE}
+        if abs(phrase.score - expected[rank][0]) > SCORE_TOLERANCE or phrase.phrase not in as_good:
+            return False
+    got_texts = sorted(phrase.phrase for phrase in answer.phrases)
+    return got_texts == sorted(text for _, text in expected)
+
+
+def test_parity_of_many_texts_at_once_with_one_at_a_time(
+    recorded: dict[str, Any], filler_of: Callable[[PruningRule], PhraseFiller]
+) -> None:
+    filler = filler_of(PruningRule.without_stopwords)
+    query = recorded["queries"][0]
+    texts = [other["text"] for other in recorded["queries"][:8]]
+    for text, together in zip(texts, filler.fill(texts, blocks=query["block_ids"]), strict=True):
+        alone = filler.fill(text, blocks=query["block_ids"])
+        assert [phrase.phrase for phrase in alone.phrases] == [phrase.phrase for phrase in together.phrases]
+        scores = [[phrase.score for phrase in answer.phrases] for answer in (alone, together)]
+        np.testing.assert_allclose(*scores, atol=1e-6)

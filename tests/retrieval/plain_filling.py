@@ -1,0 +1,130 @@
+"""Filling as plain loops over one candidate at a time: slow, and simple enough to be believed."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from npm.retrieval.embed import PruningRule
+from npm.retrieval.scoring import Aggregation, Combination, Normalisation, ScoringSettings
+from npm.types import TokenFlag
+
+
+@dataclass
+class PlainCorpus:
+    """A corpus of token ids with one word a token, and its vectors."""
+
+    words: list[str]
+    token_ids: list[int]
+    flags: list[int]
+    block_offsets: list[int]
+    row_positions: list[int]
+    vectors: np.ndarray  # f32 [rows, d]
+
+    def block_of(self, position: int) -> int:
+        return max(block for block, first in enumerate(self.block_offsets[:-1]) if first <= position)
+
+
+def plain_kept(flag: int, rule: PruningRule) -> bool:
+    if flag & TokenFlag.SPECIAL:
+        return False
+    if rule is PruningRule.all:
+        return True
+    if not flag & (TokenFlag.WORD_START | TokenFlag.WORD_END):
+        return False
+    if rule is PruningRule.word_boundaries:
+        return True
+    if flag & TokenFlag.PUNCTUATION:
+        return False
+    return rule is PruningRule.without_punctuation or not flag & TokenFlag.STOPWORD
+
+
+def plain_span_allowed(corpus: PlainCorpus, start: int, length: int, scoring: ScoringSettings) -> bool:
+    last = start + length - 1
+    if start < 0 or last >= len(corpus.token_ids) or corpus.block_of(start) != corpus.block_of(last):
+        return False
+    if start not in corpus.row_positions or last not in corpus.row_positions:
+        return False
+    flags = corpus.flags[start : last + 1]
+    if not flags[0] & TokenFlag.WORD_START or not flags[-1] & TokenFlag.WORD_END:
+        return False
+    for place, flag in enumerate(flags):
+        if flag & TokenFlag.SPECIAL:
+            return False
+        if not scoring.allow_stopwords_inside and flag & (TokenFlag.STOPWORD | TokenFlag.PUNCTUATION):
+            return False
+        if not scoring.allow_clauses_inside:
+            if place > 0 and flag & TokenFlag.SENTENCE_START:
+                return False
+            if place < length - 1 and flag & TokenFlag.CLAUSE_PUNCTUATION:
+                return False
+    return True
+
+
+def plain_fill(  # noqa: C901
+    corpus: PlainCorpus,
+    start_query: np.ndarray,
+    end_query: np.ndarray,
+    *,
+    scale: float,
+    scoring: ScoringSettings,
+    max_phrase_tokens: int,
+    candidates_per_side: int,
+    blocks: list[int] | None,
+) -> list[tuple[float, str, int]]:
+    """(score, phrase, number of occurrences) of every phrase, best first."""
+    row_of = {position: row for row, position in enumerate(corpus.row_positions)}
+    allowed = [
+        row
+        for row, position in enumerate(corpus.row_positions)
+        if blocks is None or corpus.block_of(position) in blocks
+    ]
+    factor = scale / scoring.temperature
+    s = {row: factor * float(np.dot(corpus.vectors[row].astype(np.float64), start_query)) for row in allowed}
+    t = {row: factor * float(np.dot(corpus.vectors[row].astype(np.float64), end_query)) for row in allowed}
+    start_hits = sorted(allowed, key=lambda row: -s[row])[:candidates_per_side]
+    end_hits = sorted(allowed, key=lambda row: -t[row])[:candidates_per_side]
+    if blocks is not None:
+        start_hits = end_hits = allowed
+    spans = set()
+    for row in start_hits:
+        for length in range(1, max_phrase_tokens + 1):
+            if plain_span_allowed(corpus, corpus.row_positions[row], length, scoring):
+                spans.add((corpus.row_positions[row], length))
+    for row in end_hits:
+        for length in range(1, max_phrase_tokens + (1 if scoring.equal_walks else 0)):
+            start = corpus.row_positions[row] - length + 1
+            if plain_span_allowed(corpus, start, length, scoring):
+                spans.add((start, length))
+    ends = {(start, length): row_of[start + length - 1] for start, length in spans}
+    starts = {(start, length): row_of[start] for start, length in spans}
+    all_starts = set(start_hits) | set(starts.values())
+    all_ends = set(end_hits) | set(ends.values())
+    weights = {}
+    for span in spans:
+        a, b = s[starts[span]], t[ends[span]]
+        if scoring.normalisation is Normalisation.start_end:
+            p = math.exp(a) / sum(math.exp(s[row]) for row in all_starts)
+            q = math.exp(b) / sum(math.exp(t[row]) for row in all_ends)
+            weight = p + q if scoring.combination is Combination.sum else p * q
+        else:
+            weight = math.exp(a) + math.exp(b) if scoring.combination is Combination.sum else math.exp(a + b)
+        weights[span] = weight * span[1] ** scoring.length_exponent
+    total = sum(weights.values()) if scoring.normalisation is Normalisation.candidates else 1.0
+    merged: dict[object, list[tuple[float, tuple[int, int]]]] = {}
+    for span, weight in weights.items():
+        ids = tuple(corpus.token_ids[span[0] : span[0] + span[1]])
+        text = " ".join(corpus.words[i] for i in ids)
+        key = ids if scoring.aggregation is Aggregation.token_ids else text.casefold()
+        merged.setdefault(key, []).append((weight / total, span))
+    phrases = []
+    for members in merged.values():
+        spelling: dict[str, float] = {}
+        for weight, (start, length) in members:
+            text = " ".join(corpus.words[i] for i in corpus.token_ids[start : start + length])
+            spelling[text] = spelling.get(text, 0.0) + weight
+        best = max(spelling, key=lambda text: spelling[text])
+        phrases.append((sum(weight for weight, _ in members), best, len(members)))
+    return sorted(phrases, key=lambda phrase: -phrase[0])

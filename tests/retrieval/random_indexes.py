@@ -1,0 +1,98 @@
+"""Small random indexes over word-level token ids, the same as a `PhraseFiller` and as a `PlainCorpus`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from index.exact import ExactSearcher
+from npm.corpus.store import BlockStore, write_block_store
+from npm.models.encoder import Encoder
+from npm.retrieval.embed import PruningRule, kept_tokens
+from npm.retrieval.fill import FillSettings, PhraseFiller
+from npm.retrieval.phrase_index import PhraseIndex
+from npm.retrieval.queries import QueryVectors
+from npm.retrieval.rows import RowMap
+from npm.types import Block, TokenFlag
+from tests.retrieval.plain_filling import PlainCorpus, plain_kept
+
+WORDS = ["a", "b", "c", "d", "e", "A", "B", "C"]
+SCALE = 0.7
+FLAG_SHARES = {
+    TokenFlag.WORD_START: 0.7,
+    TokenFlag.WORD_END: 0.7,
+    TokenFlag.PUNCTUATION: 0.1,
+    TokenFlag.STOPWORD: 0.25,
+    TokenFlag.SENTENCE_START: 0.1,
+    TokenFlag.CLAUSE_PUNCTUATION: 0.1,
+    TokenFlag.SPECIAL: 0.04,
+}
+
+
+def word_tokenizer() -> PreTrainedTokenizerFast:
+    backend = Tokenizer(models.WordLevel({word: number for number, word in enumerate(WORDS)}, unk_token="a"))
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return PreTrainedTokenizerFast(tokenizer_object=backend)
+
+
+def plain_encoder() -> Encoder:
+    """What a filler needs of an encoder when queries are given as vectors."""
+    facts = {"name": "plain", "fingerprint": "f", "tokenizer_fingerprint": "t", "max_input_tokens": 64}
+    return cast(Encoder, SimpleNamespace(tokenizer=word_tokenizer(), similarity_scale=SCALE, **facts))
+
+
+def random_store(folder: Path, rng: np.random.Generator, *, block_count: int) -> BlockStore:
+    """Blocks of 1 to 30 random words with random flags, without text."""
+    blocks = []
+    for length in rng.integers(1, 31, block_count):
+        flags = np.zeros(length, dtype=np.uint8)  # u8 [T]
+        for flag, share in FLAG_SHARES.items():
+            flags |= np.where(rng.random(length) < share, flag.value, 0).astype(np.uint8)
+        blocks.append((None, [Block(rng.integers(0, len(WORDS), length).astype(np.int32), flags)]))
+    return write_block_store(
+        folder,
+        blocks,
+        settings={},
+        tokenizer_fingerprint="t",
+        vocabulary_size=len(WORDS),
+        special_tokens_in_blocks=True,
+        tokens_per_shard=100,
+    )
+
+
+def random_index(
+    folder: Path, rng: np.random.Generator, *, rule: PruningRule, settings: FillSettings, block_count: int = 14
+) -> tuple[PhraseFiller, PlainCorpus]:
+    """A filler over random blocks and random vectors of 5 dimensions, and the same as a plain corpus."""
+    store = random_store(folder, rng, block_count=block_count)
+    flags = store.flags.slice(0, store.token_count)
+    positions = np.flatnonzero(kept_tokens(flags, rule))
+    vectors = rng.standard_normal((len(positions), 5)).astype(np.float32)  # f32 [rows, 5]
+    facts: dict[str, Any] = {"encoder": {"name": "plain", "fingerprint": "f", "tokenizer_fingerprint": "t"}}
+    index = PhraseIndex(
+        folder=folder,
+        settings=facts,
+        store=store,
+        rows=RowMap(positions, token_count=store.token_count),
+        searcher=ExactSearcher(vectors),
+        lexicon=None,
+    )
+    corpus = PlainCorpus(
+        words=WORDS,
+        token_ids=store.token_ids.slice(0, store.token_count).tolist(),
+        flags=flags.tolist(),
+        block_offsets=store.block_offsets.tolist(),
+        row_positions=[at for at, flag in enumerate(flags.tolist()) if plain_kept(flag, rule)],
+        vectors=vectors,
+    )
+    return PhraseFiller(index, plain_encoder(), settings), corpus
+
+
+def random_queries(rng: np.random.Generator, count: int) -> QueryVectors:
+    start, end = rng.standard_normal((2, count, 5)).astype(np.float32)  # f32 [count, 5] each
+    return QueryVectors(start=start, end=end, cut=np.zeros(count, dtype=bool))

@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from npm.retrieval import phrases
+from npm.retrieval.embed import PruningRule
+from npm.retrieval.fill import FillSettings, Retrieval
+from npm.retrieval.scoring import Aggregation, Combination, Normalisation, ScoringSettings
+from npm.types import Answer
+from tests.retrieval.plain_filling import plain_fill
+from tests.retrieval.random_indexes import SCALE, random_index, random_queries
+
+OURS = ScoringSettings(exclude_query_phrases=False)
+SCORINGS = {
+    "ours": OURS,
+    "product": replace(OURS, combination=Combination.product),
+    "ids": replace(OURS, aggregation=Aggregation.token_ids, temperature=2.0),
+    "clauses inside": replace(OURS, allow_clauses_inside=True),
+    "no stop-words inside, longer is better": replace(OURS, allow_stopwords_inside=False, length_exponent=1.5),
+    "reference": ScoringSettings.reference(),
+    "reference with product": replace(ScoringSettings.reference(), combination=Combination.product),
+    "reference with stop-words inside": replace(ScoringSettings.reference(), allow_stopwords_inside=True),
+}
+EVERYTHING = FillSettings(
+    k=10_000, merged_groups=10_000, occurrences=10_000, retrieval=Retrieval.dense, candidates_per_side=10_000
+)
+
+
+def assert_equal_phrases(answer: Answer, expected: list[tuple[float, str, int]]) -> None:
+    assert len(answer.phrases) == len(expected)
+    got = sorted((phrase.phrase, phrase.occurrence_count, phrase.score) for phrase in answer.phrases)
+    for (phrase, count, score), (wanted, wanted_phrase, wanted_count) in zip(
+        got, sorted(expected, key=lambda item: (item[1], item[2], item[0])), strict=True
+    ):
+        assert (phrase, count) == (wanted_phrase, wanted_count)
+        assert score == pytest.approx(wanted, rel=1e-5)
+    scores = [phrase.score for phrase in answer.phrases]
+    assert scores == sorted(scores, reverse=True)
+
+
+@pytest.mark.parametrize("name", SCORINGS)
+@pytest.mark.parametrize("rule", PruningRule)
+def test_every_phrase_and_score_equals_that_of_plain_loops(
+    name: str, rule: PruningRule, rng: np.random.Generator, tmp_path: Path
+) -> None:
+    settings = replace(EVERYTHING, scoring=SCORINGS[name], max_phrase_tokens=4)
+    filler, corpus = random_index(tmp_path / "store", rng, rule=rule, settings=settings)
+    queries = random_queries(rng, 3)
+    for few, blocks in ((10_000, None), (7, None), (10_000, [0, 5, 13])):
+        limited = replace(settings, candidates_per_side=few)
+        answers = filler.fill_encoded(
+            ["", "", ""], queries, settings=limited, blocks=None if blocks is None else np.array(blocks)
+        )
+        for number, answer in enumerate(answers):
+            expected = plain_fill(
+                corpus,
+                queries.start[number],
+                queries.end[number],
+                scale=SCALE,
+                scoring=SCORINGS[name],
+                max_phrase_tokens=4,
+                candidates_per_side=few,
+                blocks=blocks,
+            )
+            assert_equal_phrases(answer, expected)
+
+
+@pytest.mark.parametrize("name", ["ours", "reference"])
+def test_searching_all_rows_of_three_blocks_equals_restriction_to_them(
+    name: str, rng: np.random.Generator, tmp_path: Path
+) -> None:
+    settings = replace(EVERYTHING, scoring=SCORINGS[name], max_phrase_tokens=5)
+    # An index that holds these three blocks only, against the same index with all three allowed.
+    filler, _ = random_index(
+        tmp_path / "store", rng, rule=PruningRule.word_boundaries, settings=settings, block_count=3
+    )
+    queries = random_queries(rng, 4)
+    everywhere = filler.fill_encoded([""] * 4, queries)
+    within = filler.fill_encoded([""] * 4, queries, blocks=np.array([0, 1, 2]))
+    for one, other in zip(everywhere, within, strict=True):
+        assert [phrase.phrase for phrase in one.phrases] == [phrase.phrase for phrase in other.phrases]
+        np.testing.assert_allclose(
+            [phrase.score for phrase in one.phrases], [phrase.score for phrase in other.phrases], rtol=1e-6
+        )
+
+
+def test_shares_of_all_phrases_sum_to_one(rng: np.random.Generator, tmp_path: Path) -> None:
+    settings = replace(EVERYTHING, scoring=OURS)
+    filler, _ = random_index(tmp_path / "store", rng, rule=PruningRule.all, settings=settings)
+    answer = filler.fill_encoded([""], random_queries(rng, 1))[0]
+    assert sum(phrase.score for phrase in answer.phrases) == pytest.approx(1.0)
+
+
+def test_a_hash_collision_changes_no_answer(
+    rng: np.random.Generator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = replace(EVERYTHING, scoring=SCORINGS["ids"])
+    filler, _ = random_index(tmp_path / "store", rng, rule=PruningRule.all, settings=settings)
+    queries = random_queries(rng, 2)
+    expected = filler.fill_encoded(["", ""], queries)
+    monkeypatch.setattr(phrases, "_mixed", lambda token_ids: (token_ids % 2).astype(np.uint64))
+    for colliding, right in zip(filler.fill_encoded(["", ""], queries), expected, strict=True):
+        assert [phrase.phrase for phrase in colliding.phrases] == [phrase.phrase for phrase in right.phrases]
+
+
+def test_a_left_walk_is_one_token_shorter_only_in_the_reference(rng: np.random.Generator, tmp_path: Path) -> None:
+    settings = replace(EVERYTHING, scoring=OURS)
+    filler, _ = random_index(tmp_path / "store", rng, rule=PruningRule.all, settings=settings)
+    end_rows, no_rows = np.arange(len(filler.index.rows)), np.zeros(0, dtype=np.int64)
+    longest = {}
+    for scoring in (OURS, replace(OURS, equal_walks=False)):
+        finder = phrases.SpanFinder(filler.index.store, filler.index.rows, max_phrase_tokens=3, scoring=scoring)
+        longest[scoring.equal_walks] = finder.find(no_rows, end_rows).lengths.max()
+    assert longest == {True: 3, False: 2}
+
+
+def test_normalisations_agree_on_what_they_name() -> None:
+    assert ScoringSettings.reference().normalisation is Normalisation.start_end
+    assert ScoringSettings().normalisation is Normalisation.candidates
