@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, overload
 import numpy as np
 
 from npm.errors import SettingError
+from npm.models.encoder import ComputeDtype
 from npm.models.similarity import scaled_similarity
 from npm.retrieval.answers import SurfaceReader, ranked_phrases
 from npm.retrieval.phrase_index import PhraseIndex
@@ -50,15 +51,21 @@ class PhraseFiller:
 
     @classmethod
     def open(
-        cls, folder: str | Path, encoder: Encoder | str | None = None, *, settings: FillSettings | None = None
+        cls,
+        folder: str | Path,
+        encoder: Encoder | str | None = None,
+        *,
+        settings: FillSettings | None = None,
+        device: str = "auto",
+        dtype: ComputeDtype = ComputeDtype.auto,
     ) -> PhraseFiller:
         """Open the index in `folder` with an encoder, an encoder's folder or name, or the one that belongs to it.
 
-        Without `encoder` that is the shipped one if it made the index, else the one saved inside the index. Raises
+        `device` and `dtype` are where and how an encoder that is loaded here computes. Without `encoder` that is the shipped one if it made the index, else the one saved inside the index. Raises
         ArtefactError if the index is missing, unfinished, damaged or was made by another encoder.
         """
         phrase_index = PhraseIndex.open(Path(folder))
-        return cls(phrase_index, phrase_index.load_encoder(encoder), settings)
+        return cls(phrase_index, phrase_index.load_encoder(encoder, device=device, dtype=dtype), settings)
 
     @overload
     def fill(

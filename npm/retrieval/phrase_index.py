@@ -11,13 +11,13 @@ from index.search import open_search
 from index.store import check_folder, verify_folder
 from npm.corpus.store import BlockStore
 from npm.errors import ArtefactError, EncoderError
+from npm.models.encoder import ComputeDtype, Encoder
 from npm.retrieval.embed import open_vectors
 from npm.retrieval.lexical import BlockLexicon
 from npm.retrieval.rows import RowMap
 
 if TYPE_CHECKING:
     from index.types import Searcher
-    from npm.models.encoder import Encoder
 
 INDEX_KIND = "phrase-index"
 CORPUS_FOLDER, VECTORS_FOLDER, LEXICON_FOLDER = "corpus", "vectors", "lexicon"
@@ -66,27 +66,27 @@ class PhraseIndex:
                     fix=f"give the encoder that built it with encoder=…, or build an index with {encoder.name}",
                 )
 
-    def load_encoder(self, encoder: Encoder | str | None) -> Encoder:
+    def load_encoder(
+        self, encoder: Encoder | str | None, *, device: str = "auto", dtype: ComputeDtype = ComputeDtype.auto
+    ) -> Encoder:
         """The encoder given, or of the name given, or that belongs to the index: the shipped one, or the one inside.
 
         Raises ArtefactError if none of them made the index.
         """
-        from npm.models.encoder import Encoder as EncoderClass
-
-        if isinstance(encoder, EncoderClass):
+        if isinstance(encoder, Encoder):
             return encoder
         if encoder is not None:
-            return EncoderClass.load(str(encoder))
+            return Encoder.load(str(encoder), device=device, dtype=dtype)
         inside = self.folder / ENCODER_FOLDER
         made_by = self.settings["encoder"]
         try:
-            shipped: Encoder | None = EncoderClass.load()
+            shipped: Encoder | None = Encoder.load(device=device, dtype=dtype)
         except EncoderError:
             shipped = None
         if shipped is not None and shipped.fingerprint == made_by["fingerprint"]:
             return shipped
         if inside.is_dir():
-            return EncoderClass.load(str(inside))
+            return Encoder.load(str(inside), device=device, dtype=dtype)
         raise ArtefactError(
             "the index was made with an encoder that is not at hand",
             expected=f"{made_by['name']}, fingerprint {made_by['fingerprint']}",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +22,7 @@ from npm.evaluation.baselines import RandomSpanOfRightPassage
 from npm.evaluation.metrics import Interval, bootstrap_interval, hit_rank
 from npm.evaluation.questions import Question, Split, read_questions
 from npm.evaluation.results import write_results
+from npm.retrieval.fill import FillSettings
 
 if TYPE_CHECKING:
     from npm.retrieval.fill import PhraseFiller
@@ -194,13 +195,13 @@ def _interval(values: np.ndarray, settings: DemoSettings) -> Interval:
 def _record(filler: PhraseFiller, settings: DemoSettings, file: Path) -> dict[str, Any]:
     """What the numbers depend on, without where anything lies."""
     chosen = {**_plain(asdict(settings)), "questions": sha256_of_file(file)}
-    filling = {
-        name: value for name, value in _plain(asdict(filler.settings)).items() if name not in ("k", "occurrences")
-    }
+    # What is shown and counted is the task's matter; a command's own settings, such as paths, are nobody's.
+    filling = {field.name for field in fields(FillSettings)} - {"k", "occurrences"}
+    all_settings = asdict(filler.settings)
     return {
         "task": TASK,
         "settings": chosen,
-        "filling": filling,
+        "filling": _plain({name: all_settings[name] for name in sorted(filling)}),
         "encoder": {"name": filler.encoder.name, "fingerprint": filler.encoder.fingerprint},
         "index": {"settings_digest": digest_of(filler.index.settings), "corpus_digest": filler.index.store.digest},
     }

@@ -1,0 +1,88 @@
+"""One evaluation from its settings: load, measure, write the results, return the table."""
+
+from __future__ import annotations
+
+import io
+import shutil
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from npm.errors import SettingError
+from npm.evaluation.results import check_out
+from npm.evaluation.settings import EvaluationSettings, TaskName
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+DEFAULT_ARTICLES = 200
+QUESTIONS_SHOWN = 24
+Progress = Callable[[str, float, float | None], None]
+"""Called with the task, the examples done so far and their number."""
+
+
+def run_evaluation(settings: EvaluationSettings, *, progress: Progress) -> str:
+    """Run the task, write `out`, and return the report as text for stdout.
+
+    Raises UserError for whatever is missing or does not fit, before the work begins where that can be known.
+    """
+    check_out(settings.out)
+    console = _console()
+    if settings.task is TaskName.demo:
+        _run_demo(settings, progress, console)
+    else:
+        _run_in_batch(settings, progress, console)
+    written = console.file
+    assert isinstance(written, io.StringIO), "made by _console"
+    return written.getvalue().rstrip()
+
+
+def _run_demo(settings: EvaluationSettings, progress: Progress, console: Console) -> None:
+    from npm.evaluation.report import print_demo
+    from npm.evaluation.tasks.demo import DemoSettings, evaluate_demo
+    from npm.retrieval.fill import PhraseFiller
+
+    _require(settings.index, "index", "the index that is asked: build it with npmlm build")
+    filler = PhraseFiller.open(
+        settings.index, settings.encoder or None, settings=settings.fill, device=settings.device, dtype=settings.dtype
+    )
+    asked = DemoSettings(
+        questions=settings.questions, split=settings.split, k=settings.fill.k, limit=settings.limit, seed=settings.seed
+    )
+    result = evaluate_demo(filler, asked, progress=lambda done, total: progress("questions", done, total))
+    result.write(settings.out)
+    print_demo(result, console, shown=QUESTIONS_SHOWN)
+
+
+def _run_in_batch(settings: EvaluationSettings, progress: Progress, console: Console) -> None:
+    from npm.evaluation.report import print_in_batch
+    from npm.evaluation.tasks.in_batch import InBatchSettings, evaluate_held_out
+    from npm.models.encoder import Encoder
+
+    if not settings.corpus.files:
+        _require("", "corpus.files", "held-out documents, such as the last file of the corpus")
+    encoder = Encoder.load(settings.encoder, device=settings.device, dtype=settings.dtype)
+    chosen = InBatchSettings(
+        articles=settings.limit or DEFAULT_ARTICLES, mask_seed=settings.seed, seed=settings.seed
+    )
+    result = evaluate_held_out(
+        encoder, settings.corpus, chosen, progress=lambda done, total: progress("articles", done, total)
+    )
+    result.write(settings.out)
+    print_in_batch(result, console)
+
+
+def _require(value: str, name: str, what: str) -> None:
+    if not value:
+        raise SettingError(
+            f"this task needs {name}=", expected=f"{name}=…", got="nothing", where=name, fix=f"give {what}"
+        )
+
+
+def _console() -> Console:
+    """A console that writes to memory, as wide and as colourful as stdout."""
+    import sys
+
+    from rich.console import Console
+
+    width = max(60, min(120, shutil.get_terminal_size((100, 24)).columns))
+    return Console(file=io.StringIO(), width=width, force_terminal=sys.stdout.isatty(), highlight=False)

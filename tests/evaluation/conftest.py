@@ -1,0 +1,53 @@
+"""A tiny random encoder, an index over five passages, and questions about them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from npm.corpus.documents import CorpusSettings
+from npm.models.encoder import Encoder
+from npm.retrieval.build import IndexBuildSettings, build_index
+from tests.tiny_models import tiny_encoder
+
+PASSAGES = {
+    "iceland": "Reykjavík is the capital of Iceland. It lies on the coast of Faxaflói.",
+    "france": "Paris is the capital of France, and the Seine flows through Paris.",
+    "rhine": "The river Rhine rises in Switzerland and flows to the North Sea in the Netherlands.",
+    "quixote": "Don Quixote was written by Miguel de Cervantes. It appeared in 1605 in Madrid.",
+    "norway": "Norway's capital, Oslo, lies at the end of the Oslofjord.",
+}
+QUESTIONS = [
+    ("q1", "capital", "The capital of Iceland is <mask>.", ["Reykjavík", "Reykjavik"], "test"),
+    ("q2", "capital", "<mask> is the capital of France.", ["Paris"], "test"),
+    ("q3", "river", "The river that flows to the North Sea is <mask>.", ["the Rhine", "Rhine river"], "test"),
+    ("q4", "capital", "Norway's capital is <mask>.", ["Oslo"], "dev"),
+    ("q5", "book", "Who wrote Don Quixote? <mask>.", ["Cervantes", "Miguel de Cervantes"], "test"),
+    ("q6", "moon", "A moon of Mars is <mask>.", ["Phobos"], "test"),
+]
+
+
+@pytest.fixture(scope="session")
+def encoder() -> Encoder:
+    return tiny_encoder("bert", sentences=tuple(PASSAGES.values()))
+
+
+@pytest.fixture(scope="session")
+def index_folder(encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("evaluation")
+    corpus = folder / "passages.jsonl"
+    lines = [json.dumps({"id": name, "title": name.title(), "text": text}) for name, text in PASSAGES.items()]
+    corpus.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    build_index(folder / "index", IndexBuildSettings(corpus=CorpusSettings(files=[str(corpus)])), encoder)
+    return folder / "index"
+
+
+@pytest.fixture(scope="session")
+def questions_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    keys = ("id", "kind", "text", "answers", "split")
+    file = tmp_path_factory.mktemp("questions") / "questions.json"
+    entries = [dict(zip(keys, question, strict=True)) for question in QUESTIONS]
+    file.write_text(json.dumps({"questions": entries}, ensure_ascii=False), encoding="utf-8")
+    return file

@@ -1,0 +1,190 @@
+"""Task `demo`: counted by hand from its own predictions, the baseline from a list of spans, end to end."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from npm.errors import ArtefactError, SettingError
+from npm.evaluation.baselines import RandomSpanOfRightPassage
+from npm.evaluation.metrics import is_hit
+from npm.evaluation.questions import Question, Split
+from npm.evaluation.results import write_results
+from npm.evaluation.tasks.demo import DemoResult, DemoSettings, evaluate_demo
+from npm.models.encoder import Encoder
+from npm.retrieval.fill import FillSettings, PhraseFiller, Retrieval
+
+
+@pytest.fixture(scope="module")
+def filler(index_folder: Path, encoder: Encoder) -> PhraseFiller:
+    return PhraseFiller.open(index_folder, encoder, settings=FillSettings(retrieval=Retrieval.bm25, bm25_blocks=1))
+
+
+def evaluated(filler: PhraseFiller, file: Path, **settings: object) -> DemoResult:
+    return evaluate_demo(filler, DemoSettings(questions=str(file), resamples=100, **settings))  # type: ignore[arg-type]
+
+
+def question(text: str, *answers: str) -> Question:
+    return Question("q", "kind", text, answers, Split.dev)
+
+
+def test_rates_are_the_shares_of_questions_whose_first_phrases_are_right(
+    filler: PhraseFiller, questions_file: Path
+) -> None:
+    result = evaluated(filler, questions_file, k=20)
+    right_at_1 = right_at_k = 0
+    for prediction in result.predictions:
+        hits = [is_hit(phrase.phrase, prediction.question.answers) for phrase in prediction.answer.phrases]
+        right_at_1 += bool(hits[:1] == [True])
+        right_at_k += any(hits)
+        assert prediction.hit_rank == (hits.index(True) + 1 if any(hits) else None)
+    assert (result.total.hit_at_1.mean, result.total.hit_at_k.mean) == (right_at_1 / 5, right_at_k / 5)
+    assert right_at_k >= 3  # one block has few phrases, so even a random encoder names the right one among 20
+
+
+def test_only_the_chosen_split_is_asked_in_order_and_up_to_the_limit(
+    filler: PhraseFiller, questions_file: Path
+) -> None:
+    def asked(**settings: object) -> list[str]:
+        return [prediction.question.id for prediction in evaluated(filler, questions_file, **settings).predictions]
+
+    assert asked() == ["q1", "q2", "q3", "q5", "q6"]
+    assert asked(limit=2) == ["q1", "q2"]
+    assert asked(split=Split.dev) == ["q4"]
+
+
+def test_kinds_come_in_the_order_of_the_questions_and_add_up(filler: PhraseFiller, questions_file: Path) -> None:
+    result = evaluated(filler, questions_file)
+    assert [(rates.name, rates.question_count) for rates in result.kinds] == [
+        ("capital", 2),
+        ("river", 1),
+        ("book", 1),
+        ("moon", 1),
+    ]
+    added = sum(rates.question_count * rates.hit_at_k.mean for rates in result.kinds)
+    assert added == pytest.approx(5 * result.total.hit_at_k.mean)
+
+
+def test_the_baseline_draws_among_spans_of_whole_words_without_function_words_at_their_ends(
+    filler: PhraseFiller,
+) -> None:
+    baseline = RandomSpanOfRightPassage(filler)
+    assert set(baseline.spans(4)) == {
+        "Norway",
+        "capital",
+        "Norway's capital",
+        "Oslo",
+        "lies",
+        "end",
+        "lies at the end",
+        "Oslofjord",
+        "end of the Oslofjord",
+        "lies at the end of the Oslofjord",
+    }
+
+
+def test_the_chance_of_the_baseline_is_that_of_drawing_a_right_span_of_the_right_passage(filler: PhraseFiller) -> None:
+    baseline = RandomSpanOfRightPassage(filler)
+    one, five = baseline.chances(question("Norway's capital is <mask>.", "Oslo"), (1, 5))
+    assert one == pytest.approx(1 / 10)
+    assert five == pytest.approx(1 - (9 * 8 * 7 * 6 * 5) / (10 * 9 * 8 * 7 * 6))
+
+
+def test_the_right_passage_is_the_one_that_holds_an_answer_however_bm25_ranks_others(filler: PhraseFiller) -> None:
+    baseline = RandomSpanOfRightPassage(filler)
+    (chance,) = baseline.chances(question("Norway's capital, Oslo, lies by <mask>.", "the Seine"), (1,))
+    spans = baseline.spans(1)
+    assert chance == pytest.approx(sum(span == "Seine" for span in spans) / len(spans))
+    assert 0 < chance < 1
+
+
+def test_the_baseline_has_no_chance_where_no_passage_holds_an_answer(filler: PhraseFiller) -> None:
+    baseline = RandomSpanOfRightPassage(filler)
+    assert baseline.chances(question("A moon is <mask>.", "Phobos"), (1, 5)) == [0.0, 0.0]
+    assert baseline.chances(question("It is <mask>.", "Oslofjor"), (1,)) == [0.0]  # a part of a word is no span
+
+
+def test_the_baseline_row_is_the_mean_chance(filler: PhraseFiller, questions_file: Path) -> None:
+    result = evaluated(filler, questions_file)
+    baseline = RandomSpanOfRightPassage(filler)
+    chances = [baseline.chances(prediction.question, (1, 5)) for prediction in result.predictions]
+    assert result.baseline is not None
+    found = (result.baseline.hit_at_1.mean, result.baseline.hit_at_k.mean)
+    assert found == pytest.approx(tuple(np.mean(chances, axis=0)))
+    assert evaluated(filler, questions_file, baseline=False).baseline is None
+
+
+def test_predictions_say_where_each_phrase_stands(filler: PhraseFiller, questions_file: Path, tmp_path: Path) -> None:
+    result = evaluated(filler, questions_file)
+    result.write(tmp_path / "out")
+    lines = [json.loads(line) for line in (tmp_path / "out" / "predictions.jsonl").read_text("utf-8").splitlines()]
+    assert [line["id"] for line in lines] == ["q1", "q2", "q3", "q5", "q6"]
+    assert lines[0].keys() == {"id", "kind", "text", "answers", "split", "hit_rank", "phrases"}
+    best = lines[1]["phrases"][0]["best_occurrence"]
+    assert (best["document"], best["title"]) == ("france", "France")
+    assert len(lines[1]["phrases"]) == 5
+
+
+def test_the_same_evaluation_writes_the_same_bytes_without_any_path(
+    filler: PhraseFiller, questions_file: Path, tmp_path: Path
+) -> None:
+    for name in ("first", "second"):
+        evaluated(filler, questions_file).write(tmp_path / name)
+    for name in ("metrics.json", "predictions.jsonl", "manifest.json"):
+        content = (tmp_path / "first" / name).read_bytes()
+        assert content == (tmp_path / "second" / name).read_bytes()
+        assert str(questions_file.parent).encode() not in content
+    metrics = json.loads((tmp_path / "first" / "metrics.json").read_bytes())
+    assert metrics["encoder"]["fingerprint"] == filler.encoder.fingerprint
+    assert metrics["question_count"] == 5
+    assert metrics["filling"]["retrieval"] == "bm25"
+
+
+def test_results_replace_those_of_an_earlier_evaluation_and_nothing_else(tmp_path: Path) -> None:
+    def write(folder: Path, number: int) -> None:
+        write_results(folder, record={}, predictions=[{"number": number}], metrics={"number": number})
+
+    write(tmp_path / "out", 1)
+    write(tmp_path / "out", 2)
+    assert json.loads((tmp_path / "out" / "metrics.json").read_bytes()) == {"number": 2}
+    (tmp_path / "notes").mkdir()
+    write(tmp_path / "notes", 1)  # an empty folder may be filled
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "mine.txt").write_text("mine")
+    with pytest.raises(ArtefactError, match="not a folder for results"):
+        write(tmp_path / "texts", 1)
+    assert [file.name for file in (tmp_path / "texts").iterdir()] == ["mine.txt"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["notes", "out", "texts"]
+
+
+def test_results_that_cannot_be_written_leave_the_old_ones(tmp_path: Path) -> None:
+    write_results(tmp_path / "out", record={}, predictions=[], metrics={"number": 1})
+    with pytest.raises(ValueError, match="Out of range float"):
+        write_results(tmp_path / "out", record={}, predictions=[], metrics={"number": float("nan")})
+    assert json.loads((tmp_path / "out" / "metrics.json").read_bytes()) == {"number": 1}
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_split_without_questions_and_settings_out_of_range_are_refused(
+    filler: PhraseFiller, questions_file: Path, tmp_path: Path
+) -> None:
+    entries = json.loads(questions_file.read_text(encoding="utf-8"))["questions"]
+    only_dev = tmp_path / "questions.json"
+    only_dev.write_text(json.dumps({"questions": [entry for entry in entries if entry["split"] == "dev"]}))
+    with pytest.raises(SettingError, match="no question of this split"):
+        evaluated(filler, only_dev)
+    with pytest.raises(SettingError, match="limit is out of range"):
+        DemoSettings(limit=0)
+
+
+def test_progress_counts_questions(filler: PhraseFiller, questions_file: Path) -> None:
+    seen: list[tuple[int, int]] = []
+    evaluate_demo(
+        filler,
+        DemoSettings(questions=str(questions_file), resamples=10),
+        progress=lambda done, total: seen.append((done, total)),
+    )
+    assert seen == [(5, 5)]
