@@ -70,7 +70,7 @@ class SearchSettings:
 
 def _check(condition: bool, problem: str, expected: str, got: str) -> None:
     if not condition:
-        raise UserError(problem, expected=expected, got=got, where="search settings", fix="change that setting")
+        raise UserError(problem, expected=expected, got=got, where="search", fix="change that setting")
 
 
 def automatic_tier(row_count: int) -> SearchTier:

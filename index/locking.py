@@ -25,8 +25,9 @@ def folder_lock(folder: Path) -> Iterator[None]:
         with storage_errors(path):
             descriptor = _lock(path, folder)
         try:
-            os.truncate(descriptor, 0)
-            os.write(descriptor, f"{os.getpid()}\n".encode())
+            with storage_errors(path):
+                os.truncate(descriptor, 0)
+                os.write(descriptor, f"{os.getpid()}\n".encode())
             yield
         finally:
             # Unlinked while still held: whoever opened the old file meanwhile sees that it is gone and starts afresh.

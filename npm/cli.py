@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from npm.arguments import before_texts, split_arguments, wants_debug
 from npm.errors import QueryError, SettingError, UserError
 from npm.help import VERBS, usage, verb_help
 from npm.progress import StageProgress, say
@@ -23,28 +24,31 @@ EXIT_USER_ERROR, EXIT_BUG, EXIT_INTERRUPTED = 2, 1, 130
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; returns its exit status: 0 success, 2 a user's mistake, 130 interrupted, 1 a bug of ours."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
-    debug = "debug=true" in arguments
     try:
         return run(arguments)
     except UserError as error:
-        if debug:
-            raise
+        _show_traceback(arguments)
         say(f"npmlm: error: {error}")
         return EXIT_USER_ERROR
     except KeyboardInterrupt:
-        verb = arguments[0] if arguments else ""
-        goes_on = " The same command continues where it stopped." if verb in ("train", "build") else ""
-        say(f"\nnpmlm: interrupted.{goes_on}")
+        goes_on = "continues where it stopped" if arguments[0] in ("train", "build") else "starts from the beginning"
+        say(f"\nnpmlm: interrupted. The same command, given again, {goes_on}.")
         return EXIT_INTERRUPTED
     except BrokenPipeError:
         # the reader of our answers went away; Python would complain again when it flushes stdout at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except Exception as error:
-        if debug:
-            raise
+        _show_traceback(arguments)
         say(f"npmlm: internal error: {type(error).__name__}: {error}\n  do: run it again with debug=true and report it")
         return EXIT_BUG
+
+
+def _show_traceback(arguments: list[str]) -> None:
+    if wants_debug(arguments):
+        import traceback
+
+        traceback.print_exc()
 
 
 def run(arguments: list[str]) -> int:
@@ -64,13 +68,12 @@ def run(arguments: list[str]) -> int:
             where="npmlm VERB",
             fix="npmlm --help shows what there is",
         )
-    from npm.config import COMMANDS, compose_settings, split_arguments
+    from npm.config import COMMANDS, compose_settings, group_choices
 
-    before_texts = rest[: rest.index("--")] if "--" in rest else rest
-    if "--help" in before_texts or "-h" in before_texts:
-        sys.stdout.write(verb_help(verb, COMMANDS[verb]) + "\n")
+    if not {"--help", "-h"}.isdisjoint(before_texts(rest)):
+        sys.stdout.write(verb_help(verb, COMMANDS[verb], group_choices(verb)) + "\n")
         return 0
-    found = split_arguments(rest, mask_text=MASK_TEXT)
+    found = split_arguments(rest)
     if found.texts and verb != "fill":
         raise SettingError(
             f"{verb} takes settings only",
@@ -92,8 +95,9 @@ def run_train(settings: TrainCommand) -> int:
 
         def announce(summary: RunSummary) -> None:
             say(
-                f"training on {summary.device} in {summary.precision}: {summary.tokens:,} tokens in {summary.groups:,} "
-                f"groups ({summary.mixed_share:.0%} of them mix documents), {summary.sequences_per_step} sequences a step"
+                f"training on {summary.device} in {summary.precision}: {summary.tokens:,} tokens in "
+                f"{summary.groups:,} groups ({summary.mixed_share:.0%} of them mix documents), "
+                f"{summary.sequences_per_step} sequences a step"
             )
 
         def report_step(report: StepReport) -> None:
@@ -129,7 +133,7 @@ def run_verify(settings: VerifyCommand) -> int:
     from npm.retrieval.phrase_index import verify_index
 
     checked = 0
-    with StageProgress("bytes") as progress:
+    with StageProgress() as progress:
 
         def report(_: str, byte_count: int) -> None:
             nonlocal checked
@@ -145,7 +149,7 @@ def run_evaluate(settings: EvaluateCommand) -> int:
     """`npmlm evaluate`."""
     from npm.evaluation.run import run_evaluation
 
-    with StageProgress("examples") as progress:
+    with StageProgress() as progress:
         sys.stdout.write(run_evaluation(settings, progress=progress) + "\n")
     return 0
 
@@ -172,9 +176,19 @@ def run_fill(settings: FillCommand, texts: list[str]) -> int:
     elif sys.stdin.isatty():
         _prompt(filler, show)
     else:
-        for number, line in enumerate(piped_lines(), start=1):
+        answered = 0
+        for number, line in piped_lines():
             _check(line, f"standard input, line {number}")
             show(filler.fill(line))
+            answered += 1
+        if not answered:
+            raise QueryError(
+                "there is no text to fill",
+                expected=f"a text with one {MASK_TEXT}",
+                got="nothing",
+                where="standard input",
+                fix="give texts as arguments, with texts=FILE, or a line each on standard input",
+            )
     return 0
 
 
@@ -206,14 +220,14 @@ def read_texts(path: Path) -> list[str]:
     return [_decoded(line, f"{path}, line {number}") for number, line in enumerate(lines, start=1)]
 
 
-def piped_lines() -> Iterator[str]:
-    """The lines of a pipe, each as soon as it comes; blank lines are passed over."""
+def piped_lines() -> Iterator[tuple[int, str]]:
+    """The lines of a pipe with their numbers, each as soon as it comes; blank lines are passed over."""
     stream = getattr(sys.stdin, "buffer", None)
     lines = iter(stream.readline, b"") if stream is not None else iter(sys.stdin.readline, "")
     for number, line in enumerate(lines, start=1):
         text = line if isinstance(line, str) else _decoded(line, f"standard input, line {number}")
         if text.strip():
-            yield text.rstrip("\r\n")
+            yield number, text.rstrip("\r\n")
 
 
 def _decoded(line: bytes, where: str) -> str:

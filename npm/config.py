@@ -9,17 +9,19 @@ from __future__ import annotations
 import dataclasses
 import re
 import typing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from npm.errors import SettingError
+from npm.arguments import parse_paths
+from npm.errors import SettingError, UserError
 from npm.evaluation.settings import EvaluationSettings
 from npm.models.encoder import ComputeDtype
 from npm.retrieval.build import IndexBuildSettings
 from npm.retrieval.fill import FillSettings
-from npm.training.run import TrainingSettings
+from npm.training.settings import TrainingSettings
 
 
 class Output(Enum):
@@ -96,31 +98,6 @@ COMMANDS: dict[str, type] = {
 }
 PATH_SETTINGS = ("run", "index", "encoder", "encoder.name", "texts", "out", "corpus.files", "questions", "data_dir")
 REQUIRED = {"train": ("run",), "build": ("index",), "fill": ("index",), "verify": ("index",), "evaluate": ("out",)}
-SETTING = re.compile(r"^(\+{0,2}|~)[A-Za-z_][\w.]*=")
-
-
-@dataclass(frozen=True, slots=True)
-class Arguments:
-    """What stood on the command line: settings, and texts."""
-
-    settings: list[str] = field(default_factory=list)
-    texts: list[str] = field(default_factory=list)
-
-
-def split_arguments(arguments: list[str], *, mask_text: str = "<mask>") -> Arguments:
-    """Settings are `key=value` without a mask in it; all else, and everything after `--`, is text.
-
-    >>> split_arguments(["k=3", "a=<mask>", "The capital", "--", "k=4"])
-    Arguments(settings=['k=3'], texts=['a=<mask>', 'The capital', 'k=4'])
-    """
-    found = Arguments()
-    for place, argument in enumerate(arguments):
-        if argument == "--":
-            found.texts.extend(arguments[place + 1 :])
-            break
-        is_setting = SETTING.match(argument) is not None and mask_text not in argument
-        (found.settings if is_setting else found.texts).append(argument)
-    return found
 
 
 def config_folder() -> Path:
@@ -129,15 +106,24 @@ def config_folder() -> Path:
     return installed if installed.is_dir() else Path(__file__).parent.parent / "configs"
 
 
+def group_choices(verb: str) -> dict[str, list[str]]:
+    """The groups of YAML files that a verb can choose from, by name."""
+    chosen = {"train": "experiment", "fill": "scoring", "evaluate": "scoring"}
+    if verb not in chosen:
+        return {}
+    return {chosen[verb]: sorted(file.stem for file in (config_folder() / chosen[verb]).glob("*.yaml"))}
+
+
 def compose_settings(verb: str, overrides: list[str]) -> Any:
     """The root dataclass of `verb` with `overrides` applied and every value checked. Raises SettingError."""
     root = COMMANDS[verb]
+    _refuse_unknown_and_repeated(verb, root, overrides)
     paths, others = _split_paths(verb, overrides)
     typed = _compose(verb, root, others)
     for key, value in paths.items():
         _assign(typed, key, value)
     for key in REQUIRED[verb]:
-        if not _lookup(typed, key):
+        if not getattr(typed, key):
             raise SettingError(
                 f"{verb} needs {key}=",
                 expected=f"{key}=DIR",
@@ -161,33 +147,23 @@ def setting_names(tree: dict[str, Any], prefix: str = "") -> set[str]:
     return names
 
 
-def parse_paths(value: str) -> list[str]:
-    """A path, or a list of paths in brackets; an entry that holds a comma or bracket is quoted.
-
-    >>> parse_paths("a, b.jsonl"), parse_paths("[a.jsonl, 'b, c.jsonl']"), parse_paths("[]")
-    (['a, b.jsonl'], ['a.jsonl', 'b, c.jsonl'], [])
-    """
-    if not (value.startswith("[") and value.endswith("]")):
-        return [value]
-    inside = value[1:-1].strip()
-    entry = r"""\s*(?:'((?:[^'\\]|\\.)*)'|"((?:[^"\\]|\\.)*)"|([^,]*?))\s*(?:,|$)"""
-    entries: list[str] = []
-    place = 0
-    while place < len(inside):
-        match = re.compile(entry).match(inside, place)
-        if match is None:
+def _refuse_unknown_and_repeated(verb: str, root: type, overrides: list[str]) -> None:
+    """Hydra would take the last of several values, and settings of its own such as hydra.run.dir."""
+    declared = set(declared_settings(root))
+    nodes = {".".join(name.split(".")[:depth]) for name in declared for depth in range(1, name.count(".") + 2)}
+    values: dict[str, str] = {}
+    for override in overrides:
+        key, _, value = override.lstrip("+~").partition("=")
+        if key not in nodes and key not in group_choices(verb):
+            raise _unknown(verb, [key], declared)
+        if values.setdefault(key, value) != value:
             raise SettingError(
-                "this list of paths cannot be read",
-                expected="[a.jsonl,b.jsonl], or quotes around entries that hold commas",
-                got=value,
-                where="corpus.files",
-                fix="close the quotes, or give one path or glob without brackets",
+                f"{key} is given twice",
+                expected="one value",
+                got=f"{values[key]} and {value}",
+                where=key,
+                fix="leave one of them out",
             )
-        single, double, plain = match.groups()
-        quoted = single if single is not None else double
-        entries.append(plain if quoted is None else re.sub(r"\\(.)", r"\1", quoted))
-        place = match.end()
-    return entries
 
 
 def _split_paths(verb: str, overrides: list[str]) -> tuple[dict[str, str | list[str]], list[str]]:
@@ -195,11 +171,22 @@ def _split_paths(verb: str, overrides: list[str]) -> tuple[dict[str, str | list[
     paths: dict[str, str | list[str]] = {}
     others: list[str] = []
     for override in overrides:
-        key, _, value = override.partition("=")
+        marked_key, _, value = override.partition("=")
+        key = marked_key.removeprefix("++")  # "set it, whether it is there or not", in hydra's grammar
         if key == "encoder" and verb == "build":
             key = "encoder.name"
         if key in PATH_SETTINGS:
             paths[key] = parse_paths(value) if key == "corpus.files" else value
+        elif key.lstrip("+~") in PATH_SETTINGS:
+            raise SettingError(
+                "a path can only be set",
+                expected=f"{key.lstrip('+~')}=PATH",
+                got=override,
+                where=key.lstrip("+~"),
+                fix=f"leave {override[0]} out",
+            )
+        elif verb == "evaluate" and key == "scoring":
+            others.append(f"scoring@fill.scoring={value}")
         else:
             others.append(override)
     return paths, others
@@ -218,34 +205,46 @@ def _compose(verb: str, root: type, overrides: list[str]) -> Any:
     try:
         with initialize_config_dir(str(config_folder().resolve()), version_base="1.3"):
             composed = compose(verb, overrides=overrides)
-        container = OmegaConf.to_container(composed, resolve=True)
-        typed = OmegaConf.to_object(composed)
-    except SettingError:
-        raise
-    except (HydraException, OmegaConfBaseException) as error:
-        if isinstance(error.__cause__, SettingError):
-            raise error.__cause__ from None
-        raise _refused(verb, root, overrides, error) from error
-    assert isinstance(container, dict), "a root dataclass composes to a mapping"
-    declared = setting_names(_as_dict(typed))
-    if unknown := sorted(name for name in setting_names(container) - declared if not _within(name, declared)):
+        container = typing.cast(dict[str, Any], OmegaConf.to_container(composed, resolve=True))
+    except (HydraException, OmegaConfBaseException, ValueError, TypeError, AssertionError) as error:
+        # hydra tells some mistakes in overrides with plain ValueErrors, such as a number for a group
+        raise _refused(verb, overrides, error) from error
+    declared = set(declared_settings(root))
+    if unknown := sorted(setting_names(container) - declared):  # with + and ++ hydra lets in what nobody declared
         raise _unknown(verb, unknown, declared)
-    return typed
+    try:
+        return _checked(composed, root)
+    except OmegaConfBaseException as error:
+        raise _refused(verb, overrides, error) from error
 
 
-def _within(name: str, declared: set[str]) -> bool:
-    """Whether `name` is an entry of a declared mapping or a declared empty group."""
-    return any(name.startswith(f"{other}.") for other in declared)
+def _checked(composed: Any, root: type, prefix: str = "") -> Any:
+    """The dataclass of one node. Its groups come first, so that a refusal can be given the full key of its setting."""
+    from omegaconf import OmegaConf
+
+    hints = typing.get_type_hints(root)
+    for item in dataclasses.fields(root):
+        if dataclasses.is_dataclass(hints[item.name]):
+            _checked(composed[item.name], typing.cast(type, hints[item.name]), f"{prefix}{item.name}.")
+    try:
+        return OmegaConf.to_object(composed)
+    except UserError as error:
+        error.where = _full_keys(error, list(hints), prefix) or error.where
+        raise
 
 
-def _refused(verb: str, root: type, overrides: list[str], error: Exception) -> SettingError:
+def _full_keys(error: UserError, names: list[str], prefix: str) -> str:
+    """The settings that a refusal speaks of, by their full keys; the dataclass that refuses does not know its place."""
+    pattern = rf"(?<!\w)(?:{'|'.join(names)})(?:\.\w+)*(?!\w)"
+    for text in (error.where, error.problem, " ".join(re.findall(r"\w+(?==)", error.got))):
+        if named := re.findall(pattern, text.replace(prefix, "") if prefix else text):
+            return ", ".join(prefix + name for name in dict.fromkeys(named))
+    return prefix.rstrip(".")
+
+
+def _refused(verb: str, overrides: list[str], error: Exception) -> SettingError:
     """A hydra or OmegaConf error as one clear message."""
     text = str(error.__cause__ or error)
-    keys = {override.partition("=")[0].lstrip("+~") for override in overrides}
-    declared = set(declared_settings(root))
-    groups = {entry.name for entry in config_folder().iterdir() if entry.is_dir()}
-    if unknown := sorted(key for key in keys - declared - groups if key):
-        return _unknown(verb, unknown, declared)
     first = next((line for line in text.splitlines() if line.strip()), type(error).__name__)
     where = re.search(r"full_key: (\S+)", text)
     return SettingError(
@@ -283,29 +282,10 @@ def declared_settings(root: type, prefix: str = "") -> dict[str, dataclasses.Fie
     return found
 
 
-def _as_dict(settings: Any) -> dict[str, Any]:
-    return dataclasses.asdict(settings)
-
-
-def _owner(settings: Any, key: str) -> tuple[Any, str]:
-    *parents, name = key.split(".")
-    for parent in parents:
-        settings = getattr(settings, parent, None)
-    return settings, name
-
-
-def _lookup(settings: Any, key: str) -> Any:
-    owner, name = _owner(settings, key)
-    return getattr(owner, name)
-
-
 def _assign(settings: Any, key: str, value: str | list[str]) -> None:
-    owner, name = _owner(settings, key)
-    if owner is None or not hasattr(owner, name):
-        declared = set(declared_settings(type(settings)))
-        raise _unknown(next(verb for verb, root in COMMANDS.items() if root is type(settings)), [key], declared)
     if value in ("", []):
         raise SettingError(
             f"{key}= is empty", expected="a path", got="nothing", where=key, fix=f"give {key}=PATH or leave it out"
         )
-    setattr(owner, name, value)
+    group, _, name = key.rpartition(".")
+    setattr(attrgetter(group)(settings) if group else settings, name, value)

@@ -6,7 +6,7 @@ import ast
 import dataclasses
 import inspect
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 from functools import cache
 from typing import Any
@@ -38,9 +38,11 @@ def usage() -> str:
     return USAGE.format(verbs="\n".join(f"  {verb:<10}{what}" for verb, what in VERBS.items()))
 
 
-def verb_help(verb: str, root: type) -> str:
-    """All settings of one verb."""
-    lines = [f"npmlm {verb} – {(root.__doc__ or '').strip().splitlines()[0]}", "", "settings (name = default):"]
+def verb_help(verb: str, root: type, groups: Mapping[str, Sequence[str]] = {}) -> str:
+    """All settings of one verb; `groups` are the files of settings to choose from, by the name of their group."""
+    lines = [f"npmlm {verb} – {(root.__doc__ or '').strip().splitlines()[0]}", ""]
+    lines += [f"  {name}={'|'.join(choices)}  sets several at once\n" for name, choices in groups.items()]
+    lines.append("settings (name = default):")
     for name, item, text in documented_settings(root):
         lines.append(f"\n  {name} = {_shown_default(item)}")
         lines.extend(textwrap.wrap(" ".join(text.split()), 96, initial_indent="      ", subsequent_indent="      "))
@@ -71,9 +73,9 @@ def field_docstrings(settings: type) -> dict[str, str]:
         tree = ast.parse(textwrap.dedent(inspect.getsource(owner))).body[0]
         assert isinstance(tree, ast.ClassDef), f"{owner} is not a class in its own source"
         for before, after in zip(tree.body, tree.body[1:], strict=False):
-            if isinstance(before, ast.AnnAssign) and isinstance(before.target, ast.Name) and isinstance(after, ast.Expr):
-                if isinstance(after.value, ast.Constant) and isinstance(after.value.value, str):
-                    found[before.target.id] = after.value.value
+            match before, after:
+                case ast.AnnAssign(target=ast.Name(name)), ast.Expr(value=ast.Constant(str(text))):
+                    found[name] = text
     return found
 
 

@@ -6,15 +6,17 @@ import sys
 from types import TracebackType
 from typing import Any
 
+UNITS = {"lexicon": "blocks", "search": "vectors", "questions": "questions", "articles": "articles", "verify": "bytes"}
+"""What is counted in a stage; tokens in all others."""
+
 
 class StageProgress:
     """One bar a stage: name, share done, count, rate and time left."""
 
-    def __init__(self, unit: str = "tokens") -> None:
+    def __init__(self) -> None:
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-        self.unit = unit
         self._tasks: dict[str, Any] = {}
         self._console = Console(file=sys.stderr)
         self._progress = Progress(
@@ -44,13 +46,14 @@ class StageProgress:
         task = self._tasks[stage]
         speed = self._progress.tasks[task].speed
         rate = f", {speed:,.0f}/s" if speed else ""
-        self._progress.update(task, completed=done, total=total, counted=f"{done:,.0f} {self.unit}{rate}", note=note)
+        counted = f"{done:,.0f} {UNITS.get(stage, 'tokens')}{rate}"
+        self._progress.update(task, completed=done, total=total, counted=counted, note=note)
         if not sys.stderr.isatty() and total is not None and done >= total:
             self._say_once(stage, done)
 
     def _say_once(self, stage: str, done: float) -> None:
         if self._tasks[stage] is not None:
-            self.say(f"{stage}: {done:,.0f} {self.unit}")
+            self.say(f"{stage}: {done:,.0f} {UNITS.get(stage, 'tokens')}")
             self._tasks[stage] = self._progress.add_task(stage, visible=False, counted="", note="")
 
     def say(self, message: str) -> None:

@@ -72,6 +72,9 @@ class MaskingSettings:
     """How often one of the tokens ! , . : ? is left out as a span of its own; from 0 to 1."""
     stopword_span_skip_probability: float = 0.0
     """How often a span of stop-words and punctuation only is left out (both units); from 0 to 1."""
+    context_fraction: float = 0.0
+    """Share of the masked copies that read another sequence of their group behind them, the one that holds most of
+    what was masked; from 0 to 1. Trains queries for retrieval that reads (`fill`)."""
 
     def __post_init__(self) -> None:
         self._check("masked_fraction", 0 < self.masked_fraction < 1, "a share above 0 and below 1")
@@ -83,7 +86,7 @@ class MaskingSettings:
         self._check("span_success_probability", 0 < self.span_success_probability <= 1, "above 0, at most 1")
         for name in ("max_span_tokens", "max_spans_per_sequence", "max_repeats_per_phrase"):
             self._check(name, getattr(self, name) >= 1, "at least 1")
-        for name in ("clause_punctuation_skip_probability", "stopword_span_skip_probability"):
+        for name in ("clause_punctuation_skip_probability", "stopword_span_skip_probability", "context_fraction"):
             self._check(name, 0 <= getattr(self, name) <= 1, "a probability from 0 to 1")
 
     def _check(self, name: str, right: bool, expected: str) -> None:

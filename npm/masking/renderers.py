@@ -21,8 +21,8 @@ MASKS_PER_SPAN = 2
 class Renderer(Protocol):
     """Turns sequences and their selected spans into one device batch; draws nothing at random."""
 
-    def render(self, sequences: Sequences, spans: Spans) -> MaskedBatch:
-        """The batch, on the CPU."""
+    def render(self, sequences: Sequences, spans: Spans, contexts: np.ndarray | None = None) -> MaskedBatch:
+        """The batch, on the CPU; `contexts` i64 [S] says which sequence each masked copy reads, -1 for none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +37,12 @@ class _MaskRenderer:
     pad_id: int
     prefix_ids: tuple[int, ...] = ()
     suffix_ids: tuple[int, ...] = ()
+    max_input_tokens: int = 512
+    """Longest input of the encoder in tokens; what a masked copy reads is cut to fit."""
 
-    def _render(self, sequences: Sequences, spans: Spans, *, masks_per_span: int) -> MaskedBatch:
+    def _render(
+        self, sequences: Sequences, spans: Spans, contexts: np.ndarray | None, *, masks_per_span: int
+    ) -> MaskedBatch:
         token_count = len(sequences.token_ids)
         copies = np.ones(token_count, dtype=np.int64)  # i64 [T], how often a position stands in the masked text
         copies[np.repeat(spans.starts, spans.lengths) + _counts_from_zero(spans.lengths)] = 0
@@ -48,7 +52,12 @@ class _MaskRenderer:
         token_ids = sequences.token_ids.astype(np.int64)  # i64 [T]
         masked_ids = token_ids.copy()
         masked_ids[spans.starts] = self.mask_id
-        query_input_ids, query_attention_mask = self._pad(np.repeat(masked_ids, copies), query_offsets)
+        masked_flat = np.repeat(masked_ids, copies)  # i64 [masked copies in a row]
+        if contexts is None or (contexts < 0).all():
+            query_input_ids, query_attention_mask = self._pad(masked_flat, query_offsets)
+        else:
+            read_flat, read_offsets = self._with_contexts(masked_flat, query_offsets, sequences, contexts)
+            query_input_ids, query_attention_mask = self._pad(read_flat, read_offsets)
         key_input_ids, key_attention_mask = self._pad(token_ids, sequences.offsets)
 
         # Empty sequences share their offset with the next one; side="right" passes over them.
@@ -65,6 +74,20 @@ class _MaskRenderer:
             span_token_ids=torch.from_numpy(_span_token_ids(token_ids, spans)),
             pad_id=self.pad_id,
         )
+
+    def _with_contexts(
+        self, masked_flat: np.ndarray, offsets: np.ndarray, sequences: Sequences, contexts: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Masked copies i64 [.], each followed by the suffix and the clean sequence it reads, and their offsets."""
+        parts: list[np.ndarray] = []
+        for number, context in enumerate(contexts.tolist()):
+            part = masked_flat[offsets[number] : offsets[number + 1]]
+            room = self.max_input_tokens - len(self.prefix_ids) - 2 * len(self.suffix_ids) - len(part)
+            if context >= 0 and room > 0:
+                read = sequences.token_ids[sequences.offsets[context] : sequences.offsets[context + 1]][:room]
+                part = np.concatenate([part, np.array(self.suffix_ids, dtype=np.int64), read.astype(np.int64)])
+            parts.append(part)
+        return np.concatenate(parts), np.append(0, np.cumsum([len(part) for part in parts]))
 
     def _pad(self, flat_ids: np.ndarray, offsets: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
         """Ragged ids i64 [T] as a padded batch with prefix and suffix, and its attention mask; i64 [B, L] each."""
@@ -85,18 +108,24 @@ class _MaskRenderer:
 class MaskPairRenderer(_MaskRenderer):
     """Every span becomes two mask tokens (arXiv 2212.01349, section 3.2), whatever its length."""
 
-    def render(self, sequences: Sequences, spans: Spans) -> MaskedBatch:
-        """The batch: query copies with mask pairs, clean key copies, and the slots of each span's two masks."""
-        return self._render(sequences, spans, masks_per_span=MASKS_PER_SPAN)
+    def render(self, sequences: Sequences, spans: Spans, contexts: np.ndarray | None = None) -> MaskedBatch:
+        """The batch: query copies with mask pairs, clean key copies, and the slots of each span's two masks.
+
+        A copy with a context (i64 [S], -1 for none) is followed by the suffix and that sequence, unmasked.
+        """
+        return self._render(sequences, spans, contexts, masks_per_span=MASKS_PER_SPAN)
 
 
 @dataclass(frozen=True, slots=True)
 class SingleMaskRenderer(_MaskRenderer):
     """Every masked token becomes one mask token in its place and is a span of its own (NPM-single)."""
 
-    def render(self, sequences: Sequences, spans: Spans) -> MaskedBatch:
-        """The batch: query copies of unchanged length, clean key copies; start and end slots are the same."""
-        return self._render(sequences, split_into_tokens(spans), masks_per_span=1)
+    def render(self, sequences: Sequences, spans: Spans, contexts: np.ndarray | None = None) -> MaskedBatch:
+        """The batch: query copies of unchanged length, clean key copies; start and end slots are the same.
+
+        Contexts as for mask pairs.
+        """
+        return self._render(sequences, split_into_tokens(spans), contexts, masks_per_span=1)
 
 
 def split_into_tokens(spans: Spans) -> Spans:

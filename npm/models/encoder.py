@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
+from index.files import storage_errors
 from npm.errors import EncoderError
-from npm.models.loading import load_pretrained, quiet_transformers
+from npm.models.loading import load_pretrained, quiet_transformers, safetensors_errors
 from npm.models.places import MINILM, MINILM_SHA256, locate_encoder, minilm_folder, shipped_encoder_folder
 from npm.models.similarity import reference_scale
 
@@ -73,15 +74,22 @@ class EncoderSettings:
 
 
 def choose_device(device: str) -> torch.device:
-    """`auto` becomes the GPU where there is one, else the CPU."""
-    if device != "auto":
-        try:
-            return torch.device(device)
-        except RuntimeError as error:
-            raise EncoderError(
-                "unknown device", expected="auto, cpu, cuda or cuda:N", got=device, where="device", fix=str(error)
-            ) from error
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    """`auto` becomes the GPU where there is one, else the CPU. Raises EncoderError for a device that is not there."""
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        chosen: torch.device | None = torch.device(device)
+    except RuntimeError:
+        chosen = None
+    if chosen is None or (chosen.type == "cuda" and (chosen.index or 0) >= torch.cuda.device_count()):
+        raise EncoderError(
+            "unknown device",
+            expected="auto, cpu, cuda or cuda:N",
+            got=f"{device}; this machine has {torch.cuda.device_count()} CUDA devices",
+            where="device",
+            fix="leave it at auto",
+        )
+    return chosen
 
 
 def choose_dtype(dtype: ComputeDtype, device: torch.device) -> torch.dtype:
@@ -143,18 +151,23 @@ class Encoder:
         return encoder
 
     def save(self, folder: Path, *, dtype: torch.dtype = torch.float32) -> None:
-        """Write config, weights (safetensors) and tokenizer so that `transformers` loads them unchanged."""
-        folder.mkdir(parents=True, exist_ok=True)
+        """Write config, weights (safetensors) and tokenizer so that `transformers` loads them unchanged.
+
+        Raises StorageError when the operating system refuses a write.
+        """
+        with storage_errors(folder):
+            folder.mkdir(parents=True, exist_ok=True)
         state = {
             name: tensor.detach().to("cpu", dtype if tensor.is_floating_point() else None).contiguous()
             for name, tensor in self.model.state_dict().items()
         }
-        with quiet_transformers():
-            self.model.save_pretrained(folder, state_dict=state)
-        self.tokenizer.save_pretrained(folder)
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        config["dtype"] = str(dtype).removeprefix("torch.")
-        (folder / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+        with storage_errors(folder):
+            with quiet_transformers(), safetensors_errors():
+                self.model.save_pretrained(folder, state_dict=state)
+            self.tokenizer.save_pretrained(folder)
+            config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+            config["dtype"] = str(dtype).removeprefix("torch.")
+            (folder / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
     def token_vectors(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
         """Last hidden states f32 [B, L, d] of token ids i64 [B, L]; rows under padding mean nothing."""

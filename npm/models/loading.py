@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -94,3 +95,15 @@ def quiet_transformers() -> Iterator[None]:
         logging.set_verbosity(verbosity)
         if progress_bars:
             logging.enable_progress_bar()
+
+
+@contextmanager
+def safetensors_errors() -> Iterator[None]:
+    """Turn a refused write, which safetensors reports as text, back into the OSError that it was."""
+    try:
+        yield
+    except SafetensorError as error:
+        found = re.search(r"os error (\d+)", str(error))
+        if found is None:
+            raise
+        raise OSError(int(found[1]), str(error)) from error

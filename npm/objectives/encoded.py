@@ -12,6 +12,8 @@ import torch
 
 from npm.types import MaskedBatch
 
+LONG_COPY_FACTOR = 1.5
+"""A masked copy longer than this many clean copies reads a context."""
 TokenVectors = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 """Maps token ids i64 [B, L] and attention mask i64 [B, L] to vectors [B, L, d]."""
 
@@ -28,23 +30,34 @@ class EncodedBatch:
         """Vectors of masked and clean copies, [B, Lq, d] and [B, Lk, d].
 
         One encoder pass for both: the weights are cast and their gradients summed once, which is a quarter of a
-        small encoder's step. The shorter of the two is padded to the longer.
+        small encoder's step. Masked copies that read a context are twice as long and go in a pass of their own.
         """
         batch = self.batch
         query_length, key_length = batch.query_input_ids.shape[1], batch.key_input_ids.shape[1]
+        lengths = batch.query_attention_mask.sum(1)  # i64 [B]
+        is_long = lengths > LONG_COPY_FACTOR * key_length  # bool [B]
+        if not bool(is_long.any()):
+            return self._one_pass(batch.query_input_ids, batch.query_attention_mask)
+        short_length = int(lengths[~is_long].max()) if bool((~is_long).any()) else 0
+        short_queries, keys = self._one_pass(
+            batch.query_input_ids[~is_long, :short_length], batch.query_attention_mask[~is_long, :short_length]
+        )
+        long_queries = self._token_vectors(
+            batch.query_input_ids[is_long], batch.query_attention_mask[is_long]
+        ).float()  # f32 [long, Lq, d]
+        order = torch.argsort(torch.cat([(~is_long).nonzero()[:, 0], is_long.nonzero()[:, 0]]))  # i64 [B]
+        queries = torch.cat([pad_positions(short_queries, query_length), long_queries])[order]  # f32 [B, Lq, d]
+        return queries, keys
+
+    def _one_pass(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Vectors of some masked copies i64 [b, l], and of all clean copies: f32 [b, l, d] and [B, Lk, d]."""
+        batch = self.batch
+        query_length, key_length = input_ids.shape[1], batch.key_input_ids.shape[1]
         length = max(query_length, key_length)
-        input_ids = torch.cat(
-            [
-                pad_columns(batch.query_input_ids, length, value=batch.pad_id),
-                pad_columns(batch.key_input_ids, length, value=batch.pad_id),
-            ]
-        )  # i64 [2B, L]
-        attention_mask = torch.cat(
-            [pad_columns(batch.query_attention_mask, length), pad_columns(batch.key_attention_mask, length)]
-        )  # i64 [2B, L]
-        vectors = self._token_vectors(input_ids, attention_mask)  # [2B, L, d]
-        queries, keys = vectors.chunk(2)  # [B, L, d] each
-        return queries[:, :query_length].float(), keys[:, :key_length].float()
+        ids = [pad_columns(rows, length, value=batch.pad_id) for rows in (input_ids, batch.key_input_ids)]
+        masks = [pad_columns(rows, length) for rows in (attention_mask, batch.key_attention_mask)]
+        vectors = self._token_vectors(torch.cat(ids), torch.cat(masks)).float()  # f32 [b + B, length, d]
+        return vectors[: len(input_ids), :query_length], vectors[len(input_ids) :, :key_length]
 
     @property
     def query_vectors(self) -> torch.Tensor:
@@ -88,3 +101,8 @@ def pad_columns(rows: torch.Tensor, length: int, *, value: int = 0) -> torch.Ten
     [[1, 2, 9]]
     """
     return torch.nn.functional.pad(rows, (0, length - rows.shape[1]), value=value)
+
+
+def pad_positions(vectors: torch.Tensor, length: int) -> torch.Tensor:
+    """Vectors [B, L, d] lengthened with zeros to [B, length, d]."""
+    return torch.nn.functional.pad(vectors, (0, 0, 0, length - vectors.shape[1]))

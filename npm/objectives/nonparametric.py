@@ -89,7 +89,7 @@ class NonparametricMasked(nn.Module):
     @property
     def similarity_scale(self) -> float:
         """The scale as it is now, to be saved with the encoder."""
-        return float(self.log_scale.exp()) if self.settings.learned_scale else self._fixed_scale
+        return float(self.log_scale.detach().exp()) if self.settings.learned_scale else self._fixed_scale
 
     def counts(self, batch: MaskedBatch) -> dict[str, int]:
         """Denominators of this rank's terms, known before any forward pass."""

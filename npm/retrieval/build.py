@@ -8,14 +8,14 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from enum import Enum
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from index.build import SearchSettings, build_search_folder, resolved_settings
-from index.files import sha256_of_file
+from index.files import sha256_of_file, storage_errors
 from index.store import MANIFEST_NAME, Manifest, folder_lock, read_manifest, write_folder, write_manifest
 from npm.corpus.blocks import BlockPacker, BlockSettings
 from npm.corpus.documents import CorpusSettings, read_corpus
@@ -196,7 +196,8 @@ def _copy_encoder(folder: Path, settings: IndexBuildSettings, encoder: Encoder) 
     saved = folder.parent / f".{folder.name}.saved"
     shutil.rmtree(saved, ignore_errors=True)
     try:
-        original.save(saved)
+        with storage_errors(folder, saved):
+            original.save(saved)
         with write_folder(folder, kind=ENCODER_KIND, settings=recorded) as writer:
             for file in sorted(path for path in saved.iterdir() if path.is_file()):
                 writer.open_binary(file.name).write(file.read_bytes())
@@ -224,7 +225,9 @@ def _input_record(corpus: CorpusSettings) -> list[dict[str, Any]]:
 
 def _recorded(settings: IndexBuildSettings, encoder: Encoder, sources: list[dict[str, Any]]) -> dict[str, Any]:
     """What the manifest says of how the index was made; no path of this machine."""
-    chosen: dict[str, Any] = json.loads(json.dumps(asdict(settings), default=_enum_value))
+    # a command adds settings of its own, such as where the index lies
+    own = {item.name: asdict(settings)[item.name] for item in fields(IndexBuildSettings)}
+    chosen: dict[str, Any] = json.loads(json.dumps(own, default=_enum_value))
     del chosen["corpus"]["files"], chosen["encoder"]
     return {
         **chosen,

@@ -6,7 +6,7 @@ Shapes: q texts, m candidate spans of one text, n rows, d dimensions.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, overload
 
@@ -19,6 +19,7 @@ from npm.retrieval.answers import SurfaceReader, ranked_phrases
 from npm.retrieval.phrase_index import PhraseIndex
 from npm.retrieval.phrases import Candidates, SpanFinder
 from npm.retrieval.queries import QueryVectors, check_query, encode_queries, query_notes
+from npm.retrieval.restriction import Restriction, lexical_restrictions, with_reading
 from npm.retrieval.scoring import Normalisation, ScoringSettings, occurrence_shares, reference_weights
 from npm.retrieval.settings import FillSettings, Retrieval
 from npm.types import Answer, Phrase
@@ -28,14 +29,6 @@ __all__ = ["FillSettings", "PhraseFiller", "Retrieval"]
 if TYPE_CHECKING:
     from index.types import Scan
     from npm.models.encoder import Encoder
-
-
-@dataclass(frozen=True, slots=True)
-class _Restriction:
-    """The blocks that one text is answered from, and what each one adds to the similarities found in it."""
-
-    blocks: np.ndarray  # i64 [blocks], ascending
-    bonuses: np.ndarray  # f64 [blocks]
 
 
 class PhraseFiller:
@@ -61,8 +54,9 @@ class PhraseFiller:
     ) -> PhraseFiller:
         """Open the index in `folder` with an encoder, an encoder's folder or name, or the one that belongs to it.
 
-        `device` and `dtype` are where and how an encoder that is loaded here computes. Without `encoder` that is the shipped one if it made the index, else the one saved inside the index. Raises
-        ArtefactError if the index is missing, unfinished, damaged or was made by another encoder.
+        Without `encoder` that is the shipped one if it made the index, else the one saved inside the index; `device`
+        and `dtype` are where and how it computes. Raises ArtefactError if the index is missing, unfinished, damaged
+        or was made by another encoder.
         """
         phrase_index = PhraseIndex.open(Path(folder))
         return cls(phrase_index, phrase_index.load_encoder(encoder, device=device, dtype=dtype), settings)
@@ -124,12 +118,13 @@ class PhraseFiller:
         """Answers for texts that are checked and encoded; `blocks` as in `fill`, ascending i64."""
         settings = settings if settings is not None else self.settings
         if blocks is not None:
-            plain = _Restriction(blocks, np.zeros(len(blocks)))
-            restrictions: list[_Restriction | None] = [plain] * len(texts)
+            restrictions: list[Restriction | None] = [Restriction(blocks, np.zeros(len(blocks)))] * len(texts)
         elif settings.retrieval is Retrieval.dense:
             restrictions = [None] * len(texts)
         else:
-            restrictions = self._lexical_restrictions(texts, settings)
+            restrictions = lexical_restrictions(self.index, texts, settings)
+            if settings.retrieval is Retrieval.hybrid and settings.reading_share:
+                restrictions = with_reading(self.index, self.encoder, texts, vectors, restrictions, settings)
         finder = SpanFinder(
             self.index.store, self.index.rows, max_phrase_tokens=settings.max_phrase_tokens, scoring=settings.scoring
         )
@@ -160,9 +155,11 @@ class PhraseFiller:
         ]
 
     def _within(
-        self, text: str, queries: np.ndarray, restriction: _Restriction, finder: SpanFinder, settings: FillSettings
+        self, text: str, queries: np.ndarray, restriction: Restriction, finder: SpanFinder, settings: FillSettings
     ) -> tuple[Phrase, ...]:
         """The phrases for one text, its start and end query f32 [2, d], from some blocks only."""
+        if restriction.queries is not None:
+            queries = restriction.queries.reshape(-1, restriction.queries.shape[-1])  # f32 [2 * blocks, d]
         offsets = self.index.store.block_offsets
         rows = self.index.rows.rows_within(offsets[restriction.blocks], offsets[restriction.blocks + 1])  # i64 [n]
         if len(rows) == 0:
@@ -178,20 +175,25 @@ class PhraseFiller:
         queries: tuple[int, int],
         candidates: Candidates,
         sides: tuple[np.ndarray, np.ndarray],
-        restriction: _Restriction | None,
+        restriction: Restriction | None,
         scoring: ScoringSettings,
     ) -> np.ndarray:
         """What each candidate counts, f64 [m]; `sides` are the rows i64 [n] that the start and the end query hit."""
         factor = self.encoder.similarity_scale / scoring.temperature
 
         def similarities(side: int, rows: np.ndarray) -> np.ndarray:
-            return scaled_similarity(scan.at(queries[side], rows).astype(np.float64), factor)  # f64 [n]
+            """Scaled similarity f64 [n] of the start (0) or end (1) query with rows i64 [n], bonuses added."""
+            if restriction is None:
+                return scaled_similarity(scan.at(queries[side], rows).astype(np.float64), factor)
+            blocks = self.index.store.block_of(self.index.rows.positions(rows))  # i64 [n]
+            places = np.searchsorted(restriction.blocks, blocks)  # i64 [n], in the restriction
+            products = np.empty(len(rows))  # f64 [n]
+            for query in np.unique(query_of := restriction.query_of_place[places]).tolist():
+                here = query_of == query  # bool [n]
+                products[here] = scan.at(2 * query + side, rows[here])
+            return scaled_similarity(products, factor) + restriction.bonuses[places]
 
         start, end = similarities(0, candidates.start_rows), similarities(1, candidates.end_rows)  # f64 [m]
-        if restriction is not None and restriction.bonuses.any():
-            blocks = self.index.store.block_of(candidates.starts)  # i64 [m]
-            bonus = restriction.bonuses[np.searchsorted(restriction.blocks, blocks)]  # f64 [m]
-            start, end = start + bonus, end + bonus
         if scoring.normalisation is Normalisation.candidates:
             return occurrence_shares(
                 start,
@@ -227,35 +229,11 @@ class PhraseFiller:
             merged_groups=max(settings.merged_groups, settings.k),
         )
 
-    def _answer(self, text: str, phrases: tuple[Phrase, ...], cut: bool, restriction: _Restriction | None) -> Answer:
+    def _answer(self, text: str, phrases: tuple[Phrase, ...], cut: bool, restriction: Restriction | None) -> Answer:
         notes = query_notes(text, cut=cut, max_input_tokens=self.encoder.max_input_tokens)
         if restriction is not None and len(restriction.blocks) == 0:
             notes += ("no block of the corpus shares a word with the text",)
         return Answer(text=text, phrases=phrases, cut=cut, notes=notes)
-
-    def _lexical_restrictions(self, texts: Sequence[str], settings: FillSettings) -> list[_Restriction | None]:
-        """The best blocks of each text by BM25; without any, `hybrid` looks everywhere and `bm25` nowhere."""
-        if self.index.lexicon is None:
-            raise SettingError(
-                f"retrieval={settings.retrieval.value} needs the text of the blocks",
-                expected="retrieval=dense, or an index over blocks with text",
-                got="an index over blocks of token ids",
-                where=str(self.index.folder),
-                fix="use retrieval=dense",
-            )
-        hybrid = settings.retrieval is Retrieval.hybrid
-        hits = self.index.lexicon.best_blocks(texts, settings.bm25_blocks)
-        restrictions: list[_Restriction | None] = []
-        for blocks, scores, found in zip(hits.blocks, hits.scores, hits.found, strict=True):
-            if hybrid and not found.any():
-                restrictions.append(None)
-                continue
-            kept = np.flatnonzero(found)
-            kept = kept[np.argsort(blocks[kept])]
-            share = scores[kept].astype(np.float64) / max(float(scores[0]), np.finfo(np.float32).tiny)  # [blocks]
-            weight = settings.lexical_weight if hybrid else 0.0
-            restrictions.append(_Restriction(blocks[kept], weight * share))
-        return restrictions
 
     def _settings(self, k: int | None, occurrences: int | None, retrieval: Retrieval | str | None) -> FillSettings:
         changes: dict[str, int | Retrieval] = {}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from index.store import check_folder, open_array, write_folder
+from npm.corpus.stopwords import CONTRACTION_TAILS, STOP_WORDS
 from npm.errors import SettingError
 from npm.types import MASK_TEXT
 
@@ -40,11 +41,16 @@ class LexiconSettings:
     """How slowly further occurrences of a word in a block stop to count."""
     b: float = 0.4
     """How much longer blocks are held against, from 0 to 1."""
-    stemming: Stemming = Stemming.none
+    stemming: Stemming = Stemming.plural
     """`plural` takes English plural endings off (the S-stemmer, Harman 1991); `none` leaves words as they are."""
+    keep_stopwords: bool = False
+    """Whether English function words count; without them a question's own words decide."""
+    title_repeats: int = 2
+    """How many times the document's title counts in each of its blocks; 0 leaves it out."""
 
     def __post_init__(self) -> None:
-        for name, value, low, high in (("k1", self.k1, 0, 100), ("b", self.b, 0, 1)):
+        limits = (("k1", self.k1, 0, 100), ("b", self.b, 0, 1), ("title_repeats", self.title_repeats, 0, 100))
+        for name, value, low, high in limits:
             if not low <= value <= high:
                 raise SettingError(
                     f"lexicon.{name} is out of range",
@@ -63,13 +69,17 @@ class BlockHits(NamedTuple):
     found: np.ndarray  # bool [q, k]
 
 
-def words_of(text: str, stemming: Stemming = Stemming.none) -> list[str]:
+def words_of(text: str, stemming: Stemming = Stemming.none, *, keep_stopwords: bool = True) -> list[str]:
     """Case-folded runs of letters, digits and underscores, in order.
 
     >>> words_of("Größe der 2 Städte")
     ['grösse', 'der', '2', 'städte']
+    >>> words_of("Croatia's seat is in", keep_stopwords=False)
+    ['croatia', 'seat']
     """
     words = _WORD.findall(text.casefold())
+    if not keep_stopwords:
+        words = [word for word in words if word not in STOP_WORDS and word not in CONTRACTION_TAILS]
     return [_singular(word) for word in words] if stemming is Stemming.plural else words
 
 
@@ -127,8 +137,9 @@ class BlockLexicon:
 
         vocabulary: dict[str, int] = {}
         blocks: list[list[int]] = []
-        for text in _block_texts(store):
-            words = words_of(text, settings.stemming)
+        for title, text in _block_texts(store):
+            weighted = f"{title}\n" * settings.title_repeats + text
+            words = words_of(weighted, settings.stemming, keep_stopwords=settings.keep_stopwords)
             blocks.append([vocabulary.setdefault(word, len(vocabulary)) for word in words])
             if progress is not None:
                 progress(len(blocks), store.block_count)
@@ -150,7 +161,8 @@ class BlockLexicon:
 
         manifest = check_folder(folder, kind=LEXICON_KIND)
         recorded = manifest.settings
-        settings = LexiconSettings(k1=recorded["k1"], b=recorded["b"], stemming=Stemming(recorded["stemming"]))
+        chosen = {item.name: recorded[item.name] for item in fields(LexiconSettings)}
+        settings = LexiconSettings(**{**chosen, "stemming": Stemming(recorded["stemming"])})
         bm25 = bm25s.BM25(k1=settings.k1, b=settings.b, method="lucene", backend="numpy", csc_backend="numpy")
         block_count = int(recorded["block_count"])
         arrays = {name: np.asarray(open_array(folder, name)) for name in ("data", "indices", "indptr")}
@@ -178,7 +190,7 @@ class BlockLexicon:
 
     def scores(self, text: str) -> np.ndarray:
         """BM25 score of every block for one text with a mask, f32 [blocks]."""
-        words = words_of(lexical_query(text), self._settings.stemming)
+        words = words_of(lexical_query(text), self._settings.stemming, keep_stopwords=self._settings.keep_stopwords)
         word_ids = [self._vocabulary[word] for word in words if word in self._vocabulary]
         if not word_ids:
             return np.zeros(self.block_count, dtype=np.float32)
@@ -192,10 +204,10 @@ def recorded_settings(settings: LexiconSettings, store: BlockStore) -> dict[str,
     return {**own, "corpus": store.digest, "block_count": store.block_count}
 
 
-def _block_texts(store: BlockStore) -> Iterator[str]:
+def _block_texts(store: BlockStore) -> Iterator[tuple[str, str]]:
     """Title and text of each block, in order."""
     assert store.start_chars is not None, "a lexicon needs a store with text"
     for block in range(store.block_count):
         document = int(store.block_documents[block])
         title = store.document(document).title if document >= 0 else ""
-        yield f"{title}\n{store.block_text(block)}"
+        yield title, store.block_text(block)

@@ -69,8 +69,16 @@ def query_notes(text: str, *, cut: bool, max_input_tokens: int) -> tuple[str, ..
     return tuple(notes)
 
 
-def encode_queries(encoder: Encoder, texts: Sequence[str], *, tokens_per_batch: int = 8192) -> QueryVectors:
+def encode_queries(
+    encoder: Encoder,
+    texts: Sequence[str],
+    *,
+    contexts: Sequence[np.ndarray] | None = None,
+    tokens_per_batch: int = 8192,
+) -> QueryVectors:
     """Encode texts that passed `check_query`, batched by length, in the order given.
+
+    `contexts` are the token ids i64 [T] of a passage for each text, which stands behind it and is cut to fit.
 
     `<mask>` becomes a mask pair, whatever the encoder's own mask token looks like. All else is ordinary text: a
     special token that somebody wrote is split like any word. A text that is too long keeps what is nearest to the mask.
@@ -79,6 +87,8 @@ def encode_queries(encoder: Encoder, texts: Sequence[str], *, tokens_per_batch: 
         nothing = np.zeros((0, encoder.dimensions), dtype=np.float32)
         return QueryVectors(nothing, nothing, np.zeros(0, dtype=bool))
     sequences, slots, cut = _mask_pair_inputs(encoder, texts)
+    if contexts is not None:
+        sequences = [_with_context(encoder, *pair) for pair in zip(sequences, contexts, strict=True)]
     vectors = np.zeros((len(texts), 2, encoder.dimensions), dtype=np.float32)  # [q, 2, d]
     lengths = np.array([len(sequence) for sequence in sequences])  # i64 [q]
     for batch in length_sorted_batches(lengths, tokens_per_batch=tokens_per_batch):
@@ -115,6 +125,13 @@ def _mask_pair_inputs(encoder: Encoder, texts: Sequence[str]) -> tuple[list[np.n
         masks = [encoder.mask_id] * MASKS_PER_SPAN
         sequences.append(np.array([*encoder.prefix_ids, *before, *masks, *after, *encoder.suffix_ids], dtype=np.int64))
     return sequences, slots, cut
+
+
+def _with_context(encoder: Encoder, sequence: np.ndarray, context: np.ndarray) -> np.ndarray:
+    """A text's token ids with those of a passage behind them, as queries read in training (npm/masking/contexts.py)."""
+    suffix = np.array(encoder.suffix_ids, dtype=np.int64)
+    room = encoder.max_input_tokens - len(sequence) - len(suffix)
+    return np.concatenate([sequence, context[:room].astype(np.int64), suffix]) if room > 0 else sequence
 
 
 def _mask_strips(encoder: Encoder) -> tuple[bool, bool]:

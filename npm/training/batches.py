@@ -13,6 +13,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from npm.errors import SettingError
+from npm.masking.contexts import draw_contexts
 from npm.masking.masker import Masker, mask_rng
 from npm.masking.renderers import merge_groups
 from npm.types import MaskedBatch, Sequences, Spans
@@ -28,7 +29,7 @@ class Groups(Protocol):
 class Renderer(Protocol):
     """Turns sequences and spans into padded inputs, such as `npm.masking.renderers.MaskPairRenderer`."""
 
-    def render(self, sequences: Sequences, spans: Spans) -> MaskedBatch: ...
+    def render(self, sequences: Sequences, spans: Spans, contexts: np.ndarray | None = None) -> MaskedBatch: ...
 
 
 class MaskedBatches(Dataset[MaskedBatch]):
@@ -42,12 +43,14 @@ class MaskedBatches(Dataset[MaskedBatch]):
         *,
         seed: int,
         groups_per_device_batch: int = 1,
+        context_fraction: float = 0.0,
         rank: int = 0,
         world_size: int = 1,
     ) -> None:
         self.groups, self.masker, self.renderer = groups, masker, renderer
         self.seed, self.rank, self.world_size = seed, rank, world_size
         self.groups_per_device_batch = groups_per_device_batch
+        self.context_fraction = context_fraction
         self.micro_steps_per_epoch = len(groups) // (groups_per_device_batch * world_size)
         self._order: tuple[int, np.ndarray] | None = None
         if self.micro_steps_per_epoch == 0:
@@ -66,13 +69,21 @@ class MaskedBatches(Dataset[MaskedBatch]):
         epoch, place = divmod(micro_step, self.micro_steps_per_epoch)
         first = (place * self.world_size + self.rank) * self.groups_per_device_batch
         numbers = self._epoch_order(epoch)[first : first + self.groups_per_device_batch]  # i64 [groups]
-        return self.renderer.render(*merge_groups([self._masked(int(number), epoch) for number in numbers]))
+        masked = [self._masked(int(number), epoch) for number in numbers]
+        shifts = np.cumsum([0, *(len(sequences) for sequences, _, _ in masked)])  # i64 [groups + 1]
+        contexts = [np.where(own < 0, own, own + shift) for (_, _, own), shift in zip(masked, shifts, strict=False)]
+        merged = merge_groups([(sequences, spans) for sequences, spans, _ in masked])
+        return self.renderer.render(*merged, np.concatenate(contexts))
 
-    def _masked(self, number: int, epoch: int) -> tuple[Sequences, Spans]:
+    def _masked(self, number: int, epoch: int) -> tuple[Sequences, Spans, np.ndarray]:
+        """A group, its masked spans, and the contexts i64 [S] of its sequences."""
         sequences = self.groups[number]
-        spans = self.masker.select(sequences, mask_rng(self.seed, epoch, number))
+        rng = mask_rng(self.seed, epoch, number)
+        spans = self.masker.select(sequences, rng)
         # a group with too little to mask still serves as keys
-        return sequences, spans if spans is not None else Spans(np.zeros(0, np.int64), np.zeros(0, np.int64))
+        spans = spans if spans is not None else Spans(np.zeros(0, np.int64), np.zeros(0, np.int64))
+        contexts = draw_contexts(sequences, spans, context_fraction=self.context_fraction, rng=rng)
+        return sequences, spans, contexts
 
     def _epoch_order(self, epoch: int) -> np.ndarray:
         if self._order is None or self._order[0] != epoch:

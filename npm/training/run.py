@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, fields
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -11,123 +12,27 @@ from typing import Any
 import torch
 from torch import nn
 
-from npm.corpus.blocks import BlockPacker, BlockSettings
-from npm.corpus.documents import CorpusSettings, read_corpus
+from index.files import made_parents
+from npm.corpus.blocks import BlockPacker
+from npm.corpus.documents import read_corpus
 from npm.corpus.groups import BlockGroups
 from npm.corpus.sources import find_sources
 from npm.corpus.store import BlockStore, build_block_store
-from npm.errors import SettingError
-from npm.masking.masker import MaskingSettings, MaskingUnit, build_masker
+from npm.errors import UserError
+from npm.masking.masker import MaskingUnit, build_masker
 from npm.masking.renderers import MaskPairRenderer, SingleMaskRenderer
 from npm.models.attention import use_plain_attention
-from npm.models.encoder import MINILM, ComputeDtype, Encoder
+from npm.models.encoder import ComputeDtype, Encoder
 from npm.models.similarity import reference_scale
 from npm.objectives.combine import WeightedSum
 from npm.objectives.masked import MaskedTokens
-from npm.objectives.nonparametric import NonparametricMasked, NonparametricSettings
+from npm.objectives.nonparametric import NonparametricMasked
 from npm.training.batches import MaskedBatches, Renderer
 from npm.training.gather import rank, world_size
 from npm.training.memory import keep_freed_memory
 from npm.training.run_folder import RunFolder
-from npm.training.schedule import ScheduleSettings
-from npm.training.trainer import StepReport, Trainer, TrainerSettings, make_accelerator
-
-
-class Attention(Enum):
-    """How attention is computed in training."""
-
-    auto = "auto"
-    fused = "fused"
-    plain = "plain"
-
-
-@dataclass(kw_only=True, slots=True)
-class StartSettings:
-    """The encoder that training starts from."""
-
-    hidden_dropout: float = 0.0
-    """Dropout probability of hidden states in training."""
-    attention_dropout: float = 0.0
-    """Dropout probability of attention weights in training."""
-    attention: Attention = Attention.auto
-    """`plain` is faster on a CPU, `fused` on a GPU; `auto` chooses so."""
-
-    def __post_init__(self) -> None:
-        for name in ("hidden_dropout", "attention_dropout"):
-            if not 0 <= getattr(self, name) < 1:
-                raise SettingError(
-                    f"{name} is out of range",
-                    expected="a probability from 0 to below 1",
-                    got=str(getattr(self, name)),
-                    where=f"start.{name}",
-                    fix="choose a value such as 0.1",
-                )
-
-
-@dataclass(kw_only=True, slots=True)
-class GroupSettings:
-    """How blocks are put together for training."""
-
-    sequences_per_group: int = 16
-    """Blocks masked together; a span is only masked if it stands in another block of its group too."""
-    drop_mixed: bool = False
-    """Leave out groups that hold blocks of several documents."""
-
-    def __post_init__(self) -> None:
-        if self.sequences_per_group < 2:
-            raise SettingError(
-                "a group needs other sequences to find its spans in",
-                expected="at least 2",
-                got=str(self.sequences_per_group),
-                where="groups.sequences_per_group",
-                fix="leave it at 16",
-            )
-
-
-@dataclass(kw_only=True, slots=True)
-class ObjectiveSettings:
-    """Which losses are summed, with which weight."""
-
-    nonparametric: NonparametricSettings = field(default_factory=NonparametricSettings)
-    """The contrastive loss over the tokens of the batch."""
-    nonparametric_weight: float = 1.0
-    """Weight of the contrastive loss."""
-    masked_weight: float = 0.0
-    """Weight of the prediction of masked tokens over the vocabulary; 0 leaves it out."""
-
-    def __post_init__(self) -> None:
-        if min(self.nonparametric_weight, self.masked_weight) < 0 or not self.nonparametric_weight + self.masked_weight:
-            raise SettingError(
-                "the weights of the objective leave nothing to train",
-                expected="weights of at least 0, one of them above 0",
-                got=f"nonparametric_weight={self.nonparametric_weight}, masked_weight={self.masked_weight}",
-                where="objective",
-                fix="set one of them to 1",
-            )
-
-
-@dataclass(kw_only=True, slots=True)
-class TrainingSettings:
-    """One training run."""
-
-    encoder: str = MINILM
-    """Folder, hub name, or `minilm`: what training starts from."""
-    corpus: CorpusSettings = field(default_factory=CorpusSettings)
-    """The text to train on."""
-    blocks: BlockSettings = field(default_factory=BlockSettings)
-    """How it is cut into sequences."""
-    groups: GroupSettings = field(default_factory=GroupSettings)
-    """How sequences are put together."""
-    masking: MaskingSettings = field(default_factory=MaskingSettings)
-    """Which spans are masked."""
-    start: StartSettings = field(default_factory=StartSettings)
-    """How the encoder is set up for training."""
-    objective: ObjectiveSettings = field(default_factory=ObjectiveSettings)
-    """What is minimised."""
-    trainer: TrainerSettings = field(default_factory=TrainerSettings)
-    """The loop."""
-    schedule: ScheduleSettings = field(default_factory=lambda: ScheduleSettings(max_steps=1000))
-    """How long, and the learning rate."""
+from npm.training.settings import Attention, TrainingSettings
+from npm.training.trainer import StepReport, Trainer, make_accelerator
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,11 +62,28 @@ def run_training(
     find_sources(settings.corpus.files)  # a misspelt file is reported before anything is made
     encoder = load_start(settings)
     accelerator = make_accelerator(settings.trainer)  # starts the process group, if there are several ranks
-    run_folder = RunFolder(folder)
-    with accelerator.main_process_first():
-        if rank() == 0:
-            run_folder.start(recorded_settings(settings))
-        store = packed_corpus(folder / "corpus", settings, encoder, report_blocks if rank() == 0 else None)
+    was_there = folder.exists()
+    with made_parents(folder):
+        try:
+            with accelerator.main_process_first():
+                if rank() == 0:
+                    RunFolder(folder).start(recorded_settings(settings))
+                store = packed_corpus(folder / "corpus", settings, encoder, report_blocks if rank() == 0 else None)
+            trainer, summary = prepared_trainer(folder, settings, encoder, store)
+        except UserError:
+            if rank() == 0 and not was_there:  # a run that never began leaves nothing behind
+                shutil.rmtree(folder, ignore_errors=True)
+            raise
+    if rank() == 0:
+        announce(summary)
+    trainer.train(report_step)
+    return trainer.run_folder.encoder_path
+
+
+def prepared_trainer(
+    folder: Path, settings: TrainingSettings, encoder: Encoder, store: BlockStore
+) -> tuple[Trainer, RunSummary]:
+    """The loop over the blocks of `store`, ready to run. Raises CorpusError if there is too little text for a step."""
     groups = BlockGroups(
         store, sequences_per_group=settings.groups.sequences_per_group, drop_mixed=settings.groups.drop_mixed
     )
@@ -173,24 +95,23 @@ def run_training(
         make_renderer(settings, encoder),
         seed=settings.trainer.seed,
         groups_per_device_batch=settings.trainer.groups_per_device_batch,
+        context_fraction=settings.masking.context_fraction,
         rank=rank(),
         world_size=world_size(),
     )
-    trainer = Trainer(encoder, objective, batches, run_folder, settings=settings.trainer, schedule=settings.schedule)
-    if rank() == 0:
-        groups_per_step = settings.trainer.groups_per_device_batch * settings.trainer.accumulation_steps * world_size()
-        announce(
-            RunSummary(
-                device=str(trainer.accelerator.device),
-                precision=str(trainer.accelerator.mixed_precision),
-                groups=len(groups),
-                mixed_share=groups.mixed_share,
-                tokens=store.token_count,
-                sequences_per_step=groups_per_step * settings.groups.sequences_per_group,
-            )
-        )
-    trainer.train(report_step)
-    return run_folder.encoder_path
+    trainer = Trainer(
+        encoder, objective, batches, RunFolder(folder), settings=settings.trainer, schedule=settings.schedule
+    )
+    groups_per_step = settings.trainer.groups_per_device_batch * settings.trainer.accumulation_steps * world_size()
+    summary = RunSummary(
+        device=str(trainer.accelerator.device),
+        precision=str(trainer.accelerator.mixed_precision),
+        groups=len(groups),
+        mixed_share=groups.mixed_share,
+        tokens=store.token_count,
+        sequences_per_step=groups_per_step * settings.groups.sequences_per_group,
+    )
+    return trainer, summary
 
 
 def load_start(settings: TrainingSettings) -> Encoder:
@@ -242,22 +163,15 @@ def make_objective(settings: TrainingSettings, encoder: Encoder) -> nn.Module:
 
 
 def make_renderer(settings: TrainingSettings, encoder: Encoder) -> Renderer:
-    """Mask pairs for phrases, one mask for single tokens; the objective must have the same number of queries."""
+    """Mask pairs for phrases, one mask for single tokens; the objective has the same number of queries."""
     phrases = settings.masking.unit is MaskingUnit.phrase
-    if settings.objective.nonparametric_weight and settings.objective.nonparametric.end_queries != phrases:
-        raise SettingError(
-            "masking and objective do not fit together",
-            expected="end_queries=true with unit=phrase, end_queries=false with unit=token",
-            got=f"end_queries={settings.objective.nonparametric.end_queries}, unit={settings.masking.unit.name}",
-            where="masking.unit, objective.nonparametric.end_queries",
-            fix="change one of the two",
-        )
     renderer = MaskPairRenderer if phrases else SingleMaskRenderer
     return renderer(
         mask_id=encoder.mask_id,
         pad_id=encoder.pad_id,
         prefix_ids=tuple(encoder.prefix_ids),
         suffix_ids=tuple(encoder.suffix_ids),
+        max_input_tokens=encoder.max_input_tokens,
     )
 
 
@@ -272,7 +186,11 @@ def recorded_settings(settings: TrainingSettings) -> dict[str, Any]:
         else:
             flat[prefix] = value
 
-    visit("", recorded(asdict(settings)))
+    # a command adds settings of its own, such as where the run lies
+    own = {item.name: asdict(settings)[item.name] for item in fields(TrainingSettings)}
+    if Path(settings.encoder).is_dir():
+        own["encoder"] = Path(settings.encoder).name
+    visit("", recorded(own))
     flat["world_size"] = world_size()
     return flat
 

@@ -12,7 +12,6 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import Any, Protocol
 
 import torch
@@ -26,6 +25,7 @@ from npm.training.batches import MaskedBatches, iterate_batches
 from npm.training.gather import rank, world_size
 from npm.training.run_folder import Checkpoint, RunFolder
 from npm.training.schedule import ScheduleSettings
+from npm.training.settings import Precision, TrainerSettings
 from npm.training.state import (
     gathered_generator_states,
     load_optimizer_tensors,
@@ -35,66 +35,16 @@ from npm.training.state import (
 )
 from npm.types import MaskedBatch, Term
 
-
-class Precision(Enum):
-    """Number format of the forward pass in training; weights and optimiser state stay float32."""
-
-    auto = "auto"
-    float32 = "float32"
-    bfloat16 = "bfloat16"
-
-
-@dataclass(kw_only=True, slots=True)
-class TrainerSettings:
-    """The loop: batches, optimiser, and how often to log and save."""
-
-    seed: int = 0
-    """Seed of group order, masks and dropout."""
-    groups_per_device_batch: int = 1
-    """Groups of blocks that one device works on at once; their keys are each other's negatives."""
-    accumulation_steps: int = 1
-    """Micro-batches between two optimiser steps; adds no negatives."""
-    precision: Precision = Precision.auto
-    """Number format of the forward pass; `auto` is bfloat16 where the hardware computes in it."""
-    adam_beta1: float = 0.9
-    """Decay of the running mean of gradients."""
-    adam_beta2: float = 0.98
-    """Decay of the running mean of squared gradients."""
-    adam_epsilon: float = 1e-6
-    """Added to the root of the running mean of squared gradients."""
-    weight_decay: float = 0.01
-    """Decoupled weight decay, on matrices only (not on biases and norms)."""
-    max_gradient_norm: float = 2.0
-    """Gradients longer than this are shortened to it."""
-    log_every_steps: int = 10
-    """Optimiser steps between two lines of metrics."""
-    checkpoint_every_minutes: float = 10.0
-    """Minutes between two checkpoints; 0 saves after every step."""
-    workers: int = 0
-    """Background processes that mask and render batches; 0 does it in the training process."""
-    device: str = "auto"
-    """`cpu`, `cuda` or `auto`, which takes a GPU where there is one."""
-
-    def __post_init__(self) -> None:
-        lowest = {
-            "groups_per_device_batch": 1,
-            "accumulation_steps": 1,
-            "log_every_steps": 1,
-            "workers": 0,
-            "checkpoint_every_minutes": 0,
-            "weight_decay": 0,
-            "max_gradient_norm": 1e-9,
-            "adam_epsilon": 0,
-        }
-        for name, low in lowest.items():
-            if getattr(self, name) < low:
-                raise SettingError(
-                    f"{name} is out of range",
-                    expected=f"at least {low}",
-                    got=str(getattr(self, name)),
-                    where=f"trainer.{name}",
-                    fix="choose a larger value",
-                )
+__all__ = [
+    "Objective",
+    "Precision",
+    "StepReport",
+    "TrainedModel",
+    "Trainer",
+    "TrainerSettings",
+    "make_accelerator",
+    "make_optimizer",
+]
 
 
 class Objective(Protocol):
@@ -308,12 +258,20 @@ class Trainer:
 def make_accelerator(settings: TrainerSettings) -> Any:
     """An `accelerate.Accelerator` on the chosen device in the chosen precision."""
     from accelerate import Accelerator
+    from accelerate.state import AcceleratorState
+    from accelerate.utils import GradientAccumulationPlugin
 
     from npm.models.encoder import ComputeDtype, choose_device, choose_dtype
 
     device = choose_device(settings.device)
     dtype = choose_dtype(ComputeDtype(settings.precision.value), device)
-    return Accelerator(mixed_precision="bf16" if dtype is torch.bfloat16 else "no", cpu=device.type == "cpu")
+    AcceleratorState._reset_state()  # else a process could not train twice in different precisions
+    return Accelerator(
+        mixed_precision="bf16" if dtype is torch.bfloat16 else "no",
+        cpu=device.type == "cpu",
+        # given, because the launcher's number would divide our gradients a second time
+        gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=1),
+    )
 
 
 def make_optimizer(model: nn.Module, settings: TrainerSettings) -> torch.optim.Optimizer:

@@ -28,12 +28,18 @@ def plain_bm25(store: BlockStore, query: str, settings: LexiconSettings) -> list
     blocks = []
     for block in range(store.block_count):
         title = store.document(int(store.block_documents[block])).title
-        blocks.append(words_of(f"{title} {store.block_text(block)}", settings.stemming))
+        blocks.append(
+            words_of(
+                f"{title} " * settings.title_repeats + store.block_text(block),
+                settings.stemming,
+                keep_stopwords=settings.keep_stopwords,
+            )
+        )
     mean_length = sum(map(len, blocks)) / len(blocks)
     scores = []
     for words in blocks:
         counts, score = Counter(words), 0.0
-        for word in words_of(query, settings.stemming):
+        for word in words_of(query, settings.stemming, keep_stopwords=settings.keep_stopwords):
             frequency = sum(word in other for other in blocks)
             idf = math.log(1 + (len(blocks) - frequency + 0.5) / (frequency + 0.5))
             tf = counts[word]
@@ -42,7 +48,10 @@ def plain_bm25(store: BlockStore, query: str, settings: LexiconSettings) -> list
     return scores
 
 
-@pytest.mark.parametrize("settings", [LexiconSettings(), LexiconSettings(k1=1.5, b=0.75, stemming=Stemming.plural)])
+@pytest.mark.parametrize(
+    "settings",
+    [LexiconSettings(), LexiconSettings(k1=1.5, b=0.75, stemming=Stemming.none, keep_stopwords=True, title_repeats=1)],
+)
 def test_scores_equal_those_of_the_formula(settings: LexiconSettings, store: BlockStore, tmp_path: Path) -> None:
     BlockLexicon.build(store, tmp_path / "lexicon", settings=settings)
     lexicon = BlockLexicon.open(tmp_path / "lexicon")

@@ -121,9 +121,11 @@ def build_held_out_store(
 
     Raises CorpusError if there are too few.
     """
+    # One block more than is used, so that the last one ends where it would end in the whole document.
+    enough_tokens = (settings.blocks_per_article + 1) * settings.max_block_tokens
     blocks = BlockSettings(
         max_block_tokens=settings.max_block_tokens,
-        max_document_tokens=settings.least_tokens,
+        max_document_tokens=max(settings.least_tokens, enough_tokens),
         min_filled_fraction=MIN_FILLED_FRACTION,
     )
     packer = BlockPacker(encoder.tokenizer, blocks)
@@ -280,7 +282,7 @@ def _too_few(found: int, settings: InBatchSettings, *, where: str) -> CorpusErro
         expected=f"{settings.articles} of {long}",
         got=str(found),
         where=where,
-        fix=f"give more text, or articles={max(1, found)}",
+        fix="give more text, or ask for fewer articles with limit=",
     )
 
 

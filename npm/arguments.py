@@ -1,0 +1,74 @@
+"""The command line before any settings are known: which argument is a setting, which is text, what a path is."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from npm.errors import SettingError
+from npm.types import MASK_TEXT
+
+SETTING = re.compile(r"^(\+{0,2}|~)[A-Za-z_][\w.]*=")
+PATH_ENTRY = re.compile(r"""\s*(?:'((?:[^'\\]|\\.)*)'|"((?:[^"\\]|\\.)*)"|([^,\s'"][^,]*?|))\s*(?:,|$)""")
+DEBUG = re.compile(r"^\+{0,2}debug=(true|yes|on|1)$", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """What stood on the command line: settings, and texts."""
+
+    settings: list[str] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
+
+
+def before_texts(arguments: list[str]) -> list[str]:
+    """The arguments up to `--`."""
+    return arguments[: arguments.index("--")] if "--" in arguments else arguments
+
+
+def split_arguments(arguments: list[str]) -> Arguments:
+    """Settings are `key=value` without a mask in it; all else, and everything after `--`, is text.
+
+    >>> split_arguments(["k=3", "a=<mask>", "The capital", "--", "k=4"])
+    Arguments(settings=['k=3'], texts=['a=<mask>', 'The capital', 'k=4'])
+    """
+    found = Arguments()
+    first = before_texts(arguments)
+    for argument in first:
+        is_setting = SETTING.match(argument) is not None and MASK_TEXT not in argument
+        (found.settings if is_setting else found.texts).append(argument)
+    found.texts.extend(arguments[len(first) + 1 :])
+    return found
+
+
+def wants_debug(arguments: list[str]) -> bool:
+    """Whether tracebacks are asked for; known before settings are, so that it covers mistakes in settings too."""
+    return any(DEBUG.match(argument) for argument in before_texts(arguments))
+
+
+def parse_paths(value: str) -> list[str]:
+    """A path, or a list of paths in brackets; an entry that holds a comma, quote or space at its ends is quoted.
+
+    >>> parse_paths("a, b.jsonl"), parse_paths("[a.jsonl, 'b, c.jsonl']"), parse_paths("[]")
+    (['a, b.jsonl'], ['a.jsonl', 'b, c.jsonl'], [])
+    """
+    if not (value.startswith("[") and value.endswith("]")):
+        return [value]
+    inside = value[1:-1].strip()
+    entries: list[str] = []
+    place = 0
+    while place < len(inside):
+        match = PATH_ENTRY.match(inside, place)
+        if match is None:
+            raise SettingError(
+                "this list of paths cannot be read",
+                expected="[a.jsonl,b.jsonl], or quotes around entries that hold commas",
+                got=value,
+                where="corpus.files",
+                fix="close the quotes, or give one path or glob without brackets",
+            )
+        single, double, plain = match.groups()
+        quoted = single if single is not None else double
+        entries.append(plain if quoted is None else re.sub(r"\\(.)", r"\1", quoted))
+        place = match.end()
+    return entries

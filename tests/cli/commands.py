@@ -1,0 +1,100 @@
+"""What tests of the command line share: running a command, comparing folders, and a corpus of six documents."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from npm.cli import main
+
+REPOSITORY = Path(__file__).parents[2]
+QUESTION = "The capital of Iceland is <mask>."
+DOCUMENTS: list[dict[str, Any]] = [
+    {"id": "iceland", "title": "Iceland", "text": "🜨 Reykjavík is the capital of Iceland. It lies on Faxaflói."},
+    {"id": "france", "title": "France", "text": "Paris is the capital of France, and the Seine flows through Paris."},
+    {"id": "bank", "title": "Bank", "text": "The Bank of America was founded in San Francisco by Amadeo Giannini."},
+    {"id": "poland", "title": "Poland", "text": "Łódź and Kraków are cities in Poland. São Paulo is in Brazil."},
+    {"id": "norway", "title": "Norway", "text": "Norway's capital, Oslo, lies at the end of the Oslofjord."},
+    {"id": "book", "title": "Don Quixote", "text": "Don Quixote was written by Miguel de Cervantes in Madrid."},
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a command left: its status and what it wrote."""
+
+    status: int
+    out: str
+    err: str
+
+    def answers(self) -> list[dict[str, Any]]:
+        """The JSON objects on stdout, a line each."""
+        return [json.loads(line) for line in self.out.splitlines()]
+
+    def refused(self, *parts: str) -> str:
+        """Assert that this is one message for a user's mistake, which holds `parts`; returns it."""
+        assert self.status == 2, self.err
+        assert self.out == ""
+        assert "Traceback" not in self.err
+        assert self.err.count("npmlm: error: ") == 1, self.err
+        for line in ("\n  expected: ", "\n  got:      ", "\n  where:    ", "\n  do:       "):
+            assert self.err.count(line) == 1, self.err
+        for part in parts:
+            assert part in self.err, f"{part!r} is not in {self.err}"
+        return self.err
+
+
+class CommandLine:
+    """Runs `npmlm` in this process."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+        self._capsys = capsys
+        self._monkeypatch = monkeypatch
+
+    def __call__(self, *arguments: str | Path, stdin: bytes | None = None) -> Outcome:
+        """Run one command; `stdin` is what is piped in."""
+        self._capsys.readouterr()
+        if stdin is not None:
+            self._monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin), encoding="utf-8"))
+        status = main([str(argument) for argument in arguments])
+        captured = self._capsys.readouterr()
+        return Outcome(status, captured.out, captured.err)
+
+
+def run_subprocess(*command: str | Path, cwd: Path | None = None, **variables: str) -> Outcome:
+    """Run a command as a process of its own, with one thread and no network."""
+    quiet = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+    done = subprocess.run(
+        [str(part) for part in command],
+        cwd=cwd or REPOSITORY,
+        env={**os.environ, **quiet, **variables},
+        capture_output=True,
+        timeout=300,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
+    return Outcome(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+def write_corpus(path: Path, documents: list[dict[str, Any]] = DOCUMENTS) -> Path:
+    """A .jsonl file of `documents`."""
+    lines = (json.dumps(document, ensure_ascii=False) + "\n" for document in documents)
+    path.write_text("".join(lines), encoding="utf-8")
+    return path
+
+
+def all_bytes(folder: Path) -> dict[str, bytes]:
+    """Every file under `folder` with its content; folders as names that end in a slash."""
+    found: dict[str, bytes] = {}
+    for path in sorted(folder.rglob("*")):
+        name = str(path.relative_to(folder))
+        found |= {name: path.read_bytes()} if path.is_file() else {f"{name}/": b""}
+    return found

@@ -1,0 +1,260 @@
+"""`npmlm build` as a user meets it."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import zstandard
+
+from index.files import CountingFile
+from tests.cli.commands import DOCUMENTS, QUESTION, CommandLine, all_bytes, run_subprocess, write_corpus
+
+Build = Callable[..., list[str | Path]]
+
+
+@pytest.fixture
+def build(corpus: Path, tmp_path: Path, tiny_encoder_folder: Path) -> Build:
+    """The arguments of a build into tmp_path/index, over another corpus or with further settings if given."""
+
+    def arguments(*further: str, files: Path | str = corpus, index: str = "index") -> list[str | Path]:
+        given = [f"corpus.files={files}", f"index={tmp_path / index}", f"encoder={tiny_encoder_folder}"]
+        return ["build", *given, "blocks.max_block_tokens=64", *further]
+
+    return arguments
+
+
+def test_a_build_says_where_the_index_is_on_stderr_and_nothing_on_stdout(
+    npmlm: CommandLine, build: Build, tmp_path: Path
+) -> None:
+    outcome = npmlm(*build())
+    assert (outcome.status, outcome.out) == (0, "")
+    assert f"npmlm fill index={tmp_path / 'index'}" in outcome.err
+    again = npmlm(*build())
+    assert again.status == 0
+    assert "finished already" in again.err
+
+
+def test_a_build_in_a_process_of_its_own(build: Build, tmp_path: Path) -> None:
+    outcome = run_subprocess(sys.executable, "scripts/build.py", *build()[1:])
+    assert (outcome.status, outcome.out) == (0, ""), outcome.err
+    assert (tmp_path / "index" / "manifest.json").is_file()
+
+
+def test_two_builds_of_the_same_input_give_the_same_bytes_and_name_no_place_of_this_machine(
+    npmlm: CommandLine, build: Build, tmp_path: Path, tiny_encoder_folder: Path
+) -> None:
+    assert npmlm(*build("copy_encoder=true", index="one")).status == 0
+    assert npmlm(*build("copy_encoder=true", index="deeper/two")).status == 0
+    one = all_bytes(tmp_path / "one")
+    assert one == all_bytes(tmp_path / "deeper" / "two")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus.jsonl", "deeper", "one"]
+    for name, data in one.items():
+        for place in (tmp_path, tiny_encoder_folder):
+            assert str(place).encode() not in data, f"{place} stands in {name}"
+
+
+def write_count(npmlm: CommandLine, arguments: list[str | Path], monkeypatch: pytest.MonkeyPatch) -> int:
+    """How often the one writer is called in a whole build."""
+    calls = fail_at(None, monkeypatch)
+    assert npmlm(*arguments).status == 0
+    return calls[0]
+
+
+def fail_at(
+    number: int | None, monkeypatch: pytest.MonkeyPatch, error: Callable[[Path], BaseException] | None = None
+) -> list[int]:
+    """Raise `error` in the one writer when it is called for the `number`th time; returns the count of calls."""
+    write = CountingFile.__dict__["write"]
+    calls = [0]
+
+    def failing(self: CountingFile, data: bytes) -> int:
+        calls[0] += 1
+        if calls[0] == number and error is not None:
+            raise error(self.path)
+        return write(self, data)  # type: ignore[no-any-return]
+
+    monkeypatch.setattr(CountingFile, "write", failing)
+    return calls
+
+
+@pytest.mark.parametrize("share", [0.0, 0.2, 0.4, 0.55, 0.7, 0.85, 1.0])
+def test_a_build_interrupted_anywhere_continues_and_ends_in_the_same_bytes(
+    share: float, npmlm: CommandLine, build: Build, tmp_path: Path
+) -> None:
+    settings = ("vectors.tokens_per_shard=30", "copy_encoder=true")
+    with pytest.MonkeyPatch.context() as patched:
+        writes = write_count(npmlm, build(*settings, index="whole"), patched)
+    with pytest.MonkeyPatch.context() as patched:
+        fail_at(max(1, round(share * writes)), patched, lambda _: KeyboardInterrupt())
+        outcome = npmlm(*build(*settings))
+    assert (outcome.status, outcome.out) == (130, "")
+    assert "continues where it stopped" in outcome.err
+    npmlm("fill", f"index={tmp_path / 'index'}", QUESTION).refused("do:")
+    assert npmlm(*build(*settings)).status == 0
+    assert all_bytes(tmp_path / "index") == all_bytes(tmp_path / "whole")
+
+
+def test_a_build_killed_with_no_chance_to_tidy_up_ends_in_the_same_bytes(
+    npmlm: CommandLine, build: Build, tmp_path: Path
+) -> None:
+    assert npmlm(*build(index="whole")).status == 0
+    program = (
+        "import os, signal, sys; from index.store import FolderWriter; from npm.cli import main\n"
+        "finish = FolderWriter.finish\n"
+        "def killed(self):\n"
+        "    return os.kill(os.getpid(), signal.SIGKILL) if 'vectors' in str(self.folder) else finish(self)\n"
+        "FolderWriter.finish = killed\n"
+        "main(sys.argv[1:])\n"
+    )
+    assert run_subprocess(sys.executable, "-c", program, *build()).status == -9
+    assert npmlm(*build()).status == 0
+    assert all_bytes(tmp_path / "index") == all_bytes(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("number", [1, 5, 25])
+@pytest.mark.parametrize(
+    ("code", "meaning"), [(errno.ENOSPC, "disk is full"), (errno.EACCES, "no permission to write")]
+)
+def test_a_disk_that_refuses_leaves_the_directory_unchanged_or_a_build_to_continue(
+    code: int, meaning: str, number: int, npmlm: CommandLine, build: Build, tmp_path: Path
+) -> None:
+    before = all_bytes(tmp_path)
+
+    class Refusing:
+        """A file of the operating system that refuses to be written."""
+
+        def __init__(self, file: object) -> None:
+            self.file = file
+
+        def write(self, data: bytes) -> int:
+            raise OSError(code, os.strerror(code))
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(self.file, name)
+
+    write = CountingFile.__dict__["write"]
+    calls = [0]
+
+    def refusing(self: CountingFile, data: bytes) -> int:
+        calls[0] += 1
+        if calls[0] >= number:
+            self._file = Refusing(self._file)  # type: ignore[assignment]
+        return write(self, data)  # type: ignore[no-any-return]
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(CountingFile, "write", refusing)
+        npmlm(*build()).refused(meaning, str(tmp_path / "index"), errno.errorcode[code])
+    if number < 20:  # no part was finished yet
+        assert all_bytes(tmp_path) == before
+    assert not [path for path in tmp_path.rglob(".*")]
+    assert npmlm(*build()).status == 0
+    assert npmlm("verify", f"index={tmp_path / 'index'}").status == 0
+
+
+def truncated_zst(path: Path) -> Path:
+    data = "".join(json.dumps(document) + "\n" for document in DOCUMENTS).encode()
+    path.write_bytes(zstandard.compress(data)[:-20])
+    return path
+
+
+def damaged(path: Path, *lines: str | bytes) -> Path:
+    path.write_bytes(b"\n".join(line if isinstance(line, bytes) else line.encode() for line in lines))
+    return path
+
+
+GOOD = '{"id": "a", "text": "Paris is the capital of France."}'
+BAD_CORPORA: dict[str, tuple[Callable[[Path], Path | str], list[str]]] = {
+    "missing": (lambda folder: folder / "nowhere.jsonl", ["nowhere.jsonl does not exist"]),
+    "no match": (lambda folder: f"{folder}/*.txt", ["no file matches"]),
+    "empty": (lambda folder: damaged(folder / "bad.jsonl"), ["bad.jsonl is empty"]),
+    "blank": (lambda folder: damaged(folder / "bad.jsonl", "", " ", ""), ["bad.jsonl", "no text"]),
+    "half-written": (lambda folder: truncated_zst(folder / "bad.jsonl.zst"), ["bad.jsonl.zst", "ends in the middle"]),
+    "not zst": (lambda folder: damaged(folder / "bad.jsonl.zst", GOOD), ["bad.jsonl.zst", "cannot be decompressed"]),
+    "not JSON": (lambda folder: damaged(folder / "bad.jsonl", GOOD, "{oops"), ["bad.jsonl:2", "JSON"]),
+    "cut JSON": (lambda folder: damaged(folder / "bad.jsonl", GOOD, GOOD[:20]), ["bad.jsonl:2", "written to its end"]),
+    "a list": (lambda folder: damaged(folder / "bad.jsonl", GOOD, "[1]"), ["bad.jsonl:2", "a JSON list"]),
+    "no text": (lambda folder: damaged(folder / "bad.jsonl", GOOD, '{"id": "b"}'), ["bad.jsonl:2", "lacks text"]),
+    "empty text": (lambda folder: damaged(folder / "bad.jsonl", '{"text": ""}'), ["bad.jsonl:1", "lacks text"]),
+    "number": (lambda folder: damaged(folder / "bad.jsonl", GOOD, '{"text": 7}'), ["bad.jsonl:2", "lacks text"]),
+    "not UTF-8": (lambda folder: damaged(folder / "bad.jsonl", GOOD, b'{"text": "\xff"}'), ["bad.jsonl:2", "UTF-8"]),
+    "same id": (lambda folder: damaged(folder / "bad.jsonl", GOOD, GOOD), ["bad.jsonl:1 and", "bad.jsonl:2", "twice"]),
+    "not Parquet": (lambda folder: damaged(folder / "bad.parquet", GOOD), ["bad.parquet"]),
+    "unknown form": (lambda folder: damaged(folder / "bad.pdf", GOOD), ["bad.pdf", "extension"]),
+    "a folder": (lambda folder: folder, ["is a folder"]),
+}
+
+
+@pytest.mark.parametrize("fault", BAD_CORPORA)
+def test_a_corpus_that_cannot_be_read_is_refused_and_nothing_is_made(
+    fault: str, npmlm: CommandLine, build: Build, tmp_path: Path
+) -> None:
+    make, parts = BAD_CORPORA[fault]
+    files = make(tmp_path)
+    before = all_bytes(tmp_path)
+    npmlm(*build(files=files)).refused(*parts)
+    assert all_bytes(tmp_path) == before
+
+
+def test_a_bad_line_behind_finished_shards_of_good_files_is_named(
+    npmlm: CommandLine, build: Build, corpus: Path, tmp_path: Path
+) -> None:
+    bad = damaged(tmp_path / "bad.jsonl", GOOD, "{oops")
+    before = all_bytes(tmp_path)
+    npmlm(*build(files=f"[{corpus},{bad}]")).refused("bad.jsonl:2")
+    assert all_bytes(tmp_path) == before
+
+
+def test_a_folder_with_other_settings_or_with_other_things_is_left_alone(
+    npmlm: CommandLine, build: Build, tmp_path: Path
+) -> None:
+    assert npmlm(*build()).status == 0
+    before = all_bytes(tmp_path)
+    npmlm(*build("vectors.pruning=all")).refused("vectors.pruning", "delete this folder")
+    npmlm(*build(index="corpus.jsonl")).refused("corpus.jsonl")
+    assert all_bytes(tmp_path) == before
+
+
+@pytest.mark.parametrize("encoder", ["./nowhere", "empty"])
+def test_an_encoder_that_cannot_be_loaded_is_refused(
+    encoder: str, npmlm: CommandLine, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    before = all_bytes(tmp_path)
+    npmlm("build", f"corpus.files={corpus}", "index=index", f"encoder={encoder}").refused(encoder.strip("./"))
+    assert all_bytes(tmp_path) == before
+
+
+def test_control_characters_and_a_line_of_a_million_characters_are_read(
+    npmlm: CommandLine, build: Build, tmp_path: Path
+) -> None:
+    documents = [
+        {"id": "odd", "title": "Odd", "text": "Oslo\x00 is\x07 in \x1b[31mNorway\u2028and far away."},
+        {"id": "long", "title": "Long", "text": "word " * 100_000 + "Madrid" + "x" * 500_000},
+    ]
+    files = write_corpus(tmp_path / "odd.jsonl", documents)
+    assert npmlm(*build("blocks.max_document_tokens=500", files=files)).status == 0
+    encoder = build()[3]
+    outcome = npmlm("fill", f"index={tmp_path / 'index'}", str(encoder), "output=json", "Oslo is in <mask>")
+    assert outcome.status == 0
+    assert outcome.answers()[0]["phrases"]
+
+
+def test_a_disk_without_room_for_the_lock_is_told_as_a_full_disk(
+    npmlm: CommandLine, build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(descriptor: int, data: bytes) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    before = all_bytes(tmp_path)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("index.locking.os.write", full)
+        outcome = npmlm(*build())
+    outcome.refused("disk is full")
+    assert all_bytes(tmp_path) == before

@@ -1,0 +1,110 @@
+"""`npmlm evaluate` as a user meets it."""
+
+from __future__ import annotations
+
+import errno
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.commands import CommandLine, all_bytes, run_subprocess
+from tests.cli.test_train import refuse_writing
+
+QUESTIONS = [
+    ("q1", "capital", "The capital of Iceland is <mask>.", ["Reykjavík", "Reykjavik"], "test"),
+    ("q2", "capital", "The capital of France is <mask>.", ["Paris"], "test"),
+    ("q3", "book", "Don Quixote was written by <mask>.", ["Miguel de Cervantes", "Cervantes"], "dev"),
+]
+
+
+@pytest.fixture
+def questions(tmp_path: Path) -> Path:
+    keys = ("id", "kind", "text", "answers", "split")
+    entries = [dict(zip(keys, question, strict=True)) for question in QUESTIONS]
+    file = tmp_path / "questions, own.json"
+    file.write_text(json.dumps({"questions": entries}), encoding="utf-8")
+    return file
+
+
+@pytest.fixture
+def evaluate(questions: Path, built_index: Path, tmp_path: Path) -> list[str]:
+    return ["evaluate", "task=demo", f"index={built_index}", f"questions={questions}", f"out={tmp_path / 'out'}"]
+
+
+def test_an_evaluation_prints_a_table_and_writes_predictions_and_metrics(
+    npmlm: CommandLine, evaluate: list[str], tmp_path: Path
+) -> None:
+    outcome = npmlm(*evaluate)
+    assert outcome.status == 0, outcome.err
+    assert "hit@1" in outcome.out
+    assert "The capital of France is <mask>." in outcome.out
+    lines = (tmp_path / "out" / "predictions.jsonl").read_text(encoding="utf-8").splitlines()
+    assert [json.loads(line)["id"] for line in lines] == ["q1", "q2"]
+    assert json.loads((tmp_path / "out" / "metrics.json").read_bytes())["question_count"] == 2
+    before = all_bytes(tmp_path / "out")
+    assert npmlm(*evaluate).status == 0
+    assert all_bytes(tmp_path / "out") == before
+    assert not any(str(tmp_path).encode() in data for data in before.values())
+
+
+def test_settings_of_filling_and_of_the_split_reach_the_task(
+    npmlm: CommandLine, evaluate: list[str], tmp_path: Path
+) -> None:
+    assert npmlm(*evaluate, "split=dev", "fill.k=2", "fill.retrieval=bm25", "scoring=reference", "limit=1").status == 0
+    metrics = json.loads((tmp_path / "out" / "metrics.json").read_bytes())
+    assert metrics["filling"]["retrieval"] == "bm25"
+    assert metrics["filling"]["scoring"]["normalisation"] == "start_end"
+    assert (metrics["settings"]["k"], metrics["question_count"]) == (2, 1)
+
+
+def test_a_process_of_its_own_evaluates(evaluate: list[str], tmp_path: Path) -> None:
+    outcome = run_subprocess(sys.executable, "scripts/evaluate.py", *evaluate[1:])
+    assert outcome.status == 0, outcome.err
+    assert "hit@1" in outcome.out
+    assert (tmp_path / "out" / "metrics.json").is_file()
+
+
+@pytest.mark.parametrize(
+    ("setting", "parts"),
+    [
+        ("index=nowhere", ["no folder", "nowhere"]),
+        ("index=", ["index= is empty"]),
+        ("questions=nowhere.json", ["nowhere.json"]),
+        ("task=in_batch", ["corpus.files"]),
+        ("limit=0", ["limit"]),
+        ("fill.k=0", ["where:    fill.k"]),
+        ("task=magic", ["demo, in_batch"]),
+        ("encoder=./nowhere", ["no such encoder"]),
+    ],
+)
+def test_what_cannot_be_evaluated_is_refused_and_nothing_is_made(
+    setting: str, parts: list[str], npmlm: CommandLine, evaluate: list[str], tmp_path: Path
+) -> None:
+    before = all_bytes(tmp_path)
+    kept = [part for part in evaluate if part.partition("=")[0] != setting.partition("=")[0]]
+    npmlm(*kept, setting).refused(*parts)
+    assert all_bytes(tmp_path) == before
+
+
+def test_a_folder_with_other_things_is_no_place_for_results(
+    npmlm: CommandLine, evaluate: list[str], tmp_path: Path
+) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "thesis.txt").write_text("years of work")
+    before = all_bytes(tmp_path)
+    npmlm(*evaluate).refused("not a folder for results")
+    assert all_bytes(tmp_path) == before
+
+
+@pytest.mark.parametrize(("code", "meaning"), [(errno.ENOSPC, "disk is full"), (errno.EACCES, "no permission")])
+def test_a_disk_that_refuses_leaves_the_directory_unchanged(
+    code: int, meaning: str, npmlm: CommandLine, evaluate: list[str], tmp_path: Path
+) -> None:
+    before = all_bytes(tmp_path)
+    with pytest.MonkeyPatch.context() as patched:
+        refuse_writing(patched, code, after=2)
+        npmlm(*evaluate).refused(meaning)
+    assert all_bytes(tmp_path) == before
+    assert npmlm(*evaluate).status == 0

@@ -1,0 +1,291 @@
+"""`npmlm fill` as a user meets it."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import shutil
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from npm import PhraseFiller
+from tests.cli.commands import DOCUMENTS, QUESTION, CommandLine, all_bytes, run_subprocess
+from tests.tiny_models import tiny_encoder
+
+TEXTS = {document["id"]: document["text"] for document in DOCUMENTS}
+
+
+def check_contract(answer: dict[str, object], *, k: int = 5) -> None:
+    """Every field of an answer in JSON, against the documents that were indexed."""
+    assert set(answer) - {"cut", "notes"} == {"text", "phrases"}
+    phrases = answer["phrases"]
+    assert isinstance(phrases, list)
+    assert 1 <= len(phrases) <= k
+    scores = [phrase["score"] for phrase in phrases]
+    assert scores == sorted(scores, reverse=True)
+    assert 0 < sum(scores) <= 1 + 1e-9
+    for phrase in phrases:
+        assert list(phrase) == ["phrase", "score", "occurrence_count", "occurrences"]
+        assert 1 <= len(phrase["occurrences"]) <= min(3, phrase["occurrence_count"])
+        for place in phrase["occurrences"]:
+            assert list(place) == ["document", "title", "start_char", "end_char", "context", "context_start_char"]
+            text = TEXTS[place["document"]]
+            surface = text[place["start_char"] : place["end_char"]]
+            assert " ".join(surface.casefold().split()) == " ".join(phrase["phrase"].casefold().split())
+            begin = place["context_start_char"]
+            assert text[begin : begin + len(place["context"])] == place["context"]
+            assert begin <= place["start_char"] < place["end_char"] <= begin + len(place["context"])
+            assert place["title"] == next(item["title"] for item in DOCUMENTS if item["id"] == place["document"])
+
+
+@pytest.mark.parametrize("retrieval", ["dense", "bm25", "hybrid"])
+def test_answers_in_json_keep_the_contract(retrieval: str, npmlm: CommandLine, built_index: Path) -> None:
+    texts = [QUESTION, "Who wrote Don Quixote? <mask>", "Łódź is in <mask>"]
+    outcome = npmlm("fill", f"index={built_index}", "output=json", "k=4", f"retrieval={retrieval}", *texts)
+    assert outcome.status == 0
+    answers = outcome.answers()
+    assert [answer["text"] for answer in answers] == texts
+    for answer in answers:
+        check_contract(answer, k=4)
+
+
+def test_the_python_api_gives_the_same_content(npmlm: CommandLine, built_index: Path) -> None:
+    outcome = npmlm("fill", f"index={built_index}", "output=json", "k=3", QUESTION)
+    answer = PhraseFiller.open(str(built_index), encoder=None).fill(QUESTION, k=3)
+    record = {"text": answer.text, "phrases": [asdict(phrase) for phrase in answer.phrases]}
+    assert outcome.answers() == [json.loads(json.dumps(record))]
+
+
+def test_reference_scoring_gives_unnormalised_sums(npmlm: CommandLine, built_index: Path) -> None:
+    plain, reference = (
+        npmlm("fill", f"index={built_index}", "output=json", f"scoring={name}", QUESTION).answers()
+        for name in ("default", "reference")
+    )
+    assert plain != reference
+
+
+def test_the_table_shows_phrase_score_sentence_and_title(npmlm: CommandLine, built_index: Path) -> None:
+    outcome = npmlm("fill", f"index={built_index}", "k=1", "The Bank of <mask> was founded")
+    assert outcome.status == 0
+    assert "The Bank of <mask> was founded" in outcome.out
+    for part in ("phrase", "score", "where it stands", "document", "«", "»"):
+        assert part in outcome.out
+
+
+def test_a_process_of_its_own_answers_on_stdout_only(built_index: Path) -> None:
+    outcome = run_subprocess(sys.executable, "scripts/fill.py", f"index={built_index}", "output=json", QUESTION)
+    assert outcome.status == 0, outcome.err
+    check_contract(outcome.answers()[0])
+    assert outcome.err == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("The capital of Iceland is Oslo.", "no <mask>"),
+        ("<mask> is the capital of <mask>.", "several <mask>"),
+        ("", "text is empty"),
+        ("  \n\t ", "text is empty"),
+        ("broken \udcff bytes <mask>", "not valid Unicode"),
+        ("k", "no <mask>"),
+    ],
+)
+def test_a_text_that_is_no_question_is_refused_before_any_is_answered(
+    text: str, part: str, npmlm: CommandLine, built_index: Path
+) -> None:
+    npmlm("fill", f"index={built_index}", QUESTION, text).refused(part, "text 2 of 2")
+
+
+def test_all_lines_of_a_file_are_checked_before_any_is_answered(
+    npmlm: CommandLine, built_index: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "texts, odd='name'.txt"
+    command = ("fill", f"index={built_index}", "output=json", f"texts={file}")
+    npmlm(*command).refused("No such file", str(file))
+    faults = {
+        b"": ("empty",),
+        b"\n \n": ("empty",),
+        QUESTION.encode() + b"\nno gap\n": ("no <mask>", f"{file}, line 2"),
+        QUESTION.encode() + b"\n\n" + QUESTION.encode(): ("the text is empty", f"{file}, line 2"),
+        QUESTION.encode() + b"\n<mask> \xff\n": ("not valid UTF-8", "byte 0xff", f"{file}, line 2"),
+        b"<mask> <mask>\n": ("several <mask>", "line 1"),
+    }
+    for content, parts in faults.items():
+        file.write_bytes(content)
+        npmlm(*command).refused(*parts)
+    file.write_bytes(f"{QUESTION}\r\n<mask> lies in Norway\n".encode())
+    answers = npmlm(*command).answers()
+    assert [answer["text"] for answer in answers] == [QUESTION, "<mask> lies in Norway"]
+    npmlm(*command, QUESTION).refused("texts are given twice")
+
+
+def test_lines_on_standard_input_are_answered_one_by_one(npmlm: CommandLine, built_index: Path) -> None:
+    command = ("fill", f"index={built_index}", "output=json")
+    outcome = npmlm(*command, stdin=f"{QUESTION}\r\n\nk=3 <mask>\n".encode())
+    assert [answer["text"] for answer in outcome.answers()] == [QUESTION, "k=3 <mask>"]
+    npmlm(*command, stdin=b"").refused("no text to fill")
+    npmlm(*command, stdin=b"\n<mask> \xff\n").refused("not valid UTF-8", "standard input, line 2")
+    half = npmlm(*command, stdin=f"{QUESTION}\n\nno gap\n".encode())
+    assert half.status == 2
+    assert len(half.answers()) == 1
+    assert "standard input, line 3" in half.err
+
+
+def test_a_setting_with_a_mask_in_it_and_everything_after_two_dashes_is_text(
+    npmlm: CommandLine, built_index: Path
+) -> None:
+    texts = ["x=1 <mask>", "index=<mask>", "+k=<mask> (,'\"$~#[", "${x} <mask> \\ ünï"]
+    outcome = npmlm("fill", f"index={built_index}", "output=json", *texts, "--", "k=2 <mask>", "--help <mask>")
+    assert [answer["text"] for answer in outcome.answers()] == [*texts, "k=2 <mask>", "--help <mask>"]
+    npmlm("fill", f"index={built_index}", "--", "k=2").refused("no <mask>")
+
+
+def test_a_prompt_stays_open_after_a_mistake_and_ends_with_the_input(
+    npmlm: CommandLine, built_index: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Terminal:
+        """Standard input that says it is one."""
+
+        def isatty(self) -> bool:
+            return True
+
+    lines = iter(["no gap", "", QUESTION])
+
+    def typed(prompt: str) -> str:
+        try:
+            return next(lines)
+        except StopIteration:
+            raise EOFError from None
+
+    monkeypatch.setattr(sys, "stdin", Terminal())
+    monkeypatch.setattr("builtins.input", typed)
+    outcome = npmlm("fill", f"index={built_index}", "output=json")
+    assert outcome.status == 0
+    assert [answer["text"] for answer in outcome.answers()] == [QUESTION]
+    assert "no <mask>" in outcome.err
+    assert "Ctrl-D" in outcome.err
+
+
+@pytest.fixture
+def terminal() -> Iterator[tuple[int, int]]:
+    """The two ends of a pseudo terminal."""
+    ours, theirs = pty.openpty()
+    yield ours, theirs
+    for end in (ours, theirs):
+        os.close(end)
+
+
+def test_a_real_terminal_gets_a_prompt(
+    terminal: tuple[int, int], npmlm: CommandLine, built_index: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours, theirs = terminal
+    os.write(ours, f"{QUESTION}\n\x04".encode())
+    with os.fdopen(os.dup(theirs), encoding="utf-8") as keyboard:
+        monkeypatch.setattr(sys, "stdin", keyboard)
+        outcome = npmlm("fill", f"index={built_index}")
+    assert outcome.status == 0
+    assert QUESTION in outcome.out
+    assert "Ctrl-D" in outcome.err
+
+
+def test_a_text_longer_than_the_encoder_takes_is_cut_around_its_mask_and_says_so(
+    npmlm: CommandLine, built_index: Path
+) -> None:
+    long = "Oslo is far away. " * 60 + "The capital is <mask>." + " Paris is near." * 60
+    outcome = npmlm("fill", f"index={built_index}", "output=json", long, QUESTION)
+    assert outcome.status == 0
+    cut, whole = outcome.answers()
+    assert cut["cut"] is True
+    assert "cut" not in whole
+    assert "note: the text is longer" in outcome.err
+    assert cut["notes"]
+    check_contract(cut)
+
+
+def test_control_characters_are_answered_with_a_note_and_never_reach_the_terminal(
+    npmlm: CommandLine, built_index: Path
+) -> None:
+    text = "The \x1b[31mcapital\x07 of Iceland is <mask>.\x00"
+    outcome = npmlm("fill", f"index={built_index}", "output=json", text)
+    assert outcome.answers()[0]["text"] == text
+    assert "control characters" in outcome.err
+    assert any("control characters" in note for note in outcome.answers()[0]["notes"])
+    table = npmlm("fill", f"index={built_index}", text)
+    assert table.status == 0
+    assert not set("\x1b\x07\x00") & set(table.out)
+
+
+def test_a_line_of_a_million_characters_is_answered(npmlm: CommandLine, built_index: Path, tmp_path: Path) -> None:
+    file = tmp_path / "texts.txt"
+    file.write_text("lorem ipsum " * 42_000 + QUESTION + "x" * 500_000 + "\n", encoding="utf-8")
+    outcome = npmlm("fill", f"index={built_index}", "output=json", f"texts={file}")
+    assert outcome.status == 0
+    assert outcome.answers()[0]["cut"] is True
+    table = npmlm("fill", f"index={built_index}", f"texts={file}")
+    assert table.status == 0
+    assert len(table.out) < 10_000
+
+
+def test_an_index_that_is_missing_unfinished_or_something_else_is_refused(
+    npmlm: CommandLine, built_index: Path, tmp_path: Path
+) -> None:
+    npmlm("fill", f"index={tmp_path / 'nowhere'}", QUESTION).refused("no folder", "nowhere", "build it first")
+    unfinished = tmp_path / "unfinished"
+    shutil.copytree(built_index, unfinished)
+    (unfinished / "manifest.json").unlink()
+    before = all_bytes(tmp_path)
+    npmlm("fill", f"index={unfinished}", QUESTION).refused("did not finish", "run the same build command again")
+    npmlm("verify", f"index={unfinished}").refused("did not finish")
+    npmlm("fill", f"index={unfinished / 'corpus'}", QUESTION).refused("something else", "phrase-index")
+    npmlm("fill", f"index={unfinished / 'manifest.json'}", QUESTION).refused("do:")
+    assert all_bytes(tmp_path) == before
+
+
+def test_another_encoder_than_that_of_the_index_is_refused(
+    npmlm: CommandLine, built_index: Path, tmp_path: Path
+) -> None:
+    tiny_encoder("bert", seed=1).save(tmp_path / "other")
+    command = ("fill", f"index={built_index}", f"encoder={tmp_path / 'other'}", QUESTION)
+    npmlm(*command).refused("made with another encoder", "other, fingerprint", "encoder=")
+    npmlm("fill", f"index={built_index}", f"encoder={tmp_path / 'none'}", QUESTION).refused("no such encoder")
+
+
+@pytest.mark.parametrize("setting", ["device=warp", "device=cuda:77"])
+def test_a_device_that_is_not_there_is_refused(setting: str, npmlm: CommandLine, built_index: Path) -> None:
+    npmlm("fill", f"index={built_index}", setting, QUESTION).refused("device")
+
+
+def test_an_interrupt_ends_with_130_and_says_how_to_go_on(
+    npmlm: CommandLine, built_index: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(PhraseFiller, "fill", interrupted)
+    outcome = npmlm("fill", f"index={built_index}", QUESTION)
+    assert (outcome.status, outcome.out) == (130, "")
+    assert "The same command" in outcome.err
+
+
+def test_a_traceback_comes_only_with_debug_and_a_bug_of_ours_ends_with_1(
+    npmlm: CommandLine, built_index: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    debugged = npmlm("fill", f"index={built_index}", "debug=true", "no gap")
+    assert debugged.status == 2
+    assert "Traceback" in debugged.err
+    assert "do: " in debugged.err
+
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("nobody thought of this")
+
+    monkeypatch.setattr(PhraseFiller, "fill", broken)
+    outcome = npmlm("fill", f"index={built_index}", QUESTION)
+    assert outcome.status == 1
+    assert "internal error: RuntimeError: nobody thought of this" in outcome.err
+    assert "Traceback" not in outcome.err
+    assert "Traceback" in npmlm("fill", f"index={built_index}", "debug=true", QUESTION).err

@@ -1,0 +1,185 @@
+"""`npmlm train` as a user meets it."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from index.files import CountingFile
+from npm.training.trainer import StepReport, Trainer
+from tests.cli.commands import DOCUMENTS, CommandLine, all_bytes, run_subprocess, write_corpus
+
+SHRUNK = (
+    "blocks.max_block_tokens=24",
+    "groups.sequences_per_group=4",
+    "schedule.max_steps=3",
+    "trainer.device=cpu",
+    "trainer.precision=float32",
+    "trainer.log_every_steps=1",
+    "masking.min_masked_fraction=0.01",
+)
+
+
+@pytest.fixture
+def texts(tmp_path: Path) -> Path:
+    """Documents that say everything eight times, so that their spans occur in several blocks."""
+    repeated = [{**document, "text": f"{document['text']} " * 8} for document in DOCUMENTS]
+    return write_corpus(tmp_path / "texts.jsonl", repeated)
+
+
+@pytest.fixture
+def train(texts: Path, tmp_path: Path, tiny_encoder_folder: Path) -> list[str]:
+    return ["train", f"corpus.files={texts}", f"run={tmp_path / 'run'}", f"encoder={tiny_encoder_folder}", *SHRUNK]
+
+
+def weights_of(run: Path) -> bytes:
+    return (run / "encoder" / "model.safetensors").read_bytes()
+
+
+def test_a_run_leaves_settings_metrics_and_an_encoder_and_its_end_is_kept(
+    npmlm: CommandLine, train: list[str], tmp_path: Path, tiny_encoder_folder: Path
+) -> None:
+    outcome = npmlm(*train)
+    assert (outcome.status, outcome.out) == (0, ""), outcome.err
+    assert f"npmlm build encoder={tmp_path / 'run' / 'encoder'}" in outcome.err
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    assert [json.loads(line)["step"] for line in lines] == [1, 2, 3]
+    before = weights_of(tmp_path / "run")
+    assert before != (tiny_encoder_folder / "model.safetensors").read_bytes()
+    assert npmlm(*train, "debug=true").status == 0
+    assert weights_of(tmp_path / "run") == before
+    for name, data in all_bytes(tmp_path / "run").items():
+        assert str(tmp_path).encode() not in data, name
+        assert str(tiny_encoder_folder).encode() not in data, name
+
+
+def test_a_process_of_its_own_trains(train: list[str], tmp_path: Path) -> None:
+    outcome = run_subprocess(sys.executable, "scripts/train.py", *train[1:])
+    assert (outcome.status, outcome.out) == (0, ""), outcome.err
+    assert (tmp_path / "run" / "encoder" / "model.safetensors").is_file()
+
+
+def test_an_interrupted_run_says_how_to_go_on_and_ends_in_the_same_weights(
+    npmlm: CommandLine, train: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = [*train, "trainer.checkpoint_every_minutes=0"]
+    whole = [part.replace(str(tmp_path / "run"), str(tmp_path / "whole")) for part in command]
+    assert npmlm(*whole).status == 0
+    report = Trainer.__dict__["_report"]
+
+    def interrupted(self: Trainer, *arguments: object) -> None:
+        report(self, *arguments)
+        if self.step == 2:
+            raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Trainer, "_report", interrupted)
+        outcome = npmlm(*command)
+    assert (outcome.status, outcome.out) == (130, "")
+    assert "continues where it stopped" in outcome.err
+    assert npmlm(*command).status == 0
+    assert weights_of(tmp_path / "run") == weights_of(tmp_path / "whole")
+
+
+def test_other_settings_in_the_same_folder_are_refused(npmlm: CommandLine, train: list[str], tmp_path: Path) -> None:
+    assert npmlm(*train).status == 0
+    before = all_bytes(tmp_path)
+    npmlm(*train, "trainer.seed=1").refused("other settings", "trainer.seed", "run=DIR")
+    assert all_bytes(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    ("settings", "parts"),
+    [
+        (["corpus.files=nowhere.jsonl"], ["nowhere.jsonl does not exist"]),
+        (["encoder=./nowhere"], ["no such encoder"]),
+        (["masking.unit=token"], ["masking.unit", "end_queries"]),
+        (["schedule.max_minutes=1"], ["schedule.max_steps", "schedule.max_minutes"]),
+        (["schedule.learning_rate=-1"], ["schedule.learning_rate"]),
+        (["trainer.groups_per_device_batch=1000"], ["trainer.groups_per_device_batch"]),
+        (["trainer.device=warp"], ["device"]),
+    ],
+)
+def test_what_cannot_be_trained_is_refused_and_nothing_is_made(
+    settings: list[str], parts: list[str], npmlm: CommandLine, train: list[str], tmp_path: Path
+) -> None:
+    before = all_bytes(tmp_path)
+    names = {setting.partition("=")[0] for setting in settings}
+    kept = [part for part in train if part.partition("=")[0] not in names]
+    npmlm(*kept, *settings).refused(*parts)
+    assert all_bytes(tmp_path) == before
+
+
+def test_a_bad_line_of_the_corpus_leaves_no_run_folder(
+    npmlm: CommandLine, train: list[str], texts: Path, tmp_path: Path
+) -> None:
+    with texts.open("a", encoding="utf-8") as file:
+        file.write("{oops\n")
+    before = all_bytes(tmp_path)
+    npmlm(*train).refused("texts.jsonl:7")
+    assert all_bytes(tmp_path) == before
+
+
+@pytest.mark.parametrize("number", [1, 4, 12])
+@pytest.mark.parametrize(("code", "meaning"), [(errno.ENOSPC, "disk is full"), (errno.EACCES, "no permission")])
+def test_a_disk_that_refuses_before_the_first_step_leaves_the_directory_unchanged(
+    code: int, meaning: str, number: int, npmlm: CommandLine, train: list[str], tmp_path: Path
+) -> None:
+    before = all_bytes(tmp_path)
+    with pytest.MonkeyPatch.context() as patched:
+        refuse_writing(patched, code, after=number)
+        npmlm(*train).refused(meaning)
+    assert all_bytes(tmp_path) == before
+    assert npmlm(*train).status == 0
+
+
+def test_a_disk_that_is_full_when_a_checkpoint_is_written_costs_only_the_steps_since_the_last(
+    npmlm: CommandLine, train: list[str], tmp_path: Path
+) -> None:
+    report = Trainer.__dict__["_report"]
+    with pytest.MonkeyPatch.context() as patched:
+
+        def filled(self: Trainer, *arguments: object) -> None:
+            report(self, *arguments)
+            if self.step == 2:
+                refuse_writing(patched, errno.ENOSPC, after=1)
+
+        patched.setattr(Trainer, "_report", filled)
+        npmlm(*train, "trainer.checkpoint_every_minutes=0").refused("disk is full", "checkpoints")
+    assert not (tmp_path / "run" / "encoder").exists()
+    assert npmlm(*train, "trainer.checkpoint_every_minutes=0").status == 0
+
+
+def refuse_writing(patched: pytest.MonkeyPatch, code: int, *, after: int) -> None:
+    """Let the one writer fail as a full or forbidden disk would, from its call number `after` on."""
+    write = CountingFile.__dict__["write"]
+    calls = [0]
+
+    class Refusing:
+        """A file of the operating system that refuses to be written."""
+
+        def __init__(self, file: object) -> None:
+            self.file = file
+
+        def write(self, data: bytes) -> int:
+            raise OSError(code, os.strerror(code))
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(self.file, name)
+
+    def refusing(self: CountingFile, data: bytes) -> int:
+        calls[0] += 1
+        if calls[0] >= after:
+            self._file = Refusing(self._file)  # type: ignore[assignment]
+        return write(self, data)  # type: ignore[no-any-return]
+
+    patched.setattr(CountingFile, "write", refusing)
+
+
+def test_the_report_of_a_step_has_what_the_progress_bar_shows() -> None:
+    assert {"step", "progress", "tokens", "terms"} <= set(StepReport.__dataclass_fields__)

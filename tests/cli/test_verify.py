@@ -1,0 +1,103 @@
+"""`npmlm verify`, and damage that `fill` finds when it opens an index."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.commands import QUESTION, CommandLine, all_bytes, run_subprocess, write_corpus
+
+KINDS = {
+    "manifest": "manifest.json",
+    "manifest of the corpus": "corpus/manifest.json",
+    "manifest of the search": "search/manifest.json",
+    "tokens": "corpus/00000/token_ids.npy",
+    "flags": "corpus/00000/flags.npy",
+    "characters": "corpus/00000/start_chars.npy",
+    "documents": "corpus/00000/documents.jsonl",
+    "counts": "corpus/00000/counts.json",
+    "vectors": "vectors/00000/vectors.npy",
+    "positions": "vectors/00000/positions.npy",
+    "lexicon": "lexicon/data.npy",
+    "vocabulary": "lexicon/vocabulary.json",
+    "search": "search/search.faiss",
+}
+
+
+@pytest.fixture(scope="module")
+def faiss_index(tiny_encoder_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An index with a file of FAISS, and its encoder inside."""
+    from npm.cli import main
+
+    folder = tmp_path_factory.mktemp("faiss")
+    corpus = write_corpus(folder / "corpus.jsonl")
+    arguments = [f"corpus.files={corpus}", f"index={folder / 'index'}", f"encoder={tiny_encoder_folder}"]
+    arguments += ["copy_encoder=true", "blocks.max_block_tokens=64", "search.tier=faiss", "search.factory=Flat"]
+    assert main(["build", *arguments]) == 0
+    return folder / "index"
+
+
+def flip(file: Path, place: int) -> None:
+    data = bytearray(file.read_bytes())
+    data[place] ^= 1
+    file.write_bytes(data)
+
+
+def test_a_whole_index_passes_and_every_byte_is_counted(npmlm: CommandLine, faiss_index: Path) -> None:
+    outcome = npmlm("verify", f"index={faiss_index}")
+    assert outcome.status == 0
+    counted = sum(len(data) for name, data in all_bytes(faiss_index).items() if not name.endswith("manifest.json"))
+    assert outcome.out == f"{faiss_index} is whole: {counted:,} bytes checked\n"
+
+
+def test_a_process_of_its_own_verifies(built_index: Path) -> None:
+    outcome = run_subprocess(sys.executable, "scripts/verify.py", f"index={built_index}")
+    assert outcome.status == 0, outcome.err
+    assert "is whole" in outcome.out
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_flipped_byte_is_found_by_verify_and_by_fill(
+    kind: str, npmlm: CommandLine, faiss_index: Path, tmp_path: Path
+) -> None:
+    index = tmp_path / "index"
+    shutil.copytree(faiss_index, index)
+    file = index / KINDS[kind]
+    middle = file.stat().st_size // 2
+    for place in (0, middle, -1):
+        flip(file, place)
+        before = all_bytes(tmp_path)
+        for outcome in (npmlm("verify", f"index={index}"), npmlm("fill", f"index={index}", QUESTION)):
+            if file.name == "manifest.json" and place == -1 and outcome.status == 0:
+                continue  # the last byte is white space
+            outcome.refused(file.name, "remove this folder" if "newer" not in outcome.err else "newer")
+        assert all_bytes(tmp_path) == before
+        flip(file, place)
+    assert npmlm("verify", f"index={index}").status == 0
+
+
+def test_a_flipped_byte_in_the_encoder_inside_is_found(npmlm: CommandLine, faiss_index: Path, tmp_path: Path) -> None:
+    index = tmp_path / "index"
+    shutil.copytree(faiss_index, index)
+    flip(index / "encoder" / "model.safetensors", -3)
+    npmlm("verify", f"index={index}").refused("model.safetensors")
+    npmlm("fill", f"index={index}", QUESTION).refused("do:")
+
+
+@pytest.mark.parametrize("change", ["shorter", "longer", "missing"])
+def test_a_file_of_another_length_or_missing_is_found(
+    change: str, npmlm: CommandLine, faiss_index: Path, tmp_path: Path
+) -> None:
+    index = tmp_path / "index"
+    shutil.copytree(faiss_index, index)
+    file = index / "vectors" / "00000" / "vectors.npy"
+    data = file.read_bytes()
+    if change == "missing":
+        file.unlink()
+    else:
+        file.write_bytes(data[:-1] if change == "shorter" else data + b"\0")
+    npmlm("verify", f"index={index}").refused("vectors.npy")
+    npmlm("fill", f"index={index}", QUESTION).refused("vectors.npy")

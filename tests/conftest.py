@@ -1,0 +1,37 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.commands import CommandLine, write_corpus
+from tests.tiny_models import tiny_encoder
+
+
+@pytest.fixture
+def npmlm(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> CommandLine:
+    return CommandLine(capsys, monkeypatch)
+
+
+@pytest.fixture(scope="session")
+def tiny_encoder_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("encoders") / "tiny"
+    tiny_encoder("bert").save(folder)
+    return folder
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    return write_corpus(tmp_path / "corpus.jsonl")
+
+
+@pytest.fixture(scope="session")
+def built_index(tiny_encoder_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An index over six documents, with its encoder inside. Not to be changed: copy it first."""
+    from npm.cli import main
+
+    folder = tmp_path_factory.mktemp("index")
+    corpus = write_corpus(folder / "corpus.jsonl")
+    arguments = [f"corpus.files={corpus}", f"index={folder / 'index'}", f"encoder={tiny_encoder_folder}"]
+    assert main(["build", *arguments, "copy_encoder=true", "blocks.max_block_tokens=64"]) == 0
+    return folder / "index"

@@ -1,0 +1,129 @@
+"""Masked-token prediction equals a dense cross entropy; objectives add up; one encoder pass serves them all."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from npm.objectives.combine import WeightedSum
+from npm.objectives.encoded import EncodedBatch
+from npm.objectives.masked import MaskedTokens
+from npm.objectives.nonparametric import NonparametricMasked, NonparametricSettings
+from npm.types import MaskedBatch
+from tests.objectives.batches import batch_of, encoded_with, random_batch, random_vectors
+from tests.tiny_models import FAMILIES, tiny_encoder
+
+VOCABULARY, DIMENSIONS = 100, 8
+
+
+@pytest.fixture
+def head() -> MaskedTokens:
+    torch.manual_seed(0)
+    head = MaskedTokens(nn.Embedding(VOCABULARY, DIMENSIONS))
+    nn.init.normal_(head.bias)
+    return head
+
+
+def dense_cross_entropy(head: MaskedTokens, vectors: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Sum over all positions with a label of vectors f32 [B, L, d], labels i64 [B, L] with -100 elsewhere."""
+    logits = nn.functional.linear(head.transform(vectors), head._embedding[0].weight, head.bias)  # f32 [B, L, V]
+    return nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=-100, reduction="sum")
+
+
+@pytest.mark.parametrize("mask_pairs", [False, True])
+def test_the_loss_equals_a_dense_cross_entropy_in_values_and_gradients(head: MaskedTokens, mask_pairs: bool) -> None:
+    rng = np.random.default_rng(1)
+    batch = random_batch(rng, specials=True, mask_pairs=mask_pairs)
+    vectors = random_vectors(batch, rng, dimensions=DIMENSIONS).detach().float().requires_grad_()
+    labels = torch.full(batch.query_input_ids.shape, -100)  # i64 [B, Lq]
+    for span, tokens in enumerate(batch.span_token_ids.tolist()):
+        sequence = batch.span_sequences[span]
+        labels[sequence, batch.start_slots[span]] = tokens[0]
+        labels[sequence, batch.end_slots[span]] = [token for token in tokens if token >= 0][-1]
+    queries = vectors[: len(labels), : labels.shape[1]]  # f32 [B, Lq, d]
+    expected = dense_cross_entropy(head, queries, labels)
+    wanted = [vectors, *head.parameters(), head._embedding[0].weight]
+    expected_gradients = torch.autograd.grad(expected, wanted)
+
+    terms = head(encoded_with(vectors, batch))
+    assert terms["masked"].count == int((labels >= 0).sum()) == head.counts(batch)["masked"]
+    torch.testing.assert_close(terms["masked"].sum, expected)
+    torch.testing.assert_close(torch.autograd.grad(terms["masked"].sum, wanted), expected_gradients)
+
+
+def test_right_predictions_are_counted() -> None:
+    head = MaskedTokens(nn.Embedding(VOCABULARY, DIMENSIONS))
+    with torch.no_grad():
+        head.bias[5] = 1e3  # whatever the vectors are, it says 5
+    batch = batch_of([[5, 6], [5, 6]], [(0, 0, 2)])
+    top1 = head(encoded_with(torch.randn(4, 2, DIMENSIONS), batch))["masked_top1"]
+    assert (int(top1.sum), top1.count, top1.weight) == (1, 2, 0)
+
+
+def test_the_embedding_belongs_to_the_encoder_alone(head: MaskedTokens) -> None:
+    assert sorted(name.split(".")[0] for name, _ in head.named_parameters()) == ["bias", *["transform"] * 4]
+
+
+def test_without_spans_every_parameter_still_gets_a_zero_gradient(head: MaskedTokens) -> None:
+    batch = batch_of([[5, 6], [5]], [])
+    vectors = torch.randn(4, 2, DIMENSIONS, requires_grad=True)
+    term = head(encoded_with(vectors, batch))["masked"]
+    assert (term.sum.item(), term.count, head.counts(batch)["masked"]) == (0, 0, 0)
+    term.sum.backward()
+    for tensor in (vectors, *head.parameters(), head._embedding[0].weight):
+        assert tensor.grad is not None
+        assert not tensor.grad.any()
+
+
+def combined(head: MaskedTokens, *, scale: float = 0.5) -> WeightedSum:
+    phrase_loss = NonparametricMasked(NonparametricSettings(learned_scale=True), similarity_scale=scale)
+    return WeightedSum({"nonparametric": phrase_loss, "masked": head}, {"nonparametric": 2.0, "masked": 0.25})
+
+
+def test_a_weighted_sum_keeps_every_term_with_its_count_and_multiplies_its_weight(head: MaskedTokens) -> None:
+    rng = np.random.default_rng(2)
+    batch = random_batch(rng, specials=True)
+    vectors = random_vectors(batch, rng, dimensions=DIMENSIONS).detach().float()
+    objective = combined(head)
+    terms = objective(encoded_with(vectors, batch))
+    apart = objective.objectives["nonparametric"](encoded_with(vectors, batch)) | head(encoded_with(vectors, batch))
+    assert objective.counts(batch) == {name: term.count for name, term in apart.items()}
+    for name, term in apart.items():
+        factor = 0.25 if name.startswith("masked") else 2.0
+        assert (terms[name].sum.item(), terms[name].count) == (term.sum.item(), term.count)
+        assert terms[name].weight == factor * term.weight
+
+
+def test_a_weighted_sum_has_the_scale_of_the_part_that_has_one(head: MaskedTokens) -> None:
+    assert combined(head, scale=0.125).similarity_scale == pytest.approx(0.125)
+    assert not hasattr(WeightedSum({"masked": head}, {"masked": 1.0}), "similarity_scale")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("longer", ["masked copies", "clean copies"])
+def test_one_encoder_pass_gives_the_vectors_of_two(family: str, longer: str) -> None:
+    encoder = tiny_encoder(family)
+    spans = [(0, 0, 1), (0, 1, 1), (1, 0, 1)] if longer == "masked copies" else [(0, 0, 3)]
+    batch = batch_of([[15, 16, 15, 16], [15, 16]], spans, specials=True)
+    calls = []
+
+    def token_vectors(input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+        calls.append(input_ids.shape)
+        return encoder.token_vectors(input_ids, attention_mask)
+
+    batch = MaskedBatch(
+        **{name: getattr(batch, name) for name in batch.__slots__ if name != "pad_id"}, pad_id=encoder.pad_id
+    )
+    with torch.no_grad():
+        encoded = EncodedBatch(token_vectors, batch)
+        queries, keys = encoded.query_vectors, encoded.key_vectors
+        _ = encoded.start_queries, encoded.end_queries
+        query_mask, key_mask = batch.query_attention_mask, batch.key_attention_mask
+        expected_queries = encoder.token_vectors(batch.query_input_ids, query_mask)[query_mask.bool()]
+        expected_keys = encoder.token_vectors(batch.key_input_ids, key_mask)[key_mask.bool()]
+    assert len(calls) == 1
+    assert queries.shape[:2] == batch.query_input_ids.shape
+    torch.testing.assert_close(queries[query_mask.bool()], expected_queries, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(keys, expected_keys, rtol=1e-5, atol=1e-5)

@@ -1,0 +1,322 @@
+"""Settings: every file composes, every field is declared once, described and read, and nothing wrong passes."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import itertools
+import sys
+import typing
+from enum import Enum
+from pathlib import Path
+
+import pytest
+import yaml
+
+from npm.cli import main
+from npm.config import COMMANDS, PATH_SETTINGS, compose_settings, config_folder, declared_settings
+from npm.errors import UserError
+from npm.help import VERBS, documented_settings
+from npm.retrieval.scoring import ScoringSettings
+from tests.cli.commands import CommandLine, run_subprocess
+
+REPOSITORY = Path(__file__).parents[1]
+REQUIRED = {"train": "run=r", "build": "index=i", "fill": "index=i", "verify": "index=i", "evaluate": "out=o"}
+EXPERIMENTS = sorted(path.stem for path in (REPOSITORY / "configs" / "experiment").glob("*.yaml"))
+ODD_PATHS = [
+    "a,b",
+    "it's",
+    'say "x"',
+    "k=5",
+    "f(x",
+    "~/home",
+    "$HOME",
+    "${x}",
+    "${oc.env:HOME}",
+    "#1",
+    "list[0]",
+    " two  spaces ",
+    "back\\slash",
+    "Łódź 🜨",
+    "{a: b}",
+    "a:b@c|d;e!",
+    "null",
+    "???",
+]
+
+
+def settings_of(verb: str, *overrides: str) -> typing.Any:
+    return compose_settings(verb, [REQUIRED[verb], *overrides])
+
+
+def test_config_files_on_disk_are_those_of_the_verbs_their_groups_and_experiments() -> None:
+    assert {path.stem for path in config_folder().glob("*.yaml")} == set(COMMANDS) == set(VERBS)
+    assert {path.name for path in config_folder().iterdir() if path.is_dir()} == {"experiment", "scoring"}
+    assert EXPERIMENTS
+
+
+@pytest.mark.parametrize("verb", COMMANDS)
+def test_config_of_every_verb_composes_to_its_own_defaults(verb: str) -> None:
+    composed = settings_of(verb)
+    key, _, value = REQUIRED[verb].partition("=")
+    assert composed == COMMANDS[verb](**{key: value})
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS)
+def test_config_of_every_experiment_composes_for_train_and_says_how_to_run_it(experiment: str) -> None:
+    settings = settings_of("train", f"experiment={experiment}")
+    content = (config_folder() / "experiment" / f"{experiment}.yaml").read_text(encoding="utf-8")
+    assert settings != settings_of("train")
+    assert f"npmlm train experiment={experiment}" in "\n".join(content.splitlines()[:5])
+    given = yaml.safe_load(content)
+    for name, default in flat(dataclasses.asdict(settings_of("train"))).items():
+        if name in (names := flat(given)) and name.split(".")[0] != "schedule":
+            assert names[name] != default, f"{name} repeats its default"
+
+
+def flat(tree: dict[str, typing.Any], prefix: str = "") -> dict[str, typing.Any]:
+    found: dict[str, typing.Any] = {}
+    for name, value in tree.items():
+        found |= flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
+    return found
+
+
+def test_config_scoring_reference_and_default_are_those_of_the_code() -> None:
+    assert settings_of("fill", "scoring=reference").scoring == ScoringSettings.reference()
+    assert settings_of("fill", "scoring=default").scoring == ScoringSettings() == settings_of("fill").scoring
+    assert settings_of("evaluate", "scoring=reference").fill.scoring == ScoringSettings.reference()
+    changed = settings_of("fill", "scoring=reference", "scoring.temperature=2")
+    assert changed.scoring == dataclasses.replace(ScoringSettings.reference(), temperature=2.0)
+
+
+@pytest.mark.parametrize("verb", COMMANDS)
+@pytest.mark.parametrize("mark", ["", "+", "++", "~"])
+@pytest.mark.parametrize("key", ["bogus", "debug.bogus", "hydra.run.dir", "corpus.bogus", "scoring.bogus"])
+def test_config_refuses_an_unknown_setting_however_it_is_given(verb: str, mark: str, key: str) -> None:
+    with pytest.raises(UserError) as caught:
+        settings_of(verb, f"{mark}{key}=1")
+    assert f"unknown setting {key}" in str(caught.value)
+    assert f"npmlm {verb} --help" in caught.value.fix
+
+
+@pytest.mark.parametrize(
+    ("verb", "override", "key"),
+    [
+        ("fill", "k=many", "k"),
+        ("fill", "k=2.5", "k"),
+        ("fill", "k=null", "k"),
+        ("fill", "k=[1]", "k"),
+        ("fill", "k=", "k"),
+        ("fill", "k=1,2", "k"),
+        ("fill", "k=(1", "k"),
+        ("fill", "retrieval=magic", "retrieval"),
+        ("fill", "scoring=magic", "scoring"),
+        ("fill", "scoring=3", "scoring"),
+        ("fill", "scoring=null", "scoring"),
+        ("fill", "scoring.allow_clauses_inside=perhaps", "scoring.allow_clauses_inside"),
+        ("fill", "scoring.temperature=nan", "scoring.temperature"),
+        ("fill", "device=${nowhere}", "device"),
+        ("fill", "+k=3", "k"),
+        ("fill", "~k=3", "k"),
+        ("fill", "+index=x", "index"),
+        ("fill", "~index=i", "index"),
+        ("fill", "index=other", "index"),
+        ("train", "experiment=magic", "experiment"),
+        ("train", "schedule=5", "schedule"),
+        ("build", "corpus.split=word", "corpus.split"),
+        ("build", "corpus.files=['open]", "corpus.files"),
+        ("build", "corpus.files=[]", "corpus.files"),
+        ("evaluate", "index=", "index"),
+        ("evaluate", "fill.scoring.temperature=0", "fill.scoring.temperature"),
+        ("evaluate", "corpus.max_documents=0", "corpus.max_documents"),
+    ],
+)
+def test_config_refuses_a_value_that_does_not_fit_and_names_the_setting(verb: str, override: str, key: str) -> None:
+    with pytest.raises(UserError) as caught:
+        settings_of(verb, override)
+    assert key in caught.value.where
+    assert "\n" not in caught.value.where
+
+
+def numeric_settings() -> list[tuple[str, str]]:
+    """Verb and full key of every setting that is a number."""
+    found = []
+    for verb, root in COMMANDS.items():
+        for name, item in declared_settings(root).items():
+            if item.type in ("int", "float", "int | None", "float | None"):
+                found.append((verb, name))
+    return found
+
+
+SIGNED = ("length_exponent",)
+"""Settings for which -1 is a value like any other."""
+
+
+@pytest.mark.parametrize(("verb", "key"), numeric_settings())
+def test_config_refuses_numbers_out_of_range_with_the_full_key(verb: str, key: str) -> None:
+    value = -100 if key.endswith(SIGNED) else -1
+    with pytest.raises(UserError) as caught:
+        settings_of(verb, f"{key}={value}")
+    assert key in caught.value.where.split(", "), caught.value
+
+
+@pytest.mark.parametrize(
+    ("verb", "overrides", "keys"),
+    [
+        ("train", ["schedule.max_minutes=5"], ["schedule.max_steps", "schedule.max_minutes"]),
+        ("train", ["schedule.max_steps=null"], ["schedule.max_steps", "schedule.max_minutes"]),
+        ("train", ["masking.unit=token"], ["masking.unit", "objective.nonparametric.end_queries"]),
+        (
+            "train",
+            ["objective.nonparametric_weight=0"],
+            ["objective.nonparametric_weight", "objective.masked_weight"],
+        ),
+        ("build", ["search.tier=exact", "search.factory=Flat"], ["search.tier", "search.factory"]),
+        ("build", ["search.list_count=4", "search.factory=Flat"], ["search.list_count", "search.factory"]),
+        ("fill", ["k=1", "k=2"], ["k"]),
+    ],
+)
+def test_config_refuses_settings_that_contradict_each_other(verb: str, overrides: list[str], keys: list[str]) -> None:
+    with pytest.raises(UserError) as caught:
+        settings_of(verb, *overrides)
+    assert set(keys) <= set(caught.value.where.split(", ")), caught.value
+
+
+@pytest.mark.parametrize("path", ODD_PATHS)
+def test_config_takes_a_path_as_it_is_written(path: str) -> None:
+    for mark in ("", "++"):
+        assert compose_settings("fill", [f"{mark}index={path}", f"encoder={path}", f"texts={path}"]) == COMMANDS[
+            "fill"
+        ](index=path, encoder=path, texts=path)
+    assert compose_settings("build", ["index=i", f"encoder={path}"]).encoder.name == path
+    assert compose_settings("build", ["index=i", f"corpus.files={path}"]).corpus.files == [path]
+    assert compose_settings("train", [f"run={path}", f"encoder={path}"]).run == path
+    evaluation = compose_settings("evaluate", [f"out={path}", f"questions={path}", f"index={path}"])
+    assert (evaluation.out, evaluation.questions, evaluation.index) == (path, path, path)
+
+
+@pytest.mark.parametrize(("first", "second"), list(itertools.pairwise(ODD_PATHS)))
+def test_config_takes_lists_of_paths_that_hold_anything(first: str, second: str) -> None:
+    def quoted(path: str, mark: str) -> str:
+        return mark + path.replace("\\", "\\\\").replace(mark, f"\\{mark}") + mark
+
+    for mark in ("'", '"'):
+        files = f"corpus.files=[{quoted(first, mark)}, {quoted(second, mark)}]"
+        assert settings_of("build", files).corpus.files == [first, second]
+    plain = [path for path in (first, second) if path == path.strip() and not set(path) & set(",'\"")]
+    if plain:
+        assert settings_of("build", f"corpus.files=[{','.join(plain)}]").corpus.files == plain
+
+
+def test_config_path_settings_are_all_settings_that_name_a_file_or_folder() -> None:
+    strings = {
+        name
+        for root in COMMANDS.values()
+        for name, item in declared_settings(root).items()
+        if item.type in ("str", "list[str]")
+    }
+    no_paths = {"device", "corpus.id_field", "corpus.title_field", "corpus.text_field", "corpus.kept_fields"}
+    no_paths |= {"encoder.device", "trainer.device"}
+    assert strings - no_paths <= set(PATH_SETTINGS)
+
+
+def test_config_choices_are_written_as_they_are_declared() -> None:
+    """Members have lower-case names equal to their values, so that what --help shows is what can be given."""
+    for verb, root in COMMANDS.items():
+        for name in declared_settings(root):
+            owner: typing.Any = root
+            for part in name.split("."):
+                owner = typing.get_type_hints(owner)[part]
+            if isinstance(owner, type) and issubclass(owner, Enum):
+                for member in owner:
+                    assert member.name == member.value == member.name.lower()
+                    composed = try_compose(verb, f"{name}={member.name}")
+                    assert composed is None or composed == member, name
+
+
+def try_compose(verb: str, override: str) -> object:
+    """The value that an override gives; None where it contradicts a default."""
+    try:
+        value: typing.Any = settings_of(verb, override)
+    except UserError as error:
+        assert "fit together" in error.problem or "contradict" in error.problem
+        return None
+    for part in override.partition("=")[0].split("."):
+        value = getattr(value, part)
+    return typing.cast(object, value)
+
+
+def names_read() -> set[str]:
+    """Every attribute that our code reads; what a dataclass does to check its own fields does not count."""
+    found: set[str] = set()
+
+    def visit(node: ast.AST) -> None:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.FunctionDef) and child.name == "__post_init__":
+                continue
+            if isinstance(child, ast.Attribute) and isinstance(child.ctx, ast.Load):
+                found.add(child.attr)
+            visit(child)
+
+    for file in (*(REPOSITORY / "npm").rglob("*.py"), *(REPOSITORY / "index").rglob("*.py")):
+        visit(ast.parse(file.read_text(encoding="utf-8")))
+    return found
+
+
+READ_BEFORE_COMPOSING = {"debug"}
+"""npm.arguments.wants_debug: a traceback is also wanted of mistakes in other settings."""
+
+
+def test_config_fields_are_all_read_somewhere() -> None:
+    read = names_read() | READ_BEFORE_COMPOSING
+    unread = {
+        f"{verb}: {name}"
+        for verb, root in COMMANDS.items()
+        for name in declared_settings(root)
+        if name.rsplit(".", 1)[-1] not in read
+    }
+    assert not unread
+
+
+@pytest.mark.parametrize("verb", COMMANDS)
+def test_config_help_lists_every_setting_with_its_sentence_and_default(verb: str, npmlm: CommandLine) -> None:
+    for arguments in ([verb, "--help"], [verb, "k=1", "-h"]):
+        outcome = npmlm(*arguments)
+        assert (outcome.status, outcome.err) == (0, "")
+    documented = dict((name, text) for name, _, text in documented_settings(COMMANDS[verb]))
+    assert set(documented) == set(declared_settings(COMMANDS[verb]))
+    for name, text in documented.items():
+        assert len(text) > 10, f"{name} has no docstring"
+        assert f"\n  {name} = " in outcome.out
+        assert " ".join(text.split())[:30] in " ".join(outcome.out.split())
+
+
+def test_config_help_and_version_need_no_verb_and_an_unknown_verb_is_refused(npmlm: CommandLine) -> None:
+    for arguments in ([], ["--help"], ["-h"], ["help"]):
+        outcome = npmlm(*arguments)
+        assert outcome.status == 0
+        assert all(verb in outcome.out for verb in VERBS)
+    version = npmlm("--version")
+    assert version.status == 0
+    assert version.out.startswith("npmlm ")
+    npmlm("conquer").refused("unknown verb 'conquer'", "build, fill, verify, train, evaluate")
+    for verb in set(COMMANDS) - {"fill"}:
+        npmlm(verb, REQUIRED[verb], "text").refused("settings only")
+    for verb, needed in REQUIRED.items():
+        npmlm(verb).refused(f"{verb} needs {needed.partition('=')[0]}=")
+
+
+@pytest.mark.parametrize("verb", COMMANDS)
+def test_config_mistakes_end_with_status_2_and_make_nothing(
+    verb: str, npmlm: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    npmlm(verb, REQUIRED[verb], "bogus=1").refused("unknown setting bogus")
+    assert "Traceback" in npmlm(verb, REQUIRED[verb], "bogus=1", "debug=true").err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_config_help_of_the_program_is_there_at_once_in_a_process_of_its_own() -> None:
+    outcome = run_subprocess(sys.executable, "-m", "npm.cli", "--help")
+    assert outcome.status == 0
+    assert main(["--version"]) == 0

@@ -1,0 +1,240 @@
+"""Which file may import what. The README repeats the order."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.cli.commands import run_subprocess
+
+REPOSITORY = Path(__file__).parents[1]
+ORDER = (
+    "index",
+    "npm.types",
+    "npm.errors",
+    "npm.corpus",
+    "npm.masking",
+    "npm.models",
+    "npm.training.gather",  # losses need the keys of all ranks, and say so themselves
+    "npm.objectives",
+    "npm.training",
+    "npm.retrieval",
+    "npm.evaluation",
+    "npm.arguments",
+    "npm.config",
+    "npm.help",
+    "npm.progress",
+    "npm.answers",
+    "npm.cli",
+    "scripts",
+)
+"""A file imports only from its own place and from places before it."""
+
+LAZY = {("npm/__init__.py", "npm.retrieval.fill")}
+"""`from npm import PhraseFiller` is the public door; it imports when it is asked."""
+
+ONLY_IN = {
+    "faiss": ("index/approximate.py",),
+    "bm25s": ("npm/retrieval/lexical.py",),
+    "hydra": ("npm/config.py",),
+    "omegaconf": ("npm/config.py",),
+    "datasets": ("npm/corpus/sources.py",),
+    "pyarrow": ("npm/corpus/sources.py",),
+    "zstandard": ("npm/corpus/lines.py",),
+    "tokenizers": ("npm/corpus/blocks.py",),
+    "rich": ("npm/progress.py", "npm/answers.py", "npm/evaluation/report.py", "npm/evaluation/run.py"),
+    "matplotlib": ("scripts/plot_run.py",),
+    "accelerate": ("npm/training/trainer.py",),
+}
+"""Libraries that enter through few files."""
+
+BARE_IMAGE = {"torch", "transformers", "accelerate", "numpy", "safetensors"}
+"""All that is there where encoders are trained, besides the standard library."""
+ON_A_BARE_IMAGE = ("npm.masking", "npm.models", "npm.objectives", "npm.training")
+CATCH_ALL_NAMES = {"utils.py", "common.py", "misc.py", "helpers.py"}
+MOST_LINES, MOST_FUNCTION_LINES = 300, 60
+
+
+@dataclass(frozen=True, slots=True)
+class Import:
+    """One import: the file it stands in, the module it names, and when it happens."""
+
+    file: str
+    module: str
+    at_import: bool  # when the file is imported, not in a function
+    for_types: bool  # under TYPE_CHECKING
+
+
+def source_files(*folders: str) -> list[Path]:
+    found = [path for folder in folders for path in sorted((REPOSITORY / folder).rglob("*.py"))]
+    assert found
+    return found
+
+
+def imports_of(path: Path) -> Iterator[Import]:
+    file = path.relative_to(REPOSITORY).as_posix()
+
+    def visit(node: ast.AST, at_import: bool, for_types: bool) -> Iterator[Import]:
+        for child in ast.iter_child_nodes(node):
+            inside = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef)
+            typed = isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test)
+            if isinstance(child, ast.Import):
+                yield from (Import(file, alias.name, at_import, for_types) for alias in child.names)
+            elif isinstance(child, ast.ImportFrom):
+                assert child.level == 0, f"{file} imports relatively"
+                yield Import(file, str(child.module), at_import, for_types)
+            yield from visit(child, at_import and not inside, for_types or typed)
+
+    yield from visit(ast.parse(path.read_text(encoding="utf-8")), True, False)
+
+
+def place(module: str) -> int | None:
+    """Where a module stands in the order; None for a library, or for `npm` itself."""
+    for number, name in enumerate(ORDER):
+        if module == name or module.startswith(f"{name}."):
+            return number
+    return None
+
+
+def module_of(file: str) -> str:
+    return file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+def test_every_file_has_a_place_in_the_order() -> None:
+    for path in source_files("npm", "index", "scripts"):
+        module = module_of(path.relative_to(REPOSITORY).as_posix())
+        assert module == "npm" or place(module) is not None, f"{module} has no place in {ORDER}"
+
+
+def test_imports_point_one_way() -> None:
+    for path in source_files("npm", "index", "scripts"):
+        for found in imports_of(path):
+            ours, theirs = place(module_of(found.file)), place(found.module)
+            if theirs is None or found.for_types or (found.file, found.module) in LAZY:
+                continue
+            assert ours is not None
+            assert theirs <= ours, f"{found.file} imports {found.module}"
+
+
+def test_packages_do_not_import_each_other_in_circles_for_types_either() -> None:
+    """A type from further on is named in one way only: by the file that is handed such an object."""
+    allowed = {("npm/types.py", "torch"), ("npm/__init__.py", "npm.retrieval.fill"), ("npm/cli.py", "npm.config")}
+    for path in source_files("npm", "index"):
+        for found in imports_of(path):
+            ours, theirs = place(module_of(found.file)), place(found.module)
+            if found.for_types and theirs is not None and (found.file, found.module) not in allowed:
+                assert ours is not None
+                assert theirs <= ours, f"{found.file} imports {found.module} for its types"
+
+
+def test_index_is_a_leaf_and_nothing_imports_scripts_or_tests() -> None:
+    for path in source_files("npm", "index", "scripts"):
+        for found in imports_of(path):
+            top = found.module.partition(".")[0]
+            assert top not in ("scripts", "tests", "benchmarks"), f"{found.file} imports {found.module}"
+            assert not (found.file.startswith("index/") and top == "npm"), f"{found.file} imports {found.module}"
+            assert found.module != "index", f"{found.file}: an index.py of the user would shadow a bare import"
+
+
+@pytest.mark.parametrize("library", ONLY_IN)
+def test_a_library_enters_through_its_own_files(library: str) -> None:
+    files = {
+        found.file
+        for path in source_files("npm", "index", "scripts")
+        for found in imports_of(path)
+        if found.module.partition(".")[0] == library and not found.for_types
+    }
+    assert files <= set(ONLY_IN[library])
+
+
+def loaded_with(module: str, seen: set[str]) -> Iterator[Import]:
+    """Every import that happens when one of our modules is imported, through all of our modules."""
+    if module in seen:
+        return
+    seen.add(module)
+    path = REPOSITORY / module.replace(".", "/")
+    file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    for found in imports_of(file):
+        if found.at_import and not found.for_types:
+            yield found
+            if found.module.partition(".")[0] in ("npm", "index"):
+                yield from loaded_with(found.module, seen)
+
+
+def test_what_trains_runs_on_a_bare_gpu_image() -> None:
+    for path in source_files(*(name.replace(".", "/") for name in ON_A_BARE_IMAGE)):
+        module = module_of(path.relative_to(REPOSITORY).as_posix())
+        for found in loaded_with(module, set()):
+            top = found.module.partition(".")[0]
+            known = top in sys.stdlib_module_names or top in BARE_IMAGE or top in ("npm", "index")
+            assert known, f"{module} comes to import {found.module} in {found.file}"
+
+
+def test_arrays_and_masks_need_numpy_only() -> None:
+    for module in ("index.exact", "index.store", "npm.corpus.store", "npm.masking.masker", "npm.types"):
+        for found in loaded_with(module, set()):
+            top = found.module.partition(".")[0]
+            assert top in sys.stdlib_module_names or top in ("numpy", "npm", "index"), f"{found.file}: {found.module}"
+
+
+def test_the_command_answers_help_without_loading_what_is_heavy() -> None:
+    program = (
+        "import sys; from npm.cli import main\n"
+        "assert main(['--help']) == 0 and main(['--version']) == 0 and main(['nothing']) == 2\n"
+        "heavy = {'torch', 'transformers', 'hydra', 'omegaconf', 'datasets', 'faiss', 'bm25s', 'rich'}\n"
+        "sys.exit(', '.join(sorted(heavy & set(sys.modules))) or 0)\n"
+    )
+    outcome = run_subprocess(sys.executable, "-c", program)
+    assert outcome.status == 0, outcome.err
+
+
+def test_settings_and_help_of_a_verb_load_no_search_library() -> None:
+    program = (
+        "import sys, npm.config\n"
+        "heavy = {'hydra', 'omegaconf', 'datasets', 'faiss', 'bm25s', 'rich', 'pyarrow', 'sklearn', 'scipy'}\n"
+        "sys.exit(', '.join(sorted(heavy & set(sys.modules))) or 0)\n"
+    )
+    outcome = run_subprocess(sys.executable, "-c", program)
+    assert outcome.status == 0, outcome.err
+
+
+@pytest.mark.parametrize("script", sorted(path.name for path in (REPOSITORY / "scripts").glob("*.py")))
+def test_scripts_are_thin(script: str) -> None:
+    assert len((REPOSITORY / "scripts" / script).read_text(encoding="utf-8").splitlines()) <= MOST_FUNCTION_LINES
+
+
+def test_files_and_functions_are_short_and_named_for_what_they_hold() -> None:
+    too_long = []
+    for path in source_files("npm", "index", "scripts", "benchmarks", "tests"):
+        text = path.read_text(encoding="utf-8")
+        name = path.relative_to(REPOSITORY).as_posix()
+        assert path.name not in CATCH_ALL_NAMES, name
+        lines = len(text.splitlines())
+        if lines > (MOST_LINES if not name.startswith("tests/") else 2 * MOST_LINES):
+            too_long.append(f"{name}: {lines} lines")
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                span = (node.end_lineno or node.lineno) - node.lineno + 1
+                if span > MOST_FUNCTION_LINES and not name.startswith("tests/"):
+                    too_long.append(f"{name}: {node.name} has {span} lines")
+    assert not too_long
+
+
+def test_nothing_is_pickled() -> None:
+    for path in source_files("npm", "index", "scripts", "benchmarks"):
+        name = path.relative_to(REPOSITORY).as_posix()
+        for found in imports_of(path):
+            top = found.module.partition(".")[0]
+            assert top not in ("pickle", "cloudpickle", "dill", "joblib", "shelve", "marshal"), name
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call):
+                called = ast.unparse(node.func)
+                assert called not in ("torch.load", "torch.save", "pickle.load", "pickle.loads"), name
+                for keyword in node.keywords:
+                    is_pickle = keyword.arg == "allow_pickle" and ast.unparse(keyword.value) != "False"
+                    assert not is_pickle, f"{name}:{node.lineno}"

@@ -1,0 +1,107 @@
+"""The wheel: what is in it, and that it works where nothing of the checkout is."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.cli.commands import QUESTION, all_bytes, run_subprocess
+from tests.cli.test_fill import check_contract
+
+REPOSITORY = Path(__file__).parents[1]
+SOURCES = ("npm", "index", "configs", "pyproject.toml", "README.md", "LICENSE")
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel of this checkout, built from a copy so that nothing is left here, with what is installed here."""
+    folder = tmp_path_factory.mktemp("package")
+    for name in SOURCES:
+        source, target = REPOSITORY / name, folder / "source" / name
+        if source.is_dir():
+            shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            target.parent.mkdir(exist_ok=True)
+            shutil.copy(source, target)
+    arguments = ["--wheel", "--no-isolation", "--outdir", folder / "dist", folder / "source"]
+    built = run_subprocess(sys.executable, "-m", "build", *arguments)
+    assert built.status == 0, built.out + built.err
+    return next((folder / "dist").glob("*.whl"))
+
+
+@pytest.fixture(scope="session")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An empty folder into which the wheel alone was installed."""
+    target = tmp_path_factory.mktemp("site")
+    pip = ["-m", "pip", "install", "--no-deps", "--no-index", "--quiet", "--target", target, wheel]
+    done = run_subprocess(sys.executable, *pip, PIP_DISABLE_PIP_VERSION_CHECK="1")
+    assert done.status == 0, done.err
+    return target
+
+
+def test_the_wheel_holds_every_module_config_and_asset_and_nothing_else(wheel: Path) -> None:
+    names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+    expected = {
+        f"npm/configs/{path.relative_to(REPOSITORY / 'configs')}" for path in (REPOSITORY / "configs").rglob("*.yaml")
+    }
+    for folder, pattern in (("npm", "*.py"), ("index", "*.py"), ("npm/assets", "*")):
+        found = (path for path in (REPOSITORY / folder).rglob(pattern) if path.is_file())
+        expected |= {path.relative_to(REPOSITORY).as_posix() for path in found}
+    assert names == expected
+    assert {"npm/configs/train.yaml", "npm/assets/demo/questions.json"} <= names
+
+
+def test_the_command_is_npmlm_and_never_npm(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        entry_points = next(name for name in archive.namelist() if name.endswith("entry_points.txt"))
+        assert archive.read(entry_points).decode().split() == ["[console_scripts]", "npmlm", "=", "npm.cli:main"]
+
+
+def site_packages() -> str:
+    return sysconfig.get_path("purelib")
+
+
+def test_the_installed_command_answers_from_a_folder_with_a_file_index_py(
+    installed: Path, built_index: Path, tmp_path: Path
+) -> None:
+    """Python looks into the folder of the command, not into the working directory, for what it imports."""
+    (tmp_path / "index.py").write_text("raise SystemExit('the wrong index')\n", encoding="utf-8")
+    (tmp_path / "npm.py").write_text("raise SystemExit('the wrong npm')\n", encoding="utf-8")
+    before = all_bytes(tmp_path)
+    where = f"{installed}{os.pathsep}{site_packages()}"
+    command = [sys.executable, installed / "bin" / "npmlm", "fill", f"index={built_index}", "output=json", QUESTION]
+    outcome = run_subprocess(*command, cwd=tmp_path, PYTHONPATH=where)
+    assert outcome.status == 0, outcome.err
+    check_contract(outcome.answers()[0])
+    assert all_bytes(tmp_path) == before
+
+
+def test_the_installed_command_is_that_of_the_wheel_and_finds_its_configs(installed: Path, tmp_path: Path) -> None:
+    program = (
+        "import npm.config, index.types\n"
+        "settings = npm.config.compose_settings('fill', ['index=x', 'scoring=reference'])\n"
+        "print(npm.config.__file__, index.types.__file__, npm.config.config_folder(), settings.scoring.combination)\n"
+    )
+    where = f"{installed}{os.pathsep}{site_packages()}"
+    outcome = run_subprocess(sys.executable, "-c", program, cwd=tmp_path, PYTHONPATH=where)
+    assert outcome.status == 0, outcome.err
+    assert outcome.out.count(str(installed)) == 3
+    assert str(REPOSITORY) not in outcome.out.replace(site_packages(), "")
+
+
+def test_no_file_that_git_ignores_is_needed() -> None:
+    """What is shipped is what is committed: nothing under npm, index or configs is ignored."""
+    folders = ["npm", "index", "configs", "scripts"]
+    command = ["git", "ls-files", "--others", "--ignored", "--exclude-standard", "--", *folders]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip("not a git checkout")
+    ignored = [name for name in done.stdout.splitlines() if "__pycache__" not in name]
+    assert ignored == []

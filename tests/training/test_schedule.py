@@ -1,0 +1,73 @@
+"""The learning rate over a run, in numbers worked by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from npm.errors import SettingError
+from npm.training.schedule import ScheduleSettings
+from npm.training.settings import TrainerSettings
+
+
+def test_the_rate_rises_to_its_peak_and_falls_to_its_final_share() -> None:
+    """Warm-up takes the first fifth; 0.6 is half way from there to the end, and 0.3125 half way from 0.5 to 0.125."""
+    schedule = ScheduleSettings(max_steps=10, learning_rate=0.5, warmup_fraction=0.2, final_fraction=0.25)
+    rates = [schedule.learning_rate_at(progress) for progress in (0.0, 0.1, 0.2, 0.6, 1.0)]
+    assert rates == pytest.approx([0.0, 0.25, 0.5, 0.3125, 0.125])
+
+
+def test_without_warm_up_the_rate_starts_at_its_peak() -> None:
+    schedule = ScheduleSettings(max_steps=10, learning_rate=0.5, warmup_fraction=0)
+    assert schedule.learning_rate_at(0.0) == 0.5
+    assert schedule.learning_rate_at(1.0) == 0.0
+
+
+def test_progress_counts_steps_or_minutes_whichever_the_run_is_measured_in() -> None:
+    by_steps = ScheduleSettings(max_steps=8)
+    assert [by_steps.progress(steps_done=steps, minutes_done=99) for steps in (0, 2, 8, 9)] == [0, 0.25, 1, 1]
+    by_clock = ScheduleSettings(max_minutes=2.5)
+    assert [by_clock.progress(steps_done=99, minutes_done=minutes) for minutes in (0, 0.5, 2.5, 3)] == [0, 0.2, 1, 1]
+
+
+@pytest.mark.parametrize("both", [{}, {"max_steps": 5, "max_minutes": 1.0}])
+def test_a_run_is_measured_in_exactly_one_way(both: dict[str, float]) -> None:
+    with pytest.raises(SettingError, match="how long to train is not said once"):
+        ScheduleSettings(**both)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("max_steps", 0),
+        ("learning_rate", -1e-3),
+        ("learning_rate", 2.0),
+        ("learning_rate", float("nan")),
+        ("warmup_fraction", 1.0),
+        ("final_fraction", 1.5),
+    ],
+)
+def test_numbers_out_of_range_are_refused(setting: str, value: float) -> None:
+    with pytest.raises(SettingError) as caught:
+        ScheduleSettings(**{"max_steps": 5, setting: value})  # type: ignore[arg-type]
+    assert (caught.value.where, caught.value.got) == (f"schedule.{setting}", str(value))
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("groups_per_device_batch", 0),
+        ("accumulation_steps", 0),
+        ("log_every_steps", 0),
+        ("workers", -1),
+        ("checkpoint_every_minutes", -1.0),
+        ("weight_decay", float("nan")),
+        ("max_gradient_norm", 0.0),
+        ("adam_beta1", 1.0),
+        ("adam_beta2", -0.1),
+        ("seed", -1),
+    ],
+)
+def test_settings_of_the_loop_out_of_range_are_refused(setting: str, value: float) -> None:
+    with pytest.raises(SettingError) as caught:
+        TrainerSettings(**{setting: value})  # type: ignore[arg-type]
+    assert (caught.value.where, caught.value.got) == (f"trainer.{setting}", str(value))

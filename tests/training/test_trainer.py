@@ -1,0 +1,277 @@
+"""The loop in one process: it learns, accumulates, resumes to the bit, and stops when numbers go bad."""
+
+from __future__ import annotations
+
+import errno
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from index.files import CountingFile, storage_errors
+from npm.errors import SettingError, StorageError
+from npm.models.encoder import Encoder
+from npm.objectives.encoded import EncodedBatch
+from npm.training import trainer as trainer_module
+from npm.training.settings import Precision, TrainerSettings
+from npm.training.state import load_optimizer_tensors, optimizer_tensors
+from npm.training.trainer import StepReport
+from npm.types import MaskedBatch, Term
+from tests.training.toy import STEEP, parameters_of, toy_encoder, toy_trainer
+
+PARTS = ("phrase", "masked")
+
+
+def metrics_of(run: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def assert_same_bits(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> None:
+    torch.testing.assert_close(first, second, rtol=0, atol=0)
+
+
+class Stopped(Exception):
+    """Stands for a kill: nothing in the trainer catches it."""
+
+
+def stop_at(step: int) -> Any:
+    def report(done: StepReport) -> None:
+        if done.step == step:
+            raise Stopped
+
+    return report
+
+
+@pytest.mark.parametrize("parts", [("phrase",), ("masked",), PARTS])
+def test_the_loss_falls_on_text_that_can_be_learned(tmp_path: Path, parts: tuple[str, ...]) -> None:
+    settings: dict[str, Any] = {"learning_rate": 1e-2, "groups_per_device_batch": 4}
+    toy_trainer(tmp_path / "run", max_steps=30, parts=parts, **settings).train()
+    lines = metrics_of(tmp_path / "run")
+    names = [name for name in ("start", "end", "masked") if name in lines[0]]
+    losses = [sum(line[name] for name in names) for line in lines]
+    assert sum(losses[-5:]) < 0.6 * sum(losses[:5])
+
+
+def test_metrics_tell_every_step_and_the_finished_encoder_is_what_was_trained(tmp_path: Path) -> None:
+    reports: list[StepReport] = []
+    trainer = toy_trainer(tmp_path / "run", max_steps=6, log_every_steps=2)
+    before = trainer.encoder.fingerprint
+    trainer.train(reports.append)
+    lines = metrics_of(tmp_path / "run")
+    assert [line["step"] for line in lines] == [2, 4, 6]
+    assert [report.step for report in reports] == [1, 2, 3, 4, 5, 6]
+    assert [report.progress for report in reports] == pytest.approx([step / 6 for step in range(1, 7)])
+    expected = {"step", "tokens", "seconds", "learning_rate", "tokens_per_second", "start", "end", "masked"}
+    assert expected | {"start_top1", "end_top1", "masked_top1"} == set(lines[0])
+    assert lines[0]["tokens"] == reports[1].tokens == sum(_tokens(trainer.batches[step]) for step in (0, 1))
+    assert all(0 <= line[name] <= 1 for line in lines for name in ("start_top1", "end_top1", "masked_top1"))
+
+    saved = Encoder.load(str(tmp_path / "run" / "encoder"), device="cpu", dtype="float32")
+    assert saved.fingerprint == trainer.encoder.fingerprint != before
+    scale = trainer.objective.similarity_scale
+    assert saved.similarity_scale == scale != pytest.approx(0.3, rel=1e-6)  # it was learned
+    assert not trainer.encoder.model.training
+
+
+def _tokens(batch: MaskedBatch) -> int:
+    return int(batch.key_attention_mask.sum())
+
+
+def interrupted_run(run: Path, *, max_steps: int, stops: tuple[int, ...], **settings: Any) -> dict[str, torch.Tensor]:
+    """Parameters after a run that was killed in each of the steps `stops` and started again each time."""
+    for step in stops:
+        with pytest.raises(Stopped):
+            toy_trainer(run, max_steps=max_steps, **settings).train(stop_at(step))
+    trainer = toy_trainer(run, max_steps=max_steps, **settings)
+    trainer.train()
+    return parameters_of(trainer)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_run_that_was_killed_and_started_again_ends_in_the_same_bits(tmp_path: Path, workers: int) -> None:
+    settings = {"dropout": 0.2, "accumulation_steps": 2, "checkpoint_every_minutes": 0.0, "workers": workers}
+    undisturbed = toy_trainer(tmp_path / "undisturbed", max_steps=12, **settings)
+    undisturbed.train()
+    resumed = interrupted_run(tmp_path / "killed", max_steps=12, stops=(7, 11), **settings)
+    assert_same_bits(resumed, parameters_of(undisturbed))
+    left, right = (metrics_of(tmp_path / name) for name in ("undisturbed", "killed"))
+    assert [line["step"] for line in right] == list(range(1, 13))
+    clock = ("seconds", "tokens_per_second")
+    assert [{k: v for k, v in line.items() if k not in clock} for line in left] == [
+        {k: v for k, v in line.items() if k not in clock} for line in right
+    ]
+    weights = [(tmp_path / name / "encoder" / "model.safetensors").read_bytes() for name in ("undisturbed", "killed")]
+    assert weights[0] == weights[1]
+
+
+def test_a_run_killed_before_its_first_checkpoint_starts_its_metrics_anew(tmp_path: Path) -> None:
+    interrupted_run(tmp_path / "run", max_steps=5, stops=(4,), checkpoint_every_minutes=60.0)
+    assert [line["step"] for line in metrics_of(tmp_path / "run")] == [1, 2, 3, 4, 5]
+
+
+def test_a_finished_run_started_again_changes_nothing(tmp_path: Path) -> None:
+    first = toy_trainer(tmp_path / "run", max_steps=3)
+    first.train()
+    lines = metrics_of(tmp_path / "run")
+    again = toy_trainer(tmp_path / "run", max_steps=3)
+    again.train(stop_at(4))
+    assert_same_bits(parameters_of(again), parameters_of(first))
+    assert metrics_of(tmp_path / "run") == lines
+
+
+def test_a_full_disk_at_a_checkpoint_is_told_and_the_run_can_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = {"dropout": 0.2, "checkpoint_every_minutes": 0.0}
+    undisturbed = toy_trainer(tmp_path / "undisturbed", max_steps=6, **settings)
+    undisturbed.train()
+
+    def write(file: CountingFile, data: bytes) -> int:
+        with storage_errors(file.path):
+            if file.path.name == "optimizer.safetensors" and "step-00000004" in str(file.path):
+                raise OSError(errno.ENOSPC, "No space left on device")
+        return original(file, data)
+
+    original = CountingFile.write
+    with monkeypatch.context() as patch:
+        patch.setattr(CountingFile, "write", write)
+        with pytest.raises(StorageError, match="the disk is full"):
+            toy_trainer(tmp_path / "run", max_steps=6, **settings).train()
+    assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["step-00000003"]
+    trainer = toy_trainer(tmp_path / "run", max_steps=6, **settings)
+    trainer.train()
+    assert_same_bits(parameters_of(trainer), parameters_of(undisturbed))
+
+
+def test_a_checkpoint_of_another_number_of_processes_is_refused(tmp_path: Path) -> None:
+    toy_trainer(tmp_path / "run", max_steps=3).train()
+    checkpoint = toy_trainer(tmp_path / "run", max_steps=3).run_folder.latest_checkpoint()
+    assert checkpoint is not None
+    checkpoint.generators["1-cpu"] = checkpoint.generators["0-cpu"]
+    trainer = toy_trainer(tmp_path / "other", max_steps=3)
+    trainer.run_folder.save_checkpoint(checkpoint)
+    with pytest.raises(SettingError) as caught:
+        trainer.train()
+    assert (caught.value.expected, caught.value.got) == ("2 processes", "1")
+
+
+def test_optimizer_state_comes_back_with_its_formats() -> None:
+    weights = [nn.Parameter(torch.randn(3, 2)), nn.Parameter(torch.randn(3))]
+    optimizers = [torch.optim.AdamW(weights, fused=True) for _ in range(2)]
+    for weight in weights:
+        weight.grad = torch.randn_like(weight)
+    optimizers[0].step()
+    saved = optimizer_tensors(optimizers[0])
+    load_optimizer_tensors(optimizers[1], saved)
+    assert sorted(saved) == sorted(
+        f"{number}.{name}" for number in (0, 1) for name in ("step", "exp_avg", "exp_avg_sq")
+    )
+    for weight in weights:
+        before, after = (optimizer.state[weight] for optimizer in optimizers)
+        assert {name: value.dtype for name, value in before.items()} == {n: v.dtype for n, v in after.items()}
+        torch.testing.assert_close(dict(before), dict(after), rtol=0, atol=0)
+
+
+def parameters_after(run: Path, **settings: Any) -> dict[str, torch.Tensor]:
+    trainer = toy_trainer(run, **STEEP, **settings)
+    trainer.train()
+    return parameters_of(trainer)
+
+
+def test_two_micro_batches_equal_one_twice_as_large_for_masked_tokens(tmp_path: Path) -> None:
+    accumulated = parameters_after(tmp_path / "a", parts=("masked",), accumulation_steps=2)
+    at_once = parameters_after(tmp_path / "b", parts=("masked",), groups_per_device_batch=2)
+    torch.testing.assert_close(accumulated, at_once, rtol=0, atol=1e-5)
+
+
+def test_two_micro_batches_differ_from_one_twice_as_large_for_the_phrase_loss_as_keys_do_not_add_up(
+    tmp_path: Path,
+) -> None:
+    accumulated = parameters_after(tmp_path / "a", parts=("phrase",), accumulation_steps=2)
+    at_once = parameters_after(tmp_path / "b", parts=("phrase",), groups_per_device_batch=2)
+    assert max(float((accumulated[name] - at_once[name]).abs().max()) for name in at_once) > 1e-3
+
+
+def test_the_launcher_cannot_divide_gradients_a_second_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = parameters_after(tmp_path / "a")
+    monkeypatch.setenv("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "4")
+    assert_same_bits(parameters_after(tmp_path / "b"), expected)
+
+
+def test_one_process_may_train_in_two_precisions(tmp_path: Path) -> None:
+    toy_trainer(tmp_path / "run", max_steps=1).train()
+    accelerator = trainer_module.make_accelerator(TrainerSettings(device="cpu", precision=Precision.bfloat16))
+    assert accelerator.mixed_precision == "bf16"
+
+
+class GoesBad(nn.Module):
+    """A loss that is infinite, or has a gradient that is not a number, from a given step on."""
+
+    def __init__(self, encoder: Encoder, *, from_step: int, in_gradient_only: bool) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(encoder.dimensions))
+        self.steps, self.from_step, self.in_gradient_only = 0, from_step, in_gradient_only
+
+    def counts(self, batch: MaskedBatch) -> dict[str, int]:
+        return {"fine": 1, "strange": 1}
+
+    def forward(self, encoded: EncodedBatch) -> dict[str, Term]:
+        self.steps += 1
+        fine = (encoded.query_vectors * self.weight).sum()
+        strange = fine * 0.0
+        if self.steps >= self.from_step:  # the root of 0 has an infinite gradient, and 0 · ∞ is not a number
+            strange = strange.abs().sqrt() * 0.0 if self.in_gradient_only else fine * math.inf
+        return {"fine": Term(fine, 1), "strange": Term(strange, 1)}
+
+
+@pytest.mark.parametrize("in_gradient_only", [False, True])
+def test_a_loss_that_is_not_finite_stops_the_run_and_spoils_no_checkpoint(
+    tmp_path: Path, in_gradient_only: bool
+) -> None:
+    encoder = toy_encoder()
+    objective = GoesBad(encoder, from_step=4, in_gradient_only=in_gradient_only)
+    settings: dict[str, Any] = {"encoder": encoder, "objective": objective, "checkpoint_every_minutes": 0.0}
+    trainer = toy_trainer(tmp_path / "run", max_steps=9, **settings)
+    with pytest.raises(SettingError) as caught:
+        trainer.train()
+    error = caught.value
+    assert error.problem == "the loss is not finite"
+    assert "step 4" in error.where
+    assert ("strange" in error.got, "fine" in error.got) == (not in_gradient_only, False)
+    assert "gradient" in error.got
+    assert "learning_rate" in error.fix
+    checkpoint = trainer.run_folder.latest_checkpoint()
+    assert checkpoint is not None
+    assert checkpoint.step == 3
+    assert all(tensor.isfinite().all() for tensor in checkpoint.weights.values())
+
+
+def test_the_seed_of_dropouts_waits_for_the_number_of_the_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before the accelerator is made there is no process group, and every process believes to be the first."""
+    known = []
+
+    def make_accelerator(settings: TrainerSettings) -> Any:
+        known.append(5)
+        return original(settings)
+
+    original = trainer_module.make_accelerator
+    monkeypatch.setattr(trainer_module, "make_accelerator", make_accelerator)
+    monkeypatch.setattr(trainer_module, "rank", lambda: known[0] if known else 0)
+    toy_trainer(tmp_path / "run", max_steps=1, seed=100, rank=5)
+    assert torch.initial_seed() == 105
+
+
+def test_batches_of_another_rank_are_a_mistake_of_the_caller(tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match="rank 1 of 2"):
+        toy_trainer(tmp_path / "run", max_steps=1, rank=1, world_size=2)
+
+
+def test_weight_decay_is_for_matrices_only(tmp_path: Path) -> None:
+    trainer = toy_trainer(tmp_path / "run", max_steps=1, weight_decay=0.125)
+    decay = {id(p): group["weight_decay"] for group in trainer.optimizer.param_groups for p in group["params"]}
+    for name, parameter in trainer.model.named_parameters():
+        assert decay[id(parameter)] == (0.125 if parameter.ndim == 2 else 0.0), name

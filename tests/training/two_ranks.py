@@ -1,0 +1,131 @@
+"""What two gloo ranks compute together; started once in two processes, compared with one process by the tests.
+
+RUNS/gradients-<parts>-<spans>.safetensors   gradients of the whole global batch, summed over both ranks
+RUNS/trained/, RUNS/resumed/, RUNS/undisturbed/, RUNS/failed-<rank>.txt   what trainers left behind
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from npm.errors import SettingError
+from npm.objectives.encoded import EncodedBatch
+from npm.training.trainer import StepReport, TrainedModel
+from npm.types import MaskedBatch, Sequences, Term
+from tests.masking.groups import group
+from tests.training.toy import STEEP, parameters_of, toy_batches, toy_encoder, toy_groups, toy_objective, toy_trainer
+
+WORLD_SIZE = 2
+PARTS = {"phrase": ("phrase",), "masked": ("masked",), "both": ("phrase", "masked")}
+SPANS = {
+    "uneven": [toy_groups(1)[0], group([20, 21, 20, 20, 21, 20], [20, 21, 21, 20], [22, 20])],
+    "none on the second rank": [toy_groups(1)[0], group([20, 21, 22], [23, 24])],
+    "none on the first rank": [group([20, 21, 22], [23, 24]), toy_groups(1)[0]],
+}
+"""By name, the group of each rank; a group whose sequences share no word has no spans."""
+RESUMING: dict[str, Any] = {"max_steps": 6, "dropout": 0.2, "checkpoint_every_minutes": 0.0}
+
+
+def batch_of(groups: Sequence[Sequences], **settings: int) -> MaskedBatch:
+    """Micro-step 0 of these groups, in an order that does not depend on how many ranks share them."""
+    return toy_batches(toy_encoder(), groups, **settings)[0]
+
+
+def gradients(
+    groups: Sequence[Sequences], parts: Sequence[str], *, rank: int, world_size: int
+) -> dict[str, torch.Tensor]:
+    """Gradients of Σ terms / global counts on this rank's share of `groups`, by parameter name."""
+    encoder = toy_encoder()
+    objective = toy_objective(encoder, *parts)
+    per_rank = len(groups) // world_size
+    batch = batch_of(groups, groups_per_device_batch=per_rank, rank=rank, world_size=world_size)
+    whole = batch_of(groups, groups_per_device_batch=len(groups))
+    counts = objective.counts(whole)  # type: ignore[operator]
+    model = TrainedModel(encoder, objective).eval()
+    terms = model(batch)
+    torch.stack([term.weight * term.sum / max(1, counts[name]) for name, term in terms.items()]).sum().backward()
+    missing = [name for name, weight in model.named_parameters() if weight.grad is None]
+    assert not missing, f"no gradient for {missing}; DistributedDataParallel would wait for them"
+    return {name: weight.grad for name, weight in model.named_parameters() if weight.grad is not None}
+
+
+class InfiniteOnSecondRank(nn.Module):
+    """A loss that only one rank finds infinite."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(()))
+
+    def counts(self, batch: MaskedBatch) -> dict[str, int]:
+        return {"strange": 1}
+
+    def forward(self, encoded: EncodedBatch) -> dict[str, Term]:
+        factor = math.inf if dist.get_rank() == 1 else 1.0
+        return {"strange": Term((encoded.query_vectors * self.weight).sum() * factor, 1)}
+
+
+class Stopped(Exception):
+    """Stands for a kill."""
+
+
+def work(rank: int, runs: Path) -> None:
+    """Everything that one of the two processes does."""
+    torch.set_num_threads(1)
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(WORLD_SIZE)}
+    os.environ |= {"LOCAL_WORLD_SIZE": str(WORLD_SIZE), "MASTER_ADDR": "127.0.0.1", "OMP_NUM_THREADS": "1"}
+    dist.init_process_group("gloo", init_method=f"file://{runs}/rendezvous", rank=rank, world_size=WORLD_SIZE)
+    try:
+        _gradients(rank, runs)
+        _trained(rank, runs)
+        _stopped_and_resumed(rank, runs)
+        _stopped_by_numbers(rank, runs)
+    finally:
+        dist.destroy_process_group()
+
+
+def _gradients(rank: int, runs: Path) -> None:
+    for parts_name, parts in PARTS.items():
+        for spans_name, groups in SPANS.items():
+            summed = gradients(groups, parts, rank=rank, world_size=WORLD_SIZE)
+            for gradient in summed.values():
+                dist.all_reduce(gradient)
+            if rank == 0:
+                safetensors.torch.save_file(summed, runs / f"gradients-{parts_name}-{spans_name}.safetensors")
+
+
+def _trained(rank: int, runs: Path) -> None:
+    trainer = toy_trainer(runs / "trained", rank=rank, world_size=WORLD_SIZE, **STEEP)
+    trainer.train()
+    safetensors.torch.save_file(parameters_of(trainer), runs / f"trained-{rank}.safetensors")
+
+
+def _stopped_and_resumed(rank: int, runs: Path) -> None:
+    def stop(done: StepReport) -> None:
+        if done.step == 4:
+            raise Stopped
+
+    toy_trainer(runs / "undisturbed", rank=rank, world_size=WORLD_SIZE, **RESUMING).train()
+    try:
+        toy_trainer(runs / "resumed", rank=rank, world_size=WORLD_SIZE, **RESUMING).train(stop)
+    except Stopped:
+        dist.barrier()
+    toy_trainer(runs / "resumed", rank=rank, world_size=WORLD_SIZE, **RESUMING).train()
+
+
+def _stopped_by_numbers(rank: int, runs: Path) -> None:
+    trainer = toy_trainer(
+        runs / "failed", max_steps=2, objective=InfiniteOnSecondRank(), rank=rank, world_size=WORLD_SIZE
+    )
+    try:
+        trainer.train()
+    except SettingError as error:
+        (runs / f"failed-{rank}.txt").write_text(str(error), encoding="utf-8")
