@@ -127,7 +127,7 @@ def score_rows(vectors: np.ndarray | ShardedArray, queries: np.ndarray, rows: np
 
 
 def score_unordered_rows(vectors: np.ndarray | ShardedArray, query: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Inner products of `query` f32 [d] with `rows` i64 [...] in any order: f32 [...]. Reads each row once, ascending."""
+    """Inner products of `query` f32 [d] with `rows` i64 [...] in any order, f32 [...]; reads each once, ascending."""
     ascending, places = np.unique(rows, return_inverse=True)
     return score_rows(vectors, query[None], ascending)[0, places.reshape(rows.shape)]
 

@@ -62,6 +62,6 @@ def _lock(path: Path, folder: Path) -> int:
 
 def _is_same_file(descriptor: int, path: Path) -> bool:
     try:
-        return os.path.samestat(os.fstat(descriptor), os.stat(path))
+        return os.path.samestat(os.fstat(descriptor), path.stat())
     except FileNotFoundError:
         return False

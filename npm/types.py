@@ -28,6 +28,7 @@ class TokenFlag(IntFlag):
     SENTENCE_START = 16  # first token of a sentence
     CLAUSE_PUNCTUATION = 32  # exactly one of ! , . : ?
     SPECIAL = 64  # a special token standing inside a stored block, such as <s>
+    LINKING = 128  # belongs to a stop-word that names are built with, such as of and the
 
 
 @dataclass(frozen=True, slots=True)

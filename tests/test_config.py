@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-import itertools
 import sys
 import typing
 from enum import Enum
@@ -14,7 +13,7 @@ import pytest
 import yaml
 
 from npm.cli import main
-from npm.config import COMMANDS, PATH_SETTINGS, compose_settings, config_folder, declared_settings
+from npm.config import COMMANDS, compose_settings, config_folder, declared_settings
 from npm.errors import UserError
 from npm.help import VERBS, documented_settings
 from npm.retrieval.scoring import ScoringSettings
@@ -23,26 +22,6 @@ from tests.cli.commands import CommandLine, run_subprocess
 REPOSITORY = Path(__file__).parents[1]
 REQUIRED = {"train": "run=r", "build": "index=i", "fill": "index=i", "verify": "index=i", "evaluate": "out=o"}
 EXPERIMENTS = sorted(path.stem for path in (REPOSITORY / "configs" / "experiment").glob("*.yaml"))
-ODD_PATHS = [
-    "a,b",
-    "it's",
-    'say "x"',
-    "k=5",
-    "f(x",
-    "~/home",
-    "$HOME",
-    "${x}",
-    "${oc.env:HOME}",
-    "#1",
-    "list[0]",
-    " two  spaces ",
-    "back\\slash",
-    "Łódź 🜨",
-    "{a: b}",
-    "a:b@c|d;e!",
-    "null",
-    "???",
-]
 
 
 def settings_of(verb: str, *overrides: str) -> typing.Any:
@@ -180,44 +159,6 @@ def test_config_refuses_settings_that_contradict_each_other(verb: str, overrides
     with pytest.raises(UserError) as caught:
         settings_of(verb, *overrides)
     assert set(keys) <= set(caught.value.where.split(", ")), caught.value
-
-
-@pytest.mark.parametrize("path", ODD_PATHS)
-def test_config_takes_a_path_as_it_is_written(path: str) -> None:
-    for mark in ("", "++"):
-        assert compose_settings("fill", [f"{mark}index={path}", f"encoder={path}", f"texts={path}"]) == COMMANDS[
-            "fill"
-        ](index=path, encoder=path, texts=path)
-    assert compose_settings("build", ["index=i", f"encoder={path}"]).encoder.name == path
-    assert compose_settings("build", ["index=i", f"corpus.files={path}"]).corpus.files == [path]
-    assert compose_settings("train", [f"run={path}", f"encoder={path}"]).run == path
-    evaluation = compose_settings("evaluate", [f"out={path}", f"questions={path}", f"index={path}"])
-    assert (evaluation.out, evaluation.questions, evaluation.index) == (path, path, path)
-
-
-@pytest.mark.parametrize(("first", "second"), list(itertools.pairwise(ODD_PATHS)))
-def test_config_takes_lists_of_paths_that_hold_anything(first: str, second: str) -> None:
-    def quoted(path: str, mark: str) -> str:
-        return mark + path.replace("\\", "\\\\").replace(mark, f"\\{mark}") + mark
-
-    for mark in ("'", '"'):
-        files = f"corpus.files=[{quoted(first, mark)}, {quoted(second, mark)}]"
-        assert settings_of("build", files).corpus.files == [first, second]
-    plain = [path for path in (first, second) if path == path.strip() and not set(path) & set(",'\"")]
-    if plain:
-        assert settings_of("build", f"corpus.files=[{','.join(plain)}]").corpus.files == plain
-
-
-def test_config_path_settings_are_all_settings_that_name_a_file_or_folder() -> None:
-    strings = {
-        name
-        for root in COMMANDS.values()
-        for name, item in declared_settings(root).items()
-        if item.type in ("str", "list[str]")
-    }
-    no_paths = {"device", "corpus.id_field", "corpus.title_field", "corpus.text_field", "corpus.kept_fields"}
-    no_paths |= {"encoder.device", "trainer.device"}
-    assert strings - no_paths <= set(PATH_SETTINGS)
 
 
 def test_config_choices_are_written_as_they_are_declared() -> None:

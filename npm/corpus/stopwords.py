@@ -22,6 +22,9 @@ doesn didn isn wasn weren aren hasn hadn couldn wouldn shouldn
 STOP_WORDS = frozenset(_FUNCTION_WORDS.split())
 """Whole words, lower case."""
 
+LINKING_WORDS = frozenset({"of", "the", "and", "s"})
+"""Function words that names and titles are built with: Bank of America, War and Peace, Noah's Ark."""
+
 NAMES = frozenset({"US", "IT", "WHO", "May", "Will"})
 """Written so, these are names: no stop-words."""
 

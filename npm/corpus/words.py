@@ -8,7 +8,7 @@ import unicodedata
 import numpy as np
 
 from npm.corpus.sentences import sentence_bounds
-from npm.corpus.stopwords import is_stop_word
+from npm.corpus.stopwords import APOSTROPHES, LINKING_WORDS, is_stop_word
 from npm.types import TokenFlag
 
 SPACE, OTHER, JOINER, MARK, ALONE, LETTER = range(6)
@@ -90,8 +90,10 @@ def token_flags(text: str, starts: np.ndarray, ends: np.ndarray, kinds: np.ndarr
     first, last = tokens[begins], tokens[finishes]  # [words]
     flags[first] |= TokenFlag.WORD_START.value
     flags[last] |= TokenFlag.WORD_END.value
-    stop_words = _stop_words(text, starts[first], ends[last])  # [words]
-    flags[tokens[stop_words[np.cumsum(begins) - 1]]] |= TokenFlag.STOPWORD.value
+    stop_words, linking = _function_words(text, starts[first], ends[last])  # [words]
+    words = np.cumsum(begins) - 1  # [X]
+    flags[tokens[stop_words[words]]] |= TokenFlag.STOPWORD.value
+    flags[tokens[linking[words]]] |= np.uint8(TokenFlag.LINKING.value)
     written = np.cumsum(np.append(0, kinds >= MARK))  # [characters + 1], marks, letters and digits before each
     flags[written[ends] == written[starts]] |= TokenFlag.PUNCTUATION.value
     first_characters = code_points(text)[np.minimum(starts, len(kinds) - 1)]  # [T]
@@ -114,12 +116,13 @@ def word_numbers(kinds: np.ndarray) -> np.ndarray:
     return np.cumsum(np.append(True, ~continues)[: len(kinds)])  # [characters]
 
 
-def _stop_words(text: str, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
-    """Whether each word with characters [start, end) is a stop-word: bool [words]."""
-    return np.array(
-        [
-            end - start <= LONGEST_STOP_WORD_CHARS and is_stop_word(text[start:end], text[max(0, start - 1) : start])
-            for start, end in zip(starts.tolist(), ends.tolist(), strict=True)
-        ],
-        dtype=bool,
-    )
+def _function_words(text: str, starts: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Whether each word with characters [start, end) is a stop-word, and one that links: bool [words] each."""
+    stop_words = np.zeros(len(starts), dtype=bool)  # [words]
+    linking = np.zeros(len(starts), dtype=bool)  # [words]
+    for number, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
+        word = text[start:end]
+        if len(word) <= LONGEST_STOP_WORD_CHARS and is_stop_word(word, text[max(0, start - 1) : start]):
+            stop_words[number] = True
+            linking[number] = word.lower().strip(APOSTROPHES) in LINKING_WORDS
+    return stop_words, linking

@@ -61,9 +61,7 @@ def _run_in_batch(settings: EvaluationSettings, progress: Progress, console: Con
     if not settings.corpus.files:
         _require("", "corpus.files", "held-out documents, such as the last file of the corpus")
     encoder = Encoder.load(settings.encoder, device=settings.device, dtype=settings.dtype)
-    chosen = InBatchSettings(
-        articles=settings.limit or DEFAULT_ARTICLES, mask_seed=settings.seed, seed=settings.seed
-    )
+    chosen = InBatchSettings(articles=settings.limit or DEFAULT_ARTICLES, mask_seed=settings.seed, seed=settings.seed)
     result = evaluate_held_out(
         encoder, settings.corpus, chosen, progress=lambda done, total: progress("articles", done, total)
     )

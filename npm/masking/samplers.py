@@ -17,7 +17,13 @@ from npm.types import Sequences, Spans, TokenFlag
 class Sampler(Protocol):
     """Draws disjoint spans among candidates."""
 
-    def draw(self, candidates: Candidates, sequences: Sequences, budget_tokens: int, rng: np.random.Generator) -> Spans:
+    def draw(
+        self,
+        candidates: Candidates,
+        sequences: Sequences,  # noqa: ARG002  (other samplers look at it)
+        budget_tokens: int,
+        rng: np.random.Generator,
+    ) -> Spans:
         """Spans with about `budget_tokens` tokens, fewer where the candidates do not suffice."""
 
 
@@ -61,7 +67,13 @@ class GeometricSpanSampler:
     max_repeats_per_phrase: int = 10
     """How many occurrences of the same phrase may be masked in a group."""
 
-    def draw(self, candidates: Candidates, sequences: Sequences, budget_tokens: int, rng: np.random.Generator) -> Spans:
+    def draw(
+        self,
+        candidates: Candidates,
+        sequences: Sequences,  # noqa: ARG002  (other samplers look at it)
+        budget_tokens: int,
+        rng: np.random.Generator,
+    ) -> Spans:
         """Draw lengths, and for each the next acceptable candidate of that length from a shuffled list.
 
         Where no acceptable candidate of a length is left, the next shorter lengths are tried, then the longer ones.
@@ -135,7 +147,13 @@ class _Selection:
 class UniformSampler:
     """Every candidate with the same probability, without replacement, to an exact budget; for one-token candidates."""
 
-    def draw(self, candidates: Candidates, sequences: Sequences, budget_tokens: int, rng: np.random.Generator) -> Spans:
+    def draw(
+        self,
+        candidates: Candidates,
+        sequences: Sequences,  # noqa: ARG002  (other samplers look at it)
+        budget_tokens: int,
+        rng: np.random.Generator,
+    ) -> Spans:
         """Exactly `budget_tokens` candidates, or all of them if there are fewer."""
         if (candidates.lengths != 1).any():
             raise ValueError(f"candidates of one token expected, got lengths up to {candidates.lengths.max()}")

@@ -6,8 +6,7 @@ Shapes: m candidate spans of one query, g groups of equal token sequences.
 from __future__ import annotations
 
 import itertools
-import re
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -15,6 +14,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from npm.corpus.sentences import sentence_around
+from npm.corpus.stopwords import CONTRACTION_TAILS, STOP_WORDS
+from npm.retrieval.lexical import words_of
 from npm.retrieval.phrases import Candidates, Groups, best_groups
 from npm.retrieval.rows import concatenated_ranges
 from npm.retrieval.scoring import Aggregation, ScoringSettings
@@ -40,15 +41,17 @@ def normalised_text(text: str) -> str:
     return " ".join(text.casefold().split())
 
 
-def stands_in(phrase: str, text: str) -> bool:
-    """Whether `phrase` stands in `text`, both normalised, as whole words.
+def says_nothing_new(phrase: str, question_words: Set[str]) -> bool:
+    """Whether all words of `phrase`, function words aside, are among those of the question, case-folded.
 
-    >>> stands_in("art", "state of the art"), stands_in("art", "party")
-    (True, False)
+    >>> says_nothing_new("the king of Bhutan", {"the", "king", "bhutan", "reigns", "from"})
+    True
+    >>> says_nothing_new("Thimphu in Bhutan", {"the", "king", "bhutan", "reigns", "from"})
+    False
     """
-    if phrase not in text:
-        return False
-    return re.search(rf"(?<!\w){re.escape(phrase)}(?!\w)", text) is not None
+    words = words_of(phrase)
+    telling = [word for word in words if word not in STOP_WORDS and word not in CONTRACTION_TAILS] or words
+    return all(word in question_words for word in telling)
 
 
 class SurfaceReader:
@@ -134,11 +137,11 @@ def ranked_phrases(
     groups, chosen = best_groups(candidates, weights, reader.store, count=considered)  # i64 [<= considered]
     leaders = groups.leaders(chosen, candidates, weights)  # i64 [<= g]
     surfaces = reader.texts(candidates.starts[leaders], candidates.lengths[leaders]) if reads_text else []
-    question = normalised_text(text.replace(MASK_TEXT, " "))
+    question_words = frozenset(words_of(text.replace(MASK_TEXT, " ")))
     merged: dict[str | int, _Merged] = {}
     for place, group in enumerate(chosen.tolist()):
         plain = normalised_text(surfaces[place]) if reads_text else ""
-        if reads_text and (not plain or (scoring.exclude_query_phrases and stands_in(plain, question))):
+        if reads_text and (not plain or (scoring.exclude_query_phrases and says_nothing_new(plain, question_words))):
             continue
         entry = merged.setdefault(plain if by_text else group, _Merged([], 0.0))
         entry.groups.append(group)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from index.build import SearchSettings, build_search_folder, resolved_settings
-from index.files import sha256_of_file, storage_errors
+from index.files import sha256_of_file
 from index.store import MANIFEST_NAME, Manifest, folder_lock, read_manifest, write_folder, write_manifest
 from npm.corpus.blocks import BlockPacker, BlockSettings
 from npm.corpus.documents import CorpusSettings, read_corpus
@@ -196,8 +196,7 @@ def _copy_encoder(folder: Path, settings: IndexBuildSettings, encoder: Encoder) 
     saved = folder.parent / f".{folder.name}.saved"
     shutil.rmtree(saved, ignore_errors=True)
     try:
-        with storage_errors(folder, saved):
-            original.save(saved)
+        original.save(saved)
         with write_folder(folder, kind=ENCODER_KIND, settings=recorded) as writer:
             for file in sorted(path for path in saved.iterdir() if path.is_file()):
                 writer.open_binary(file.name).write(file.read_bytes())

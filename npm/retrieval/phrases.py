@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from npm.retrieval.rows import RowMap, concatenated_ranges, gather
-from npm.retrieval.scoring import ScoringSettings
+from npm.retrieval.scoring import ScoringSettings, StopwordsInside
 from npm.types import TokenFlag
 
 if TYPE_CHECKING:
@@ -60,6 +60,17 @@ def _mixed(token_ids: np.ndarray) -> np.ndarray:
     return spread
 
 
+def barred_flags(stopwords_inside: StopwordsInside) -> np.ndarray:
+    """For each value that a token's flags can have, whether such a token may not be part of a phrase: bool [256]."""
+    flags = np.arange(256)  # i64 [256]
+    barred = (flags & TokenFlag.SPECIAL) != 0  # bool [256]
+    if stopwords_inside is StopwordsInside.none:
+        return barred | ((flags & (TokenFlag.STOPWORD | TokenFlag.PUNCTUATION)) != 0)
+    if stopwords_inside is StopwordsInside.linking:
+        return barred | ((flags & (TokenFlag.STOPWORD | TokenFlag.LINKING)) == TokenFlag.STOPWORD)
+    return barred
+
+
 class SpanFinder:
     """Grows hits into the spans that the settings allow.
 
@@ -72,10 +83,7 @@ class SpanFinder:
         self._max_tokens = max_phrase_tokens
         self._left_max_tokens = max_phrase_tokens if scoring.equal_walks else max_phrase_tokens - 1
         self._clauses_inside = scoring.allow_clauses_inside
-        barred = TokenFlag.SPECIAL
-        if not scoring.allow_stopwords_inside:
-            barred |= TokenFlag.STOPWORD | TokenFlag.PUNCTUATION
-        self._barred = barred.value
+        self._is_barred = barred_flags(scoring.stopwords_inside)
 
     def find(self, start_rows: np.ndarray, end_rows: np.ndarray | None) -> Candidates:
         """All spans that begin at one of `start_rows` or end at one of `end_rows`, sorted i64 [n], without repeats.
@@ -101,7 +109,7 @@ class SpanFinder:
         anchors = self._rows.positions(rows)  # i64 [n]
         room = self._room(anchors, rightward=rightward)  # i64 [n], tokens to the block's edge
         flags = gather(self._store.flags, anchors)  # u8 [n]
-        alive = np.flatnonzero((flags & (self._barred | word_edge)) == word_edge)  # i64 [alive], numbers of hits
+        alive = np.flatnonzero(((flags & word_edge) != 0) & ~self._is_barred[flags])  # i64 [alive], numbers of hits
         hashes = np.zeros(len(rows), dtype=np.uint64)  # [n]
         power = np.uint64(1)
         found: list[Candidates] = []
@@ -109,7 +117,7 @@ class SpanFinder:
             others = anchors[alive] + (length - 1 if rightward else 1 - length)  # i64 [alive], the other end
             flags = gather(self._store.flags, others)  # u8 [alive]
             if length > 1:
-                may_enter = (flags & self._barred) == 0  # bool [alive]
+                may_enter = ~self._is_barred[flags]  # bool [alive]
                 if not self._clauses_inside:
                     may_enter &= ~(self._begins_sentence(flags) if rightward else self._ends_clause(others, flags))
                 entered = np.flatnonzero(may_enter)

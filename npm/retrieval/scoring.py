@@ -35,6 +35,14 @@ class Aggregation(Enum):
     token_ids = "token_ids"
 
 
+class StopwordsInside(Enum):
+    """Which stop-words a phrase may hold."""
+
+    none = "none"
+    linking = "linking"
+    all = "all"
+
+
 @dataclass(kw_only=True, slots=True)
 class ScoringSettings:
     """How candidate spans are allowed, weighed and put together; the defaults are ours, `reference()` the paper's."""
@@ -50,12 +58,13 @@ class ScoringSettings:
     """α: an occurrence of n tokens weighs n^α times as much."""
     temperature: float = 1.0
     """Divides the scaled similarities s and t."""
-    allow_stopwords_inside: bool = True
-    """Whether a phrase may contain stop-words or punctuation between its ends, and at ends that have a vector."""
+    stopwords_inside: StopwordsInside = StopwordsInside.linking
+    """Stop-words that a phrase may hold: `all`, `linking` (of, the, and, 's: those of names), or `none`, which bars
+    punctuation too. Whether its ends may be stop-words is up to which tokens have a vector."""
     allow_clauses_inside: bool = False
     """Whether a phrase may run on after one of ! , . : ? and into the next sentence."""
     exclude_query_phrases: bool = True
-    """Whether phrases that stand in the question are left out of the answer."""
+    """Whether phrases whose words, function words aside, all stand in the question are left out of the answer."""
     equal_walks: bool = True
     """Whether a hit of the end query is grown left as far as one of the start query is grown right, not one less."""
 
@@ -74,7 +83,7 @@ class ScoringSettings:
             aggregation=Aggregation.token_ids,
             length_exponent=0.0,
             temperature=1.0,
-            allow_stopwords_inside=False,
+            stopwords_inside=StopwordsInside.none,
             allow_clauses_inside=True,
             exclude_query_phrases=False,
             equal_walks=False,

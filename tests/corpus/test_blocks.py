@@ -146,6 +146,8 @@ def plain_flags(text: str, block: Block) -> list[int]:
         if is_stop_word(text[start:end], text[max(0, start - 1) : start]):
             for token in tokens:
                 flags[token] |= TokenFlag.STOPWORD
+                if text[start:end].lower().strip("'\u2019\u02bc") in {"of", "the", "and", "s"}:
+                    flags[token] |= TokenFlag.LINKING
     return [int(own) for own in flags]
 
 

@@ -30,7 +30,7 @@ def random_masked_group(seed: int) -> tuple[Sequences, Spans]:
 
 def unmasked(batch: MaskedBatch) -> list[list[int]]:
     """The query copies without padding, with the masks taken out and the masked tokens put in their places."""
-    rows = [row[: int(mask.sum())].tolist() for row, mask in zip(batch.query_input_ids, batch.query_attention_mask)]
+    rows = _without_padding(batch.query_input_ids, batch.query_attention_mask)
     for index in reversed(range(len(batch.span_sequences))):
         row = rows[int(batch.span_sequences[index])]
         tokens = [token for token in batch.span_token_ids[index].tolist() if token != -1]
@@ -39,7 +39,11 @@ def unmasked(batch: MaskedBatch) -> list[list[int]]:
 
 
 def clean(batch: MaskedBatch) -> list[list[int]]:
-    return [row[: int(mask.sum())].tolist() for row, mask in zip(batch.key_input_ids, batch.key_attention_mask)]
+    return _without_padding(batch.key_input_ids, batch.key_attention_mask)
+
+
+def _without_padding(input_ids: torch.Tensor, attention_mask: torch.Tensor) -> list[list[int]]:
+    return [row[: int(mask.sum())].tolist() for row, mask in zip(input_ids, attention_mask, strict=True)]
 
 
 def test_a_span_becomes_a_mask_pair() -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from npm.retrieval.embed import PruningRule
-from npm.retrieval.scoring import Aggregation, Combination, Normalisation, ScoringSettings
+from npm.retrieval.scoring import Aggregation, Combination, Normalisation, ScoringSettings, StopwordsInside
 from npm.types import TokenFlag
 
 
@@ -53,7 +53,10 @@ def plain_span_allowed(corpus: PlainCorpus, start: int, length: int, scoring: Sc
     for place, flag in enumerate(flags):
         if flag & TokenFlag.SPECIAL:
             return False
-        if not scoring.allow_stopwords_inside and flag & (TokenFlag.STOPWORD | TokenFlag.PUNCTUATION):
+        if scoring.stopwords_inside is StopwordsInside.none and flag & (TokenFlag.STOPWORD | TokenFlag.PUNCTUATION):
+            return False
+        is_other_stopword = flag & TokenFlag.STOPWORD and not flag & TokenFlag.LINKING
+        if scoring.stopwords_inside is StopwordsInside.linking and is_other_stopword:
             return False
         if not scoring.allow_clauses_inside:
             if place > 0 and flag & TokenFlag.SENTENCE_START:

@@ -9,7 +9,7 @@ import pytest
 from npm.retrieval import phrases
 from npm.retrieval.embed import PruningRule
 from npm.retrieval.fill import FillSettings, Retrieval
-from npm.retrieval.scoring import Aggregation, Combination, Normalisation, ScoringSettings
+from npm.retrieval.scoring import Aggregation, Combination, Normalisation, ScoringSettings, StopwordsInside
 from npm.types import Answer
 from tests.retrieval.plain_filling import plain_fill
 from tests.retrieval.random_indexes import SCALE, random_index, random_queries
@@ -20,10 +20,10 @@ SCORINGS = {
     "product": replace(OURS, combination=Combination.product),
     "ids": replace(OURS, aggregation=Aggregation.token_ids, temperature=2.0),
     "clauses inside": replace(OURS, allow_clauses_inside=True),
-    "no stop-words inside, longer is better": replace(OURS, allow_stopwords_inside=False, length_exponent=1.5),
+    "no stop-words inside, longer is better": replace(OURS, stopwords_inside=StopwordsInside.none, length_exponent=1.5),
     "reference": ScoringSettings.reference(),
     "reference with product": replace(ScoringSettings.reference(), combination=Combination.product),
-    "reference with stop-words inside": replace(ScoringSettings.reference(), allow_stopwords_inside=True),
+    "reference with stop-words inside": replace(ScoringSettings.reference(), stopwords_inside=StopwordsInside.all),
 }
 EVERYTHING = FillSettings(
     k=10_000, merged_groups=10_000, occurrences=10_000, retrieval=Retrieval.dense, candidates_per_side=10_000
