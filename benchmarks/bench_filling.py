@@ -27,14 +27,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from npm.corpus.store import BlockStore, write_block_store
+from npm.corpus.store import BlockStore
 from npm.models.encoder import Encoder
 from npm.retrieval.build import IndexBuildSettings, index_block_store
 from npm.retrieval.embed import PruningRule, VectorSettings, open_vectors
 from npm.retrieval.fill import FillSettings, PhraseFiller, Retrieval
 from npm.retrieval.queries import QueryVectors, encode_queries
 from npm.retrieval.scoring import ScoringSettings
-from npm.types import Block, TokenFlag
+from tests.parity.corpus import write_parity_store
 
 GOAL_SCANS = 1.5
 GOAL_RESTRICTED_SECONDS = 0.003
@@ -43,30 +43,11 @@ GOAL_RESTRICTED_SECONDS = 0.003
 def open_parity_index(parity: Path, recorded: dict[str, Any], index: Path) -> PhraseFiller:
     """The index over the parity corpus, every boundary token with a vector; built if it is not there."""
     encoder = Encoder.load(str(parity / "model"), device="cpu", dtype="float32")
-    special_ids = [*encoder.prefix_ids, *encoder.suffix_ids]
     if not BlockStore.is_finished(index / "corpus"):
-        write_block_store(
-            index / "corpus",
-            ((None, [parity_block(block, recorded["stopword_ids"], special_ids)]) for block in recorded["blocks"]),
-            settings={"source": "parity"},
-            tokenizer_fingerprint=encoder.tokenizer_fingerprint,
-            vocabulary_size=len(encoder.tokenizer),
-            special_tokens_in_blocks=True,
-        )
+        write_parity_store(index / "corpus", recorded, encoder)
     vectors = VectorSettings(pruning=PruningRule.word_boundaries)
     index_block_store(index, IndexBuildSettings(vectors=vectors), encoder)
     return PhraseFiller.open(index, encoder, settings=FillSettings(retrieval=Retrieval.dense))
-
-
-def parity_block(recorded_block: dict[str, Any], stopword_ids: list[int], special_ids: list[int]) -> Block:
-    """A recorded block with its boundaries, stop-words and special tokens as flags."""
-    token_ids = np.array(recorded_block["token_ids"], dtype=np.int32)  # i32 [T]
-    flags = np.zeros(len(token_ids), dtype=np.uint8)  # u8 [T]
-    flags[recorded_block["valid_start"]] |= TokenFlag.WORD_START.value
-    flags[recorded_block["valid_end"]] |= TokenFlag.WORD_END.value
-    flags[np.isin(token_ids, stopword_ids)] |= TokenFlag.STOPWORD.value
-    flags[np.isin(token_ids, special_ids)] |= TokenFlag.SPECIAL.value
-    return Block(token_ids=token_ids, flags=flags)
 
 
 def seconds_of(job: Callable[[], object]) -> float:

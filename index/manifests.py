@@ -16,6 +16,30 @@ MANIFEST_NAME = "manifest.json"
 REBUILD = "do not use it: remove this folder and run the command that made it again"
 
 
+class RecordedSettings(dict[str, Any]):
+    """What made a folder, by name; asking for a setting that its manifest does not record raises ArtefactError.
+
+    A folder written before a setting was recorded is told as such, wherever in the program the setting is needed.
+    """
+
+    def __init__(self, settings: Mapping[str, Any], *, file: Path, prefix: str = "") -> None:
+        inner = {
+            name: RecordedSettings(value, file=file, prefix=f"{prefix}{name}.") if isinstance(value, Mapping) else value
+            for name, value in settings.items()
+        }
+        super().__init__(inner)
+        self._file, self._prefix = file, prefix
+
+    def __missing__(self, name: str) -> Any:
+        raise ArtefactError(
+            f"{self._file.parent} was written by another version of this program",
+            expected=f"a manifest that records {self._prefix}{name}",
+            got="a manifest without it",
+            where=str(self._file),
+            fix="build it again: remove this folder and run the command that made it again",
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Manifest:
     """The manifest of a folder; `digest` is the SHA-256 of all the rest of it."""
@@ -79,7 +103,8 @@ def read_any_manifest(path: Path) -> Manifest:
     if recorded != (digest := digest_of(content)):
         raise damaged(file, f"a manifest with digest {recorded}", f"digest {digest}")
     files = {name: FileRecord(**record) for name, record in content.pop("files").items()}
-    return Manifest(files=files, digest=recorded, **content)
+    settings = RecordedSettings(content.pop("settings"), file=file)
+    return Manifest(settings=settings, files=files, digest=recorded, **content)
 
 
 def _require_file(file: Path) -> None:

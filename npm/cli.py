@@ -265,8 +265,8 @@ def _prompt(filler: PhraseFiller, show: Callable[[Answer], None]) -> None:
 
 def shower(settings: FillCommand) -> Callable[[Answer], None]:
     """What prints one answer on stdout and its notes on stderr."""
-    from npm.answers import answer_json, print_answer
     from npm.config import Output
+    from npm.display import answer_json, print_answer
 
     def show(answer: Answer) -> None:
         for note in answer.notes:

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from index.types import ArtefactError, StorageError, UserError
 
-__all__ = ["ArtefactError", "CorpusError", "EncoderError", "QueryError", "SettingError", "StorageError", "UserError"]
+__all__ = [
+    "ArtefactError",
+    "CorpusError",
+    "EncoderError",
+    "QueryError",
+    "SettingError",
+    "StorageError",
+    "UserError",
+    "check_range",
+]
 
 
 class SettingError(UserError):
@@ -21,3 +30,11 @@ class EncoderError(UserError):
 
 class QueryError(UserError):
     """A text to be filled is empty, has no mask or several."""
+
+
+def check_range(
+    right: bool, name: str, *, expected: str, got: object, fix: str = "choose a value in that range"
+) -> None:
+    """Raise SettingError unless `right`: the value `got` of the setting with the key `name` is out of its range."""
+    if not right:
+        raise SettingError(f"{name} is out of range", expected=expected, got=str(got), where=name, fix=fix)

@@ -5,7 +5,7 @@ Shapes: T tokens of all sequences in a row, S sequences, n spans, B padded seque
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from enum import IntFlag
 from typing import TYPE_CHECKING, Any
 
@@ -94,8 +94,8 @@ class MaskedBatch:
 
     def to(self, device: torch.device | str) -> MaskedBatch:
         """The same batch on `device`."""
-        values = (getattr(self, field.name) for field in fields(self))
-        return MaskedBatch(*(value if isinstance(value, int) else value.to(device) for value in values))
+        tensors = [item.name for item in fields(self) if item.name != "pad_id"]
+        return replace(self, **{name: getattr(self, name).to(device) for name in tensors})
 
 
 @dataclass(frozen=True, slots=True)

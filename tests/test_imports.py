@@ -20,16 +20,15 @@ ORDER = (
     "npm.corpus",
     "npm.masking",
     "npm.models",
-    "npm.training.gather",  # losses need the keys of all ranks, and say so themselves
     "npm.objectives",
     "npm.training",
     "npm.retrieval",
+    "npm.display",
     "npm.evaluation",
     "npm.arguments",
     "npm.config",
     "npm.help",
     "npm.progress",
-    "npm.answers",
     "npm.cli",
     "scripts",
 )
@@ -47,7 +46,7 @@ ONLY_IN = {
     "pyarrow": ("npm/corpus/sources.py",),
     "zstandard": ("npm/corpus/lines.py",),
     "tokenizers": ("npm/corpus/blocks.py",),
-    "rich": ("npm/progress.py", "npm/answers.py", "npm/evaluation/report.py", "npm/evaluation/run.py"),
+    "rich": ("npm/progress.py", "npm/display.py", "npm/evaluation/report.py", "npm/evaluation/run.py"),
     "matplotlib": ("scripts/plot_run.py",),
     "accelerate": ("npm/training/trainer.py",),
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,8 +10,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from npm.corpus.fingerprints import tokenizer_fingerprint
 from npm.corpus.words import SPACE, character_kinds, code_points, token_flags, trimmed_offsets
-from npm.errors import EncoderError, SettingError
+from npm.errors import EncoderError, SettingError, check_range
 from npm.types import Block, Document, TokenFlag
 
 if TYPE_CHECKING:
@@ -41,24 +41,12 @@ class BlockSettings:
     blocks full and cuts sentences."""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.min_filled_fraction <= 1:
-            raise SettingError(
-                "min_filled_fraction is out of range",
-                expected="a share from 0 to 1",
-                got=str(self.min_filled_fraction),
-                where="blocks.min_filled_fraction",
-                fix="leave it out for the default of 0.5",
-            )
+        filled = self.min_filled_fraction
+        check_range(0 <= filled <= 1, "blocks.min_filled_fraction", expected="a share from 0 to 1", got=filled)
         for name, least in (("max_block_tokens", 4), ("max_document_tokens", 1)):
             value = getattr(self, name)
-            if value is not None and value < least:
-                raise SettingError(
-                    f"{name} is out of range",
-                    expected=f"at least {least} tokens",
-                    got=str(value),
-                    where=f"blocks.{name}",
-                    fix="give a larger number",
-                )
+            right = value is None or value >= least
+            check_range(right, f"blocks.{name}", expected=f"at least {least} tokens", got=value)
 
 
 class BlockPacker:
@@ -80,10 +68,10 @@ class BlockPacker:
         from tokenizers import Tokenizer
 
         self.settings = settings
+        self.tokenizer_fingerprint = tokenizer_fingerprint(tokenizer)
         self._backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
         self._backend.no_truncation()
         self._backend.no_padding()
-        self.fingerprint = hashlib.sha256(self._backend.to_str().encode()).hexdigest()
         self._backend.encode_special_tokens = True
         self.vocabulary_size = 1 + max(self._backend.get_vocab(with_added_tokens=True).values())
         special_ids = set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}

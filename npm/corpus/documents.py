@@ -18,7 +18,7 @@ from typing import Any
 from npm.corpus.identifiers import SeenIdentifiers
 from npm.corpus.lines import read_lines
 from npm.corpus.sources import Source, find_sources, read_hub, read_parquet
-from npm.errors import CorpusError, SettingError
+from npm.errors import CorpusError, check_range
 from npm.types import Document
 
 
@@ -56,14 +56,12 @@ class CorpusSettings:
     """Documents read at most, from the beginning; null reads all."""
 
     def __post_init__(self) -> None:
-        if self.max_documents is not None and self.max_documents < 1:
-            raise SettingError(
-                "max_documents is out of range",
-                expected="at least 1 document, or null for all",
-                got=str(self.max_documents),
-                where="corpus.max_documents",
-                fix="give a positive number or leave it out",
-            )
+        check_range(
+            self.max_documents is None or self.max_documents >= 1,
+            "corpus.max_documents",
+            expected="at least 1 document, or null for all",
+            got=self.max_documents,
+        )
 
 
 def read_corpus(settings: CorpusSettings) -> Iterator[Document]:

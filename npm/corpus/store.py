@@ -19,6 +19,7 @@ import numpy as np
 from index.store import MANIFEST_NAME, Manifest, ShardedArray, check_folder, open_array
 from npm.corpus.blocks import BlockPacker
 from npm.corpus.building import Batches, Packed, Progress, StoreBuild
+from npm.corpus.ranges import concatenated_ranges
 from npm.corpus.shards import DOCUMENTS_FILE, SHARD_KIND, STORE_KIND
 from npm.types import Document, Sequences
 
@@ -82,7 +83,7 @@ class BlockStore:
         starts = self.block_offsets[numbers]  # [S]
         lengths = self.block_offsets[numbers + 1] - starts  # [S]
         offsets = np.concatenate(([0], np.cumsum(lengths)))  # [S + 1]
-        positions = np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], lengths)  # [T]
+        positions = concatenated_ranges(starts, starts + lengths)  # [T]
         token_ids = self.token_ids.take(positions).astype(np.int32)  # [T]
         return Sequences(token_ids=token_ids, flags=self.flags.take(positions), offsets=offsets)
 
@@ -140,15 +141,13 @@ def build_block_store(
     *,
     settings: Mapping[str, Any],
     tokens_per_shard: int = TOKENS_PER_SHARD,
-    tokenizer_fingerprint: str | None = None,
     progress: Progress | None = None,
 ) -> BlockStore:
     """Cut `documents` into blocks with `packer` and store them; continues an earlier build with the same settings.
 
     `settings` are kept in the manifest and say what else the bytes depend on, such as the input's fingerprint; JSON
-    values only. The fingerprint of the tokenizer is the packer's unless another is given. Returns the opened store,
-    at once if it is finished already. Raises ArtefactError if the folder holds something else or the documents are
-    not those of the earlier build, CorpusError if there is no text in them.
+    values only. Returns the opened store, at once if it is finished already. Raises ArtefactError if the folder holds
+    something else or the documents are not those of the earlier build, CorpusError if there is no text in them.
     """
 
     def pack(batch: list[Document]) -> Iterator[Packed]:
@@ -166,7 +165,7 @@ def build_block_store(
             settings,
             blocks=asdict(packer.settings),
             tokens_per_shard=tokens_per_shard,
-            tokenizer_fingerprint=tokenizer_fingerprint or packer.fingerprint,
+            tokenizer_fingerprint=packer.tokenizer_fingerprint,
             special_tokens_in_blocks=False,
             vocabulary_size=packer.vocabulary_size,
         ),

@@ -12,6 +12,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from npm.display import CONTEXT_CHARS, marked_context, one_line
 from npm.evaluation.metrics import Interval, is_hit
 
 if TYPE_CHECKING:
@@ -19,9 +20,7 @@ if TYPE_CHECKING:
     from npm.evaluation.tasks.in_batch import InBatchResult
     from npm.types import Occurrence, Phrase
 
-OPENING_MARK, CLOSING_MARK = "«", "»"
 PHRASES_SHOWN = 3
-CONTEXT_CHARS_SHOWN = 150
 PHRASE_COLUMNS = 22
 """Widest a phrase may be in a table before it is wrapped."""
 
@@ -115,7 +114,7 @@ def _phrase_grid(phrases: Sequence[Phrase], answers: Sequence[str]) -> Table:
         grid.add_row(
             Text("✓" if right else "", style="green"),
             f"{phrase.score:.3f}",
-            Text(" ".join(phrase.phrase.split()), style="bold green" if right else "bold"),
+            Text(one_line(phrase.phrase), style="bold green" if right else "bold"),
             where,
         )
     if not phrases:
@@ -123,18 +122,10 @@ def _phrase_grid(phrases: Sequence[Phrase], answers: Sequence[str]) -> Table:
     return grid
 
 
-def marked_occurrence(occurrence: Occurrence, *, most_chars: int = CONTEXT_CHARS_SHOWN) -> Text:
-    """The sentence around a phrase, the phrase marked, long sentences shortened, and the document's title behind it."""
-    first = occurrence.start_char - occurrence.context_start_char
-    last = occurrence.end_char - occurrence.context_start_char
-    before, phrase, after = occurrence.context[:first], occurrence.context[first:last], occurrence.context[last:]
-    room = max(0, most_chars - len(phrase))
-    kept_before = min(len(before), max(room // 2, room - len(after)))
-    before, after = _end_of(before, kept_before), _beginning_of(after, room - kept_before)
-    text = Text(_one_line(before))
-    text.append(f"{OPENING_MARK}{_one_line(phrase)}{CLOSING_MARK}", style="bold")
-    text.append(_one_line(after))
-    text.append(f" ({_one_line(occurrence.title or occurrence.document)})", style="italic dim")
+def marked_occurrence(occurrence: Occurrence, *, most_chars: int = CONTEXT_CHARS) -> Text:
+    """The sentence around a phrase, the phrase marked, and the document's title behind it."""
+    text = marked_context(occurrence, most_chars=most_chars)
+    text.append(f" ({one_line(occurrence.title or occurrence.document)})", style="italic dim")
     return text
 
 
@@ -154,32 +145,3 @@ def print_demo(result: DemoResult, console: Console, *, shown: int | None = None
 def print_in_batch(result: InBatchResult, console: Console) -> None:
     """The report of task `in_batch`."""
     console.print(terminal_table(*in_batch_rows(result), title="in-batch retrieval on held-out articles"))
-
-
-def _one_line(text: str) -> str:
-    """Line breaks and tabs as spaces."""
-    return "".join(" " if char.isspace() else char for char in text)
-
-
-def _end_of(text: str, most_chars: int) -> str:
-    """The last characters of `text`, cut at a word.
-
-    >>> _end_of("one two three", 9), _end_of("one", 3)
-    ('… three', 'one')
-    """
-    if len(text) <= most_chars:
-        return text
-    cut = text[len(text) - most_chars :]
-    return "… " + (cut.partition(" ")[2] if " " in cut.rstrip() else "")
-
-
-def _beginning_of(text: str, most_chars: int) -> str:
-    """The first characters of `text`, cut at a word.
-
-    >>> _beginning_of("one two three", 9), _beginning_of("one", 3)
-    ('one two …', 'one')
-    """
-    if len(text) <= most_chars:
-        return text
-    cut = text[:most_chars]
-    return (cut.rpartition(" ")[0] if " " in cut.lstrip() else "") + " …"

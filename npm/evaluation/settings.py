@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from npm.corpus.documents import CorpusSettings
-from npm.errors import SettingError
+from npm.errors import check_range
 from npm.evaluation.questions import Split
 from npm.models.encoder import ComputeDtype
 from npm.retrieval.fill import FillSettings
@@ -51,11 +51,4 @@ class EvaluationSettings:
     def __post_init__(self) -> None:
         for name, least in (("limit", 1), ("seed", 0)):
             value = getattr(self, name)
-            if value is not None and value < least:
-                raise SettingError(
-                    f"{name} is out of range",
-                    expected=f"at least {least}",
-                    got=str(value),
-                    where=name,
-                    fix="change it, or leave it out",
-                )
+            check_range(value is None or value >= least, name, expected=f"at least {least}", got=value)

@@ -1,47 +1,96 @@
-"""Which other sequence of its group a masked copy may read, so that queries learn to use a passage beside them.
+"""Which masked copies are questions: one sentence, followed by another sequence of its group that they may read.
 
-At retrieval a question is read together with a passage; in training the passage is another sequence of the group
-that holds what was masked (the recurring spans of Ram et al. 2021, arXiv 2101.00438, across sequences).
+At retrieval a question is short and is read together with a passage. In training the question is a sentence with its
+masked spans, and the passage another sequence of the group that holds what was masked (the recurring spans of Ram et
+al. 2021, arXiv 2101.00438, across sequences).
 
 Shapes: T tokens of all sequences in a row, S sequences, n spans, u different tokens of the group.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass
+
 import numpy as np
 
+from npm.corpus.ranges import concatenated_ranges
 from npm.types import Sequences, Spans, TokenFlag
 
 NO_CONTEXT = -1
 _UNTELLING = np.uint8(TokenFlag.STOPWORD | TokenFlag.PUNCTUATION | TokenFlag.SPECIAL)
 
 
-def draw_contexts(
-    sequences: Sequences, spans: Spans, *, context_fraction: float, rng: np.random.Generator
-) -> np.ndarray:
-    """For each sequence the number of the sequence it reads, i64 [S]; -1 for none.
+@dataclass(frozen=True, slots=True)
+class Contexts:
+    """What each masked copy keeps of its own sequence, and what it reads; all arrays [S]."""
 
-    Each sequence reads with probability `context_fraction`, and then the sequence that shares most with its masked
-    tokens: every masked token that is no stop-word or punctuation counts one over the number of sequences it is in.
-    A sequence none of whose masked tokens stands elsewhere reads nothing.
+    numbers: np.ndarray  # i64, number of the sequence that is read; -1 for none
+    starts: np.ndarray  # i64, position in [0, T) of the first token kept
+    stops: np.ndarray  # i64, position behind the last token kept
+
+
+def no_contexts(sequences: Sequences) -> Contexts:
+    """Every copy is its whole sequence and reads nothing."""
+    return Contexts(np.full(len(sequences), NO_CONTEXT), sequences.offsets[:-1].copy(), sequences.offsets[1:].copy())
+
+
+def draw_contexts(sequences: Sequences, spans: Spans, *, context_fraction: float, rng: np.random.Generator) -> Contexts:
+    """Make each sequence a question with probability `context_fraction`.
+
+    Its copy keeps one sentence, drawn from those with a telling masked token (no stop-word, no punctuation), and reads
+    the sequence that shares most with these: each counts one over the number of sequences it is in. A sequence
+    without such a sentence, or whose masked tokens stand nowhere else, stays whole and reads nothing.
     """
-    count = len(sequences)
-    contexts = np.full(count, NO_CONTEXT, dtype=np.int64)  # i64 [S]
-    reads = rng.random(count) < context_fraction  # bool [S]
-    if not reads.any() or not len(spans):
-        return contexts
-    numbers = np.repeat(np.arange(count), np.diff(sequences.offsets))  # i64 [T]
+    chosen = no_contexts(sequences)
+    is_question = rng.random(len(sequences)) < context_fraction  # bool [S]
+    if not is_question.any() or not len(spans):
+        return chosen
+    count, total = len(sequences), len(sequences.token_ids)
+    owners = np.repeat(np.arange(count), np.diff(sequences.offsets))  # i64 [T], sequence of each token
     _, tokens = np.unique(sequences.token_ids, return_inverse=True)  # i64 [T], in [0, u)
     present = np.zeros((count, int(tokens.max()) + 1), dtype=np.float32)  # f32 [S, u]
-    present[numbers, tokens] = 1.0
-    masked = np.zeros_like(present)  # f32 [S, u]
-    first = np.repeat(spans.starts - np.append(0, np.cumsum(spans.lengths)[:-1]), spans.lengths)  # i64 [masked tokens]
-    positions = first + np.arange(len(first))  # i64 [masked tokens]
+    present[owners, tokens] = 1.0
+    weights = present / present.sum(0)  # f32 [S, u]
+    begins = (sequences.flags & np.uint8(TokenFlag.SENTENCE_START)) != 0  # bool [T]
+    begins[sequences.offsets[:-1][np.diff(sequences.offsets) > 0]] = True
+    sentence_starts = np.append(np.flatnonzero(begins), total)  # i64 [sentences + 1]
+    positions = masked_positions(spans)  # i64 [masked tokens]
     telling = positions[(sequences.flags[positions] & _UNTELLING) == 0]  # i64 [telling tokens]
-    masked[numbers[telling], tokens[telling]] = 1.0
-    shared = (masked / present.sum(0)) @ present.T  # f32 [S, S]
-    np.fill_diagonal(shared, 0.0)
-    best = shared.argmax(1)  # i64 [S]
-    found = reads & (shared.max(1) > 0)  # bool [S]
-    contexts[found] = best[found]
-    return contexts
+    sentences = np.searchsorted(sentence_starts, telling, side="right") - 1  # i64 [telling tokens]
+    for number in np.flatnonzero(is_question).tolist():
+        here = np.unique(sentences[owners[telling] == number])  # i64 [sentences with a telling token]
+        if not len(here):
+            continue
+        sentence = int(rng.choice(here))
+        shared = weights[:, tokens[telling[sentences == sentence]]].sum(1)  # f32 [S]
+        shared[number] = 0.0
+        if shared.max() > 0:
+            chosen.numbers[number] = int(shared.argmax())
+            chosen.starts[number], chosen.stops[number] = sentence_starts[sentence], sentence_starts[sentence + 1]
+    return chosen
+
+
+def merge_contexts(groups: Iterable[tuple[Sequences, Contexts]]) -> Contexts:
+    """The contexts of several groups, at least one, that are merged into one; the order is kept."""
+    numbers, starts, stops = [], [], []
+    sequence_count = token_count = 0
+    for sequences, contexts in groups:
+        numbers.append(np.where(contexts.numbers < 0, NO_CONTEXT, contexts.numbers + sequence_count))  # i64 [S]
+        starts.append(contexts.starts + token_count)  # i64 [S]
+        stops.append(contexts.stops + token_count)  # i64 [S]
+        sequence_count += len(sequences)
+        token_count += len(sequences.token_ids)
+    return Contexts(np.concatenate(numbers), np.concatenate(starts), np.concatenate(stops))
+
+
+def masked_positions(spans: Spans) -> np.ndarray:
+    """The positions of all tokens in spans, i64 [masked tokens]."""
+    return concatenated_ranges(spans.starts, spans.starts + spans.lengths)
+
+
+def spans_kept(spans: Spans, sequences: Sequences, contexts: Contexts) -> Spans:
+    """The spans that lie wholly in what their masked copies keep."""
+    owners = np.searchsorted(sequences.offsets, spans.starts, side="right") - 1  # i64 [n]
+    inside = (spans.starts >= contexts.starts[owners]) & (spans.starts + spans.lengths <= contexts.stops[owners])
+    return Spans(spans.starts[inside], spans.lengths[inside])

@@ -8,7 +8,7 @@ from enum import Enum
 
 import numpy as np
 
-from npm.errors import SettingError
+from npm.errors import check_range
 from npm.masking.samplers import CandidateThinning, GeometricSpanSampler, Sampler, UniformSampler
 from npm.masking.units import CooccurringUnits, Units
 from npm.types import Sequences, Spans
@@ -73,8 +73,8 @@ class MaskingSettings:
     stopword_span_skip_probability: float = 0.0
     """How often a span of stop-words and punctuation only is left out (both units); from 0 to 1."""
     context_fraction: float = 0.0
-    """Share of the masked copies that read another sequence of their group behind them, the one that holds most of
-    what was masked; from 0 to 1. Trains queries for retrieval that reads (`fill`)."""
+    """Share of the masked copies that are questions: one sentence, with the sequence of its group behind it that holds
+    most of what was masked; from 0 to 1. Trains queries for retrieval that reads (`fill`)."""
 
     def __post_init__(self) -> None:
         self._check("masked_fraction", 0 < self.masked_fraction < 1, "a share above 0 and below 1")
@@ -90,14 +90,7 @@ class MaskingSettings:
             self._check(name, 0 <= getattr(self, name) <= 1, "a probability from 0 to 1")
 
     def _check(self, name: str, right: bool, expected: str) -> None:
-        if not right:
-            raise SettingError(
-                f"The setting masking.{name} is out of range.",
-                expected=expected,
-                got=repr(getattr(self, name)),
-                where=f"masking.{name}",
-                fix=f"give masking.{name}= a value in this range, or leave it out for the default",
-            )
+        check_range(right, f"masking.{name}", expected=expected, got=getattr(self, name))
 
 
 def build_masker(settings: MaskingSettings) -> Masker:

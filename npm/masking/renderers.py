@@ -12,6 +12,8 @@ from typing import Protocol
 import numpy as np
 import torch
 
+from npm.corpus.ranges import concatenated_ranges
+from npm.masking.contexts import Contexts, masked_positions, spans_kept
 from npm.types import MaskedBatch, Sequences, Spans
 
 MASKS_PER_SPAN = 2
@@ -21,8 +23,8 @@ MASKS_PER_SPAN = 2
 class Renderer(Protocol):
     """Turns sequences and their selected spans into one device batch; draws nothing at random."""
 
-    def render(self, sequences: Sequences, spans: Spans, contexts: np.ndarray | None = None) -> MaskedBatch:
-        """The batch, on the CPU; `contexts` i64 [S] says which sequence each masked copy reads, -1 for none."""
+    def render(self, sequences: Sequences, spans: Spans, contexts: Contexts | None = None) -> MaskedBatch:
+        """The batch, on the CPU; `contexts` says what each masked copy keeps and which sequence it reads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +43,18 @@ class _MaskRenderer:
     """Longest input of the encoder in tokens; what a masked copy reads is cut to fit."""
 
     def _render(
-        self, sequences: Sequences, spans: Spans, contexts: np.ndarray | None, *, masks_per_span: int
+        self, sequences: Sequences, spans: Spans, contexts: Contexts | None, *, masks_per_span: int
     ) -> MaskedBatch:
         token_count = len(sequences.token_ids)
         copies = np.ones(token_count, dtype=np.int64)  # i64 [T], how often a position stands in the masked text
-        copies[np.repeat(spans.starts, spans.lengths) + _counts_from_zero(spans.lengths)] = 0
+        if contexts is not None:
+            spans = spans_kept(spans, sequences, contexts)
+            positions = np.arange(token_count)  # i64 [T]
+            sizes = np.diff(sequences.offsets)  # i64 [S]
+            copies[
+                (positions < np.repeat(contexts.starts, sizes)) | (positions >= np.repeat(contexts.stops, sizes))
+            ] = 0
+        copies[masked_positions(spans)] = 0
         copies[spans.starts] = masks_per_span
         query_positions = np.append(0, np.cumsum(copies))  # i64 [T + 1], where a position went
         query_offsets = query_positions[sequences.offsets]  # i64 [S + 1]
@@ -53,7 +62,7 @@ class _MaskRenderer:
         masked_ids = token_ids.copy()
         masked_ids[spans.starts] = self.mask_id
         masked_flat = np.repeat(masked_ids, copies)  # i64 [masked copies in a row]
-        if contexts is None or (contexts < 0).all():
+        if contexts is None:
             query_input_ids, query_attention_mask = self._pad(masked_flat, query_offsets)
         else:
             read_flat, read_offsets = self._with_contexts(masked_flat, query_offsets, sequences, contexts)
@@ -76,11 +85,11 @@ class _MaskRenderer:
         )
 
     def _with_contexts(
-        self, masked_flat: np.ndarray, offsets: np.ndarray, sequences: Sequences, contexts: np.ndarray
+        self, masked_flat: np.ndarray, offsets: np.ndarray, sequences: Sequences, contexts: Contexts
     ) -> tuple[np.ndarray, np.ndarray]:
         """Masked copies i64 [.], each followed by the suffix and the clean sequence it reads, and their offsets."""
         parts: list[np.ndarray] = []
-        for number, context in enumerate(contexts.tolist()):
+        for number, context in enumerate(contexts.numbers.tolist()):
             part = masked_flat[offsets[number] : offsets[number + 1]]
             room = self.max_input_tokens - len(self.prefix_ids) - 2 * len(self.suffix_ids) - len(part)
             if context >= 0 and room > 0:
@@ -97,7 +106,8 @@ class _MaskRenderer:
         columns = np.arange(full_sizes.max(initial=0))  # i64 [L]
         padded = np.full((len(sizes), len(columns)), self.pad_id, dtype=np.int64)  # i64 [B, L]
         padded[:, :prefix_size] = self.prefix_ids
-        padded[np.repeat(np.arange(len(sizes)), sizes), prefix_size + _counts_from_zero(sizes)] = flat_ids
+        text_columns = concatenated_ranges(np.full(len(sizes), prefix_size), prefix_size + sizes)  # i64 [T]
+        padded[np.repeat(np.arange(len(sizes)), sizes), text_columns] = flat_ids
         suffix_columns = (prefix_size + sizes)[:, None] + np.arange(suffix_size)  # i64 [B, suffix]
         np.put_along_axis(padded, suffix_columns, np.array([self.suffix_ids], dtype=np.int64), axis=1)
         attention = (columns < full_sizes[:, None]).astype(np.int64)  # i64 [B, L]
@@ -108,10 +118,11 @@ class _MaskRenderer:
 class MaskPairRenderer(_MaskRenderer):
     """Every span becomes two mask tokens (arXiv 2212.01349, section 3.2), whatever its length."""
 
-    def render(self, sequences: Sequences, spans: Spans, contexts: np.ndarray | None = None) -> MaskedBatch:
+    def render(self, sequences: Sequences, spans: Spans, contexts: Contexts | None = None) -> MaskedBatch:
         """The batch: query copies with mask pairs, clean key copies, and the slots of each span's two masks.
 
-        A copy with a context (i64 [S], -1 for none) is followed by the suffix and that sequence, unmasked.
+        A copy with a context is cut to what it keeps, its other spans are left out, and it is followed by the suffix
+        and the sequence it reads, unmasked.
         """
         return self._render(sequences, spans, contexts, masks_per_span=MASKS_PER_SPAN)
 
@@ -120,7 +131,7 @@ class MaskPairRenderer(_MaskRenderer):
 class SingleMaskRenderer(_MaskRenderer):
     """Every masked token becomes one mask token in its place and is a span of its own (NPM-single)."""
 
-    def render(self, sequences: Sequences, spans: Spans, contexts: np.ndarray | None = None) -> MaskedBatch:
+    def render(self, sequences: Sequences, spans: Spans, contexts: Contexts | None = None) -> MaskedBatch:
         """The batch: query copies of unchanged length, clean key copies; start and end slots are the same.
 
         Contexts as for mask pairs.
@@ -130,7 +141,7 @@ class SingleMaskRenderer(_MaskRenderer):
 
 def split_into_tokens(spans: Spans) -> Spans:
     """Each token of each span as a span of its own."""
-    positions = np.repeat(spans.starts, spans.lengths) + _counts_from_zero(spans.lengths)  # i64 [masked tokens]
+    positions = masked_positions(spans)  # i64 [masked tokens]
     return Spans(starts=positions, lengths=np.ones_like(positions))
 
 
@@ -159,9 +170,3 @@ def _span_token_ids(token_ids: np.ndarray, spans: Spans) -> np.ndarray:
     if not len(spans):
         return np.full(inside.shape, -1, dtype=np.int64)
     return np.where(inside, token_ids[positions], -1)
-
-
-def _counts_from_zero(sizes: np.ndarray) -> np.ndarray:
-    """0, 1, … for each size in a row: sizes 2 and 3 give 0 1 0 1 2."""
-    begins = np.cumsum(sizes) - sizes  # i64 [sizes]
-    return np.arange(sizes.sum()) - np.repeat(begins, sizes)

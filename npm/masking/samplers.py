@@ -20,7 +20,7 @@ class Sampler(Protocol):
     def draw(
         self,
         candidates: Candidates,
-        sequences: Sequences,  # noqa: ARG002  (other samplers look at it)
+        sequences: Sequences,
         budget_tokens: int,
         rng: np.random.Generator,
     ) -> Spans:
@@ -70,7 +70,7 @@ class GeometricSpanSampler:
     def draw(
         self,
         candidates: Candidates,
-        sequences: Sequences,  # noqa: ARG002  (other samplers look at it)
+        sequences: Sequences,
         budget_tokens: int,
         rng: np.random.Generator,
     ) -> Spans:

@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from index.files import storage_errors
+from npm.corpus.fingerprints import tokenizer_fingerprint
 from npm.errors import EncoderError
 from npm.models.loading import load_pretrained, quiet_transformers, safetensors_errors
 from npm.models.places import MINILM, MINILM_SHA256, locate_encoder, minilm_folder, shipped_encoder_folder
@@ -220,10 +221,7 @@ class Encoder:
     @property
     def tokenizer_fingerprint(self) -> str:
         """SHA-256 of the tokenizer's whole definition."""
-        definition = json.loads(self.tokenizer.backend_tokenizer.to_str())
-        definition.pop("truncation", None)  # call-time state, not part of what a text means
-        definition.pop("padding", None)
-        return hashlib.sha256(json.dumps(definition, sort_keys=True).encode()).hexdigest()
+        return tokenizer_fingerprint(self.tokenizer)
 
     def _special_id(self, role: str) -> int:
         token_id = getattr(self.tokenizer, f"{role}_id")

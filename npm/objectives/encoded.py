@@ -12,7 +12,7 @@ import torch
 
 from npm.types import MaskedBatch
 
-LONG_COPY_FACTOR = 1.5
+LONG_COPY_FACTOR = 1.15
 """A masked copy longer than this many clean copies reads a context."""
 TokenVectors = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 """Maps token ids i64 [B, L] and attention mask i64 [B, L] to vectors [B, L, d]."""
@@ -21,21 +21,25 @@ TokenVectors = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 class EncodedBatch:
     """Vectors of a `MaskedBatch`; the encoder runs when they are first asked for."""
 
-    def __init__(self, token_vectors: TokenVectors, batch: MaskedBatch) -> None:
+    def __init__(
+        self, token_vectors: TokenVectors, batch: MaskedBatch, *, long_copy_factor: float = LONG_COPY_FACTOR
+    ) -> None:
+        """Masked copies longer than `long_copy_factor` clean copies have an encoder pass of their own."""
         self.batch = batch
         self._token_vectors = token_vectors
+        self._long_copy_factor = long_copy_factor
 
     @cached_property
     def _both(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Vectors of masked and clean copies, [B, Lq, d] and [B, Lk, d].
 
         One encoder pass for both: the weights are cast and their gradients summed once, which is a quarter of a
-        small encoder's step. Masked copies that read a context are twice as long and go in a pass of their own.
+        small encoder's step. Masked copies that read a context are longer and go in a pass of their own.
         """
         batch = self.batch
         query_length, key_length = batch.query_input_ids.shape[1], batch.key_input_ids.shape[1]
         lengths = batch.query_attention_mask.sum(1)  # i64 [B]
-        is_long = lengths > LONG_COPY_FACTOR * key_length  # bool [B]
+        is_long = lengths > self._long_copy_factor * key_length  # bool [B]
         if not bool(is_long.any()):
             return self._one_pass(batch.query_input_ids, batch.query_attention_mask)
         short_length = int(lengths[~is_long].max()) if bool((~is_long).any()) else 0

@@ -19,10 +19,10 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from npm.errors import SettingError
+from npm.errors import check_range
 from npm.models.similarity import scaled_similarity
 from npm.objectives.encoded import EncodedBatch
-from npm.training.gather import gather_rows, rank, row_counts
+from npm.objectives.gather import gather_rows, rank, row_counts
 from npm.types import MaskedBatch, Term
 
 _NO_TOKEN = -2
@@ -43,22 +43,15 @@ class NonparametricSettings:
     """Largest number of query-key logits held at once; bounds memory by working through the queries in chunks."""
 
     def __post_init__(self) -> None:
-        if self.similarity_scale is not None and not 0 < self.similarity_scale <= 1:
-            raise SettingError(
-                "the similarity scale is out of range",
-                expected="a number above 0 and at most 1, or null for 1/sqrt(dimensions)",
-                got=str(self.similarity_scale),
-                where="objective.similarity_scale",
-                fix="try 0.333 for a 384-dimensional encoder",
-            )
-        if self.max_logits_per_chunk < 1:
-            raise SettingError(
-                "a chunk must hold at least one logit",
-                expected="an integer above 0",
-                got=str(self.max_logits_per_chunk),
-                where="objective.max_logits_per_chunk",
-                fix="leave it at its default",
-            )
+        check_range(
+            self.similarity_scale is None or 0 < self.similarity_scale <= 1,
+            "objective.nonparametric.similarity_scale",
+            expected="a number above 0 and at most 1, or null for 1/sqrt(dimensions)",
+            got=self.similarity_scale,
+            fix="try 0.333 for a 384-dimensional encoder",
+        )
+        logits = self.max_logits_per_chunk
+        check_range(logits >= 1, "objective.nonparametric.max_logits_per_chunk", expected="at least 1", got=logits)
 
 
 @dataclass(frozen=True, slots=True)

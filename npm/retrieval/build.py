@@ -100,7 +100,6 @@ def build_index(
                 read_corpus(settings.corpus),
                 packer,
                 settings={name: recorded[name] for name in ("sources", "corpus", "blocks")},
-                tokenizer_fingerprint=encoder.tokenizer_fingerprint,
                 progress=lambda _, tokens: report("blocks", tokens, None),
             )
             return _index_blocks(folder, recorded, settings, encoder, report)
@@ -258,13 +257,14 @@ def _check_finished(folder: Path, recorded: Mapping[str, Any]) -> None:
     """Refuse to build over a finished index of other settings; versions and counts are no settings."""
     if not (folder / MANIFEST_NAME).is_file():
         return
-    made_with = dict(read_manifest(folder, kind=INDEX_KIND).settings)
-    wanted = dict(recorded)
-    for settings in (made_with, wanted):
-        settings.pop("versions", None)
-        settings.pop("counts", None)
-        settings["encoder"] = {name: value for name, value in settings["encoder"].items() if name != "name"}
-    refuse_differences(folder, made_with=made_with, wanted=wanted)
+    made_with = read_manifest(folder, kind=INDEX_KIND).settings
+    refuse_differences(folder, made_with=_comparable(made_with), wanted=_comparable(recorded))
+
+
+def _comparable(recorded: Mapping[str, Any]) -> dict[str, Any]:
+    encoder = {name: value for name, value in recorded["encoder"].items() if name != "name"}
+    kept = {name: value for name, value in recorded.items() if name not in ("versions", "counts")}
+    return {**kept, "encoder": encoder}
 
 
 def _clear(folder: Path, *, entirely: bool) -> None:

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from index.store import ShardedArray, check_folder, open_array, write_folder, write_manifest
-from npm.errors import ArtefactError, EncoderError, SettingError
+from npm.corpus.ranges import concatenated_ranges
+from npm.errors import ArtefactError, EncoderError, check_range
 from npm.retrieval.batches import encode_padded, length_sorted_batches
 from npm.retrieval.manifests import keeps_finished
-from npm.retrieval.rows import concatenated_ranges
 from npm.types import TokenFlag
 
 if TYPE_CHECKING:
@@ -61,14 +61,8 @@ class VectorSettings:
 
     def __post_init__(self) -> None:
         for name in ("tokens_per_batch", "tokens_per_shard"):
-            if getattr(self, name) < 1:
-                raise SettingError(
-                    f"vectors.{name} is out of range",
-                    expected="at least 1",
-                    got=str(getattr(self, name)),
-                    where=f"vectors.{name}",
-                    fix="give a larger number",
-                )
+            value = getattr(self, name)
+            check_range(value >= 1, f"vectors.{name}", expected="at least 1", got=value)
 
 
 def kept_tokens(flags: np.ndarray, rule: PruningRule) -> np.ndarray:

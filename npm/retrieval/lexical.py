@@ -16,7 +16,7 @@ import numpy as np
 
 from index.store import check_folder, open_array, write_folder
 from npm.corpus.stopwords import CONTRACTION_TAILS, STOP_WORDS
-from npm.errors import SettingError
+from npm.errors import check_range
 from npm.types import MASK_TEXT
 
 if TYPE_CHECKING:
@@ -51,14 +51,7 @@ class LexiconSettings:
     def __post_init__(self) -> None:
         limits = (("k1", self.k1, 0, 100), ("b", self.b, 0, 1), ("title_repeats", self.title_repeats, 0, 100))
         for name, value, low, high in limits:
-            if not low <= value <= high:
-                raise SettingError(
-                    f"lexicon.{name} is out of range",
-                    expected=f"a number in [{low}, {high}]",
-                    got=str(value),
-                    where=f"lexicon.{name}",
-                    fix="change it",
-                )
+            check_range(low <= value <= high, f"lexicon.{name}", expected=f"a number in [{low}, {high}]", got=value)
 
 
 class BlockHits(NamedTuple):

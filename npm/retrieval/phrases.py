@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from npm.retrieval.rows import RowMap, concatenated_ranges, gather
+from npm.corpus.ranges import concatenated_ranges
+from npm.retrieval.rows import RowMap, gather
 from npm.retrieval.scoring import ScoringSettings, StopwordsInside
 from npm.types import TokenFlag
 

@@ -11,7 +11,7 @@ from enum import Enum
 
 import numpy as np
 
-from npm.errors import SettingError
+from npm.errors import check_range
 
 
 class Combination(Enum):
@@ -69,10 +69,9 @@ class ScoringSettings:
     """Whether a hit of the end query is grown left as far as one of the start query is grown right, not one less."""
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.temperature) and self.temperature > 0):
-            raise _out_of_range("scoring.temperature", "a number above 0", self.temperature)
-        if not (math.isfinite(self.length_exponent) and abs(self.length_exponent) <= 10):
-            raise _out_of_range("scoring.length_exponent", "a number in [-10, 10]", self.length_exponent)
+        divisor, exponent = self.temperature, self.length_exponent
+        check_range(0 < divisor < math.inf, "scoring.temperature", expected="a number above 0", got=divisor)
+        check_range(abs(exponent) <= 10, "scoring.length_exponent", expected="a number in [-10, 10]", got=exponent)
 
     @classmethod
     def reference(cls) -> ScoringSettings:
@@ -88,10 +87,6 @@ class ScoringSettings:
             exclude_query_phrases=False,
             equal_walks=False,
         )
-
-
-def _out_of_range(name: str, expected: str, got: object) -> SettingError:
-    return SettingError(f"{name} is out of range", expected=expected, got=str(got), where=name, fix="change it")
 
 
 def occurrence_shares(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
-from npm.errors import SettingError
+from npm.errors import check_range
 from npm.retrieval.scoring import ScoringSettings
 
 
@@ -59,11 +59,5 @@ class FillSettings:
             "tokens_per_batch": (1, 10_000_000),
         }
         for name, (low, high) in limits.items():
-            if not low <= getattr(self, name) <= high:
-                raise SettingError(
-                    f"{name} is out of range",
-                    expected=f"a number in [{low}, {high}]",
-                    got=str(getattr(self, name)),
-                    where=name,
-                    fix="change it",
-                )
+            value = getattr(self, name)
+            check_range(low <= value <= high, name, expected=f"a number in [{low}, {high}]", got=value)

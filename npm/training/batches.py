@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from npm.errors import SettingError
-from npm.masking.contexts import draw_contexts
+from npm.masking.contexts import Contexts, draw_contexts, merge_contexts
 from npm.masking.masker import Masker, mask_rng
 from npm.masking.renderers import merge_groups
 from npm.types import MaskedBatch, Sequences, Spans
@@ -29,7 +29,7 @@ class Groups(Protocol):
 class Renderer(Protocol):
     """Turns sequences and spans into padded inputs, such as `npm.masking.renderers.MaskPairRenderer`."""
 
-    def render(self, sequences: Sequences, spans: Spans, contexts: np.ndarray | None = None) -> MaskedBatch: ...
+    def render(self, sequences: Sequences, spans: Spans, contexts: Contexts | None = None) -> MaskedBatch: ...
 
 
 class MaskedBatches(Dataset[MaskedBatch]):
@@ -70,13 +70,13 @@ class MaskedBatches(Dataset[MaskedBatch]):
         first = (place * self.world_size + self.rank) * self.groups_per_device_batch
         numbers = self._epoch_order(epoch)[first : first + self.groups_per_device_batch]  # i64 [groups]
         masked = [self._masked(int(number), epoch) for number in numbers]
-        shifts = np.cumsum([0, *(len(sequences) for sequences, _, _ in masked)])  # i64 [groups + 1]
-        contexts = [np.where(own < 0, own, own + shift) for (_, _, own), shift in zip(masked, shifts, strict=False)]
         merged = merge_groups([(sequences, spans) for sequences, spans, _ in masked])
-        return self.renderer.render(*merged, np.concatenate(contexts))
+        if not self.context_fraction:
+            return self.renderer.render(*merged)
+        return self.renderer.render(*merged, merge_contexts([(sequences, own) for sequences, _, own in masked]))
 
-    def _masked(self, number: int, epoch: int) -> tuple[Sequences, Spans, np.ndarray]:
-        """A group, its masked spans, and the contexts i64 [S] of its sequences."""
+    def _masked(self, number: int, epoch: int) -> tuple[Sequences, Spans, Contexts]:
+        """A group, its masked spans, and which of its masked copies are questions."""
         sequences = self.groups[number]
         rng = mask_rng(self.seed, epoch, number)
         spans = self.masker.select(sequences, rng)

@@ -25,10 +25,10 @@ from npm.models.attention import use_plain_attention
 from npm.models.encoder import ComputeDtype, Encoder
 from npm.models.similarity import reference_scale
 from npm.objectives.combine import WeightedSum
+from npm.objectives.gather import rank, world_size
 from npm.objectives.masked import MaskedTokens
 from npm.objectives.nonparametric import NonparametricMasked
 from npm.training.batches import MaskedBatches, Renderer
-from npm.training.gather import rank, world_size
 from npm.training.memory import keep_freed_memory
 from npm.training.run_folder import RunFolder
 from npm.training.settings import Attention, TrainingSettings

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from npm.errors import SettingError
+from npm.errors import SettingError, check_range
 
 
 @dataclass(kw_only=True, slots=True)
@@ -39,14 +39,8 @@ class ScheduleSettings:
             ("final_fraction", 0, 1),
         ):
             value = getattr(self, name)
-            if value is not None and not low <= value <= high:
-                raise SettingError(
-                    f"{name} is out of range",
-                    expected=f"a number from {low} to {high}",
-                    got=str(value),
-                    where=f"schedule.{name}",
-                    fix="choose a value in that range",
-                )
+            right = value is None or low <= value <= high
+            check_range(right, f"schedule.{name}", expected=f"a number from {low} to {high}", got=value)
 
     def progress(self, *, steps_done: int, minutes_done: float) -> float:
         """Share of the run that is over, from 0 to 1."""

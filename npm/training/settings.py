@@ -7,7 +7,7 @@ from enum import Enum
 
 from npm.corpus.blocks import BlockSettings
 from npm.corpus.documents import CorpusSettings
-from npm.errors import SettingError
+from npm.errors import SettingError, check_range
 from npm.masking.masker import MaskingSettings, MaskingUnit
 from npm.models.encoder import MINILM
 from npm.objectives.nonparametric import NonparametricSettings
@@ -66,23 +66,11 @@ class TrainerSettings:
             "seed": 0,
         }
         for name in ("adam_beta1", "adam_beta2"):
-            if not 0 <= getattr(self, name) < 1:
-                raise SettingError(
-                    f"{name} is out of range",
-                    expected="a number from 0 to below 1",
-                    got=str(getattr(self, name)),
-                    where=f"trainer.{name}",
-                    fix="choose a value such as 0.9",
-                )
+            value = getattr(self, name)
+            check_range(0 <= value < 1, f"trainer.{name}", expected="a number from 0 to below 1", got=value)
         for name, low in lowest.items():
-            if not getattr(self, name) >= low:
-                raise SettingError(
-                    f"{name} is out of range",
-                    expected=f"at least {low}",
-                    got=str(getattr(self, name)),
-                    where=f"trainer.{name}",
-                    fix="choose a larger value",
-                )
+            value = getattr(self, name)
+            check_range(value >= low, f"trainer.{name}", expected=f"at least {low}", got=value)
 
 
 class Attention(Enum):
@@ -106,14 +94,8 @@ class StartSettings:
 
     def __post_init__(self) -> None:
         for name in ("hidden_dropout", "attention_dropout"):
-            if not 0 <= getattr(self, name) < 1:
-                raise SettingError(
-                    f"{name} is out of range",
-                    expected="a probability from 0 to below 1",
-                    got=str(getattr(self, name)),
-                    where=f"start.{name}",
-                    fix="choose a value such as 0.1",
-                )
+            value = getattr(self, name)
+            check_range(0 <= value < 1, f"start.{name}", expected="a probability from 0 to below 1", got=value)
 
 
 @dataclass(kw_only=True, slots=True)

@@ -21,8 +21,8 @@ from torch import nn
 from npm.errors import SettingError
 from npm.models.encoder import Encoder
 from npm.objectives.encoded import EncodedBatch
+from npm.objectives.gather import rank, world_size
 from npm.training.batches import MaskedBatches, iterate_batches
-from npm.training.gather import rank, world_size
 from npm.training.run_folder import Checkpoint, RunFolder
 from npm.training.schedule import ScheduleSettings
 from npm.training.settings import Precision, TrainerSettings

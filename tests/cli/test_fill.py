@@ -13,8 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from index.store import read_manifest
 from npm import PhraseFiller
 from tests.cli.commands import DOCUMENTS, QUESTION, CommandLine, all_bytes, run_subprocess
+from tests.index.sample_folders import rewrite_manifest
 from tests.tiny_models import tiny_encoder
 
 TEXTS = {document["id"]: document["text"] for document in DOCUMENTS}
@@ -289,3 +291,18 @@ def test_a_traceback_comes_only_with_debug_and_a_bug_of_ours_ends_with_1(
     assert "internal error: RuntimeError: nobody thought of this" in outcome.err
     assert "Traceback" not in outcome.err
     assert "Traceback" in npmlm("fill", f"index={built_index}", "debug=true", QUESTION).err
+
+
+def test_an_index_of_a_version_that_did_not_record_a_setting_is_refused(
+    npmlm: CommandLine, built_index: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "index"
+    shutil.copytree(built_index, folder)
+    lexicon = dict(read_manifest(folder / "lexicon", kind="lexicon").settings)
+    del lexicon["title_repeats"]
+    rewrite_manifest(folder / "lexicon", settings=lexicon)
+    parts = read_manifest(folder, kind="phrase-index").parts
+    digest = read_manifest(folder / "lexicon", kind="lexicon").digest
+    rewrite_manifest(folder, parts={**parts, "lexicon": digest})
+    expected = ("another version", "records title_repeats", "build it again")
+    npmlm("fill", f"index={folder}", QUESTION).refused(*expected)

@@ -95,7 +95,7 @@ def test_truncation_and_padding_set_on_the_tokenizer_do_not_reach_the_blocks(
     packer = BlockPacker(wordpiece, BlockSettings())
     wordpiece(["a"], truncation=True, max_length=3, padding="max_length")
     assert [len(b.token_ids) for b in BlockPacker(wordpiece, BlockSettings()).pack(document("the dog " * 9))] == [18]
-    assert BlockPacker(wordpiece, BlockSettings()).fingerprint == packer.fingerprint
+    assert BlockPacker(wordpiece, BlockSettings()).tokenizer_fingerprint == packer.tokenizer_fingerprint
 
 
 def character_kind(character: str) -> str:

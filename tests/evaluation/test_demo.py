@@ -79,18 +79,16 @@ def test_the_baseline_draws_among_spans_of_whole_words_without_function_words_at
         "Oslo",
         "lies",
         "end",
-        "lies at the end",
         "Oslofjord",
         "end of the Oslofjord",
-        "lies at the end of the Oslofjord",
     }
 
 
 def test_the_chance_of_the_baseline_is_that_of_drawing_a_right_span_of_the_right_passage(filler: PhraseFiller) -> None:
     baseline = RandomSpanOfRightPassage(filler)
     one, five = baseline.chances(question("Norway's capital is <mask>.", "Oslo"), (1, 5))
-    assert one == pytest.approx(1 / 10)
-    assert five == pytest.approx(1 - (9 * 8 * 7 * 6 * 5) / (10 * 9 * 8 * 7 * 6))
+    assert one == pytest.approx(1 / 8)
+    assert five == pytest.approx(1 - (7 * 6 * 5 * 4 * 3) / (8 * 7 * 6 * 5 * 4))
 
 
 def test_the_right_passage_is_the_one_that_holds_an_answer_however_bm25_ranks_others(filler: PhraseFiller) -> None:
@@ -125,7 +123,8 @@ def test_predictions_say_where_each_phrase_stands(filler: PhraseFiller, question
     assert lines[0].keys() == {"id", "kind", "text", "answers", "split", "hit_rank", "phrases"}
     best = lines[1]["phrases"][0]["best_occurrence"]
     assert (best["document"], best["title"]) == ("france", "France")
-    assert len(lines[1]["phrases"]) == 5
+    # all phrases of the one block, but for those that only repeat the question
+    assert {phrase["phrase"] for phrase in lines[1]["phrases"]} == {"Paris", "Seine", "flows", "Seine flows"}
 
 
 def test_the_same_evaluation_writes_the_same_bytes_without_any_path(

@@ -14,13 +14,8 @@ from npm.corpus.blocks import BlockPacker, BlockSettings
 from npm.corpus.documents import CorpusSettings
 from npm.corpus.store import BlockStore, build_block_store
 from npm.errors import ArtefactError, CorpusError, SettingError
-from npm.evaluation.tasks.in_batch import (
-    InBatchResult,
-    InBatchSettings,
-    build_held_out_store,
-    evaluate_held_out,
-    evaluate_in_batch,
-)
+from npm.evaluation.held_out import build_held_out_store
+from npm.evaluation.tasks.in_batch import InBatchResult, InBatchSettings, evaluate_held_out, evaluate_in_batch
 from npm.masking.masker import MaskingSettings, build_masker, mask_rng
 from npm.models.encoder import Encoder
 from npm.types import Document
@@ -136,9 +131,7 @@ def test_only_as_many_documents_are_read_as_are_needed(encoder: Encoder, tmp_pat
 
 def test_a_store_of_all_documents_gives_the_same_scores(encoder: Encoder, store: BlockStore, tmp_path: Path) -> None:
     packer = BlockPacker(encoder.tokenizer, BlockSettings(max_block_tokens=32, min_filled_fraction=0.97))
-    whole = build_block_store(
-        tmp_path / "blocks", DOCUMENTS, packer, settings={}, tokenizer_fingerprint=encoder.tokenizer_fingerprint
-    )
+    whole = build_block_store(tmp_path / "blocks", DOCUMENTS, packer, settings={})
     long_enough = InBatchSettings(articles=2, least_tokens=120, blocks_per_article=4, max_block_tokens=32, resamples=9)
     held_out = build_held_out_store(tmp_path / "held-out", DOCUMENTS, encoder, long_enough)
     found = evaluate_in_batch(encoder, whole, long_enough)

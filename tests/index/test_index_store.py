@@ -1,4 +1,4 @@
-"""Folders: whole or not at all, the same bytes for the same input, and damage told in one message."""
+"""Folders: whole or not at all, the same bytes for the same input, refused writes told in one message."""
 
 from __future__ import annotations
 
@@ -6,18 +6,15 @@ import errno
 import json
 import multiprocessing
 import os
-import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from index import store
 from index.files import npy_header
 from index.store import (
     CountingFile,
     check_folder,
-    digest_of,
     folder_lock,
     open_array,
     read_manifest,
@@ -28,33 +25,7 @@ from index.store import (
     write_manifest,
 )
 from index.types import ArtefactError, StorageError
-
-MATRIX = np.arange(12, dtype=np.float32).reshape(4, 3)
-
-
-def write_sample(path: Path) -> Path:
-    with write_folder(path, kind="sample", settings={"seed": 7, "name": "Reykjavík"}) as writer:
-        writer.write_array("matrix", MATRIX)
-        writer.write_json("words", {"b": "ö", "a": [1, 2]})
-        stream = writer.stream_array("stream", np.uint16, (2,))
-        stream.append(np.array([[1, 2], [3, 4]], dtype=np.uint16))
-        stream.append(np.array([[5, 6]], dtype=np.uint16))
-        stream.close()
-        writer.open_binary("raw.bin").write(b"any bytes")
-    return path
-
-
-def flip_byte(path: Path, position: int) -> None:
-    data = bytearray(path.read_bytes())
-    data[position] ^= 1
-    path.write_bytes(bytes(data))
-
-
-def rewrite_manifest(folder: Path, **changes: object) -> None:
-    """Change the manifest and give it a digest that fits."""
-    content = json.loads((folder / "manifest.json").read_bytes()) | changes
-    del content["digest"]
-    (folder / "manifest.json").write_text(json.dumps(content | {"digest": digest_of(content)}))
+from tests.index.sample_folders import MATRIX, write_sample
 
 
 def test_a_written_folder_reads_back(tmp_path: Path) -> None:
@@ -252,100 +223,6 @@ def test_a_path_through_a_file_is_told(tmp_path: Path) -> None:
 def test_an_error_of_reading_elsewhere_is_not_taken_for_a_refused_write(tmp_path: Path) -> None:
     with pytest.raises(PermissionError), write_folder(tmp_path / "folder", kind="sample", settings={}):
         raise PermissionError(errno.EACCES, "Permission denied", str(tmp_path / "corpus.jsonl"))
-
-
-@pytest.mark.parametrize("name", ["matrix.npy", "raw.bin", "stream.npy", "words.json"])
-@pytest.mark.parametrize("check", ["open", "verify"])
-def test_a_flipped_byte_is_refused_with_both_hashes(tmp_path: Path, name: str, check: str) -> None:
-    folder = write_sample(tmp_path / "folder")
-    recorded = read_manifest(folder, kind="sample").files[name].sha256
-    flip_byte(folder / name, -1)
-    with pytest.raises(ArtefactError) as caught:
-        check_folder(folder, kind="sample") if check == "open" else verify_folder(folder, "sample")
-    assert name in caught.value.problem
-    assert recorded in caught.value.expected
-    assert sha256_of_file(folder / name) in caught.value.got
-
-
-def test_every_flipped_byte_of_a_manifest_is_refused(tmp_path: Path) -> None:
-    folder = write_sample(tmp_path / "folder")
-    good = (folder / "manifest.json").read_bytes()
-    for position in range(len(good)):
-        if good[position : position + 1].isspace():
-            continue  # between values, another space means the same
-        flip_byte(folder / "manifest.json", position)
-        with pytest.raises(ArtefactError):
-            read_manifest(folder, kind="sample")
-        (folder / "manifest.json").write_bytes(good)
-
-
-def test_a_truncated_and_a_missing_file_are_refused(tmp_path: Path) -> None:
-    folder = write_sample(tmp_path / "folder")
-    os.truncate(folder / "matrix.npy", 150)
-    with pytest.raises(ArtefactError, match=r"matrix\.npy is damaged") as caught:
-        check_folder(folder, kind="sample")
-    assert (caught.value.expected, caught.value.got) == ("176 bytes", "150 bytes")
-    (folder / "matrix.npy").unlink()
-    with pytest.raises(ArtefactError, match=r"matrix\.npy is missing"):
-        check_folder(folder, kind="sample")
-
-
-def test_large_files_are_hashed_only_by_verify_but_their_headers_at_opening(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(store, "HASHED_AT_OPENING_BYTES", 100)
-    folder = write_sample(tmp_path / "folder")
-    flip_byte(folder / "matrix.npy", -1)
-    check_folder(folder, kind="sample")
-    with pytest.raises(ArtefactError, match="damaged"):
-        verify_folder(folder, "sample")
-    data = (folder / "matrix.npy").read_bytes()
-    (folder / "matrix.npy").write_bytes(data.replace(b"(4, 3)", b"(3, 3)"))
-    with pytest.raises(ArtefactError, match="damaged"):
-        check_folder(folder, kind="sample")
-    (folder / "matrix.npy").write_bytes(b"\x00" + data[1:])
-    with pytest.raises(ArtefactError, match="damaged"):
-        check_folder(folder, kind="sample")
-
-
-def test_missing_unfinished_foreign_and_newer_folders_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ArtefactError, match="no folder"):
-        read_manifest(tmp_path / "nowhere", kind="sample")
-    (tmp_path / "unfinished").mkdir()
-    with pytest.raises(ArtefactError, match="no manifest") as unfinished:
-        read_manifest(tmp_path / "unfinished", kind="sample")
-    assert "run the same build command again" in unfinished.value.fix
-    folder = write_sample(tmp_path / "folder")
-    with pytest.raises(ArtefactError, match="something else") as other:
-        read_manifest(folder, kind="search")
-    assert ("search" in other.value.expected, "sample" in other.value.got) == (True, True)
-    rewrite_manifest(folder, format_version=99)
-    with pytest.raises(ArtefactError, match="newer version"):
-        read_manifest(folder, kind="sample")
-    for text in (b"[1]", b"{", b"\xff", b"{}"):
-        (folder / "manifest.json").write_bytes(text)
-        with pytest.raises(ArtefactError, match="damaged"):
-            read_manifest(folder, kind="sample")
-
-
-def test_a_folder_of_parts_is_checked_through(tmp_path: Path) -> None:
-    parts = {name: read_manifest(write_sample(tmp_path / "whole" / name), kind="sample").digest for name in ("a", "b")}
-    manifest = write_manifest(tmp_path / "whole", kind="whole", settings={"n": 2}, parts=parts)
-    assert manifest == check_folder(tmp_path / "whole", kind="whole")
-    read: dict[str, int] = {}
-    verify_folder(tmp_path / "whole", "whole", lambda name, count: read.update({name: read.get(name, 0) + count}))
-    assert read == {"matrix.npy": 2 * 176, "raw.bin": 2 * 9, "stream.npy": 2 * 140, "words.json": 2 * 36}
-
-    flip_byte(tmp_path / "whole" / "b" / "raw.bin", 0)
-    with pytest.raises(ArtefactError, match=r"raw\.bin is damaged"):
-        verify_folder(tmp_path / "whole", "whole")
-    rewrite_manifest(tmp_path / "whole" / "b", settings={"seed": 8})
-    with pytest.raises(ArtefactError, match="damaged") as caught:
-        check_folder(tmp_path / "whole", kind="whole")
-    assert "another build" in caught.value.got
-    shutil.rmtree(tmp_path / "whole" / "a")
-    with pytest.raises(ArtefactError, match="no folder"):
-        check_folder(tmp_path / "whole", kind="whole")
 
 
 def test_a_manifest_that_cannot_be_written_leaves_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -117,7 +119,7 @@ def test_one_encoder_pass_gives_the_vectors_of_two(family: str, longer: str) -> 
         **{name: getattr(batch, name) for name in batch.__slots__ if name != "pad_id"}, pad_id=encoder.pad_id
     )
     with torch.no_grad():
-        encoded = EncodedBatch(token_vectors, batch)
+        encoded = EncodedBatch(token_vectors, batch, long_copy_factor=math.inf)
         queries, keys = encoded.query_vectors, encoded.key_vectors
         _ = encoded.start_queries, encoded.end_queries
         query_mask, key_mask = batch.query_attention_mask, batch.key_attention_mask

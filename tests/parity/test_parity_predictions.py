@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from npm.corpus.store import write_block_store
 from npm.models.encoder import Encoder
 from npm.retrieval.build import IndexBuildSettings, index_block_store
 from npm.retrieval.embed import PruningRule, VectorSettings
 from npm.retrieval.fill import FillSettings, PhraseFiller, Retrieval
 from npm.retrieval.scoring import ScoringSettings
-from npm.types import Answer, Block, TokenFlag
+from npm.types import Answer
+from tests.parity.corpus import write_parity_store
 
 SCORE_TOLERANCE = 1e-4
 PRUNING_OF_EXPECTED = {
@@ -51,36 +51,18 @@ def filler_of(
     recorded: dict[str, Any], encoder: Encoder, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[PruningRule], PhraseFiller]:
     folder = tmp_path_factory.mktemp("parity")
-    special_ids = [*encoder.prefix_ids, *encoder.suffix_ids]
     opened: dict[PruningRule, PhraseFiller] = {}
 
     def filler(rule: PruningRule) -> PhraseFiller:
         if rule not in opened:
             index = folder / rule.value
-            write_block_store(
-                index / "corpus",
-                ((None, [_block(block, recorded["stopword_ids"], special_ids)]) for block in recorded["blocks"]),
-                settings={"source": "parity"},
-                tokenizer_fingerprint=encoder.tokenizer_fingerprint,
-                vocabulary_size=len(encoder.tokenizer),
-                special_tokens_in_blocks=True,
-            )
+            write_parity_store(index / "corpus", recorded, encoder)
             index_block_store(index, IndexBuildSettings(vectors=VectorSettings(pruning=rule)), encoder)
             settings = FillSettings(k=5, retrieval=Retrieval.dense, scoring=ScoringSettings.reference())
             opened[rule] = PhraseFiller.open(index, encoder, settings=settings)
         return opened[rule]
 
     return filler
-
-
-def _block(recorded_block: dict[str, Any], stopword_ids: list[int], special_ids: list[int]) -> Block:
-    token_ids = np.array(recorded_block["token_ids"], dtype=np.int32)  # i32 [T]
-    flags = np.zeros(len(token_ids), dtype=np.uint8)  # u8 [T]
-    flags[recorded_block["valid_start"]] |= TokenFlag.WORD_START.value
-    flags[recorded_block["valid_end"]] |= TokenFlag.WORD_END.value
-    flags[np.isin(token_ids, stopword_ids)] |= TokenFlag.STOPWORD.value
-    flags[np.isin(token_ids, special_ids)] |= TokenFlag.SPECIAL.value
-    return Block(token_ids=token_ids, flags=flags)
 
 
 @pytest.mark.parametrize("expected_name", sorted(PRUNING_OF_EXPECTED))

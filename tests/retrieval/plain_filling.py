@@ -27,6 +27,15 @@ class PlainCorpus:
         return max(block for block, first in enumerate(self.block_offsets[:-1]) if first <= position)
 
 
+@dataclass
+class LentToBlock:
+    """The queries that look in one block, and what it adds to the similarities in it."""
+
+    start_query: np.ndarray  # f32 [d]
+    end_query: np.ndarray  # f32 [d]
+    bonus: float = 0.0
+
+
 def plain_kept(flag: int, rule: PruningRule) -> bool:
     if flag & TokenFlag.SPECIAL:
         return False
@@ -76,8 +85,9 @@ def plain_fill(  # noqa: C901
     max_phrase_tokens: int,
     candidates_per_side: int,
     blocks: list[int] | None,
+    lent: dict[int, LentToBlock] | None = None,
 ) -> list[tuple[float, str, int]]:
-    """(score, phrase, number of occurrences) of every phrase, best first."""
+    """(score, phrase, number of occurrences) of every phrase, best first; `lent` says what blocks differ in."""
     row_of = {position: row for row, position in enumerate(corpus.row_positions)}
     allowed = [
         row
@@ -85,8 +95,12 @@ def plain_fill(  # noqa: C901
         if blocks is None or corpus.block_of(position) in blocks
     ]
     factor = scale / scoring.temperature
-    s = {row: factor * float(np.dot(corpus.vectors[row].astype(np.float64), start_query)) for row in allowed}
-    t = {row: factor * float(np.dot(corpus.vectors[row].astype(np.float64), end_query)) for row in allowed}
+    s, t = {}, {}
+    for row in allowed:
+        own = (lent or {}).get(corpus.block_of(corpus.row_positions[row]), LentToBlock(start_query, end_query))
+        vector = corpus.vectors[row].astype(np.float64)
+        s[row] = factor * float(np.dot(vector, own.start_query)) + own.bonus
+        t[row] = factor * float(np.dot(vector, own.end_query)) + own.bonus
     start_hits = sorted(allowed, key=lambda row: -s[row])[:candidates_per_side]
     end_hits = sorted(allowed, key=lambda row: -t[row])[:candidates_per_side]
     if blocks is not None:

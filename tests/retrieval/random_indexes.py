@@ -28,6 +28,7 @@ FLAG_SHARES = {
     TokenFlag.WORD_END: 0.7,
     TokenFlag.PUNCTUATION: 0.1,
     TokenFlag.STOPWORD: 0.25,
+    TokenFlag.LINKING: 0.3,
     TokenFlag.SENTENCE_START: 0.1,
     TokenFlag.CLAUSE_PUNCTUATION: 0.1,
     TokenFlag.SPECIAL: 0.04,

@@ -6,12 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from npm.retrieval import phrases
+from npm.retrieval import fill, phrases
 from npm.retrieval.embed import PruningRule
 from npm.retrieval.fill import FillSettings, Retrieval
+from npm.retrieval.restriction import Restriction
 from npm.retrieval.scoring import Aggregation, Combination, Normalisation, ScoringSettings, StopwordsInside
 from npm.types import Answer
-from tests.retrieval.plain_filling import plain_fill
+from tests.retrieval.plain_filling import LentToBlock, plain_fill
 from tests.retrieval.random_indexes import SCALE, random_index, random_queries
 
 OURS = ScoringSettings(exclude_query_phrases=False)
@@ -20,6 +21,7 @@ SCORINGS = {
     "product": replace(OURS, combination=Combination.product),
     "ids": replace(OURS, aggregation=Aggregation.token_ids, temperature=2.0),
     "clauses inside": replace(OURS, allow_clauses_inside=True),
+    "all stop-words inside": replace(OURS, stopwords_inside=StopwordsInside.all),
     "no stop-words inside, longer is better": replace(OURS, stopwords_inside=StopwordsInside.none, length_exponent=1.5),
     "reference": ScoringSettings.reference(),
     "reference with product": replace(ScoringSettings.reference(), combination=Combination.product),
@@ -67,6 +69,44 @@ def test_every_phrase_and_score_equals_that_of_plain_loops(
                 blocks=blocks,
             )
             assert_equal_phrases(answer, expected)
+
+
+@pytest.mark.parametrize("name", SCORINGS)
+@pytest.mark.parametrize("reads", [True, False])
+def test_blocks_with_queries_and_bonuses_of_their_own_equal_plain_loops(
+    name: str, reads: bool, rng: np.random.Generator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = replace(EVERYTHING, scoring=SCORINGS[name], max_phrase_tokens=4, retrieval=Retrieval.hybrid)
+    settings = replace(settings, reading_share=0.0)  # the restriction brings what would have been read
+    rule = PruningRule.word_boundaries
+    filler, corpus = random_index(tmp_path / "store", rng, rule=rule, settings=settings)
+    queries, blocks = random_queries(rng, 2), [2, 3, 9, 11]
+    restrictions = [
+        Restriction(
+            np.array(blocks),
+            rng.random(len(blocks)) * 2,
+            rng.standard_normal((len(blocks), 2, 5)).astype(np.float32) if reads else None,
+        )
+        for _ in range(2)
+    ]
+    monkeypatch.setattr(fill, "lexical_restrictions", lambda index, texts, settings: restrictions)
+    for number, answer in enumerate(filler.fill_encoded(["", ""], queries)):
+        own, both = restrictions[number], (queries.start[number], queries.end[number])
+        lent = {
+            block: LentToBlock(*(both if own.queries is None else own.queries[place]), float(own.bonuses[place]))
+            for place, block in enumerate(blocks)
+        }
+        expected = plain_fill(
+            corpus,
+            *both,
+            scale=SCALE,
+            scoring=SCORINGS[name],
+            max_phrase_tokens=4,
+            candidates_per_side=10_000,
+            blocks=blocks,
+            lent=lent,
+        )
+        assert_equal_phrases(answer, expected)
 
 
 @pytest.mark.parametrize("name", ["ours", "reference"])

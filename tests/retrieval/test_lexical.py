@@ -4,15 +4,18 @@ import json
 import math
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from index.store import read_manifest
 from npm.corpus.blocks import BlockPacker, BlockSettings
 from npm.corpus.store import BlockStore, build_block_store
-from npm.errors import SettingError
-from npm.retrieval.lexical import BlockLexicon, LexiconSettings, Stemming, lexical_query, words_of
+from npm.errors import ArtefactError, SettingError
+from npm.retrieval.lexical import LEXICON_KIND, BlockLexicon, LexiconSettings, Stemming, lexical_query, words_of
 from npm.types import Document
+from tests.index.sample_folders import rewrite_manifest
 from tests.tiny_models import SENTENCES, wordpiece_tokenizer
 
 
@@ -85,6 +88,47 @@ def test_a_question_before_the_mask_is_what_is_looked_up() -> None:
 
 
 def test_weights_out_of_range_are_refused() -> None:
-    for wrong in ({"k1": -1.0}, {"b": 1.5}):
+    for wrong in ({"k1": -1.0}, {"b": 1.5}, {"title_repeats": -1}):
         with pytest.raises(SettingError, match="out of range"):
             LexiconSettings(**wrong)
+
+
+def opened_lexicon(store: BlockStore, folder: Path, **settings: Any) -> BlockLexicon:
+    BlockLexicon.build(store, folder, settings=LexiconSettings(**settings))
+    return BlockLexicon.open(folder)
+
+
+def test_a_title_counts_as_often_as_it_is_repeated(store: BlockStore, tmp_path: Path) -> None:
+    scores = [
+        opened_lexicon(store, tmp_path / f"{repeats}", title_repeats=repeats, b=0.0).scores("title3 <mask>")
+        for repeats in range(3)
+    ]
+    of_third = store.block_documents == 3  # bool [blocks]
+    assert not scores[0].any()
+    for repeated in scores[1:]:
+        np.testing.assert_array_equal(repeated > 0, of_third)
+    # without length normalisation a word that stands n times weighs n / (n + k1)
+    np.testing.assert_allclose(scores[2][of_third] / scores[1][of_third], (2 / 2.9) / (1 / 1.9), rtol=1e-5)
+
+
+def test_function_words_find_something_only_if_they_are_kept(store: BlockStore, tmp_path: Path) -> None:
+    question = "It is in the <mask> of its"
+    without = opened_lexicon(store, tmp_path / "without")
+    assert not without.best_blocks([question], 3).found.any()
+    kept = opened_lexicon(store, tmp_path / "kept", keep_stopwords=True)
+    assert kept.best_blocks([question], 3).found.all()
+    # a content word is found either way, and decides alone only where the others do not count
+    assert np.flatnonzero(without.scores(f"Cervantes {question}")).tolist() == [
+        block for block in range(store.block_count) if "cervantes" in store.block_text(block).casefold()
+    ]
+
+
+def test_a_lexicon_written_before_a_setting_was_recorded_is_told(store: BlockStore, tmp_path: Path) -> None:
+    BlockLexicon.build(store, tmp_path / "lexicon", settings=LexiconSettings())
+    settings = dict(read_manifest(tmp_path / "lexicon", kind=LEXICON_KIND).settings)
+    for name in ("title_repeats", "stemming", "block_count"):
+        rewrite_manifest(tmp_path / "lexicon", settings={key: value for key, value in settings.items() if key != name})
+        with pytest.raises(ArtefactError, match="another version of this program") as caught:
+            BlockLexicon.open(tmp_path / "lexicon")
+        assert name in caught.value.expected
+        assert "build it again" in caught.value.fix

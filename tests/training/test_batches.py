@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from itertools import islice
 
 import pytest
@@ -97,6 +97,33 @@ def test_a_group_with_too_little_to_mask_gives_a_batch_without_spans() -> None:
     batch = toy_batches(toy_encoder(), [group([51, 52], [53, 54])])[0]
     assert span_count([batch]) == 0
     assert batch.query_input_ids.tolist() == batch.key_input_ids.tolist()
+
+
+def test_a_query_that_reads_has_a_clean_copy_of_its_own_group_behind_it() -> None:
+    encoder = toy_encoder()
+    whole = toy_batches(encoder, groups_per_device_batch=2, context_fraction=1.0)[0]
+    sequences_per_group = len(whole.key_input_ids) // 2
+    clean = [row[mask.bool()].tolist() for row, mask in zip(whole.key_input_ids, whole.key_attention_mask, strict=True)]
+    reading = 0
+    for number, (row, mask) in enumerate(zip(whole.query_input_ids, whole.query_attention_mask, strict=True)):
+        ids = row[mask.bool()].tolist()
+        behind = ids[ids.index(encoder.suffix_ids[0]) + 1 :]
+        if behind:
+            readable = [other for other, tokens in enumerate(clean) if tokens[1:] == behind and other != number]
+            assert any(other // sequences_per_group == number // sequences_per_group for other in readable)
+            reading += 1
+    assert reading > sequences_per_group
+
+
+def test_the_masks_are_those_of_a_run_that_reads_nothing() -> None:
+    encoder = toy_encoder()
+    reads, plain = toy_batches(encoder, context_fraction=1.0)[3], toy_batches(encoder)[3]
+    assert_equal(
+        replace(reads, **{name: getattr(plain, name) for name in ("query_input_ids", "query_attention_mask")}), plain
+    )
+    for row, expected in zip(reads.query_input_ids, plain.query_input_ids, strict=True):
+        size = int((expected != encoder.pad_id).sum())
+        assert row[:size].tolist() == expected[:size].tolist()
 
 
 def test_a_corpus_smaller_than_one_batch_is_refused() -> None:

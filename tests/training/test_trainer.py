@@ -108,6 +108,22 @@ def test_a_run_that_was_killed_and_started_again_ends_in_the_same_bits(tmp_path:
     assert weights[0] == weights[1]
 
 
+def test_a_run_whose_queries_read_learns_and_ends_in_the_same_bits_when_it_was_killed(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"parts": ("phrase",), "learning_rate": 1e-2, "groups_per_device_batch": 2}
+    settings |= {"context_fraction": 0.5, "checkpoint_every_minutes": 0.0}
+    undisturbed = toy_trainer(tmp_path / "undisturbed", max_steps=20, **settings)
+    lengths = [undisturbed.batches[step].query_input_ids.shape[1] for step in range(4)]
+    assert min(lengths) > 20  # a sequence of at most 14 tokens, and another behind it
+    undisturbed.train()
+    resumed = interrupted_run(tmp_path / "killed", max_steps=20, stops=(3, 11), **settings)
+    assert_same_bits(resumed, parameters_of(undisturbed))
+    losses = [line["start"] + line["end"] for line in metrics_of(tmp_path / "killed")]
+    assert sum(losses[-5:]) < 0.8 * sum(losses[:5])
+    without = toy_trainer(tmp_path / "without", max_steps=20, **{**settings, "context_fraction": 0.0})
+    without.train()
+    assert any(not torch.equal(parameters_of(without)[name], weight) for name, weight in resumed.items())
+
+
 def test_a_run_killed_before_its_first_checkpoint_starts_its_metrics_anew(tmp_path: Path) -> None:
     interrupted_run(tmp_path / "run", max_steps=5, stops=(4,), checkpoint_every_minutes=60.0)
     assert [line["step"] for line in metrics_of(tmp_path / "run")] == [1, 2, 3, 4, 5]

@@ -83,6 +83,7 @@ def toy_trainer(
     learning_rate: float = 3e-3,
     rank: int = 0,
     world_size: int = 1,
+    context_fraction: float = 0.0,
     **settings: Any,
 ) -> Trainer:
     """A trainer in float32 on the CPU; runs of the same arguments are the same."""
@@ -90,7 +91,11 @@ def toy_trainer(
     trainer_settings = TrainerSettings(**{"device": "cpu", "log_every_steps": 1, **settings})
     trainer_settings.precision = type(trainer_settings.precision)("float32")
     batches = toy_batches(
-        encoder, groups_per_device_batch=trainer_settings.groups_per_device_batch, rank=rank, world_size=world_size
+        encoder,
+        groups_per_device_batch=trainer_settings.groups_per_device_batch,
+        context_fraction=context_fraction,
+        rank=rank,
+        world_size=world_size,
     )
     run_folder = RunFolder(run)
     if rank == 0:

@@ -16,7 +16,7 @@ import numpy as np
 
 from index.files import sha256_of_file
 from index.store import digest_of
-from npm.errors import SettingError
+from npm.errors import SettingError, check_range
 from npm.evaluation.baselines import NAME as BASELINE_NAME
 from npm.evaluation.baselines import RandomSpanOfRightPassage
 from npm.evaluation.metrics import Interval, bootstrap_interval, hit_rank
@@ -56,10 +56,7 @@ class DemoSettings:
     def __post_init__(self) -> None:
         for name in ("k", "limit", "resamples"):
             value = getattr(self, name)
-            if value is not None and value < 1:
-                raise SettingError(
-                    f"{name} is out of range", expected="at least 1", got=str(value), where=name, fix="change it"
-                )
+            check_range(value is None or value >= 1, name, expected="at least 1", got=value)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ Shapes: n spans, T keys, A articles, m tokens of the longest span.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,10 +17,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from npm.corpus.blocks import BlockPacker, BlockSettings
 from npm.corpus.documents import CorpusSettings, read_corpus
-from npm.corpus.store import BlockStore, write_block_store
-from npm.errors import ArtefactError, CorpusError, SettingError
+from npm.corpus.store import BlockStore
+from npm.errors import CorpusError, check_range
+from npm.evaluation.held_out import (
+    HeldOutSettings,
+    build_held_out_store,
+    check_tokenizer,
+    long_articles,
+)
 from npm.evaluation.metrics import Interval, bootstrap_interval
 from npm.evaluation.results import write_results
 from npm.masking.masker import MaskingSettings, build_masker, mask_rng
@@ -36,26 +41,17 @@ from npm.objectives.nonparametric import (
 
 if TYPE_CHECKING:
     from npm.models.encoder import Encoder
-    from npm.types import Block, Document, MaskedBatch
+    from npm.types import MaskedBatch
 
 TASK = "in_batch"
-MIN_FILLED_FRACTION = 0.97  # full blocks, as in training, so that articles are comparable
 Progress = Callable[[int, int], None]
 """Called with the articles done so far and their number."""
 
 
 @dataclass(kw_only=True, slots=True)
-class InBatchSettings:
+class InBatchSettings(HeldOutSettings):
     """Which articles are held out, and how they are masked; numbers are reported with the defaults."""
 
-    articles: int = 200
-    """Articles, the first of the corpus that are long enough."""
-    least_tokens: int = 2048
-    """Shortest article, in tokens."""
-    blocks_per_article: int = 16
-    """Blocks from the beginning of each article, masked together; at least 2."""
-    max_block_tokens: int = 128
-    """Tokens of a block, the encoder's special tokens included, where blocks are cut from documents."""
     mask_seed: int = 0
     """Seed of the masks."""
     seed: int = 0
@@ -64,16 +60,8 @@ class InBatchSettings:
     """Of the bootstrap, for the 95 % confidence interval."""
 
     def __post_init__(self) -> None:
-        least = {"articles": 1, "least_tokens": 1, "blocks_per_article": 2, "max_block_tokens": 4, "resamples": 1}
-        for name, limit in least.items():
-            if getattr(self, name) < limit:
-                raise SettingError(
-                    f"{name} is out of range",
-                    expected=f"at least {limit}",
-                    got=str(getattr(self, name)),
-                    where=name,
-                    fix="change it",
-                )
+        HeldOutSettings.__post_init__(self)  # super() does not find its class in a dataclass with slots
+        check_range(self.resamples >= 1, "resamples", expected="at least 1", got=self.resamples)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,44 +102,6 @@ class InBatchResult:
         write_results(out, record=self.record, predictions=lines, metrics=self.metrics())
 
 
-def build_held_out_store(
-    folder: str | Path, documents: Iterable[Document], encoder: Encoder, settings: InBatchSettings
-) -> BlockStore:
-    """Cut the first long enough of `documents` into blocks and store them in `folder`; the rest is not read.
-
-    Raises CorpusError if there are too few.
-    """
-    # One block more than is used, so that the last one ends where it would end in the whole document.
-    enough_tokens = (settings.blocks_per_article + 1) * settings.max_block_tokens
-    blocks = BlockSettings(
-        max_block_tokens=settings.max_block_tokens,
-        max_document_tokens=max(settings.least_tokens, enough_tokens),
-        min_filled_fraction=MIN_FILLED_FRACTION,
-    )
-    packer = BlockPacker(encoder.tokenizer, blocks)
-    return write_block_store(
-        folder,
-        _long_documents(documents, packer, settings),
-        settings={"blocks": asdict(blocks), "articles": settings.articles},
-        tokenizer_fingerprint=encoder.tokenizer_fingerprint,
-        vocabulary_size=packer.vocabulary_size,
-    )
-
-
-def _long_documents(
-    documents: Iterable[Document], packer: BlockPacker, settings: InBatchSettings
-) -> Iterator[tuple[Document, Sequence[Block]]]:
-    found = 0
-    for document in documents:
-        blocks = packer.pack(document)
-        if _is_long(sum(len(block.token_ids) for block in blocks), len(blocks), settings):
-            yield document, blocks
-            found += 1
-            if found == settings.articles:
-                return
-    raise _too_few(found, settings, where="corpus.files")
-
-
 def evaluate_held_out(
     encoder: Encoder,
     corpus: CorpusSettings,
@@ -176,8 +126,8 @@ def evaluate_in_batch(
     are long enough or nothing could be masked.
     """
     settings = settings if settings is not None else InBatchSettings()
-    _check_tokenizer(encoder, store)
-    articles = _long_articles(store, settings)
+    check_tokenizer(encoder, store)
+    articles = long_articles(store, settings)
     scores: list[ArticleScore] = []
     was_training = encoder.model.training
     encoder.model.eval()
@@ -252,49 +202,6 @@ def _positive_shares(encoded: EncodedBatch, batch: MaskedBatch) -> float:
     foreign = keys.sequences != batch.span_sequences[:, None]  # bool [n, T]
     positive = positive_keys(batch.span_token_ids, following) & foreign  # bool [n, T]
     return float((positive.sum(1).double() / foreign.sum(1)).sum())
-
-
-def _long_articles(store: BlockStore, settings: InBatchSettings) -> list[range]:
-    """The first blocks of each of the first long enough documents; raises CorpusError if there are too few."""
-    documents = store.block_documents  # i64 [blocks]
-    edges = np.flatnonzero(np.append(True, documents[1:] != documents[:-1]))  # i64 [documents]
-    edges = np.append(edges, len(documents))  # i64 [documents + 1]
-    token_counts = np.diff(store.block_offsets[edges])  # i64 [documents]
-    block_counts = np.diff(edges)  # i64 [documents]
-    long = [
-        range(int(first), int(first) + settings.blocks_per_article)
-        for first, tokens, blocks in zip(edges[:-1], token_counts, block_counts, strict=True)
-        if _is_long(int(tokens), int(blocks), settings)
-    ]
-    if len(long) < settings.articles:
-        raise _too_few(len(long), settings, where=str(store.folder))
-    return long[: settings.articles]
-
-
-def _is_long(token_count: int, block_count: int, settings: InBatchSettings) -> bool:
-    return token_count >= settings.least_tokens and block_count >= settings.blocks_per_article
-
-
-def _too_few(found: int, settings: InBatchSettings, *, where: str) -> CorpusError:
-    long = f"at least {settings.least_tokens} tokens in {settings.blocks_per_article} blocks"
-    return CorpusError(
-        "the corpus has too few long articles",
-        expected=f"{settings.articles} of {long}",
-        got=str(found),
-        where=where,
-        fix="give more text, or ask for fewer articles with limit=",
-    )
-
-
-def _check_tokenizer(encoder: Encoder, store: BlockStore) -> None:
-    if store.tokenizer_fingerprint != encoder.tokenizer_fingerprint:
-        raise ArtefactError(
-            "the blocks were cut by another tokenizer",
-            expected=f"tokenizer fingerprint {encoder.tokenizer_fingerprint}, of {encoder.name}",
-            got=f"tokenizer fingerprint {store.tokenizer_fingerprint}",
-            where=str(store.folder),
-            fix="build the blocks with this encoder",
-        )
 
 
 def _record(encoder: Encoder, store: BlockStore, settings: InBatchSettings) -> dict[str, Any]:

@@ -7,12 +7,19 @@ import re
 import sys
 from typing import Any
 
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
 from npm.types import MASK_TEXT, Answer, Occurrence
 
-OPEN, CLOSE = "«", "»"
+OPENING_MARK, CLOSING_MARK = "«", "»"
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 TITLE_CHARS = 400
 """Characters of a text shown above its answers."""
+CONTEXT_CHARS = 150
+"""Characters of a sentence shown around a phrase."""
 
 
 def answer_record(answer: Answer) -> dict[str, Any]:
@@ -44,17 +51,26 @@ def answer_json(answer: Answer) -> str:
     return json.dumps(answer_record(answer), ensure_ascii=False)
 
 
-def marked_context(occurrence: Occurrence) -> str:
-    """The sentence an occurrence stands in, with the phrase in guillemets.
+def marked_context(occurrence: Occurrence, *, most_chars: int = CONTEXT_CHARS) -> Text:
+    """The sentence an occurrence stands in, the phrase bold and in guillemets; a long sentence is shortened around it.
 
-    >>> marked_context(Occurrence("d", "Iceland", 115, 124, "It is run from Reykjavík.", 100))
+    >>> marked_context(Occurrence("d", "Iceland", 115, 124, "It is run from Reykjavík.", 100)).plain
     'It is run from «Reykjavík».'
     """
-    start = occurrence.start_char - occurrence.context_start_char
-    end = occurrence.end_char - occurrence.context_start_char
-    context = occurrence.context
-    marked = f"{context[:start]}{OPEN}{context[start:end]}{CLOSE}{context[end:]}"
-    return " ".join(marked.split())
+    first = occurrence.start_char - occurrence.context_start_char
+    last = occurrence.end_char - occurrence.context_start_char
+    before, phrase, after = occurrence.context[:first], occurrence.context[first:last], occurrence.context[last:]
+    room = max(0, most_chars - len(phrase))
+    kept_before = min(len(before), max(room // 2, room - len(after)))
+    text = Text(one_line(_end_of(before, kept_before)))
+    text.append(f"{OPENING_MARK}{one_line(phrase)}{CLOSING_MARK}", style="bold")
+    text.append(one_line(_beginning_of(after, room - kept_before)))
+    return text
+
+
+def one_line(text: str) -> str:
+    """`text` for a line of a terminal: line breaks and tabs as spaces, other control characters replaced."""
+    return printable("".join(" " if char.isspace() else char for char in text))
 
 
 def shown_text(text: str, *, most_chars: int = TITLE_CHARS) -> str:
@@ -77,11 +93,6 @@ def printable(text: str) -> str:
 
 def print_answer(answer: Answer) -> None:
     """A table on stdout: phrase, score, the sentence of its best occurrence, the document it stands in."""
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
     console = Console(file=sys.stdout, highlight=False)
     table = Table(title=Text(shown_text(answer.text)), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("phrase", overflow="fold", max_width=28, style="bold")
@@ -90,10 +101,33 @@ def print_answer(answer: Answer) -> None:
     table.add_column("document", overflow="fold", max_width=22)
     for phrase in answer.phrases:
         best = phrase.occurrences[0] if phrase.occurrences else None
-        context = Text(printable(marked_context(best))) if best else Text("")
-        context.highlight_regex(f"{OPEN}.*?{CLOSE}", "bold")
-        title = Text(printable(best.title)) if best else Text("")
-        table.add_row(Text(printable(phrase.phrase)), f"{phrase.score:.3f}", context, title)
+        context = marked_context(best) if best else Text("")
+        title = Text(one_line(best.title or best.document)) if best else Text("")
+        table.add_row(Text(one_line(phrase.phrase)), f"{phrase.score:.3f}", context, title)
     if not answer.phrases:
         table.add_row(Text("no phrase found"), "", "", "")
     console.print(table)
+
+
+def _end_of(text: str, most_chars: int) -> str:
+    """The last characters of `text`, cut at a word.
+
+    >>> _end_of("one two three", 9), _end_of("one", 3)
+    ('… three', 'one')
+    """
+    if len(text) <= most_chars:
+        return text
+    cut = text[len(text) - most_chars :]
+    return "… " + (cut.partition(" ")[2] if " " in cut.rstrip() else "")
+
+
+def _beginning_of(text: str, most_chars: int) -> str:
+    """The first characters of `text`, cut at a word.
+
+    >>> _beginning_of("one two three", 9), _beginning_of("one", 3)
+    ('one two …', 'one')
+    """
+    if len(text) <= most_chars:
+        return text
+    cut = text[:most_chars]
+    return (cut.rpartition(" ")[0] if " " in cut.lstrip() else "") + " …"

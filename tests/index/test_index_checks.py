@@ -1,0 +1,126 @@
+"""Damage, folders of another kind or version, and what they do not record: each told in one message."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from index import store
+from index.store import check_folder, read_manifest, sha256_of_file, verify_folder, write_manifest
+from index.types import ArtefactError
+from tests.index.sample_folders import flip_byte, rewrite_manifest, write_sample
+
+
+@pytest.mark.parametrize("name", ["matrix.npy", "raw.bin", "stream.npy", "words.json"])
+@pytest.mark.parametrize("check", ["open", "verify"])
+def test_a_flipped_byte_is_refused_with_both_hashes(tmp_path: Path, name: str, check: str) -> None:
+    folder = write_sample(tmp_path / "folder")
+    recorded = read_manifest(folder, kind="sample").files[name].sha256
+    flip_byte(folder / name, -1)
+    with pytest.raises(ArtefactError) as caught:
+        check_folder(folder, kind="sample") if check == "open" else verify_folder(folder, "sample")
+    assert name in caught.value.problem
+    assert recorded in caught.value.expected
+    assert sha256_of_file(folder / name) in caught.value.got
+
+
+def test_every_flipped_byte_of_a_manifest_is_refused(tmp_path: Path) -> None:
+    folder = write_sample(tmp_path / "folder")
+    good = (folder / "manifest.json").read_bytes()
+    for position in range(len(good)):
+        if good[position : position + 1].isspace():
+            continue  # between values, another space means the same
+        flip_byte(folder / "manifest.json", position)
+        with pytest.raises(ArtefactError):
+            read_manifest(folder, kind="sample")
+        (folder / "manifest.json").write_bytes(good)
+
+
+def test_a_truncated_and_a_missing_file_are_refused(tmp_path: Path) -> None:
+    folder = write_sample(tmp_path / "folder")
+    os.truncate(folder / "matrix.npy", 150)
+    with pytest.raises(ArtefactError, match=r"matrix\.npy is damaged") as caught:
+        check_folder(folder, kind="sample")
+    assert (caught.value.expected, caught.value.got) == ("176 bytes", "150 bytes")
+    (folder / "matrix.npy").unlink()
+    with pytest.raises(ArtefactError, match=r"matrix\.npy is missing"):
+        check_folder(folder, kind="sample")
+
+
+def test_large_files_are_hashed_only_by_verify_but_their_headers_at_opening(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "HASHED_AT_OPENING_BYTES", 100)
+    folder = write_sample(tmp_path / "folder")
+    flip_byte(folder / "matrix.npy", -1)
+    check_folder(folder, kind="sample")
+    with pytest.raises(ArtefactError, match="damaged"):
+        verify_folder(folder, "sample")
+    data = (folder / "matrix.npy").read_bytes()
+    (folder / "matrix.npy").write_bytes(data.replace(b"(4, 3)", b"(3, 3)"))
+    with pytest.raises(ArtefactError, match="damaged"):
+        check_folder(folder, kind="sample")
+    (folder / "matrix.npy").write_bytes(b"\x00" + data[1:])
+    with pytest.raises(ArtefactError, match="damaged"):
+        check_folder(folder, kind="sample")
+
+
+def test_missing_unfinished_foreign_and_newer_folders_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ArtefactError, match="no folder"):
+        read_manifest(tmp_path / "nowhere", kind="sample")
+    (tmp_path / "unfinished").mkdir()
+    with pytest.raises(ArtefactError, match="no manifest") as unfinished:
+        read_manifest(tmp_path / "unfinished", kind="sample")
+    assert "run the same build command again" in unfinished.value.fix
+    folder = write_sample(tmp_path / "folder")
+    with pytest.raises(ArtefactError, match="something else") as other:
+        read_manifest(folder, kind="search")
+    assert ("search" in other.value.expected, "sample" in other.value.got) == (True, True)
+    rewrite_manifest(folder, format_version=99)
+    with pytest.raises(ArtefactError, match="newer version"):
+        read_manifest(folder, kind="sample")
+    for text in (b"[1]", b"{", b"\xff", b"{}"):
+        (folder / "manifest.json").write_bytes(text)
+        with pytest.raises(ArtefactError, match="damaged"):
+            read_manifest(folder, kind="sample")
+
+
+def test_a_folder_of_parts_is_checked_through(tmp_path: Path) -> None:
+    parts = {name: read_manifest(write_sample(tmp_path / "whole" / name), kind="sample").digest for name in ("a", "b")}
+    manifest = write_manifest(tmp_path / "whole", kind="whole", settings={"n": 2}, parts=parts)
+    assert manifest == check_folder(tmp_path / "whole", kind="whole")
+    read: dict[str, int] = {}
+    verify_folder(tmp_path / "whole", "whole", lambda name, count: read.update({name: read.get(name, 0) + count}))
+    assert read == {"matrix.npy": 2 * 176, "raw.bin": 2 * 9, "stream.npy": 2 * 140, "words.json": 2 * 36}
+
+    flip_byte(tmp_path / "whole" / "b" / "raw.bin", 0)
+    with pytest.raises(ArtefactError, match=r"raw\.bin is damaged"):
+        verify_folder(tmp_path / "whole", "whole")
+    rewrite_manifest(tmp_path / "whole" / "b", settings={"seed": 8})
+    with pytest.raises(ArtefactError, match="damaged") as caught:
+        check_folder(tmp_path / "whole", kind="whole")
+    assert "another build" in caught.value.got
+    shutil.rmtree(tmp_path / "whole" / "a")
+    with pytest.raises(ArtefactError, match="no folder"):
+        check_folder(tmp_path / "whole", kind="whole")
+
+
+def test_a_setting_that_a_manifest_does_not_record_is_told_by_its_whole_name(tmp_path: Path) -> None:
+    folder = write_sample(tmp_path / "folder")
+    rewrite_manifest(folder, settings={"seed": 7, "search": {"tier": "exact", "lists": {}}})
+    settings = read_manifest(folder, kind="sample").settings
+    assert settings == {"seed": 7, "search": {"tier": "exact", "lists": {}}}
+    assert settings.get("name") is None and "name" not in settings
+    for asked, name in (
+        (lambda: settings["name"], "name"),
+        (lambda: settings["search"]["factory"], "search.factory"),
+        (lambda: settings["search"]["lists"]["count"], "search.lists.count"),
+    ):
+        with pytest.raises(ArtefactError, match="another version of this program") as caught:
+            asked()
+        assert caught.value.expected == f"a manifest that records {name}"
+        assert caught.value.where == str(folder / "manifest.json")
+        assert "build it again" in caught.value.fix

@@ -1,0 +1,159 @@
+"""Which masked copies are questions, what they keep, and what they read."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from npm.masking.contexts import (
+    NO_CONTEXT,
+    Contexts,
+    draw_contexts,
+    masked_positions,
+    merge_contexts,
+    no_contexts,
+    spans_kept,
+)
+from npm.masking.masker import MaskingSettings, build_masker, mask_rng
+from npm.masking.renderers import merge_groups
+from npm.types import Sequences, Spans, TokenFlag
+from tests.masking.groups import WORD, group, pairs, random_group
+from tests.masking.plain_contexts import plain_contexts
+
+START = WORD | int(TokenFlag.SENTENCE_START)
+
+
+def spans_of(*spans: tuple[int, int]) -> Spans:
+    table = np.array(spans, dtype=np.int64).reshape(-1, 2)  # i64 [n, 2]
+    return Spans(table[:, 0], table[:, 1])
+
+
+def rows(contexts: Contexts) -> list[tuple[int, int, int]]:
+    return list(zip(contexts.numbers.tolist(), contexts.starts.tolist(), contexts.stops.tolist(), strict=True))
+
+
+def drawn(sequences: Sequences, spans: Spans, fraction: float = 1.0, seed: int = 0) -> list[tuple[int, int, int]]:
+    rng = np.random.default_rng(seed)
+    return rows(draw_contexts(sequences, spans, context_fraction=fraction, rng=rng))
+
+
+def random_masked_group(seed: int) -> tuple[Sequences, Spans]:
+    rng = np.random.default_rng(seed)
+    sequences = random_group(rng, sequence_count=7, max_tokens=25, vocabulary=30)
+    sequences.flags[rng.random(len(sequences.flags)) < 0.15] |= np.uint8(TokenFlag.SENTENCE_START)
+    spans = build_masker(MaskingSettings(min_masked_fraction=0.0)).select(sequences, mask_rng(seed, 0, 0))
+    assert spans is not None
+    return sequences, spans
+
+
+def test_a_question_is_the_sentence_with_the_mask_and_reads_the_sequence_that_holds_most_of_it() -> None:
+    flags = [[START, WORD, START, WORD, WORD, START], [START] * 3, [START] * 3]
+    sequences = group([1, 2, 3, 4, 5, 6], [4, 8, 8], [5, 4, 9], flags=flags)
+    # 4 is in all three and counts 1/3, 5 is in two and counts 1/2: the second shares 1/3, the third 5/6
+    assert drawn(sequences, spans_of((3, 2))) == [(2, 2, 5), (NO_CONTEXT, 6, 9), (NO_CONTEXT, 9, 12)]
+    # with 4 alone both share 1/3, and the earlier one is read
+    assert drawn(sequences, spans_of((3, 1)))[0] == (1, 2, 5)
+
+
+def test_a_rare_word_counts_more_than_two_that_stand_everywhere() -> None:
+    sequences = group([1, 2, 3], [1, 2], [3, 9], [1, 2], [1, 2], [1, 2])
+    assert drawn(sequences, spans_of((0, 3)))[0] == (2, 0, 3)  # 1/2 against twice 1/5
+
+
+def test_sentences_without_a_mask_are_never_the_question() -> None:
+    sequences = group([1, 2, 3, 4], [2, 3], flags=[[START, WORD, START, WORD], [START, START]])
+    kept = {drawn(sequences, spans_of((1, 1), (2, 1)), seed=seed)[0] for seed in range(20)}
+    assert kept == {(1, 0, 2), (1, 2, 4)}  # either sentence, both with a mask
+    assert {drawn(sequences, spans_of((1, 1)), seed=seed)[0] for seed in range(20)} == {(1, 0, 2)}
+
+
+@pytest.mark.parametrize("flag", [TokenFlag.STOPWORD, TokenFlag.PUNCTUATION, TokenFlag.SPECIAL])
+def test_what_tells_nothing_makes_no_question(flag: TokenFlag) -> None:
+    dull = WORD | int(flag)
+    sequences = group([1, 2], [1, 3], flags=[[dull, WORD], [dull, WORD]])
+    assert drawn(sequences, spans_of((0, 1), (2, 1))) == rows(no_contexts(sequences))
+
+
+def test_a_sequence_whose_masked_tokens_stand_nowhere_else_stays_whole() -> None:
+    sequences = group([1, 1, 2], [3, 4], [])
+    assert drawn(sequences, spans_of((0, 2), (3, 1))) == [(NO_CONTEXT, 0, 3), (NO_CONTEXT, 3, 5), (NO_CONTEXT, 5, 5)]
+
+
+@pytest.mark.parametrize("fraction", [0.0, 0.5, 1.0])
+def test_every_choice_equals_that_of_plain_loops(fraction: float) -> None:
+    for seed in range(30):
+        sequences, spans = random_masked_group(seed)
+        expected = plain_contexts(sequences, spans, context_fraction=fraction, rng=np.random.default_rng(seed))
+        assert drawn(sequences, spans, fraction, seed) == expected
+
+
+def test_a_fraction_of_zero_makes_no_question_and_one_of_one_leaves_out_no_sequence_that_could_be_one() -> None:
+    for seed in range(10):
+        sequences, spans = random_masked_group(seed)
+        assert drawn(sequences, spans, 0.0, seed) == rows(no_contexts(sequences))
+        always = {number for number, (read, _, _) in enumerate(drawn(sequences, spans, 1.0, seed)) if read >= 0}
+        for fraction in (0.3, 0.9):
+            sometimes = {
+                number for number, (read, _, _) in enumerate(drawn(sequences, spans, fraction, seed)) if read >= 0
+            }
+            assert sometimes <= always
+        assert all(read != number for number, (read, _, _) in enumerate(drawn(sequences, spans, 1.0, seed)))
+
+
+def test_the_share_of_questions_is_the_fraction_asked_for() -> None:
+    sequences = group(*([7, 8] for _ in range(400)))
+    spans = Spans(np.arange(0, 800, 2), np.ones(400, dtype=np.int64))
+    questions = sum(read >= 0 for read, _, _ in drawn(sequences, spans, 0.25))
+    assert questions == pytest.approx(100, abs=30)
+
+
+def test_contexts_depend_on_the_generator_alone_and_change_no_argument() -> None:
+    sequences, spans = random_masked_group(3)
+    before = sequences.token_ids.copy(), sequences.offsets.copy(), spans.starts.copy()
+    assert drawn(sequences, spans, 0.5, seed=1) == drawn(sequences, spans, 0.5, seed=1)
+    assert len({tuple(drawn(sequences, spans, 0.5, seed=seed)) for seed in range(20)}) > 1
+    for array, unchanged in zip((sequences.token_ids, sequences.offsets, spans.starts), before, strict=True):
+        np.testing.assert_array_equal(array, unchanged)
+
+
+def test_without_spans_nothing_is_read() -> None:
+    sequences = group([1, 2], [1, 2])
+    assert drawn(sequences, spans_of()) == rows(no_contexts(sequences))
+    assert drawn(group(), spans_of()) == []
+
+
+def test_merged_contexts_point_to_the_same_tokens_in_the_merged_group() -> None:
+    groups = [random_masked_group(seed) for seed in (4, 5, 6)]
+    contexts = [
+        draw_contexts(*masked, context_fraction=1.0, rng=np.random.default_rng(number))
+        for number, masked in enumerate(groups)
+    ]
+    together, _ = merge_groups(groups)
+    merged = merge_contexts((sequences, own) for (sequences, _), own in zip(groups, contexts, strict=True))
+
+    def texts(sequences: Sequences, chosen: Contexts) -> list[tuple[list[int], list[int]]]:
+        return [
+            (
+                sequences.token_ids[start:stop].tolist(),
+                sequences.token_ids[sequences.offsets[read] : sequences.offsets[read + 1]].tolist()
+                if read >= 0
+                else [],
+            )
+            for read, start, stop in rows(chosen)
+        ]
+
+    parts = [texts(sequences, own) for (sequences, _), own in zip(groups, contexts, strict=True)]
+    assert texts(together, merged) == [pair for part in parts for pair in part]
+
+
+def test_only_spans_that_lie_wholly_in_what_is_kept_are_kept() -> None:
+    sequences = group([1, 2, 3, 4, 5], [6, 7])
+    contexts = Contexts(np.array([1, NO_CONTEXT]), np.array([1, 5]), np.array([4, 7]))
+    spans = spans_of((0, 1), (0, 2), (1, 3), (3, 2), (5, 2))
+    assert pairs(spans_kept(spans, sequences, contexts)) == [(1, 3), (5, 2)]
+    assert pairs(spans_kept(spans, sequences, no_contexts(sequences))) == pairs(spans)
+
+
+def test_masked_positions_are_those_of_all_tokens_in_spans() -> None:
+    assert masked_positions(spans_of((2, 3), (9, 1))).tolist() == [2, 3, 4, 9]
+    assert masked_positions(spans_of()).tolist() == []

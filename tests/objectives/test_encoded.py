@@ -1,0 +1,97 @@
+"""The vectors of a batch do not depend on which copies went through the encoder together."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from npm.masking.contexts import NO_CONTEXT, Contexts
+from npm.masking.renderers import MaskPairRenderer
+from npm.models.encoder import Encoder
+from npm.objectives.encoded import EncodedBatch
+from npm.types import MaskedBatch, Spans
+from tests.masking.groups import group
+from tests.tiny_models import tiny_encoder
+
+SIZES = (14, 12, 9, 3)
+READS = {
+    "none": [NO_CONTEXT] * 4,
+    "some": [1, NO_CONTEXT, 0, NO_CONTEXT],
+    "all": [1, 0, 0, 0],
+    "a short one only": [NO_CONTEXT, NO_CONTEXT, NO_CONTEXT, 2],
+}
+
+
+@pytest.fixture(scope="module")
+def encoder() -> Encoder:
+    return tiny_encoder("bert")
+
+
+def batch_that_reads(encoder: Encoder, reads: list[int]) -> MaskedBatch:
+    rng = np.random.default_rng(0)
+    sequences = group(*(rng.integers(20, 60, size).tolist() for size in SIZES))
+    starts = sequences.offsets[:-1] + 1  # i64 [S]
+    renderer = MaskPairRenderer(
+        mask_id=encoder.mask_id,
+        pad_id=encoder.pad_id,
+        prefix_ids=tuple(encoder.prefix_ids),
+        suffix_ids=tuple(encoder.suffix_ids),
+    )
+    contexts = Contexts(np.array(reads), sequences.offsets[:-1], sequences.offsets[1:])
+    return renderer.render(sequences, Spans(starts, np.ones(len(SIZES), dtype=np.int64)), contexts)
+
+
+def alone(encoder: Encoder, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> list[torch.Tensor]:
+    """The vectors [l, d] of each row in a pass of its own, without padding."""
+    rows = []
+    for ids, mask in zip(input_ids, attention_mask, strict=True):
+        size = int(mask.sum())
+        rows.append(encoder.token_vectors(ids[None, :size], mask[None, :size])[0])
+    return rows
+
+
+@pytest.mark.parametrize("name", READS)
+def test_vectors_of_masked_and_clean_copies_equal_those_of_one_copy_at_a_time(name: str, encoder: Encoder) -> None:
+    batch = batch_that_reads(encoder, READS[name])
+    passes: list[tuple[int, ...]] = []
+
+    def token_vectors(input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+        passes.append(tuple(input_ids.shape))
+        return encoder.token_vectors(input_ids, attention_mask)
+
+    with torch.no_grad():
+        encoded = EncodedBatch(token_vectors, batch)
+        queries = alone(encoder, batch.query_input_ids, batch.query_attention_mask)
+        keys = alone(encoder, batch.key_input_ids, batch.key_attention_mask)
+        assert encoded.query_vectors.shape[:2] == batch.query_input_ids.shape
+        for row, expected in zip(encoded.query_vectors, queries, strict=True):
+            torch.testing.assert_close(row[: len(expected)], expected, rtol=0, atol=1e-5)
+        torch.testing.assert_close(encoded.key_vectors, torch.cat(keys), rtol=0, atol=1e-5)
+        for vectors, slots in ((encoded.start_queries, batch.start_slots), (encoded.end_queries, batch.end_slots)):
+            at_slots = [queries[row][slot] for row, slot in zip(batch.span_sequences, slots, strict=True)]
+            torch.testing.assert_close(vectors, torch.stack(at_slots), rtol=0, atol=1e-5)
+    assert len(passes) == (1 if name in ("none", "a short one only") else 2)
+    assert encoded.key_token_ids.tolist() == batch.key_input_ids[batch.key_attention_mask.bool()].tolist()
+
+
+def test_gradients_reach_the_encoder_from_copies_of_both_passes(encoder: Encoder) -> None:
+    batch = batch_that_reads(encoder, READS["some"])
+    gradients = []
+    for together in (True, False):
+        encoder.model.zero_grad()
+        if together:
+            queries = EncodedBatch(encoder.token_vectors, batch).query_vectors
+            chosen = queries[batch.span_sequences, batch.start_slots]
+        else:
+            rows = alone(encoder, batch.query_input_ids, batch.query_attention_mask)
+            chosen = torch.stack(
+                [rows[row][slot] for row, slot in zip(batch.span_sequences, batch.start_slots, strict=True)]
+            )
+        chosen[:, 0].sum().backward()
+        weights = encoder.model.get_input_embeddings().weight
+        assert isinstance(weights, torch.Tensor) and weights.grad is not None
+        gradients.append(weights.grad.clone())
+    encoder.model.zero_grad()
+    torch.testing.assert_close(*gradients, rtol=0, atol=1e-5)
+    assert gradients[0].abs().max() > 1e-3

@@ -1,0 +1,36 @@
+"""The corpus of the recorded predictions as a block store: token ids and boundaries, without text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from npm.corpus.store import BlockStore, write_block_store
+from npm.models.encoder import Encoder
+from npm.types import Block, TokenFlag
+
+
+def write_parity_store(folder: Path, recorded: dict[str, Any], encoder: Encoder) -> BlockStore:
+    """Store the recorded blocks, which hold their special tokens, in `folder`."""
+    special_ids = [*encoder.prefix_ids, *encoder.suffix_ids]
+    return write_block_store(
+        folder,
+        ((None, [parity_block(block, recorded["stopword_ids"], special_ids)]) for block in recorded["blocks"]),
+        settings={"source": "parity"},
+        tokenizer_fingerprint=encoder.tokenizer_fingerprint,
+        vocabulary_size=len(encoder.tokenizer),
+        special_tokens_in_blocks=True,
+    )
+
+
+def parity_block(recorded_block: dict[str, Any], stopword_ids: list[int], special_ids: list[int]) -> Block:
+    """A recorded block with its boundaries, stop-words and special tokens as flags."""
+    token_ids = np.array(recorded_block["token_ids"], dtype=np.int32)  # i32 [T]
+    flags = np.zeros(len(token_ids), dtype=np.uint8)  # u8 [T]
+    flags[recorded_block["valid_start"]] |= TokenFlag.WORD_START.value
+    flags[recorded_block["valid_end"]] |= TokenFlag.WORD_END.value
+    flags[np.isin(token_ids, stopword_ids)] |= TokenFlag.STOPWORD.value
+    flags[np.isin(token_ids, special_ids)] |= TokenFlag.SPECIAL.value
+    return Block(token_ids=token_ids, flags=flags)

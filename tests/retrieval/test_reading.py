@@ -1,0 +1,167 @@
+"""Questions that are read together with the blocks they are answered from."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from npm.corpus.blocks import BlockSettings
+from npm.corpus.documents import CorpusSettings
+from npm.models.encoder import Encoder
+from npm.retrieval.build import IndexBuildSettings, build_index
+from npm.retrieval.fill import FillSettings, PhraseFiller, Retrieval
+from npm.retrieval.queries import encode_queries
+from npm.retrieval.restriction import Restriction, lexical_restrictions, with_reading
+from npm.retrieval.scoring import ScoringSettings
+from npm.types import MASK_TEXT, Answer
+from tests.tiny_models import FAMILIES, SENTENCES, tiny_encoder
+
+TEXTS = [
+    "The capital of Iceland is <mask>.",
+    "<mask> and Kraków are cities in Poland",
+    "The river <mask> rises in Switzerland. It flows to the North Sea in the Netherlands, past many cities.",
+]
+
+
+def opened(encoder: Encoder, folder: Path, *, max_block_tokens: int = 24) -> PhraseFiller:
+    file = folder / "corpus.jsonl"
+    lines = [json.dumps({"id": f"d{number}", "text": text}) for number, text in enumerate(SENTENCES)]
+    file.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    settings = IndexBuildSettings(
+        corpus=CorpusSettings(files=[str(file)]), blocks=BlockSettings(max_block_tokens=max_block_tokens)
+    )
+    build_index(folder / "index", settings, encoder)
+    return PhraseFiller.open(folder / "index", encoder)
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def filler(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> PhraseFiller:
+    return opened(tiny_encoder(request.param), tmp_path_factory.mktemp("reading"))
+
+
+@pytest.fixture(scope="module")
+def bert_filler(tmp_path_factory: pytest.TempPathFactory) -> PhraseFiller:
+    return opened(tiny_encoder("bert"), tmp_path_factory.mktemp("reading"))
+
+
+def settings_with(share: float, **changes: object) -> FillSettings:
+    return replace(FillSettings(retrieval=Retrieval.hybrid, k=20, reading_share=share), **changes)
+
+
+def restriction_to(*blocks: int) -> Restriction:
+    return Restriction(np.array(blocks, dtype=np.int64), np.zeros(len(blocks)))
+
+
+def read_by_hand(filler: PhraseFiller, text: str, block: int | None) -> np.ndarray:
+    """The start and end query f32 [2, d] of one text with one block behind it, without padding."""
+    encoder = filler.encoder
+    before, after = text.split(MASK_TEXT)
+    before = before.rstrip() if type(encoder.model).__name__.startswith(("Roberta", "ModernBert")) else before
+    halves = [encoder.tokenizer(half, add_special_tokens=False)["input_ids"] for half in (before, after)]
+    ids = [*encoder.prefix_ids, *halves[0], encoder.mask_id, encoder.mask_id, *halves[1], *encoder.suffix_ids]
+    if block is not None:
+        room = encoder.max_input_tokens - len(ids) - len(encoder.suffix_ids)
+        passage = filler.index.store.sequences(range(block, block + 1)).token_ids.tolist()
+        ids += [*passage[:room], *encoder.suffix_ids] if room > 0 else []
+    with torch.no_grad():
+        states = encoder.token_vectors(torch.tensor([ids]), torch.ones(1, len(ids), dtype=torch.int64))[0]
+    first = len(encoder.prefix_ids) + len(halves[0])
+    return states[[first, first + 1]].numpy()
+
+
+def queries_read(
+    filler: PhraseFiller, restrictions: list[Restriction | None], share: float, texts: list[str] = TEXTS
+) -> list[Restriction | None]:
+    vectors = encode_queries(filler.encoder, texts)
+    return with_reading(filler.index, filler.encoder, texts, vectors, restrictions, settings_with(share))
+
+
+@pytest.mark.parametrize("share", [0.0, 0.25, 1.0])
+def test_queries_are_mixed_from_the_text_alone_and_the_text_with_each_block_behind_it(
+    share: float, filler: PhraseFiller
+) -> None:
+    last = filler.index.store.block_count - 1
+    restrictions: list[Restriction | None] = [restriction_to(0, 2, last), restriction_to(1), restriction_to(0, 3)]
+    for text, before, after in zip(TEXTS, restrictions, queries_read(filler, restrictions, share), strict=True):
+        assert before is not None and after is not None and after.queries is not None
+        assert after.blocks.tolist() == before.blocks.tolist()
+        alone = read_by_hand(filler, text, None)
+        for queries, block in zip(after.queries, before.blocks.tolist(), strict=True):
+            expected = share * read_by_hand(filler, text, block) + (1 - share) * alone
+            np.testing.assert_allclose(queries, expected, atol=1e-5)
+
+
+def test_texts_that_look_everywhere_or_nowhere_read_nothing(bert_filler: PhraseFiller) -> None:
+    restrictions = [None, restriction_to(), restriction_to(4, 1)]  # in any order
+    everywhere, nowhere, somewhere = queries_read(bert_filler, restrictions, 1.0)
+    assert everywhere is None
+    assert nowhere is not None and nowhere.queries is not None and len(nowhere.queries) == 0
+    assert somewhere is not None and somewhere.queries is not None
+    for queries, block in zip(somewhere.queries, (4, 1), strict=True):
+        np.testing.assert_allclose(queries, read_by_hand(bert_filler, TEXTS[2], block), atol=1e-5)
+    assert queries_read(bert_filler, [None] * 3, 1.0) == [None] * 3
+    assert queries_read(bert_filler, [], 1.0, []) == []
+
+
+def test_a_block_that_does_not_fit_is_cut_and_one_without_any_room_is_not_read(tmp_path: Path) -> None:
+    filler = opened(tiny_encoder("bert", max_positions=28), tmp_path, max_block_tokens=26)
+    alone = read_by_hand(filler, TEXTS[0], None)
+    (partly,) = queries_read(filler, [restriction_to(0)], 1.0, TEXTS[:1])
+    assert partly is not None and partly.queries is not None
+    passage = filler.index.store.sequences(range(1)).token_ids
+    assert len(filler.encoder.tokenizer(TEXTS[0])["input_ids"]) + len(passage) > 28
+    np.testing.assert_allclose(partly.queries[0], read_by_hand(filler, TEXTS[0], 0), atol=1e-5)
+    assert np.abs(partly.queries[0] - alone).max() > 1e-3
+    long = "Iceland " * 60 + MASK_TEXT
+    (full,) = queries_read(filler, [restriction_to(0)], 1.0, [long])
+    assert full is not None and full.queries is not None
+    vectors = encode_queries(filler.encoder, [long])
+    np.testing.assert_allclose(full.queries[0], np.stack([vectors.start[0], vectors.end[0]]), atol=1e-5)
+
+
+def assert_same_answers(first: list[Answer], second: list[Answer], *, exact: bool = False) -> None:
+    for left, right in zip(first, second, strict=True):
+        assert [phrase.phrase for phrase in left.phrases] == [phrase.phrase for phrase in right.phrases]
+        assert [phrase.occurrences for phrase in left.phrases] == [phrase.occurrences for phrase in right.phrases]
+        scores = ([phrase.score for phrase in answer.phrases] for answer in (left, right))
+        np.testing.assert_allclose(*scores, rtol=0 if exact else 1e-4)
+
+
+def filled(filler: PhraseFiller, settings: FillSettings, texts: list[str] = TEXTS) -> list[Answer]:
+    return PhraseFiller(filler.index, filler.encoder, settings).fill(texts)
+
+
+def test_a_share_of_zero_answers_like_a_hybrid_that_cannot_read(
+    bert_filler: PhraseFiller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read_nothing = filled(bert_filler, settings_with(0.0))
+    vectors = encode_queries(bert_filler.encoder, TEXTS)
+    lexical = lexical_restrictions(bert_filler.index, TEXTS, settings_with(0.0))
+    mixed = with_reading(bert_filler.index, bert_filler.encoder, TEXTS, vectors, lexical, settings_with(0.0))
+    monkeypatch.setattr("npm.retrieval.fill.lexical_restrictions", lambda *_: mixed)
+    assert_same_answers(filled(bert_filler, settings_with(0.0)), read_nothing)
+
+
+def test_reading_changes_answers_of_hybrid_and_no_others(bert_filler: PhraseFiller) -> None:
+    for retrieval in (Retrieval.dense, Retrieval.bm25):
+        answers = [filled(bert_filler, settings_with(share, retrieval=retrieval)) for share in (0.0, 1.0)]
+        assert_same_answers(*answers, exact=True)
+    without, reading = (filled(bert_filler, settings_with(share)) for share in (0.0, 1.0))
+    scores = [[phrase.score for answer in answers for phrase in answer.phrases] for answers in (without, reading)]
+    assert scores[0] != pytest.approx(scores[1], rel=1e-5)
+
+
+@pytest.mark.parametrize("scoring", [ScoringSettings(), ScoringSettings.reference()], ids=["ours", "reference"])
+def test_texts_read_together_get_the_answers_they_get_alone(scoring: ScoringSettings, filler: PhraseFiller) -> None:
+    settings = settings_with(0.5, scoring=scoring)
+    together = filled(filler, settings)
+    assert all(answer.phrases for answer in together)
+    assert_same_answers(together, [filled(filler, settings, [text])[0] for text in TEXTS])
+    for answer in together:
+        scores = [phrase.score for phrase in answer.phrases]
+        assert scores == sorted(scores, reverse=True)

@@ -1,0 +1,56 @@
+"""Which spans of a text may be phrases, on a text whose phrases can be listed by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from npm.corpus.blocks import BlockPacker, BlockSettings
+from npm.corpus.store import BlockStore, build_block_store
+from npm.retrieval.embed import PruningRule, kept_tokens
+from npm.retrieval.phrases import SpanFinder
+from npm.retrieval.rows import RowMap
+from npm.retrieval.scoring import ScoringSettings, StopwordsInside
+from npm.types import Document
+from tests.tiny_models import wordpiece_tokenizer
+
+TEXT = "Noah's Ark of Peace was in San Francisco"
+NAMES = {"Noah", "Ark", "Peace", "San", "Francisco", "San Francisco"}
+LINKED = {"Noah's Ark", "Noah's Ark of Peace", "Ark of Peace"}
+RUNNING_ON = {
+    f"{start} was in {end}"
+    for start in ("Peace", "Ark of Peace", "Noah's Ark of Peace")
+    for end in ("San", "San Francisco")
+}
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> BlockStore:
+    packer = BlockPacker(wordpiece_tokenizer([TEXT] * 9), BlockSettings())
+    folder: Path = tmp_path_factory.mktemp("spans") / "store"
+    return build_block_store(folder, [Document("d", "", TEXT)], packer, settings={})
+
+
+@pytest.mark.parametrize(
+    ("inside", "expected"),
+    [
+        (StopwordsInside.none, NAMES),
+        (StopwordsInside.linking, NAMES | LINKED),
+        (StopwordsInside.all, NAMES | LINKED | RUNNING_ON),
+    ],
+)
+@pytest.mark.parametrize("from_ends", [True, False])
+def test_stop_words_inside_are_those_that_the_setting_names(
+    inside: StopwordsInside, expected: set[str], from_ends: bool, store: BlockStore
+) -> None:
+    positions = np.flatnonzero(kept_tokens(store.flags.slice(0, store.token_count), PruningRule.without_stopwords))
+    rows = RowMap(positions, token_count=store.token_count)
+    finder = SpanFinder(store, rows, max_phrase_tokens=50, scoring=ScoringSettings(stopwords_inside=inside))
+    every, none = np.arange(len(rows)), np.zeros(0, dtype=np.int64)
+    found = finder.find(none, every) if from_ends else finder.find(every, None)
+    assert store.start_chars is not None and store.end_chars is not None
+    starts = store.start_chars.take(found.starts).tolist()
+    ends = store.end_chars.take(found.starts + found.lengths - 1).tolist()
+    assert {TEXT[start:end] for start, end in zip(starts, ends, strict=True)} == expected

@@ -1,0 +1,110 @@
+"""What a reader copies from the README works."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from npm.arguments import split_arguments
+from npm.config import compose_settings
+from tests.test_imports import ORDER
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+DEMO_INDEX = "runs/demo/index"
+
+
+def blocks(language: str) -> list[str]:
+    """The fenced code blocks of one language."""
+    return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
+
+
+def commands() -> Iterator[list[str]]:
+    """Every `npmlm` command line of the README, as words."""
+    for block in [*blocks("bash"), *blocks("text")]:
+        for line in block.splitlines():
+            line = line.removeprefix("$ ")
+            if line.startswith("npmlm "):
+                yield [word for word in shlex.split(line, comments=True) if word != ">"]
+
+
+def makefile_demo() -> list[list[str]]:
+    """The `npmlm` command lines of `make demo`."""
+    lines = re.findall(r"\$\(BIN\)/npmlm (.*)", (ROOT / "Makefile").read_text(encoding="utf-8"))
+    return [shlex.split(line) for line in lines]
+
+
+def test_it_is_under_200_lines_and_opens_with_an_answer_then_the_two_commands() -> None:
+    assert len(README.splitlines()) < 200
+    first, second = README.index("```text\n$ npmlm fill"), README.index("make demo")
+    assert first < second < README.index("make test") < README.index("What to expect")
+
+
+@pytest.mark.parametrize("words", commands(), ids=" ".join)
+def test_every_command_has_settings_that_compose(words: list[str]) -> None:
+    verb, rest = words[1], words[2:]
+    found = split_arguments([word for word in rest if not word.endswith("answers.jsonl")])
+    if "--help" not in rest and verb.islower():
+        compose_settings(verb, found.settings)
+
+
+def test_the_import_order_it_shows_is_the_one_that_is_held() -> None:
+    packages = re.findall(r"^\| `npm/(\w+)`", README, flags=re.MULTILINE)
+    held = [name for name in dict.fromkeys(entry.split(".")[1] for entry in ORDER if "." in entry)]
+    assert packages == [name for name in held if name in packages]
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in which the first command of `make demo` has run."""
+    from npm.cli import main
+
+    folder = tmp_path_factory.mktemp("demo")
+    build, _ = makefile_demo()
+    assert (
+        main([word.replace("npm/assets", str(ROOT / "npm/assets")).replace("runs", f"{folder}/runs") for word in build])
+        == 0
+    )
+    return folder
+
+
+def test_the_first_example_gives_the_answer_that_is_shown(
+    demo: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from npm.cli import main
+
+    monkeypatch.chdir(demo)
+    block = blocks("text")[0]
+    assert main(shlex.split(block.splitlines()[0])[2:]) == 0
+    shown = [line.split() for line in block.splitlines()[1:] if re.search(r"0\.\d{3}", line)]
+    printed = capsys.readouterr().out
+    # scores differ in the last digits between processors; the phrases and their order do not
+    assert shown, "the README shows no answer"
+    places = [printed.index(words[0]) for words in shown]
+    assert places == sorted(places)
+
+
+def test_the_python_example_runs(
+    demo: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(demo)
+    run: Callable[[str, dict[str, object]], None] = exec
+    run(blocks("python")[0], {})
+    assert "Iceland" in capsys.readouterr().out
+
+
+def test_make_demo_answers_the_questions(
+    demo: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from npm.cli import main
+
+    monkeypatch.chdir(demo)
+    _, evaluate = makefile_demo()
+    assert main(evaluate) == 0
+    printed = capsys.readouterr().out
+    assert "hit@1" in printed and "hit@5" in printed and "«" in printed
+    assert (demo / "runs/demo/evaluation/metrics.json").is_file()
