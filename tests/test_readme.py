@@ -44,7 +44,7 @@ def test_it_is_under_200_lines_and_opens_with_an_answer_then_the_two_commands() 
     assert first < second < README.index("make test") < README.index("What to expect")
 
 
-@pytest.mark.parametrize("words", commands(), ids=" ".join)
+@pytest.mark.parametrize("words", list(commands()), ids=" ".join)
 def test_every_command_has_settings_that_compose(words: list[str]) -> None:
     verb, rest = words[1], words[2:]
     found = split_arguments([word for word in rest if not word.endswith("answers.jsonl")])

@@ -1,8 +1,8 @@
-"""Which masked copies are questions: one sentence, followed by another sequence of its group that they may read.
+"""Which masked copies are questions: followed by another sequence of their group that they may read.
 
-At retrieval a question is short and is read together with a passage. In training the question is a sentence with its
-masked spans, and the passage another sequence of the group that holds what was masked (the recurring spans of Ram et
-al. 2021, arXiv 2101.00438, across sequences).
+At retrieval a question is read together with a passage. In training the question is a masked copy, or one sentence of
+it, and the passage another sequence of the group that holds what was masked (the recurring spans of Ram et al. 2021,
+arXiv 2101.00438, across sequences).
 
 Shapes: T tokens of all sequences in a row, S sequences, n spans, u different tokens of the group.
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from enum import Enum
 
 import numpy as np
 
@@ -19,6 +20,13 @@ from npm.types import Sequences, Spans, TokenFlag
 
 NO_CONTEXT = -1
 _UNTELLING = np.uint8(TokenFlag.STOPWORD | TokenFlag.PUNCTUATION | TokenFlag.SPECIAL)
+
+
+class Question(Enum):
+    """What a masked copy keeps of its own sequence when it reads another."""
+
+    whole = "whole"
+    sentence = "sentence"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +43,15 @@ def no_contexts(sequences: Sequences) -> Contexts:
     return Contexts(np.full(len(sequences), NO_CONTEXT), sequences.offsets[:-1].copy(), sequences.offsets[1:].copy())
 
 
-def draw_contexts(sequences: Sequences, spans: Spans, *, context_fraction: float, rng: np.random.Generator) -> Contexts:
+def draw_contexts(
+    sequences: Sequences, spans: Spans, *, context_fraction: float, question: Question, rng: np.random.Generator
+) -> Contexts:
     """Make each sequence a question with probability `context_fraction`.
 
-    Its copy keeps one sentence, drawn from those with a telling masked token (no stop-word, no punctuation), and reads
-    the sequence that shares most with these: each counts one over the number of sequences it is in. A sequence
-    without such a sentence, or whose masked tokens stand nowhere else, stays whole and reads nothing.
+    Its copy keeps all of it, or one sentence drawn from those with a telling masked token (no stop-word, no
+    punctuation), and reads the sequence that shares most with the telling masked tokens kept: each different one
+    counts one over the number of sequences it is in. A sequence without any, or whose telling masked tokens stand
+    nowhere else, stays whole and reads nothing.
     """
     chosen = no_contexts(sequences)
     is_question = rng.random(len(sequences)) < context_fraction  # bool [S]
@@ -59,15 +70,19 @@ def draw_contexts(sequences: Sequences, spans: Spans, *, context_fraction: float
     telling = positions[(sequences.flags[positions] & _UNTELLING) == 0]  # i64 [telling tokens]
     sentences = np.searchsorted(sentence_starts, telling, side="right") - 1  # i64 [telling tokens]
     for number in np.flatnonzero(is_question).tolist():
-        here = np.unique(sentences[owners[telling] == number])  # i64 [sentences with a telling token]
-        if not len(here):
+        kept = np.flatnonzero(owners[telling] == number)  # i64 [telling tokens of the copy]
+        if not len(kept):
             continue
-        sentence = int(rng.choice(here))
-        shared = weights[:, tokens[telling[sentences == sentence]]].sum(1)  # f32 [S]
+        first, stop = sequences.offsets[number], sequences.offsets[number + 1]
+        if question is Question.sentence:
+            sentence = int(rng.choice(np.unique(sentences[kept])))
+            first, stop = sentence_starts[sentence], sentence_starts[sentence + 1]
+            kept = kept[sentences[kept] == sentence]
+        shared = weights[:, np.unique(tokens[telling[kept]])].sum(1)  # f32 [S]
         shared[number] = 0.0
         if shared.max() > 0:
             chosen.numbers[number] = int(shared.argmax())
-            chosen.starts[number], chosen.stops[number] = sentence_starts[sentence], sentence_starts[sentence + 1]
+            chosen.starts[number], chosen.stops[number] = first, stop
     return chosen
 
 

@@ -9,6 +9,7 @@ from enum import Enum
 import numpy as np
 
 from npm.errors import check_range
+from npm.masking.contexts import Question
 from npm.masking.samplers import CandidateThinning, GeometricSpanSampler, Sampler, UniformSampler
 from npm.masking.units import CooccurringUnits, Units
 from npm.types import Sequences, Spans
@@ -73,8 +74,10 @@ class MaskingSettings:
     stopword_span_skip_probability: float = 0.0
     """How often a span of stop-words and punctuation only is left out (both units); from 0 to 1."""
     context_fraction: float = 0.0
-    """Share of the masked copies that are questions: one sentence, with the sequence of its group behind it that holds
-    most of what was masked; from 0 to 1. Trains queries for retrieval that reads (`fill`)."""
+    """Share of the masked copies that are questions: they have the sequence of their group behind them that holds most
+    of what was masked; from 0 to 1. Trains queries for retrieval that reads (`fill`)."""
+    question: Question = Question.whole
+    """What a question keeps of its own sequence: `whole`, or one `sentence`."""
 
     def __post_init__(self) -> None:
         self._check("masked_fraction", 0 < self.masked_fraction < 1, "a share above 0 and below 1")

@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from npm.errors import SettingError
-from npm.masking.contexts import Contexts, draw_contexts, merge_contexts
+from npm.masking.contexts import Contexts, Question, draw_contexts, merge_contexts
 from npm.masking.masker import Masker, mask_rng
 from npm.masking.renderers import merge_groups
 from npm.types import MaskedBatch, Sequences, Spans
@@ -44,13 +44,14 @@ class MaskedBatches(Dataset[MaskedBatch]):
         seed: int,
         groups_per_device_batch: int = 1,
         context_fraction: float = 0.0,
+        question: Question = Question.whole,
         rank: int = 0,
         world_size: int = 1,
     ) -> None:
         self.groups, self.masker, self.renderer = groups, masker, renderer
         self.seed, self.rank, self.world_size = seed, rank, world_size
         self.groups_per_device_batch = groups_per_device_batch
-        self.context_fraction = context_fraction
+        self.context_fraction, self.question = context_fraction, question
         self.micro_steps_per_epoch = len(groups) // (groups_per_device_batch * world_size)
         self._order: tuple[int, np.ndarray] | None = None
         if self.micro_steps_per_epoch == 0:
@@ -82,7 +83,9 @@ class MaskedBatches(Dataset[MaskedBatch]):
         spans = self.masker.select(sequences, rng)
         # a group with too little to mask still serves as keys
         spans = spans if spans is not None else Spans(np.zeros(0, np.int64), np.zeros(0, np.int64))
-        contexts = draw_contexts(sequences, spans, context_fraction=self.context_fraction, rng=rng)
+        contexts = draw_contexts(
+            sequences, spans, context_fraction=self.context_fraction, question=self.question, rng=rng
+        )
         return sequences, spans, contexts
 
     def _epoch_order(self, epoch: int) -> np.ndarray:

@@ -96,6 +96,7 @@ def prepared_trainer(
         seed=settings.trainer.seed,
         groups_per_device_batch=settings.trainer.groups_per_device_batch,
         context_fraction=settings.masking.context_fraction,
+        question=settings.masking.question,
         rank=rank(),
         world_size=world_size(),
     )

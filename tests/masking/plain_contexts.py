@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 
-from npm.masking.contexts import NO_CONTEXT
+from npm.masking.contexts import NO_CONTEXT, Question
 from npm.types import Sequences, Spans, TokenFlag
 
 UNTELLING = TokenFlag.STOPWORD | TokenFlag.PUNCTUATION | TokenFlag.SPECIAL
@@ -23,7 +23,7 @@ def plain_sentences(sequences: Sequences, number: int) -> list[tuple[int, int]]:
 
 
 def plain_contexts(
-    sequences: Sequences, spans: Spans, *, context_fraction: float, rng: np.random.Generator
+    sequences: Sequences, spans: Spans, *, context_fraction: float, question: Question, rng: np.random.Generator
 ) -> list[Chosen]:
     """For every sequence what it reads and keeps, with the draws of `draw_contexts` in the same order."""
     count = len(sequences)
@@ -43,10 +43,11 @@ def plain_contexts(
         if not is_question[number] or not sentences:
             chosen.append(whole)
             continue
-        first, stop = sentences[int(rng.integers(len(sentences)))]
+        first, stop = edges[number]
+        if question is Question.sentence:
+            first, stop = sentences[int(rng.integers(len(sentences)))]
         shared = [0.0] * count
-        for at in sorted(masked & set(range(first, stop))):
-            token = int(sequences.token_ids[at])
+        for token in sorted({int(sequences.token_ids[at]) for at in masked & set(range(first, stop))}):
             holders = [other for other in range(count) if token in tokens_of[other]]
             for other in holders:
                 shared[other] += (other != number) / len(holders)

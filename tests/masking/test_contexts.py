@@ -8,6 +8,7 @@ import pytest
 from npm.masking.contexts import (
     NO_CONTEXT,
     Contexts,
+    Question,
     draw_contexts,
     masked_positions,
     merge_contexts,
@@ -32,9 +33,15 @@ def rows(contexts: Contexts) -> list[tuple[int, int, int]]:
     return list(zip(contexts.numbers.tolist(), contexts.starts.tolist(), contexts.stops.tolist(), strict=True))
 
 
-def drawn(sequences: Sequences, spans: Spans, fraction: float = 1.0, seed: int = 0) -> list[tuple[int, int, int]]:
+def drawn(
+    sequences: Sequences,
+    spans: Spans,
+    fraction: float = 1.0,
+    seed: int = 0,
+    question: Question = Question.sentence,
+) -> list[tuple[int, int, int]]:
     rng = np.random.default_rng(seed)
-    return rows(draw_contexts(sequences, spans, context_fraction=fraction, rng=rng))
+    return rows(draw_contexts(sequences, spans, context_fraction=fraction, question=question, rng=rng))
 
 
 def random_masked_group(seed: int) -> tuple[Sequences, Spans]:
@@ -79,12 +86,21 @@ def test_a_sequence_whose_masked_tokens_stand_nowhere_else_stays_whole() -> None
     assert drawn(sequences, spans_of((0, 2), (3, 1))) == [(NO_CONTEXT, 0, 3), (NO_CONTEXT, 3, 5), (NO_CONTEXT, 5, 5)]
 
 
+def test_a_whole_copy_reads_the_sequence_that_holds_most_of_all_its_masked_tokens() -> None:
+    flags = [[START, WORD, START, WORD], [START] * 3, [START] * 3]
+    sequences = group([1, 2, 3, 4], [1, 2, 9], [4, 8, 8], flags=flags)
+    spans = spans_of((0, 2), (3, 1))
+    assert drawn(sequences, spans, question=Question.whole)[0] == (1, 0, 4)
+
+
+@pytest.mark.parametrize("question", list(Question))
 @pytest.mark.parametrize("fraction", [0.0, 0.5, 1.0])
-def test_every_choice_equals_that_of_plain_loops(fraction: float) -> None:
+def test_every_choice_equals_that_of_plain_loops(fraction: float, question: Question) -> None:
     for seed in range(30):
         sequences, spans = random_masked_group(seed)
-        expected = plain_contexts(sequences, spans, context_fraction=fraction, rng=np.random.default_rng(seed))
-        assert drawn(sequences, spans, fraction, seed) == expected
+        rng = np.random.default_rng(seed)
+        expected = plain_contexts(sequences, spans, context_fraction=fraction, question=question, rng=rng)
+        assert drawn(sequences, spans, fraction, seed, question) == expected
 
 
 def test_a_fraction_of_zero_makes_no_question_and_one_of_one_leaves_out_no_sequence_that_could_be_one() -> None:
@@ -125,7 +141,7 @@ def test_without_spans_nothing_is_read() -> None:
 def test_merged_contexts_point_to_the_same_tokens_in_the_merged_group() -> None:
     groups = [random_masked_group(seed) for seed in (4, 5, 6)]
     contexts = [
-        draw_contexts(*masked, context_fraction=1.0, rng=np.random.default_rng(number))
+        draw_contexts(*masked, context_fraction=1.0, question=Question.sentence, rng=np.random.default_rng(number))
         for number, masked in enumerate(groups)
     ]
     together, _ = merge_groups(groups)

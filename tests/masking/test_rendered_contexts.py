@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from npm.masking.contexts import NO_CONTEXT, Contexts, draw_contexts, no_contexts, spans_kept
+from npm.masking.contexts import NO_CONTEXT, Contexts, Question, draw_contexts, no_contexts, spans_kept
 from npm.masking.renderers import MaskPairRenderer, SingleMaskRenderer, split_into_tokens
 from npm.types import MaskedBatch, Spans
 from tests.masking.groups import group
@@ -83,7 +83,9 @@ def test_masks_stand_at_the_slots_of_the_kept_spans_and_the_keys_are_as_ever(
 ) -> None:
     for seed in range(20):
         sequences, spans = random_masked_group(seed)
-        contexts = draw_contexts(sequences, spans, context_fraction=0.7, rng=np.random.default_rng(seed))
+        question = Question.sentence if seed % 2 else Question.whole
+        rng = np.random.default_rng(seed)
+        contexts = draw_contexts(sequences, spans, context_fraction=0.7, question=question, rng=rng)
         batch = renderer.render(sequences, spans, contexts)
         plain = renderer.render(sequences, spans)
         assert batch.key_input_ids.equal(plain.key_input_ids)
