@@ -47,14 +47,14 @@ class StopwordsInside(Enum):
 class ScoringSettings:
     """How candidate spans are allowed, weighed and put together; the defaults are ours, `reference()` the paper's."""
 
-    combination: Combination = Combination.sum
+    combination: Combination = Combination.product
     """`sum`: an occurrence weighs e^s + e^t; `product`: e^(s + t), where both ends must fit."""
     normalisation: Normalisation = Normalisation.candidates
     """`candidates`: divided by the same sum over all candidate spans, so that scores are shares; `start_end`: e^s and
     e^t are softmaxes over all start and all end positions, and the sum over occurrences is left as it is."""
     aggregation: Aggregation = Aggregation.normalised_text
     """`normalised_text`: case-folded, spaces collapsed; `token_ids`: equal token sequences only."""
-    length_exponent: float = 0.0
+    length_exponent: float = -1.0
     """α: an occurrence of n tokens weighs n^α times as much."""
     temperature: float = 1.0
     """Divides the scaled similarities s and t."""

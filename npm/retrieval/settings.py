@@ -30,9 +30,9 @@ class FillSettings:
     with the text; `hybrid`: the same, and a better block's evidence weighs more."""
     bm25_blocks: int = 3
     """Blocks that `bm25` and `hybrid` look in."""
-    lexical_weight: float = 1.0
+    lexical_weight: float = 8.0
     """Added, in `hybrid`, to the similarities in a block, times its BM25 score over that of the best block."""
-    reading_share: float = 0.5
+    reading_share: float = 0.75
     """In `hybrid`, how much of a query vector comes from the text read together with the block that is looked in, the
     rest from the text alone; 0 reads nothing, which is faster."""
     candidates_per_side: int = 4096
