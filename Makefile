@@ -1,7 +1,8 @@
 # `make demo`, `make test` and `make check` work on a fresh clone with Python >= 3.11 and a package index.
 PYTHON ?= python3
 PIP_ARGS ?=
-# One known release, installed first: a plain `pip install torch` on Linux takes the newest build with CUDA packages.
+# One known release, installed first: an unpinned torch on Linux is the newest build with gigabytes of CUDA packages.
+# This release has them too, unless pip is pointed at CPU builds: make demo PIP_ARGS="--extra-index-url ..." TORCH=torch==2.13.0+cpu
 TORCH ?= torch==2.13.0
 VENV := .venv
 BIN := $(VENV)/bin
@@ -22,6 +23,7 @@ $(INSTALLED): pyproject.toml
 	@touch $(INSTALLED)
 
 demo: $(INSTALLED)  ## Index the demo corpus, answer the demo questions, print hit@1 and hit@5
+	rm -rf runs/demo
 	$(BIN)/npmlm build "corpus.files=[npm/assets/demo/*.jsonl]" index=runs/demo/index
 	$(BIN)/npmlm evaluate task=demo index=runs/demo/index out=runs/demo/evaluation
 

@@ -81,7 +81,10 @@ def build_faiss(
             except RuntimeError as error:
                 raise _factory_error(factory, f"training failed: {_last_line(error)}") from error
         for start, chunk in finite_chunks(vectors):
-            index.add(chunk)
+            try:
+                index.add(chunk)
+            except RuntimeError as error:
+                raise _factory_error(factory, f"adding failed: {_last_line(error)}") from error
             if progress is not None:
                 progress(start + len(chunk), row_count)
     return index
@@ -157,6 +160,9 @@ class FaissSearcher:
         self._index = index
         self._vectors = vectors
         self._probed_lists = probed_lists
+        ivf = import_faiss().try_extract_index_ivf(index)
+        if ivf is not None:
+            ivf.nprobe = probed_lists  # whatever wraps it; parameters of a search reach some wrappers only
         self._rerank_factor = rerank_factor
         self.row_count, self.dimensions = vectors.shape
 
@@ -240,6 +246,10 @@ def _search_parameters(index: FaissIndex, probed_lists: int, selector: Any | Non
     if isinstance(index, faiss.IndexPreTransform):
         inner = _search_parameters(faiss.downcast_index(index.index), probed_lists, selector)
         return None if inner is None else faiss.SearchParametersPreTransform(index_params=inner)
+    if isinstance(index, faiss.IndexRefine):
+        inner = _search_parameters(faiss.downcast_index(index.base_index), probed_lists, selector)
+        refined = {} if inner is None else {"base_index_params": inner}
+        return faiss.IndexRefineSearchParameters(k_factor=index.k_factor, **refined)
     if isinstance(index, faiss.IndexIVF):
         return faiss.SearchParametersIVF(nprobe=probed_lists, **selection)
     if isinstance(index, faiss.IndexHNSW):

@@ -31,6 +31,9 @@ STORAGE_ADVICE = {
     errno.EROFS: ("the file system is read-only", "choose a folder on a disk that can be written"),
     errno.ENOTDIR: ("a part of the path is a file, not a folder", "choose another path, or move that file away"),
     errno.EEXIST: ("a part of the path is a file, not a folder", "choose another path, or move that file away"),
+    errno.ENAMETOOLONG: ("a name in the path is too long", "choose a shorter path"),
+    errno.ELOOP: ("links in the path lead in a circle", "choose another path, or mend the links"),
+    errno.ENOENT: ("a folder of the path is gone", "leave the folder alone while it is written, and run it again"),
     errno.EIO: ("the disk reports an input/output error", "check the disk, or choose a folder on another one"),
 }
 

@@ -85,9 +85,19 @@ def read_manifest(path: Path, *, kind: str) -> Manifest:
 def read_any_manifest(path: Path) -> Manifest:
     """The manifest of folder `path` of whatever kind; raises ArtefactError as `read_manifest` does."""
     file = path / MANIFEST_NAME
-    _require_file(file)
     try:
-        content = json.loads(file.read_bytes())
+        _require_file(file)
+        data = file.read_bytes()
+    except OSError as error:
+        raise ArtefactError(
+            f"{path} cannot be read",
+            expected="a folder that may be read",
+            got=error.strerror or str(error),
+            where=str(file),
+            fix="check the path and its permissions",
+        ) from error
+    try:
+        content = json.loads(data)
         version = content["format_version"]
     except (ValueError, KeyError, TypeError) as error:
         raise damaged(file, "a JSON manifest", f"{type(error).__name__}: {error}") from error

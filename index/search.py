@@ -8,8 +8,16 @@ from index.approximate import FaissSearcher, read_faiss
 from index.build import FAISS_FILE, SEARCH_KIND, SearchTier
 from index.exact import ExactSearcher
 from index.sharded import ShardedArray
-from index.store import check_folder
+from index.store import check_folder, read_manifest
 from index.types import ArtefactError
+
+
+def searches_exactly(folder: Path) -> bool:
+    """Whether `folder` was built for exact search, which reads all vectors into memory when it is opened.
+
+    Raises ArtefactError if its manifest is missing or damaged.
+    """
+    return bool(read_manifest(folder, kind=SEARCH_KIND).settings["tier"] == SearchTier.exact.value)
 
 
 def open_search(
@@ -17,6 +25,8 @@ def open_search(
 ) -> ExactSearcher | FaissSearcher:
     """The searcher that `folder` was built for, over the stored `vectors` f32|f16 [n, d].
 
+    Exact search reads all vectors into memory, so they are best hashed before, whatever their size. FAISS maps its
+    file and the vectors and reads what a query asks for: of these, files over 64 MB are hashed by `verify_folder` only.
     `probed_lists` and `rerank_factor` replace the recorded ones; exact search has neither. Raises ArtefactError if
     the folder is damaged or was built over other vectors.
     """

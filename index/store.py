@@ -71,7 +71,7 @@ __all__ = [
 ]
 
 HASHED_AT_OPENING_BYTES = 64 << 20
-"""Files smaller than this are hashed by `check_folder`; larger ones only by `verify_folder`."""
+"""Files smaller than this are always hashed by `check_folder`; larger ones by `verify_folder`, or with `hash_all`."""
 
 
 class FolderWriter:
@@ -211,15 +211,16 @@ def _sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def check_folder(folder: Path, *, kind: str) -> Manifest:
+def check_folder(folder: Path, *, kind: str, hash_all: bool = False) -> Manifest:
     """Check what can be checked fast: manifest, sizes, array headers, and the hashes of files under 64 MB.
 
+    `hash_all` hashes larger files too: for who goes on to read them whole, as exact search does with vectors.
     The manifests of parts must be those that were recorded; their files are checked where the parts are opened.
     Raises ArtefactError on the first fault.
     """
     manifest = read_manifest(folder, kind=kind)
     for name, record in manifest.files.items():
-        _check_file(folder / name, record, hashed=record.bytes < HASHED_AT_OPENING_BYTES)
+        _check_file(folder / name, record, hashed=hash_all or record.bytes < HASHED_AT_OPENING_BYTES)
     for name, digest in manifest.parts.items():
         _check_part(folder / name, digest)
     return manifest

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 from dataclasses import dataclass, field
 
@@ -72,3 +74,30 @@ def parse_paths(value: str) -> list[str]:
         entries.append(plain if quoted is None else re.sub(r"\\(.)", r"\1", quoted))
         place = match.end()
     return entries
+
+
+def quoted(value: str) -> str:
+    """A string in hydra's grammar; `null`, nothing at all and what is in quotes already stay as they are."""
+    if value in ("", "null") or (len(value) > 1 and value[0] == value[-1] and value[0] in "'\""):
+        return value
+    return "'" + value.replace("'", "\\'") + "'"
+
+
+def usable_path(path: str, key: str) -> str:
+    """The path with `~` at its beginning as the shell would read it, which leaves `key=~/…` alone.
+
+    Raises SettingError for what the system takes for no path at all, whether something is there or not.
+    """
+    path = os.path.expanduser(path)  # noqa: PTH111 - Path would change the path in other ways, and raise for ~nobody
+    try:
+        os.stat(path)  # noqa: PTH116
+    except OSError as error:
+        if error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
+            raise SettingError(
+                f"{key} holds a path that cannot be",
+                expected="a path that the file system knows",
+                got=error.strerror or str(error),
+                where=key,
+                fix="give a shorter path, or mend the links in it",
+            ) from error
+    return path

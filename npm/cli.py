@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ from npm.arguments import before_texts, split_arguments, wants_debug
 from npm.errors import QueryError, SettingError, UserError
 from npm.help import VERBS, usage, verb_help
 from npm.progress import StageProgress, say
+from npm.texts import piped_lines, read_texts, typed_line
 from npm.types import MASK_TEXT, Answer
 
 if TYPE_CHECKING:
@@ -88,6 +89,7 @@ def run(arguments: list[str]) -> int:
 
 def run_train(settings: TrainCommand) -> int:
     """`npmlm train`."""
+    from npm.objectives.gather import rank
     from npm.training.run import RunSummary, run_training
     from npm.training.trainer import StepReport
 
@@ -111,7 +113,8 @@ def run_train(settings: TrainCommand) -> int:
         encoder = run_training(
             Path(settings.run), settings, announce=announce, report_blocks=report_blocks, report_step=report_step
         )
-    say(f"the encoder is in {encoder}: npmlm build encoder={encoder} …")
+    if rank() == 0:
+        say(f"the encoder is in {encoder}: npmlm build encoder={encoder} …")
     return 0
 
 
@@ -164,22 +167,25 @@ def run_fill(settings: FillCommand, texts: list[str]) -> int:
             where="texts",
             fix="leave one of them out",
         )
-    at_once = texts or (read_texts(Path(settings.texts)) if settings.texts else [])
-    for number, text in enumerate(at_once, start=1):
-        _check(text, f"{settings.texts}, line {number}" if settings.texts else f"text {number} of {len(at_once)}")
+    at_once = [(text, f"text {number} of {len(texts)}") for number, text in enumerate(texts, start=1)]
+    if settings.texts:
+        at_once = read_texts(Path(settings.texts))
+    for text, place in at_once:
+        _check(text, place)
     filler = open_filler(settings)
     show = shower(settings)
     if at_once:
         for first in range(0, len(at_once), 64):
-            for answer in filler.fill(at_once[first : first + 64]):
-                show(answer)
-    elif sys.stdin.isatty():
+            batch = at_once[first : first + 64]
+            for answer, (_, place) in zip(filler.fill([text for text, _ in batch]), batch, strict=True):
+                show(answer, place if len(at_once) > 1 else "")
+    elif sys.stdin is not None and sys.stdin.isatty():
         _prompt(filler, show)
     else:
         answered = 0
-        for number, line in piped_lines():
-            _check(line, f"standard input, line {number}")
-            show(filler.fill(line))
+        for line, place in piped_lines():
+            _check(line, place)
+            show(filler.fill(line), place)
             answered += 1
         if not answered:
             raise QueryError(
@@ -207,43 +213,7 @@ def open_filler(settings: FillCommand) -> PhraseFiller:
     )
 
 
-def read_texts(path: Path) -> list[str]:
-    """The lines of a file. Raises QueryError if it is missing, empty or not UTF-8, with the line."""
-    advice = {"expected": "a UTF-8 file with one text a line", "where": str(path), "fix": "check texts=FILE"}
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise QueryError("the file of texts cannot be read", got=str(error.strerror), **advice) from error
-    if not data.strip():
-        raise QueryError("the file of texts is empty", got="no text", **advice)
-    lines = data.removesuffix(b"\n").split(b"\n")
-    return [_decoded(line, f"{path}, line {number}") for number, line in enumerate(lines, start=1)]
-
-
-def piped_lines() -> Iterator[tuple[int, str]]:
-    """The lines of a pipe with their numbers, each as soon as it comes; blank lines are passed over."""
-    stream = getattr(sys.stdin, "buffer", None)
-    lines = iter(stream.readline, b"") if stream is not None else iter(sys.stdin.readline, "")
-    for number, line in enumerate(lines, start=1):
-        text = line if isinstance(line, str) else _decoded(line, f"standard input, line {number}")
-        if text.strip():
-            yield number, text.rstrip("\r\n")
-
-
-def _decoded(line: bytes, where: str) -> str:
-    try:
-        return line.decode("utf-8").rstrip("\r")
-    except UnicodeDecodeError as error:
-        raise QueryError(
-            "the text is not valid UTF-8",
-            expected="UTF-8",
-            got=f"byte 0x{line[error.start]:02x} at place {error.start}",
-            where=where,
-            fix="convert the text to UTF-8",
-        ) from error
-
-
-def _prompt(filler: PhraseFiller, show: Callable[[Answer], None]) -> None:
+def _prompt(filler: PhraseFiller, show: Callable[[Answer, str], None]) -> None:
     """Answer one text after the other until the end of input; a mistake does not close the prompt."""
     import contextlib
 
@@ -252,25 +222,24 @@ def _prompt(filler: PhraseFiller, show: Callable[[Answer], None]) -> None:
     say(f"Write a text with one {MASK_TEXT}; Ctrl-D ends.")
     while True:
         try:
-            text = input("> ")
+            text = typed_line()
+            if text.strip():
+                show(filler.fill(text), "")
         except EOFError:
             say("")
             return
-        if text.strip():
-            try:
-                show(filler.fill(text))
-            except QueryError as error:
-                say(str(error))
+        except QueryError as error:
+            say(str(error))
 
 
-def shower(settings: FillCommand) -> Callable[[Answer], None]:
-    """What prints one answer on stdout and its notes on stderr."""
+def shower(settings: FillCommand) -> Callable[[Answer, str], None]:
+    """What prints one answer on stdout and its notes on stderr, with the place of its text where there are several."""
     from npm.config import Output
     from npm.display import answer_json, print_answer
 
-    def show(answer: Answer) -> None:
+    def show(answer: Answer, place: str) -> None:
         for note in answer.notes:
-            say(f"note: {note}")
+            say(f"note: {place}: {note}" if place else f"note: {note}")
         if settings.output is Output.json:
             sys.stdout.write(answer_json(answer) + "\n")
             sys.stdout.flush()

@@ -15,7 +15,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from npm.arguments import parse_paths
+from npm.arguments import parse_paths, quoted, usable_path
 from npm.errors import SettingError, UserError
 from npm.evaluation.settings import EvaluationSettings
 from npm.models.encoder import ComputeDtype
@@ -97,6 +97,8 @@ COMMANDS: dict[str, type] = {
     "evaluate": EvaluateCommand,
 }
 PATH_SETTINGS = ("run", "index", "encoder", "encoder.name", "texts", "out", "corpus.files", "questions", "data_dir")
+TEXT_SETTINGS = ("search.factory", "corpus.id_field", "corpus.title_field", "corpus.text_field")
+"""Plain strings that may hold what hydra's grammar has a meaning for, such as the comma of IVF64,SQ8."""
 REQUIRED = {"train": ("run",), "build": ("index",), "fill": ("index",), "verify": ("index",), "evaluate": ("out",)}
 
 
@@ -154,6 +156,7 @@ def _refuse_unknown_and_repeated(verb: str, root: type, overrides: list[str]) ->
     values: dict[str, str] = {}
     for override in overrides:
         key, _, value = override.lstrip("+~").partition("=")
+        key = _full_key(verb, key)
         if key not in nodes and key not in group_choices(verb):
             raise _unknown(verb, [key], declared)
         if values.setdefault(key, value) != value:
@@ -172,9 +175,7 @@ def _split_paths(verb: str, overrides: list[str]) -> tuple[dict[str, str | list[
     others: list[str] = []
     for override in overrides:
         marked_key, _, value = override.partition("=")
-        key = marked_key.removeprefix("++")  # "set it, whether it is there or not", in hydra's grammar
-        if key == "encoder" and verb == "build":
-            key = "encoder.name"
+        key = _full_key(verb, marked_key.removeprefix("++"))  # "set it, whether it is there or not", to hydra
         if key in PATH_SETTINGS:
             paths[key] = parse_paths(value) if key == "corpus.files" else value
         elif key.lstrip("+~") in PATH_SETTINGS:
@@ -186,10 +187,16 @@ def _split_paths(verb: str, overrides: list[str]) -> tuple[dict[str, str | list[
                 fix=f"leave {override[0]} out",
             )
         elif verb == "evaluate" and key == "scoring":
-            others.append(f"scoring@fill.scoring={value}")
+            others.append(f"scoring@fill={value}")
+        elif key.lstrip("+~") in TEXT_SETTINGS:
+            others.append(f"{marked_key}={quoted(value)}")
         else:
             others.append(override)
     return paths, others
+
+
+def _full_key(verb: str, key: str) -> str:
+    return "encoder.name" if (verb, key) == ("build", "encoder") else key
 
 
 def _compose(verb: str, root: type, overrides: list[str]) -> Any:
@@ -287,5 +294,6 @@ def _assign(settings: Any, key: str, value: str | list[str]) -> None:
         raise SettingError(
             f"{key}= is empty", expected="a path", got="nothing", where=key, fix=f"give {key}=PATH or leave it out"
         )
+    value = usable_path(value, key) if isinstance(value, str) else [usable_path(path, key) for path in value]
     group, _, name = key.rpartition(".")
     setattr(attrgetter(group)(settings) if group else settings, name, value)

@@ -47,8 +47,8 @@ def answer_record(answer: Answer) -> dict[str, Any]:
 
 
 def answer_json(answer: Answer) -> str:
-    """The answer as one line of JSON."""
-    return json.dumps(answer_record(answer), ensure_ascii=False)
+    """The answer as one line of JSON. Raises ValueError for a score that is no number, which JSON cannot hold."""
+    return json.dumps(answer_record(answer), ensure_ascii=False, allow_nan=False)
 
 
 def marked_context(occurrence: Occurrence, *, most_chars: int = CONTEXT_CHARS) -> Text:

@@ -18,6 +18,7 @@ class StageProgress:
         from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
         self._tasks: dict[str, Any] = {}
+        self._said: set[str] = set()
         self._console = Console(file=sys.stderr)
         self._progress = Progress(
             TextColumn("{task.description:<10}"),
@@ -48,13 +49,10 @@ class StageProgress:
         rate = f", {speed:,.0f}/s" if speed else ""
         counted = f"{done:,.0f} {UNITS.get(stage, 'tokens')}{rate}"
         self._progress.update(task, completed=done, total=total, counted=counted, note=note)
-        if not sys.stderr.isatty() and total is not None and done >= total:
-            self._say_once(stage, done)
-
-    def _say_once(self, stage: str, done: float) -> None:
-        if self._tasks[stage] is not None:
+        finished = total is not None and done >= total
+        if finished and not sys.stderr.isatty() and stage not in self._said:
+            self._said.add(stage)
             self.say(f"{stage}: {done:,.0f} {UNITS.get(stage, 'tokens')}")
-            self._tasks[stage] = self._progress.add_task(stage, visible=False, counted="", note="")
 
     def say(self, message: str) -> None:
         """Print a line above the bars."""

@@ -17,6 +17,7 @@ from npm.config import COMMANDS, compose_settings, config_folder, declared_setti
 from npm.errors import UserError
 from npm.help import VERBS, documented_settings
 from npm.retrieval.scoring import ScoringSettings
+from npm.retrieval.settings import FillSettings, Retrieval
 from tests.cli.commands import CommandLine, run_subprocess
 
 REPOSITORY = Path(__file__).parents[1]
@@ -61,11 +62,47 @@ def flat(tree: dict[str, typing.Any], prefix: str = "") -> dict[str, typing.Any]
 
 
 def test_config_scoring_reference_and_default_are_those_of_the_code() -> None:
-    assert settings_of("fill", "scoring=reference").scoring == ScoringSettings.reference()
-    assert settings_of("fill", "scoring=default").scoring == ScoringSettings() == settings_of("fill").scoring
-    assert settings_of("evaluate", "scoring=reference").fill.scoring == ScoringSettings.reference()
-    changed = settings_of("fill", "scoring=reference", "scoring.temperature=2")
+    reference = FillSettings.reference()
+    filled, default = settings_of("fill", "scoring=reference"), settings_of("fill", "scoring=default")
+    for item in dataclasses.fields(FillSettings):
+        assert getattr(filled, item.name) == getattr(reference, item.name)
+        assert getattr(default, item.name) == getattr(FillSettings(), item.name)
+    assert (reference.retrieval, reference.bm25_blocks) == (Retrieval.bm25, 3)
+    assert (reference.lexical_weight, reference.reading_share) == (0, 0)
+    assert reference.scoring == ScoringSettings.reference()
+    assert settings_of("evaluate", "scoring=reference").fill == reference
+    assert settings_of("evaluate", "scoring=default").fill == settings_of("evaluate").fill
+    changed = settings_of("fill", "scoring=reference", "scoring.temperature=2", "retrieval=dense")
     assert changed.scoring == dataclasses.replace(ScoringSettings.reference(), temperature=2.0)
+    assert changed.retrieval is Retrieval.dense
+    changed = settings_of("evaluate", "scoring=reference", "fill.bm25_blocks=5").fill
+    assert changed == dataclasses.replace(reference, bm25_blocks=5)
+
+
+@pytest.mark.parametrize(
+    "factory", ["IVF64,SQ8", "OPQ16_64,IVF64(HNSW32),PQ16x4fs,RFlat", "Flat", "it's", "{a: b}", "[x"]
+)
+@pytest.mark.parametrize("mark", ["", "++"])
+def test_config_takes_a_factory_string_as_it_is_written(factory: str, mark: str) -> None:
+    assert settings_of("build", f"{mark}search.factory={factory}").search.factory == factory
+
+
+def test_config_takes_text_in_quotes_without_them_and_null_as_nothing() -> None:
+    for factory in ("'IVF64,SQ8'", '"IVF64,SQ8"'):
+        assert settings_of("build", f"search.factory={factory}").search.factory == "IVF64,SQ8"
+    assert settings_of("build", "search.factory=null").search.factory is None
+    assert settings_of("build", "corpus.text_field=body, plain").corpus.text_field == "body, plain"
+
+
+def test_config_still_checks_text_settings_against_others(npmlm: CommandLine) -> None:
+    command = ("build", "index=i", "search.factory=IVF64,SQ8")
+    npmlm(*command, "search.list_count=4").refused("factory and list_count contradict")
+    npmlm(*command, "search.tier=exact").refused("exact search has no FAISS index")
+
+
+def test_config_refuses_an_encoder_given_under_both_its_names(npmlm: CommandLine) -> None:
+    npmlm("build", "index=i", "encoder=A", "encoder.name=B").refused("encoder.name is given twice", "A and B")
+    assert settings_of("build", "encoder=A", "encoder.name=A").encoder.name == "A"
 
 
 @pytest.mark.parametrize("verb", COMMANDS)

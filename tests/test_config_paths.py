@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 
 import pytest
 
-from npm.config import COMMANDS, PATH_SETTINGS, compose_settings, declared_settings
+from npm.config import COMMANDS, PATH_SETTINGS, TEXT_SETTINGS, compose_settings, declared_settings
+from tests.cli.commands import CommandLine
 
 ODD_PATHS = [
     "a,b",
@@ -14,7 +16,7 @@ ODD_PATHS = [
     'say "x"',
     "k=5",
     "f(x",
-    "~/home",
+    "a/~/home",
     "$HOME",
     "${x}",
     "${oc.env:HOME}",
@@ -63,6 +65,35 @@ def test_config_path_settings_are_all_settings_that_name_a_file_or_folder() -> N
         for name, item in declared_settings(root).items()
         if item.type in ("str", "list[str]")
     }
-    no_paths = {"device", "corpus.id_field", "corpus.title_field", "corpus.text_field", "corpus.kept_fields"}
-    no_paths |= {"encoder.device", "trainer.device"}
+    no_paths = {"device", "encoder.device", "trainer.device", "corpus.kept_fields", *TEXT_SETTINGS}
     assert strings - no_paths <= set(PATH_SETTINGS)
+
+
+def test_config_reads_a_tilde_at_the_beginning_of_a_path_as_the_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/of, somebody")
+    home = Path("/home/of, somebody")
+    settings = compose_settings("build", ["index=~/index", "encoder=~", "corpus.files=[~/a.jsonl, 'b/~']"])
+    assert settings.index == str(home / "index")
+    assert settings.encoder.name == str(home)
+    assert settings.corpus.files == [str(home / "a.jsonl"), "b/~"]
+
+
+@pytest.mark.parametrize(
+    ("key", "command"),
+    [
+        ("index", ("fill", "text <mask>")),
+        ("index", ("build",)),
+        ("index", ("verify",)),
+        ("run", ("train",)),
+        ("out", ("evaluate",)),
+        ("texts", ("fill", "index=i")),
+        ("corpus.files", ("build", "index=i")),
+    ],
+)
+def test_config_refuses_a_path_that_no_file_system_takes(
+    key: str, command: tuple[str, ...], npmlm: CommandLine, tmp_path: Path
+) -> None:
+    (tmp_path / "circle").symlink_to(tmp_path / "circle")
+    for path, reason in ((tmp_path / ("x" * 300), "too long"), (tmp_path / "circle" / "inside", "links")):
+        npmlm(command[0], f"{key}={path}", *command[1:]).refused(key, reason)
+    assert [path.name for path in tmp_path.iterdir()] == ["circle"]

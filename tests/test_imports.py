@@ -26,6 +26,7 @@ ORDER = (
     "npm.display",
     "npm.evaluation",
     "npm.arguments",
+    "npm.texts",
     "npm.config",
     "npm.help",
     "npm.progress",

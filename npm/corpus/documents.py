@@ -41,7 +41,7 @@ class CorpusSettings:
     """What is one document in a .txt file: file, paragraph (between empty lines) or line."""
 
     id_field: str = "id"
-    """Field with the document's id; where it is missing the id is "file name:line"."""
+    """Field with the document's id; where it is missing the id is "file name:line", with folders where names repeat."""
 
     title_field: str = "title"
     """Field with the document's title; may be missing."""

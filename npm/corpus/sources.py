@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +50,22 @@ def find_sources(files: Sequence[str | Path]) -> list[Source]:
                 fix="leave one of them out; globs may overlap",
             )
         first[identity] = source.path
-    return sources
+    return _told_apart(sources)
+
+
+def _told_apart(sources: list[Source]) -> list[Source]:
+    """Files of the same name get as many of the folders they lie in as tell them apart: a/notes.txt and b/notes.txt."""
+    with_name: dict[str, list[Source]] = {}
+    for source in sources:
+        with_name.setdefault(source.name, []).append(source)
+    names: dict[str, str] = {}  # by path
+    for group in with_name.values():
+        parts = {source.path: Path(source.path).parts for source in group if source.format != "hub"}
+        depth = 1
+        while len({last[-depth:] for last in parts.values()}) < len(parts):
+            depth += 1
+        names |= {path: Path(*last[-depth:]).as_posix() for path, last in parts.items()}
+    return [replace(source, name=names.get(source.path, source.name)) for source in sources]
 
 
 def _expand(name: str) -> Iterator[Source]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import io
 import shutil
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from dataclasses import fields, is_dataclass
+from typing import TYPE_CHECKING, Any
 
 from npm.errors import SettingError
 from npm.evaluation.results import check_out
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
 DEFAULT_ARTICLES = 200
 QUESTIONS_SHOWN = 24
+UNUSED = {TaskName.demo: ("corpus",), TaskName.in_batch: ("index", "questions", "split", "fill")}
+"""Settings that a task has no use for."""
 Progress = Callable[[str, float, float | None], None]
 """Called with the task, the examples done so far and their number."""
 
@@ -25,6 +28,7 @@ def run_evaluation(settings: EvaluationSettings, *, progress: Progress) -> str:
 
     Raises UserError for whatever is missing or does not fit, before the work begins where that can be known.
     """
+    _refuse_unused(settings)
     check_out(settings.out)
     console = _console()
     if settings.task is TaskName.demo:
@@ -67,6 +71,30 @@ def _run_in_batch(settings: EvaluationSettings, progress: Progress, console: Con
     )
     result.write(settings.out)
     print_in_batch(result, console)
+
+
+def _refuse_unused(settings: EvaluationSettings) -> None:
+    """What was set for another task would be passed over without a word."""
+    default = EvaluationSettings()
+    unused = UNUSED[settings.task]
+    changed = [key for name in unused for key in _changed(name, getattr(settings, name), getattr(default, name))]
+    if changed:
+        raise SettingError(
+            f"task={settings.task.value} has no use for {', '.join(changed)}",
+            expected=f"nothing for {', '.join(unused)}",
+            got=f"task={settings.task.value} and {', '.join(changed)}",
+            where=", ".join(changed),
+            fix="leave these out, or choose the other task",
+        )
+
+
+def _changed(key: str, value: Any, default: Any) -> Iterator[str]:
+    """Full keys of the settings under `key` that differ from their defaults."""
+    if is_dataclass(value):
+        for item in fields(value):
+            yield from _changed(f"{key}.{item.name}", getattr(value, item.name), getattr(default, item.name))
+    elif value != default:
+        yield key
 
 
 def _require(value: str, name: str, what: str) -> None:

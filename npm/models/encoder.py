@@ -82,7 +82,8 @@ def choose_device(device: str) -> torch.device:
         chosen: torch.device | None = torch.device(device)
     except RuntimeError:
         chosen = None
-    if chosen is None or (chosen.type == "cuda" and (chosen.index or 0) >= torch.cuda.device_count()):
+    there = {"cpu": 1, "cuda": torch.cuda.device_count()}
+    if chosen is None or (chosen.index or 0) >= there.get(chosen.type, 0):
         raise EncoderError(
             "unknown device",
             expected="auto, cpu, cuda or cuda:N",
@@ -169,6 +170,8 @@ class Encoder:
             config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
             config["dtype"] = str(dtype).removeprefix("torch.")
             (folder / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+            for weights in folder.glob("*.safetensors"):  # written for their owner alone, whatever the umask says
+                weights.chmod((folder / "config.json").stat().st_mode & 0o777)
 
     def token_vectors(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
         """Last hidden states f32 [B, L, d] of token ids i64 [B, L]; rows under padding mean nothing."""

@@ -33,10 +33,11 @@ _NO_TOKEN = -2
 class NonparametricSettings:
     """How the contrastive loss over token vectors is computed."""
 
-    similarity_scale: float | None = 1 / 3
-    """Factor between an inner product and a logit; null is the reference's 1/√d. Saved with the encoder."""
+    similarity_scale: float | None = None
+    """Factor between an inner product and a logit, saved with the encoder; null keeps the one saved with the encoder
+    that training starts from, or takes the reference's 1/√d where there is none."""
     learned_scale: bool = False
-    """Train the scale, starting from `similarity_scale`, instead of keeping it."""
+    """Train the scale, starting from `similarity_scale`, instead of leaving it as it is."""
     end_queries: bool = True
     """Two queries a span (phrase model); false is the single-token model, which has start queries only."""
     max_logits_per_chunk: int = 16_777_216
@@ -46,7 +47,7 @@ class NonparametricSettings:
         check_range(
             self.similarity_scale is None or 0 < self.similarity_scale <= 1,
             "objective.nonparametric.similarity_scale",
-            expected="a number above 0 and at most 1, or null for 1/sqrt(dimensions)",
+            expected="a number above 0 and at most 1, or null to keep the encoder's own",
             got=self.similarity_scale,
             fix="try 0.333 for a 384-dimensional encoder",
         )

@@ -29,6 +29,7 @@ from npm.retrieval.manifests import keeps_finished, refuse_differences
 from npm.retrieval.phrase_index import (
     CORPUS_FOLDER,
     ENCODER_FOLDER,
+    ENCODER_KIND,
     INDEX_KIND,
     LEXICON_FOLDER,
     SEARCH_FOLDER,
@@ -38,7 +39,6 @@ from npm.retrieval.phrase_index import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-ENCODER_KIND = "encoder"
 PACKAGES_RECORDED = ("npmlm", "torch", "transformers", "tokenizers", "numpy", "bm25s")
 IndexProgress = Callable[[str, int, int | None], None]
 """Called with a stage (blocks, vectors, lexicon, search), how much of it is done, and its total if that is known."""

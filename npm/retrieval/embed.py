@@ -130,9 +130,10 @@ def embed_block_store(
     return write_manifest(folder, kind=VECTORS_KIND, settings=recorded, parts=parts)
 
 
-def open_vectors(folder: Path, store: BlockStore) -> tuple[ShardedArray, np.ndarray]:
+def open_vectors(folder: Path, store: BlockStore, *, hash_all: bool = False) -> tuple[ShardedArray, np.ndarray]:
     """The stored vectors [rows, d], memory-mapped, and the token position i64 [rows] of each in the corpus.
 
+    `hash_all` is for who goes on to read all vectors: their files are hashed even if they are large.
     Raises ArtefactError if the folder is unfinished, damaged, or was made from another corpus.
     """
     manifest = check_folder(folder, kind=VECTORS_KIND)
@@ -146,7 +147,7 @@ def open_vectors(folder: Path, store: BlockStore) -> tuple[ShardedArray, np.ndar
         )
     arrays, positions = [], []
     for name in manifest.parts:
-        shard = check_folder(folder / name, kind=VECTOR_SHARD_KIND)
+        shard = check_folder(folder / name, kind=VECTOR_SHARD_KIND, hash_all=hash_all)
         first_token = store.block_offsets[shard.settings["first_block"]]
         positions.append(open_array(folder / name, "positions").astype(np.int64) + first_token)  # i64 [n]
         arrays.append(open_array(folder / name, "vectors"))  # [n, d]

@@ -142,7 +142,7 @@ class PhraseFiller:
                 end_rows = np.sort(hits.rows[end_query][hits.found[end_query]])  # i64 [n]
                 candidates = finder.find(start_rows, end_rows)
                 weights = self._weights(
-                    scan, (start_query, end_query), candidates, (start_rows, end_rows), None, settings.scoring
+                    [scan], (start_query, end_query), candidates, (start_rows, end_rows), None, settings.scoring
                 )
                 phrases[number] = self._ranked(texts[number], candidates, weights, settings)
         for number, restriction in enumerate(restrictions):
@@ -158,39 +158,48 @@ class PhraseFiller:
         self, text: str, queries: np.ndarray, restriction: Restriction, finder: SpanFinder, settings: FillSettings
     ) -> tuple[Phrase, ...]:
         """The phrases for one text, its start and end query f32 [2, d], from some blocks only."""
-        if restriction.queries is not None:
-            queries = restriction.queries.reshape(-1, restriction.queries.shape[-1])  # f32 [2 * blocks, d]
         offsets = self.index.store.block_offsets
         rows = self.index.rows.rows_within(offsets[restriction.blocks], offsets[restriction.blocks + 1])  # i64 [n]
         if len(rows) == 0:
             return ()
-        scan = self.index.searcher.scan(queries, rows)
+        if restriction.queries is None:
+            scans = [self.index.searcher.scan(queries, rows)]
+        else:
+            # Each pair looks in its own block only: one scan for all would score every pair with every block.
+            blocks = self.index.store.block_of(self.index.rows.positions(rows))  # i64 [n], ascending
+            pieces = np.split(rows, np.searchsorted(blocks, restriction.blocks[1:]))
+            scans = [self.index.searcher.scan(*pair) for pair in zip(restriction.queries, pieces, strict=True)]
         candidates = finder.find(rows, None)
-        weights = self._weights(scan, (0, 1), candidates, (rows, rows), restriction, settings.scoring)
+        weights = self._weights(scans, (0, 1), candidates, (rows, rows), restriction, settings.scoring)
         return self._ranked(text, candidates, weights, settings)
 
     def _weights(
         self,
-        scan: Scan,
+        scans: Sequence[Scan],
         queries: tuple[int, int],
         candidates: Candidates,
         sides: tuple[np.ndarray, np.ndarray],
         restriction: Restriction | None,
         scoring: ScoringSettings,
     ) -> np.ndarray:
-        """What each candidate counts, f64 [m]; `sides` are the rows i64 [n] that the start and the end query hit."""
+        """What each candidate counts, f64 [m]; `sides` are the rows i64 [n] that the start and the end query hit.
+
+        `scans` is one scan for all rows, or one for each block of the restriction; `queries` are the numbers of the
+        start and the end query in it.
+        """
         factor = self.encoder.similarity_scale / scoring.temperature
 
         def similarities(side: int, rows: np.ndarray) -> np.ndarray:
             """Scaled similarity f64 [n] of the start (0) or end (1) query with rows i64 [n], bonuses added."""
             if restriction is None:
-                return scaled_similarity(scan.at(queries[side], rows).astype(np.float64), factor)
+                return scaled_similarity(scans[0].at(queries[side], rows).astype(np.float64), factor)
             blocks = self.index.store.block_of(self.index.rows.positions(rows))  # i64 [n]
             places = np.searchsorted(restriction.blocks, blocks)  # i64 [n], in the restriction
             products = np.empty(len(rows))  # f64 [n]
-            for query in np.unique(query_of := restriction.query_of_place[places]).tolist():
-                here = query_of == query  # bool [n]
-                products[here] = scan.at(2 * query + side, rows[here])
+            scan_of = places if len(scans) > 1 else np.zeros(len(rows), dtype=np.int64)  # i64 [n]
+            for number in np.unique(scan_of).tolist():
+                here = np.flatnonzero(scan_of == number)
+                products[here] = scans[number].at(queries[side], rows[here])
             return scaled_similarity(products, factor) + restriction.bonuses[places]
 
         start, end = similarities(0, candidates.start_rows), similarities(1, candidates.end_rows)  # f64 [m]

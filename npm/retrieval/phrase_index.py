@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from index.search import open_search
+from index.search import open_search, searches_exactly
 from index.store import check_folder, verify_folder
 from npm.corpus.store import BlockStore
-from npm.errors import ArtefactError, EncoderError
-from npm.models.encoder import ComputeDtype, Encoder
+from npm.errors import ArtefactError
+from npm.models.encoder import ComputeDtype, Encoder, choose_device
+from npm.models.places import shipped_encoder_folder
 from npm.retrieval.embed import open_vectors
 from npm.retrieval.lexical import BlockLexicon
 from npm.retrieval.rows import RowMap
@@ -19,7 +20,7 @@ from npm.retrieval.rows import RowMap
 if TYPE_CHECKING:
     from index.types import Searcher
 
-INDEX_KIND = "phrase-index"
+INDEX_KIND, ENCODER_KIND = "phrase-index", "encoder"
 CORPUS_FOLDER, VECTORS_FOLDER, LEXICON_FOLDER = "corpus", "vectors", "lexicon"
 SEARCH_FOLDER, ENCODER_FOLDER = "search", "encoder"
 
@@ -37,10 +38,14 @@ class PhraseIndex:
 
     @classmethod
     def open(cls, folder: Path) -> PhraseIndex:
-        """Open a built index; raises ArtefactError if it is missing, unfinished, damaged or of another kind."""
+        """Open a built index; raises ArtefactError if it is missing, unfinished, damaged or of another kind.
+
+        Every file that is read as a whole is hashed; what is mapped and larger than 64 MB only `verify_index` reads.
+        """
         manifest = check_folder(folder, kind=INDEX_KIND)
         store = BlockStore.open(folder / CORPUS_FOLDER)
-        vectors, positions = open_vectors(folder / VECTORS_FOLDER, store)
+        whole = searches_exactly(folder / SEARCH_FOLDER)
+        vectors, positions = open_vectors(folder / VECTORS_FOLDER, store, hash_all=whole)
         return cls(
             folder=folder,
             settings=manifest.settings,
@@ -71,21 +76,22 @@ class PhraseIndex:
     ) -> Encoder:
         """The encoder given, or of the name given, or that belongs to the index: the shipped one, or the one inside.
 
-        Raises ArtefactError if none of them made the index.
+        Raises ArtefactError if none of them made the index or the one inside is damaged, EncoderError if one cannot
+        be loaded or there is no such device.
         """
         if isinstance(encoder, Encoder):
             return encoder
         if encoder is not None:
             return Encoder.load(str(encoder), device=device, dtype=dtype)
+        choose_device(device)  # a mistake in it is told whether an encoder is found or not
         inside = self.folder / ENCODER_FOLDER
         made_by = self.settings["encoder"]
-        try:
-            shipped: Encoder | None = Encoder.load(device=device, dtype=dtype)
-        except EncoderError:
-            shipped = None
+        was_shipped = (shipped_encoder_folder() / "config.json").is_file()
+        shipped = Encoder.load(device=device, dtype=dtype) if was_shipped else None
         if shipped is not None and shipped.fingerprint == made_by["fingerprint"]:
             return shipped
         if inside.is_dir():
+            verify_folder(inside, ENCODER_KIND)
             return Encoder.load(str(inside), device=device, dtype=dtype)
         raise ArtefactError(
             "the index was made with an encoder that is not at hand",

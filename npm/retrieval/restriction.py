@@ -28,12 +28,6 @@ class Restriction:
     bonuses: np.ndarray  # f64 [blocks]
     queries: np.ndarray | None = None  # f32 [blocks, 2, d], start and end query for each block; None: the same for all
 
-    @property
-    def query_of_place(self) -> np.ndarray:
-        """Which pair of queries looks in each block, i64 [blocks]."""
-        count = len(self.blocks)
-        return np.zeros(count, dtype=np.int64) if self.queries is None else np.arange(count)
-
 
 def lexical_restrictions(index: PhraseIndex, texts: Sequence[str], settings: FillSettings) -> list[Restriction | None]:
     """The best blocks of each text by BM25; without any, `hybrid` looks everywhere (None) and `bm25` nowhere.

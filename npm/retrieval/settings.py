@@ -61,3 +61,14 @@ class FillSettings:
         for name, (low, high) in limits.items():
             value = getattr(self, name)
             check_range(low <= value <= high, name, expected=f"a number in [{low}, {high}]", got=value)
+
+    @classmethod
+    def reference(cls) -> FillSettings:
+        """As the reference implementation fills: its scoring, within the 3 best blocks by BM25, without reading."""
+        return cls(
+            retrieval=Retrieval.bm25,
+            bm25_blocks=3,
+            lexical_weight=0.0,
+            reading_share=0.0,
+            scoring=ScoringSettings.reference(),
+        )

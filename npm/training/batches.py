@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, Dataset
 from npm.errors import SettingError
 from npm.masking.contexts import Contexts, Question, draw_contexts, merge_contexts
 from npm.masking.masker import Masker, mask_rng
-from npm.masking.renderers import merge_groups
+from npm.masking.renderers import Renderer, merge_groups
 from npm.types import MaskedBatch, Sequences, Spans
 
 
@@ -24,12 +24,6 @@ class Groups(Protocol):
 
     def __len__(self) -> int: ...
     def __getitem__(self, index: int) -> Sequences: ...
-
-
-class Renderer(Protocol):
-    """Turns sequences and spans into padded inputs, such as `npm.masking.renderers.MaskPairRenderer`."""
-
-    def render(self, sequences: Sequences, spans: Spans, contexts: Contexts | None = None) -> MaskedBatch: ...
 
 
 class MaskedBatches(Dataset[MaskedBatch]):

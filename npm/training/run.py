@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, fields
 from enum import Enum
 from pathlib import Path
@@ -12,23 +13,23 @@ from typing import Any
 import torch
 from torch import nn
 
-from index.files import made_parents
+from index.files import sha256_of_file
+from index.store import folder_lock
 from npm.corpus.blocks import BlockPacker
 from npm.corpus.documents import read_corpus
 from npm.corpus.groups import BlockGroups
-from npm.corpus.sources import find_sources
+from npm.corpus.sources import Source, find_sources
 from npm.corpus.store import BlockStore, build_block_store
-from npm.errors import UserError
+from npm.errors import SettingError, UserError
 from npm.masking.masker import MaskingUnit, build_masker
-from npm.masking.renderers import MaskPairRenderer, SingleMaskRenderer
+from npm.masking.renderers import MaskPairRenderer, Renderer, SingleMaskRenderer
 from npm.models.attention import use_plain_attention
 from npm.models.encoder import ComputeDtype, Encoder
-from npm.models.similarity import reference_scale
 from npm.objectives.combine import WeightedSum
 from npm.objectives.gather import rank, world_size
 from npm.objectives.masked import MaskedTokens
 from npm.objectives.nonparametric import NonparametricMasked
-from npm.training.batches import MaskedBatches, Renderer
+from npm.training.batches import MaskedBatches
 from npm.training.memory import keep_freed_memory
 from npm.training.run_folder import RunFolder
 from npm.training.settings import Attention, TrainingSettings
@@ -57,26 +58,28 @@ def run_training(
 ) -> Path:
     """Train, or go on training, in `folder`; returns the folder of the finished encoder.
 
-    Raises SettingError if the folder was begun with other settings, CorpusError or EncoderError for bad input.
+    Only the first rank calls `announce`, `report_blocks` and `report_step`. Raises SettingError if the folder was begun
+    with other settings, CorpusError or EncoderError for bad input, ArtefactError while another process trains in it.
     """
-    find_sources(settings.corpus.files)  # a misspelt file is reported before anything is made
+    sources = find_sources(settings.corpus.files)  # a misspelt file is reported before anything is made
     encoder = load_start(settings)
+    check_input_length(settings, encoder)
     accelerator = make_accelerator(settings.trainer)  # starts the process group, if there are several ranks
-    was_there = folder.exists()
-    with made_parents(folder):
+    with folder_lock(folder) if rank() == 0 else nullcontext():
+        was_there = folder.exists()
         try:
             with accelerator.main_process_first():
                 if rank() == 0:
-                    RunFolder(folder).start(recorded_settings(settings))
+                    RunFolder(folder).start(recorded_settings(settings) | recorded_input(sources, encoder))
                 store = packed_corpus(folder / "corpus", settings, encoder, report_blocks if rank() == 0 else None)
             trainer, summary = prepared_trainer(folder, settings, encoder, store)
         except UserError:
             if rank() == 0 and not was_there:  # a run that never began leaves nothing behind
                 shutil.rmtree(folder, ignore_errors=True)
             raise
-    if rank() == 0:
-        announce(summary)
-    trainer.train(report_step)
+        if rank() == 0:
+            announce(summary)
+        trainer.train(report_step if rank() == 0 else lambda _: None)
     return trainer.run_folder.encoder_path
 
 
@@ -116,16 +119,15 @@ def prepared_trainer(
 
 
 def load_start(settings: TrainingSettings) -> Encoder:
-    """The encoder that training starts from, float32, with the dropouts and attention of training."""
-    scale = settings.objective.nonparametric.similarity_scale
+    """The encoder that training starts from, float32, with the scale, dropouts and attention of training."""
     encoder = Encoder.load(
         settings.encoder,
         device=settings.trainer.device,
         dtype=ComputeDtype.float32,
+        similarity_scale=settings.objective.nonparametric.similarity_scale,
         hidden_dropout=settings.start.hidden_dropout,
         attention_dropout=settings.start.attention_dropout,
     )
-    encoder.similarity_scale = scale if scale is not None else reference_scale(encoder.dimensions)
     if encoder.device.type == "cpu":
         keep_freed_memory()
     if settings.start.attention is Attention.plain or (
@@ -133,6 +135,22 @@ def load_start(settings: TrainingSettings) -> Encoder:
     ):
         use_plain_attention(encoder.model)
     return encoder
+
+
+def check_input_length(settings: TrainingSettings, encoder: Encoder) -> None:
+    """Raise SettingError if a block, or its masked copy, may be longer than the encoder takes."""
+    block_tokens = settings.blocks.max_block_tokens
+    phrases = settings.masking.unit is MaskingUnit.phrase
+    # a span of one token becomes two masks
+    added_tokens = min(settings.masking.max_spans_per_sequence, block_tokens) if phrases else 0
+    if block_tokens + added_tokens > encoder.max_input_tokens:
+        raise SettingError(
+            "masked blocks may be longer than the encoder takes",
+            expected=f"at most {encoder.max_input_tokens} tokens, special tokens and masks included",
+            got=f"{block_tokens} tokens of a block and up to {added_tokens} that its masks add",
+            where="blocks.max_block_tokens, masking.max_spans_per_sequence",
+            fix="make one of the two smaller",
+        )
 
 
 def packed_corpus(
@@ -194,6 +212,15 @@ def recorded_settings(settings: TrainingSettings) -> dict[str, Any]:
     visit("", recorded(own))
     flat["world_size"] = world_size()
     return flat
+
+
+def recorded_input(sources: list[Source], encoder: Encoder) -> dict[str, str]:
+    """What a run is made from, by content, with one key for each source; data sets of the hub by name only."""
+    found = {"encoder_fingerprint": encoder.fingerprint}
+    for number, source in enumerate(sources, start=1):
+        digest = "" if source.format == "hub" else f" sha256:{sha256_of_file(Path(source.path))}"
+        found[f"corpus.sources.{number}"] = source.name + digest
+    return found
 
 
 def recorded(value: Any) -> Any:

@@ -1,6 +1,6 @@
 """What a training run leaves behind: settings, metrics, the latest checkpoint, and the finished encoder.
 
-RUN/settings.json      resolved settings; the same folder with other settings is refused
+RUN/settings.json      resolved settings, SHA-256 of corpus files, fingerprint of the start; others are refused
 RUN/metrics.jsonl      one line every few steps; cut back to the checkpoint when a run is resumed
 RUN/checkpoints/step-00000200/   weights and optimiser state (safetensors), counters (json), generators (npy)
 RUN/encoder/           the finished encoder, as save_pretrained writes it

@@ -9,6 +9,7 @@ from npm.corpus.blocks import BlockSettings
 from npm.corpus.documents import CorpusSettings
 from npm.errors import SettingError, check_range
 from npm.masking.masker import MaskingSettings, MaskingUnit
+from npm.masking.units import MAX_GROUP_TOKENS
 from npm.models.encoder import MINILM
 from npm.objectives.nonparametric import NonparametricSettings
 from npm.training.schedule import ScheduleSettings
@@ -71,6 +72,14 @@ class TrainerSettings:
         for name, low in lowest.items():
             value = getattr(self, name)
             check_range(value >= low, f"trainer.{name}", expected=f"at least {low}", got=value)
+        check_range(self.seed < 2**63, "trainer.seed", expected="below 2**63", got=self.seed)
+        check_range(
+            self.device in ("auto", "cpu", "cuda"),
+            "trainer.device",
+            expected="auto, cpu or cuda",
+            got=self.device,
+            fix="choose one of these; CUDA_VISIBLE_DEVICES=N chooses among several GPUs",
+        )
 
 
 class Attention(Enum):
@@ -164,6 +173,14 @@ class TrainingSettings:
     """How long, and the learning rate."""
 
     def __post_init__(self) -> None:
+        most_blocks = MAX_GROUP_TOKENS // self.blocks.max_block_tokens
+        check_range(
+            self.groups.sequences_per_group <= most_blocks,
+            "groups.sequences_per_group",
+            expected=f"at most {most_blocks} with {self.blocks.max_block_tokens} tokens a block",
+            got=self.groups.sequences_per_group,
+            fix="choose a smaller one, or smaller blocks.max_block_tokens",
+        )
         # Checked here, before any work: mask pairs for phrases, one mask for single tokens.
         phrases = self.masking.unit is MaskingUnit.phrase
         if self.objective.nonparametric_weight and self.objective.nonparametric.end_queries != phrases:

@@ -61,8 +61,6 @@ class StepReport:
     step: int
     progress: float
     tokens: int
-    tokens_per_second: float
-    learning_rate: float
     terms: dict[str, float] = field(default_factory=dict)
 
 
@@ -206,9 +204,9 @@ class Trainer:
             group["lr"] = self.schedule.learning_rate_at(progress)
 
     def _report(self, terms: dict[str, float], rate: float, report: Callable[[StepReport], None]) -> None:
-        learning_rate = self.optimizer.param_groups[0]["lr"]
-        report(StepReport(self.step, self._progress(), self.tokens, rate, learning_rate, terms))
+        report(StepReport(self.step, self._progress(), self.tokens, terms))
         if rank() == 0 and self.step % self.settings.log_every_steps == 0:
+            learning_rate = self.optimizer.param_groups[0]["lr"]
             counters = {"step": self.step, "tokens": self.tokens, "seconds": round(self.seconds, 2)}
             self.run_folder.log(
                 {**counters, "learning_rate": learning_rate, "tokens_per_second": round(rate, 1), **terms}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import pty
 import shutil
@@ -15,6 +16,11 @@ import pytest
 
 from index.store import read_manifest
 from npm import PhraseFiller
+from npm.display import answer_json
+from npm.models import places
+from npm.retrieval import phrase_index
+from npm.retrieval.settings import FillSettings
+from npm.types import Answer, Phrase
 from tests.cli.commands import DOCUMENTS, QUESTION, CommandLine, all_bytes, run_subprocess
 from tests.index.sample_folders import rewrite_manifest
 from tests.tiny_models import tiny_encoder
@@ -63,12 +69,25 @@ def test_the_python_api_gives_the_same_content(npmlm: CommandLine, built_index: 
     assert outcome.answers() == [json.loads(json.dumps(record))]
 
 
-def test_reference_scoring_gives_unnormalised_sums(npmlm: CommandLine, built_index: Path) -> None:
+def test_reference_scoring_is_that_of_the_reference_settings(npmlm: CommandLine, built_index: Path) -> None:
+    outcome = npmlm("fill", f"index={built_index}", "output=json", "scoring=reference", QUESTION)
+    answer = PhraseFiller.open(built_index, settings=FillSettings.reference()).fill(QUESTION)
+    assert [(phrase["phrase"], phrase["score"]) for phrase in outcome.answers()[0]["phrases"]] == [
+        (phrase.phrase, phrase.score) for phrase in answer.phrases
+    ]
+
+
+def test_reference_scoring_gives_other_scores(npmlm: CommandLine, built_index: Path) -> None:
     plain, reference = (
         npmlm("fill", f"index={built_index}", "output=json", f"scoring={name}", QUESTION).answers()
         for name in ("default", "reference")
     )
     assert plain != reference
+
+
+def test_a_score_that_is_no_number_never_becomes_json() -> None:
+    with pytest.raises(ValueError, match="JSON compliant"):
+        answer_json(Answer("<mask>", (Phrase("x", math.nan, 1, ()),)))
 
 
 def test_the_table_shows_phrase_score_sentence_and_title(npmlm: CommandLine, built_index: Path) -> None:
@@ -112,15 +131,16 @@ def test_all_lines_of_a_file_are_checked_before_any_is_answered(
     faults = {
         b"": ("empty",),
         b"\n \n": ("empty",),
+        "\n\u00a0\n".encode(): ("empty",),
         QUESTION.encode() + b"\nno gap\n": ("no <mask>", f"{file}, line 2"),
-        QUESTION.encode() + b"\n\n" + QUESTION.encode(): ("the text is empty", f"{file}, line 2"),
+        QUESTION.encode() + b"\n\n\nno gap": ("no <mask>", f"{file}, line 4"),  # blank lines count
         QUESTION.encode() + b"\n<mask> \xff\n": ("not valid UTF-8", "byte 0xff", f"{file}, line 2"),
         b"<mask> <mask>\n": ("several <mask>", "line 1"),
     }
     for content, parts in faults.items():
         file.write_bytes(content)
         npmlm(*command).refused(*parts)
-    file.write_bytes(f"{QUESTION}\r\n<mask> lies in Norway\n".encode())
+    file.write_bytes(f"\n{QUESTION}\r\n \r\n\n<mask> lies in Norway\n\n".encode())
     answers = npmlm(*command).answers()
     assert [answer["text"] for answer in answers] == [QUESTION, "<mask> lies in Norway"]
     npmlm(*command, QUESTION).refused("texts are given twice")
@@ -136,6 +156,13 @@ def test_lines_on_standard_input_are_answered_one_by_one(npmlm: CommandLine, bui
     assert half.status == 2
     assert len(half.answers()) == 1
     assert "standard input, line 3" in half.err
+
+
+def test_a_closed_standard_input_is_one_without_texts(
+    npmlm: CommandLine, built_index: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", None)
+    npmlm("fill", f"index={built_index}").refused("no text to fill")
 
 
 def test_a_setting_with_a_mask_in_it_and_everything_after_two_dashes_is_text(
@@ -195,6 +222,21 @@ def test_a_real_terminal_gets_a_prompt(
     assert "Ctrl-D" in outcome.err
 
 
+def test_the_prompt_stays_out_of_redirected_answers_and_a_broken_line_does_not_close_it(
+    terminal: tuple[int, int], npmlm: CommandLine, built_index: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours, theirs = terminal
+    os.write(ours, b"<mask> \xff\n" + f"{QUESTION}\n\x04".encode())
+    with os.fdopen(os.dup(theirs), encoding="utf-8") as keyboard:
+        monkeypatch.setattr(sys, "stdin", keyboard)
+        outcome = npmlm("fill", f"index={built_index}", "output=json")
+    assert outcome.status == 0, outcome.err
+    assert [answer["text"] for answer in outcome.answers()] == [QUESTION]  # every line of stdout is an answer
+    assert outcome.err.count("> ") == 3
+    assert "not valid UTF-8" in outcome.err
+    assert "byte 0xff at place 7" in outcome.err
+
+
 def test_a_text_longer_than_the_encoder_takes_is_cut_around_its_mask_and_says_so(
     npmlm: CommandLine, built_index: Path
 ) -> None:
@@ -204,7 +246,7 @@ def test_a_text_longer_than_the_encoder_takes_is_cut_around_its_mask_and_says_so
     cut, whole = outcome.answers()
     assert cut["cut"] is True
     assert "cut" not in whole
-    assert "note: the text is longer" in outcome.err
+    assert "note: text 1 of 2: the text is longer" in outcome.err
     assert cut["notes"]
     check_contract(cut)
 
@@ -217,6 +259,9 @@ def test_control_characters_are_answered_with_a_note_and_never_reach_the_termina
     assert outcome.answers()[0]["text"] == text
     assert "control characters" in outcome.err
     assert any("control characters" in note for note in outcome.answers()[0]["notes"])
+    assert outcome.err.startswith("note: the text contains")
+    piped = npmlm("fill", f"index={built_index}", "output=json", stdin=f"\n{QUESTION}\n{text}".encode())
+    assert piped.err == "note: standard input, line 3: the text contains control characters\n"
     table = npmlm("fill", f"index={built_index}", text)
     assert table.status == 0
     assert not set("\x1b\x07\x00") & set(table.out)
@@ -260,6 +305,29 @@ def test_another_encoder_than_that_of_the_index_is_refused(
 @pytest.mark.parametrize("setting", ["device=warp", "device=cuda:77"])
 def test_a_device_that_is_not_there_is_refused(setting: str, npmlm: CommandLine, built_index: Path) -> None:
     npmlm("fill", f"index={built_index}", setting, QUESTION).refused("device")
+
+
+def test_a_device_that_is_not_there_is_told_also_where_no_encoder_is_found(
+    npmlm: CommandLine, built_index: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "index"
+    shutil.copytree(built_index, folder)
+    shutil.rmtree(folder / "encoder")
+    parts = dict(read_manifest(folder, kind="phrase-index").parts)
+    del parts["encoder"]
+    rewrite_manifest(folder, parts=parts)
+    npmlm("fill", f"index={folder}", "device=warp", QUESTION).refused("unknown device", "warp")
+    npmlm("fill", f"index={folder}", QUESTION).refused("an encoder that is not at hand")
+
+
+def test_a_damaged_shipped_encoder_is_told_as_such(
+    npmlm: CommandLine, built_index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiny_encoder("bert").save(tmp_path / "shipped")
+    (tmp_path / "shipped" / "model.safetensors").write_bytes(b"no weights")
+    for module in (phrase_index, places):
+        monkeypatch.setattr(module, "shipped_encoder_folder", lambda: tmp_path / "shipped")
+    npmlm("fill", f"index={built_index}", QUESTION).refused("the encoder cannot be loaded", "shipped")
 
 
 def test_an_interrupt_ends_with_130_and_says_how_to_go_on(

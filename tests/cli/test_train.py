@@ -11,8 +11,11 @@ from pathlib import Path
 import pytest
 
 from index.files import CountingFile
-from npm.training.trainer import StepReport, Trainer
+from index.store import folder_lock
+from npm.models.encoder import Encoder
+from npm.training.trainer import Trainer
 from tests.cli.commands import DOCUMENTS, CommandLine, all_bytes, run_subprocess, write_corpus
+from tests.tiny_models import tiny_encoder
 
 SHRUNK = (
     "blocks.max_block_tokens=24",
@@ -23,6 +26,7 @@ SHRUNK = (
     "trainer.log_every_steps=1",
     "masking.min_masked_fraction=0.01",
 )
+TOKEN = "objective.nonparametric.end_queries=false"
 
 
 @pytest.fixture
@@ -93,6 +97,50 @@ def test_other_settings_in_the_same_folder_are_refused(npmlm: CommandLine, train
     assert all_bytes(tmp_path) == before
 
 
+def test_another_corpus_of_the_same_name_is_refused(
+    npmlm: CommandLine, train: list[str], texts: Path, tmp_path: Path
+) -> None:
+    assert npmlm(*train).status == 0
+    texts.write_text(texts.read_text(encoding="utf-8").replace("Paris", "Lyons"), encoding="utf-8")
+    before = all_bytes(tmp_path)
+    npmlm(*train).refused("other settings", "corpus.sources.1=texts.jsonl sha256:", "run=DIR")
+    assert all_bytes(tmp_path) == before
+
+
+def test_another_start_encoder_of_the_same_name_is_refused(
+    npmlm: CommandLine, train: list[str], tmp_path: Path, tiny_encoder_folder: Path
+) -> None:
+    assert npmlm(*train).status == 0
+    other = tmp_path / "other" / tiny_encoder_folder.name
+    tiny_encoder("bert", seed=1).save(other)
+    before = all_bytes(tmp_path)
+    kept = [part for part in train if not part.startswith("encoder=")]
+    npmlm(*kept, f"encoder={other}").refused("other settings", "encoder_fingerprint=", "run=DIR")
+    assert all_bytes(tmp_path) == before
+
+
+def test_a_run_in_which_another_process_trains_is_refused(npmlm: CommandLine, train: list[str], tmp_path: Path) -> None:
+    with folder_lock(tmp_path / "run"):
+        npmlm(*train).refused("another process", str(os.getpid()))
+    assert not (tmp_path / "run").exists()
+    assert npmlm(*train).status == 0
+
+
+@pytest.mark.parametrize(("given", "scale"), [([], 0.3), (["objective.nonparametric.similarity_scale=0.25"], 0.25)])
+def test_the_scale_of_the_start_encoder_is_kept_unless_one_is_given(
+    given: list[str], scale: float, npmlm: CommandLine, train: list[str], tmp_path: Path
+) -> None:
+    assert npmlm(*train, *given).status == 0
+    assert Encoder.load(str(tmp_path / "run" / "encoder"), device="cpu").similarity_scale == scale
+
+
+def test_blocks_that_their_masks_can_lengthen_to_just_what_the_encoder_takes_are_trained(
+    npmlm: CommandLine, train: list[str]
+) -> None:
+    kept = [part for part in train if not part.startswith("blocks.max_block_tokens=")]
+    assert npmlm(*kept, "blocks.max_block_tokens=64", "masking.max_spans_per_sequence=64").status == 0
+
+
 @pytest.mark.parametrize(
     ("settings", "parts"),
     [
@@ -102,7 +150,12 @@ def test_other_settings_in_the_same_folder_are_refused(npmlm: CommandLine, train
         (["schedule.max_minutes=1"], ["schedule.max_steps", "schedule.max_minutes"]),
         (["schedule.learning_rate=-1"], ["schedule.learning_rate"]),
         (["trainer.groups_per_device_batch=1000"], ["trainer.groups_per_device_batch"]),
-        (["trainer.device=warp"], ["device"]),
+        (["trainer.device=warp"], ["where:    trainer.device"]),
+        (["trainer.device=cuda:1"], ["where:    trainer.device", "CUDA_VISIBLE_DEVICES"]),
+        (["trainer.seed=18446744073709551616"], ["where:    trainer.seed"]),
+        (["groups.sequences_per_group=50000"], ["where:    groups.sequences_per_group", "at most 43690"]),
+        (["blocks.max_block_tokens=120"], ["masked blocks may be longer", "at most 128 tokens", "max_block_tokens"]),
+        (["blocks.max_block_tokens=129", "masking.unit=token", TOKEN], ["at most 128 tokens", "129 tokens of a block"]),
     ],
 )
 def test_what_cannot_be_trained_is_refused_and_nothing_is_made(
@@ -179,7 +232,3 @@ def refuse_writing(patched: pytest.MonkeyPatch, code: int, *, after: int) -> Non
         return write(self, data)  # type: ignore[no-any-return]
 
     patched.setattr(CountingFile, "write", refusing)
-
-
-def test_the_report_of_a_step_has_what_the_progress_bar_shows() -> None:
-    assert {"step", "progress", "tokens", "terms"} <= set(StepReport.__dataclass_fields__)

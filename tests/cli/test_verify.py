@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from index import store
 from tests.cli.commands import QUESTION, CommandLine, all_bytes, run_subprocess, write_corpus
 
 KINDS = {
@@ -84,7 +85,20 @@ def test_a_flipped_byte_in_the_encoder_inside_is_found(npmlm: CommandLine, faiss
     shutil.copytree(faiss_index, index)
     flip(index / "encoder" / "model.safetensors", -3)
     npmlm("verify", f"index={index}").refused("model.safetensors")
-    npmlm("fill", f"index={index}", QUESTION).refused("do:")
+    npmlm("fill", f"index={index}", QUESTION).refused("model.safetensors", "is damaged", "SHA-256")
+
+
+def test_a_flipped_byte_in_large_vectors_is_found_where_they_are_read_whole(
+    npmlm: CommandLine, built_index: Path, faiss_index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "HASHED_AT_OPENING_BYTES", 1)
+    for name, source in (("exact", built_index), ("faiss", faiss_index)):
+        index = tmp_path / name
+        shutil.copytree(source, index)
+        flip(index / "vectors" / "00000" / "vectors.npy", -2)  # the low byte of a number
+        npmlm("verify", f"index={index}").refused("vectors.npy", "is damaged", "SHA-256")
+    npmlm("fill", f"index={tmp_path / 'exact'}", QUESTION).refused("vectors.npy", "is damaged", "SHA-256")
+    assert npmlm("fill", f"index={tmp_path / 'faiss'}", QUESTION).status == 0
 
 
 @pytest.mark.parametrize("change", ["shorter", "longer", "missing"])

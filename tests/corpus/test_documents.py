@@ -103,6 +103,26 @@ def test_a_glob_is_read_in_sorted_order_and_fields_can_be_named(tmp_path: Path) 
     assert [document.id for document in read_corpus(settings)] == ["a", "b"]
 
 
+def test_files_of_the_same_name_get_ids_with_the_folders_that_tell_them_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a/notes.txt", "b/notes.txt", "b/other.txt", "notes.txt", "x/c/log.txt", "y/c/log.txt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(f"Text of {name}\n", encoding="utf-8")
+    with_folders = ["a/notes.txt:1", "b/notes.txt:1"]
+    assert [document.id for document in read(tmp_path / "*" / "notes.txt")] == with_folders
+    monkeypatch.chdir(tmp_path)
+    assert [document.id for document in read("*/notes.txt")] == with_folders
+    assert [document.id for document in read("**/*.txt")] == [
+        *with_folders,
+        "other.txt:1",
+        "notes.txt:1",
+        "x/c/log.txt:1",
+        "y/c/log.txt:1",
+    ]
+    assert [document.id for document in read("b/*.txt")] == ["notes.txt:1", "other.txt:1"]
+
+
 def test_a_line_of_a_million_characters_reads_normally(tmp_path: Path) -> None:
     text = "word " * 200_000
     (tmp_path / "long.jsonl").write_bytes(json_lines([{"text": text}]))

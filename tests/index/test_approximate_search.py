@@ -55,7 +55,9 @@ def assert_same_hits(hits: Hits, expected: Hits) -> None:
     np.testing.assert_allclose(hits.scores, expected.scores, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("factory", ["Flat", "IVF8,Flat", "IVF8_HNSW8,Flat", "RR16,IVF8,Flat", "SQfp16"])
+@pytest.mark.parametrize(
+    "factory", ["Flat", "IVF8,Flat", "IVF8_HNSW8,Flat", "RR16,IVF8,Flat", "SQfp16", "IVF8,SQ8,RFlat"]
+)
 @pytest.mark.parametrize("k", [1, 10, ROWS, ROWS + 5])
 def test_uncompressed_indexes_with_all_lists_probed_equal_exact_search(factory: str, k: int) -> None:
     expected = ExactSearcher(sample_vectors()).scan(sample_queries()).top(k)
@@ -111,7 +113,7 @@ def test_places_that_faiss_leaves_empty_are_not_found_and_never_the_last_row() -
         assert not hits.found[query, len(rows) :].any()
 
 
-@pytest.mark.parametrize("factory", ["Flat", "IVF8,SQ8", "RR16,IVF8,Flat", "HNSW8"])
+@pytest.mark.parametrize("factory", ["Flat", "IVF8,SQ8", "RR16,IVF8,Flat", "HNSW8", "IVF8,SQ8,RFlat", "RR16,SQ8,RFlat"])
 @pytest.mark.parametrize("by_selector", [False, True])
 def test_only_allowed_rows_are_found(monkeypatch: pytest.MonkeyPatch, factory: str, by_selector: bool) -> None:
     monkeypatch.setattr(approximate, "EXACT_ALLOWED_ROWS", 0 if by_selector else ALL)
@@ -120,6 +122,16 @@ def test_only_allowed_rows_are_found(monkeypatch: pytest.MonkeyPatch, factory: s
     assert set(hits.rows[hits.found].tolist()) <= set(allowed.tolist())
     if factory != "HNSW8" or not by_selector:  # a graph cut by a selector promises no full recall
         assert_same_hits(hits, ExactSearcher(sample_vectors()).scan(sample_queries(), allowed).top(6))
+
+
+@pytest.mark.parametrize("factory", ["IVF64,Flat", "RR16,IVF64,Flat", "IVF64,SQ8,RFlat", "RR16,IVF64,SQ8,RFlat"])
+def test_more_probed_lists_find_more_whatever_wraps_the_lists(factory: str) -> None:
+    best = ExactSearcher(sample_vectors()).scan(sample_queries()).top(20).rows  # [q, 20]
+    shares = []
+    for probed_lists in (1, 8, 64):
+        rows = searcher(factory, probed_lists=probed_lists, rerank_factor=4).scan(sample_queries()).top(20).rows
+        shares.append(np.mean([np.isin(*pair).mean() for pair in zip(best, rows, strict=True)]))
+    assert shares[0] < shares[1] < shares[2] == 1
 
 
 def test_an_index_of_another_metric_is_refused() -> None:
@@ -132,7 +144,7 @@ def test_an_index_of_another_metric_is_refused() -> None:
         FaissSearcher(faiss.IndexFlatL2(DIMENSIONS), sample_vectors(), probed_lists=1, rerank_factor=1)
 
 
-@pytest.mark.parametrize("factory", ["Nonsense", "IVF8192,Flat", "IVF8,PQ7"])
+@pytest.mark.parametrize("factory", ["Nonsense", "IVF8192,Flat", "IVF8,PQ7", "IDMap,Flat"])
 def test_a_factory_string_that_does_not_work_is_the_users_mistake(factory: str) -> None:
     with pytest.raises(UserError, match="factory") as caught:
         build(sample_vectors(), factory)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from pathlib import Path
@@ -50,13 +51,15 @@ def test_a_truncated_and_a_missing_file_are_refused(tmp_path: Path) -> None:
         check_folder(folder, kind="sample")
 
 
-def test_large_files_are_hashed_only_by_verify_but_their_headers_at_opening(
+def test_large_files_are_hashed_by_verify_and_where_they_are_read_whole_but_their_headers_always(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store, "HASHED_AT_OPENING_BYTES", 100)
     folder = write_sample(tmp_path / "folder")
     flip_byte(folder / "matrix.npy", -1)
     check_folder(folder, kind="sample")
+    with pytest.raises(ArtefactError, match="damaged"):
+        check_folder(folder, kind="sample", hash_all=True)
     with pytest.raises(ArtefactError, match="damaged"):
         verify_folder(folder, "sample")
     data = (folder / "matrix.npy").read_bytes()
@@ -124,3 +127,20 @@ def test_a_setting_that_a_manifest_does_not_record_is_told_by_its_whole_name(tmp
         assert caught.value.expected == f"a manifest that records {name}"
         assert caught.value.where == str(folder / "manifest.json")
         assert "build it again" in caught.value.fix
+
+
+def test_a_folder_that_the_system_does_not_let_us_read_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write_sample(tmp_path / "folder")
+    with pytest.raises(ArtefactError, match="cannot be read") as too_long:
+        read_manifest(tmp_path / ("x" * 300), kind="sample")
+    assert "too long" in too_long.value.got
+
+    def refused(_: Path) -> bytes:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(Path, "read_bytes", refused)
+    with pytest.raises(ArtefactError, match="cannot be read") as denied:
+        read_manifest(folder, kind="sample")
+    assert "Permission denied" in denied.value.got

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -84,6 +85,16 @@ def test_half_precision_halves_the_file_and_keeps_three_digits(encoder: Encoder,
     half = load(tmp_path / "half")
     assert next(half.model.parameters()).dtype == torch.float32
     torch.testing.assert_close(vectors_of(half), vectors_of(encoder), rtol=0, atol=5e-3)
+
+
+def test_saved_weights_may_be_read_by_whoever_may_read_the_config(encoder: Encoder, tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        encoder.save(tmp_path / "saved")
+    finally:
+        os.umask(before)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "saved").iterdir()}
+    assert modes == dict.fromkeys(modes, 0o640)
 
 
 def test_the_similarity_scale_is_saved_in_config_json_and_restored(encoder: Encoder, tmp_path: Path) -> None:

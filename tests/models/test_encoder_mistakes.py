@@ -112,6 +112,7 @@ def test_nothing_was_shipped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     assert "no encoder is shipped" in mistake("").problem
 
 
-def test_an_unknown_device() -> None:
+@pytest.mark.parametrize("device", ["abacus", "meta", "mps", "cpu:1", "cuda:99"])
+def test_an_unknown_device(device: str) -> None:
     with pytest.raises(EncoderError, match="unknown device"):
-        choose_device("abacus")
+        choose_device(device)

@@ -84,3 +84,8 @@ def test_a_number_that_goes_bad_on_one_rank_stops_both_alike(runs: Path) -> None
     told = [(runs / f"failed-{rank}.txt").read_text(encoding="utf-8") for rank in range(WORLD_SIZE)]
     assert told[0] == told[1]
     assert told[0].startswith("the loss is not finite")
+
+
+def test_only_the_first_rank_tells_of_a_run(runs: Path) -> None:
+    told = [(runs / f"told-{rank}.txt").read_text(encoding="utf-8") for rank in range(WORLD_SIZE)]
+    assert told == ["blocks\nsummary\nstep 1\nstep 2", ""]

@@ -2,6 +2,7 @@
 
 RUNS/gradients-<parts>-<spans>.safetensors   gradients of the whole global batch, summed over both ranks
 RUNS/trained/, RUNS/resumed/, RUNS/undisturbed/, RUNS/failed-<rank>.txt   what trainers left behind
+RUNS/told-<rank>.txt   what a run from settings reported on each rank
 """
 
 from __future__ import annotations
@@ -17,11 +18,17 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from npm.corpus.blocks import BlockSettings
+from npm.corpus.documents import CorpusSettings
 from npm.errors import SettingError
 from npm.objectives.encoded import EncodedBatch
+from npm.training.run import run_training
+from npm.training.schedule import ScheduleSettings
+from npm.training.settings import GroupSettings, Precision, TrainerSettings, TrainingSettings
 from npm.training.trainer import StepReport, TrainedModel
 from npm.types import MaskedBatch, Sequences, Term
 from tests.masking.groups import group
+from tests.tiny_models import SENTENCES, tiny_encoder
 from tests.training.toy import STEEP, parameters_of, toy_batches, toy_encoder, toy_groups, toy_objective, toy_trainer
 
 WORLD_SIZE = 2
@@ -88,6 +95,7 @@ def work(rank: int, runs: Path) -> None:
         _trained(rank, runs)
         _stopped_and_resumed(rank, runs)
         _stopped_by_numbers(rank, runs)
+        _run_from_settings(rank, runs)
     finally:
         dist.destroy_process_group()
 
@@ -129,3 +137,27 @@ def _stopped_by_numbers(rank: int, runs: Path) -> None:
         trainer.train()
     except SettingError as error:
         (runs / f"failed-{rank}.txt").write_text(str(error), encoding="utf-8")
+
+
+def _run_from_settings(rank: int, runs: Path) -> None:
+    corpus, start = runs / "themes.txt", runs / "start"
+    if rank == 0:
+        corpus.write_text("\n\n".join(f"{sentence} " * 8 for sentence in SENTENCES), encoding="utf-8")
+        tiny_encoder("bert").save(start)
+    dist.barrier()
+    told: list[str] = []
+    run_training(
+        runs / "from-settings",
+        TrainingSettings(
+            encoder=str(start),
+            corpus=CorpusSettings(files=[str(corpus)]),
+            blocks=BlockSettings(max_block_tokens=24),
+            groups=GroupSettings(sequences_per_group=4),
+            trainer=TrainerSettings(device="cpu", precision=Precision.float32),
+            schedule=ScheduleSettings(max_steps=2),
+        ),
+        announce=lambda summary: told.append("summary"),
+        report_blocks=lambda documents, tokens: told.append("blocks"),
+        report_step=lambda done: told.append(f"step {done.step}"),
+    )
+    (runs / f"told-{rank}.txt").write_text("\n".join(dict.fromkeys(told)), encoding="utf-8")
