@@ -106,7 +106,11 @@ def print_answer(answer: Answer) -> None:
         table.add_row(Text(one_line(phrase.phrase)), f"{phrase.score:.3f}", context, title)
     if not answer.phrases:
         table.add_row(Text("no phrase found"), "", "", "")
-    console.print(table)
+    with console.capture() as printed:
+        console.print(table)
+    # written by us, because rich ends the process with status 1 when the reader of a pipe goes away
+    sys.stdout.write(printed.get())
+    sys.stdout.flush()
 
 
 def _end_of(text: str, most_chars: int) -> str:

@@ -207,7 +207,7 @@ def _document(record: Mapping[str, Any], *, place: str, source: Source, fields: 
             expected=f"a string with text in the field {fields.text!r}",
             got=f"the fields {sorted(record)}" if fields.text not in record else _shortened(repr(text)),
             where=where,
-            fix="mend or remove this document, or name the field that holds the text with text_field=",
+            fix="mend or remove this document, or name the field that holds the text with corpus.text_field=",
         )
     number = record.get(fields.id)
     identifier = str(number) if type(number) is int else number

@@ -122,7 +122,7 @@ def read_parquet(source: Source, *, columns: Sequence[str], required: str) -> It
                     expected=f"a column {required!r}",
                     got=f"the columns {present}",
                     where=source.path,
-                    fix="name the column that holds the text with text_field=",
+                    fix="name the column that holds the text with corpus.text_field=",
                 )
             read_columns = [name for name in dict.fromkeys(columns) if name in present]
             number = 0
