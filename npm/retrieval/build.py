@@ -225,7 +225,7 @@ def _recorded(settings: IndexBuildSettings, encoder: Encoder, sources: list[dict
     """What the manifest says of how the index was made; no path of this machine."""
     # a command adds settings of its own, such as where the index lies
     own = {item.name: asdict(settings)[item.name] for item in fields(IndexBuildSettings)}
-    chosen: dict[str, Any] = json.loads(json.dumps(own, default=_enum_value))
+    chosen: dict[str, Any] = json.loads(json.dumps(own, default=enum_value))
     del chosen["corpus"]["files"], chosen["encoder"]
     return {
         **chosen,
@@ -240,7 +240,8 @@ def _recorded(settings: IndexBuildSettings, encoder: Encoder, sources: list[dict
     }
 
 
-def _enum_value(value: object) -> Any:
+def enum_value(value: object) -> Any:
+    """What `json.dumps` writes for an enum among settings; raises TypeError for anything else it cannot write."""
     if isinstance(value, Enum):
         return value.value
     raise TypeError(f"not a setting: {value!r}")

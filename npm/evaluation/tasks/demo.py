@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields
-from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +21,7 @@ from npm.evaluation.baselines import RandomSpanOfRightPassage
 from npm.evaluation.metrics import Interval, bootstrap_interval, hit_rank
 from npm.evaluation.questions import Question, Split, read_questions
 from npm.evaluation.results import write_results
+from npm.retrieval.build import enum_value
 from npm.retrieval.fill import FillSettings
 
 if TYPE_CHECKING:
@@ -206,11 +206,5 @@ def _record(filler: PhraseFiller, settings: DemoSettings, file: Path) -> dict[st
 
 def _plain(settings: dict[str, Any]) -> dict[str, Any]:
     """Settings as JSON values."""
-    plain: dict[str, Any] = json.loads(json.dumps(settings, default=_enum_value))
+    plain: dict[str, Any] = json.loads(json.dumps(settings, default=enum_value))
     return plain
-
-
-def _enum_value(value: object) -> Any:
-    if isinstance(value, Enum):
-        return value.value
-    raise TypeError(f"not a setting: {value!r}")
