@@ -1,28 +1,21 @@
-"""Build the search folder of an index: which tier, with which numbers, written with what made it."""
+"""Settings of search: which tier, with which numbers, and what of it the bytes on disk depend on."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from index.approximate import build_faiss, import_faiss, write_faiss
-from index.exact import finite_chunks
-from index.sharded import ShardedArray
-from index.store import Manifest, read_manifest, write_folder
+from index.faiss_library import import_faiss
 from index.types import UserError
 
-SEARCH_KIND = "search"
-FAISS_FILE = "search.faiss"
-EXACT_ROWS = 1_000_000
-"""Up to so many rows the automatic tier is exact."""
+EXACT_ROWS, SQ8_ROWS = 1_000_000, 5_000_000
+"""Up to so many rows the automatic tier is exact; ivf_sq8."""
 TRAIN_ROWS_PER_LIST = 39
 """FAISS warns of poor centroids below this many training rows a list."""
+GRAPH_LISTS = 1024
+"""From so many lists on, those to probe are found through a graph instead of one by one."""
 
 
 class SearchTier(Enum):
@@ -30,6 +23,8 @@ class SearchTier(Enum):
 
     auto = "auto"
     exact = "exact"
+    ivf_sq8 = "ivf_sq8"
+    ivf_rabitq = "ivf_rabitq"
     faiss = "faiss"
 
 
@@ -38,34 +33,42 @@ class SearchSettings:
     """How the search index is built, and how it is searched unless said otherwise at opening."""
 
     tier: SearchTier = SearchTier.auto
-    """auto: exact up to a million rows unless `factory` is set, FAISS above; exact; faiss."""
+    """auto: `exact` up to a million rows, `ivf_sq8` (a byte a dimension) up to five million, `ivf_rabitq` (a bit a
+    dimension) above; `faiss` with `factory`."""
     factory: str | None = None
-    """FAISS factory string; unset: IVF with scalar quantisation to one byte a dimension, IVF{list_count},SQ8."""
+    """FAISS factory string, for tier faiss."""
     list_count: int | None = None
     """Number of inverted lists; unset: about 4 times the square root of the rows, a power of two. Not with factory."""
-    probed_lists: int = 64
-    """Number of inverted lists looked into for one query."""
-    rerank_factor: int = 2
-    """Candidates scored exactly, for each hit asked for; use about 10 with codes of one bit a dimension."""
+    probed_lists: int | None = None
+    """Number of inverted lists looked into for one query; unset: 64, or all lists where there are fewer."""
+    rerank_factor: int | None = None
+    """Candidates scored exactly, for each hit asked for; unset: 4 with codes of one bit a dimension, else 2."""
     train_rows: int = 1 << 18
-    """Number of rows sampled to train the quantiser; they are held in memory as float32."""
+    """Number of rows sampled to train the quantiser; they are held in memory as stored."""
+    train_iterations: int = 10
+    """Iterations of k-means."""
     seed: int = 0
     """Seed of the training sample and of k-means."""
-    thread_count: int = 4
-    """Number of threads of training and adding; the bytes of the index may depend on it."""
+    thread_count: int = 2
+    """Number of threads of training and coding; the bytes of the index may depend on it."""
 
     def __post_init__(self) -> None:
-        for name in ("probed_lists", "rerank_factor", "train_rows", "thread_count"):
+        for name in ("train_rows", "train_iterations", "thread_count"):
             _check(getattr(self, name) >= 1, f"{name} is out of range", "at least 1", f"{name}={getattr(self, name)}")
+        for name in ("list_count", "probed_lists", "rerank_factor"):
+            value = getattr(self, name)
+            _check(value is None or value >= 1, f"{name} is out of range", "at least 1, or unset", f"{name}={value}")
         _check(0 <= self.seed < 2**31, "seed is out of range", "0 to 2147483647", f"seed={self.seed}")
-        if self.list_count is not None:
-            _check(self.list_count >= 1, "list_count is out of range", "at least 1", f"list_count={self.list_count}")
-            got = f"factory={self.factory} list_count={self.list_count}"
-            _check(self.factory is None, "factory and list_count contradict", "one of the two", got)
+        got = f"tier={self.tier.value} factory={self.factory} list_count={self.list_count}"
         if self.tier is SearchTier.exact:
-            got = f"tier=exact factory={self.factory} list_count={self.list_count}"
             unset = self.factory is None and self.list_count is None
             _check(unset, "exact search has no FAISS index", "neither factory nor list_count", got)
+        one = self.factory is None or self.list_count is None
+        _check(one, "factory and list_count contradict", "one of the two", got)
+        named = self.tier in (SearchTier.ivf_sq8, SearchTier.ivf_rabitq)
+        _check(not (named and self.factory), "tier and factory contradict", "a factory with tier=faiss only", got)
+        given = self.tier is not SearchTier.faiss or self.factory is not None
+        _check(given, "tier=faiss needs a factory string", "factory=…, such as IVF1024,SQ8", got)
 
 
 def _check(condition: bool, problem: str, expected: str, got: str) -> None:
@@ -74,8 +77,14 @@ def _check(condition: bool, problem: str, expected: str, got: str) -> None:
 
 
 def automatic_tier(row_count: int) -> SearchTier:
-    """EXACT up to a million rows, FAISS above."""
-    return SearchTier.exact if row_count <= EXACT_ROWS else SearchTier.faiss
+    """The tier for so many rows.
+
+    >>> [automatic_tier(n).value for n in (1_000_000, 1_000_001, 5_000_001)]
+    ['exact', 'ivf_sq8', 'ivf_rabitq']
+    """
+    if row_count <= EXACT_ROWS:
+        return SearchTier.exact
+    return SearchTier.ivf_sq8 if row_count <= SQ8_ROWS else SearchTier.ivf_rabitq
 
 
 def automatic_list_count(row_count: int, train_rows: int) -> int:
@@ -89,60 +98,44 @@ def automatic_list_count(row_count: int, train_rows: int) -> int:
     return 1 << min(wanted, most)
 
 
+def chosen_tier(settings: SearchSettings, row_count: int) -> SearchTier:
+    """The tier that `settings` mean for so many rows; never `auto`."""
+    if settings.tier is not SearchTier.auto:
+        return settings.tier
+    if settings.factory is not None:
+        return SearchTier.faiss
+    tier = automatic_tier(row_count)
+    # Whoever asks for lists wants lists, also where there are few rows.
+    return SearchTier.ivf_sq8 if tier is SearchTier.exact and settings.list_count is not None else tier
+
+
 def resolved_settings(settings: SearchSettings, row_count: int, dimensions: int) -> dict[str, Any]:
-    """What the manifest records: every choice made, and what FAISS made it."""
-    tier = settings.tier
-    if tier is SearchTier.auto:
-        chosen = settings.factory is not None or settings.list_count is not None
-        tier = SearchTier.faiss if chosen else automatic_tier(row_count)
-    resolved: dict[str, Any] = {"tier": tier.value, "row_count": row_count, "dimensions": dimensions}
+    """Every choice made that the bytes of quantiser, codes and lists depend on; manifests record it."""
+    tier = chosen_tier(settings, row_count)
+    resolved: dict[str, Any] = {"tier": tier.value, "dimensions": dimensions}
     if tier is SearchTier.exact:
         return resolved
-    list_count = settings.list_count or automatic_list_count(row_count, settings.train_rows)
+    factory, list_count = settings.factory, None
+    if factory is None:
+        list_count = settings.list_count or automatic_list_count(row_count, settings.train_rows)
+        lists = f"IVF{list_count}" + ("_HNSW32" if list_count >= GRAPH_LISTS else "")
+        factory = f"{lists},{'SQ8' if tier is SearchTier.ivf_sq8 else 'RaBitQ'}"
     return resolved | {
-        "factory": settings.factory or f"IVF{list_count},SQ8",
-        "probed_lists": settings.probed_lists,
-        "rerank_factor": settings.rerank_factor,
-        "train_rows": min(settings.train_rows, row_count),
+        "factory": factory,
+        "list_count": list_count,
+        "train_rows": settings.train_rows,
+        "train_iterations": settings.train_iterations,
         "seed": settings.seed,
         "thread_count": settings.thread_count,
         "faiss_version": import_faiss().__version__,
     }
 
 
-def build_search_folder(
-    folder: Path,
-    vectors: ShardedArray,
-    settings: SearchSettings,
-    *,
-    progress: Callable[[int, int], None] | None = None,
-) -> Manifest:
-    """Write the search folder over `vectors` f32|f16 [n, d]; the same input and settings give the same bytes.
-
-    The exact tier needs no file but its manifest: it searches the stored vectors themselves. `progress(rows done,
-    n)` is called as rows are added. Raises ArtefactError if a vector is not finite or `folder` exists, UserError
-    for a factory string that does not work, StorageError if the disk refuses.
-    """
-    row_count, dimensions = vectors.shape
-    resolved = resolved_settings(settings, row_count, dimensions)
-    with write_folder(folder, kind=SEARCH_KIND, settings=resolved) as writer:
-        if resolved["tier"] == SearchTier.exact.value:
-            _check_finite(vectors, progress)
-        else:
-            index = build_faiss(
-                vectors,
-                resolved["factory"],
-                seed=settings.seed,
-                thread_count=settings.thread_count,
-                train_rows=settings.train_rows,
-                progress=progress,
-            )
-            write_faiss(index, writer.open_binary(FAISS_FILE))
-    return read_manifest(folder, kind=SEARCH_KIND)
+def default_probed_lists(list_count: int) -> int:
+    """Inverted lists looked into for one query unless said otherwise."""
+    return max(1, min(64, list_count))
 
 
-def _check_finite(vectors: ShardedArray, progress: Callable[[int, int], None] | None) -> None:
-    chunk: np.ndarray
-    for start, chunk in finite_chunks(vectors):
-        if progress is not None:
-            progress(start + len(chunk), len(vectors))
+def default_rerank_factor(factory: str) -> int:
+    """Candidates scored exactly for each hit unless said otherwise: more for codes of one bit a dimension."""
+    return 4 if "RaBitQ" in factory else 2

@@ -1,20 +1,26 @@
 """Exact search: one matrix product over all stored vectors, held in memory as float32.
 
-Shapes: q queries, k hits a query, n rows, m rows scanned, d dimensions.
+Shapes: q queries, k hits a query, n rows, m rows scanned, c rows of a chunk, d dimensions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from index.half import to_float32
+from index.row_set import RowSet
 from index.sharded import ShardedArray
 from index.types import ArtefactError, Hits
 
 SCORE_BYTES_PER_SCAN = 256 << 20
 """A scan keeps all its scores; a batch that needs more is split by the caller."""
 ROWS_PER_CHUNK = 1 << 16
+GATHERED_ROWS_PER_CHUNK = 1 << 11
+"""Rows gathered, made float32 and multiplied at once: a few MB, so that all three happen in the cache."""
+GATHERED_SHARE = 0.25
+"""Up to this share of all rows, gathering allowed rows is cheaper than scoring all."""
 
 
 def max_queries(row_count: int) -> int:
@@ -38,18 +44,20 @@ class ExactSearcher:
         """The largest batch that one scan of all rows takes."""
         return max_queries(self.row_count)
 
-    def scan(self, queries: np.ndarray, allowed_rows: np.ndarray | None = None) -> ExactScan:
-        """Score `queries` f32 [q, d] with all rows, or only with `allowed_rows` i64 [m], ascending without repeats.
+    def scan(self, queries: np.ndarray, allowed: np.ndarray | RowSet | None = None) -> ExactScan:
+        """Score `queries` f32 [q, d] with all rows, or only the allowed ones: i64 [m], ascending, or a `RowSet`.
 
-        Costs one pass over the vectors for the whole batch and 4·q·m bytes, at most `SCORE_BYTES_PER_SCAN`.
+        Costs one pass over the vectors for the whole batch and 4·q·m bytes, at most `SCORE_BYTES_PER_SCAN`; with a
+        `RowSet` that holds many rows, all n are scored and the others left out of the hits.
         """
         queries = checked_queries(queries, self.dimensions)
-        if allowed_rows is None:
-            check_scan_size(len(queries), self.row_count)
-            return ExactScan(queries, queries @ self._vectors.T, rows=None, vectors=self._vectors)  # scores [q, n]
-        rows = checked_rows(allowed_rows, self.row_count)
-        check_scan_size(len(queries), len(rows))
-        return ExactScan(queries, score_rows(self._vectors, queries, rows), rows=rows, vectors=self._vectors)
+        rows, among = allowed_rows(allowed, self.row_count, gathered_share=GATHERED_SHARE)
+        if rows is not None:
+            check_scan_size(len(queries), len(rows))
+            return ExactScan(queries, score_rows(self._vectors, queries, rows), rows=rows, vectors=self._vectors)
+        check_scan_size(len(queries), self.row_count)
+        scores = queries @ self._vectors.T  # f32 [q, n]
+        return ExactScan(queries, scores, rows=None, vectors=self._vectors, among=among)
 
 
 class ExactScan:
@@ -62,11 +70,13 @@ class ExactScan:
         *,
         rows: np.ndarray | None,
         vectors: np.ndarray | ShardedArray,
+        among: RowSet | None = None,
     ) -> None:
         self._queries = queries  # f32 [q, d]
         self._scores = scores  # f32 [q, m]
         self._rows = rows  # i64 [m] ascending, or None for all rows
         self._vectors = vectors  # [n, d]
+        self._among = among  # of all rows scanned, those that may be hits; None for all
 
     def top(self, k: int) -> Hits:
         """The k best rows scanned of every query, by (-score, row); with fewer than k rows the rest is not found."""
@@ -74,11 +84,15 @@ class ExactScan:
         rows = np.zeros((query_count, k), dtype=np.int64)  # [q, k]
         scores = np.full((query_count, k), -np.inf, dtype=np.float32)  # [q, k]
         found = np.zeros((query_count, k), dtype=bool)  # [q, k]
-        found[:, : self._scores.shape[1]] = True
+        outside = None if self._among is None else ~self._among.mask(0, self._among.row_count)  # bool [n]
+        most = self._scores.shape[1] if self._among is None else len(self._among)
         for query in range(query_count):
-            columns = best_columns(self._scores[query], k)  # [<= k]
+            scored = self._scores[query]  # f32 [m]
+            columns = best_columns(scored if outside is None else np.where(outside, -np.inf, scored), k)  # [<= k]
+            columns = columns[:most]  # fewer rows than k: what is left are rows outside
             rows[query, : len(columns)] = columns if self._rows is None else self._rows[columns]
-            scores[query, : len(columns)] = self._scores[query, columns]
+            scores[query, : len(columns)] = scored[columns]
+            found[query, : len(columns)] = True
         return Hits(rows=rows, scores=scores, found=found)
 
     def at(self, query: int, rows: np.ndarray) -> np.ndarray:
@@ -100,6 +114,51 @@ class ExactScan:
         return scores
 
 
+def exact_top(
+    vectors: np.ndarray | ShardedArray,
+    queries: np.ndarray,
+    k: int,
+    allowed: np.ndarray | RowSet | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Hits:
+    """The k best rows of each of `queries` f32 [q, d] by (-score, row), streaming `vectors` f16|f32 [n, d].
+
+    Reads all vectors once, chunk by chunk, whatever their number; the reference for search at any size. `allowed` as
+    in `ExactSearcher.scan`; `progress(rows done, n)`.
+    """
+    if k < 1:
+        raise ValueError(f"k must be at least 1, not {k}")
+    row_count, dimensions = vectors.shape
+    queries = checked_queries(queries, dimensions)
+    rows, among = allowed_rows(allowed, row_count, gathered_share=0.0)
+    among = among if rows is None else RowSet.of_rows(rows, row_count)
+    best = [(np.empty(0, np.float32), np.empty(0, np.int64)) for _ in queries]  # scores, rows [<= k] of each query
+    worst = np.full(len(queries), -np.inf, dtype=np.float32)  # [q], of k rows that are found
+    for start, chunk in finite_chunks(vectors):
+        scores = queries @ chunk.T  # f32 [q, c]
+        better = scores > worst[:, None]  # bool [q, c]; an equal one comes later, and so is worse
+        if among is not None:
+            better &= among.mask(start, start + len(chunk))
+        for query in np.flatnonzero(better.any(axis=1)).tolist():
+            columns = np.flatnonzero(better[query])  # i64 [survivors]
+            joined = np.concatenate([best[query][0], scores[query, columns]])  # f32 [k + survivors]
+            kept = best_columns(joined, k)  # [<= k]; earlier rows stand before later ones of equal score
+            best[query] = joined[kept], np.concatenate([best[query][1], start + columns])[kept]
+            worst[query] = joined[kept[-1]] if len(kept) == k else -np.inf
+        if progress is not None:
+            progress(start + len(chunk), row_count)
+    hits = Hits(
+        rows=np.zeros((len(queries), k), dtype=np.int64),
+        scores=np.full((len(queries), k), -np.inf, dtype=np.float32),
+        found=np.zeros((len(queries), k), dtype=bool),
+    )
+    for query, (found_scores, found_rows) in enumerate(best):
+        hits.scores[query, : len(found_scores)] = found_scores
+        hits.rows[query, : len(found_rows)] = found_rows
+        hits.found[query, : len(found_rows)] = True
+    return hits
+
+
 def best_columns(scores: np.ndarray, k: int) -> np.ndarray:
     """The columns of the k largest of `scores` f32 [m], by (-score, column): i64 [min(k, m)].
 
@@ -119,9 +178,9 @@ def best_columns(scores: np.ndarray, k: int) -> np.ndarray:
 def score_rows(vectors: np.ndarray | ShardedArray, queries: np.ndarray, rows: np.ndarray) -> np.ndarray:
     """Inner products of `queries` f32 [q, d] with `rows` i64 [m], ascending without repeats: f32 [q, m]."""
     scores = np.empty((len(queries), len(rows)), dtype=np.float32)  # [q, m]
-    for start in range(0, len(rows), ROWS_PER_CHUNK):
-        chunk = rows[start : start + ROWS_PER_CHUNK]
-        gathered = _gather_ascending(vectors, chunk).astype(np.float32, copy=False)  # [chunk, d]
+    for start in range(0, len(rows), GATHERED_ROWS_PER_CHUNK):
+        chunk = rows[start : start + GATHERED_ROWS_PER_CHUNK]
+        gathered = to_float32(_gather_ascending(vectors, chunk))  # [chunk, d]
         np.matmul(queries, gathered.T, out=scores[:, start : start + len(chunk)])
     return scores
 
@@ -137,6 +196,22 @@ def _gather_ascending(vectors: np.ndarray | ShardedArray, rows: np.ndarray) -> n
     if last - first + 1 == len(rows):  # consecutive: a view instead of a copy
         return vectors.slice(first, last + 1) if isinstance(vectors, ShardedArray) else vectors[first : last + 1]
     return vectors.take(rows) if isinstance(vectors, ShardedArray) else vectors[rows]
+
+
+def allowed_rows(
+    allowed: np.ndarray | RowSet | None, row_count: int, *, gathered_share: float
+) -> tuple[np.ndarray | None, RowSet | None]:
+    """What is allowed, as rows i64 [m] to be gathered or as the set that hits must lie in; neither for all rows.
+
+    A set of at most `gathered_share` of the rows is gathered. Raises ValueError for rows of another index.
+    """
+    if not isinstance(allowed, RowSet):
+        return (None if allowed is None else checked_rows(allowed, row_count)), None
+    if allowed.row_count != row_count:
+        raise ValueError(f"allowed rows are a set over {allowed.row_count} rows, of an index of {row_count}")
+    if len(allowed) <= gathered_share * row_count:
+        return allowed.rows(), None
+    return None, allowed
 
 
 def checked_queries(queries: np.ndarray, dimensions: int) -> np.ndarray:
@@ -168,17 +243,28 @@ def finite_chunks(vectors: np.ndarray | ShardedArray) -> Iterator[tuple[int, np.
     sharded = vectors if isinstance(vectors, ShardedArray) else ShardedArray([vectors])
     for start in range(0, len(sharded), ROWS_PER_CHUNK):
         stop = min(start + ROWS_PER_CHUNK, len(sharded))
-        chunk = np.ascontiguousarray(sharded.slice(start, stop), dtype=np.float32)  # [chunk, d]
-        if not np.isfinite(chunk).all():
-            row = start + int(np.flatnonzero(~np.isfinite(chunk).all(axis=1))[0])
-            raise ArtefactError(
-                "a stored vector is not finite",
-                expected="finite numbers",
-                got=f"NaN or infinity in row {row}",
-                where=f"row {row} of {len(sharded)}",
-                fix="encode the corpus again; if it stays, the encoder overflows: use float32 vectors",
-            )
-        yield start, chunk
+        stored = sharded.slice(start, stop)  # [c, d]
+        check_finite(stored, np.arange(start, stop))
+        yield start, to_float32(stored)
+
+
+def check_finite(vectors: np.ndarray, rows: np.ndarray) -> None:
+    """Raise ArtefactError, naming the row, if one of `vectors` [c, d], which are `rows` i64 [c], is not finite."""
+    if vectors.dtype == np.float16 and vectors.size:
+        # numpy looks at half precision numbers one by one; from these bits on, of either sign, none is finite.
+        bits = vectors.view(np.int16)  # [c, d]
+        if bits.max() < 0x7C00 and bits.view(np.uint16).max() < 0xFC00:
+            return
+    finite = np.isfinite(vectors).all(axis=1)  # bool [c]
+    if not finite.all():
+        row = int(rows[np.argmin(finite)])
+        raise ArtefactError(
+            "a stored vector is not finite",
+            expected="finite numbers",
+            got=f"NaN or infinity in row {row}",
+            where=f"row {row} of the vectors",
+            fix="encode the corpus again; if it stays, the encoder overflows: use float32 vectors",
+        )
 
 
 def _as_float32(vectors: np.ndarray | ShardedArray) -> np.ndarray:

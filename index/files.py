@@ -46,7 +46,7 @@ class FileRecord:
     sha256: str
 
 
-def sha256_of_bytes(data: bytes) -> str:
+def sha256_of_bytes(data: bytes | memoryview) -> str:
     """Hexadecimal SHA-256 of `data`."""
     return hashlib.sha256(data).hexdigest()
 

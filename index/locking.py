@@ -1,63 +1,164 @@
-"""One process at a time builds a folder."""
+"""Who may write where: a folder is built by one process alone, or by several jobs that know of each other.
+
+A lock is `flock` on a small file that names its holders. The operating system drops it when its holder ends in
+whatever way, so there is no stale lock to remove: a file left by a dead owner is taken over.
+"""
 
 from __future__ import annotations
 
 import fcntl
 import os
+import shutil
+import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from index.files import made_parents, storage_errors
 from index.types import ArtefactError
 
+OWNER_FILE = ".lock"
+POLL_SECONDS = 0.05
+GRACE_SECONDS = 0.2
+"""A holder that is leaving holds the lock alone for a moment; so long it is not yet refused."""
+HOLDER_BYTES = 4096
+
 
 @contextmanager
-def folder_lock(folder: Path) -> Iterator[None]:
-    """Hold the lock file `.<name>.lock` beside `folder`.
+def folder_lock(
+    folder: Path, *, shared: bool = False, wait: bool = False, on_wait: Callable[[str], None] | None = None
+) -> Iterator[None]:
+    """Hold the lock file `.<name>.lock` beside `folder`, alone or, if `shared`, together with others who share it.
 
-    The operating system drops the lock when its owner ends in whatever way, so there is no stale lock to remove.
-    Raises ArtefactError with the owner's process id and the lock's age if another process holds it.
+    With `wait` the call waits until the lock is free, and `on_wait(who holds it)` is called once before; otherwise
+    it raises ArtefactError with process id, host and age of those who hold it.
     """
     path = folder.parent / f".{folder.name}.lock"
     with made_parents(path):
         with storage_errors(path):
-            descriptor = _lock(path, folder)
+            descriptor = _lock(path, folder, shared=shared, wait=wait, on_wait=on_wait)
         try:
             with storage_errors(path):
-                os.truncate(descriptor, 0)
-                os.write(descriptor, f"{os.getpid()}\n".encode())
+                _sign(descriptor, shared=shared)
             yield
         finally:
-            # Unlinked while still held: whoever opened the old file meanwhile sees that it is gone and starts afresh.
-            path.unlink(missing_ok=True)
+            try:
+                # The last of several sharers removes the file; while others hold it, this raises.
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                # Unlinked while still held: whoever opened it meanwhile sees that it is gone and starts afresh.
+                if _is_same_file(descriptor, path):
+                    path.unlink(missing_ok=True)
+            except BlockingIOError:
+                pass
             os.close(descriptor)
 
 
-def _lock(path: Path, folder: Path) -> int:
+@contextmanager
+def owned_folder(temporary: Path, target: Path) -> Iterator[None]:
+    """Make the folder `temporary` and be the one that writes it; one that a dead process left there is removed.
+
+    Raises ArtefactError if a living process is writing it. Its lock file is removed by `disown` before the folder
+    gets its final name.
+    """
+    if temporary.exists():
+        _refuse_owned(temporary, target)
+        shutil.rmtree(temporary)
+    temporary.mkdir()
+    descriptor = os.open(temporary / OWNER_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _sign(descriptor, shared=False)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def disown(temporary: Path) -> None:
+    """Remove the lock file from a folder that is finished."""
+    (temporary / OWNER_FILE).unlink()
+
+
+def _refuse_owned(temporary: Path, target: Path) -> None:
+    try:
+        descriptor = os.open(temporary / OWNER_FILE, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise _refusal(temporary / OWNER_FILE, target, _holders(descriptor)) from None
+    finally:
+        os.close(descriptor)
+
+
+def _lock(path: Path, folder: Path, *, shared: bool, wait: bool, on_wait: Callable[[str], None] | None) -> int:
     """Open and lock `path`; returns the descriptor."""
+    refused_at = time.monotonic() + GRACE_SECONDS
+    told = False
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
             if _is_same_file(descriptor, path):
                 return descriptor
         except BlockingIOError:
-            owner = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
-            age_seconds = max(0.0, time.time() - os.fstat(descriptor).st_mtime)
-            os.close(descriptor)
-            raise ArtefactError(
-                f"another process is building {folder}",
-                expected="one build of a folder at a time",
-                got=f"process {owner}, since {age_seconds:.0f} s",
-                where=str(path),
-                fix="wait until it ends, or stop it and run the same command again",
-            ) from None
+            holders = _holders(descriptor)
+            if time.monotonic() >= refused_at:
+                if not wait:
+                    os.close(descriptor)
+                    raise _refusal(path, folder, holders) from None
+                if on_wait is not None and not told:
+                    on_wait(holders)
+                    told = True
+            time.sleep(POLL_SECONDS)
         except BaseException:
             os.close(descriptor)
             raise
         os.close(descriptor)
+
+
+def _sign(descriptor: int, *, shared: bool) -> None:
+    """Write this process into the lock file, beside others who share it."""
+    if not shared:
+        os.truncate(descriptor, 0)
+    line = f"{os.getpid()} {socket.gethostname()} {int(time.time())}\n".encode()
+    os.lseek(descriptor, 0, os.SEEK_END)
+    os.write(descriptor, line)
+
+
+def _holders(descriptor: int) -> str:
+    """Process id, host and age of those named in a lock file; the dead of this host are left out."""
+    told = []
+    for line in os.pread(descriptor, HOLDER_BYTES, 0).decode(errors="replace").splitlines():
+        fields = line.split()
+        if len(fields) != 3 or not (fields[0].isdigit() and fields[2].isdigit()):
+            continue
+        if fields[1] == socket.gethostname() and not _is_alive(int(fields[0])):
+            continue
+        age_seconds = max(0, int(time.time()) - int(fields[2]))
+        told.append(f"process {fields[0]} on {fields[1]}, since {age_seconds} s")
+    return "; ".join(told) or "a process that has not yet written its number"
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _refusal(path: Path, folder: Path, holders: str) -> ArtefactError:
+    return ArtefactError(
+        f"another process is building {folder}",
+        expected="one build or change of a folder at a time; only jobs of its stages share it",
+        got=holders,
+        where=str(path),
+        fix="wait until it ends, or stop it and run the same command again",
+    )
 
 
 def _is_same_file(descriptor: int, path: Path) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 from index.files import FileRecord, digest_of, json_bytes
 from index.types import ArtefactError
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 MANIFEST_NAME = "manifest.json"
 REBUILD = "do not use it: remove this folder and run the command that made it again"
 
@@ -68,7 +68,7 @@ def read_manifest(path: Path, *, kind: str) -> Manifest:
     """The manifest of folder `path`, its own digest checked.
 
     Raises ArtefactError if the folder or its manifest is missing, the manifest is damaged, of another kind, or
-    written by a newer version.
+    written by a newer or an older version.
     """
     manifest = read_any_manifest(path)
     if manifest.kind != kind:
@@ -104,10 +104,18 @@ def read_any_manifest(path: Path) -> Manifest:
     if not isinstance(version, int) or version > FORMAT_VERSION:
         raise ArtefactError(
             f"{path} was written by a newer version of this program",
-            expected=f"format version {FORMAT_VERSION} or older",
+            expected=f"format version {FORMAT_VERSION}",
             got=f"format version {version}",
             where=str(file),
             fix="install a newer version of npmlm, or build the folder again with this one",
+        )
+    if version < FORMAT_VERSION:
+        raise ArtefactError(
+            f"{path} was written by an older version of this program",
+            expected=f"format version {FORMAT_VERSION}",
+            got=f"format version {version}",
+            where=str(file),
+            fix="build it again: remove this folder and run the command that made it again",
         )
     recorded = content.pop("digest", None)
     if recorded != (digest := digest_of(content)):

@@ -41,11 +41,19 @@ class ShardedArray:
         if len(self.arrays) == 1:
             return self.arrays[0][indices]
         flat = indices.reshape(-1)  # [n]
-        shards = np.searchsorted(self._starts, flat, side="right") - 1  # [n]
+        ascending = bool((flat[1:] >= flat[:-1]).all())
+        order = slice(None) if ascending else np.argsort(flat, kind="stable")
         taken = np.empty((len(flat), *self.shape[1:]), dtype=self.dtype)  # [n, *trailing]
-        for shard in np.unique(shards):
-            places = np.flatnonzero(shards == shard)
-            taken[places] = self.arrays[shard][flat[places] - self._starts[shard]]
+        sorted_rows = flat[order]  # [n]
+        bounds = np.searchsorted(sorted_rows, self._starts)  # i64 [shards + 1]
+        target = taken if ascending else np.empty_like(taken)  # [n, *trailing], in the order of sorted_rows
+        for shard in np.flatnonzero(np.diff(bounds)).tolist():
+            places = slice(int(bounds[shard]), int(bounds[shard + 1]))
+            # Every index was checked above; without mode="clip" numpy would fill a buffer first and copy it.
+            rows = sorted_rows[places] - self._starts[shard]
+            np.take(self.arrays[shard], rows, axis=0, out=target[places], mode="clip")
+        if not ascending:
+            taken[order] = target
         return taken.reshape((*indices.shape, *self.shape[1:]))
 
     def slice(self, start: int, stop: int) -> np.ndarray:

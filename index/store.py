@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -35,7 +35,7 @@ from index.files import (
     stored_dtype,
     write_rows,
 )
-from index.locking import folder_lock
+from index.locking import disown, folder_lock, owned_folder
 from index.manifests import (
     FORMAT_VERSION,
     MANIFEST_NAME,
@@ -58,6 +58,7 @@ __all__ = [
     "FolderWriter",
     "Manifest",
     "ShardedArray",
+    "check_files",
     "check_folder",
     "digest_of",
     "folder_lock",
@@ -141,20 +142,19 @@ class FolderWriter:
 def write_folder(path: Path, *, kind: str, settings: Mapping[str, Any]) -> Iterator[FolderWriter]:
     """Write a folder whole or not at all: yields a `FolderWriter` on `.<name>.tmp`, renamed to `path` at the end.
 
-    An exception removes the temporary folder and leaves `path` as it was. Raises ArtefactError if `path` exists,
-    StorageError if the operating system refuses a write.
+    An exception removes the temporary folder and leaves `path` as it was. Raises ArtefactError if `path` exists or
+    another process is writing it, StorageError if the operating system refuses a write.
     """
     temporary = path.parent / f".{path.name}.tmp"
-    with storage_errors(path, temporary), made_parents(path):
+    with storage_errors(path, temporary), made_parents(path), ExitStack() as stack:
         _refuse_existing(path)
-        if temporary.exists():
-            shutil.rmtree(temporary)
-        temporary.mkdir()
+        stack.enter_context(owned_folder(temporary, path))
         writer = FolderWriter(temporary)
         try:
             yield writer
             files = {name: asdict(record) for name, record in writer.finish().items()}
             _write_durably(temporary / MANIFEST_NAME, manifest_bytes(kind, settings, files, {}))
+            disown(temporary)
             _sync_folder(temporary)
             _refuse_existing(path)
             temporary.rename(path)
@@ -168,10 +168,11 @@ def write_folder(path: Path, *, kind: str, settings: Mapping[str, Any]) -> Itera
 def write_manifest(folder: Path, *, kind: str, settings: Mapping[str, Any], parts: Mapping[str, str] = {}) -> Manifest:
     """Write the manifest of a folder made of other folders, as the last step of its build; replaces an older one.
 
-    `parts` gives the manifest digest of each part, by its path relative to `folder`.
+    `parts` gives the manifest digest of each part, by its path relative to `folder`. Jobs that write it at the same
+    moment do so one after the other.
     """
     temporary = folder / f".{MANIFEST_NAME}.tmp"
-    with storage_errors(folder):
+    with storage_errors(folder), folder_lock(folder / MANIFEST_NAME, wait=True):
         try:
             _write_durably(temporary, manifest_bytes(kind, settings, {}, parts))
             temporary.rename(folder / MANIFEST_NAME)
@@ -219,11 +220,16 @@ def check_folder(folder: Path, *, kind: str, hash_all: bool = False) -> Manifest
     Raises ArtefactError on the first fault.
     """
     manifest = read_manifest(folder, kind=kind)
-    for name, record in manifest.files.items():
-        _check_file(folder / name, record, hashed=hash_all or record.bytes < HASHED_AT_OPENING_BYTES)
+    check_files(folder, manifest, hashed=lambda _, record: hash_all or record.bytes < HASHED_AT_OPENING_BYTES)
     for name, digest in manifest.parts.items():
         _check_part(folder / name, digest)
     return manifest
+
+
+def check_files(folder: Path, manifest: Manifest, *, hashed: Callable[[str, FileRecord], bool]) -> None:
+    """Check sizes and array headers of the files of a folder, and the hashes of those that `hashed` chooses."""
+    for name, record in manifest.files.items():
+        _check_file(folder / name, record, hashed=hashed(name, record))
 
 
 def verify_folder(folder: Path, kind: str, progress: Callable[[str, int], None] | None = None) -> Manifest:

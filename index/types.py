@@ -10,6 +10,8 @@ from typing import Protocol
 
 import numpy as np
 
+from index.row_set import RowSet
+
 
 class UserError(Exception):
     """A mistake that the user can mend, told in one message; the command line exits with status 2 on it.
@@ -66,5 +68,5 @@ class Searcher(Protocol):
     row_count: int
     dimensions: int
 
-    def scan(self, queries: np.ndarray, allowed_rows: np.ndarray | None = None) -> Scan:
-        """Start a scan of `queries` f32 [q, d], over all rows or only the sorted `allowed_rows` i64 [n]."""
+    def scan(self, queries: np.ndarray, allowed: np.ndarray | RowSet | None = None) -> Scan:
+        """Start a scan of `queries` f32 [q, d] over all rows, or only the allowed ones: i64 [m] ascending, or a set."""

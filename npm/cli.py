@@ -121,11 +121,26 @@ def run_train(settings: TrainCommand) -> int:
 def run_build(settings: BuildCommand) -> int:
     """`npmlm build`."""
     from npm.retrieval.build import build_index
+    from npm.retrieval.shares import Share
 
+    share = Share.parse(settings.shard)
+    if settings.stage is None and share.count > 1:
+        raise SettingError(
+            "a share needs a stage",
+            expected="stage=encode|quantise|code|merge beside shard=",
+            got=f"shard={settings.shard} alone",
+            where="shard",
+            fix="give the stage too, or leave shard out to run all stages here",
+        )
     with StageProgress() as progress:
-        built = build_index(Path(settings.index), settings, progress=progress)
+        built = build_index(
+            Path(settings.index), settings, stage=settings.stage, share=share, progress=progress, notice=progress.say
+        )
     if built.was_finished:
         say(f"{settings.index} is finished already, with the same settings: nothing to do")
+    elif built.manifest is None:
+        name = "" if settings.stage is None else settings.stage.value
+        say(f"stage {name}, share {share.number} of {share.count}: done")
     else:
         say(f'the index is in {settings.index}: npmlm fill index={settings.index} "… {MASK_TEXT} …"')
     return 0
@@ -224,6 +239,8 @@ def _prompt(filler: PhraseFiller, show: Callable[[Answer, str], None]) -> None:
         try:
             text = typed_line()
             if text.strip():
+                if filler.refresh():
+                    say("note: the index was changed; this is its new generation")
                 show(filler.fill(text), "")
         except EOFError:
             say("")

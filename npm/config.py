@@ -21,6 +21,7 @@ from npm.evaluation.settings import EvaluationSettings
 from npm.models.encoder import ComputeDtype
 from npm.retrieval.build import IndexBuildSettings
 from npm.retrieval.fill import FillSettings
+from npm.retrieval.stages import Stage
 from npm.training.settings import TrainingSettings
 
 
@@ -47,6 +48,10 @@ class BuildCommand(IndexBuildSettings):
 
     index: str = ""
     """Folder of the index. Required."""
+    stage: Stage | None = None
+    """Only this stage, as one of several jobs; unset: all of them, one after the other."""
+    shard: str = "1/1"
+    """Which share of the stage, as i/n: this job's number, from 1, and the number of jobs."""
     debug: bool = False
     """Show the full traceback of an error."""
 
@@ -97,7 +102,7 @@ COMMANDS: dict[str, type] = {
     "evaluate": EvaluateCommand,
 }
 PATH_SETTINGS = ("run", "index", "encoder", "encoder.name", "texts", "out", "corpus.files", "questions", "data_dir")
-TEXT_SETTINGS = ("search.factory", "corpus.id_field", "corpus.title_field", "corpus.text_field")
+TEXT_SETTINGS = ("shard", "search.factory", "corpus.id_field", "corpus.title_field", "corpus.text_field")
 """Plain strings that may hold what hydra's grammar has a meaning for, such as the comma of IVF64,SQ8."""
 REQUIRED = {"train": ("run",), "build": ("index",), "fill": ("index",), "verify": ("index",), "evaluate": ("out",)}
 

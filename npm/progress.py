@@ -6,7 +6,16 @@ import sys
 from types import TracebackType
 from typing import Any
 
-UNITS = {"lexicon": "blocks", "search": "vectors", "questions": "questions", "articles": "articles", "verify": "bytes"}
+UNITS = {
+    "lexicon": "shards",
+    "quantiser": "iterations",
+    "codes": "vectors",
+    "lists": "lists",
+    "rows": "vectors",
+    "questions": "questions",
+    "articles": "articles",
+    "verify": "bytes",
+}
 """What is counted in a stage; tokens in all others."""
 
 

@@ -9,6 +9,14 @@ RECORD_BITS = 40  # a file has fewer than 2^40 records
 FIRST_SLOTS = 1 << 10
 
 
+def document_key(identifier: str) -> int:
+    """A hash of an id for looking it up, in [1, 2^64): BLAKE2b of 8 bytes; 0 is left to mean no id.
+
+    A text from outside that is not valid Unicode has a key too, though no document can have such an id.
+    """
+    return int.from_bytes(blake2b(identifier.encode(errors="surrogatepass"), digest_size=8).digest()) or 1
+
+
 class SeenIdentifiers:
     """Maps 64-bit hashes of ids to packed places (file number, record number): open addressing, at most 2/3 full.
 
@@ -22,7 +30,7 @@ class SeenIdentifiers:
 
     def add(self, identifier: str, file_number: int, record_number: int) -> tuple[int, int] | None:
         """Remember an id; returns (file number, record number) of its first place if it was there already."""
-        hashed = int.from_bytes(blake2b(identifier.encode(), digest_size=8).digest()) or 1
+        hashed = document_key(identifier)
         slot = self._slot(hashed)
         if self._hashes[slot]:
             place = self._places[slot]

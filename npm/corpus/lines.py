@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from npm.errors import CorpusError
@@ -11,14 +11,18 @@ CHUNK_BYTES = 1 << 18
 BYTE_ORDER_MARK = "\ufeff"
 
 
-def read_lines(path: Path, *, keep_ends: bool = False) -> Iterator[tuple[int, str]]:
+def read_lines(
+    path: Path, *, keep_ends: bool = False, on_bytes: Callable[[int], None] | None = None
+) -> Iterator[tuple[int, str]]:
     """The lines of a UTF-8 file with their numbers from 1; `.zst` files are decompressed.
 
     Only a line feed, with a carriage return before it or not, ends a line; it is removed unless `keep_ends`. A byte
-    order mark at the beginning is not text. Raises CorpusError naming file and line for bytes that are not UTF-8 and
+    order mark at the beginning is not text. `on_bytes(bytes)` is called with the size of each piece of the file, as it
+    lies on the disk, before its lines come. Raises CorpusError naming file and line for bytes that are not UTF-8 and
     for compressed data that is damaged or ends early.
     """
-    chunks = _decompressed_chunks(path) if path.suffix == ".zst" else _plain_chunks(path)
+    stored = _plain_chunks(path, on_bytes)
+    chunks = _decompressed_chunks(path, stored) if path.suffix == ".zst" else stored
     for number, line in enumerate(_split_lines(chunks), start=1):
         text = _decoded(line, path, number)
         text = text.removeprefix(BYTE_ORDER_MARK) if number == 1 else text
@@ -51,20 +55,22 @@ def _split_lines(chunks: Iterator[bytes]) -> Iterator[bytes]:
         yield last
 
 
-def _plain_chunks(path: Path) -> Iterator[bytes]:
+def _plain_chunks(path: Path, on_bytes: Callable[[int], None] | None) -> Iterator[bytes]:
     with path.open("rb") as file:
         while chunk := file.read(CHUNK_BYTES):
+            if on_bytes is not None:
+                on_bytes(len(chunk))
             yield chunk
 
 
-def _decompressed_chunks(path: Path) -> Iterator[bytes]:
+def _decompressed_chunks(path: Path, stored: Iterator[bytes]) -> Iterator[bytes]:
     """Frame by frame: zstandard's own stream reader ends quietly where a file was cut off."""
     import zstandard
 
     decompressor = zstandard.ZstdDecompressor()
     frame = None
     try:
-        for compressed in _plain_chunks(path):
+        for compressed in stored:
             while compressed:
                 frame = frame or decompressor.decompressobj()
                 yield frame.decompress(compressed)

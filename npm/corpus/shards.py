@@ -4,23 +4,29 @@ token_ids.npy     u16 or i32 [T]        start_chars.npy, end_chars.npy   u32 [T]
 flags.npy         u8 [T]                documents.jsonl                  one JSON object a line
 block_offsets.npy i64 [blocks + 1]      document_offsets.npy             i64 [documents + 1], bytes
 block_documents.npy i64 [blocks], number of the document within the shard, -1 without one
+document_keys.npy u64 [documents], `document_key` of each id      field_values.json, field_codes.npy   see `fields`
 counts.json       sources (what was read, documents or not), documents, blocks, tokens
 """
 
 from __future__ import annotations
 
 import json
+from array import array
 from collections.abc import Sequence
 from dataclasses import asdict
 
 import numpy as np
 
 from index.store import ArrayStream, FolderWriter
+from npm.corpus.fields import FieldEncoder
+from npm.corpus.identifiers import document_key
 from npm.types import Block, Document
 
 STORE_KIND = "block-store"
 SHARD_KIND = "block-store-shard"
 DOCUMENTS_FILE = "documents.jsonl"
+LINE_START = '{"id": '
+"""What every line of it begins with; the id follows as a JSON string."""
 COUNTS_NAME = "counts"
 CHARACTER_ARRAYS = ("start_chars", "end_chars")
 
@@ -43,14 +49,16 @@ class ShardWriter:
         }
         self._documents = folder.open_binary(DOCUMENTS_FILE)
         self._source_count = 0
-        self._block_offsets = [0]
-        self._block_documents: list[int] = []
-        self._document_offsets = [0]
+        self._block_offsets = array("q", [0])
+        self._block_documents = array("q")
+        self._document_offsets = array("q", [0])
+        self._document_keys = array("Q")
+        self._fields = FieldEncoder()
 
     @property
     def document_count(self) -> int:
         """Documents added so far."""
-        return len(self._document_offsets) - 1
+        return len(self._document_keys)
 
     def append(self, document: Document | None, blocks: Sequence[Block]) -> None:
         """Add one document, which may have no blocks, or blocks without a document."""
@@ -59,9 +67,11 @@ class ShardWriter:
             line = document_line(document)
             self._documents.write(line)
             self._document_offsets.append(self._document_offsets[-1] + len(line))
+            self._fields.append(self.document_count, document.fields)
+            self._document_keys.append(document_key(document.id))
         if not blocks:
             return
-        number = -1 if document is None else len(self._document_offsets) - 2
+        number = -1 if document is None else self.document_count - 1
         for block in blocks:
             if not len(block.token_ids):
                 raise ValueError("a block has no tokens")
@@ -76,9 +86,11 @@ class ShardWriter:
         self._folder.write_array("block_offsets", np.array(self._block_offsets, dtype=np.int64))
         self._folder.write_array("block_documents", np.array(self._block_documents, dtype=np.int64))
         self._folder.write_array("document_offsets", np.array(self._document_offsets, dtype=np.int64))
+        self._folder.write_array("document_keys", np.array(self._document_keys, dtype=np.uint64))
+        self._fields.write(self._folder, document_count=self.document_count)
         counts = {
             "sources": self._source_count,
-            "documents": len(self._document_offsets) - 1,
+            "documents": self.document_count,
             "blocks": len(self._block_documents),
             "tokens": self.token_count,
         }

@@ -47,7 +47,7 @@ class RandomSpanOfRightPassage:
         self._reader = SurfaceReader(self._store, filler.encoder.tokenizer)
         barred = (TokenFlag.STOPWORD | TokenFlag.PUNCTUATION | TokenFlag.SPECIAL).value
         flags = self._store.flags.slice(0, self._store.token_count)  # u8 [T]
-        self._ends = RowMap(np.flatnonzero((flags & barred) == 0), token_count=self._store.token_count)
+        self._ends = RowMap.of_mask((flags & barred) == 0)
         self._finder = SpanFinder(
             self._store,
             self._ends,

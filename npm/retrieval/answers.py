@@ -16,9 +16,9 @@ import numpy as np
 from npm.corpus.ranges import concatenated_ranges
 from npm.corpus.sentences import sentence_around
 from npm.corpus.stopwords import CONTRACTION_TAILS, STOP_WORDS
-from npm.retrieval.lexical import words_of
 from npm.retrieval.phrases import Candidates, Groups, best_groups
 from npm.retrieval.scoring import Aggregation, ScoringSettings
+from npm.retrieval.words import words_of
 from npm.types import MASK_TEXT, Occurrence, Phrase
 
 if TYPE_CHECKING:

@@ -35,16 +35,22 @@ def length_sorted_batches(lengths: np.ndarray, *, tokens_per_batch: int) -> list
     return batches
 
 
-def encode_padded(encoder: Encoder, sequences: Sequence[np.ndarray]) -> torch.Tensor:
-    """Token vectors f32 [B, L, d] of sequences of token ids, on the encoder's device, without gradient."""
-    import torch
-
+def padded(sequences: Sequence[np.ndarray], *, pad_id: int) -> tuple[np.ndarray, np.ndarray]:
+    """Input ids and attention mask, i64 [B, L] each, of sequences of token ids."""
     longest = max(len(sequence) for sequence in sequences)
-    input_ids = np.full((len(sequences), longest), encoder.pad_id, dtype=np.int64)  # [B, L]
+    input_ids = np.full((len(sequences), longest), pad_id, dtype=np.int64)  # [B, L]
     attention_mask = np.zeros((len(sequences), longest), dtype=np.int64)  # [B, L]
     for number, sequence in enumerate(sequences):
         input_ids[number, : len(sequence)] = sequence
         attention_mask[number, : len(sequence)] = 1
+    return input_ids, attention_mask
+
+
+def encode_padded(encoder: Encoder, sequences: Sequence[np.ndarray]) -> torch.Tensor:
+    """Token vectors f32 [B, L, d] of sequences of token ids, on the encoder's device, without gradient."""
+    import torch
+
+    input_ids, attention_mask = padded(sequences, pad_id=encoder.pad_id)  # i64 [B, L] each
     with torch.inference_mode():
         return encoder.token_vectors(
             torch.from_numpy(input_ids).to(encoder.device), torch.from_numpy(attention_mask).to(encoder.device)

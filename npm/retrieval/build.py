@@ -1,47 +1,48 @@
-"""Build a phrase index: documents → blocks → vectors → lexicon → search, each a folder that is whole or not there.
+"""Build a phrase index: documents → blocks → vectors → quantiser → codes → lists, then the root manifest.
 
-A build that was killed continues with the same command. The manifest of the whole comes last.
+A build that was killed continues with the same command. Its stages may be jobs of their own, each a share of a stage.
 """
 
 from __future__ import annotations
 
-import json
 import shutil
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, fields
-from enum import Enum
-from importlib.metadata import PackageNotFoundError, version
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from index.build import SearchSettings, build_search_folder, resolved_settings
-from index.files import sha256_of_file
-from index.store import MANIFEST_NAME, Manifest, folder_lock, read_manifest, write_folder, write_manifest
+from index.build import SearchSettings, SearchTier
+from index.quantiser import Quantiser
+from index.store import MANIFEST_NAME, Manifest, folder_lock, read_manifest
 from npm.corpus.blocks import BlockPacker, BlockSettings
 from npm.corpus.documents import CorpusSettings, read_corpus
-from npm.corpus.sources import find_sources
 from npm.corpus.store import BlockStore, build_block_store
-from npm.errors import CorpusError, SettingError
+from npm.errors import ArtefactError, CorpusError
 from npm.models.encoder import Encoder, EncoderSettings
-from npm.retrieval.embed import VectorSettings, embed_block_store, open_vectors
-from npm.retrieval.lexical import LEXICON_KIND, BlockLexicon, LexiconSettings, recorded_settings
-from npm.retrieval.manifests import keeps_finished, refuse_differences
-from npm.retrieval.phrase_index import (
-    CORPUS_FOLDER,
-    ENCODER_FOLDER,
-    ENCODER_KIND,
-    INDEX_KIND,
-    LEXICON_FOLDER,
-    SEARCH_FOLDER,
-    VECTORS_FOLDER,
+from npm.retrieval.coding import (
+    code_segment,
+    finish_codes,
+    finish_search,
+    merge_parts,
+    missing_parts,
+    train_segment_quantiser,
 )
+from npm.retrieval.embed import VectorSettings
+from npm.retrieval.lexicon_shards import LexiconSettings
+from npm.retrieval.manifests import refuse_differences
+from npm.retrieval.recording import copy_encoder, input_record, recorded_settings, search_settings_of
+from npm.retrieval.segments import (
+    ENCODER_FOLDER,
+    INDEX_KIND,
+    QUANTISER_FOLDER,
+    SEARCH_FOLDER,
+    Segment,
+    write_generation,
+)
+from npm.retrieval.shares import Share
+from npm.retrieval.stages import WHOLE, IndexProgress, SegmentSettings, Stage, encode_segment, finish_encoding, silent
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-PACKAGES_RECORDED = ("npmlm", "torch", "transformers", "tokenizers", "numpy", "bm25s")
-IndexProgress = Callable[[str, int, int | None], None]
-"""Called with a stage (blocks, vectors, lexicon, search), how much of it is done, and its total if that is known."""
+FIRST = "00000"
 
 
 @dataclass(kw_only=True, slots=True)
@@ -64,11 +65,15 @@ class IndexBuildSettings:
     """Whether the encoder is saved inside the index, so that `fill` needs no `encoder=`."""
 
 
+def print_nothing(message: str) -> None:
+    """Tell nobody."""
+
+
 @dataclass(frozen=True, slots=True)
 class BuiltIndex:
     """What a build left behind."""
 
-    manifest: Manifest
+    manifest: Manifest | None  # None as long as jobs of other stages or shares have work to do
     was_finished: bool  # there was nothing to do
 
 
@@ -77,131 +82,158 @@ def build_index(
     settings: IndexBuildSettings,
     encoder: Encoder | None = None,
     *,
-    progress: IndexProgress | None = None,
+    stage: Stage | None = None,
+    share: Share = WHOLE,
+    progress: IndexProgress = silent,
+    notice: Callable[[str], None] = print_nothing,
 ) -> BuiltIndex:
     """Build the index in `folder`, or go on where an earlier build with the same settings was stopped.
 
-    `encoder` None loads the one of the settings. Raises CorpusError for input that cannot be read, ArtefactError if
-    `folder` holds something else or was begun with other settings, EncoderError if the encoder cannot serve,
-    StorageError if the disk refuses. A new folder in which nothing was finished is taken away again.
+    `stage` and `share` are for jobs that build one index together; without a stage all of them are run. `encoder`
+    None loads the one of the settings; `notice(message)` is told what a job waits for. Raises CorpusError for input
+    that cannot be read, ArtefactError if `folder` holds something else, was begun with other settings or lacks what
+    an earlier stage should have left, EncoderError if the encoder cannot serve, StorageError if the disk refuses or
+    has no room. A new folder in which nothing was finished is taken away again.
     """
     folder = Path(folder)
-    report = progress if progress is not None else _silent
-    sources = _input_record(settings.corpus)
+    sources = input_record(settings.corpus)
     encoder = encoder if encoder is not None else _load_encoder(settings)
-    recorded = _recorded(settings, encoder, sources)
-    _check_finished(folder, recorded)
-    packer = BlockPacker(encoder.tokenizer, settings.blocks)
+    made = recorded_settings(settings, encoder, IndexBuildSettings)
+    if (finished := _finished(folder, made, sources)) is not None:
+        return BuiltIndex(finished, was_finished=True)
     was_there = folder.exists()
+    build = _Build(folder, settings, encoder, made, sources, progress, notice)
     try:
-        with folder_lock(folder):
-            build_block_store(
-                folder / CORPUS_FOLDER,
-                read_corpus(settings.corpus),
-                packer,
-                settings={name: recorded[name] for name in ("sources", "corpus", "blocks")},
-                progress=lambda _, tokens: report("blocks", tokens, None),
-            )
-            return _index_blocks(folder, recorded, settings, encoder, report)
+        with folder_lock(folder, shared=stage is not None):
+            return build.run(stage, share)
     except BaseException as error:
-        if not was_there:
+        if not was_there and stage is None:
             _clear(folder, entirely=isinstance(error, CorpusError))
         raise
 
 
 def index_block_store(
-    folder: str | Path, settings: IndexBuildSettings, encoder: Encoder, *, progress: IndexProgress | None = None
+    folder: str | Path, settings: IndexBuildSettings, encoder: Encoder, *, progress: IndexProgress = silent
 ) -> BuiltIndex:
-    """Build an index over the finished block store in `folder`/corpus, such as one of token ids without text.
+    """Build an index over the finished block store in `folder`/segments/00000/corpus, such as one of ids without text.
 
     Raises as `build_index` does; `settings.corpus` and `settings.blocks` are not looked at.
     """
     folder = Path(folder)
-    recorded = _recorded(settings, encoder, [])
-    _check_finished(folder, recorded)
+    made = recorded_settings(settings, encoder, IndexBuildSettings)
+    if (finished := _finished(folder, made, [])) is not None:
+        return BuiltIndex(finished, was_finished=True)
     with folder_lock(folder):
-        return _index_blocks(folder, recorded, settings, encoder, progress if progress is not None else _silent)
+        return _Build(folder, settings, encoder, made, [], progress, print_nothing).run(None, WHOLE)
 
 
-def _index_blocks(
-    folder: Path, recorded: dict[str, Any], settings: IndexBuildSettings, encoder: Encoder, report: IndexProgress
-) -> BuiltIndex:
-    """Everything after the blocks."""
-    if (folder / MANIFEST_NAME).is_file():
-        return BuiltIndex(read_manifest(folder, kind=INDEX_KIND), was_finished=True)
-    store = BlockStore.open(folder / CORPUS_FOLDER)
-    parts = {CORPUS_FOLDER: store.digest}
-    vectors_manifest = embed_block_store(
-        store,
-        encoder,
-        folder / VECTORS_FOLDER,
-        settings=settings.vectors,
-        progress=lambda done, total: report("vectors", done, total),
-    )
-    parts[VECTORS_FOLDER] = vectors_manifest.digest
-    if store.start_chars is not None:
-        parts[LEXICON_FOLDER] = _build_lexicon(folder / LEXICON_FOLDER, store, settings.lexicon, report).digest
-    vectors, positions = open_vectors(folder / VECTORS_FOLDER, store)
-    if len(positions) == 0:
-        raise CorpusError(
-            "no token of the corpus has a vector",
-            expected="words that the pruning rule keeps",
-            got=f"{store.token_count} tokens, none kept by vectors.pruning={settings.vectors.pruning.value}",
-            where=str(folder),
-            fix="choose another rule, such as vectors.pruning=word_boundaries",
-        )
-    search = folder / SEARCH_FOLDER
-    kept = keeps_finished(search, kind="search", settings=resolved_settings(settings.search, *vectors.shape))
-    if kept is None:
-        kept = build_search_folder(
-            search, vectors, settings.search, progress=lambda done, total: report("search", done, total)
-        )
-    parts[SEARCH_FOLDER] = kept.digest
-    if settings.copy_encoder:
-        parts[ENCODER_FOLDER] = _copy_encoder(folder / ENCODER_FOLDER, settings, encoder).digest
-    counts = {"documents": store.document_count, "blocks": store.block_count, "tokens": store.token_count}
-    manifest = write_manifest(
-        folder, kind=INDEX_KIND, settings={**recorded, "counts": {**counts, "rows": len(positions)}}, parts=parts
-    )
-    return BuiltIndex(manifest, was_finished=False)
+@dataclass(frozen=True, slots=True)
+class _Build:
+    """The first segment of an index, stage by stage."""
 
+    folder: Path
+    settings: IndexBuildSettings
+    encoder: Encoder
+    made: dict[str, Any]
+    sources: list[dict[str, Any]]
+    progress: IndexProgress
+    notice: Callable[[str], None]
 
-def _build_lexicon(folder: Path, store: BlockStore, settings: LexiconSettings, report: IndexProgress) -> Manifest:
-    recorded = recorded_settings(settings, store)
-    if (kept := keeps_finished(folder, kind=LEXICON_KIND, settings=recorded)) is not None:
-        return kept
-    BlockLexicon.build(store, folder, settings=settings, progress=lambda done, total: report("lexicon", done, total))
-    return read_manifest(folder, kind=LEXICON_KIND)
+    def run(self, stage: Stage | None, share: Share) -> BuiltIndex:
+        """One stage, or all of them in order."""
+        if (self.folder / MANIFEST_NAME).is_file():  # another process finished it while we waited
+            return BuiltIndex(read_manifest(self.folder, kind=INDEX_KIND), was_finished=True)
+        if stage in (None, Stage.encode):
+            encode_segment(self.segment, self._store(), self._segment_settings, share=share, progress=self.progress)
+        if stage in (None, Stage.quantise) and share.number == 1:
+            self._quantise()
+        if stage in (None, Stage.code) and (quantiser := self._quantiser()) is not None:
+            code_segment(self.segment, quantiser, share=share, progress=self.progress)
+        if stage in (None, Stage.merge):
+            return BuiltIndex(self._merge(share), was_finished=False)
+        return BuiltIndex(None, was_finished=False)
 
+    @property
+    def segment(self) -> Segment:
+        """The one segment of a fresh index."""
+        return Segment(self.folder, FIRST)
 
-def _copy_encoder(folder: Path, settings: IndexBuildSettings, encoder: Encoder) -> Manifest:
-    """Save the encoder as a folder that `transformers` loads, under the same protection as the other parts."""
-    import torch
+    @property
+    def _segment_settings(self) -> SegmentSettings:
+        return SegmentSettings(self.encoder, self.settings.vectors, self.settings.lexicon)
 
-    recorded = {"fingerprint": encoder.fingerprint}
-    if (kept := keeps_finished(folder, kind=ENCODER_KIND, settings=recorded)) is not None:
-        return kept
-    whole = next(encoder.model.parameters()).dtype is torch.float32
-    # What computes in bfloat16 has lost bits that the fingerprint counts.
-    original = encoder if whole else Encoder.load(settings.encoder.name, device="cpu", dtype="float32")
-    if original.fingerprint != encoder.fingerprint:
-        raise SettingError(
-            "copy_encoder=true needs the encoder's own weights",
-            expected=f"fingerprint {encoder.fingerprint}",
-            got=f"{original.name}, fingerprint {original.fingerprint}",
-            where="encoder.name",
-            fix="give the encoder's folder as encoder.name, or load it with dtype=float32",
-        )
-    saved = folder.parent / f".{folder.name}.saved"
-    shutil.rmtree(saved, ignore_errors=True)
-    try:
-        original.save(saved)
-        with write_folder(folder, kind=ENCODER_KIND, settings=recorded) as writer:
-            for file in sorted(path for path in saved.iterdir() if path.is_file()):
-                writer.open_binary(file.name).write(file.read_bytes())
-    finally:
-        shutil.rmtree(saved, ignore_errors=True)
-    return read_manifest(folder, kind=ENCODER_KIND)
+    def _store(self) -> BlockStore:
+        """The blocks; whichever job comes first packs them, and the others wait for it."""
+        if not BlockStore.is_finished(self.segment.corpus):
+            packer = BlockPacker(self.encoder.tokenizer, self.settings.blocks)
+            with folder_lock(self.segment.folder / "packing", wait=True, on_wait=self.notice):
+                return build_block_store(
+                    self.segment.corpus,
+                    read_corpus(self.settings.corpus),
+                    packer,
+                    settings={"sources": self.sources, "corpus": self.made["corpus"], "blocks": self.made["blocks"]},
+                    progress=lambda _, tokens: self.progress("blocks", tokens, None),
+                )
+        return BlockStore.open(self.segment.corpus)
+
+    def _encoded_store(self) -> tuple[BlockStore, dict[str, int]]:
+        """The blocks and the counts of the segment, all of whose vectors must be there."""
+        if not BlockStore.is_finished(self.segment.corpus):
+            raise ArtefactError(
+                f"{self.folder} has no blocks yet",
+                expected="the vectors of all shards",
+                got="no finished block store",
+                where=str(self.segment.corpus),
+                fix="run `npmlm build … stage=encode` with the settings of this build first",
+            )
+        store = BlockStore.open(self.segment.corpus)
+        return store, finish_encoding(self.segment, store, self._segment_settings)
+
+    def _quantise(self) -> Path | None:
+        store, _ = self._encoded_store()
+        place = self.folder / QUANTISER_FOLDER
+        return train_segment_quantiser(place, [self.segment], store, self.settings.search, progress=self.progress)
+
+    def _quantiser(self) -> Quantiser | None:
+        """The trained quantiser; None in the exact tier."""
+        place = self.folder / QUANTISER_FOLDER
+        if not (place / MANIFEST_NAME).is_file() and self._quantise() is None:
+            return None
+        return Quantiser.open(place)
+
+    def _merge(self, share: Share) -> Manifest | None:
+        _, counts = self._encoded_store()
+        quantiser = self._quantiser()
+        if quantiser is not None:
+            finish_codes(self.segment, quantiser)
+        search = self.folder / SEARCH_FOLDER / FIRST
+        merge_parts(search, [self.segment], quantiser, share=share, progress=self.progress)
+        if missing_parts(search, [self.segment], quantiser):
+            return None
+        with folder_lock(search, wait=True, on_wait=self.notice):
+            if (self.folder / MANIFEST_NAME).is_file():
+                return read_manifest(self.folder, kind=INDEX_KIND)
+            finish_search(search, [self.segment], quantiser, self._resolved(quantiser), progress=self.progress)
+            if self.settings.copy_encoder:
+                copy_encoder(self.folder / ENCODER_FOLDER, self.settings.encoder.name, self.encoder)
+            return write_generation(
+                self.folder,
+                number=0,
+                made=self.made,
+                segments={FIRST: {"sources": self.sources, "counts": counts}},
+                quantiser=None if quantiser is None else QUANTISER_FOLDER,
+                search=f"{SEARCH_FOLDER}/{FIRST}",
+                searching={
+                    "probed_lists": self.settings.search.probed_lists,
+                    "rerank_factor": self.settings.search.rerank_factor,
+                    "candidates_per_side": None,
+                },
+            )
+
+    def _resolved(self, quantiser: Quantiser | None) -> dict[str, Any]:
+        if quantiser is None:
+            return {"tier": SearchTier.exact.value, "dimensions": self.encoder.dimensions}
+        return search_settings_of(self.folder / QUANTISER_FOLDER)
 
 
 def _load_encoder(settings: IndexBuildSettings) -> Encoder:
@@ -209,63 +241,34 @@ def _load_encoder(settings: IndexBuildSettings) -> Encoder:
     return Encoder.load(chosen.name, device=chosen.device, dtype=chosen.dtype)
 
 
-def _input_record(corpus: CorpusSettings) -> list[dict[str, Any]]:
-    """Name, size and SHA-256 of every corpus file, in order: what the blocks depend on, without where it lies."""
-    records: list[dict[str, Any]] = []
-    for source in find_sources(corpus.files):
-        record: dict[str, Any] = {"name": source.name}
-        if source.format != "hub":
-            path = Path(source.path)
-            record |= {"bytes": path.stat().st_size, "sha256": sha256_of_file(path)}
-        records.append(record)
-    return records
+def _finished(folder: Path, made: Mapping[str, Any], sources: list[dict[str, Any]]) -> Manifest | None:
+    """The manifest of a finished index of the same input and settings; versions and counts are no settings.
 
-
-def _recorded(settings: IndexBuildSettings, encoder: Encoder, sources: list[dict[str, Any]]) -> dict[str, Any]:
-    """What the manifest says of how the index was made; no path of this machine."""
-    # a command adds settings of its own, such as where the index lies
-    own = {item.name: asdict(settings)[item.name] for item in fields(IndexBuildSettings)}
-    chosen: dict[str, Any] = json.loads(json.dumps(own, default=enum_value))
-    del chosen["corpus"]["files"], chosen["encoder"]
-    return {
-        **chosen,
-        "sources": sources,
-        "encoder": {
-            "name": encoder.name,
-            "fingerprint": encoder.fingerprint,
-            "tokenizer_fingerprint": encoder.tokenizer_fingerprint,
-            "similarity_scale": encoder.similarity_scale,
-        },
-        "versions": {name: found for name in PACKAGES_RECORDED if (found := _version(name))},
-    }
-
-
-def enum_value(value: object) -> Any:
-    """What `json.dumps` writes for an enum among settings; raises TypeError for anything else it cannot write."""
-    if isinstance(value, Enum):
-        return value.value
-    raise TypeError(f"not a setting: {value!r}")
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
-
-
-def _check_finished(folder: Path, recorded: Mapping[str, Any]) -> None:
-    """Refuse to build over a finished index of other settings; versions and counts are no settings."""
+    Raises ArtefactError if the finished index is another one, or was changed after it was built.
+    """
     if not (folder / MANIFEST_NAME).is_file():
-        return
-    made_with = read_manifest(folder, kind=INDEX_KIND).settings
-    refuse_differences(folder, made_with=_comparable(made_with), wanted=_comparable(recorded))
+        return None
+    finished = read_manifest(folder, kind=INDEX_KIND)
+    if finished.settings["generation"] > 0 and set(finished.settings["segments"]) != {FIRST}:
+        raise ArtefactError(
+            f"{folder} was changed after it was built",
+            expected="an index with the documents of one build",
+            got=f"generation {finished.settings['generation']}, segments {', '.join(finished.settings['segments'])}",
+            where=str(folder),
+            fix="use npmlm add and npmlm delete to change it, or build into another folder",
+        )
+    made_from = finished.settings["segments"].get(FIRST, {}).get("sources", [])
+    refuse_differences(
+        folder,
+        made_with={**_comparable(finished.settings), "sources": made_from},
+        wanted={**_comparable(made), "sources": sources},
+    )
+    return finished
 
 
-def _comparable(recorded: Mapping[str, Any]) -> dict[str, Any]:
-    encoder = {name: value for name, value in recorded["encoder"].items() if name != "name"}
-    kept = {name: value for name, value in recorded.items() if name not in ("versions", "counts")}
-    return {**kept, "encoder": encoder}
+def _comparable(settings: Mapping[str, Any]) -> dict[str, Any]:
+    compared = {item.name: settings[item.name] for item in fields(IndexBuildSettings)}
+    return {**compared, "encoder": {name: value for name, value in settings["encoder"].items() if name != "name"}}
 
 
 def _clear(folder: Path, *, entirely: bool) -> None:
@@ -278,7 +281,3 @@ def _clear(folder: Path, *, entirely: bool) -> None:
             path.rmdir()
     if folder.is_dir() and not any(folder.iterdir()):
         folder.rmdir()
-
-
-def _silent(stage: str, done: int, total: int | None) -> None:
-    """Report to nobody."""

@@ -1,41 +1,67 @@
 """The corpus as vectors: one for each token that a pruning rule keeps, in corpus order, in immutable shards.
 
+A shard `vectors/<number>` holds `vectors.npy` [n, d] and `kept.npy`, u8 [ceil(T / 8)]: one bit a token, the lowest bit
+first, that says whether it has a vector. Any process may write any shard; `vectors/manifest.json` comes last.
+
 Shapes: T tokens and n kept tokens of one shard, B blocks of a batch, L padded length, d dimensions.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from index.store import ShardedArray, check_folder, open_array, write_folder, write_manifest
-from npm.corpus.ranges import concatenated_ranges
+from index.store import (
+    HASHED_AT_OPENING_BYTES,
+    MANIFEST_NAME,
+    ShardedArray,
+    check_files,
+    check_folder,
+    folder_lock,
+    open_array,
+    read_manifest,
+    write_folder,
+    write_manifest,
+)
 from npm.errors import ArtefactError, EncoderError, check_range
-from npm.retrieval.batches import encode_padded, length_sorted_batches
-from npm.retrieval.manifests import keeps_finished
-from npm.types import TokenFlag
+from npm.retrieval.manifests import keeps_finished, refuse_differences
+from npm.retrieval.pruning import PruningRule, frequent_token_ids, kept_tokens, pruning_counts
+from npm.retrieval.rows import RowMap, pack_kept
+from npm.retrieval.shard_blocks import ShardBlocks
 
 if TYPE_CHECKING:
     from index.store import Manifest
     from npm.corpus.store import BlockStore
     from npm.models.encoder import Encoder
 
+__all__ = [
+    "VECTORS_KIND",
+    "VECTOR_SHARD_KIND",
+    "PruningRule",
+    "Reencoded",
+    "VectorDtype",
+    "VectorSettings",
+    "embed_shard",
+    "finish_vectors",
+    "frequent_token_ids",
+    "kept_tokens",
+    "open_vectors",
+    "recorded_vectors",
+    "reencode_sample",
+    "shard_folder",
+    "vector_shards",
+]
+
 VECTORS_KIND, VECTOR_SHARD_KIND = "vectors", "vector-shard"
-
-
-class PruningRule(Enum):
-    """Which tokens have a vector, and so may stand at the start or the end of a phrase; special tokens never do."""
-
-    all = "all"
-    word_boundaries = "word_boundaries"
-    without_punctuation = "without_punctuation"
-    without_stopwords = "without_stopwords"
+_VECTORS_FILE = "vectors.npy"
+_COUNTS_KEY = "pruning_counts"
+_NAMED_AT_MOST = 8
 
 
 class VectorDtype(Enum):
@@ -52,6 +78,8 @@ class VectorSettings:
     pruning: PruningRule = PruningRule.without_stopwords
     """`all` tokens; first and last tokens of words (`word_boundaries`); of these not punctuation
     (`without_punctuation`); of these not stop-words either (`without_stopwords`)."""
+    max_token_share: float | None = None
+    """A token id that makes up more than this share of the corpus's tokens has no vector; unset: no such rule."""
     dtype: VectorDtype = VectorDtype.float16
     """2 or 4 bytes a number."""
     tokens_per_batch: int = 4096
@@ -63,98 +91,174 @@ class VectorSettings:
         for name in ("tokens_per_batch", "tokens_per_shard"):
             value = getattr(self, name)
             check_range(value >= 1, f"vectors.{name}", expected="at least 1", got=value)
+        share = self.max_token_share
+        check_range(share is None or 0 < share <= 1, "vectors.max_token_share", expected="a share in (0, 1]", got=share)
 
 
-def kept_tokens(flags: np.ndarray, rule: PruningRule) -> np.ndarray:
-    """Whether each token has a vector under `rule`, bool [T], from its flags u8 [T].
+def vector_shards(store: BlockStore, settings: VectorSettings) -> list[tuple[int, int]]:
+    """The block ranges [first, stop) of the vector shards of `store`, in order: a function of the store alone."""
+    return _shard_ranges(store.block_offsets, settings.tokens_per_shard)
 
-    >>> import numpy as np
-    >>> from npm.types import TokenFlag as F
-    >>> flags = np.array([F.WORD_START | F.WORD_END, F.WORD_START | F.WORD_END | F.STOPWORD, F.SPECIAL, 0], np.uint8)
-    >>> kept_tokens(flags, PruningRule.without_stopwords).tolist()
-    [True, False, False, False]
+
+def recorded_vectors(
+    store: BlockStore, encoder: Encoder, settings: VectorSettings, *, frequent_token_ids: np.ndarray
+) -> dict[str, Any]:
+    """All that the bytes of the vectors depend on, as it stands in the manifest of each shard.
+
+    Raises EncoderError if the blocks were cut by another tokenizer or are longer than the encoder takes.
     """
-    kept = (flags & TokenFlag.SPECIAL.value) == 0  # bool [T]
-    if rule is PruningRule.all:
-        return kept
-    kept &= (flags & (TokenFlag.WORD_START | TokenFlag.WORD_END).value) != 0
-    if rule in (PruningRule.without_punctuation, PruningRule.without_stopwords):
-        kept &= (flags & TokenFlag.PUNCTUATION.value) == 0
-    if rule is PruningRule.without_stopwords:
-        kept &= (flags & TokenFlag.STOPWORD.value) == 0
-    return kept
-
-
-def embed_block_store(
-    store: BlockStore,
-    encoder: Encoder,
-    folder: Path,
-    *,
-    settings: VectorSettings,
-    progress: Callable[[int, int], None] | None = None,
-) -> Manifest:
-    """Encode every block and store the vectors of the tokens that the pruning rule keeps, in shards under `folder`.
-
-    Batches are a function of the shard alone; special tokens are put around blocks that do not hold them, and have
-    no vector. `progress(tokens done, tokens of the corpus)` is called after each batch. Finished shards are kept.
-    Raises ArtefactError if `folder` holds vectors made otherwise, EncoderError if blocks are longer than the
-    encoder takes.
-    """
-    _check_block_length(store, encoder)
-    recorded = {
+    _check_blocks(store, encoder)
+    return {
         "corpus": store.digest,
         "encoder_fingerprint": encoder.fingerprint,
+        "tokenizer_fingerprint": encoder.tokenizer_fingerprint,
         "compute_dtype": str(next(encoder.model.parameters()).dtype).removeprefix("torch."),
         "dimensions": encoder.dimensions,
         "pruning": settings.pruning.value,
+        "max_token_share": settings.max_token_share,
+        "frequent_token_ids": frequent_token_ids.tolist(),
         "dtype": settings.dtype.value,
         "tokens_per_batch": settings.tokens_per_batch,
         "tokens_per_shard": settings.tokens_per_shard,
     }
-    if finished := keeps_finished(folder, kind=VECTORS_KIND, settings=recorded):
-        return finished
+
+
+def shard_folder(folder: Path, number: int) -> Path:
+    """Where vector shard `number` of the vectors in `folder` lies."""
+    return folder / f"{number:05d}"
+
+
+def embed_shard(
+    store: BlockStore,
+    encoder: Encoder,
+    folder: Path,
+    number: int,
+    *,
+    recorded: Mapping[str, Any],
+    progress: Callable[[int, int], None] | None = None,
+) -> Manifest:
+    """Encode the blocks of shard `number` and write `folder`/<number>; a finished shard is kept.
+
+    Batches are a function of the shard alone; special tokens are put around blocks that do not hold them, and have
+    no vector. `progress(tokens done, tokens of the shard)` is called after each batch.
+    Raises ArtefactError if the shard was made otherwise, is damaged, or is being written by another process.
+    """
+    ranges = _shard_ranges(store.block_offsets, recorded["tokens_per_shard"])
+    settings = _shard_settings(store, ranges[number], recorded)
+    place = shard_folder(folder, number)
+    with folder_lock(place):
+        if (finished := keeps_finished(place, kind=VECTOR_SHARD_KIND, settings=settings)) is not None:
+            if progress is not None:
+                progress(settings["token_count"], settings["token_count"])
+            return finished
+        blocks = ShardBlocks(store, encoder, settings)
+        vectors = blocks.vectors(progress)
+        with write_folder(place, kind=VECTOR_SHARD_KIND, settings=settings) as writer:
+            writer.write_array("kept", pack_kept(blocks.kept))  # u8 [ceil(T / 8)]
+            writer.write_array("vectors", vectors)  # [n, d]
+        return read_manifest(place, kind=VECTOR_SHARD_KIND)
+
+
+def finish_vectors(folder: Path, store: BlockStore, *, recorded: Mapping[str, Any]) -> Manifest:
+    """Write the manifest of all vector shards of `store`, with what pruning kept; a finished one is kept.
+
+    Raises ArtefactError if a shard is missing, damaged, or was made with other settings than `recorded`.
+    """
+    if (folder / MANIFEST_NAME).is_file():
+        made_with = dict(read_manifest(folder, kind=VECTORS_KIND).settings)
+        made_with.pop(_COUNTS_KEY)
+        refuse_differences(folder, made_with=made_with, wanted=recorded)
+        return check_folder(folder, kind=VECTORS_KIND)
+    ranges = _shard_ranges(store.block_offsets, recorded["tokens_per_shard"])
+    missing = [number for number in range(len(ranges)) if not (shard_folder(folder, number) / MANIFEST_NAME).is_file()]
+    if missing:
+        raise _missing_shards(folder, missing, len(ranges))
     parts: dict[str, str] = {}
-    for number, (first, stop) in enumerate(_shard_blocks(store.block_offsets, settings.tokens_per_shard)):
-        name = f"{number:05d}"
-        shard_settings = {**recorded, "first_block": first, "block_count": stop - first}
-        shard = keeps_finished(folder / name, kind=VECTOR_SHARD_KIND, settings=shard_settings)
-        if shard is None:
-            positions, vectors = _embed_blocks(store, encoder, first, stop, settings=settings, progress=progress)
-            with write_folder(folder / name, kind=VECTOR_SHARD_KIND, settings=shard_settings) as writer:
-                writer.write_array("positions", positions)  # u32 [n], from the shard's first token on
-                writer.write_array("vectors", vectors)  # [n, d]
-            shard = check_folder(folder / name, kind=VECTOR_SHARD_KIND)
-        elif progress is not None:
-            progress(int(store.block_offsets[stop]), store.token_count)
-        parts[name] = shard.digest
-    return write_manifest(folder, kind=VECTORS_KIND, settings=recorded, parts=parts)
+    for number, blocks in enumerate(ranges):
+        place = shard_folder(folder, number)
+        shard = keeps_finished(place, kind=VECTOR_SHARD_KIND, settings=_shard_settings(store, blocks, recorded))
+        assert shard is not None, f"{place} vanished"
+        parts[place.name] = shard.digest
+    dropped = np.array(recorded["frequent_token_ids"], dtype=np.int64)  # i64 [dropped]
+    counts = pruning_counts(store, PruningRule(recorded["pruning"]), dropped)
+    return write_manifest(folder, kind=VECTORS_KIND, settings={**recorded, _COUNTS_KEY: counts}, parts=parts)
 
 
-def open_vectors(folder: Path, store: BlockStore, *, hash_all: bool = False) -> tuple[ShardedArray, np.ndarray]:
-    """The stored vectors [rows, d], memory-mapped, and the token position i64 [rows] of each in the corpus.
+def open_vectors(folders: Sequence[Path], *, hash_all: bool = False) -> tuple[ShardedArray, RowMap]:
+    """The stored vectors [rows, d] of several segments in order, memory-mapped, and which tokens they are of.
 
-    `hash_all` is for who goes on to read all vectors: their files are hashed even if they are large.
-    Raises ArtefactError if the folder is unfinished, damaged, or was made from another corpus.
+    `hash_all` is for who goes on to read all vectors; without it they are hashed only if all of them are small.
+    Raises ArtefactError if a folder is unfinished or damaged, or its vectors are not of the first folder's kind.
+    """
+    shards: list[tuple[Path, Manifest]] = []
+    first: Manifest | None = None
+    for folder in folders:
+        manifest = check_folder(folder, kind=VECTORS_KIND)
+        first = first or manifest
+        alike = ("encoder_fingerprint", "tokenizer_fingerprint", "dimensions", "dtype")
+        wanted = {name: first.settings[name] for name in alike}
+        refuse_differences(folder, made_with={name: manifest.settings[name] for name in alike}, wanted=wanted)
+        places = [folder / name for name in manifest.parts]
+        shards += [(place, read_manifest(place, kind=VECTOR_SHARD_KIND)) for place in places]
+    # The limit of a single file, for all: many shards below it may be more than anyone waits for.
+    vector_bytes = sum(shard.files[_VECTORS_FILE].bytes for _, shard in shards)
+    hashes_vectors = hash_all or vector_bytes < HASHED_AT_OPENING_BYTES
+    for place, shard in shards:
+        check_files(place, shard, hashed=lambda name, _: hashes_vectors or name != _VECTORS_FILE)
+    vectors = ShardedArray([open_array(place, "vectors") for place, _ in shards])  # [rows, d]
+    kept = [open_array(place, "kept") for place, _ in shards]  # u8 [ceil(T / 8)] each
+    rows = RowMap(kept, [shard.settings["token_count"] for _, shard in shards])
+    assert len(rows) == len(vectors), f"{len(vectors)} vectors for {len(rows)} kept tokens"
+    return vectors, rows
+
+
+@dataclass(frozen=True, slots=True)
+class Reencoded:
+    """How far stored vectors are from what an encoder makes of the same batches now."""
+
+    row_count: int
+    worst_cosine: float  # of a stored and a new vector of one token, computed in float64; 1 without rows
+    largest_deviation: float  # between two numbers at one place
+
+
+def reencode_sample(
+    store: BlockStore, encoder: Encoder, folder: Path, *, batch_count: int, rng: np.random.Generator
+) -> Reencoded:
+    """Encode `batch_count` random batches again, each as it stood in its shard, and compare with the stored vectors.
+
+    A batch is drawn at random from a shard that is drawn at random; repeats are possible. Raises ArtefactError if the
+    vectors are unfinished, damaged, or were made with another encoder or corpus.
     """
     manifest = check_folder(folder, kind=VECTORS_KIND)
-    if manifest.settings["corpus"] != store.digest:
-        raise ArtefactError(
-            "the vectors were made from another corpus",
-            expected=f"corpus {store.digest}",
-            got=f"corpus {manifest.settings['corpus']}",
-            where=str(folder),
-            fix="remove this folder and run the command that made it again",
+    ours = {"corpus": store.digest, "encoder_fingerprint": encoder.fingerprint}
+    refuse_differences(folder, made_with={name: manifest.settings[name] for name in ours}, wanted=ours)
+    row_count, worst_cosine, largest_deviation = 0, 1.0, 0.0
+    names = list(manifest.parts)
+    for number in np.sort(rng.integers(len(names), size=batch_count)).tolist():
+        shard = folder / names[number]
+        blocks = ShardBlocks(store, encoder, check_folder(shard, kind=VECTOR_SHARD_KIND).settings)
+        batch = blocks.batches[int(rng.integers(len(blocks.batches)))]
+        stored = open_array(shard, "vectors")[blocks.rows_of(batch)].astype(np.float64)  # f64 [n, d]
+        new = blocks.encoded(batch).astype(np.float64)  # f64 [n, d]
+        if len(new) == 0:
+            continue
+        norms = np.linalg.norm(stored, axis=1) * np.linalg.norm(new, axis=1)  # f64 [n]
+        cosines = (stored * new).sum(axis=1) / np.maximum(norms, np.finfo(np.float64).tiny)  # f64 [n]
+        row_count += len(new)
+        worst_cosine = min(worst_cosine, float(cosines.min()))
+        largest_deviation = max(largest_deviation, float(np.abs(stored - new).max()))
+    return Reencoded(row_count, worst_cosine, largest_deviation)
+
+
+def _check_blocks(store: BlockStore, encoder: Encoder) -> None:
+    if store.tokenizer_fingerprint != encoder.tokenizer_fingerprint:
+        raise EncoderError(
+            "the blocks were cut by another tokenizer than the encoder's",
+            expected=f"tokenizer fingerprint {store.tokenizer_fingerprint}",
+            got=f"{encoder.name}, tokenizer fingerprint {encoder.tokenizer_fingerprint}",
+            where=str(store.folder),
+            fix="give the encoder that the blocks were made for with encoder=…, or build into another folder",
         )
-    arrays, positions = [], []
-    for name in manifest.parts:
-        shard = check_folder(folder / name, kind=VECTOR_SHARD_KIND, hash_all=hash_all)
-        first_token = store.block_offsets[shard.settings["first_block"]]
-        positions.append(open_array(folder / name, "positions").astype(np.int64) + first_token)  # i64 [n]
-        arrays.append(open_array(folder / name, "vectors"))  # [n, d]
-    return ShardedArray(arrays), np.concatenate(positions)
-
-
-def _check_block_length(store: BlockStore, encoder: Encoder) -> None:
     specials = 0 if store.special_tokens_in_blocks else len(encoder.prefix_ids) + len(encoder.suffix_ids)
     if store.max_block_tokens + specials > encoder.max_input_tokens:
         raise EncoderError(
@@ -166,44 +270,27 @@ def _check_block_length(store: BlockStore, encoder: Encoder) -> None:
         )
 
 
-def _shard_blocks(block_offsets: np.ndarray, tokens_per_shard: int) -> list[tuple[int, int]]:
+def _shard_ranges(block_offsets: np.ndarray, tokens_per_shard: int) -> list[tuple[int, int]]:
     """The block ranges [first, stop) of shards of `tokens_per_shard` tokens, up to one block more."""
     cuts = np.searchsorted(block_offsets, np.arange(0, block_offsets[-1], tokens_per_shard))  # i64 [shards]
     bounds = np.unique(np.append(cuts, len(block_offsets) - 1)).tolist()
     return list(itertools.pairwise(bounds))
 
 
-def _embed_blocks(
-    store: BlockStore,
-    encoder: Encoder,
-    first_block: int,
-    stop_block: int,
-    *,
-    settings: VectorSettings,
-    progress: Callable[[int, int], None] | None,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Kept positions u32 [n] within the shard, ascending, and their vectors [n, d]."""
-    import torch
+def _shard_settings(store: BlockStore, blocks: tuple[int, int], recorded: Mapping[str, Any]) -> dict[str, Any]:
+    """What stands in the manifest of the shard of the blocks [first, stop)."""
+    first, stop = blocks
+    token_count = int(store.block_offsets[stop] - store.block_offsets[first])
+    return {**recorded, "first_block": first, "block_count": stop - first, "token_count": token_count}
 
-    sequences = store.sequences(np.arange(first_block, stop_block))
-    offsets = sequences.offsets  # i64 [blocks + 1]
-    positions = np.flatnonzero(kept_tokens(sequences.flags, settings.pruning))  # i64 [n]
-    row_bounds = np.searchsorted(positions, offsets)  # i64 [blocks + 1]
-    vectors = np.empty((len(positions), encoder.dimensions), dtype=settings.dtype.value)  # [n, d]
-    around = ([], []) if store.special_tokens_in_blocks else (encoder.prefix_ids, encoder.suffix_ids)
-    prefix, suffix = (np.array(ids, dtype=np.int64) for ids in around)
-    lengths = np.diff(offsets) + len(prefix) + len(suffix)  # i64 [blocks]
-    tokens_done = int(store.block_offsets[first_block])
-    for batch in length_sorted_batches(lengths, tokens_per_batch=settings.tokens_per_batch):
-        blocks = [sequences.token_ids[offsets[block] : offsets[block + 1]] for block in batch]
-        states = encode_padded(encoder, [np.concatenate([prefix, block, suffix]) for block in blocks])  # f32 [B, L, d]
-        rows = concatenated_ranges(row_bounds[batch], row_bounds[batch + 1])  # i64 [kept of the batch]
-        in_block = positions[rows] - np.repeat(offsets[batch], np.diff(row_bounds)[batch])  # i64 [kept of the batch]
-        places = np.repeat(np.arange(len(batch)), np.diff(row_bounds)[batch])  # i64 [kept of the batch]
-        slots = torch.from_numpy(places * states.shape[1] + in_block + len(prefix)).to(states.device)
-        kept = states.reshape(-1, states.shape[2]).index_select(0, slots)  # f32 [kept of the batch, d]
-        vectors[rows] = kept.cpu().numpy()
-        tokens_done += int((offsets[batch + 1] - offsets[batch]).sum())
-        if progress is not None:
-            progress(tokens_done, store.token_count)
-    return positions.astype(np.uint32), vectors
+
+def _missing_shards(folder: Path, missing: Sequence[int], shard_count: int) -> ArtefactError:
+    named = ", ".join(map(str, missing[:_NAMED_AT_MOST]))
+    more = f" and {len(missing) - _NAMED_AT_MOST} more" if len(missing) > _NAMED_AT_MOST else ""
+    return ArtefactError(
+        "vector shards are missing",
+        expected=f"{shard_count} shards, numbered from 0",
+        got=f"{shard_count - len(missing)}; missing: {named}{more}",
+        where=str(folder),
+        fix="run `npmlm build … stage=encode` with the settings of this build; finished shards are kept",
+    )

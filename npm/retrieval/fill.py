@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from npm.errors import SettingError
 from npm.models.encoder import ComputeDtype
 from npm.models.similarity import scaled_similarity
 from npm.retrieval.answers import SurfaceReader, ranked_phrases
+from npm.retrieval.filters import select
 from npm.retrieval.phrase_index import PhraseIndex
 from npm.retrieval.phrases import Candidates, SpanFinder
 from npm.retrieval.queries import QueryVectors, check_query, encode_queries, query_notes
@@ -61,6 +62,16 @@ class PhraseFiller:
         phrase_index = PhraseIndex.open(Path(folder))
         return cls(phrase_index, phrase_index.load_encoder(encoder, device=device, dtype=dtype), settings)
 
+    def refresh(self) -> bool:
+        """Open the present generation of the index if it is another one than that in use; returns whether it was."""
+        if self.index.is_current:
+            return False
+        renewed = PhraseIndex.open(self.index.folder)
+        renewed.check_encoder(self.encoder)
+        self.index = renewed
+        self._reader = SurfaceReader(renewed.store, self.encoder.tokenizer)
+        return True
+
     @overload
     def fill(
         self,
@@ -70,6 +81,8 @@ class PhraseFiller:
         occurrences: int | None = None,
         retrieval: Retrieval | str | None = None,
         blocks: Sequence[int] | np.ndarray | None = None,
+        documents: Sequence[str] | None = None,
+        where: Sequence[str] | str | None = None,
     ) -> Answer: ...
 
     @overload
@@ -81,6 +94,8 @@ class PhraseFiller:
         occurrences: int | None = None,
         retrieval: Retrieval | str | None = None,
         blocks: Sequence[int] | np.ndarray | None = None,
+        documents: Sequence[str] | None = None,
+        where: Sequence[str] | str | None = None,
     ) -> list[Answer]: ...
 
     def fill(
@@ -91,17 +106,20 @@ class PhraseFiller:
         occurrences: int | None = None,
         retrieval: Retrieval | str | None = None,
         blocks: Sequence[int] | np.ndarray | None = None,
+        documents: Sequence[str] | None = None,
+        where: Sequence[str] | str | None = None,
     ) -> Answer | list[Answer]:
         """The best phrases for each text with one `<mask>`; an Answer for a text, a list for several.
 
-        `k`, `occurrences` and `retrieval` stand in for the settings; `blocks` are the numbers of the only blocks to
-        look in, for all texts, by vectors alone. All texts are checked before any is answered: raises QueryError for
+        `k`, `occurrences`, `retrieval`, `documents` (ids of the only documents to answer from) and `where` (conditions
+        on kept fields) stand in for the settings; `blocks` are the numbers of the only blocks to look in, for all
+        texts, by vectors alone. All texts are checked before any is answered: raises QueryError for
         one that is empty, broken, or has no mask or several, SettingError for a setting that cannot be met.
         """
         several = [texts] if isinstance(texts, str) else list(texts)
         for number, text in enumerate(several, start=1):
             check_query(text, where="text" if len(several) == 1 else f"text {number} of {len(several)}")
-        settings = self._settings(k, occurrences, retrieval)
+        settings = self._settings(k, occurrences, retrieval, documents, where)
         allowed = None if blocks is None else self._checked_blocks(blocks)
         vectors = encode_queries(self.encoder, several, tokens_per_batch=settings.tokens_per_batch)
         answers = self.fill_encoded(several, vectors, settings=settings, blocks=allowed)
@@ -117,12 +135,14 @@ class PhraseFiller:
     ) -> list[Answer]:
         """Answers for texts that are checked and encoded; `blocks` as in `fill`, ascending i64."""
         settings = settings if settings is not None else self.settings
+        selection = select(self.index, settings.documents, settings.where)
         if blocks is not None:
+            blocks = selection.allowed(blocks)
             restrictions: list[Restriction | None] = [Restriction(blocks, np.zeros(len(blocks)))] * len(texts)
         elif settings.retrieval is Retrieval.dense:
             restrictions = [None] * len(texts)
         else:
-            restrictions = lexical_restrictions(self.index, texts, settings)
+            restrictions = lexical_restrictions(self.index, texts, settings, allowed=selection.blocks)
             if settings.retrieval is Retrieval.hybrid and settings.reading_share:
                 restrictions = with_reading(self.index, self.encoder, texts, vectors, restrictions, settings)
         finder = SpanFinder(
@@ -134,8 +154,8 @@ class PhraseFiller:
         for first in range(0, len(unrestricted), texts_per_scan):
             batch = unrestricted[first : first + texts_per_scan]
             stacked = np.concatenate([vectors.start[batch], vectors.end[batch]])  # f32 [2 * batch, d]
-            scan = self.index.searcher.scan(stacked)
-            hits = scan.top(min(settings.candidates_per_side, len(self.index.rows)))
+            scan = self.index.searcher.scan(stacked, selection.rows)
+            hits = scan.top(min(settings.candidates_per_side or self.index.candidates_per_side, len(self.index.rows)))
             for place, number in enumerate(batch):
                 start_query, end_query = place, len(batch) + place
                 start_rows = np.sort(hits.rows[start_query][hits.found[start_query]])  # i64 [n]
@@ -244,15 +264,23 @@ class PhraseFiller:
             notes += ("no block of the corpus shares a word with the text",)
         return Answer(text=text, phrases=phrases, cut=cut, notes=notes)
 
-    def _settings(self, k: int | None, occurrences: int | None, retrieval: Retrieval | str | None) -> FillSettings:
-        changes: dict[str, int | Retrieval] = {}
-        if k is not None:
-            changes["k"] = k
-        if occurrences is not None:
-            changes["occurrences"] = occurrences
-        if retrieval is not None:
-            changes["retrieval"] = _retrieval_named(retrieval)
-        return replace(self.settings, **changes) if changes else self.settings  # type: ignore[arg-type]
+    def _settings(
+        self,
+        k: int | None,
+        occurrences: int | None,
+        retrieval: Retrieval | str | None,
+        documents: Sequence[str] | None,
+        where: Sequence[str] | str | None,
+    ) -> FillSettings:
+        given = {
+            "k": k,
+            "occurrences": occurrences,
+            "retrieval": None if retrieval is None else _retrieval_named(retrieval),
+            "documents": None if documents is None else list(documents),
+            "where": [where] if isinstance(where, str) else where,
+        }
+        changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+        return replace(self.settings, **changes) if changes else self.settings
 
     def _checked_blocks(self, blocks: Sequence[int] | np.ndarray) -> np.ndarray:
         """Block numbers ascending without repeats, i64."""

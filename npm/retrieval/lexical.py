@@ -1,57 +1,23 @@
 """The lexical stage: BM25 over blocks, which finds where a question's words stand.
 
-Shapes: q texts, k blocks a text, n non-zero entries, v words.
+Shapes: q texts, k blocks a text, n postings of a word.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, fields
-from enum import Enum
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from index.store import check_folder, open_array, write_folder
-from npm.corpus.stopwords import CONTRACTION_TAILS, STOP_WORDS
-from npm.errors import check_range
-from npm.types import MASK_TEXT
-
-if TYPE_CHECKING:
-    from npm.corpus.store import BlockStore
-
-LEXICON_KIND = "lexicon"
-_WORD = re.compile(r"\w+")
-
-
-class Stemming(Enum):
-    """What is taken off the end of a word."""
-
-    none = "none"
-    plural = "plural"
-
-
-@dataclass(kw_only=True, slots=True)
-class LexiconSettings:
-    """How BM25 weighs words: Robertson and Zaragoza 2009, in Lucene's variant."""
-
-    k1: float = 0.9
-    """How slowly further occurrences of a word in a block stop to count."""
-    b: float = 0.4
-    """How much longer blocks are held against, from 0 to 1."""
-    stemming: Stemming = Stemming.plural
-    """`plural` takes English plural endings off (the S-stemmer, Harman 1991); `none` leaves words as they are."""
-    keep_stopwords: bool = False
-    """Whether English function words count; without them a question's own words decide."""
-    title_repeats: int = 2
-    """How many times the document's title counts in each of its blocks; 0 leaves it out."""
-
-    def __post_init__(self) -> None:
-        limits = (("k1", self.k1, 0, 100), ("b", self.b, 0, 1), ("title_repeats", self.title_repeats, 0, 100))
-        for name, value, low, high in limits:
-            check_range(low <= value <= high, f"lexicon.{name}", expected=f"a number in [{low}, {high}]", got=value)
+from index.store import Manifest, check_folder
+from npm.retrieval.lexicon_shards import LEXICON_KIND, LexiconSettings, LexiconShard
+from npm.retrieval.manifests import refuse_differences
+from npm.retrieval.words import Stemming, lexical_query, words_of
 
 
 class BlockHits(NamedTuple):
@@ -62,145 +28,139 @@ class BlockHits(NamedTuple):
     found: np.ndarray  # bool [q, k]
 
 
-def words_of(text: str, stemming: Stemming = Stemming.none, *, keep_stopwords: bool = True) -> list[str]:
-    """Case-folded runs of letters, digits and underscores, in order.
+def inverse_document_frequency(block_count: int, blocks_with_word: int) -> float:
+    """How much a word tells: ln(1 + (N − df + 0.5) / (df + 0.5)), as Lucene has it: never negative.
 
-    >>> words_of("Größe der 2 Städte")
-    ['grösse', 'der', '2', 'städte']
-    >>> words_of("Croatia's seat is in", keep_stopwords=False)
-    ['croatia', 'seat']
+    >>> round(inverse_document_frequency(10, 1), 6), round(inverse_document_frequency(10, 10), 6)
+    (1.99243, 0.04652)
     """
-    words = _WORD.findall(text.casefold())
-    if not keep_stopwords:
-        words = [word for word in words if word not in STOP_WORDS and word not in CONTRACTION_TAILS]
-    return [_singular(word) for word in words] if stemming is Stemming.plural else words
+    return math.log(1 + (block_count - blocks_with_word + 0.5) / (blocks_with_word + 0.5))
 
 
-def _singular(word: str) -> str:
-    """The S-stemmer.
+def term_saturation(counts: np.ndarray, relative_lengths: np.ndarray, *, k1: float, b: float) -> np.ndarray:
+    """What occurrences of a word count for: tf / (tf + k1 (1 − b + b · length / mean length)), f64 [n].
 
-    >>> [_singular(word) for word in ("countries", "rivers", "glass", "gas")]
-    ['country', 'river', 'glass', 'ga']
+    Robertson and Zaragoza 2009, section 3.4, without the constant factor k1 + 1.
+
+    >>> term_saturation(np.array([1, 3]), np.array([1.0, 2.0]), k1=1.0, b=0.5).tolist()
+    [0.5, 0.6666666666666666]
     """
-    if word.endswith("ies") and not word.endswith(("eies", "aies")):
-        return word[:-3] + "y"
-    if word.endswith("es") and not word.endswith(("aes", "ees", "oes")):
-        return word[:-1]
-    if word.endswith("s") and not word.endswith(("us", "ss")):
-        return word[:-1]
-    return word
-
-
-def lexical_query(text: str) -> str:
-    """What is looked up for a text with a mask: the question if the mask comes after one, else all but the mask.
-
-    >>> lexical_query("Who wrote it? The answer is: <mask>.")
-    'Who wrote it?'
-    >>> lexical_query("Rome lies on <mask>. Why?")
-    'Rome lies on  . Why?'
-    """
-    before, found, after = text.partition(MASK_TEXT)
-    question, mark, _ = before.partition("?")
-    return question + mark if mark and found else f"{before} {after}"
+    saturation: np.ndarray = counts / (counts + k1 * (1 - b + b * relative_lengths))  # f64 [n]
+    return saturation
 
 
 class BlockLexicon:
-    """BM25 scores of every word in every block, opened from a folder."""
+    """BM25 scores of the blocks of all segments, over those that are live. Made by `BlockLexicon.open`.
 
-    def __init__(self, bm25: Any, vocabulary: dict[str, int], settings: LexiconSettings, block_count: int) -> None:
-        self._bm25 = bm25
-        self._vocabulary = vocabulary
-        self._settings = settings
-        self.block_count = block_count
+    How many blocks there are, how many hold a word and how long they are on average is counted over live blocks only,
+    so that scores equal those of a lexicon that never held the others. Takes 4 bytes of private memory a block.
+    """
 
-    @classmethod
-    def build(
-        cls,
-        store: BlockStore,
-        folder: Path,
-        *,
+    def __init__(
+        self,
+        shards: Sequence[LexiconShard],
         settings: LexiconSettings,
-        progress: Callable[[int, int], None] | None = None,
+        *,
+        block_lengths: np.ndarray,
+        live_blocks: np.ndarray | None = None,
     ) -> None:
-        """Weigh title and text of every block of a store that has text, and write the lexicon to `folder`.
-
-        `progress(blocks done, blocks)` is called after each block. Raises StorageError if a write is refused.
-        """
-        import bm25s
-
-        vocabulary: dict[str, int] = {}
-        blocks: list[list[int]] = []
-        for title, text in _block_texts(store):
-            weighted = f"{title}\n" * settings.title_repeats + text
-            words = words_of(weighted, settings.stemming, keep_stopwords=settings.keep_stopwords)
-            blocks.append([vocabulary.setdefault(word, len(vocabulary)) for word in words])
-            if progress is not None:
-                progress(len(blocks), store.block_count)
-        vocabulary.setdefault("", len(vocabulary))  # bm25s cannot weigh an empty vocabulary
-        bm25 = bm25s.BM25(k1=settings.k1, b=settings.b, method="lucene", backend="numpy", csc_backend="numpy")
-        bm25.index((blocks, vocabulary), create_empty_token=False, show_progress=False)
-        with write_folder(folder, kind=LEXICON_KIND, settings=recorded_settings(settings, store)) as writer:
-            writer.write_array("data", np.asarray(bm25.scores["data"], dtype=np.float32))  # f32 [n]
-            writer.write_array("indices", np.asarray(bm25.scores["indices"], dtype=np.int32))  # i32 [n]
-            writer.write_array("indptr", np.asarray(bm25.scores["indptr"], dtype=np.int64))  # i64 [v + 1]
-            writer.write_json("vocabulary", vocabulary)
+        self._shards = shards
+        self._settings = settings
+        self._block_lengths = block_lengths  # u32 [blocks]
+        self._live_blocks = live_blocks  # bool [blocks], or None: all
+        self.block_count = len(block_lengths)
+        self._live_count = self.block_count if live_blocks is None else int(np.count_nonzero(live_blocks))
+        live = True if live_blocks is None else live_blocks
+        self._mean_length = int(block_lengths.sum(dtype=np.int64, where=live)) / max(1, self._live_count)
 
     @classmethod
-    def open(cls, folder: Path) -> BlockLexicon:
-        """Open a built lexicon; raises ArtefactError if it is missing or damaged."""
-        import json
+    def open(cls, folders: Sequence[Path]) -> BlockLexicon:
+        """Open the lexicons of all segments, in their order.
 
-        import bm25s
+        Raises ArtefactError if one is missing, damaged, or counts or weighs words otherwise than the first.
+        """
+        manifests = [check_folder(folder, kind=LEXICON_KIND) for folder in folders]
+        recorded = [_recorded(manifest) for manifest in manifests]
+        for folder, own in zip(folders, recorded, strict=True):
+            refuse_differences(folder, made_with=own, wanted=recorded[0])
+        settings = LexiconSettings(**{**recorded[0], "stemming": Stemming(recorded[0]["stemming"])})
+        shards = [
+            LexiconShard(folder / name)
+            for folder, manifest in zip(folders, manifests, strict=True)
+            for name in manifest.parts
+        ]
+        block_lengths = np.concatenate([shard.block_lengths() for shard in shards])  # u32 [blocks]
+        return cls(shards, settings, block_lengths=block_lengths)
 
-        manifest = check_folder(folder, kind=LEXICON_KIND)
-        recorded = manifest.settings
-        chosen = {item.name: recorded[item.name] for item in fields(LexiconSettings)}
-        settings = LexiconSettings(**{**chosen, "stemming": Stemming(recorded["stemming"])})
-        bm25 = bm25s.BM25(k1=settings.k1, b=settings.b, method="lucene", backend="numpy", csc_backend="numpy")
-        block_count = int(recorded["block_count"])
-        arrays = {name: np.asarray(open_array(folder, name)) for name in ("data", "indices", "indptr")}
-        bm25.scores = {**arrays, "num_docs": block_count}
-        bm25.nonoccurrence_array = None  # what bm25s sets when it indexes or loads; Lucene's variant has none
-        vocabulary = json.loads((folder / "vocabulary.json").read_text(encoding="utf-8"))
-        return cls(bm25, vocabulary, settings, block_count)
+    def with_live(self, live_blocks: np.ndarray | None) -> BlockLexicon:
+        """The same lexicon over the blocks that are live, bool [blocks]; None: over all."""
+        if live_blocks is not None and live_blocks.shape != (self.block_count,):
+            raise ValueError(f"live blocks {live_blocks.shape} for {self.block_count} blocks")
+        return BlockLexicon(self._shards, self._settings, block_lengths=self._block_lengths, live_blocks=live_blocks)
 
-    def best_blocks(self, texts: Sequence[str], k: int) -> BlockHits:
+    def best_blocks(self, texts: Sequence[str], k: int, *, allowed: np.ndarray | None = None) -> BlockHits:
         """The k blocks with the highest BM25 scores for each text with a mask; a block must share a word with it.
 
-        Ties go to the block that stands earlier in the corpus.
+        Only blocks that are live and `allowed`, bool [blocks], are found; `allowed` changes no score. Ties go to the
+        block that stands earlier in the corpus.
         """
         blocks = np.zeros((len(texts), k), dtype=np.int64)  # [q, k]
         scores = np.zeros((len(texts), k), dtype=np.float32)  # [q, k]
         for number, text in enumerate(texts):
             all_scores = self.scores(text)  # f32 [blocks]
-            count = min(k, len(all_scores))
-            limit = max(np.partition(all_scores, -count)[-count], np.finfo(np.float32).tiny)
-            reached = np.flatnonzero(all_scores >= limit)
-            best = reached[np.argsort(-all_scores[reached], kind="stable")[:count]]
+            has_word = all_scores > 0  # bool [blocks]
+            reached = np.flatnonzero(has_word if allowed is None else has_word & allowed)  # i64 [reached]
+            best = reached[_best_places(all_scores[reached], k)]  # i64 [at most k]
             blocks[number, : len(best)] = best
             scores[number, : len(best)] = all_scores[best]
         return BlockHits(blocks=blocks, scores=scores, found=scores > 0)
 
     def scores(self, text: str) -> np.ndarray:
-        """BM25 score of every block for one text with a mask, f32 [blocks]."""
-        words = words_of(lexical_query(text), self._settings.stemming, keep_stopwords=self._settings.keep_stopwords)
-        word_ids = [self._vocabulary[word] for word in words if word in self._vocabulary]
-        if not word_ids:
-            return np.zeros(self.block_count, dtype=np.float32)
-        scores: np.ndarray = self._bm25.get_scores_from_ids(word_ids)
-        return scores
+        """BM25 score of every block for one text with a mask, f32 [blocks]; 0 for blocks that are not live.
+
+        The words' contributions are added in the order of their first occurrence in the text, whatever the shards.
+        """
+        settings = self._settings
+        words = words_of(lexical_query(text), settings.stemming, keep_stopwords=settings.keep_stopwords)
+        scores = np.zeros(self.block_count, dtype=np.float64)  # f64 [blocks]
+        for word, times in Counter(words).items():
+            blocks, counts = self._live_postings(word.encode())  # i64 [n], [n]
+            if not len(blocks):
+                continue
+            relative_lengths = self._block_lengths[blocks] / self._mean_length  # f64 [n]
+            saturation = term_saturation(counts, relative_lengths, k1=settings.k1, b=settings.b)  # f64 [n]
+            scores[blocks] += times * inverse_document_frequency(self._live_count, len(blocks)) * saturation
+        return scores.astype(np.float32)  # f32 [blocks]
+
+    def _live_postings(self, word: bytes) -> tuple[np.ndarray, np.ndarray]:
+        """The live blocks i64 [n] that hold a word, ascending, and how often each does, [n]."""
+        blocks, counts = [], []
+        first = 0
+        for shard in self._shards:
+            postings = shard.postings(word)
+            blocks.append(postings.blocks + np.int64(first))  # i64 [n of the shard]
+            counts.append(postings.counts)
+            first += shard.block_count
+        all_blocks, all_counts = np.concatenate(blocks), np.concatenate(counts)  # i64 [n], [n]
+        if self._live_blocks is None:
+            return all_blocks, all_counts
+        live = self._live_blocks[all_blocks]  # bool [n]
+        return all_blocks[live], all_counts[live]
 
 
-def recorded_settings(settings: LexiconSettings, store: BlockStore) -> dict[str, Any]:
-    """What the manifest of a lexicon says: the settings, and the corpus it is of."""
-    own = {**asdict(settings), "stemming": settings.stemming.value}
-    return {**own, "corpus": store.digest, "block_count": store.block_count}
+def _best_places(scores: np.ndarray, k: int) -> np.ndarray:
+    """The places i64 [at most k] of the highest of some scores f32 [n], best first, ties in order."""
+    if len(scores) > k > 0:
+        limit = np.partition(scores, -k)[-k]
+        above = np.flatnonzero(scores > limit)  # i64 [fewer than k]
+        # Of all that are as good as the last place only the first ones: there may be as many as there are blocks.
+        level = np.flatnonzero(scores == limit)[: k - len(above)]  # i64
+        places = np.concatenate([above, level])  # i64 [k]
+    else:
+        places = np.arange(len(scores))[:k]  # i64
+    return places[np.lexsort((places, -scores[places]))]
 
 
-def _block_texts(store: BlockStore) -> Iterator[tuple[str, str]]:
-    """Title and text of each block, in order."""
-    assert store.start_chars is not None, "a lexicon needs a store with text"
-    for block in range(store.block_count):
-        document = int(store.block_documents[block])
-        title = store.document(document).title if document >= 0 else ""
-        yield title, store.block_text(block)
+def _recorded(manifest: Manifest) -> dict[str, Any]:
+    """The settings of a lexicon, without the corpus it is of."""
+    return {item.name: manifest.settings[item.name] for item in fields(LexiconSettings)}

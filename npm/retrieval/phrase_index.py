@@ -1,4 +1,4 @@
-"""An opened phrase index: corpus, vectors, rows, search and lexicon of one folder."""
+"""An opened phrase index: one generation of the corpus, vectors, rows, search and lexicon in a folder."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from index.row_set import RowSet
 from index.search import open_search, searches_exactly
 from index.store import check_folder, verify_folder
 from npm.corpus.store import BlockStore
@@ -16,18 +19,20 @@ from npm.models.places import shipped_encoder_folder
 from npm.retrieval.embed import open_vectors
 from npm.retrieval.lexical import BlockLexicon
 from npm.retrieval.rows import RowMap
+from npm.retrieval.segments import ENCODER_FOLDER, ENCODER_KIND, INDEX_KIND, Generation
 
 if TYPE_CHECKING:
+    from index.store import ShardedArray
     from index.types import Searcher
 
-INDEX_KIND, ENCODER_KIND = "phrase-index", "encoder"
-CORPUS_FOLDER, VECTORS_FOLDER, LEXICON_FOLDER = "corpus", "vectors", "lexicon"
-SEARCH_FOLDER, ENCODER_FOLDER = "search", "encoder"
+EXACT_CANDIDATES, APPROXIMATE_CANDIDATES = 4096, 512
+"""Rows grown into phrases for each side unless said otherwise, in the exact tier and in the others."""
+OPENING_ATTEMPTS = 5
 
 
 @dataclass(frozen=True, slots=True)
 class PhraseIndex:
-    """All parts of a phrase index, checked against their manifests."""
+    """All parts of one generation of a phrase index, checked against their manifests."""
 
     folder: Path
     settings: dict[str, Any]
@@ -35,25 +40,81 @@ class PhraseIndex:
     rows: RowMap
     searcher: Searcher
     lexicon: BlockLexicon | None
+    vectors: ShardedArray | None = None  # f16|f32 [rows, d]; None where only the searcher knows them
+    live_documents: np.ndarray | None = None  # bool [documents], False for deleted ones; None: all are live
+    live_blocks: np.ndarray | None = None  # bool [blocks], of live documents or of none
+    live_rows: RowSet | None = None
+    digest: str = ""  # of the root manifest
 
     @classmethod
-    def open(cls, folder: Path) -> PhraseIndex:
+    def open(cls, folder: Path, *, probed_lists: int | None = None, rerank_factor: int | None = None) -> PhraseIndex:
         """Open a built index; raises ArtefactError if it is missing, unfinished, damaged or of another kind.
 
-        Every file that is read as a whole is hashed; what is mapped and larger than 64 MB only `verify_index` reads.
+        `probed_lists` and `rerank_factor` stand in for those that the index records. Every file that is read as a
+        whole is hashed; what is mapped and larger than 64 MB only `verify_index` reads. A change that replaces the
+        generation while it is opened is no error: the new one is opened.
         """
-        manifest = check_folder(folder, kind=INDEX_KIND)
-        store = BlockStore.open(folder / CORPUS_FOLDER)
-        whole = searches_exactly(folder / SEARCH_FOLDER)
-        vectors, positions = open_vectors(folder / VECTORS_FOLDER, store, hash_all=whole)
+        for _ in range(OPENING_ATTEMPTS):
+            generation = Generation.read(folder)
+            try:
+                return cls._opened(generation, probed_lists=probed_lists, rerank_factor=rerank_factor)
+            except (ArtefactError, FileNotFoundError):
+                if Generation.read(folder).manifest.digest == generation.manifest.digest:
+                    raise
+        return cls._opened(Generation.read(folder), probed_lists=probed_lists, rerank_factor=rerank_factor)
+
+    @classmethod
+    def _opened(cls, generation: Generation, *, probed_lists: int | None, rerank_factor: int | None) -> PhraseIndex:
+        folder, segments = generation.folder, generation.segments
+        check_folder(folder, kind=INDEX_KIND)
+        store = BlockStore.open(*(segment.corpus for segment in segments))
+        whole = searches_exactly(generation.search)
+        vectors, rows = open_vectors([segment.vectors for segment in segments], hash_all=whole)
+        _check_counts(generation, store, len(rows))
+        searching = generation.settings["searching"]
+        searcher = open_search(
+            generation.search,
+            vectors,
+            quantiser=generation.quantiser,
+            probed_lists=probed_lists or searching["probed_lists"],
+            rerank_factor=rerank_factor or searching["rerank_factor"],
+        )
+        lexicon = (
+            BlockLexicon.open([segment.lexicon for segment in segments]) if store.start_chars is not None else None
+        )
+        live_documents = live_blocks = live_rows = None
+        deleted = generation.deleted_documents()  # i64 [deleted]
+        if len(deleted):
+            live_documents = np.ones(store.document_count, dtype=bool)  # [documents]
+            live_documents[deleted] = False
+            live_blocks = store.blocks_of_documents(live_documents, without_document=True)  # bool [blocks]
+            live_rows = rows_of_blocks(store, rows, live_blocks)
+            lexicon = None if lexicon is None else lexicon.with_live(live_blocks)
         return cls(
             folder=folder,
-            settings=manifest.settings,
+            settings=generation.settings,
             store=store,
-            rows=RowMap(positions, token_count=len(store.token_ids)),
-            searcher=open_search(folder / SEARCH_FOLDER, vectors),
-            lexicon=BlockLexicon.open(folder / LEXICON_FOLDER) if LEXICON_FOLDER in manifest.parts else None,
+            rows=rows,
+            searcher=searcher,
+            lexicon=lexicon,
+            vectors=vectors,
+            live_documents=live_documents,
+            live_blocks=live_blocks,
+            live_rows=live_rows,
+            digest=generation.manifest.digest,
         )
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the folder still holds the generation that was opened."""
+        return Generation.read(self.folder).manifest.digest == self.digest
+
+    @property
+    def candidates_per_side(self) -> int:
+        """Rows that are grown into phrases for each side unless said otherwise."""
+        recorded = self.settings.get("searching", {}).get("candidates_per_side")
+        exact = self.settings.get("quantiser") is None
+        return int(recorded or (EXACT_CANDIDATES if exact else APPROXIMATE_CANDIDATES))
 
     def check_encoder(self, encoder: Encoder) -> None:
         """Raise ArtefactError unless `encoder` is the one whose vectors the index holds."""
@@ -99,6 +160,26 @@ class PhraseIndex:
             got="no such encoder" if shipped is None else f"the shipped one, fingerprint {shipped.fingerprint}",
             where=str(self.folder),
             fix=f"give it with encoder=…, such as encoder={made_by['name']}; build copy_encoder=true keeps it inside",
+        )
+
+
+def rows_of_blocks(store: BlockStore, rows: RowMap, blocks: np.ndarray) -> RowSet:
+    """The rows of the tokens in the blocks of a mask bool [blocks]."""
+    first_rows = rows.rows_before(store.block_offsets)  # i64 [blocks + 1]
+    return RowSet.of_mask(np.repeat(blocks, np.diff(first_rows)))  # bool [rows]
+
+
+def _check_counts(generation: Generation, store: BlockStore, row_count: int) -> None:
+    counts = generation.settings["counts"]
+    expected = (counts["documents"], counts["blocks"], counts["tokens"], counts["rows"])
+    got = (store.document_count, store.block_count, store.token_count, row_count)
+    if expected != got:
+        raise ArtefactError(
+            "the segments do not make up the index",
+            expected=f"{expected} documents, blocks, tokens and rows",
+            got=str(got),
+            where=str(generation.folder),
+            fix="remove this folder and build the index again",
         )
 
 

@@ -29,8 +29,12 @@ class Restriction:
     queries: np.ndarray | None = None  # f32 [blocks, 2, d], start and end query for each block; None: the same for all
 
 
-def lexical_restrictions(index: PhraseIndex, texts: Sequence[str], settings: FillSettings) -> list[Restriction | None]:
+def lexical_restrictions(
+    index: PhraseIndex, texts: Sequence[str], settings: FillSettings, *, allowed: np.ndarray | None = None
+) -> list[Restriction | None]:
     """The best blocks of each text by BM25; without any, `hybrid` looks everywhere (None) and `bm25` nowhere.
+
+    Only blocks in the mask `allowed` bool [blocks] are looked in, all if None.
 
     Raises SettingError if the index has no text.
     """
@@ -43,7 +47,7 @@ def lexical_restrictions(index: PhraseIndex, texts: Sequence[str], settings: Fil
             fix="use retrieval=dense",
         )
     hybrid = settings.retrieval is Retrieval.hybrid
-    hits = index.lexicon.best_blocks(texts, settings.bm25_blocks)
+    hits = index.lexicon.best_blocks(texts, settings.bm25_blocks, allowed=allowed)
     restrictions: list[Restriction | None] = []
     for blocks, scores, found in zip(hits.blocks, hits.scores, hits.found, strict=True):
         if hybrid and not found.any():

@@ -1,14 +1,38 @@
 """Which token position a stored vector (a row) belongs to, and back.
 
-Shapes: n rows or positions asked for, R rows, T tokens of the corpus, m blocks.
+Shapes: n rows or positions asked for, R rows, T tokens of the corpus, W words of 64 tokens, m ranges of tokens.
 """
 
 from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
 
 import numpy as np
 
 from index.store import ShardedArray
 from npm.corpus.ranges import concatenated_ranges
+
+_EVERY_BYTE = np.uint64(0x0101010101010101)
+_HIGH_BITS = np.uint64(0x8080808080808080)
+_LOW_BYTE = np.uint64(0xFF)
+_EIGHT = np.uint64(8)
+
+
+ROWS_PER_SAMPLE = 256
+"""Every so many rows the word of a row is remembered: a quarter of a bit a row."""
+
+
+def _places_in_bytes() -> np.ndarray:
+    """The place of the k-th set bit of each byte, u8 [256 * 8]; 0 where a byte has no such bit."""
+    table = np.zeros((256, 8), dtype=np.uint8)  # [256, 8]
+    for byte in range(256):
+        places = [place for place in range(8) if byte >> place & 1]
+        table[byte, : len(places)] = places
+    return table.reshape(-1)
+
+
+_PLACE_IN_BYTE = _places_in_bytes()
 
 
 def gather(array: ShardedArray, indices: np.ndarray) -> np.ndarray:
@@ -16,36 +40,145 @@ def gather(array: ShardedArray, indices: np.ndarray) -> np.ndarray:
     return array.arrays[0].take(indices) if len(array.arrays) == 1 else array.take(indices)
 
 
+def pack_kept(kept: np.ndarray) -> np.ndarray:
+    """Which tokens of a shard have a vector, bool [T], as `RowMap` and vector shards take it: u8 [ceil(T / 8)].
+
+    >>> import numpy as np
+    >>> pack_kept(np.array([1, 0, 0, 1, 0, 0, 0, 0, 1], dtype=bool)).tolist()
+    [9, 1]
+    """
+    return np.packbits(kept, bitorder="little")
+
+
 class RowMap:
     """Row number ↔ token position; rows are in corpus order.
 
-    Holds one 4-byte number a token and a row in memory (8 bytes from 2^31 tokens on).
+    One bit a token says whether it has a row, and the rows before each word of 64 tokens are counted beforehand; with
+    a sample of the rows' places that is at most 1.75 bits of memory a token (from 2^32 rows on half a bit more). Rows
+    before a position are then a look at one word (rank), and the position of a row is a search over few counts and a
+    look at one word (select); see Vigna, "Broadword implementation of rank/select queries", WEA 2008, sections 3 and 6.
     """
 
-    def __init__(self, positions: np.ndarray, *, token_count: int) -> None:
-        """`positions` [R], strictly increasing in [0, T): the token that each row is the vector of."""
-        if len(positions) and (positions[0] < 0 or positions[-1] >= token_count or (np.diff(positions) <= 0).any()):
-            raise ValueError(f"positions of rows must increase within [0, {token_count})")
-        dtype = np.int32 if token_count < 2**31 else np.int64
-        self._positions = positions.astype(dtype)  # [R]
-        self._rows = np.full(token_count, -1, dtype=dtype)  # [T], -1 without a vector
-        self._rows[self._positions] = np.arange(len(positions), dtype=dtype)
+    def __init__(self, kept: Sequence[np.ndarray], token_counts: Sequence[int]) -> None:
+        """`kept` of each shard, u8 [ceil(tokens / 8)] as `pack_kept` makes it, and the shard's number of tokens.
+
+        Raises ValueError if a shard's bits do not fit its number of tokens.
+        """
+        self.token_count = int(sum(token_counts))
+        self._words = _aligned_words(kept, token_counts)  # u64 [W], at least one more bit than tokens
+        counts = np.bitwise_count(self._words)  # u8 [W]
+        self._row_count = int(counts.sum(dtype=np.int64))
+        dtype = np.uint32 if self._row_count < 2**32 else np.int64
+        self._rows_before_words = np.empty(len(counts), dtype=dtype)  # [W]
+        self._rows_before_words[0] = 0
+        np.cumsum(counts[:-1], dtype=dtype, out=self._rows_before_words[1:])
+        sampled = np.arange(0, self._row_count, ROWS_PER_SAMPLE).astype(dtype)  # [samples]
+        last_word = [len(counts) - 1]  # closes the range of words that the last rows are looked for in
+        self._sampled_words = np.append(self._word_numbers(sampled), last_word)  # i64 [samples + 1]
+
+    @classmethod
+    def of_mask(cls, kept: np.ndarray) -> RowMap:
+        """The rows of one run of tokens: a row for each token that bool [T] names."""
+        return cls([pack_kept(kept)], [len(kept)])
 
     def __len__(self) -> int:
-        return len(self._positions)
+        return self._row_count
 
     def positions(self, rows: np.ndarray) -> np.ndarray:
-        """Token positions i64 [n] of rows [n]."""
-        return self._positions.take(rows).astype(np.int64)  # i64 [n]
+        """Token positions i64 [n] of rows [n]. Raises IndexError for a row that does not exist."""
+        rows = np.asarray(rows)
+        if len(rows) == 0:
+            return np.zeros(0, dtype=np.int64)
+        if rows.min() < 0 or rows.max() >= self._row_count:
+            raise IndexError(f"rows {rows.min()}..{rows.max()} of {self._row_count}")
+        word_numbers = self._words_of(rows)  # i64 [n]
+        places = (rows - self._rows_before_words.take(word_numbers)).astype(np.uint64)  # u64 [n], in [0, 64)
+        return (word_numbers << 6) + _place_of_bit(self._words.take(word_numbers), places)  # i64 [n]
 
     def rows_at(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Rows [n] of token positions [n], and bool [n] whether there is one; without one the row means nothing."""
-        rows: np.ndarray = self._rows.take(positions)  # [n]
-        return rows, np.greater_equal(rows, 0)
+        """Rows i64 [n] of token positions [n], and bool [n] whether there is one; without one the row means nothing.
+
+        Raises IndexError for a position outside of the corpus.
+        """
+        self._check_positions(positions, self.token_count)
+        word_numbers, words, places = self._looked_up(positions)
+        has_row = (words >> places) & np.uint64(1)  # u64 [n]
+        return self._counted(word_numbers, words, places), has_row.astype(bool)
+
+    def rows_before(self, positions: np.ndarray) -> np.ndarray:
+        """How many rows, i64 [n], have a smaller position than each of `positions` i64 [n] in [0, T]."""
+        self._check_positions(positions, self.token_count + 1)
+        return self._counted(*self._looked_up(positions))
 
     def rows_within(self, starts: np.ndarray, stops: np.ndarray) -> np.ndarray:
         """The rows of the tokens in the disjoint ranges [starts[i], stops[i]) i64 [m], sorted, i64 [n]."""
         order = np.argsort(starts)
-        first = np.searchsorted(self._positions, starts[order])  # i64 [m]
-        last = np.searchsorted(self._positions, stops[order])  # i64 [m]
-        return concatenated_ranges(first, last)
+        return concatenated_ranges(self.rows_before(starts[order]), self.rows_before(stops[order]))
+
+    def _word_numbers(self, ascending: np.ndarray) -> np.ndarray:
+        """The words i64 [n] that hold ascending rows [n], which are of the counts' type: another would copy them."""
+        return np.searchsorted(self._rows_before_words, ascending, side="right") - 1  # i64 [n]
+
+    def _words_of(self, rows: np.ndarray) -> np.ndarray:
+        """The words i64 [n] that hold rows [n] in any order.
+
+        Halves the words between two samples, for all rows at once: these are near each other, where a search over
+        all counts would wait for memory at each of its steps.
+        """
+        samples = rows // ROWS_PER_SAMPLE  # i64 [n]
+        low, high = self._sampled_words.take(samples), self._sampled_words.take(samples + 1)  # i64 [n] each
+        for _ in range(int((high - low).max()).bit_length()):
+            middle = (low + high + 1) >> 1  # i64 [n]
+            is_reached = self._rows_before_words.take(middle) <= rows  # bool [n]
+            low = np.where(is_reached, middle, low)  # i64 [n]
+            high = np.where(is_reached, high, middle - 1)  # i64 [n]
+        return low
+
+    def _check_positions(self, positions: np.ndarray, stop: int) -> None:
+        if len(positions) and (positions.min() < 0 or positions.max() >= stop):
+            raise IndexError(f"positions {positions.min()}..{positions.max()} of {self.token_count} tokens")
+
+    def _looked_up(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The number i64 [n] and the bits u64 [n] of the word of each position, and its place u64 [n] in there."""
+        word_numbers = positions >> 6
+        return word_numbers, self._words.take(word_numbers), (positions & 63).astype(np.uint64)
+
+    def _counted(self, word_numbers: np.ndarray, words: np.ndarray, places: np.ndarray) -> np.ndarray:
+        below = words & ((np.uint64(1) << places) - np.uint64(1))  # u64 [n]
+        before: np.ndarray = self._rows_before_words.take(word_numbers).astype(np.int64)  # i64 [n]
+        return before + np.bitwise_count(below)
+
+
+def _aligned_words(kept: Sequence[np.ndarray], token_counts: Sequence[int]) -> np.ndarray:
+    """The bits of all shards in a row without gaps, u64 [W], with at least one bit more than there are tokens."""
+    token_count = int(sum(token_counts))
+    words = np.zeros(token_count // 64 + 1, dtype=np.dtype("<u8"))  # u64 [W]
+    joined = words.view(np.uint8)  # u8 [8 W]
+    first = 0
+    for number, (bits, count) in enumerate(zip(kept, token_counts, strict=True)):
+        if len(bits) != -(-count // 8) or (count % 8 and bits[-1] >> (count % 8)):
+            raise ValueError(f"the bits of shard {number} are not those of {count} tokens")
+        byte, shift = divmod(first, 8)
+        joined[byte : byte + len(bits)] |= bits << np.uint8(shift)
+        if shift:
+            carried = bits >> np.uint8(8 - shift)  # u8 [bytes of the shard]; the last may be past the end, and is 0
+            fitting = min(len(bits), len(joined) - byte - 1)
+            joined[byte + 1 : byte + 1 + fitting] |= carried[:fitting]
+        first += count
+    return words if sys.byteorder == "little" else words.astype(np.uint64)
+
+
+def _place_of_bit(words: np.ndarray, ranks: np.ndarray) -> np.ndarray:
+    """The place i64 [n] in [0, 64) of the set bit of each word u64 [n] that has `ranks` u64 [n] set bits below it.
+
+    The set bits up to the end of each byte come from one multiplication, the place within the byte from a table.
+    """
+    words = np.ascontiguousarray(words, dtype="<u8")
+    in_bytes = np.bitwise_count(words.view(np.uint8)).view("<u8")  # u64 [n], a count a byte
+    up_to_bytes = in_bytes * _EVERY_BYTE  # u64 [n], running counts, at most 64 each
+    passed = ((ranks * _EVERY_BYTE | _HIGH_BITS) - up_to_bytes) & _HIGH_BITS  # u64 [n], high bits of bytes to skip
+    shifts = np.bitwise_count(passed).astype(np.uint64) * _EIGHT  # u64 [n], bits before the byte
+    ranks_in_byte = ranks - (((up_to_bytes << _EIGHT) >> shifts) & _LOW_BYTE)  # u64 [n], in [0, 8)
+    bytes_ = (words >> shifts) & _LOW_BYTE  # u64 [n]
+    places = _PLACE_IN_BYTE.take((bytes_ * _EIGHT + ranks_in_byte).view(np.int64))  # u8 [n]
+    return shifts.view(np.int64) + places  # i64 [n]

@@ -35,8 +35,14 @@ class FillSettings:
     reading_share: float = 0.75
     """In `hybrid`, how much of a query vector comes from the text read together with the block that is looked in, the
     rest from the text alone; 0 reads nothing, which is faster."""
-    candidates_per_side: int = 4096
-    """Best rows taken for the start query and for the end query in unrestricted search."""
+    candidates_per_side: int | None = None
+    """Best rows grown into phrases for the start query and for the end query in unrestricted search; unset: what
+    `tune` wrote into the index, else 4096 where search is exact and 512 where it is not."""
+    documents: list[str] = field(default_factory=list)
+    """Ids of the only documents to answer from; empty: all."""
+    where: list[str] = field(default_factory=list)
+    """Conditions on fields kept from the corpus (corpus.kept_fields) that a document must meet, all of them, such as
+    `lang=en`, `year>=1990`, `kind!=stub`, `topic in [rivers, lakes]`."""
     max_phrase_tokens: int = 10
     """Longest phrase in tokens."""
     merged_groups: int = 128
@@ -60,6 +66,8 @@ class FillSettings:
         }
         for name, (low, high) in limits.items():
             value = getattr(self, name)
+            if value is None and name == "candidates_per_side":
+                continue
             check_range(low <= value <= high, name, expected=f"a number in [{low}, {high}]", got=value)
 
     @classmethod
@@ -70,5 +78,6 @@ class FillSettings:
             bm25_blocks=3,
             lexical_weight=0.0,
             reading_share=0.0,
+            candidates_per_side=4096,
             scoring=ScoringSettings.reference(),
         )

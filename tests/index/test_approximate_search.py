@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import builtins
-import errno
 import subprocess
 import sys
 from pathlib import Path
@@ -16,37 +15,36 @@ from omegaconf import OmegaConf
 from omegaconf.errors import ValidationError
 
 from index import approximate
-from index.approximate import FaissSearcher, assert_inner_product, build_faiss
-from index.build import SearchSettings, SearchTier, automatic_list_count, automatic_tier, build_search_folder
+from index.approximate import FaissSearcher
+from index.build import SearchSettings, SearchTier, automatic_list_count, automatic_tier, resolved_settings
 from index.exact import ExactSearcher
-from index.search import open_search
+from index.faiss_library import assert_inner_product, inverted_file, read_faiss
+from index.quantiser import Quantiser
+from index.row_set import RowSet
 from index.sharded import ShardedArray
-from index.store import CountingFile, verify_folder
-from index.types import ArtefactError, Hits, StorageError, UserError
+from index.store import verify_folder
+from index.types import ArtefactError, Hits, UserError
+from tests.index.search_folders import (
+    DIMENSIONS,
+    QUERIES,
+    ROWS,
+    build_search,
+    open_built,
+    sample_queries,
+    sample_vectors,
+    settings_for,
+)
 
-ROWS, DIMENSIONS, QUERIES = 700, 16, 5
 ALL = 10**6
 
 
-def sample_vectors(dtype: str = "float16") -> ShardedArray:
-    """Norms spread widely, so that ranking by L2 would differ from ranking by inner product."""
-    rng = np.random.default_rng(0)
-    vectors = rng.standard_normal((ROWS, DIMENSIONS)) * rng.uniform(0.2, 3, (ROWS, 1))
-    vectors = vectors.astype(dtype)
-    return ShardedArray([vectors[:300], vectors[300:301], vectors[301:]])
-
-
-def sample_queries() -> np.ndarray:
-    return np.random.default_rng(1).standard_normal((QUERIES, DIMENSIONS)).astype(np.float32)
-
-
-def build(vectors: ShardedArray, factory: str) -> Any:
-    return build_faiss(vectors, factory, seed=0, thread_count=1, train_rows=ROWS)
-
-
-def searcher(factory: str, *, probed_lists: int = 8, rerank_factor: int = 2) -> FaissSearcher:
+def searcher(root: Path, factory: str, *, probed_lists: int = 8, rerank_factor: int = 2) -> FaissSearcher:
     vectors = sample_vectors()
-    return FaissSearcher(build(vectors, factory), vectors, probed_lists=probed_lists, rerank_factor=rerank_factor)
+    if not (root / "search").exists():
+        build_search(root, vectors, settings_for(factory))
+    opened = open_built(root, vectors, probed_lists=probed_lists, rerank_factor=rerank_factor)
+    assert isinstance(opened, FaissSearcher)
+    return opened
 
 
 def assert_same_hits(hits: Hits, expected: Hits) -> None:
@@ -59,37 +57,38 @@ def assert_same_hits(hits: Hits, expected: Hits) -> None:
     "factory", ["Flat", "IVF8,Flat", "IVF8_HNSW8,Flat", "RR16,IVF8,Flat", "SQfp16", "IVF8,SQ8,RFlat"]
 )
 @pytest.mark.parametrize("k", [1, 10, ROWS, ROWS + 5])
-def test_uncompressed_indexes_with_all_lists_probed_equal_exact_search(factory: str, k: int) -> None:
+def test_uncompressed_indexes_with_all_lists_probed_equal_exact_search(tmp_path: Path, factory: str, k: int) -> None:
     expected = ExactSearcher(sample_vectors()).scan(sample_queries()).top(k)
-    assert_same_hits(searcher(factory).scan(sample_queries()).top(k), expected)
+    assert_same_hits(searcher(tmp_path, factory).scan(sample_queries()).top(k), expected)
 
 
 @pytest.mark.parametrize("factory", ["IVF8,SQ8", "SQ8", "RR16,IVF8,SQ8"])
-def test_sq8_candidates_are_scored_exactly(factory: str) -> None:
+def test_sq8_candidates_are_scored_exactly(tmp_path: Path, factory: str) -> None:
     expected = ExactSearcher(sample_vectors()).scan(sample_queries()).top(10)
-    assert_same_hits(searcher(factory, rerank_factor=4).scan(sample_queries()).top(10), expected)
+    assert_same_hits(searcher(tmp_path, factory, rerank_factor=4).scan(sample_queries()).top(10), expected)
 
 
-def test_sq8_estimates_are_within_the_bound_of_the_quantiser() -> None:
+def test_sq8_estimates_are_within_the_bound_of_the_quantiser(tmp_path: Path) -> None:
     vectors, queries = sample_vectors("float32"), sample_queries()
-    index = build(vectors, "IVF8,SQ8")
+    build_search(tmp_path, vectors, settings_for("IVF8,SQ8"))
+    opened = open_built(tmp_path, vectors, probed_lists=8)
+    index = inverted_file(opened._index)
     exact = queries @ vectors.slice(0, ROWS).T  # [q, n]
     centroids = index.quantizer.reconstruct_n(0, 8)  # [lists, d]
-    _, lists = index.quantizer.search(vectors.slice(0, ROWS), 1)  # [n, 1]
-    residuals = vectors.slice(0, ROWS) - centroids[lists[:, 0]]  # [n, d]
+    lists, _ = Quantiser.open(tmp_path / "quantiser").encode(vectors.slice(0, ROWS))  # [n]
+    residuals = vectors.slice(0, ROWS) - centroids[lists]  # [n, d]
     # A dimension is cut into 255 steps between the extremes of its residuals; at most one step of error each.
     step = (residuals.max(axis=0) - residuals.min(axis=0)) / 255  # [d]
     bound = np.abs(queries) @ step  # [q]
-    index.nprobe = 8
     estimates, rows = index.search(queries, ROWS)  # [q, n]
     error = np.abs(estimates - np.take_along_axis(exact, rows, axis=1))  # [q, n]
     assert (error.max(axis=1) <= bound + 1e-5).all()
     assert error.max() > 0
 
 
-def test_scores_of_any_tier_are_those_of_the_stored_vectors() -> None:
+def test_scores_of_any_tier_are_those_of_the_stored_vectors(tmp_path: Path) -> None:
     vectors, queries = sample_vectors().slice(0, ROWS).astype(np.float32), sample_queries()
-    scan = searcher("IVF8,SQ8", probed_lists=1).scan(queries)
+    scan = searcher(tmp_path, "IVF8,SQ8", probed_lists=1).scan(queries)
     hits = scan.top(40)
     for query in range(QUERIES):
         found = hits.found[query]
@@ -100,8 +99,8 @@ def test_scores_of_any_tier_are_those_of_the_stored_vectors() -> None:
     np.testing.assert_allclose(scan.at(2, rows), vectors[rows] @ queries[2], rtol=1e-5, atol=1e-5)
 
 
-def test_places_that_faiss_leaves_empty_are_not_found_and_never_the_last_row() -> None:
-    few = searcher("IVF64,Flat", probed_lists=1)
+def test_places_that_faiss_leaves_empty_are_not_found_and_never_the_last_row(tmp_path: Path) -> None:
+    few = searcher(tmp_path, "IVF64,Flat", probed_lists=1)
     hits = few.scan(sample_queries()).top(300)
     assert not hits.found.all()
     assert hits.found.any(axis=1).all()
@@ -115,21 +114,27 @@ def test_places_that_faiss_leaves_empty_are_not_found_and_never_the_last_row() -
 
 @pytest.mark.parametrize("factory", ["Flat", "IVF8,SQ8", "RR16,IVF8,Flat", "HNSW8", "IVF8,SQ8,RFlat", "RR16,SQ8,RFlat"])
 @pytest.mark.parametrize("by_selector", [False, True])
-def test_only_allowed_rows_are_found(monkeypatch: pytest.MonkeyPatch, factory: str, by_selector: bool) -> None:
+@pytest.mark.parametrize("as_set", [False, True])
+def test_only_allowed_rows_are_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, factory: str, by_selector: bool, as_set: bool
+) -> None:
     monkeypatch.setattr(approximate, "EXACT_ALLOWED_ROWS", 0 if by_selector else ALL)
     allowed = np.flatnonzero(np.random.default_rng(2).random(ROWS) < 0.3)
-    hits = searcher(factory, rerank_factor=8).scan(sample_queries(), allowed).top(6)
+    given = RowSet.of_rows(allowed, ROWS) if as_set else allowed
+    hits = searcher(tmp_path, factory, rerank_factor=8).scan(sample_queries(), given).top(6)
     assert set(hits.rows[hits.found].tolist()) <= set(allowed.tolist())
     if factory != "HNSW8" or not by_selector:  # a graph cut by a selector promises no full recall
         assert_same_hits(hits, ExactSearcher(sample_vectors()).scan(sample_queries(), allowed).top(6))
 
 
 @pytest.mark.parametrize("factory", ["IVF64,Flat", "RR16,IVF64,Flat", "IVF64,SQ8,RFlat", "RR16,IVF64,SQ8,RFlat"])
-def test_more_probed_lists_find_more_whatever_wraps_the_lists(factory: str) -> None:
+def test_more_probed_lists_find_more_whatever_wraps_the_lists(tmp_path: Path, factory: str) -> None:
     best = ExactSearcher(sample_vectors()).scan(sample_queries()).top(20).rows  # [q, 20]
     shares = []
     for probed_lists in (1, 8, 64):
-        rows = searcher(factory, probed_lists=probed_lists, rerank_factor=4).scan(sample_queries()).top(20).rows
+        rows = (
+            searcher(tmp_path, factory, probed_lists=probed_lists, rerank_factor=4).scan(sample_queries()).top(20).rows
+        )
         shares.append(np.mean([np.isin(*pair).mean() for pair in zip(best, rows, strict=True)]))
     assert shares[0] < shares[1] < shares[2] == 1
 
@@ -144,10 +149,10 @@ def test_an_index_of_another_metric_is_refused() -> None:
         FaissSearcher(faiss.IndexFlatL2(DIMENSIONS), sample_vectors(), probed_lists=1, rerank_factor=1)
 
 
-@pytest.mark.parametrize("factory", ["Nonsense", "IVF8192,Flat", "IVF8,PQ7", "IDMap,Flat"])
-def test_a_factory_string_that_does_not_work_is_the_users_mistake(factory: str) -> None:
+@pytest.mark.parametrize("factory", ["Nonsense", "IVF8192,Flat", "IVF8,PQ7", "IDMap,Flat", "IVF8192,PQ4x4fs"])
+def test_a_factory_string_that_does_not_work_is_the_users_mistake(tmp_path: Path, factory: str) -> None:
     with pytest.raises(UserError, match="factory") as caught:
-        build(sample_vectors(), factory)
+        build_search(tmp_path, sample_vectors(), settings_for(factory))
     assert factory in caught.value.problem
 
 
@@ -161,7 +166,7 @@ def test_without_faiss_one_message_gives_the_install_line(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(builtins, "__import__", no_faiss)
     with pytest.raises(UserError) as caught:
-        build(sample_vectors(), "Flat")
+        resolved_settings(SearchSettings(factory="Flat"), ROWS, DIMENSIONS)
     assert "npmlm[cpu]" in caught.value.fix
     assert "npmlm[gpu]" in caught.value.fix
 
@@ -169,9 +174,10 @@ def test_without_faiss_one_message_gives_the_install_line(monkeypatch: pytest.Mo
 def test_exact_search_does_not_import_faiss(tmp_path: Path) -> None:
     program = (
         "import sys, numpy as np; from pathlib import Path; from index.build import *; from index.search import *;"
-        "from index.sharded import ShardedArray; v = ShardedArray([np.ones((3, 2), np.float32)]);"
-        f"build_search_folder(Path({str(tmp_path / 's')!r}), v, SearchSettings());"
-        f"open_search(Path({str(tmp_path / 's')!r}), v); assert 'faiss' not in sys.modules"
+        "from index.merge import *; from index.sharded import ShardedArray;"
+        "v = ShardedArray([np.ones((3, 2), np.float32)]);"
+        f"p = Path({str(tmp_path / 's')!r}); write_search_folder(p, resolved_settings(SearchSettings(), 3, 2), v);"
+        "open_search(p, v, quantiser=None); assert 'faiss' not in sys.modules"
     )
     root = Path(approximate.__file__).parents[1]
     subprocess.run([sys.executable, "-c", program], cwd=root, check=True)
@@ -181,84 +187,87 @@ def test_exact_search_does_not_import_faiss(tmp_path: Path) -> None:
     "settings",
     [
         SearchSettings(),
-        SearchSettings(tier=SearchTier.faiss),
+        SearchSettings(tier=SearchTier.ivf_sq8),
+        SearchSettings(tier=SearchTier.ivf_rabitq, list_count=4, rerank_factor=70),
         SearchSettings(factory="Flat"),
         SearchSettings(list_count=8, probed_lists=8),
         SearchSettings(factory="RR16,IVF8,SQ8", probed_lists=8),
+        SearchSettings(factory="IVF8,SQ8,RFlat", probed_lists=8),
+        SearchSettings(factory="HNSW16"),
+        SearchSettings(factory="IVF8,PQ8x4fs", probed_lists=8, rerank_factor=70),
     ],
-    ids=["exact", "faiss", "flat", "lists", "rotated"],
+    ids=["exact", "sq8", "rabitq", "flat", "lists", "rotated", "refined", "graph", "fastscan"],
 )
 def test_a_built_folder_opens_and_finds_what_exact_search_finds(tmp_path: Path, settings: SearchSettings) -> None:
     seen: list[tuple[int, int]] = []
-    manifest = build_search_folder(
-        tmp_path / "search", sample_vectors(), settings, progress=lambda done, of: seen.append((done, of))
-    )
-    assert seen[-1] == (ROWS, ROWS)
+    manifest = build_search(tmp_path, sample_vectors(), settings, progress=lambda done, of: seen.append((done, of)))
+    assert seen[-1][0] == seen[-1][1] > 0
+    assert sorted(done for done, _ in seen) == [done for done, _ in seen]
     verify_folder(tmp_path / "search", "search")
-    opened = open_search(tmp_path / "search", sample_vectors(), rerank_factor=8)
+    opened = open_built(tmp_path, sample_vectors(), rerank_factor=settings.rerank_factor or 8)
     assert isinstance(opened, ExactSearcher if manifest.settings["tier"] == "exact" else FaissSearcher)
     assert (opened.row_count, opened.dimensions) == (ROWS, DIMENSIONS)
     expected = ExactSearcher(sample_vectors()).scan(sample_queries()).top(5)
     assert_same_hits(opened.scan(sample_queries()).top(5), expected)
 
 
-def test_the_same_input_and_settings_give_the_same_bytes(tmp_path: Path) -> None:
-    vectors = ShardedArray([np.random.default_rng(3).standard_normal((5000, 16)).astype(np.float16)])
-    settings = SearchSettings(tier=SearchTier.faiss, train_rows=2000, thread_count=2)
-    first = build_search_folder(tmp_path / "a", vectors, settings)
-    assert build_search_folder(tmp_path / "b", vectors, settings) == first
-    other = SearchSettings(tier=SearchTier.faiss, train_rows=2000, thread_count=2, seed=1)
-    assert build_search_folder(tmp_path / "c", vectors, other).files != first.files
-
-
-def test_a_flipped_byte_and_other_vectors_are_refused(tmp_path: Path) -> None:
-    folder = tmp_path / "search"
-    build_search_folder(folder, sample_vectors(), SearchSettings(list_count=8))
-    with pytest.raises(ArtefactError, match="other vectors"):
-        open_search(folder, ShardedArray([np.ones((ROWS - 1, DIMENSIONS), dtype=np.float16)]))
-    data = bytearray((folder / "search.faiss").read_bytes())
-    data[len(data) // 2] ^= 1
-    (folder / "search.faiss").write_bytes(bytes(data))
-    with pytest.raises(ArtefactError, match=r"search\.faiss is damaged"):
-        open_search(folder, sample_vectors())
+@pytest.mark.parametrize("factory", ["IVF16_HNSW8,SQ8", "IVF16,RaBitQ", "PQ4x4", "IVF16,PQ8x4fs"])
+def test_the_same_input_and_settings_give_the_same_bytes(tmp_path: Path, factory: str) -> None:
+    vectors = sample_vectors(rows=3000)
+    manifests = []
+    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
+        settings = SearchSettings(factory=factory, train_rows=2000, thread_count=2, seed=seed)
+        build_search(tmp_path / name, vectors, settings)
+        files = sorted(path for path in (tmp_path / name).rglob("*") if path.is_file())
+        manifests.append({path.relative_to(tmp_path / name): path.read_bytes() for path in files})
+    assert manifests[0] == manifests[1]
+    trained = Path("quantiser/trained.faiss")
+    assert manifests[0][trained] != manifests[2][trained]
 
 
 def test_a_file_that_faiss_cannot_read_is_refused(tmp_path: Path) -> None:
     (tmp_path / "search.faiss").write_bytes(b"not an index")
     with pytest.raises(ArtefactError, match="FAISS cannot read"):
-        approximate.read_faiss(tmp_path / "search.faiss")
+        read_faiss(tmp_path / "search.faiss")
 
 
-def test_a_full_disk_while_faiss_writes_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real_write = CountingFile.write
-
-    def write(self: CountingFile, data: bytes) -> int:
-        if self.byte_count > 100:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        return real_write(self, data)
-
-    monkeypatch.setattr(CountingFile, "write", write)
-    with pytest.raises(StorageError, match="disk is full"):
-        build_search_folder(tmp_path / "search", sample_vectors(), SearchSettings(list_count=8))
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("tier", [SearchTier.exact, SearchTier.faiss])
-def test_vectors_that_are_not_finite_are_refused_and_leave_nothing(tmp_path: Path, tier: SearchTier) -> None:
+@pytest.mark.parametrize("factory", [None, "IVF4,SQ8", "Flat"])
+def test_vectors_that_are_not_finite_are_refused_and_leave_no_folder(tmp_path: Path, factory: str | None) -> None:
     vectors = np.ones((500, 4), dtype=np.float16)
     vectors[450, 2] = np.nan
-    with pytest.raises(ArtefactError, match="not finite"):
-        build_search_folder(tmp_path / "search", ShardedArray([vectors]), SearchSettings(tier=tier))
+    with pytest.raises(ArtefactError, match="not finite") as caught:
+        build_search(tmp_path, ShardedArray([vectors]), SearchSettings(factory=factory))
+    assert "row 450" in caught.value.got
     assert list(tmp_path.iterdir()) == []
 
 
 def test_the_automatic_tier_goes_by_the_number_of_rows() -> None:
     assert automatic_tier(1_000_000) is SearchTier.exact
-    assert automatic_tier(1_000_001) is SearchTier.faiss
+    assert automatic_tier(1_000_001) is automatic_tier(5_000_000) is SearchTier.ivf_sq8
+    assert automatic_tier(5_000_001) is SearchTier.ivf_rabitq
     assert automatic_list_count(1_000_000, 1 << 18) == 4096
     assert automatic_list_count(100_000_000, 1 << 18) == 4096  # no more than the training rows carry
     assert automatic_list_count(100_000_000, 1 << 24) == 32768
     assert automatic_list_count(10, 1 << 18) == 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "rows", "tier", "factory"),
+    [
+        (SearchSettings(), 2_000_000, "ivf_sq8", "IVF4096_HNSW32,SQ8"),
+        (SearchSettings(), 20_000_000, "ivf_rabitq", "IVF4096_HNSW32,RaBitQ"),
+        (SearchSettings(list_count=8), 100, "ivf_sq8", "IVF8,SQ8"),
+        (SearchSettings(tier=SearchTier.ivf_rabitq), 100, "ivf_rabitq", "IVF2,RaBitQ"),
+        (SearchSettings(factory="Flat"), 20_000_000, "faiss", "Flat"),
+    ],
+)
+def test_resolved_settings_name_tier_and_factory_and_nothing_of_the_search(
+    settings: SearchSettings, rows: int, tier: str, factory: str
+) -> None:
+    resolved = resolved_settings(settings, rows, 384)
+    assert (resolved["tier"], resolved["factory"], resolved["dimensions"]) == (tier, factory, 384)
+    assert not {"probed_lists", "rerank_factor", "row_count"} & set(resolved)
+    assert resolved_settings(SearchSettings(tier=SearchTier.exact), rows, 8) == {"tier": "exact", "dimensions": 8}
 
 
 @pytest.mark.parametrize(
@@ -273,6 +282,9 @@ def test_the_automatic_tier_goes_by_the_number_of_rows() -> None:
         {"factory": "Flat", "list_count": 8},
         {"tier": SearchTier.exact, "factory": "Flat"},
         {"tier": SearchTier.exact, "list_count": 8},
+        {"tier": SearchTier.ivf_sq8, "factory": "Flat"},
+        {"tier": SearchTier.faiss},
+        {"train_iterations": 0},
     ],
 )
 def test_settings_out_of_range_or_in_contradiction_are_refused(wrong: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Exact search against numbers by hand and a slow Python loop."""
+"""Exact search, in memory, with torch and streaming, against numbers by hand and a slow Python loop."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 
 from index import exact
-from index.exact import ExactSearcher
+from index.exact import ExactSearcher, exact_top
+from index.row_set import RowSet
 from index.sharded import ShardedArray
-from index.types import ArtefactError
+from index.torch_exact import TorchExactSearcher
+from index.types import ArtefactError, Hits, Searcher
 
 
 def small_integers(rng: np.random.Generator, *shape: int) -> np.ndarray:
@@ -19,6 +21,16 @@ def small_integers(rng: np.random.Generator, *shape: int) -> np.ndarray:
 def slow_top(vectors: np.ndarray, query: np.ndarray, allowed: list[int], k: int) -> list[tuple[int, float]]:
     scored = [(row, float(sum(a * b for a, b in zip(vectors[row], query, strict=True)))) for row in allowed]
     return sorted(scored, key=lambda hit: (-hit[1], hit[0]))[:k]
+
+
+def searcher(way: str, vectors: np.ndarray | ShardedArray) -> Searcher:
+    return TorchExactSearcher(vectors, device="cpu") if way == "torch" else ExactSearcher(vectors)
+
+
+def search(way: str, vectors: np.ndarray, queries: np.ndarray, allowed: np.ndarray | RowSet | None, k: int) -> Hits:
+    if way == "streaming":
+        return exact_top(vectors, queries, k, allowed)
+    return searcher(way, vectors).scan(queries, allowed).top(k)
 
 
 def test_the_best_rows_by_hand() -> None:
@@ -34,15 +46,26 @@ def test_the_best_rows_by_hand() -> None:
 
 @pytest.mark.parametrize(("row_count", "dimensions", "query_count"), [(1, 1, 1), (37, 5, 3), (200, 3, 7), (50, 8, 0)])
 @pytest.mark.parametrize("k", [1, 4, 36, 37, 60, 250])
-@pytest.mark.parametrize("restricted", [False, True])
+@pytest.mark.parametrize("restricted", ["all", "rows", "set"])
+@pytest.mark.parametrize("share", [0.04, 0.4])
+@pytest.mark.parametrize("way", ["searcher", "torch", "streaming"])
 def test_it_equals_a_slow_loop_with_ties_in_order_of_rows(
-    row_count: int, dimensions: int, query_count: int, k: int, restricted: bool
+    monkeypatch: pytest.MonkeyPatch,
+    row_count: int,
+    dimensions: int,
+    query_count: int,
+    k: int,
+    restricted: str,
+    share: float,
+    way: str,
 ) -> None:
+    monkeypatch.setattr(exact, "ROWS_PER_CHUNK", 11)
     rng = np.random.default_rng(row_count)
     vectors = small_integers(rng, row_count, dimensions)
     queries = small_integers(rng, query_count, dimensions)
-    allowed = np.flatnonzero(rng.random(row_count) < 0.4) if restricted else np.arange(row_count)
-    hits = ExactSearcher(vectors).scan(queries, allowed if restricted else None).top(k)
+    allowed = np.arange(row_count) if restricted == "all" else np.flatnonzero(rng.random(row_count) < share)
+    given = {"all": None, "rows": allowed, "set": RowSet.of_rows(allowed, row_count)}[restricted]
+    hits = search(way, vectors, queries, given, k)
     assert hits.rows.shape == hits.scores.shape == hits.found.shape == (query_count, k)
     for query in range(query_count):
         expected = slow_top(vectors, queries[query], allowed.tolist(), k)
@@ -53,12 +76,14 @@ def test_it_equals_a_slow_loop_with_ties_in_order_of_rows(
         assert (hits.scores[query, ~found] == -np.inf).all()
 
 
-def test_scores_at_rows_are_exact_in_any_order_scanned_or_not() -> None:
+@pytest.mark.parametrize("way", ["searcher", "torch"])
+def test_scores_at_rows_are_exact_in_any_order_scanned_or_not(way: str) -> None:
     rng = np.random.default_rng(0)
     vectors, queries = small_integers(rng, 30, 4), small_integers(rng, 2, 4)
     rows = np.array([7, 3, 29, 3, 0])
-    for allowed in (None, np.array([3, 7, 8]), np.array([0, 3, 7, 29]), np.array([], dtype=np.int64)):
-        scan = ExactSearcher(vectors).scan(queries, allowed)
+    sets = [RowSet.of_rows(np.arange(0, 30, step), 30) for step in (2, 29)]
+    for allowed in (None, np.array([3, 7, 8]), np.array([0, 3, 7, 29]), np.array([], dtype=np.int64), *sets):
+        scan = searcher(way, vectors).scan(queries, allowed)
         for query in range(2):
             np.testing.assert_array_equal(scan.at(query, rows), vectors[rows] @ queries[query])
         assert scan.at(0, rows.reshape(1, 5)).shape == (1, 5)
@@ -69,7 +94,7 @@ def test_scores_at_rows_are_exact_in_any_order_scanned_or_not() -> None:
 
 @pytest.mark.parametrize("allowed", [np.arange(5, 25), np.array([0, 9, 10, 39])], ids=["consecutive", "scattered"])
 def test_allowed_rows_are_scored_in_chunks_as_in_one(monkeypatch: pytest.MonkeyPatch, allowed: np.ndarray) -> None:
-    monkeypatch.setattr(exact, "ROWS_PER_CHUNK", 3)
+    monkeypatch.setattr(exact, "GATHERED_ROWS_PER_CHUNK", 3)
     rng = np.random.default_rng(0)
     vectors, queries = small_integers(rng, 40, 4), small_integers(rng, 2, 4)
     hits = ExactSearcher(vectors).scan(queries, allowed).top(4)
@@ -78,14 +103,40 @@ def test_allowed_rows_are_scored_in_chunks_as_in_one(monkeypatch: pytest.MonkeyP
         assert hits.rows[query].tolist() == [row for row, _ in expected]
 
 
-def test_half_precision_and_shards_are_searched_as_float32() -> None:
+@pytest.mark.parametrize("way", ["searcher", "torch"])
+def test_half_precision_and_shards_are_searched_as_float32(way: str) -> None:
     rng = np.random.default_rng(0)
     half = rng.standard_normal((50, 6)).astype(np.float16)
     queries = rng.standard_normal((3, 6)).astype(np.float32)
     expected = queries @ half.astype(np.float32).T
     for vectors in (half, ShardedArray([half[:20], half[20:]])):
-        hits = ExactSearcher(vectors).scan(queries).top(50)
+        hits = searcher(way, vectors).scan(queries).top(50)
         np.testing.assert_allclose(hits.scores, -np.sort(-expected, axis=1), rtol=1e-6, atol=1e-6)
+
+
+def test_a_set_with_many_rows_is_searched_among_all_and_one_with_few_is_gathered() -> None:
+    rng = np.random.default_rng(0)
+    vectors, queries = rng.standard_normal((100, 4)).astype(np.float32), rng.standard_normal((2, 4)).astype(np.float32)
+    for count, scored in ((25, 25), (26, 100)):
+        allowed = RowSet.of_rows(np.arange(count), 100)
+        assert ExactSearcher(vectors).scan(queries, allowed)._scores.shape == (2, scored)
+
+
+def test_streaming_tells_how_far_it_is_and_refuses_what_exact_search_refuses() -> None:
+    vectors = np.ones((5, 2), dtype=np.float16)
+    seen: list[tuple[int, int]] = []
+    exact_top(vectors, vectors[:1], 1, None, lambda done, of: seen.append((done, of)))
+    assert seen == [(5, 5)]
+    with pytest.raises(ValueError, match="k must"):
+        exact_top(vectors, vectors[:1], 0)
+    with pytest.raises(ValueError, match="allowed rows"):
+        exact_top(vectors, vectors[:1], 1, RowSet.of_rows(np.array([0]), 6))
+    with pytest.raises(ValueError, match="allowed rows"):
+        exact_top(vectors, vectors[:1], 1, np.array([5]))
+    vectors[3, 1] = np.inf
+    for refuse in (lambda: exact_top(vectors, vectors[:1], 1), lambda: TorchExactSearcher(vectors, device="cpu")):
+        with pytest.raises(ArtefactError, match="not finite"):
+            refuse()
 
 
 def test_float32_in_memory_is_not_copied() -> None:

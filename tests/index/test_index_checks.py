@@ -71,7 +71,7 @@ def test_large_files_are_hashed_by_verify_and_where_they_are_read_whole_but_thei
         check_folder(folder, kind="sample")
 
 
-def test_missing_unfinished_foreign_and_newer_folders_are_refused(tmp_path: Path) -> None:
+def test_missing_unfinished_foreign_newer_and_older_folders_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ArtefactError, match="no folder"):
         read_manifest(tmp_path / "nowhere", kind="sample")
     (tmp_path / "unfinished").mkdir()
@@ -83,6 +83,14 @@ def test_missing_unfinished_foreign_and_newer_folders_are_refused(tmp_path: Path
         read_manifest(folder, kind="search")
     assert ("search" in other.value.expected, "sample" in other.value.got) == (True, True)
     rewrite_manifest(folder, format_version=99)
+    with pytest.raises(ArtefactError, match="newer version"):
+        read_manifest(folder, kind="sample")
+    rewrite_manifest(folder, format_version=1)
+    with pytest.raises(ArtefactError, match="older version") as older:
+        read_manifest(folder, kind="sample")
+    assert ("version 2" in older.value.expected, "version 1" in older.value.got) == (True, True)
+    assert "build it again" in older.value.fix
+    rewrite_manifest(folder, format_version="2")
     with pytest.raises(ArtefactError, match="newer version"):
         read_manifest(folder, kind="sample")
     for text in (b"[1]", b"{", b"\xff", b"{}"):

@@ -1,39 +1,151 @@
-"""One build of a folder at a time, and no lock outlives its owner."""
+"""One build of a folder at a time, jobs that share it, and no lock that outlives its owner."""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
+import socket
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from index.store import folder_lock
+from index import locking
+from index.store import folder_lock, read_manifest, write_folder, write_manifest
 from index.types import ArtefactError
+from tests.index.sample_folders import write_sample
+
+FORK = multiprocessing.get_context("fork")
+
+
+def in_process(hold: Callable[[Path, Connection], None], path: Path) -> tuple[BaseProcess, Connection]:
+    """Run `hold` in another process; returns when it says that it holds what it is to hold."""
+    ours, theirs = FORK.Pipe()
+    process = FORK.Process(target=hold, args=(path, theirs))
+    process.start()
+    assert ours.recv() == "held"
+    return process, ours
+
+
+def hold_alone(folder: Path, pipe: Connection) -> None:
+    with folder_lock(folder):
+        pipe.send("held")
+        pipe.recv()
+
+
+def hold_shared(folder: Path, pipe: Connection) -> None:
+    with folder_lock(folder, shared=True):
+        pipe.send("held")
+        pipe.recv()
+
+
+def hold_half_written(folder: Path, pipe: Connection) -> None:
+    with write_folder(folder, kind="sample", settings={}) as writer:
+        writer.write_array("half", np.arange(3))
+        pipe.send("held")
+        pipe.recv()
 
 
 def test_a_lock_is_held_by_one_and_leaves_no_file(tmp_path: Path) -> None:
     folder = tmp_path / "new" / "index"
     with folder_lock(folder):
-        with pytest.raises(ArtefactError, match="another process") as caught, folder_lock(folder):
-            pass
-        assert str(os.getpid()) in caught.value.got
-        assert caught.value.got.endswith(" s")
+        for shared in (False, True):
+            with pytest.raises(ArtefactError, match="another process") as caught, folder_lock(folder, shared=shared):
+                pass
+            assert str(os.getpid()) in caught.value.got
+            assert socket.gethostname() in caught.value.got
+            assert caught.value.got.endswith(" s")
     assert list(folder.parent.iterdir()) == []
     with folder_lock(folder):
         pass
 
 
-def _die_with_lock(folder: Path) -> None:
+def test_sharers_hold_it_together_and_are_all_named_and_the_last_one_removes_the_file(tmp_path: Path) -> None:
+    folder = tmp_path / "index"
+    first, pipe = in_process(hold_shared, folder)
+    with folder_lock(folder, shared=True):
+        with pytest.raises(ArtefactError, match="another process") as caught, folder_lock(folder):
+            pass
+        assert f"process {first.pid} on" in caught.value.got
+        assert f"process {os.getpid()} on" in caught.value.got
+        pipe.send("go")
+        first.join()
+        with pytest.raises(ArtefactError) as caught, folder_lock(folder):
+            pass
+        assert f"process {first.pid} on" not in caught.value.got
+    assert list(tmp_path.iterdir()) == []
     with folder_lock(folder):
-        os._exit(9)
+        pass
 
 
-def test_the_lock_of_a_dead_owner_does_not_hold(tmp_path: Path) -> None:
-    process = multiprocessing.get_context("fork").Process(target=_die_with_lock, args=(tmp_path / "index",))
-    process.start()
+@pytest.mark.parametrize("hold", [hold_alone, hold_shared])
+def test_the_lock_of_a_killed_owner_is_taken_over(tmp_path: Path, hold: Callable[[Path, Connection], None]) -> None:
+    process, _ = in_process(hold, tmp_path / "index")
+    with pytest.raises(ArtefactError), folder_lock(tmp_path / "index"):
+        pass
+    assert process.pid is not None
+    os.kill(process.pid, signal.SIGKILL)
     process.join()
     assert (tmp_path / ".index.lock").exists()
-    with folder_lock(tmp_path / "index"):
+    with folder_lock(tmp_path / "index"), pytest.raises(ArtefactError) as caught, folder_lock(tmp_path / "index"):
         pass
+    assert f"process {process.pid} on" not in caught.value.got
     assert list(tmp_path.iterdir()) == []
+
+
+def test_who_waits_is_told_the_owner_once_and_gets_the_lock_when_it_is_free(tmp_path: Path) -> None:
+    process, pipe = in_process(hold_alone, tmp_path / "index")
+    told: list[str] = []
+
+    def on_wait(holders: str) -> None:
+        told.append(holders)
+        pipe.send("go")
+
+    with folder_lock(tmp_path / "index", wait=True, on_wait=on_wait):
+        process.join()
+    assert len(told) == 1
+    assert f"process {process.pid} on {socket.gethostname()}" in told[0]
+
+
+def test_a_folder_that_another_process_is_writing_is_refused_and_left_alone(tmp_path: Path) -> None:
+    process, pipe = in_process(hold_half_written, tmp_path / "folder")
+    with pytest.raises(ArtefactError, match="another process") as caught:
+        write_sample(tmp_path / "folder")
+    assert f"process {process.pid} on" in caught.value.got
+    pipe.send("go")
+    process.join()
+    assert list(read_manifest(tmp_path / "folder", kind="sample").files) == ["half.npy"]
+    assert sorted(path.name for path in (tmp_path / "folder").iterdir()) == ["half.npy", "manifest.json"]
+
+
+def test_what_a_killed_process_was_writing_is_written_anew(tmp_path: Path) -> None:
+    process, _ = in_process(hold_half_written, tmp_path / "folder")
+    assert process.pid is not None
+    os.kill(process.pid, signal.SIGKILL)
+    process.join()
+    assert (tmp_path / ".folder.tmp").exists()
+    write_sample(tmp_path / "folder")
+    assert [path.name for path in tmp_path.iterdir()] == ["folder"]
+
+
+def _write_many(folder: Path, number: int) -> None:
+    for turn in range(20):
+        write_manifest(folder, kind="whole", settings={"writer": number, "turn": turn})
+
+
+def test_jobs_that_write_one_manifest_at_once_leave_one_whole_manifest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(locking, "POLL_SECONDS", 0.001)
+    processes = [FORK.Process(target=_write_many, args=(tmp_path, number)) for number in range(3)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    assert [process.exitcode for process in processes] == [0, 0, 0]
+    assert read_manifest(tmp_path, kind="whole").settings["turn"] == 19
+    assert [path.name for path in tmp_path.iterdir()] == ["manifest.json"]

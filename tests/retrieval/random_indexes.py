@@ -13,11 +13,11 @@ from transformers import PreTrainedTokenizerFast
 from index.exact import ExactSearcher
 from npm.corpus.store import BlockStore, write_block_store
 from npm.models.encoder import Encoder
-from npm.retrieval.embed import PruningRule, kept_tokens
 from npm.retrieval.fill import FillSettings, PhraseFiller
 from npm.retrieval.phrase_index import PhraseIndex
+from npm.retrieval.pruning import PruningRule, kept_tokens
 from npm.retrieval.queries import QueryVectors
-from npm.retrieval.rows import RowMap
+from npm.retrieval.rows import RowMap, pack_kept
 from npm.types import Block, TokenFlag
 from tests.retrieval.plain_filling import PlainCorpus, plain_kept
 
@@ -45,6 +45,13 @@ def plain_encoder() -> Encoder:
     """What a filler needs of an encoder when queries are given as vectors."""
     facts = {"name": "plain", "fingerprint": "f", "tokenizer_fingerprint": "t", "max_input_tokens": 64}
     return cast(Encoder, SimpleNamespace(tokenizer=word_tokenizer(), similarity_scale=SCALE, **facts))
+
+
+def packed_kept(positions: np.ndarray, token_count: int) -> np.ndarray:
+    """A bit for each token of a shard, set at `positions`, u8 [ceil(T / 8)]."""
+    kept = np.zeros(token_count, dtype=bool)  # [T]
+    kept[positions] = True
+    return pack_kept(kept)
 
 
 def random_store(folder: Path, rng: np.random.Generator, *, block_count: int) -> BlockStore:
@@ -79,7 +86,7 @@ def random_index(
         folder=folder,
         settings=facts,
         store=store,
-        rows=RowMap(positions, token_count=store.token_count),
+        rows=RowMap([packed_kept(positions, store.token_count)], [store.token_count]),
         searcher=ExactSearcher(vectors),
         lexicon=None,
     )

@@ -5,7 +5,6 @@ import math
 import numpy as np
 import pytest
 
-from npm.retrieval.rows import RowMap
 from npm.retrieval.scoring import Combination, occurrence_shares, reference_weights
 
 
@@ -38,14 +37,3 @@ def test_similarities_of_any_size_give_finite_shares(combination: Combination) -
     shares = occurrence_shares(s, t, np.ones(3), combination=combination, length_exponent=0.0)
     assert np.isfinite(shares).all()
     assert shares.sum() == pytest.approx(1.0)
-
-
-def test_rows_and_positions_are_each_others_inverse() -> None:
-    rows = RowMap(np.array([1, 4, 5, 9]), token_count=12)
-    assert rows.positions(np.array([2, 0])).tolist() == [5, 1]
-    found_rows, found = rows.rows_at(np.array([9, 0, 4, 11]))
-    assert found.tolist() == [True, False, True, False]
-    assert found_rows[found].tolist() == [3, 1]
-    assert rows.rows_within(np.array([4, 0]), np.array([10, 3])).tolist() == [0, 1, 2, 3]
-    with pytest.raises(ValueError, match="increase"):
-        RowMap(np.array([4, 4]), token_count=12)

@@ -9,8 +9,8 @@ import pytest
 
 from npm.corpus.blocks import BlockPacker, BlockSettings
 from npm.corpus.store import BlockStore, build_block_store
-from npm.retrieval.embed import PruningRule, kept_tokens
 from npm.retrieval.phrases import SpanFinder
+from npm.retrieval.pruning import PruningRule, kept_tokens
 from npm.retrieval.rows import RowMap
 from npm.retrieval.scoring import ScoringSettings, StopwordsInside
 from npm.types import Document
@@ -45,8 +45,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> BlockStore:
 def test_stop_words_inside_are_those_that_the_setting_names(
     inside: StopwordsInside, expected: set[str], from_ends: bool, store: BlockStore
 ) -> None:
-    positions = np.flatnonzero(kept_tokens(store.flags.slice(0, store.token_count), PruningRule.without_stopwords))
-    rows = RowMap(positions, token_count=store.token_count)
+    rows = RowMap.of_mask(kept_tokens(store.flags.slice(0, store.token_count), PruningRule.without_stopwords))
     finder = SpanFinder(store, rows, max_phrase_tokens=50, scoring=ScoringSettings(stopwords_inside=inside))
     every, none = np.arange(len(rows)), np.zeros(0, dtype=np.int64)
     found = finder.find(none, every) if from_ends else finder.find(every, None)

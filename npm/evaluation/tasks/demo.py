@@ -21,8 +21,8 @@ from npm.evaluation.baselines import RandomSpanOfRightPassage
 from npm.evaluation.metrics import Interval, bootstrap_interval, hit_rank
 from npm.evaluation.questions import Question, Split, read_questions
 from npm.evaluation.results import write_results
-from npm.retrieval.build import enum_value
 from npm.retrieval.fill import FillSettings
+from npm.retrieval.recording import enum_value
 
 if TYPE_CHECKING:
     from npm.retrieval.fill import PhraseFiller

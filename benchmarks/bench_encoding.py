@@ -1,0 +1,169 @@
+"""Encoding from blocks on disk to vectors on disk, against the bare encoder over the same batches.
+
+    python -m benchmarks.bench_encoding index=DIR | corpus=FILE [encoder=minilm] [shards=8] [tokens_per_shard=32768]
+                                        [tokens_per_batch=4096] [threads=2] [variants=false]
+
+Claim: at least 0.9 of the forward pass alone, over the same length-sorted batches, padded beforehand, in the same
+number format. Shard by shard the two take turns, and so do their places, so that a machine that gets slower slows
+both; speeds are medians over shards, ratios are medians of ratios, and processor time says more on a busy machine,
+with `threads=1`. `index` is an index of which the
+first segment's blocks are read, `corpus` a file whose first documents are cut in a temporary folder. `variants=true`
+also shows whether other batch sizes, another attention or torch.compile would make the forward pass faster.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+import torch
+
+from npm.corpus.blocks import BlockPacker, BlockSettings
+from npm.corpus.documents import CorpusSettings, read_corpus
+from npm.corpus.store import BlockStore, build_block_store
+from npm.models.attention import use_plain_attention
+from npm.models.encoder import Encoder
+from npm.retrieval.batches import padded
+from npm.retrieval.embed import VectorSettings, embed_shard, recorded_vectors, shard_folder, vector_shards
+from npm.retrieval.shard_blocks import ShardBlocks
+
+GOAL = 0.9
+BARE, WHOLE = "forward pass alone", "blocks on disk to vectors on disk"
+DOCUMENTS = 3000
+Batches = list[tuple[torch.Tensor, torch.Tensor]]
+
+
+def open_store(given: dict[str, str], encoder: Encoder, temporary: Path) -> BlockStore:
+    """The blocks of the index or of the corpus file."""
+    if "index" in given:
+        return BlockStore.open(Path(given["index"]) / "segments" / "00000" / "corpus")
+    documents = itertools.islice(read_corpus(CorpusSettings(files=[given["corpus"]])), DOCUMENTS)
+    packer = BlockPacker(encoder.tokenizer, BlockSettings())
+    return build_block_store(temporary / "corpus", documents, packer, settings={})
+
+
+def padded_batches(blocks: ShardBlocks, encoder: Encoder) -> Batches:
+    """All batches of a shard on the encoder's device, i64 [B, L] each."""
+    pairs = (padded(blocks.sequences_of(batch), pad_id=encoder.pad_id) for batch in blocks.batches)
+    return [
+        (torch.from_numpy(ids).to(encoder.device), torch.from_numpy(mask).to(encoder.device)) for ids, mask in pairs
+    ]
+
+
+def forward(encoder: Encoder, batches: Batches) -> None:
+    """The encoder and nothing else."""
+    with torch.inference_mode():
+        for input_ids, attention_mask in batches:
+            encoder.model(input_ids=input_ids, attention_mask=attention_mask)
+    if encoder.device.type == "cuda":
+        torch.cuda.synchronize()
+
+
+def seconds_of(job: Callable[[], object]) -> tuple[float, float]:
+    """Wall-clock time and processor time of one call; other processes disturb the second one less."""
+    started = time.perf_counter(), time.process_time()
+    job()
+    return time.perf_counter() - started[0], time.process_time() - started[1]
+
+
+def compare(
+    store: BlockStore, encoder: Encoder, settings: VectorSettings, folder: Path, shard_count: int
+) -> dict[str, list[tuple[float, float]]]:
+    """Tokens a second, by the wall clock and by processor time, of both jobs for each of the first shards."""
+    recorded = recorded_vectors(store, encoder, settings, frequent_token_ids=np.zeros(0, dtype=np.int64))
+    speeds: dict[str, list[tuple[float, float]]] = {BARE: [], WHOLE: []}
+    for number in range(min(shard_count, len(vector_shards(store, settings)))):
+        first, stop = vector_shards(store, settings)[number]
+        shard_settings = {**recorded, "first_block": first, "block_count": stop - first}
+        batches = padded_batches(ShardBlocks(store, encoder, shard_settings), encoder)
+        tokens = int(store.block_offsets[stop] - store.block_offsets[first])
+        if number == 0:
+            forward(encoder, batches[:3])  # warm-up
+        jobs: dict[str, Callable[[], object]] = {
+            BARE: partial(forward, encoder, batches),
+            WHOLE: partial(embed_shard, store, encoder, folder, number, recorded=recorded),
+        }
+        names = list(jobs) if number % 2 else list(jobs)[::-1]
+        for name in names:
+            wall, processor = seconds_of(jobs[name])
+            speeds[name].append((tokens / wall, tokens / processor))
+        vectors = np.load(shard_folder(folder, number) / "vectors.npy", mmap_mode="r")
+        print(
+            f"shard {number}: {tokens:,} tokens, {len(vectors):,} vectors,"
+            f" padding {sum(ids.numel() for ids, _ in batches) / tokens - 1:.1%},"
+            f" ratio {speeds[WHOLE][-1][0] / speeds[BARE][-1][0]:.3f}",
+            file=sys.stderr,
+        )
+    return speeds
+
+
+def variants(store: BlockStore, encoder_name: str, settings: VectorSettings, rounds: int) -> None:
+    """Speed of the forward pass over the first shard, by batch size and by how the model is run."""
+    encoders = {name: Encoder.load(encoder_name) for name in ("sdpa", "eager", "plain", "compiled")}
+    encoders["sdpa"].model.set_attn_implementation("sdpa")
+    encoders["eager"].model.set_attn_implementation("eager")
+    use_plain_attention(encoders["plain"].model)
+    encoders["compiled"].model.compile(dynamic=True)
+    sizes = {f"{name}, {settings.tokens_per_batch}": (name, settings.tokens_per_batch) for name in encoders}
+    sizes |= {f"sdpa, {size}": ("sdpa", size) for size in (1024, 2048, 8192, 16384)}
+    jobs: dict[str, Callable[[], None]] = {}
+    for label, (name, tokens_per_batch) in sizes.items():
+        chosen = VectorSettings(tokens_per_batch=tokens_per_batch, tokens_per_shard=settings.tokens_per_shard)
+        encoder = encoders[name]
+        recorded = recorded_vectors(store, encoder, chosen, frequent_token_ids=np.zeros(0, dtype=np.int64))
+        first, stop = vector_shards(store, chosen)[0]
+        blocks = ShardBlocks(store, encoder, {**recorded, "first_block": first, "block_count": stop - first})
+        batches = padded_batches(blocks, encoder)
+        forward(encoder, batches[:: max(1, len(batches) // 3)])  # warm-up, and where torch.compile does its work
+        jobs[label] = partial(forward, encoder, batches)
+    tokens = int(store.block_offsets[vector_shards(store, settings)[0][1]])
+    speeds: dict[str, list[float]] = {label: [] for label in jobs}
+    for _ in range(rounds):
+        for label, job in jobs.items():
+            speeds[label].append(tokens / seconds_of(job)[0])
+    print("| forward pass, tokens a batch | tokens/s | of the fastest |\n|---|---|---|")
+    best = max(map(median, speeds.values()))
+    for label, values in speeds.items():
+        print(f"| {label} | {median(values):,.0f} | {median(values) / best:.2f} |")
+
+
+def main(argv: list[str]) -> None:
+    """Compare, and print a table."""
+    given = dict(argument.split("=", 1) for argument in argv)
+    torch.set_num_threads(int(given.get("threads", "2")))
+    encoder_name = given.get("encoder", "minilm")
+    encoder = Encoder.load(encoder_name)
+    settings = VectorSettings(
+        tokens_per_batch=int(given.get("tokens_per_batch", "4096")),
+        tokens_per_shard=int(given.get("tokens_per_shard", "32768")),
+    )
+    shard_count = int(given.get("shards", "8"))
+    with tempfile.TemporaryDirectory() as temporary:
+        store = open_store(given, encoder, Path(temporary))
+        dtype = str(next(encoder.model.parameters()).dtype).removeprefix("torch.")
+        print(
+            f"{encoder.name}, {dtype} on {encoder.device}, {torch.get_num_threads()} threads;"
+            f" {settings.tokens_per_batch} tokens a batch, {settings.tokens_per_shard:,} a shard"
+        )
+        if given.get("variants") == "true":
+            variants(store, encoder_name, settings, rounds=shard_count)
+            return
+        speeds = compare(store, encoder, settings, Path(temporary) / "vectors", shard_count)
+    print("| job | tokens/s | ratio | tokens a second of processor time | ratio | goal |\n|---|---|---|---|---|---|")
+    for name, pairs in speeds.items():
+        cells = []
+        for clock in (0, 1):
+            ratio = median(one[clock] / other[clock] for one, other in zip(pairs, speeds[BARE], strict=True))
+            cells.append(f"{median(pair[clock] for pair in pairs):,.0f} | {ratio:.3f}")
+        print(f"| {name} | {' | '.join(cells)} | {f'≥ {GOAL}' if name == WHOLE else ''} |")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

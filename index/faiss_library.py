@@ -1,0 +1,118 @@
+"""FAISS as this project uses it: inner product only, its errors told as ours. Only this file imports it, late."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from index.files import CountingFile
+from index.types import ArtefactError, UserError
+
+FaissIndex = Any
+"""A `faiss.Index`; FAISS has no types and is imported late."""
+QUERY_BITS = 8
+"""Bits a dimension of a query compared with one-bit codes; 0 would mean no rounding, 20 times slower."""
+
+
+def import_faiss() -> Any:
+    """The module `faiss`; raises UserError with the install line if there is none."""
+    try:
+        import faiss
+    except ImportError as error:
+        raise UserError(
+            "approximate search needs FAISS, which is not installed",
+            expected="the module faiss, from faiss-cpu or faiss-gpu",
+            got=str(error),
+            where="this Python environment",
+            fix="pip install 'npmlm[cpu]' (or 'npmlm[gpu]' with an NVIDIA GPU), or search exactly",
+        ) from error
+    return faiss
+
+
+@contextmanager
+def faiss_threads(thread_count: int) -> Iterator[None]:
+    """Let FAISS compute with `thread_count` threads: sums are added up in an order that depends on it."""
+    faiss = import_faiss()
+    before = faiss.omp_get_max_threads()
+    faiss.omp_set_num_threads(thread_count)
+    try:
+        yield
+    finally:
+        faiss.omp_set_num_threads(before)
+
+
+def new_faiss_index(factory: str, dimensions: int) -> FaissIndex:
+    """An untrained inner product index; raises UserError if FAISS does not know `factory`."""
+    faiss = import_faiss()
+    try:
+        index = faiss.index_factory(dimensions, factory, faiss.METRIC_INNER_PRODUCT)
+    except RuntimeError as error:
+        raise factory_error(factory, f"FAISS says: {last_line(error)}") from error
+    assert_inner_product(index)
+    return index
+
+
+def inverted_file(index: FaissIndex) -> FaissIndex | None:
+    """The inverted file in `index`, by its own class, whatever wraps it; None if there is none."""
+    faiss = import_faiss()
+    ivf = faiss.try_extract_index_ivf(index)
+    return None if ivf is None else faiss.downcast_index(ivf)
+
+
+def assert_inner_product(index: FaissIndex) -> None:
+    """FAISS falls back to L2 where a metric is not given or a wrapper drops it; the ranks would then be wrong."""
+    faiss = import_faiss()
+    ivf = inverted_file(index)
+    for part in (index, ivf, None if ivf is None else ivf.quantizer):
+        if part is not None and part.metric_type != faiss.METRIC_INNER_PRODUCT:
+            raise ArtefactError(
+                "a FAISS index does not search by inner product",
+                expected=f"metric {faiss.METRIC_INNER_PRODUCT} (inner product)",
+                got=f"metric {part.metric_type} in {type(part).__name__}",
+                where="the search index",
+                fix="choose another factory string, or build the search index again",
+            )
+
+
+def write_faiss(index: FaissIndex, file: CountingFile) -> None:
+    """Stream `index` into `file`, without a second copy of it in memory."""
+    faiss = import_faiss()
+    faiss.write_index(index, faiss.PyCallbackIOWriter(file.write))
+
+
+def read_faiss(path: Path, *, mapped: bool = True) -> FaissIndex:
+    """The index stored in `path`; raises ArtefactError if FAISS cannot read it.
+
+    A mapped one must not be added to: FAISS then ends the process.
+    """
+    faiss = import_faiss()
+    try:
+        index = faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC if mapped else 0)
+    except RuntimeError as error:
+        raise ArtefactError(
+            f"FAISS cannot read {path}",
+            expected=f"an index that FAISS {faiss.__version__} knows",
+            got=last_line(error),
+            where=str(path),
+            fix="build the search index again, or install the FAISS version that its manifest names",
+        ) from error
+    assert_inner_product(index)
+    return index
+
+
+def last_line(error: Exception) -> str:
+    """The last line of what FAISS says; the ones before name its source files."""
+    return str(error).strip().splitlines()[-1]
+
+
+def factory_error(factory: str, got: str) -> UserError:
+    """The refusal of a factory string that does not work."""
+    return UserError(
+        f"no FAISS index can be made from factory={factory}",
+        expected="a FAISS factory string that suits the number of rows, such as Flat or IVF1024,SQ8",
+        got=got,
+        where="setting factory",
+        fix="leave factory and list_count unset to have them chosen, or give other values",
+    )

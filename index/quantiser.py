@@ -1,0 +1,290 @@
+"""The quantiser: centroids and codec, trained once from a sample of the vectors; it holds no vectors itself.
+
+Factories that are plain inverted lists (of flat, scalar, product or RaBitQ codes, also behind transforms) are trained
+here, k-means with checkpoints; of all others FAISS trains the whole.
+
+Shapes: t training rows, n vectors, K lists, d dimensions as stored, e dimensions after the transforms.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from index.clustering import Assign, Assigner, faiss_assigner, train_centroids
+from index.exact import check_finite
+from index.faiss_library import (
+    FaissIndex,
+    factory_error,
+    faiss_threads,
+    import_faiss,
+    inverted_file,
+    last_line,
+    new_faiss_index,
+    read_faiss,
+    write_faiss,
+)
+from index.finished import finished_folder
+from index.row_set import RowSet
+from index.sharded import ShardedArray
+from index.store import (
+    Manifest,
+    check_folder,
+    digest_of,
+    folder_lock,
+    read_manifest,
+    sha256_of_bytes,
+    write_folder,
+)
+from index.torch_device import cuda_device, torch_assigner
+from index.types import ArtefactError
+
+QUANTISER_KIND, TRAINED_FILE = "quantiser", "trained.faiss"
+CODEC_TRAIN_ROWS = 1 << 16
+"""Rows that a codec is trained on; ranges and codebooks of 256 entries need no more."""
+ROW_GRAPH_LISTS, ROW_GRAPH_SEARCH = 4096, 16
+"""From so many lists on, the nearest one of a row is found through a graph, visiting so many candidates: at 8192
+lists a third of the time, another list for 2 % of the rows, on average 0.3 % further away."""
+
+
+def train_quantiser(
+    folder: Path,
+    vectors: ShardedArray,
+    trainable_rows: np.ndarray | RowSet | None,
+    resolved: Mapping[str, Any],
+    *,
+    progress: Callable[[int, int], None] | None = None,
+) -> Manifest:
+    """Train on rows of `vectors` f16|f32 [n, d], or on those in `trainable_rows`, i64 [m] or a set; write `folder`.
+
+    `resolved` are settings of `index.build.resolved_settings`, which the manifest records, with whatever else the
+    caller adds to them; a finished quantiser of the same settings is kept. K-means keeps its state in `.<name>.partial`
+    beside `folder`: after a kill the same call goes on there and ends in the same bytes. `progress(rounds done,
+    rounds)`. Raises UserError if FAISS does not know the factory or has too few rows for it, ArtefactError if a vector
+    is not finite, another process is training it, or `folder` was made with other settings.
+    """
+    checkpoints = folder.parent / f".{folder.name}.partial"
+    if (kept := finished_folder(folder, kind=QUANTISER_KIND, settings=resolved, stage="quantise")) is not None:
+        shutil.rmtree(checkpoints, ignore_errors=True)
+        return kept
+    with folder_lock(checkpoints / folder.name):
+        index = _train(checkpoints, vectors, trainable_rows, resolved, progress)
+        with write_folder(folder, kind=QUANTISER_KIND, settings=resolved) as writer:
+            write_faiss(index, writer.open_binary(TRAINED_FILE))
+        shutil.rmtree(checkpoints)
+    return read_manifest(folder, kind=QUANTISER_KIND)
+
+
+def _train(
+    checkpoints: Path,
+    vectors: ShardedArray,
+    trainable_rows: np.ndarray | RowSet | None,
+    resolved: Mapping[str, Any],
+    progress: Callable[[int, int], None] | None,
+) -> FaissIndex:
+    factory, thread_count = resolved["factory"], resolved["thread_count"]
+    index = new_faiss_index(factory, vectors.shape[1])
+    rows = _training_rows(len(vectors), trainable_rows, seed=resolved["seed"], train_rows=resolved["train_rows"])
+    sample = vectors.take(rows)  # [t, d] as stored
+    check_finite(sample, rows)
+    with faiss_threads(thread_count):
+        if (lists := plain_lists(index)) is None:
+            _train_whole(index, sample.astype(np.float32), factory, seed=resolved["seed"])
+        else:
+            sample = _transformed(index, sample, factory)  # [t, e]
+            if lists.nlist > len(sample):
+                raise factory_error(factory, f"{lists.nlist} lists, {len(sample)} rows to train them on")
+            sample_hash = sha256_of_bytes(np.ascontiguousarray(sample).reshape(-1).view(np.uint8).data)
+            key = digest_of({"settings": dict(resolved), "sample": sample_hash})[:16]
+            centroids = train_centroids(
+                sample,
+                lists.nlist,
+                iterations=resolved["train_iterations"],
+                seed=resolved["seed"],
+                assigner=_centroid_assigner(),
+                checkpoints=_only_checkpoints(checkpoints, key),
+                progress=progress,
+            )
+            _fill(lists, centroids)
+            _train_codec(lists, centroids, sample, factory)
+            index.is_trained = True
+    return index
+
+
+class Quantiser:
+    """A trained quantiser: which list a vector belongs to, and the few bytes that stand for it there."""
+
+    def __init__(self, file: Path, *, digest: str, thread_count: int) -> None:
+        index = read_faiss(file)
+        lists = plain_lists(index)
+        self.index = index
+        self.file = file
+        self.digest = digest
+        self.dimensions: int = index.d
+        self.has_lists = lists is not None
+        self.list_count: int = 0 if lists is None else lists.nlist
+        self.code_bytes: int = 0 if lists is None else lists.code_size
+        self._lists = lists
+        self._thread_count = thread_count
+        self._assign: Assign | None = None  # made when first needed: a search never encodes
+
+    @classmethod
+    def open(cls, folder: Path) -> Quantiser:
+        """The quantiser in `folder`; raises ArtefactError if it is missing or damaged."""
+        manifest = check_folder(folder, kind=QUANTISER_KIND, hash_all=True)
+        opened = cls(folder / TRAINED_FILE, digest=manifest.digest, thread_count=manifest.settings["thread_count"])
+        if opened.dimensions != manifest.settings["dimensions"]:
+            raise ArtefactError(
+                f"{folder} is not the quantiser that its manifest names",
+                expected=f"{manifest.settings['dimensions']} dimensions",
+                got=f"{opened.dimensions} dimensions",
+                where=str(folder / TRAINED_FILE),
+                fix="remove this folder and train the quantiser again (stage=quantise)",
+            )
+        return opened
+
+    def check_dimensions(self, dimensions: int, where: str) -> None:
+        """Raise ArtefactError unless vectors of so many dimensions fit this quantiser."""
+        if dimensions != self.dimensions:
+            raise ArtefactError(
+                "the quantiser was trained for vectors of other dimensions",
+                expected=f"vectors of {self.dimensions} dimensions",
+                got=f"vectors of {dimensions} dimensions",
+                where=where,
+                fix="use the quantiser trained on vectors of this encoder, or train one (stage=quantise)",
+            )
+
+    def encode(self, vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The list i64 [n] and the code u8 [n, code_bytes] of each of `vectors` f32 [n, d], all finite."""
+        if self._lists is None:
+            raise ValueError(f"a quantiser of {type(self.index).__name__} has no inverted lists")
+        faiss = import_faiss()
+        vectors = np.ascontiguousarray(vectors, dtype=np.float32)  # [n, d]
+        with faiss_threads(self._thread_count):
+            for transform in transforms(self.index):
+                vectors = transform.apply(vectors)  # [n, e]
+            if self._assign is None:
+                self._assign = row_assigner(self._lists.quantizer.reconstruct_n(0, self.list_count))
+            lists = np.ascontiguousarray(self._assign(vectors), dtype=np.int64)  # [n]
+            codes = np.empty((len(vectors), self.code_bytes), dtype=np.uint8)  # [n, code_bytes]
+            pointers = (faiss.swig_ptr(array) for array in (vectors, lists, codes))
+            self._lists.encode_vectors(len(vectors), *pointers)
+        return lists, codes
+
+
+def row_assigner(centroids: np.ndarray) -> Assign:
+    """Which list of `centroids` f32 [K, e] a row belongs to: the nearest by Euclidean distance, as k-means had it.
+
+    Queries look for lists by inner product; measured on contextual token vectors, lists of nearest rows and these
+    queries together find more than lists by inner product, because one-bit codes want short residuals.
+    """
+    if (device := cuda_device()) is not None:
+        return torch_assigner(device)(centroids)
+    if len(centroids) < ROW_GRAPH_LISTS:
+        return faiss_assigner(centroids)
+    faiss = import_faiss()
+    graph = faiss.IndexHNSWFlat(centroids.shape[1], 32)
+    graph.hnsw.efSearch = ROW_GRAPH_SEARCH
+    with faiss_threads(1):  # the graph depends on the order in which threads add to it
+        graph.add(centroids)
+
+    def assign(vectors: np.ndarray) -> np.ndarray:
+        lists: np.ndarray = graph.search(vectors, 1)[1][:, 0]  # i64 [n]
+        return lists
+
+    return assign
+
+
+def plain_lists(index: FaissIndex) -> FaissIndex | None:
+    """The inverted file of `index` if its codes can be made shard by shard and merged; else None.
+
+    FastScan packs codes of many rows together, refinement keeps a second index, graphs hold no lists.
+    """
+    faiss = import_faiss()
+    inner = faiss.downcast_index(index.index) if isinstance(index, faiss.IndexPreTransform) else index
+    plain = (faiss.IndexIVFFlat, faiss.IndexIVFScalarQuantizer, faiss.IndexIVFPQ, faiss.IndexIVFRaBitQ)
+    return inner if type(inner) in plain else None
+
+
+def transforms(index: FaissIndex) -> list[Any]:
+    """The transforms before the lists, such as a rotation, in order."""
+    faiss = import_faiss()
+    if not isinstance(index, faiss.IndexPreTransform):
+        return []
+    return [faiss.downcast_VectorTransform(index.chain.at(number)) for number in range(index.chain.size())]
+
+
+def _training_rows(row_count: int, trainable: np.ndarray | RowSet | None, *, seed: int, train_rows: int) -> np.ndarray:
+    """At most `train_rows` rows drawn with `seed`, ascending: i64 [t]."""
+    of = row_count if trainable is None else len(trainable)
+    if train_rows >= of:
+        drawn = np.arange(of)  # i64 [t]
+    else:
+        drawn = np.sort(np.random.default_rng(seed).choice(of, size=train_rows, replace=False, shuffle=False))
+    if isinstance(trainable, RowSet):
+        return trainable.nth(drawn)
+    return drawn if trainable is None else np.asarray(trainable, dtype=np.int64)[drawn]
+
+
+def _centroid_assigner() -> Assigner:
+    device = cuda_device()
+    return faiss_assigner if device is None else torch_assigner(device)
+
+
+def _train_whole(index: FaissIndex, sample: np.ndarray, factory: str, *, seed: int) -> None:
+    lists = inverted_file(index)
+    if lists is not None:
+        lists.cp.seed = seed
+        if lists.nlist > len(sample):
+            raise factory_error(factory, f"{lists.nlist} lists, {len(sample)} rows to train them on")
+    if not index.is_trained:
+        try:
+            index.train(sample)
+        except RuntimeError as error:
+            raise factory_error(factory, f"training failed: {last_line(error)}") from error
+
+
+def _transformed(index: FaissIndex, sample: np.ndarray, factory: str) -> np.ndarray:
+    """The sample [t, e] after the transforms of `index`, which are trained on it."""
+    for transform in transforms(index):
+        sample = sample.astype(np.float32)
+        try:
+            transform.train(sample)
+        except RuntimeError as error:
+            raise factory_error(factory, f"training failed: {last_line(error)}") from error
+        sample = transform.apply(sample)  # f32 [t, e]
+    return sample
+
+
+def _fill(lists: FaissIndex, centroids: np.ndarray) -> None:
+    quantizer = import_faiss().downcast_index(lists.quantizer)
+    quantizer.reset()
+    with faiss_threads(1):  # a graph over the centroids depends on the order in which threads add to it
+        quantizer.add(centroids)
+
+
+def _train_codec(lists: FaissIndex, centroids: np.ndarray, sample: np.ndarray, factory: str) -> None:
+    """Train the codec on what it will code: what is left of rows after subtracting the centroid of their list."""
+    faiss = import_faiss()
+    step = -(-len(sample) // CODEC_TRAIN_ROWS)
+    coded = np.ascontiguousarray(sample[::step], dtype=np.float32)  # [<= CODEC_TRAIN_ROWS, e]
+    numbers = np.ascontiguousarray(row_assigner(centroids)(coded), dtype=np.int64)  # [<= CODEC_TRAIN_ROWS]
+    if lists.by_residual:
+        coded -= centroids[numbers]
+    try:
+        lists.train_encoder(len(coded), faiss.swig_ptr(coded), faiss.swig_ptr(numbers))
+    except RuntimeError as error:
+        raise factory_error(factory, f"training failed: {last_line(error)}") from error
+    lists.is_trained = True
+
+
+def _only_checkpoints(folder: Path, key: str) -> Path:
+    """The checkpoints of this training; those of another one are removed."""
+    for other in folder.glob("*"):
+        if other.is_dir() and other.name != key:
+            shutil.rmtree(other)
+    return folder / key

@@ -1,0 +1,199 @@
+"""Conditions on the kept fields of documents, such as `lang=en` or `year>=1990`: which documents a search may use.
+
+A condition is tried once on each distinct value of a shard, then taken to the documents by their codes.
+"""
+
+from __future__ import annotations
+
+import json
+import operator
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from npm.errors import SettingError
+
+if TYPE_CHECKING:
+    from npm.corpus.store import BlockStore
+
+EXAMPLES = 'a condition such as lang=en, year>=1990, kind!=stub, topic in [history, "arts, crafts"]'
+OPERATOR = re.compile(r"==|!=|>=|<=|=|>|<|(?<=\s)in(?=\s*\[)")
+NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?P<fraction>\.[0-9]+)?(?P<exponent>[eE][-+]?[0-9]+)?")
+LISTED = re.compile(r'\s*("(?:[^"\\]|\\.)*"\s*|[^,"\[\]]+)(?:,|\Z)', re.S)
+
+
+class Operator(Enum):
+    """How the value of a field is compared with what the condition names."""
+
+    equal = "="
+    unequal = "!="
+    at_least = ">="
+    at_most = "<="
+    more = ">"
+    less = "<"
+    one_of = "in"
+
+
+COMPARISONS: dict[Operator, Callable[[Any, Any], bool]] = {
+    Operator.equal: operator.eq,
+    Operator.unequal: operator.ne,
+    Operator.at_least: operator.ge,
+    Operator.at_most: operator.le,
+    Operator.more: operator.gt,
+    Operator.less: operator.lt,
+    Operator.one_of: operator.eq,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """What a condition compares with: a text, and the number that it stands for, if it is one and not quoted."""
+
+    text: str
+    number: int | float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """A comparison of one field with one operand, or with one of several."""
+
+    field: str
+    operator: Operator
+    operands: tuple[Operand, ...]
+
+    def accepts(self, value: Any) -> bool:
+        """Whether the condition holds for a JSON value; for a list, whether it does for one element; never for null.
+
+        Two numbers compare as numbers, all else as text in the order of code points: a string as it is, another
+        value as its JSON text.
+
+        >>> [condition] = parse_conditions(["year >= 1990"])
+        >>> [condition.accepts(value) for value in (1990, 1989.5, [1800, 2000], None, [])]
+        [True, False, True, False, False]
+        """
+        if isinstance(value, list):
+            return any(self._accepts_one(element) for element in value)
+        return self._accepts_one(value)
+
+    def _accepts_one(self, value: Any) -> bool:
+        if value is None:
+            return False
+        compare = COMPARISONS[self.operator]
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        for operand in self.operands:
+            if is_number and operand.number is not None:
+                accepted = compare(value, operand.number)
+            else:
+                accepted = compare(value if isinstance(value, str) else _json_text(value), operand.text)
+            if accepted:
+                return True
+        return False
+
+
+def parse_conditions(where: Sequence[str]) -> list[Condition]:
+    """The conditions written in `where`: FIELD OPERATOR VALUE each, or FIELD in [VALUE, …].
+
+    The operators are = (or ==), !=, >=, <=, > and <. A value in double quotes is a JSON string, compared as text.
+    Raises SettingError for what is no condition.
+
+    >>> [condition] = parse_conditions(["topic in [history, 7]"])
+    >>> condition.field, condition.operator.value, [operand.text for operand in condition.operands]
+    ('topic', 'in', ['history', '7'])
+    """
+    return [_parse(text) for text in where]
+
+
+def matching_documents(store: BlockStore, conditions: Sequence[Condition]) -> np.ndarray:
+    """Which documents of `store` meet all the conditions, bool [documents]; a missing field meets none, not even !=.
+
+    Raises SettingError for a field that no document of the store keeps.
+    """
+    matching = np.ones(store.document_count, dtype=bool)  # [documents]
+    if not conditions:
+        return matching
+    kept: set[str] = set()
+    for documents, columns in store.field_columns():
+        kept.update(columns)
+        for condition in conditions:
+            values, codes = columns.get(condition.field, ([], None))
+            if codes is None:
+                matching[documents] = False
+                continue
+            accepted = np.array([*map(condition.accepts, values), False])  # [values + 1], the last for code -1
+            matching[documents] &= accepted[codes]  # [documents of the shard]
+    if unknown := sorted({condition.field for condition in conditions} - kept):
+        raise _not_kept(unknown, sorted(kept), where=str(store.folder))
+    return matching
+
+
+def _parse(text: str) -> Condition:
+    found = OPERATOR.search(text)
+    if found is None:
+        raise _no_condition(text, expected=EXAMPLES)
+    field, rest = text[: found.start()].strip(), text[found.end() :].strip()
+    if not field or not rest:
+        raise _no_condition(text, expected=EXAMPLES)
+    if found[0] == "in":
+        return Condition(field, Operator.one_of, tuple(_operand(value, text) for value in _listed(rest, text)))
+    if rest[0] in "=<>":  # as in year=>1990, which would compare with the text ">1990"
+        raise _no_condition(
+            text, expected=f"an operator other than {found[0] + rest[0]}, or the value in double quotes"
+        )
+    return Condition(field, Operator("=" if found[0] == "==" else found[0]), (_operand(rest, text),))
+
+
+def _listed(rest: str, text: str) -> Iterator[str]:
+    """The values between the brackets, quotes left on."""
+    inner, place = rest[1:-1], 0
+    if not rest.endswith("]") or not inner.strip():
+        raise _no_condition(text, expected="a list of values in brackets, such as topic in [history, arts]")
+    while place < len(inner):
+        found = LISTED.match(inner, place)
+        if found is None or not found[1].strip():
+            raise _no_condition(
+                text, expected="values between commas; one that holds , [ ] or a quote in double quotes"
+            )
+        yield found[1].strip()
+        place = found.end()
+
+
+def _operand(value: str, text: str) -> Operand:
+    if value.startswith('"'):
+        try:
+            quoted = json.loads(value)
+        except ValueError:
+            raise _no_condition(text, expected=f"a whole JSON string instead of {value}") from None
+        return Operand(quoted, None)
+    match = NUMBER.fullmatch(value)
+    if match is None:
+        return Operand(value, None)
+    return Operand(value, float(value) if match["fraction"] or match["exponent"] else int(value))
+
+
+def _json_text(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, ensure_ascii=False)
+
+
+def _no_condition(text: str, *, expected: str) -> SettingError:
+    return SettingError(
+        f"{text!r} is not a condition on documents",
+        expected=expected,
+        got=repr(text),
+        where="where",
+        fix="write FIELD OPERATOR VALUE, with one of = != >= <= > < or in [VALUE, VALUE]",
+    )
+
+
+def _not_kept(unknown: Sequence[str], kept: Sequence[str], *, where: str) -> SettingError:
+    names = ", ".join(unknown)
+    return SettingError(
+        f"no document has a kept field {names}",
+        expected=f"one of the kept fields: {', '.join(kept)}" if kept else "a corpus built with kept fields",
+        got=f"a condition on {names}",
+        where=where,
+        fix=f"name another field, or build again with corpus.kept_fields=[{','.join([*kept, *unknown])}]",
+    )

@@ -1,0 +1,212 @@
+"""From vectors to what finds them: quantiser, codes, inverted lists; each shard or part is a job's unit.
+
+A quantiser is trained once, from a sample that leaves out some documents, so that `tune` can ask about these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from index.build import SearchSettings, SearchTier, resolved_settings
+from index.codes import CODE_SHARD_KIND, code_shard_settings, write_code_shard
+from index.locking import folder_lock
+from index.merge import list_parts, write_list_part, write_search_folder
+from index.quantiser import QUANTISER_KIND, Quantiser, train_quantiser
+from index.store import MANIFEST_NAME, Manifest, ShardedArray, open_array, read_manifest, write_manifest
+from npm.errors import ArtefactError
+from npm.retrieval.embed import VECTOR_SHARD_KIND, VECTORS_KIND, open_vectors
+from npm.retrieval.manifests import keeps_finished
+from npm.retrieval.room import check_room
+from npm.retrieval.shares import Share
+from npm.retrieval.stages import WHOLE, IndexProgress, silent
+
+if TYPE_CHECKING:
+    from npm.corpus.store import BlockStore
+    from npm.retrieval.segments import Segment
+
+CODES_KIND = "codes"
+HELD_OUT_EVERY = 50
+"""Of so many documents one is left out of the quantiser's sample, so that `tune` can ask about it."""
+
+
+def train_segment_quantiser(
+    folder: Path,
+    segments: Sequence[Segment],
+    store: BlockStore,
+    settings: SearchSettings,
+    *,
+    progress: IndexProgress = silent,
+) -> Path | None:
+    """Train the quantiser over the vectors of `segments` into `folder`, unless the tier is exact: then None.
+
+    `store` is that of all segments. Trained once: a finished one of the same settings and vectors is kept.
+    """
+    vectors, rows = open_vectors([segment.vectors for segment in segments])
+    resolved = resolved_settings(settings, *vectors.shape)
+    if resolved["tier"] == SearchTier.exact.value:
+        return None
+    recorded = {
+        **resolved,
+        "held_out_every": HELD_OUT_EVERY,
+        "vectors": [read_manifest(segment.vectors, kind=VECTORS_KIND).digest for segment in segments],
+    }
+    with folder_lock(folder, wait=True):
+        if keeps_finished(folder, kind=QUANTISER_KIND, settings=recorded) is None:
+            drawn = _drawn_rows(len(vectors), resolved["train_rows"], seed=resolved["seed"])  # i64 [n]
+            documents = store.block_documents[store.block_of(rows.positions(drawn))]  # i64 [n]
+            trainable = drawn[~is_held_out(documents)]
+            train_quantiser(
+                folder,
+                vectors,
+                trainable if len(trainable) else drawn,
+                recorded,
+                progress=lambda done, total: progress("quantiser", done, total),
+            )
+    return folder
+
+
+def is_held_out(documents: np.ndarray) -> np.ndarray:
+    """Whether the quantiser's training passed over documents with these numbers i64 [n] (-1: no document), bool [n]."""
+    return documents % HELD_OUT_EVERY == HELD_OUT_EVERY - 1 if len(documents) else documents.astype(bool)
+
+
+def code_segment(
+    segment: Segment, quantiser: Quantiser, *, share: Share = WHOLE, progress: IndexProgress = silent
+) -> None:
+    """Write this share's code shards of a segment whose vectors are finished; nothing for a quantiser without lists."""
+    if not quantiser.has_lists:
+        return
+    names = share.of(sorted(read_manifest(segment.vectors, kind=VECTORS_KIND).parts))
+    counts = [_row_count(segment.vectors / name) for name in names]
+    check_room(segment.codes, _missing_bytes(segment.codes, names, counts, quantiser.code_bytes + 4), what="codes")
+    done = 0
+    for name, count in zip(names, counts, strict=True):
+        digest = read_manifest(segment.vectors / name, kind=VECTOR_SHARD_KIND).digest
+        recorded = code_shard_settings(quantiser, digest)
+        place = segment.codes / name
+        with folder_lock(place):
+            if keeps_finished(place, kind=CODE_SHARD_KIND, settings=recorded) is None:
+                vectors = ShardedArray([open_array(segment.vectors / name, "vectors")])  # [n, d]
+                write_code_shard(place, vectors, quantiser, settings=recorded)
+        done += count
+        progress("codes", done, sum(counts))
+
+
+def finish_codes(segment: Segment, quantiser: Quantiser) -> None:
+    """Write the manifest of a segment's code shards. Raises ArtefactError if one is missing or of another quantiser."""
+    if not quantiser.has_lists:
+        return
+    parts: dict[str, str] = {}
+    missing: list[str] = []
+    vector_parts = read_manifest(segment.vectors, kind=VECTORS_KIND).parts
+    for name, vectors_digest in sorted(vector_parts.items()):
+        recorded = code_shard_settings(quantiser, vectors_digest)
+        kept = keeps_finished(segment.codes / name, kind=CODE_SHARD_KIND, settings=recorded)
+        if kept is None:
+            missing.append(name)
+        else:
+            parts[name] = kept.digest
+    if missing:
+        raise ArtefactError(
+            "code shards are missing",
+            expected=f"{len(vector_parts)} shards",
+            got=f"{len(parts)}; missing: {', '.join(missing[:8])}{' …' if len(missing) > 8 else ''}",
+            where=str(segment.codes),
+            fix="run `npmlm build … stage=code` with the settings of this build; finished shards are kept",
+        )
+    recorded = {"quantiser": quantiser.digest}
+    with folder_lock(segment.codes, wait=True):
+        if keeps_finished(segment.codes, kind=CODES_KIND, settings=recorded) is None:
+            write_manifest(segment.codes, kind=CODES_KIND, settings=recorded, parts=parts)
+
+
+def merge_parts(
+    folder: Path,
+    segments: Sequence[Segment],
+    quantiser: Quantiser | None,
+    *,
+    share: Share = WHOLE,
+    progress: IndexProgress = silent,
+) -> None:
+    """Write this share of the list parts of the search folder `folder`; nothing in tiers without lists."""
+    if quantiser is None or not quantiser.has_lists:
+        return
+    code_folders, first_rows = coded_rows(segments)
+    parts = list(enumerate(list_parts(code_folders, quantiser)))
+    for number, lists in share.of(parts):
+        place = folder / f"{number:05d}"
+        with folder_lock(place):
+            write_list_part(
+                place,
+                code_folders,
+                first_rows,
+                quantiser,
+                lists=lists,
+                progress=lambda done, _, first=lists[0]: progress("lists", first + done, quantiser.list_count),  # type: ignore[misc]
+            )
+
+
+def missing_parts(folder: Path, segments: Sequence[Segment], quantiser: Quantiser | None) -> int:
+    """How many list parts other jobs have still to write."""
+    if quantiser is None or not quantiser.has_lists:
+        return 0
+    code_folders, _ = coded_rows(segments)
+    count = len(list_parts(code_folders, quantiser))
+    return sum(not (folder / f"{number:05d}" / MANIFEST_NAME).is_file() for number in range(count))
+
+
+def finish_search(
+    folder: Path,
+    segments: Sequence[Segment],
+    quantiser: Quantiser | None,
+    resolved: Mapping[str, Any],
+    *,
+    progress: IndexProgress = silent,
+) -> Manifest:
+    """Finish the search folder over all rows of `segments`; parts that are there are kept."""
+    vectors, _ = open_vectors([segment.vectors for segment in segments])
+    code_folders, first_rows = coded_rows(segments) if quantiser is not None and quantiser.has_lists else ([], [])
+    unit = "lists" if quantiser is not None and quantiser.has_lists else "rows"
+    return write_search_folder(
+        folder,
+        resolved,
+        vectors,
+        quantiser=quantiser,
+        code_folders=code_folders,
+        first_rows=first_rows,
+        progress=lambda done, total: progress(unit, done, total),
+    )
+
+
+def coded_rows(segments: Sequence[Segment]) -> tuple[list[Path], list[int]]:
+    """The code shards of all segments in order, and the first row of each."""
+    folders: list[Path] = []
+    first_rows: list[int] = []
+    rows = 0
+    for segment in segments:
+        for name in sorted(read_manifest(segment.vectors, kind=VECTORS_KIND).parts):
+            folders.append(segment.codes / name)
+            first_rows.append(rows)
+            rows += _row_count(segment.vectors / name)
+    return folders, first_rows
+
+
+def _missing_bytes(folder: Path, names: Sequence[str], counts: Sequence[int], bytes_each: int) -> int:
+    pairs = zip(names, counts, strict=True)
+    return sum(count * bytes_each for name, count in pairs if not (folder / name / MANIFEST_NAME).is_file())
+
+
+def _drawn_rows(row_count: int, train_rows: int, *, seed: int) -> np.ndarray:
+    """At most `train_rows` rows drawn with `seed`, ascending i64, in memory that does not grow with the rows."""
+    if train_rows >= row_count:
+        return np.arange(row_count)  # i64 [R]
+    rng = np.random.default_rng(seed)
+    return np.sort(rng.choice(row_count, size=train_rows, replace=False, shuffle=False))  # i64 [train_rows]
+
+
+def _row_count(vector_shard: Path) -> int:
+    return len(open_array(vector_shard, "vectors"))

@@ -1,0 +1,157 @@
+"""The folders of an index, and the root manifest that says which of them make up its present generation.
+
+    manifest.json                       the generation: what stands below, by digest, and how it was made
+    segments/00000/{corpus,vectors,lexicon,codes}   what one build or one add brought
+    quantiser/, search/00000/           how vectors are looked for; the exact tier has no quantiser and no codes
+    deleted/00000/                      numbers of deleted documents
+    encoder/                            with copy_encoder=true
+
+A change writes new folders beside the old ones and then replaces the manifest by one rename, so whoever reads keeps
+the generation that was opened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from index.manifests import read_any_manifest
+from index.store import Manifest, check_folder, open_array, read_manifest, write_folder, write_manifest
+
+INDEX_KIND, ENCODER_KIND, DELETED_KIND = "phrase-index", "encoder", "deleted-documents"
+SEGMENTS_FOLDER, ENCODER_FOLDER, QUANTISER_FOLDER = "segments", "encoder", "quantiser"
+SEARCH_FOLDER, DELETED_FOLDER = "search", "deleted"
+CORPUS_FOLDER, VECTORS_FOLDER, LEXICON_FOLDER, CODES_FOLDER = "corpus", "vectors", "lexicon", "codes"
+COUNTED = ("documents", "blocks", "tokens", "rows")
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """What one build or one add brought to the index in `index`; immutable once it is finished."""
+
+    index: Path
+    name: str
+
+    @property
+    def folder(self) -> Path:
+        """The segment's own folder."""
+        return self.index / SEGMENTS_FOLDER / self.name
+
+    @property
+    def corpus(self) -> Path:
+        """Documents and blocks."""
+        return self.folder / CORPUS_FOLDER
+
+    @property
+    def vectors(self) -> Path:
+        """Stored vectors."""
+        return self.folder / VECTORS_FOLDER
+
+    @property
+    def lexicon(self) -> Path:
+        """Term counts; absent where the corpus has no text."""
+        return self.folder / LEXICON_FOLDER
+
+    @property
+    def codes(self) -> Path:
+        """Codes; absent where the tier needs none."""
+        return self.folder / CODES_FOLDER
+
+    def parts(self) -> list[Path]:
+        """The folders that are there."""
+        return [part for part in (self.corpus, self.vectors, self.lexicon, self.codes) if part.is_dir()]
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """One state of the index in `folder`, as its root manifest tells it."""
+
+    folder: Path
+    manifest: Manifest
+
+    @classmethod
+    def read(cls, folder: Path) -> Generation:
+        """The present one. Raises ArtefactError if there is no finished index or its manifest is damaged."""
+        return cls(folder, read_manifest(folder, kind=INDEX_KIND))
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """How the index was made, and its counts."""
+        return self.manifest.settings
+
+    @property
+    def number(self) -> int:
+        """0 after the first build; every change adds one."""
+        return int(self.settings["generation"])
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        """In the order of their numbers: documents, blocks, tokens and rows are counted through them."""
+        return tuple(Segment(self.folder, name) for name in sorted(self.settings["segments"]))
+
+    @property
+    def quantiser(self) -> Path | None:
+        """The quantiser's folder; None in the exact tier."""
+        name = self.settings["quantiser"]
+        return None if name is None else self.folder / name
+
+    @property
+    def search(self) -> Path:
+        """The search folder."""
+        return self.folder / str(self.settings["search_folder"])
+
+    def deleted_documents(self) -> np.ndarray:
+        """Numbers of the deleted documents, ascending i64. Raises ArtefactError if their folder is damaged."""
+        name = self.settings["deleted"]
+        if name is None:
+            return np.zeros(0, dtype=np.int64)
+        check_folder(self.folder / name, kind=DELETED_KIND)
+        return np.asarray(open_array(self.folder / name, "deleted"), dtype=np.int64)  # i64 [deleted]
+
+
+def write_generation(
+    folder: Path,
+    *,
+    number: int,
+    made: Mapping[str, Any],
+    segments: Mapping[str, Mapping[str, Any]],
+    quantiser: str | None,
+    search: str,
+    searching: Mapping[str, Any],
+    deleted: str | None = None,
+    deleted_count: int = 0,
+) -> Manifest:
+    """Replace the root manifest: from here on `folder` is generation `number`.
+
+    `made` says how the index was made; `segments` gives sources and counts of each segment; `quantiser`, `search` and
+    `deleted` are folder names relative to `folder`; `searching` is how it is searched unless said otherwise.
+    """
+    names = [part.relative_to(folder).as_posix() for name in segments for part in Segment(folder, name).parts()]
+    names += [name for name in (quantiser, search, deleted) if name is not None]
+    if (folder / ENCODER_FOLDER).is_dir():
+        names.append(ENCODER_FOLDER)
+    counts = {name: sum(segment["counts"][name] for segment in segments.values()) for name in COUNTED}
+    settings = {
+        **made,
+        "generation": number,
+        "segments": {name: dict(segment) for name, segment in segments.items()},
+        "quantiser": quantiser,
+        "search_folder": search,
+        "deleted": deleted,
+        "searching": dict(searching),
+        "counts": {**counts, "deleted_documents": deleted_count},
+    }
+    parts = {name: read_any_manifest(folder / name).digest for name in names}
+    return write_manifest(folder, kind=INDEX_KIND, settings=settings, parts=parts)
+
+
+def write_deleted(folder: Path, documents: Sequence[int] | np.ndarray) -> Manifest:
+    """Write the numbers of deleted documents [n], ascending without repeats, to `folder`."""
+    numbers = np.asarray(documents, dtype=np.int64)  # i64 [n]
+    with write_folder(folder, kind=DELETED_KIND, settings={"documents": len(numbers)}) as writer:
+        writer.write_array("deleted", numbers)
+    return read_manifest(folder, kind=DELETED_KIND)

@@ -1,0 +1,70 @@
+"""Stores made by hand and at random, and their content as plain lists."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from npm.corpus.building import Packed
+from npm.corpus.store import BlockStore, write_block_store
+from npm.types import Block, Document
+
+
+def random_block(rng: np.random.Generator, most_tokens: int) -> Block:
+    """A block of 1 to `most_tokens` tokens with character offsets."""
+    length = int(rng.integers(1, most_tokens + 1))
+    start_chars = np.cumsum(rng.integers(0, 5, length)).astype(np.uint32)  # [T]
+    return Block(
+        token_ids=rng.integers(0, 1000, length).astype(np.int32),
+        flags=rng.integers(0, 256, length).astype(np.uint8),
+        start_chars=start_chars,
+        end_chars=start_chars + np.uint32(2),
+    )
+
+
+def random_packed(
+    rng: np.random.Generator,
+    count: int,
+    *,
+    prefix: str = "d",
+    fewest_blocks: int = 0,
+    share_without_document: float = 0.15,
+) -> list[Packed]:
+    """That many items of up to 4 blocks: documents, and blocks that have none."""
+    packed: list[Packed] = []
+    for number in range(count):
+        blocks = [random_block(rng, most_tokens=9) for _ in range(int(rng.integers(fewest_blocks, 5)))]
+        if rng.random() < share_without_document:
+            packed.extend((None, [block]) for block in blocks)
+        else:
+            fields = {"n": number, "parity": ("even", "odd")[number % 2]} if rng.random() < 0.7 else {}
+            packed.append((Document(f"{prefix}{number}", f"Title {number}", "word " * 9, fields), blocks))
+    return packed
+
+
+def stored(
+    folder: Path,
+    packed: list[Packed],
+    *,
+    tokens_per_shard: int = 50,
+    tokenizer_fingerprint: str = "f",
+    vocabulary_size: int = 1000,
+) -> BlockStore:
+    """A store of these items."""
+    return write_block_store(
+        folder,
+        packed,
+        settings={},
+        tokenizer_fingerprint=tokenizer_fingerprint,
+        vocabulary_size=vocabulary_size,
+        tokens_per_shard=tokens_per_shard,
+    )
+
+
+def stored_documents(folder: Path, fields: list[dict[str, Any]], *, documents_per_shard: int = 3) -> BlockStore:
+    """A store with a document of one token for each of the `fields`, named d0, d1, …"""
+    block = Block(*(np.zeros(1, dtype=dtype) for dtype in (np.int32, np.uint8, np.uint32, np.uint32)))
+    packed: list[Packed] = [(Document(f"d{n}", "", "t", own), [block]) for n, own in enumerate(fields)]
+    return stored(folder, packed, tokens_per_shard=documents_per_shard)

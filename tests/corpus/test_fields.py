@@ -1,0 +1,71 @@
+"""Kept fields and document keys as they stand in a shard's folder."""
+
+from __future__ import annotations
+
+import json
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from npm.corpus.identifiers import document_key
+from npm.corpus.store import BlockStore
+from tests.corpus.stores import stored_documents
+
+
+def columns_on_disk(store: BlockStore, shard: int) -> tuple[dict[str, list[Any]], list[list[int]]]:
+    folder = store.folder / f"{shard:05d}"
+    return json.loads((folder / "field_values.json").read_bytes()), np.load(folder / "field_codes.npy").tolist()
+
+
+def test_each_distinct_value_stands_once_in_the_order_of_its_first_document(tmp_path: Path) -> None:
+    fields: list[dict[str, Any]] = [
+        {},
+        {"year": 3, "lang": "en"},
+        {"lang": "de"},
+        {"year": None, "lang": "en"},
+        {"tags": ["b", "a"]},
+        {},
+    ]
+    store = stored_documents(tmp_path / "store", fields, documents_per_shard=6)
+    assert columns_on_disk(store, 0) == (
+        {"lang": ["en", "de"], "tags": [["b", "a"]], "year": [3]},
+        [[-1, 0, 1, 0, -1, -1], [-1, -1, -1, -1, 0, -1], [-1, 0, -1, -1, -1, -1]],
+    )
+    assert store.document(3).fields == {"year": None, "lang": "en"}
+
+
+def test_values_that_are_equal_in_python_but_not_in_json_stay_apart(tmp_path: Path) -> None:
+    values = [1, 1.0, True, "1", [1], {"b": 1, "a": 2}, {"a": 2, "b": 1}, 1]
+    store = stored_documents(tmp_path / "store", [{"n": value} for value in values], documents_per_shard=9)
+    stored_values, codes = columns_on_disk(store, 0)
+    assert json.dumps(stored_values["n"]) == '[1, 1.0, true, "1", [1], {"a": 2, "b": 1}]'
+    assert codes == [[0, 1, 2, 3, 4, 5, 5, 0]]
+
+
+def test_a_shard_knows_its_own_fields_only(tmp_path: Path) -> None:
+    store = stored_documents(tmp_path / "store", [{"a": 1}, {}, {"b": 2}, {}, {}], documents_per_shard=2)
+    assert [columns_on_disk(store, shard) for shard in range(3)] == [
+        ({"a": [1]}, [[0, -1]]),
+        ({"b": [2]}, [[0, -1]]),
+        ({}, []),
+    ]
+    columns = [
+        (documents, {name: (v, c.tolist()) for name, (v, c) in own.items()}) for documents, own in store.field_columns()
+    ]
+    assert columns == [(slice(0, 2), {"a": ([1], [0, -1])}), (slice(2, 4), {"b": ([2], [0, -1])}), (slice(4, 5), {})]
+
+
+@pytest.mark.parametrize("identifier", ["d0", "", "Reykjavík", "\ud800"])
+def test_a_key_is_the_eight_byte_hash_of_the_id(identifier: str) -> None:
+    data = identifier.encode("utf-8", "surrogatepass")
+    assert document_key(identifier).to_bytes(8) == blake2b(data, digest_size=8).digest()
+
+
+def test_keys_stand_in_the_order_of_the_documents(tmp_path: Path) -> None:
+    store = stored_documents(tmp_path / "store", [{}] * 4, documents_per_shard=3)
+    keys = [np.load(store.folder / name / "document_keys.npy") for name in ("00000", "00001")]
+    assert [key.dtype for key in keys] == [np.uint64] * 2
+    assert np.concatenate(keys).tolist() == [document_key(f"d{number}") for number in range(4)]

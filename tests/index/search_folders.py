@@ -1,0 +1,92 @@
+"""Vectors in shards of uneven sizes, and the way from them to an opened search, in a folder as an index has it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from index.approximate import FaissSearcher
+from index.build import SearchSettings, resolved_settings
+from index.codes import code_shard_settings, write_code_shard
+from index.exact import ExactSearcher
+from index.merge import write_search_folder
+from index.quantiser import Quantiser, train_quantiser
+from index.search import open_search
+from index.sharded import ShardedArray
+from index.store import Manifest
+
+ROWS, DIMENSIONS, QUERIES = 700, 16, 5
+SHARD_BOUNDS = (0, 300, 301, ROWS)
+
+
+def sample_vectors(dtype: str = "float16", *, rows: int = ROWS, dimensions: int = DIMENSIONS) -> ShardedArray:
+    """Norms spread widely, so that ranking by L2 would differ from ranking by inner product."""
+    rng = np.random.default_rng(0)
+    vectors = rng.standard_normal((rows, dimensions)) * rng.uniform(0.2, 3, (rows, 1))
+    vectors = vectors.astype(dtype)
+    bounds = [round(bound * rows / ROWS) for bound in SHARD_BOUNDS]
+    return ShardedArray([vectors[start:stop] for start, stop in itertools.pairwise(bounds)])
+
+
+def sample_queries(dimensions: int = DIMENSIONS) -> np.ndarray:
+    return np.random.default_rng(1).standard_normal((QUERIES, dimensions)).astype(np.float32)
+
+
+def settings_for(factory: str, **more: Any) -> SearchSettings:
+    return SearchSettings(factory=factory, thread_count=1, **more)
+
+
+def code_all(folder: Path, vectors: ShardedArray, quantiser: Quantiser) -> tuple[list[Path], list[int]]:
+    """Code shards of every shard of `vectors`, and their first rows."""
+    folders = []
+    for number, array in enumerate(vectors.arrays):
+        folders.append(folder / f"{number:05d}")
+        if not folders[-1].exists():
+            settings = code_shard_settings(quantiser, f"vectors {number}")
+            write_code_shard(folders[-1], array, quantiser, settings=settings)
+    sizes = [len(array) for array in vectors.arrays]
+    return folders, list(itertools.accumulate(sizes[:-1], initial=0))
+
+
+def build_search(
+    root: Path,
+    vectors: ShardedArray,
+    settings: SearchSettings,
+    *,
+    progress: Callable[[int, int], None] | None = None,
+) -> Manifest:
+    """Train, code and merge under `root` what is not there yet."""
+    resolved = resolved_settings(settings, *vectors.shape)
+    shared: dict[str, Any] = {
+        "probed_lists": settings.probed_lists,
+        "rerank_factor": settings.rerank_factor,
+        "progress": progress,
+    }
+    if resolved["tier"] == "exact":
+        return write_search_folder(root / "search", resolved, vectors, **shared)
+    if not (root / "quantiser").exists():
+        train_quantiser(root / "quantiser", vectors, None, resolved)
+    quantiser = Quantiser.open(root / "quantiser")
+    folders, first_rows = code_all(root / "codes", vectors, quantiser) if quantiser.has_lists else ([], [])
+    return write_search_folder(
+        root / "search",
+        resolved,
+        vectors,
+        quantiser=quantiser,
+        code_folders=folders,
+        first_rows=first_rows,
+        **shared,
+    )
+
+
+def open_built(root: Path, vectors: ShardedArray, **more: Any) -> ExactSearcher | FaissSearcher:
+    quantiser = root / "quantiser"
+    opened = open_search(
+        root / "search", vectors, quantiser=quantiser if quantiser.exists() else None, device="cpu", **more
+    )
+    assert isinstance(opened, ExactSearcher | FaissSearcher)
+    return opened

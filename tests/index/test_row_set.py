@@ -1,0 +1,59 @@
+"""Sets of rows against numpy masks."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from index import row_set
+from index.row_set import RowSet
+
+
+def test_bits_by_hand() -> None:
+    rows = RowSet.of_rows(np.array([9, 0, 9]), 11)
+    assert rows.bits.tolist() == [1, 2]
+    assert (len(rows), rows.row_count, rows.rows().tolist()) == (2, 11, [0, 9])
+    assert rows.contains(np.array([[9, 1], [10, 0]])).tolist() == [[True, False], [False, True]]
+    assert rows.rows().dtype == np.int64
+
+
+@pytest.mark.parametrize("row_count", [0, 1, 7, 8, 9, 100, 1000])
+@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
+def test_it_equals_a_mask(monkeypatch: pytest.MonkeyPatch, row_count: int, share: float) -> None:
+    monkeypatch.setattr(row_set, "BYTES_PER_CHUNK", 3)
+    rng = np.random.default_rng(row_count)
+    mask, other = rng.random(row_count) < share, rng.random(row_count) < 0.5
+    rows = RowSet.of_mask(mask)
+    np.testing.assert_array_equal(rows.bits, RowSet.of_rows(rng.permutation(np.flatnonzero(mask)), row_count).bits)
+    assert len(rows) == mask.sum()
+    np.testing.assert_array_equal(rows.rows(), np.flatnonzero(mask))
+    np.testing.assert_array_equal(rows.contains(np.arange(row_count)), mask)
+    places = np.flatnonzero(rng.random(len(rows)) < 0.4)
+    np.testing.assert_array_equal(rows.nth(places), np.flatnonzero(mask)[places])
+    for start in range(0, row_count, 5):
+        for stop in (start, min(start + 13, row_count), row_count):
+            np.testing.assert_array_equal(rows.mask(start, stop), mask[start:stop])
+    both = rows & RowSet.of_mask(other)
+    np.testing.assert_array_equal(both.rows(), np.flatnonzero(mask & other))
+    assert len(both) == (mask & other).sum()
+
+
+def test_bits_of_another_size_rows_outside_and_sets_of_other_indexes_are_refused() -> None:
+    for bits in (np.zeros(1, np.uint8), np.zeros(3, np.uint8), np.zeros(2, np.int8), np.array([0, 8], np.uint8)):
+        with pytest.raises(ValueError):
+            RowSet(bits, 11)
+    rows = RowSet(np.array([255, 7], np.uint8), 11)
+    assert len(rows) == 11
+    for outside in (-1, 11):
+        with pytest.raises(IndexError):
+            rows.contains(np.array([outside]))
+        with pytest.raises(IndexError):
+            RowSet.of_rows(np.array([outside]), 11)
+    with pytest.raises(IndexError):
+        rows.mask(0, 12)
+    with pytest.raises(IndexError, match="place 11"):
+        rows.nth(np.array([3, 11]))
+    with pytest.raises(ValueError, match="11 and 12"):
+        rows & RowSet.of_mask(np.zeros(12, dtype=bool))
+    with pytest.raises(ValueError, match="mask"):
+        RowSet.of_mask(np.zeros(12))
