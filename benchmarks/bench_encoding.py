@@ -6,9 +6,9 @@
 Claim: at least 0.9 of the forward pass alone, over the same length-sorted batches, padded beforehand, in the same
 number format. Shard by shard the two take turns, and so do their places, so that a machine that gets slower slows
 both; speeds are medians over shards, ratios are medians of ratios, and processor time says more on a busy machine,
-with `threads=1`. `index` is an index of which the
-first segment's blocks are read, `corpus` a file whose first documents are cut in a temporary folder. `variants=true`
-also shows whether other batch sizes, another attention or torch.compile would make the forward pass faster.
+with `threads=1`. `index` is an index of which the first segment's blocks are read, `corpus` a file whose first
+documents are cut in a temporary folder. `variants=true` shows instead whether other batch sizes, another attention or
+torch.compile would make the forward pass faster.
 """
 
 from __future__ import annotations

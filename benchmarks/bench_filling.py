@@ -34,6 +34,7 @@ from npm.retrieval.embed import PruningRule, VectorSettings, open_vectors
 from npm.retrieval.fill import FillSettings, PhraseFiller, Retrieval
 from npm.retrieval.queries import QueryVectors, encode_queries
 from npm.retrieval.scoring import ScoringSettings
+from npm.retrieval.segments import Segment
 from tests.parity.corpus import write_parity_store
 
 GOAL_SCANS = 1.5
@@ -43,8 +44,8 @@ GOAL_RESTRICTED_SECONDS = 0.003
 def open_parity_index(parity: Path, recorded: dict[str, Any], index: Path) -> PhraseFiller:
     """The index over the parity corpus, every boundary token with a vector; built if it is not there."""
     encoder = Encoder.load(str(parity / "model"), device="cpu", dtype="float32")
-    if not BlockStore.is_finished(index / "corpus"):
-        write_parity_store(index / "corpus", recorded, encoder)
+    if not BlockStore.is_finished(Segment(index, "00000").corpus):
+        write_parity_store(Segment(index, "00000").corpus, recorded, encoder)
     vectors = VectorSettings(pruning=PruningRule.word_boundaries)
     index_block_store(index, IndexBuildSettings(vectors=vectors), encoder)
     return PhraseFiller.open(index, encoder, settings=FillSettings(retrieval=Retrieval.dense))
@@ -59,7 +60,7 @@ def seconds_of(job: Callable[[], object]) -> float:
 
 def measure(filler: PhraseFiller, queries: list[dict[str, Any]], repeats: int) -> dict[str, list[float]]:
     """Seconds of every job for one query after the other, the jobs interleaved."""
-    stored, _ = open_vectors(filler.index.folder / "vectors", filler.index.store)
+    stored, _ = open_vectors([Segment(filler.index.folder, "00000").vectors])
     matrix = np.concatenate([np.asarray(array, dtype=np.float32) for array in stored.arrays])  # f32 [n, d]
     scorings = {"default": ScoringSettings(), "reference": ScoringSettings.reference()}
     times: dict[str, list[float]] = {}

@@ -43,6 +43,11 @@ def faiss_threads(thread_count: int) -> Iterator[None]:
         faiss.omp_set_num_threads(before)
 
 
+def whole_threads(factory: str, thread_count: int) -> int:
+    """Threads with which FAISS may train and fill a whole index: one for graphs, whose edges depend on the order."""
+    return 1 if "HNSW" in factory or "NSG" in factory else thread_count
+
+
 def new_faiss_index(factory: str, dimensions: int) -> FaissIndex:
     """An untrained inner product index; raises UserError if FAISS does not know `factory`."""
     faiss = import_faiss()

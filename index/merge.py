@@ -15,7 +15,7 @@ import numpy as np
 from index.build import SearchTier, default_probed_lists, default_rerank_factor
 from index.codes import CodeShard, open_code_shard
 from index.exact import finite_chunks
-from index.faiss_library import factory_error, faiss_threads, last_line, read_faiss, write_faiss
+from index.faiss_library import factory_error, faiss_threads, last_line, read_faiss, whole_threads, write_faiss
 from index.files import CountingFile
 from index.finished import finished_folder
 from index.lists import LIST_PART_KIND, LISTS_FILE, capacities
@@ -147,7 +147,8 @@ def _write_whole_index(
     if (kept := finished_folder(folder, kind=FAISS_KIND, settings=settings, stage="merge")) is not None:
         return kept
     index = read_faiss(quantiser.file, mapped=False)
-    with faiss_threads(settings["thread_count"]), write_folder(folder, kind=FAISS_KIND, settings=settings) as writer:
+    threads = whole_threads(settings["factory"], settings["thread_count"])
+    with faiss_threads(threads), write_folder(folder, kind=FAISS_KIND, settings=settings) as writer:
         for start, chunk in finite_chunks(vectors):
             try:
                 index.add(chunk)

@@ -26,9 +26,11 @@ from index.faiss_library import (
     last_line,
     new_faiss_index,
     read_faiss,
+    whole_threads,
     write_faiss,
 )
 from index.finished import finished_folder
+from index.half import to_float32
 from index.row_set import RowSet
 from index.sharded import ShardedArray
 from index.store import (
@@ -93,7 +95,8 @@ def _train(
     check_finite(sample, rows)
     with faiss_threads(thread_count):
         if (lists := plain_lists(index)) is None:
-            _train_whole(index, sample.astype(np.float32), factory, seed=resolved["seed"])
+            with faiss_threads(whole_threads(factory, thread_count)):
+                _train_whole(index, to_float32(sample), factory, seed=resolved["seed"])
         else:
             sample = _transformed(index, sample, factory)  # [t, e]
             if lists.nlist > len(sample):
@@ -251,7 +254,7 @@ def _train_whole(index: FaissIndex, sample: np.ndarray, factory: str, *, seed: i
 def _transformed(index: FaissIndex, sample: np.ndarray, factory: str) -> np.ndarray:
     """The sample [t, e] after the transforms of `index`, which are trained on it."""
     for transform in transforms(index):
-        sample = sample.astype(np.float32)
+        sample = to_float32(sample)
         try:
             transform.train(sample)
         except RuntimeError as error:
@@ -271,7 +274,7 @@ def _train_codec(lists: FaissIndex, centroids: np.ndarray, sample: np.ndarray, f
     """Train the codec on what it will code: what is left of rows after subtracting the centroid of their list."""
     faiss = import_faiss()
     step = -(-len(sample) // CODEC_TRAIN_ROWS)
-    coded = np.ascontiguousarray(sample[::step], dtype=np.float32)  # [<= CODEC_TRAIN_ROWS, e]
+    coded = np.array(sample[::step], dtype=np.float32)  # [<= CODEC_TRAIN_ROWS, e]; a copy, changed below
     numbers = np.ascontiguousarray(row_assigner(centroids)(coded), dtype=np.int64)  # [<= CODEC_TRAIN_ROWS]
     if lists.by_residual:
         coded -= centroids[numbers]

@@ -11,7 +11,9 @@ from npm.errors import SettingError
 from npm.types import MASK_TEXT
 
 SETTING = re.compile(r"^(\+{0,2}|~)[A-Za-z_][\w.]*=")
-PATH_ENTRY = re.compile(r"""\s*(?:'((?:[^'\\]|\\.)*)'|"((?:[^"\\]|\\.)*)"|([^,\s'"][^,]*?|))\s*(?:,|$)""")
+LIST_ENTRY = re.compile(
+    r"""\s*(?:'((?:[^'\\]|\\.)*)'|"((?:[^"\\]|\\.)*)"|([^,\s'"](?:\[[^\[\]]*\]|[^,])*?|))\s*(?:,|$)"""
+)
 DEBUG = re.compile(r"^\+{0,2}debug=(true|yes|on|1)$", re.IGNORECASE)
 
 
@@ -48,11 +50,13 @@ def wants_debug(arguments: list[str]) -> bool:
     return any(DEBUG.match(argument) for argument in before_texts(arguments))
 
 
-def parse_paths(value: str) -> list[str]:
-    """A path, or a list of paths in brackets; an entry that holds a comma, quote or space at its ends is quoted.
+def parse_list(value: str, key: str) -> list[str]:
+    """One entry, or a list of them in brackets; an entry that holds a comma, quote or space at its ends is quoted.
 
-    >>> parse_paths("a, b.jsonl"), parse_paths("[a.jsonl, 'b, c.jsonl']"), parse_paths("[]")
+    >>> parse_list("a, b.jsonl", "files"), parse_list("[a.jsonl, 'b, c.jsonl']", "files"), parse_list("[]", "files")
     (['a, b.jsonl'], ['a.jsonl', 'b, c.jsonl'], [])
+    >>> parse_list("[topic in [a, b], year>=1990]", "where")
+    ['topic in [a, b]', 'year>=1990']
     """
     if not (value.startswith("[") and value.endswith("]")):
         return [value]
@@ -60,14 +64,14 @@ def parse_paths(value: str) -> list[str]:
     entries: list[str] = []
     place = 0
     while place < len(inside):
-        match = PATH_ENTRY.match(inside, place)
+        match = LIST_ENTRY.match(inside, place)
         if match is None:
             raise SettingError(
-                "this list of paths cannot be read",
-                expected="[a.jsonl,b.jsonl], or quotes around entries that hold commas",
+                f"the list in {key}= cannot be read",
+                expected="[a,b], with quotes around entries that hold commas",
                 got=value,
-                where="corpus.files",
-                fix="close the quotes, or give one path or glob without brackets",
+                where=key,
+                fix="close the quotes, or give one entry without brackets",
             )
         single, double, plain = match.groups()
         quoted = single if single is not None else double

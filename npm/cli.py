@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from npm import maintenance
 from npm.arguments import before_texts, split_arguments, wants_debug
 from npm.errors import QueryError, SettingError, UserError
 from npm.help import VERBS, usage, verb_help
@@ -16,9 +17,11 @@ from npm.texts import piped_lines, read_texts, typed_line
 from npm.types import MASK_TEXT, Answer
 
 if TYPE_CHECKING:
-    from npm.config import BuildCommand, EvaluateCommand, FillCommand, TrainCommand, VerifyCommand
+    from npm.commands import EvaluateCommand, FillCommand, TrainCommand
     from npm.retrieval.fill import PhraseFiller
 
+RESUMED = ("train", "build", "add", "compact")
+"""Verbs that go on where they were stopped."""
 EXIT_USER_ERROR, EXIT_BUG, EXIT_INTERRUPTED = 2, 1, 130
 
 
@@ -32,7 +35,7 @@ def main(arguments: list[str] | None = None) -> int:
         say(f"npmlm: error: {error}")
         return EXIT_USER_ERROR
     except KeyboardInterrupt:
-        goes_on = "continues where it stopped" if arguments[0] in ("train", "build") else "starts from the beginning"
+        goes_on = "continues where it stopped" if arguments[0] in RESUMED else "starts from the beginning"
         say(f"\nnpmlm: interrupted. The same command, given again, {goes_on}.")
         return EXIT_INTERRUPTED
     except BrokenPipeError:
@@ -69,7 +72,8 @@ def run(arguments: list[str]) -> int:
             where="npmlm VERB",
             fix="npmlm --help shows what there is",
         )
-    from npm.config import COMMANDS, compose_settings, group_choices
+    from npm.commands import COMMANDS
+    from npm.config import compose_settings, group_choices
 
     if not {"--help", "-h"}.isdisjoint(before_texts(rest)):
         sys.stdout.write(verb_help(verb, COMMANDS[verb], group_choices(verb)) + "\n")
@@ -115,51 +119,6 @@ def run_train(settings: TrainCommand) -> int:
         )
     if rank() == 0:
         say(f"the encoder is in {encoder}: npmlm build encoder={encoder} …")
-    return 0
-
-
-def run_build(settings: BuildCommand) -> int:
-    """`npmlm build`."""
-    from npm.retrieval.build import build_index
-    from npm.retrieval.shares import Share
-
-    share = Share.parse(settings.shard)
-    if settings.stage is None and share.count > 1:
-        raise SettingError(
-            "a share needs a stage",
-            expected="stage=encode|quantise|code|merge beside shard=",
-            got=f"shard={settings.shard} alone",
-            where="shard",
-            fix="give the stage too, or leave shard out to run all stages here",
-        )
-    with StageProgress() as progress:
-        built = build_index(
-            Path(settings.index), settings, stage=settings.stage, share=share, progress=progress, notice=progress.say
-        )
-    if built.was_finished:
-        say(f"{settings.index} is finished already, with the same settings: nothing to do")
-    elif built.manifest is None:
-        name = "" if settings.stage is None else settings.stage.value
-        say(f"stage {name}, share {share.number} of {share.count}: done")
-    else:
-        say(f'the index is in {settings.index}: npmlm fill index={settings.index} "… {MASK_TEXT} …"')
-    return 0
-
-
-def run_verify(settings: VerifyCommand) -> int:
-    """`npmlm verify`."""
-    from npm.retrieval.phrase_index import verify_index
-
-    checked = 0
-    with StageProgress() as progress:
-
-        def report(_: str, byte_count: int) -> None:
-            nonlocal checked
-            checked += byte_count
-            progress("verify", checked, None)
-
-        verify_index(Path(settings.index), report)
-    sys.stdout.write(f"{settings.index} is whole: {checked:,} bytes checked\n")
     return 0
 
 
@@ -251,7 +210,7 @@ def _prompt(filler: PhraseFiller, show: Callable[[Answer, str], None]) -> None:
 
 def shower(settings: FillCommand) -> Callable[[Answer, str], None]:
     """What prints one answer on stdout and its notes on stderr, with the place of its text where there are several."""
-    from npm.config import Output
+    from npm.commands import Output
     from npm.display import answer_json, print_answer
 
     def show(answer: Answer, place: str) -> None:
@@ -277,9 +236,15 @@ def _version() -> str:
 
 _VERBS: dict[str, Callable[[Any], int]] = {
     "train": run_train,
-    "build": run_build,
-    "verify": run_verify,
     "evaluate": run_evaluate,
+    "build": maintenance.run_build,
+    "verify": maintenance.run_verify,
+    "add": maintenance.run_add,
+    "delete": maintenance.run_delete,
+    "compact": maintenance.run_compact,
+    "tune": maintenance.run_tune,
+    "inspect": maintenance.run_inspect,
+    "estimate": maintenance.run_estimate,
 }
 
 if __name__ == "__main__":

@@ -9,102 +9,21 @@ from __future__ import annotations
 import dataclasses
 import re
 import typing
-from dataclasses import dataclass
-from enum import Enum
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from npm.arguments import parse_paths, quoted, usable_path
+from npm.arguments import parse_list, quoted, usable_path
+from npm.commands import COMMANDS
 from npm.errors import SettingError, UserError
-from npm.evaluation.settings import EvaluationSettings
-from npm.models.encoder import ComputeDtype
-from npm.retrieval.build import IndexBuildSettings
-from npm.retrieval.fill import FillSettings
-from npm.retrieval.stages import Stage
-from npm.training.settings import TrainingSettings
 
-
-class Output(Enum):
-    """Form of the answers on stdout."""
-
-    table = "table"
-    json = "json"
-
-
-@dataclass(kw_only=True, slots=True)
-class TrainCommand(TrainingSettings):
-    """Train an encoder; a run that was stopped goes on with the same command."""
-
-    run: str = ""
-    """Folder of the run: settings, metrics, checkpoints, and the finished encoder in RUN/encoder. Required."""
-    debug: bool = False
-    """Show the full traceback of an error."""
-
-
-@dataclass(kw_only=True, slots=True)
-class BuildCommand(IndexBuildSettings):
-    """Build a phrase index over a corpus; a build that was stopped goes on with the same command."""
-
-    index: str = ""
-    """Folder of the index. Required."""
-    stage: Stage | None = None
-    """Only this stage, as one of several jobs; unset: all of them, one after the other."""
-    shard: str = "1/1"
-    """Which share of the stage, as i/n: this job's number, from 1, and the number of jobs."""
-    debug: bool = False
-    """Show the full traceback of an error."""
-
-
-@dataclass(kw_only=True, slots=True)
-class FillCommand(FillSettings):
-    """Answer texts that hold one <mask> each with phrases of the corpus."""
-
-    index: str = ""
-    """Folder of the index. Required."""
-    encoder: str = ""
-    """Folder or name of the encoder; empty: the shipped one if it made the index, else the index's own copy."""
-    device: str = "auto"
-    """`cpu`, `cuda` or `auto`, which takes a GPU where there is one."""
-    dtype: ComputeDtype = ComputeDtype.auto
-    """Number format of the encoder's forward pass."""
-    texts: str = ""
-    """File with one text a line; all lines are checked before the first is answered."""
-    output: Output = Output.table
-    """`table` for people, `json` for programs: one object a line."""
-    debug: bool = False
-    """Show the full traceback of an error."""
-
-
-@dataclass(kw_only=True, slots=True)
-class VerifyCommand:
-    """Read and check every byte of an index."""
-
-    index: str = ""
-    """Folder of the index. Required."""
-    debug: bool = False
-    """Show the full traceback of an error."""
-
-
-@dataclass(kw_only=True, slots=True)
-class EvaluateCommand(EvaluationSettings):
-    """Measure an encoder or an index on a task; writes predictions.jsonl and metrics.json."""
-
-    debug: bool = False
-    """Show the full traceback of an error."""
-
-
-COMMANDS: dict[str, type] = {
-    "train": TrainCommand,
-    "build": BuildCommand,
-    "fill": FillCommand,
-    "verify": VerifyCommand,
-    "evaluate": EvaluateCommand,
-}
-PATH_SETTINGS = ("run", "index", "encoder", "encoder.name", "texts", "out", "corpus.files", "questions", "data_dir")
+PATH_SETTINGS = ("run", "ids_file", "index", "encoder", "encoder.name", "texts", "out", "questions", "data_dir")
 TEXT_SETTINGS = ("shard", "search.factory", "corpus.id_field", "corpus.title_field", "corpus.text_field")
 """Plain strings that may hold what hydra's grammar has a meaning for, such as the comma of IVF64,SQ8."""
-REQUIRED = {"train": ("run",), "build": ("index",), "fill": ("index",), "verify": ("index",), "evaluate": ("out",)}
+LIST_SETTINGS = ("corpus.files", "documents", "where", "ids", "fill.documents", "fill.where")
+"""Lists that hydra does not read either: of paths, ids and conditions."""
+REQUIRED = {"train": ("run",), "evaluate": ("out",), "estimate": ()}
+"""Settings without which a verb cannot begin; for all others, the index."""
 
 
 def config_folder() -> Path:
@@ -129,7 +48,7 @@ def compose_settings(verb: str, overrides: list[str]) -> Any:
     typed = _compose(verb, root, others)
     for key, value in paths.items():
         _assign(typed, key, value)
-    for key in REQUIRED[verb]:
+    for key in REQUIRED.get(verb, ("index",)):
         if not getattr(typed, key):
             raise SettingError(
                 f"{verb} needs {key}=",
@@ -181,12 +100,14 @@ def _split_paths(verb: str, overrides: list[str]) -> tuple[dict[str, str | list[
     for override in overrides:
         marked_key, _, value = override.partition("=")
         key = _full_key(verb, marked_key.removeprefix("++"))  # "set it, whether it is there or not", to hydra
-        if key in PATH_SETTINGS:
-            paths[key] = parse_paths(value) if key == "corpus.files" else value
-        elif key.lstrip("+~") in PATH_SETTINGS:
+        if key in LIST_SETTINGS:
+            paths[key] = parse_list(value, key)
+        elif key in PATH_SETTINGS:
+            paths[key] = value
+        elif key.lstrip("+~") in (*PATH_SETTINGS, *LIST_SETTINGS):
             raise SettingError(
-                "a path can only be set",
-                expected=f"{key.lstrip('+~')}=PATH",
+                f"{key.lstrip('+~')} can only be set",
+                expected=f"{key.lstrip('+~')}=…",
                 got=override,
                 where=key.lstrip("+~"),
                 fix=f"leave {override[0]} out",
@@ -201,7 +122,7 @@ def _split_paths(verb: str, overrides: list[str]) -> tuple[dict[str, str | list[
 
 
 def _full_key(verb: str, key: str) -> str:
-    return "encoder.name" if (verb, key) == ("build", "encoder") else key
+    return "encoder.name" if key == "encoder" and verb in ("build", "estimate") else key
 
 
 def _compose(verb: str, root: type, overrides: list[str]) -> Any:
@@ -297,8 +218,11 @@ def declared_settings(root: type, prefix: str = "") -> dict[str, dataclasses.Fie
 def _assign(settings: Any, key: str, value: str | list[str]) -> None:
     if value in ("", []):
         raise SettingError(
-            f"{key}= is empty", expected="a path", got="nothing", where=key, fix=f"give {key}=PATH or leave it out"
+            f"{key}= is empty", expected="a value", got="nothing", where=key, fix=f"give {key}=… or leave it out"
         )
-    value = usable_path(value, key) if isinstance(value, str) else [usable_path(path, key) for path in value]
+    if isinstance(value, str):
+        value = usable_path(value, key)
+    elif key == "corpus.files":
+        value = [usable_path(path, key) for path in value]
     group, _, name = key.rpartition(".")
     setattr(attrgetter(group)(settings) if group else settings, name, value)

@@ -14,7 +14,13 @@ from typing import Any
 VERBS = {
     "build": "build a phrase index over a corpus",
     "fill": "answer texts that hold one <mask> each",
-    "verify": "check every byte of an index",
+    "verify": "check every byte of an index, and encode a sample again",
+    "inspect": "show what is in an index, and how large each part is",
+    "estimate": "estimate memory, disk and time of a build",
+    "add": "add documents to an index",
+    "delete": "delete documents of an index",
+    "compact": "rewrite an index without what was deleted",
+    "tune": "measure search settings of an index and choose some",
     "train": "train an encoder",
     "evaluate": "measure an encoder or an index on a task",
 }

@@ -13,7 +13,8 @@ import pytest
 import yaml
 
 from npm.cli import main
-from npm.config import COMMANDS, compose_settings, config_folder, declared_settings
+from npm.commands import COMMANDS
+from npm.config import compose_settings, config_folder, declared_settings
 from npm.errors import UserError
 from npm.help import VERBS, documented_settings
 from npm.retrieval.scoring import ScoringSettings
@@ -21,12 +22,16 @@ from npm.retrieval.settings import FillSettings, Retrieval
 from tests.cli.commands import CommandLine, run_subprocess
 
 REPOSITORY = Path(__file__).parents[1]
-REQUIRED = {"train": "run=r", "build": "index=i", "fill": "index=i", "verify": "index=i", "evaluate": "out=o"}
+REQUIRED = {verb: "index=i" for verb in COMMANDS if verb != "estimate"} | {"train": "run=r", "evaluate": "out=o"}
 EXPERIMENTS = sorted(path.stem for path in (REPOSITORY / "configs" / "experiment").glob("*.yaml"))
 
 
 def settings_of(verb: str, *overrides: str) -> typing.Any:
-    return compose_settings(verb, [REQUIRED[verb], *overrides])
+    return compose_settings(verb, [*needed_by(verb), *overrides])
+
+
+def needed_by(verb: str) -> list[str]:
+    return [REQUIRED[verb]] if verb in REQUIRED else []
 
 
 def test_config_files_on_disk_are_those_of_the_verbs_their_groups_and_experiments() -> None:
@@ -38,8 +43,8 @@ def test_config_files_on_disk_are_those_of_the_verbs_their_groups_and_experiment
 @pytest.mark.parametrize("verb", COMMANDS)
 def test_config_of_every_verb_composes_to_its_own_defaults(verb: str) -> None:
     composed = settings_of(verb)
-    key, _, value = REQUIRED[verb].partition("=")
-    assert composed == COMMANDS[verb](**{key: value})
+    given = dict(setting.split("=") for setting in needed_by(verb))
+    assert composed == COMMANDS[verb](**given)
 
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
@@ -279,7 +284,7 @@ def test_config_help_and_version_need_no_verb_and_an_unknown_verb_is_refused(npm
     assert version.out.startswith("npmlm ")
     npmlm("conquer").refused("unknown verb 'conquer'", "build, fill, verify, train, evaluate")
     for verb in set(COMMANDS) - {"fill"}:
-        npmlm(verb, REQUIRED[verb], "text").refused("settings only")
+        npmlm(verb, *needed_by(verb), "text").refused("settings only")
     for verb, needed in REQUIRED.items():
         npmlm(verb).refused(f"{verb} needs {needed.partition('=')[0]}=")
 
@@ -289,8 +294,8 @@ def test_config_mistakes_end_with_status_2_and_make_nothing(
     verb: str, npmlm: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    npmlm(verb, REQUIRED[verb], "bogus=1").refused("unknown setting bogus")
-    assert "Traceback" in npmlm(verb, REQUIRED[verb], "bogus=1", "debug=true").err
+    npmlm(verb, *needed_by(verb), "bogus=1").refused("unknown setting bogus")
+    assert "Traceback" in npmlm(verb, *needed_by(verb), "bogus=1", "debug=true").err
     assert list(tmp_path.iterdir()) == []
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from npm.config import COMMANDS, PATH_SETTINGS, TEXT_SETTINGS, compose_settings, declared_settings
+from npm.commands import COMMANDS
+from npm.config import PATH_SETTINGS, TEXT_SETTINGS, compose_settings, declared_settings
 from tests.cli.commands import CommandLine
 
 ODD_PATHS = [

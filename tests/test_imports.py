@@ -27,9 +27,12 @@ ORDER = (
     "npm.evaluation",
     "npm.arguments",
     "npm.texts",
+    "npm.commands",
     "npm.config",
     "npm.help",
     "npm.progress",
+    "npm.tables",
+    "npm.maintenance",
     "npm.cli",
     "scripts",
 )
@@ -40,7 +43,7 @@ LAZY = {("npm/__init__.py", "npm.retrieval.fill")}
 
 ONLY_IN = {
     "faiss": ("index/faiss_library.py",),
-    "bm25s": ("npm/retrieval/lexical.py",),
+    "bm25s": (),
     "hydra": ("npm/config.py",),
     "omegaconf": ("npm/config.py",),
     "datasets": ("npm/corpus/sources.py",),

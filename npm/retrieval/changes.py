@@ -24,7 +24,7 @@ from npm.corpus.store import BlockStore, build_block_store
 from npm.errors import ArtefactError, CorpusError, SettingError
 from npm.retrieval.embed import VECTORS_KIND, VectorSettings
 from npm.retrieval.lexicon_shards import LexiconSettings
-from npm.retrieval.phrase_index import check_encoder
+from npm.retrieval.phrase_index import check_index_encoder
 from npm.retrieval.recording import enum_value, input_record
 from npm.retrieval.segments import Generation, Segment
 from npm.retrieval.stages import IndexProgress, SegmentSettings, encode_segment, finish_encoding, silent
@@ -80,7 +80,8 @@ def add_documents(
     folder = Path(folder)
     with folder_lock(folder):
         generation, unfinished, _ = settled(folder)
-        check_encoder(generation.settings, encoder, folder)
+        check_index_encoder(folder, generation.settings, encoder)
+        _check_has_text(generation)
         corpus = _kept_as_in(generation, settings.corpus)
         request = {"sources": input_record(corpus), "corpus": _recorded_corpus(corpus), "replace": settings.replace}
         if unfinished is None and _is_last(generation, request):
@@ -213,6 +214,17 @@ def _with_ids_of(store: BlockStore, live: np.ndarray, added: BlockStore) -> np.n
         found.append(store.find_documents(ids, among=live))  # i64 [ids]
     numbers = np.concatenate(found)  # i64 [documents added]
     return np.unique(numbers[numbers >= 0])
+
+
+def _check_has_text(generation: Generation) -> None:
+    if not generation.segments[0].lexicon.is_dir():
+        raise ArtefactError(
+            "the index holds token ids without text",
+            expected="an index built from documents",
+            got="one built over a block store without characters",
+            where=str(generation.folder),
+            fix="build an index from the documents themselves",
+        )
 
 
 def _kept_as_in(generation: Generation, corpus: CorpusSettings) -> CorpusSettings:

@@ -55,6 +55,7 @@ __all__ = [
     "recorded_vectors",
     "reencode_sample",
     "shard_folder",
+    "shard_settings",
     "vector_shards",
 ]
 
@@ -144,7 +145,7 @@ def embed_shard(
     Raises ArtefactError if the shard was made otherwise, is damaged, or is being written by another process.
     """
     ranges = _shard_ranges(store.block_offsets, recorded["tokens_per_shard"])
-    settings = _shard_settings(store, ranges[number], recorded)
+    settings = shard_settings(store, ranges[number], recorded)
     place = shard_folder(folder, number)
     with folder_lock(place):
         if (finished := keeps_finished(place, kind=VECTOR_SHARD_KIND, settings=settings)) is not None:
@@ -176,7 +177,7 @@ def finish_vectors(folder: Path, store: BlockStore, *, recorded: Mapping[str, An
     parts: dict[str, str] = {}
     for number, blocks in enumerate(ranges):
         place = shard_folder(folder, number)
-        shard = keeps_finished(place, kind=VECTOR_SHARD_KIND, settings=_shard_settings(store, blocks, recorded))
+        shard = keeps_finished(place, kind=VECTOR_SHARD_KIND, settings=shard_settings(store, blocks, recorded))
         assert shard is not None, f"{place} vanished"
         parts[place.name] = shard.digest
     dropped = np.array(recorded["frequent_token_ids"], dtype=np.int64)  # i64 [dropped]
@@ -277,7 +278,7 @@ def _shard_ranges(block_offsets: np.ndarray, tokens_per_shard: int) -> list[tupl
     return list(itertools.pairwise(bounds))
 
 
-def _shard_settings(store: BlockStore, blocks: tuple[int, int], recorded: Mapping[str, Any]) -> dict[str, Any]:
+def shard_settings(store: BlockStore, blocks: tuple[int, int], recorded: Mapping[str, Any]) -> dict[str, Any]:
     """What stands in the manifest of the shard of the blocks [first, stop)."""
     first, stop = blocks
     token_count = int(store.block_offsets[stop] - store.block_offsets[first])

@@ -189,7 +189,9 @@ def packed_in_batches(packer: BlockPacker, sample: CorpusSample) -> list[list[Bl
 
 def _frequent_ids(packed: Sequence[Sequence[Block]], weights: np.ndarray, max_token_share: float | None) -> np.ndarray:
     """The token ids i64 [n] above the share in the sample with `weights` f64 [S]."""
-    ids = [np.concatenate([block.token_ids for block in blocks]) if blocks else np.zeros(0, np.int64) for blocks in packed]
+    ids = [
+        np.concatenate([block.token_ids for block in blocks]) if blocks else np.zeros(0, np.int64) for blocks in packed
+    ]
     if max_token_share is None or not any(map(len, ids)):
         return np.zeros(0, dtype=np.int64)
     each = np.repeat(weights, [len(of_document) for of_document in ids])  # f64 [tokens of the sample]

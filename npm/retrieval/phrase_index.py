@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -118,49 +118,66 @@ class PhraseIndex:
 
     def check_encoder(self, encoder: Encoder) -> None:
         """Raise ArtefactError unless `encoder` is the one whose vectors the index holds."""
-        made_by = self.settings["encoder"]
-        for name, ours in (
-            ("fingerprint", encoder.fingerprint),
-            ("tokenizer_fingerprint", encoder.tokenizer_fingerprint),
-        ):
-            if made_by[name] != ours:
-                raise ArtefactError(
-                    "the index was made with another encoder",
-                    expected=f"{made_by['name']}, {name.replace('_', ' ')} {made_by[name]}",
-                    got=f"{encoder.name}, {name.replace('_', ' ')} {ours}",
-                    where=str(self.folder),
-                    fix=f"give the encoder that built it with encoder=…, or build an index with {encoder.name}",
-                )
+        check_index_encoder(self.folder, self.settings, encoder)
 
     def load_encoder(
         self, encoder: Encoder | str | None, *, device: str = "auto", dtype: ComputeDtype = ComputeDtype.auto
     ) -> Encoder:
-        """The encoder given, or of the name given, or that belongs to the index: the shipped one, or the one inside.
-
-        Raises ArtefactError if none of them made the index or the one inside is damaged, EncoderError if one cannot
-        be loaded or there is no such device.
-        """
+        """The encoder given, or of the name given, or that belongs to the index; see `load_index_encoder`."""
         if isinstance(encoder, Encoder):
             return encoder
-        if encoder is not None:
-            return Encoder.load(str(encoder), device=device, dtype=dtype)
-        choose_device(device)  # a mistake in it is told whether an encoder is found or not
-        inside = self.folder / ENCODER_FOLDER
-        made_by = self.settings["encoder"]
-        was_shipped = (shipped_encoder_folder() / "config.json").is_file()
-        shipped = Encoder.load(device=device, dtype=dtype) if was_shipped else None
-        if shipped is not None and shipped.fingerprint == made_by["fingerprint"]:
-            return shipped
-        if inside.is_dir():
-            verify_folder(inside, ENCODER_KIND)
-            return Encoder.load(str(inside), device=device, dtype=dtype)
-        raise ArtefactError(
-            "the index was made with an encoder that is not at hand",
-            expected=f"{made_by['name']}, fingerprint {made_by['fingerprint']}",
-            got="no such encoder" if shipped is None else f"the shipped one, fingerprint {shipped.fingerprint}",
-            where=str(self.folder),
-            fix=f"give it with encoder=…, such as encoder={made_by['name']}; build copy_encoder=true keeps it inside",
-        )
+        return load_index_encoder(self.folder, self.settings, encoder, device=device, dtype=dtype)
+
+
+def check_index_encoder(folder: Path, settings: Mapping[str, Any], encoder: Encoder) -> None:
+    """Raise ArtefactError unless `encoder` made the index in `folder`, by the `settings` of its root manifest."""
+    made_by = settings["encoder"]
+    for name, ours in (
+        ("fingerprint", encoder.fingerprint),
+        ("tokenizer_fingerprint", encoder.tokenizer_fingerprint),
+    ):
+        if made_by[name] != ours:
+            raise ArtefactError(
+                "the index was made with another encoder",
+                expected=f"{made_by['name']}, {name.replace('_', ' ')} {made_by[name]}",
+                got=f"{encoder.name}, {name.replace('_', ' ')} {ours}",
+                where=str(folder),
+                fix=f"give the encoder that built it with encoder=…, or build an index with {encoder.name}",
+            )
+
+
+def load_index_encoder(
+    folder: Path,
+    settings: Mapping[str, Any],
+    name: str | None,
+    *,
+    device: str = "auto",
+    dtype: ComputeDtype = ComputeDtype.auto,
+) -> Encoder:
+    """The encoder `name`, or the one that made the index in `folder`: the shipped one, or the one saved inside.
+
+    `settings` are those of the root manifest. Raises ArtefactError if none of them made the index or the one inside is
+    damaged, EncoderError if one cannot be loaded or there is no such device.
+    """
+    if name:
+        return Encoder.load(name, device=device, dtype=dtype)
+    choose_device(device)  # a mistake in it is told whether an encoder is found or not
+    inside = folder / ENCODER_FOLDER
+    made_by = settings["encoder"]
+    was_shipped = (shipped_encoder_folder() / "config.json").is_file()
+    shipped = Encoder.load(device=device, dtype=dtype) if was_shipped else None
+    if shipped is not None and shipped.fingerprint == made_by["fingerprint"]:
+        return shipped
+    if inside.is_dir():
+        verify_folder(inside, ENCODER_KIND)
+        return Encoder.load(str(inside), device=device, dtype=dtype)
+    raise ArtefactError(
+        "the index was made with an encoder that is not at hand",
+        expected=f"{made_by['name']}, fingerprint {made_by['fingerprint']}",
+        got="no such encoder" if shipped is None else f"the shipped one, fingerprint {shipped.fingerprint}",
+        where=str(folder),
+        fix=f"give it with encoder=…, such as encoder={made_by['name']}; build copy_encoder=true keeps it inside",
+    )
 
 
 def rows_of_blocks(store: BlockStore, rows: RowMap, blocks: np.ndarray) -> RowSet:
@@ -181,11 +198,3 @@ def _check_counts(generation: Generation, store: BlockStore, row_count: int) -> 
             where=str(generation.folder),
             fix="remove this folder and build the index again",
         )
-
-
-def verify_index(folder: Path, progress: Callable[[str, int], None] | None = None) -> None:
-    """Read every byte of an index and check it; `progress(file, bytes)` after each file.
-
-    Raises ArtefactError on the first fault.
-    """
-    verify_folder(folder, INDEX_KIND, progress)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -65,11 +67,10 @@ def corpus_needs(settings: IndexBuildSettings, encoder: Encoder) -> float:
 def stored_bytes(folder: Path) -> int:
     """Bytes of all files below `folder`; 0 where there is none. Files that vanish meanwhile do not count."""
     total = 0
-    for path in folder.rglob("*"):
-        try:
-            total += path.stat().st_size if path.is_file() else 0
-        except FileNotFoundError:
-            continue
+    for place, _, names in os.walk(folder):  # passes over folders that vanish meanwhile
+        for name in names:
+            with suppress(FileNotFoundError):
+                total += (Path(place) / name).stat().st_size
     return total
 
 

@@ -6,7 +6,7 @@ merge: codes → inverted lists. What a stage writes depends on the corpus and t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any
@@ -96,11 +96,23 @@ def encode_segment(
 
         embed_shard(store, settings.encoder, segment.vectors, number, recorded=recorded, progress=report)
         done += _tokens(store, shards[number])
+    count_segment_words(segment, store, settings.lexicon, share=share, progress=progress)
+
+
+def count_segment_words(
+    segment: Segment,
+    store: BlockStore,
+    settings: LexiconSettings,
+    *,
+    share: Share = WHOLE,
+    progress: IndexProgress = silent,
+) -> None:
+    """Write this share of the term counts of a segment; nothing where the blocks have no text."""
     if store.start_chars is None:
         return
     corpus_shards = share.of(range(len(store.shard_blocks) - 1))
     for count, number in enumerate(corpus_shards, start=1):
-        write_lexicon_shard(segment.lexicon / f"{number:05d}", store, number, settings.lexicon)
+        write_lexicon_shard(segment.lexicon / f"{number:05d}", store, number, settings)
         progress("lexicon", count, len(corpus_shards))
 
 
@@ -109,16 +121,23 @@ def finish_encoding(segment: Segment, store: BlockStore, settings: SegmentSettin
 
     Raises ArtefactError, naming the missing shards, if there are any, CorpusError if no token has a vector.
     """
+    return finish_segment(segment, store, settings.recorded(store), settings.lexicon)
+
+
+def finish_segment(
+    segment: Segment, store: BlockStore, recorded: Mapping[str, Any], lexicon: LexiconSettings
+) -> dict[str, int]:
+    """As `finish_encoding`, for vectors made with the settings `recorded`."""
     with folder_lock(segment.vectors, wait=True):
-        manifest = finish_vectors(segment.vectors, store, recorded=settings.recorded(store))
+        manifest = finish_vectors(segment.vectors, store, recorded=recorded)
     if store.start_chars is not None:
-        finish_lexicon(segment.lexicon, store, settings.lexicon)
+        finish_lexicon(segment.lexicon, store, lexicon)
     kept = int(manifest.settings["pruning_counts"]["kept"])
     if kept == 0:
         raise CorpusError(
             "no token of the corpus has a vector",
             expected="words that the pruning rule keeps",
-            got=f"{store.token_count} tokens, none kept by vectors.pruning={settings.vectors.pruning.value}",
+            got=f"{store.token_count} tokens, none kept by vectors.pruning={recorded['pruning']}",
             where=str(segment.index),
             fix="choose another rule, such as vectors.pruning=word_boundaries",
         )

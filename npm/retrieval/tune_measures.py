@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 RECALL_AT = (1, 10, 100)
 QUESTIONS_PER_PASS = 512
 """All stored vectors are read once for so many questions; their scores with one chunk of vectors take 256 MiB."""
-TIE = 1e-5
+TIE = 2e-6
 """Scores nearer to each other than this share of them are equal: sums over other batches round otherwise."""
 Report = Callable[[str, int, int | None], None]
 """Called with a stage (vectors scored, exact answers, settings), how much is done, and its total."""
@@ -128,27 +129,23 @@ def measured_choices(
 ) -> list[Measured]:
     """Ask every question with every one of `choices`, one question after the other, on one thread.
 
-    Before the first choice, which should be the widest, all questions are asked once without being timed, so that
-    what is read from disk is in the page cache. Choices of equal probed lists should stand together: for another
-    number of lists the index is opened again.
+    Choices of equal probed lists should stand together, the widest first: for another number of lists the index is
+    opened again, and all questions are asked once without being timed, so that what they read is in memory.
     """
     measured: list[Measured] = []
-    probed_lists: int | None = None
-    searcher: Searcher = index.searcher
-    for number, choice in enumerate(choices):
-        if choice.rerank_factor is not None and (number == 0 or choice.probed_lists != probed_lists):
-            probed_lists = choice.probed_lists
-            searcher = _reopened(index, probed_lists)
-        if choice.rerank_factor is not None:
-            searcher.rerank_factor = choice.rerank_factor  # type: ignore[attr-defined]
-        recorder = HitRecorder(searcher)
-        filler = PhraseFiller(replace(index, searcher=recorder), encoder)
-        with one_thread():
-            if number == 0:
-                for _ in _answered(filler, questions, choice.candidates_per_side):
-                    pass
-            measured.append(_measured(filler, recorder, questions, choice, exact))
-        report("settings", number + 1, len(choices))
+    for probed_lists, group in groupby(choices, key=lambda choice: choice.probed_lists):
+        searcher = index.searcher if probed_lists is None else _reopened(index, probed_lists)
+        for number, choice in enumerate(group):
+            if choice.rerank_factor is not None:
+                searcher.rerank_factor = choice.rerank_factor  # type: ignore[attr-defined]
+            recorder = HitRecorder(searcher)
+            filler = PhraseFiller(replace(index, searcher=recorder), encoder)
+            with one_thread():
+                if number == 0:
+                    for _ in _answered(filler, questions, choice.candidates_per_side):
+                        pass
+                measured.append(_measured(filler, recorder, questions, choice, exact))
+            report("settings", len(measured), len(choices))
     return measured
 
 
@@ -216,13 +213,13 @@ def _share_equal(ours: Sequence[str | None], theirs: Sequence[str | None]) -> fl
     return sum(mine == other for mine, other in zip(ours, theirs, strict=True)) / len(ours)
 
 
-def _reopened(index: PhraseIndex, probed_lists: int | None) -> Searcher:
+def _reopened(index: PhraseIndex, probed_lists: int) -> Searcher:
     """The index's approximate searcher, with another number of probed lists."""
     assert index.vectors is not None, "an index that was opened from its folder knows its vectors"
-    quantiser = index.settings["quantiser"]
+    folder, settings = index.folder, index.settings
     return open_search(
-        index.folder / index.settings["search_folder"],
+        folder / settings["search_folder"],
         index.vectors,
-        quantiser=None if quantiser is None else index.folder / quantiser,
+        quantiser=folder / settings["quantiser"],
         probed_lists=probed_lists,
     )

@@ -123,10 +123,13 @@ class _Drawer:
 
 
 def _no_questions(index: PhraseIndex, document_count: int) -> ArtefactError:
-    left_out = "" if index.settings["quantiser"] is None else f", one of {HELD_OUT_EVERY}, that its quantiser has not seen"
+    lengths = f"{MIN_SENTENCE_CHARS} to {MAX_SENTENCE_CHARS} characters"
+    left_out = (
+        "" if index.settings["quantiser"] is None else f", one of {HELD_OUT_EVERY}, that its quantiser has not seen"
+    )
     return ArtefactError(
         "no question can be made from the documents of this index",
-        expected=f"documents{left_out} with text, in sentences of {MIN_SENTENCE_CHARS} to {MAX_SENTENCE_CHARS} characters",
+        expected=f"documents{left_out} with text, in sentences of {lengths}",
         got=f"{document_count} such documents, without such a sentence" if document_count else "no such document",
         where=str(index.folder),
         fix="add documents, or build the index with search.tier=exact, which leaves none out",

@@ -55,7 +55,10 @@ class TuneSettings:
             values = getattr(self, name)
             right = all(value >= 1 for value in values) and len(set(values)) == len(values)
             check_range(right, name, expected="different numbers, each at least 1", got=list(values))
-        inside = self.out and Path(self.index).resolve() in (Path(self.out).resolve(), *Path(self.out).resolve().parents)
+        inside = self.out and Path(self.index).resolve() in (
+            Path(self.out).resolve(),
+            *Path(self.out).resolve().parents,
+        )
         check_range(
             not (self.index and inside),
             "out",

@@ -19,6 +19,7 @@ from npm import PhraseFiller
 from npm.display import answer_json
 from npm.models import places
 from npm.retrieval import phrase_index
+from npm.retrieval.segments import Segment
 from npm.retrieval.settings import FillSettings
 from npm.types import Answer, Phrase
 from tests.cli.commands import DOCUMENTS, QUESTION, CommandLine, all_bytes, run_subprocess
@@ -366,11 +367,12 @@ def test_an_index_of_a_version_that_did_not_record_a_setting_is_refused(
 ) -> None:
     folder = tmp_path / "index"
     shutil.copytree(built_index, folder)
-    lexicon = dict(read_manifest(folder / "lexicon", kind="lexicon").settings)
+    lexicon_folder = Segment(folder, "00000").lexicon
+    lexicon = dict(read_manifest(lexicon_folder, kind="lexicon").settings)
     del lexicon["title_repeats"]
-    rewrite_manifest(folder / "lexicon", settings=lexicon)
+    rewrite_manifest(lexicon_folder, settings=lexicon)
     parts = read_manifest(folder, kind="phrase-index").parts
-    digest = read_manifest(folder / "lexicon", kind="lexicon").digest
-    rewrite_manifest(folder, parts={**parts, "lexicon": digest})
+    digest = read_manifest(lexicon_folder, kind="lexicon").digest
+    rewrite_manifest(folder, parts={**parts, lexicon_folder.relative_to(folder).as_posix(): digest})
     expected = ("another version", "records title_repeats", "build it again")
     npmlm("fill", f"index={folder}", QUESTION).refused(*expected)

@@ -9,22 +9,27 @@ from pathlib import Path
 import pytest
 
 from index import store
+from npm.retrieval import embed
 from tests.cli.commands import QUESTION, CommandLine, all_bytes, run_subprocess, write_corpus
 
+SEGMENT = "segments/00000"
 KINDS = {
     "manifest": "manifest.json",
-    "manifest of the corpus": "corpus/manifest.json",
-    "manifest of the search": "search/manifest.json",
-    "tokens": "corpus/00000/token_ids.npy",
-    "flags": "corpus/00000/flags.npy",
-    "characters": "corpus/00000/start_chars.npy",
-    "documents": "corpus/00000/documents.jsonl",
-    "counts": "corpus/00000/counts.json",
-    "vectors": "vectors/00000/vectors.npy",
-    "positions": "vectors/00000/positions.npy",
-    "lexicon": "lexicon/data.npy",
-    "vocabulary": "lexicon/vocabulary.json",
-    "search": "search/search.faiss",
+    "manifest of the corpus": f"{SEGMENT}/corpus/manifest.json",
+    "manifest of the search": "search/00000/manifest.json",
+    "tokens": f"{SEGMENT}/corpus/00000/token_ids.npy",
+    "flags": f"{SEGMENT}/corpus/00000/flags.npy",
+    "characters": f"{SEGMENT}/corpus/00000/start_chars.npy",
+    "documents": f"{SEGMENT}/corpus/00000/documents.jsonl",
+    "keys": f"{SEGMENT}/corpus/00000/document_keys.npy",
+    "counts": f"{SEGMENT}/corpus/00000/counts.json",
+    "vectors": f"{SEGMENT}/vectors/00000/vectors.npy",
+    "kept tokens": f"{SEGMENT}/vectors/00000/kept.npy",
+    "postings": f"{SEGMENT}/lexicon/00000/posting_blocks.npy",
+    "words": f"{SEGMENT}/lexicon/00000/words.npy",
+    "quantiser": "quantiser/trained.faiss",
+    "lists": "search/00000/00000/lists.bin",
+    "list sizes": "search/00000/00000/list_sizes.npy",
 }
 
 
@@ -36,7 +41,7 @@ def faiss_index(tiny_encoder_folder: Path, tmp_path_factory: pytest.TempPathFact
     folder = tmp_path_factory.mktemp("faiss")
     corpus = write_corpus(folder / "corpus.jsonl")
     arguments = [f"corpus.files={corpus}", f"index={folder / 'index'}", f"encoder={tiny_encoder_folder}"]
-    arguments += ["copy_encoder=true", "blocks.max_block_tokens=64", "search.tier=faiss", "search.factory=Flat"]
+    arguments += ["copy_encoder=true", "blocks.max_block_tokens=64", "search.factory=IVF4,SQ8"]
     assert main(["build", *arguments]) == 0
     return folder / "index"
 
@@ -92,10 +97,11 @@ def test_a_flipped_byte_in_large_vectors_is_found_where_they_are_read_whole(
     npmlm: CommandLine, built_index: Path, faiss_index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store, "HASHED_AT_OPENING_BYTES", 1)
+    monkeypatch.setattr(embed, "HASHED_AT_OPENING_BYTES", 1)
     for name, source in (("exact", built_index), ("faiss", faiss_index)):
         index = tmp_path / name
         shutil.copytree(source, index)
-        flip(index / "vectors" / "00000" / "vectors.npy", -2)  # the low byte of a number
+        flip(index / SEGMENT / "vectors" / "00000" / "vectors.npy", -2)  # the low byte of a number
         npmlm("verify", f"index={index}").refused("vectors.npy", "is damaged", "SHA-256")
     npmlm("fill", f"index={tmp_path / 'exact'}", QUESTION).refused("vectors.npy", "is damaged", "SHA-256")
     assert npmlm("fill", f"index={tmp_path / 'faiss'}", QUESTION).status == 0
@@ -107,7 +113,7 @@ def test_a_file_of_another_length_or_missing_is_found(
 ) -> None:
     index = tmp_path / "index"
     shutil.copytree(faiss_index, index)
-    file = index / "vectors" / "00000" / "vectors.npy"
+    file = index / SEGMENT / "vectors" / "00000" / "vectors.npy"
     data = file.read_bytes()
     if change == "missing":
         file.unlink()

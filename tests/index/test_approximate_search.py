@@ -211,7 +211,7 @@ def test_a_built_folder_opens_and_finds_what_exact_search_finds(tmp_path: Path, 
     assert_same_hits(opened.scan(sample_queries()).top(5), expected)
 
 
-@pytest.mark.parametrize("factory", ["IVF16_HNSW8,SQ8", "IVF16,RaBitQ", "PQ4x4", "IVF16,PQ8x4fs"])
+@pytest.mark.parametrize("factory", ["IVF16_HNSW8,SQ8", "IVF16,RaBitQ", "HNSW16_SQ8", "IVF16_HNSW8,PQ8x4fs"])
 def test_the_same_input_and_settings_give_the_same_bytes(tmp_path: Path, factory: str) -> None:
     vectors = sample_vectors(rows=3000)
     manifests = []
@@ -255,7 +255,7 @@ def test_the_automatic_tier_goes_by_the_number_of_rows() -> None:
     ("settings", "rows", "tier", "factory"),
     [
         (SearchSettings(), 2_000_000, "ivf_sq8", "IVF4096_HNSW32,SQ8"),
-        (SearchSettings(), 20_000_000, "ivf_rabitq", "IVF4096_HNSW32,RaBitQ"),
+        (SearchSettings(), 20_000_000, "ivf_rabitq", "IVF8192_HNSW32,RaBitQ"),
         (SearchSettings(list_count=8), 100, "ivf_sq8", "IVF8,SQ8"),
         (SearchSettings(tier=SearchTier.ivf_rabitq), 100, "ivf_rabitq", "IVF2,RaBitQ"),
         (SearchSettings(factory="Flat"), 20_000_000, "faiss", "Flat"),

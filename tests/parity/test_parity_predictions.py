@@ -16,6 +16,7 @@ from npm.retrieval.build import IndexBuildSettings, index_block_store
 from npm.retrieval.embed import PruningRule, VectorSettings
 from npm.retrieval.fill import FillSettings, PhraseFiller, Retrieval
 from npm.retrieval.scoring import ScoringSettings
+from npm.retrieval.segments import Segment
 from npm.types import Answer
 from tests.parity.corpus import write_parity_store
 
@@ -56,7 +57,7 @@ def filler_of(
     def filler(rule: PruningRule) -> PhraseFiller:
         if rule not in opened:
             index = folder / rule.value
-            write_parity_store(index / "corpus", recorded, encoder)
+            write_parity_store(Segment(index, "00000").corpus, recorded, encoder)
             index_block_store(index, IndexBuildSettings(vectors=VectorSettings(pruning=rule)), encoder)
             settings = FillSettings(k=5, retrieval=Retrieval.dense, scoring=ScoringSettings.reference())
             opened[rule] = PhraseFiller.open(index, encoder, settings=settings)

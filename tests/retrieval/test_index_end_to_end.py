@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from index.build import SearchSettings
 from npm.corpus.blocks import BlockSettings
 from npm.corpus.documents import CorpusSettings
 from npm.errors import ArtefactError, CorpusError, EncoderError, SettingError, StorageError
@@ -15,8 +16,10 @@ from npm.retrieval.answers import normalised_text
 from npm.retrieval.build import IndexBuildSettings, build_index
 from npm.retrieval.embed import PruningRule, VectorDtype, VectorSettings, kept_tokens, open_vectors
 from npm.retrieval.fill import FillSettings, PhraseFiller, Retrieval
-from npm.retrieval.phrase_index import PhraseIndex, verify_index
+from npm.retrieval.phrase_index import PhraseIndex
 from npm.retrieval.scoring import ScoringSettings
+from npm.retrieval.segments import Segment
+from npm.retrieval.verification import verify_index
 from tests.tiny_models import FAMILIES, SENTENCES, tiny_encoder
 
 
@@ -98,7 +101,8 @@ def test_texts_filled_together_get_the_answers_they_get_alone(encoder: Encoder, 
 
 def test_stored_vectors_are_those_of_the_encoder_one_block_at_a_time(encoder: Encoder, index: Path) -> None:
     opened = PhraseIndex.open(index)
-    vectors, positions = open_vectors(index / "vectors", opened.store)
+    vectors, rows = open_vectors([Segment(index, "00000").vectors])
+    positions = rows.positions(np.arange(len(rows)))
     expected, kept = [], []
     for block in range(opened.store.block_count):
         sequence = opened.store.sequences(range(block, block + 1))
@@ -112,7 +116,7 @@ def test_stored_vectors_are_those_of_the_encoder_one_block_at_a_time(encoder: En
     np.testing.assert_array_equal(positions, np.concatenate(kept))
     stored = vectors.take(np.arange(len(vectors))).astype(np.float32)
     np.testing.assert_allclose(stored, np.concatenate(expected), atol=5e-3)
-    assert len(list((index / "vectors").glob("0*"))) > 1
+    assert len(list(Segment(index, "00000").vectors.glob("0*"))) > 1
 
 
 def test_pruning_and_dtype_decide_what_is_stored(bert: Encoder, tmp_path: Path) -> None:
@@ -123,7 +127,7 @@ def test_pruning_and_dtype_decide_what_is_stored(bert: Encoder, tmp_path: Path) 
         build_index(folder, settings, bert)
         opened = PhraseIndex.open(folder)
         rows[rule] = len(opened.rows)
-        assert open_vectors(folder / "vectors", opened.store)[0].dtype == np.float32
+        assert open_vectors([Segment(folder, "00000").vectors])[0].dtype == np.float32
     assert rows[PruningRule.all] > rows[PruningRule.word_boundaries] > rows[PruningRule.without_punctuation]
     assert rows[PruningRule.without_punctuation] > rows[PruningRule.without_stopwords] > 0
 
@@ -136,11 +140,13 @@ class Killed(Exception):
     """Stands for a signal in the middle of a build."""
 
 
-@pytest.mark.parametrize("killed_in", ["blocks", "vectors", "lexicon", "search"])
+@pytest.mark.parametrize("killed_in", ["blocks", "vectors", "lexicon", "quantiser", "codes", "lists", "rows"])
 def test_a_build_killed_anywhere_continues_and_ends_in_the_same_bytes(
     killed_in: str, bert: Encoder, tmp_path: Path
 ) -> None:
     settings = settings_for(write_corpus(tmp_path))
+    if killed_in in ("quantiser", "codes", "lists"):
+        settings.search = SearchSettings(factory="IVF4,RaBitQ", train_iterations=4)
     build_index(tmp_path / "whole", settings, bert)
 
     def kill(stage: str, done: int, total: int | None) -> None:
@@ -209,7 +215,7 @@ def test_without_its_encoder_an_index_says_what_to_give(bert: Encoder, tmp_path:
 @pytest.mark.parametrize("part", ["corpus", "vectors", "lexicon"])
 def test_a_flipped_byte_is_found_when_opening(part: str, bert: Encoder, tmp_path: Path) -> None:
     build_index(tmp_path / "index", settings_for(write_corpus(tmp_path)), bert)
-    file = sorted((tmp_path / "index" / part).rglob("*.npy"))[-1]
+    file = sorted((Segment(tmp_path / "index", "00000").folder / part).rglob("*.npy"))[-1]
     data = bytearray(file.read_bytes())
     data[-1] ^= 1
     file.write_bytes(data)

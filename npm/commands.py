@@ -1,0 +1,173 @@
+"""The settings of every verb: one root dataclass a verb, put together from those beside the code that uses them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from npm.evaluation.settings import EvaluationSettings
+from npm.models.encoder import ComputeDtype
+from npm.retrieval.build import IndexBuildSettings
+from npm.retrieval.changes import AddSettings, DeleteSettings
+from npm.retrieval.compact import CompactSettings
+from npm.retrieval.estimate import EstimateSettings
+from npm.retrieval.fill import FillSettings
+from npm.retrieval.stages import Stage
+from npm.retrieval.tune_settings import TuneSettings
+from npm.training.settings import TrainingSettings
+
+
+class Output(Enum):
+    """Form of the answers on stdout."""
+
+    table = "table"
+    json = "json"
+
+
+@dataclass(kw_only=True, slots=True)
+class TrainCommand(TrainingSettings):
+    """Train an encoder; a run that was stopped goes on with the same command."""
+
+    run: str = ""
+    """Folder of the run: settings, metrics, checkpoints, and the finished encoder in RUN/encoder. Required."""
+    debug: bool = False
+    """Show the full traceback of an error."""
+
+
+@dataclass(kw_only=True, slots=True)
+class BuildCommand(IndexBuildSettings):
+    """Build a phrase index over a corpus; a build that was stopped goes on with the same command."""
+
+    index: str = ""
+    """Folder of the index. Required."""
+    stage: Stage | None = None
+    """Only this stage, as one of several jobs; unset: all of them, one after the other."""
+    shard: str = "1/1"
+    """Which share of the stage, as i/n: this job's number, from 1, and the number of jobs."""
+    debug: bool = False
+    """Show the full traceback of an error."""
+
+
+@dataclass(kw_only=True, slots=True)
+class FillCommand(FillSettings):
+    """Answer texts that hold one <mask> each with phrases of the corpus."""
+
+    index: str = ""
+    """Folder of the index. Required."""
+    encoder: str = ""
+    """Folder or name of the encoder; empty: the shipped one if it made the index, else the index's own copy."""
+    device: str = "auto"
+    """`cpu`, `cuda` or `auto`, which takes a GPU where there is one."""
+    dtype: ComputeDtype = ComputeDtype.auto
+    """Number format of the encoder's forward pass."""
+    texts: str = ""
+    """File with one text a line; all lines are checked before the first is answered."""
+    output: Output = Output.table
+    """`table` for people, `json` for programs: one object a line."""
+    debug: bool = False
+    """Show the full traceback of an error."""
+
+
+@dataclass(kw_only=True, slots=True)
+class VerifyCommand:
+    """Read and check every byte of an index, and encode a sample of it again."""
+
+    index: str = ""
+    """Folder of the index. Required."""
+    encoder: str = ""
+    """Folder or name of the encoder; empty: as `fill` finds it."""
+    reencoded_batches: int = 2
+    """Random batches of each segment that are encoded again and compared with the stored vectors; 0: none."""
+    seed: int = 0
+    """Seed of the sample."""
+    debug: bool = False
+    """Show the full traceback of an error."""
+
+
+@dataclass(kw_only=True, slots=True)
+class EvaluateCommand(EvaluationSettings):
+    """Measure an encoder or an index on a task; writes predictions.jsonl and metrics.json."""
+
+    debug: bool = False
+    """Show the full traceback of an error."""
+
+
+@dataclass(kw_only=True, slots=True)
+class AddCommand(AddSettings):
+    """Add documents to an index; an addition that was stopped goes on with the same command."""
+
+    index: str = ""
+    """Folder of the index. Required."""
+    encoder: str = ""
+    """Folder or name of the encoder that made the index; empty: as `fill` finds it."""
+    device: str = "auto"
+    """`cpu`, `cuda` or `auto`, which takes a GPU where there is one."""
+    dtype: ComputeDtype = ComputeDtype.auto
+    """Number format of the encoder's forward pass."""
+    debug: bool = False
+    """Show the full traceback of an error."""
+
+
+@dataclass(kw_only=True, slots=True)
+class DeleteCommand(DeleteSettings):
+    """Delete documents of an index; they no longer answer, and compact takes their space back."""
+
+    index: str = ""
+    """Folder of the index. Required."""
+    debug: bool = False
+    """Show the full traceback of an error."""
+
+
+@dataclass(kw_only=True, slots=True)
+class CompactCommand(CompactSettings):
+    """Rewrite an index without its deleted documents, as one segment, in the tier that suits its size now."""
+
+    index: str = ""
+    """Folder of the index. Required."""
+    debug: bool = False
+    """Show the full traceback of an error."""
+
+
+@dataclass(kw_only=True, slots=True)
+class TuneCommand(TuneSettings):
+    """Measure search settings of an index against exact search, with questions made from its own documents."""
+
+    debug: bool = False
+    """Show the full traceback of an error."""
+
+
+@dataclass(kw_only=True, slots=True)
+class InspectCommand:
+    """Show what is in an index, what made it, and how large each part is."""
+
+    index: str = ""
+    """Folder of the index. Required."""
+    output: Output = Output.table
+    """`table` for people, `json` for programs."""
+    debug: bool = False
+    """Show the full traceback of an error."""
+
+
+@dataclass(kw_only=True, slots=True)
+class EstimateCommand(EstimateSettings):
+    """Estimate memory, disk and time of a build, stage by stage, from a sample measured on this machine."""
+
+    output: Output = Output.table
+    """`table` for people, `json` for programs."""
+    debug: bool = False
+    """Show the full traceback of an error."""
+
+
+COMMANDS: dict[str, type] = {
+    "train": TrainCommand,
+    "build": BuildCommand,
+    "fill": FillCommand,
+    "verify": VerifyCommand,
+    "evaluate": EvaluateCommand,
+    "add": AddCommand,
+    "delete": DeleteCommand,
+    "compact": CompactCommand,
+    "tune": TuneCommand,
+    "inspect": InspectCommand,
+    "estimate": EstimateCommand,
+}

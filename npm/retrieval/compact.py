@@ -1,0 +1,241 @@
+"""Rewrite all segments of an index as one, without the deleted documents; then remove what no one needs any more.
+
+Blocks stay cut as they are, and their vectors are copied, so no encoder is needed and nothing is encoded again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from index.build import SearchSettings, resolved_settings
+from index.store import ShardedArray, folder_lock, read_manifest, verify_folder, write_folder
+from npm.corpus.packed import packed_documents
+from npm.corpus.ranges import concatenated_ranges
+from npm.corpus.shards import STORE_KIND
+from npm.corpus.store import BlockStore, write_block_store
+from npm.retrieval.changes import COMPACT, settings_from
+from npm.retrieval.coding import train_segment_quantiser
+from npm.retrieval.embed import (
+    VECTOR_SHARD_KIND,
+    VECTORS_KIND,
+    VectorSettings,
+    open_vectors,
+    shard_folder,
+    shard_settings,
+    vector_shards,
+)
+from npm.retrieval.lexicon_shards import LexiconSettings
+from npm.retrieval.manifests import keeps_finished
+from npm.retrieval.room import check_room
+from npm.retrieval.rows import RowMap, pack_kept
+from npm.retrieval.segments import Generation, Segment
+from npm.retrieval.stages import IndexProgress, count_segment_words, finish_segment, silent
+from npm.retrieval.swaps import (
+    Changed,
+    begin_change,
+    live_documents,
+    new_folders,
+    other_change,
+    remove_unnamed,
+    search_lists,
+    settled,
+    swap,
+)
+
+ROWS_AT_ONCE = 1 << 14
+
+
+@dataclass(kw_only=True, slots=True)
+class CompactSettings:
+    """How an index is rewritten."""
+
+    retrain: bool = False
+    """Whether the quantiser is trained anew; it always is where the tier for the number of rows is another now."""
+
+
+def compact_index(folder: str | Path, settings: CompactSettings, *, progress: IndexProgress = silent) -> Changed:
+    """Rewrite the index in `folder` as one segment without deleted documents, or go on where this was stopped.
+
+    The folders of the old generation are removed at the end; whoever has opened it goes on. An index of one segment
+    without deleted documents stays as it is, unless another quantiser is called for. Raises ArtefactError if `folder`
+    holds no finished index, a damaged one or another unfinished change, StorageError if the disk refuses.
+    """
+    folder = Path(folder)
+    with folder_lock(folder):
+        generation, unfinished, finished = settled(folder)
+        request = {
+            "retrain": settings.retrain,
+            "segments": [segment.name for segment in generation.segments],
+            "deleted": generation.settings["deleted"],
+        }
+        was_done = finished is not None and (finished.verb, finished.request["retrain"]) == (COMPACT, settings.retrain)
+        if unfinished is None and (was_done or not _is_called_for(generation, settings)):
+            remove_unnamed(folder, [generation.manifest])
+            return Changed(generation.manifest, was_finished=True)
+        if unfinished is not None and unfinished.verb != COMPACT:
+            raise other_change(folder, unfinished)
+        return _Compaction(
+            generation, begin_change(generation, unfinished, COMPACT, request), settings.retrain, progress
+        ).run()
+
+
+def _is_called_for(generation: Generation, settings: CompactSettings) -> bool:
+    is_clean = len(generation.segments) == 1 and generation.settings["deleted"] is None
+    retrains = settings.retrain and generation.quantiser is not None
+    return not is_clean or retrains or _search_for(generation, generation.segments)["tier"] != _tier(generation)
+
+
+@dataclass(frozen=True, slots=True)
+class _Compaction:
+    """One compact under way."""
+
+    generation: Generation
+    segment: Segment
+    retrain: bool
+    progress: IndexProgress
+
+    def run(self) -> Changed:
+        """Blocks, vectors and term counts of the live documents → codes → lists, then the swap."""
+        before = self.generation
+        old_store = BlockStore.open(*(segment.corpus for segment in before.segments))
+        live = live_documents(before, old_store)  # bool [documents]
+        store = self._store(old_store, live)
+        copied = np.flatnonzero(old_store.blocks_of_documents(live, without_document=True))  # i64 [blocks copied]
+        assert len(copied) == store.block_count, f"{len(copied)} blocks to copy, {store.block_count} written"
+        recorded = self._recorded(store)
+        _copy_vectors(before, self.segment, old_store, store, copied, recorded, self.progress)
+        lexicon = settings_from(LexiconSettings, before.settings["lexicon"])
+        count_segment_words(self.segment, store, lexicon, progress=self.progress)
+        counts = finish_segment(self.segment, store, recorded, lexicon)
+        quantiser, has_other_tier = self._quantiser(store)
+        search = search_lists(before, [self.segment], quantiser, self.progress)
+        sources = [source for about in before.settings["segments"].values() for source in about["sources"]]
+        manifest = swap(
+            before,
+            segments={self.segment.name: {"sources": sources, "counts": counts}},
+            quantiser=quantiser,
+            search=search,
+            deleted=np.zeros(0, dtype=np.int64),
+            searching=_unset(before.settings) if has_other_tier else None,
+            keeps_before=False,
+        )
+        deleted_count = before.settings["counts"]["deleted_documents"]
+        return Changed(manifest, was_finished=False, deleted_documents=deleted_count)
+
+    def _store(self, old_store: BlockStore, live: np.ndarray) -> BlockStore:
+        """The blocks of the documents `live` bool [documents]."""
+        if BlockStore.is_finished(self.segment.corpus):
+            return BlockStore.open(self.segment.corpus)
+        # A fault that is copied would get a hash of its own, and be taken for good data from then on.
+        for segment in self.generation.segments:
+            verify_folder(segment.corpus, STORE_KIND)
+        made_with = old_store.settings
+        return write_block_store(
+            self.segment.corpus,
+            packed_documents(old_store, live),
+            settings={"compacted_from": _digests(self.generation, STORE_KIND)},
+            tokenizer_fingerprint=old_store.tokenizer_fingerprint,
+            vocabulary_size=made_with["vocabulary_size"],
+            tokens_per_shard=made_with["tokens_per_shard"],
+            special_tokens_in_blocks=old_store.special_tokens_in_blocks,
+            progress=lambda _, tokens: self.progress("blocks", tokens, None),
+        )
+
+    def _recorded(self, store: BlockStore) -> dict[str, Any]:
+        """What the vectors depend on: what those copied do, but for the corpus and the batches they were encoded in."""
+        made = [read_manifest(segment.vectors, kind=VECTORS_KIND).settings for segment in self.generation.segments]
+        recorded = {name: value for name, value in made[0].items() if name != "pruning_counts"}
+        return {
+            **recorded,
+            "corpus": store.digest,
+            "compute_dtype": "+".join(sorted({each["compute_dtype"] for each in made})),
+            "batches_as_stored": False,
+            "compacted_from": _digests(self.generation, VECTORS_KIND),
+        }
+
+    def _quantiser(self, store: BlockStore) -> tuple[Path | None, bool]:
+        """The folder of the quantiser, None in the exact tier, and whether the tier is another than before."""
+        before = self.generation
+        has_other_tier = _search_for(before, [self.segment])["tier"] != _tier(before)
+        if not has_other_tier and not self.retrain:
+            return before.quantiser, False
+        place, *_ = new_folders(before)
+        search = settings_from(SearchSettings, before.settings["search"])
+        trained = train_segment_quantiser(place, [self.segment], store, search, progress=self.progress)
+        return trained, has_other_tier
+
+
+def _copy_vectors(
+    before: Generation,
+    segment: Segment,
+    old_store: BlockStore,
+    store: BlockStore,
+    copied: np.ndarray,
+    recorded: Mapping[str, Any],
+    progress: IndexProgress,
+) -> None:
+    """Write the vector shards of `store`, whose blocks are the blocks `copied` i64 [blocks] of `old_store`."""
+    settings = settings_from(VectorSettings, recorded)
+    shards = vector_shards(store, settings)
+    kept: list[bool] = []
+    for number, blocks in enumerate(shards):
+        place = shard_folder(segment.vectors, number)
+        wanted = shard_settings(store, blocks, recorded)
+        kept.append(keeps_finished(place, kind=VECTOR_SHARD_KIND, settings=wanted) is not None)
+    if all(kept):
+        return
+    vectors, rows = open_vectors([old.vectors for old in before.segments], hash_all=True)  # [R, d]
+    share_left = kept.count(False) / len(kept)
+    check_room(
+        segment.vectors, round(share_left * len(vectors) * vectors.shape[1] * vectors.dtype.itemsize), what="vectors"
+    )
+    for number, (first, stop) in enumerate(shards):
+        if kept[number]:
+            continue
+        place = shard_folder(segment.vectors, number)
+        chosen = copied[first:stop]  # i64 [blocks of the shard]
+        positions = concatenated_ranges(old_store.block_offsets[chosen], old_store.block_offsets[chosen + 1])  # i64 [T]
+        with folder_lock(place):
+            _copy_shard(place, shard_settings(store, (first, stop), recorded), vectors, rows, positions)
+        progress("vectors", int(store.block_offsets[stop]), store.token_count)
+
+
+def _copy_shard(
+    place: Path, settings: Mapping[str, Any], vectors: ShardedArray, rows: RowMap, positions: np.ndarray
+) -> None:
+    """Write the vector shard of the tokens that stood at `positions` i64 [T]."""
+    row_numbers, has_row = rows.rows_at(positions)  # i64 [T], bool [T]
+    copied = row_numbers[has_row]  # i64 [n]
+    with write_folder(place, kind=VECTOR_SHARD_KIND, settings=settings) as writer:
+        writer.write_array("kept", pack_kept(has_row))  # u8 [ceil(T / 8)]
+        stream = writer.stream_array("vectors", vectors.dtype, vectors.shape[1:], row_count=len(copied))
+        for start in range(0, len(copied), ROWS_AT_ONCE):
+            stream.append(vectors.take(copied[start : start + ROWS_AT_ONCE]))  # [c, d]
+
+
+def _digests(generation: Generation, kind: str) -> list[str]:
+    """The digests of the corpus or the vectors of each segment."""
+    folders = [segment.corpus if kind == STORE_KIND else segment.vectors for segment in generation.segments]
+    return [read_manifest(folder, kind=kind).digest for folder in folders]
+
+
+def _search_for(generation: Generation, segments: tuple[Segment, ...] | list[Segment]) -> dict[str, Any]:
+    """How an index built over `segments` with the settings of this one would be searched."""
+    vectors, _ = open_vectors([segment.vectors for segment in segments])
+    return resolved_settings(settings_from(SearchSettings, generation.settings["search"]), *vectors.shape)
+
+
+def _tier(generation: Generation) -> str:
+    """The tier that the index has now."""
+    return str(read_manifest(generation.search, kind="search").settings["tier"])
+
+
+def _unset(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Search settings as of a new build: what was chosen for one tier says nothing of another."""
+    search = settings["search"]
+    return {name: search.get(name) for name in settings["searching"]}

@@ -1,0 +1,189 @@
+"""Tables of `npmlm tune` and `npmlm inspect`, as text for a terminal."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import sys
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from npm.retrieval.footprint import Footprint
+    from npm.retrieval.inspection import Inspection
+    from npm.retrieval.tune import TuneResult
+    from npm.retrieval.tune_measures import Measured
+
+UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+DIGEST_CHARS = 12
+"""Of a SHA-256 shown in a table; the JSON form has all of it."""
+
+
+def shown_bytes(count: float) -> str:
+    """Bytes in the largest unit that leaves at least 1.
+
+    >>> shown_bytes(999), shown_bytes(1536), shown_bytes(3 << 30)
+    ('999 B', '1.5 KiB', '3.0 GiB')
+    """
+    place = 0
+    while count >= 1024 and place < len(UNITS) - 1:
+        count, place = count / 1024, place + 1
+    return f"{count:.0f} {UNITS[place]}" if place == 0 else f"{count:.1f} {UNITS[place]}"
+
+
+def tune_text(result: TuneResult) -> str:
+    """The report of `npmlm tune`: every way to search on the front, the one so far, the chosen one; bytes; notes."""
+    heading = (
+        f"{result.factory or 'exact search'}: {result.question_count} questions from {result.document_count} documents"
+    )
+    shown = {id(each): each for each in (*result.front, result.chosen)}
+    shown |= {id(each): each for each in result.measured if each.choice == result.present}
+    header = ["probed lists", "reranked rows", "candidates", "recall@1", "@10", "@100", "agreement"]
+    header += [f"with {max(each.choice.candidates_per_side for each in result.measured)}", "p50 ms", "p95 ms", ""]
+    rows = [_tune_row(each, result) for each in sorted(shown.values(), key=lambda each: (each.p50_ms, -each.agreement))]
+    tables = [_table(heading, header, rows), *_bytes_tables(result.footprint)]
+    return _printed(tables) + "\n" + "\n".join(_conclusion(result))
+
+
+def inspection_text(inspection: Inspection) -> str:
+    """The report of `npmlm inspect`."""
+    counts = inspection.counts
+    facts = [
+        ("generation", f"{inspection.generation}, digest {inspection.digest[:DIGEST_CHARS]}…"),
+        ("documents", f"{counts['documents']:,}, {counts['deleted_documents']:,} of them deleted"),
+        ("blocks", f"{counts['blocks']:,}"),
+        ("tokens", f"{counts['tokens']:,}"),
+        ("stored vectors", f"{counts['rows']:,} of {inspection.dimensions} dimensions"),
+        ("kept fields", ", ".join(inspection.kept_fields) or "none"),
+        ("encoder", _encoder(inspection)),
+        ("versions", ", ".join(f"{name} {number}" for name, number in sorted(inspection.versions.items()))),
+        ("search", f"{inspection.tier}, {inspection.factory}" if inspection.factory else inspection.tier),
+        ("searched with", ", ".join(f"{name}={value}" for name, value in inspection.searching.items() if value)),
+    ]
+    facts += [(name, _flat(made)) for name, made in inspection.made_with.items()]
+    segments = [
+        (
+            each.name,
+            *(f"{each.counts[name]:,}" for name in ("documents", "blocks", "tokens", "rows")),
+            _sources(each.sources),
+        )
+        for each in inspection.segments
+    ]
+    tables = [
+        _table("what is in the index", ("", "of the whole index"), facts, right=()),
+        _table("segments", ("", "documents", "blocks", "tokens", "vectors", "sources"), segments, right=range(1, 5)),
+        _pruning_table(inspection),
+        *_bytes_tables(inspection.footprint),
+    ]
+    return _printed(tables)
+
+
+def inspection_json(inspection: Inspection) -> str:
+    """The inspection as one line of JSON."""
+    return json.dumps(inspection.record(), ensure_ascii=False, allow_nan=False)
+
+
+def _tune_row(each: Measured, result: TuneResult) -> tuple[str, ...]:
+    choice = each.choice
+    shares = [*each.recall.values(), each.agreement, each.agreement_with_widest]
+    marks = [name for name, holds in (("chosen", each is result.chosen), ("before", choice == result.present)) if holds]
+    return (
+        _number(choice.probed_lists),
+        _number(choice.reranked_rows),
+        _number(choice.candidates_per_side),
+        *(f"{share:.3f}" for share in shares),
+        f"{each.p50_ms:.1f}",
+        f"{each.p95_ms:.1f}",
+        ", ".join(marks),
+    )
+
+
+def _conclusion(result: TuneResult) -> list[str]:
+    settings, chosen = result.settings, result.chosen
+    goals = f"recall@100 of {settings.recall_goal} and agreement of {settings.agreement_goal}"
+    lines = [
+        f"{len(result.measured)} settings measured; shown are those that no other one beats in speed and agreement."
+    ]
+    if result.goals_met:
+        lines.append(f"The chosen one is the fastest that reaches {goals}.")
+    else:
+        lines.append(
+            f"No setting reaches {goals}; the chosen one agrees most often: "
+            f"recall@100 {chosen.recall[100]:.3f}, agreement {chosen.agreement:.3f}."
+        )
+    if result.written_generation is not None:
+        lines.append(f"It is written into the index, now generation {result.written_generation}.")
+    return [*lines, *(f"note: {note}" for note in result.notes)]
+
+
+def _bytes_tables(footprint: Footprint) -> list[Table]:
+    tokens, rows = footprint.token_count, footprint.row_count
+    disk = [(name, shown_bytes(size), f"{size / tokens:.2f}") for name, size in sorted(footprint.disk.items())]
+    disk.append(("all", shown_bytes(sum(footprint.disk.values())), f"{footprint.disk_bytes_per_token:.2f}"))
+    disk.append(("of it cold", shown_bytes(footprint.cold), f"{footprint.cold_bytes_per_token:.2f}"))
+    hot = [(name, shown_bytes(size), f"{size / rows:.2f}") for name, size in footprint.hot.items()]
+    hot.append(("all", shown_bytes(sum(footprint.hot.values())), f"{footprint.hot_bytes_per_vector:.2f}"))
+    return [
+        _table("on disk", ("part", "size", "bytes a token"), disk),
+        _table("hot, in memory or mapped", ("item", "size", "bytes a vector"), hot),
+    ]
+
+
+def _pruning_table(inspection: Inspection) -> Table:
+    pruning = inspection.pruning
+    rows = [
+        (f"{name} (chosen)" if name == pruning.rule else name, f"{kept:,}", f"{kept / pruning.token_count:.1%}")
+        for name, kept in pruning.kept_by_rule.items()
+    ]
+    if pruning.max_token_share is not None:
+        frequent = f"{pruning.rule}, no token of more than {pruning.max_token_share:.2%}"
+        rows.append((frequent, f"{pruning.kept:,}", f"{pruning.kept / pruning.token_count:.1%}"))
+    return _table("tokens with a vector, by rule", ("vectors.pruning", "tokens", "share"), rows)
+
+
+def _encoder(inspection: Inspection) -> str:
+    encoder = inspection.encoder
+    inside = ", a copy inside" if inspection.encoder_inside else ""
+    return f"{encoder['name']}, fingerprint {encoder['fingerprint'][:DIGEST_CHARS]}…{inside}"
+
+
+def _flat(settings: dict[str, object]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in sorted(settings.items()) if value not in (None, []))
+
+
+def _sources(sources: Sequence[dict[str, object]]) -> str:
+    names = [str(source["name"]) for source in sources]
+    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+
+
+def _number(value: int | None) -> str:
+    return "–" if value is None else f"{value}"
+
+
+def _table(
+    title: str, header: Sequence[str], rows: Iterable[Sequence[str]], *, right: Iterable[int] | None = None
+) -> Table:
+    """A table; `right` are the columns of numbers, by default all but the first."""
+    numbers = set(range(1, len(header)) if right is None else right)
+    table = Table(title=Text(title), title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    for place, name in enumerate(header):
+        table.add_column(name, justify="right" if place in numbers else "left", no_wrap=place in numbers)
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    return table
+
+
+def _printed(tables: Sequence[Table]) -> str:
+    width = max(100, min(140, shutil.get_terminal_size((120, 24)).columns))
+    console = Console(file=io.StringIO(), width=width, force_terminal=sys.stdout.isatty(), highlight=False)
+    for table in tables:
+        console.print(table)
+    written = console.file
+    assert isinstance(written, io.StringIO), "made above"
+    return "\n".join(line.rstrip() for line in written.getvalue().rstrip().splitlines())

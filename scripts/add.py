@@ -1,0 +1,8 @@
+"""Entry point for launchers and job arrays: the same as `npmlm add`."""
+
+import sys
+
+from npm.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main(["add", *sys.argv[1:]]))

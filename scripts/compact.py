@@ -1,0 +1,8 @@
+"""Entry point for launchers and job arrays: the same as `npmlm compact`."""
+
+import sys
+
+from npm.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main(["compact", *sys.argv[1:]]))

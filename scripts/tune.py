@@ -1,0 +1,8 @@
+"""Entry point for launchers and job arrays: the same as `npmlm tune`."""
+
+import sys
+
+from npm.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main(["tune", *sys.argv[1:]]))
