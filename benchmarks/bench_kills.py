@@ -36,7 +36,7 @@ DEFAULTS = {
     "vectors.tokens_per_shard": "2048",
     "search.tier": "ivf_rabitq",
     "search.list_count": "64",
-    "search.train_iterations": "400",
+    "search.train_iterations": "40",
 }
 """Many shards, and every stage there is."""
 GOOD_MANNERS = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}

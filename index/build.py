@@ -14,8 +14,6 @@ EXACT_ROWS, SQ8_ROWS = 1_000_000, 5_000_000
 """Up to so many rows the automatic tier is exact; ivf_sq8."""
 TRAIN_ROWS_PER_LIST = 39
 """FAISS warns of poor centroids below this many training rows a list."""
-GRAPH_LISTS = 1024
-"""From so many lists on, those to probe are found through a graph instead of one by one."""
 
 
 class SearchTier(Enum):
@@ -68,7 +66,7 @@ class SearchSettings:
         named = self.tier in (SearchTier.ivf_sq8, SearchTier.ivf_rabitq)
         _check(not (named and self.factory), "tier and factory contradict", "a factory with tier=faiss only", got)
         given = self.tier is not SearchTier.faiss or self.factory is not None
-        _check(given, "tier=faiss needs a factory string", "factory=…, such as IVF1024,SQ8", got)
+        _check(given, "tier=faiss and no factory do not fit together", "factory=…, such as IVF1024,SQ8", got)
 
 
 def _check(condition: bool, problem: str, expected: str, got: str) -> None:
@@ -118,8 +116,10 @@ def resolved_settings(settings: SearchSettings, row_count: int, dimensions: int)
     factory, list_count = settings.factory, None
     if factory is None:
         list_count = settings.list_count or automatic_list_count(row_count, settings.train_rows)
-        lists = f"IVF{list_count}" + ("_HNSW32" if list_count >= GRAPH_LISTS else "")
-        factory = f"{lists},{'SQ8' if tier is SearchTier.ivf_sq8 else 'RaBitQ'}"
+        # Lists are compared one by one: a graph over centroids by inner product never reaches some of them.
+        lists = f"IVF{list_count}"
+        # Codes of one bit a dimension want numbers of like size in all of them: a random rotation sees to it.
+        factory = f"{lists},SQ8" if tier is SearchTier.ivf_sq8 else f"RR{dimensions},{lists},RaBitQ"
     return resolved | {
         "factory": factory,
         "list_count": list_count,

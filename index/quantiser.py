@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from index.clustering import Assign, Assigner, faiss_assigner, train_centroids
+from index.clustering import Assign, faiss_assigner, train_centroids
 from index.exact import check_finite
 from index.faiss_library import (
     FaissIndex,
@@ -108,7 +108,7 @@ def _train(
                 lists.nlist,
                 iterations=resolved["train_iterations"],
                 seed=resolved["seed"],
-                assigner=_centroid_assigner(),
+                assigner=row_assigner,
                 checkpoints=_only_checkpoints(checkpoints, key),
                 progress=progress,
             )
@@ -231,11 +231,6 @@ def _training_rows(row_count: int, trainable: np.ndarray | RowSet | None, *, see
     if isinstance(trainable, RowSet):
         return trainable.nth(drawn)
     return drawn if trainable is None else np.asarray(trainable, dtype=np.int64)[drawn]
-
-
-def _centroid_assigner() -> Assigner:
-    device = cuda_device()
-    return faiss_assigner if device is None else torch_assigner(device)
 
 
 def _train_whole(index: FaissIndex, sample: np.ndarray, factory: str, *, seed: int) -> None:

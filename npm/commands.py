@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from npm.errors import check_range
 from npm.evaluation.settings import EvaluationSettings
 from npm.models.encoder import ComputeDtype
 from npm.retrieval.build import IndexBuildSettings
@@ -82,6 +83,11 @@ class VerifyCommand:
     """Seed of the sample."""
     debug: bool = False
     """Show the full traceback of an error."""
+
+    def __post_init__(self) -> None:
+        for name in ("reencoded_batches", "seed"):
+            value = getattr(self, name)
+            check_range(value >= 0, name, expected="0 or more", got=value)
 
 
 @dataclass(kw_only=True, slots=True)

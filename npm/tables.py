@@ -1,4 +1,4 @@
-"""Tables of `npmlm tune` and `npmlm inspect`, as text for a terminal."""
+"""Tables of `npmlm tune`, `inspect` and `estimate`, as text for a terminal."""
 
 from __future__ import annotations
 
@@ -44,11 +44,12 @@ def tune_text(result: TuneResult) -> str:
     )
     shown = {id(each): each for each in (*result.front, result.chosen)}
     shown |= {id(each): each for each in result.measured if each.choice == result.present}
-    header = ["probed lists", "reranked rows", "candidates", "recall@1", "@10", "@100", "agreement"]
-    header += [f"with {max(each.choice.candidates_per_side for each in result.measured)}", "p50 ms", "p95 ms", ""]
+    most = max(each.choice.candidates_per_side for each in result.measured)
+    header = ["lists", "reranked", "candidates", "recall@1", "@10", "@100", "agreement", f"with {most}"]
+    header += ["p50 ms", "p95 ms", ""]
     rows = [_tune_row(each, result) for each in sorted(shown.values(), key=lambda each: (each.p50_ms, -each.agreement))]
     tables = [_table(heading, header, rows), *_bytes_tables(result.footprint)]
-    return _printed(tables) + "\n" + "\n".join(_conclusion(result))
+    return _printed(tables) + "\n".join(["", *_conclusion(result), ""])
 
 
 def inspection_text(inspection: Inspection) -> str:
@@ -84,9 +85,14 @@ def inspection_text(inspection: Inspection) -> str:
     return _printed(tables)
 
 
+def estimate_text(rows: Sequence[Sequence[str]], summary: Iterable[str]) -> str:
+    """The report of `npmlm estimate`: a table whose first row is its heading, and sentences below it."""
+    return _printed([_table("what a build needs", rows[0], rows[1:])]) + "\n".join(["", *summary, ""])
+
+
 def inspection_json(inspection: Inspection) -> str:
     """The inspection as one line of JSON."""
-    return json.dumps(inspection.record(), ensure_ascii=False, allow_nan=False)
+    return json.dumps(inspection.record(), ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def _tune_row(each: Measured, result: TuneResult) -> tuple[str, ...]:
@@ -186,4 +192,4 @@ def _printed(tables: Sequence[Table]) -> str:
         console.print(table)
     written = console.file
     assert isinstance(written, io.StringIO), "made above"
-    return "\n".join(line.rstrip() for line in written.getvalue().rstrip().splitlines())
+    return "".join(f"{line.rstrip()}\n" for line in written.getvalue().rstrip().splitlines())

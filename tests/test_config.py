@@ -282,7 +282,7 @@ def test_config_help_and_version_need_no_verb_and_an_unknown_verb_is_refused(npm
     version = npmlm("--version")
     assert version.status == 0
     assert version.out.startswith("npmlm ")
-    npmlm("conquer").refused("unknown verb 'conquer'", "build, fill, verify, train, evaluate")
+    npmlm("conquer").refused("unknown verb 'conquer'", ", ".join(VERBS))
     for verb in set(COMMANDS) - {"fill"}:
         npmlm(verb, *needed_by(verb), "text").refused("settings only")
     for verb, needed in REQUIRED.items():

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from npm.commands import COMMANDS
-from npm.config import PATH_SETTINGS, TEXT_SETTINGS, compose_settings, declared_settings
+from npm.config import LIST_SETTINGS, PATH_SETTINGS, TEXT_SETTINGS, compose_settings, declared_settings
 from tests.cli.commands import CommandLine
 
 ODD_PATHS = [
@@ -67,7 +67,7 @@ def test_config_path_settings_are_all_settings_that_name_a_file_or_folder() -> N
         if item.type in ("str", "list[str]")
     }
     no_paths = {"device", "encoder.device", "trainer.device", "corpus.kept_fields", *TEXT_SETTINGS}
-    assert strings - no_paths <= set(PATH_SETTINGS)
+    assert strings - no_paths <= {*PATH_SETTINGS, *LIST_SETTINGS}
 
 
 def test_config_reads_a_tilde_at_the_beginning_of_a_path_as_the_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,8 +50,14 @@ ONLY_IN = {
     "pyarrow": ("npm/corpus/sources.py",),
     "zstandard": ("npm/corpus/lines.py",),
     "tokenizers": ("npm/corpus/blocks.py",),
-    "rich": ("npm/progress.py", "npm/display.py", "npm/evaluation/report.py", "npm/evaluation/run.py"),
-    "matplotlib": ("scripts/plot_run.py",),
+    "rich": (
+        "npm/progress.py",
+        "npm/display.py",
+        "npm/tables.py",
+        "npm/evaluation/report.py",
+        "npm/evaluation/run.py",
+    ),
+    "matplotlib": ("scripts/plot_run.py", "npm/retrieval/pareto.py"),
     "accelerate": ("npm/training/trainer.py",),
 }
 """Libraries that enter through few files."""

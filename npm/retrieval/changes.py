@@ -6,16 +6,13 @@ stay on disk, and are passed over by whoever opens the new generation, until the
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
-from enum import Enum
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from index.build import SearchSettings, chosen_tier
 from index.store import folder_lock, read_manifest
 from npm.corpus.blocks import BlockPacker, BlockSettings
 from npm.corpus.documents import CorpusSettings, read_corpus
@@ -25,12 +22,13 @@ from npm.errors import ArtefactError, CorpusError, SettingError
 from npm.retrieval.embed import VECTORS_KIND, VectorSettings
 from npm.retrieval.lexicon_shards import LexiconSettings
 from npm.retrieval.phrase_index import check_index_encoder
-from npm.retrieval.recording import enum_value, input_record
+from npm.retrieval.recording import input_record, recorded_corpus, settings_from
 from npm.retrieval.segments import Generation, Segment
 from npm.retrieval.stages import IndexProgress, SegmentSettings, encode_segment, finish_encoding, silent
 from npm.retrieval.swaps import (
     Changed,
     abandon_change,
+    advice,
     begin_change,
     live_documents,
     other_change,
@@ -45,7 +43,6 @@ if TYPE_CHECKING:
 ADD, COMPACT = "add", "compact"
 IDS_AT_ONCE = 1 << 16
 NAMED_AT_MOST = 5
-Settings = TypeVar("Settings")
 
 
 @dataclass(kw_only=True, slots=True)
@@ -83,7 +80,7 @@ def add_documents(
         check_index_encoder(folder, generation.settings, encoder)
         _check_has_text(generation)
         corpus = _kept_as_in(generation, settings.corpus)
-        request = {"sources": input_record(corpus), "corpus": _recorded_corpus(corpus), "replace": settings.replace}
+        request = {"sources": input_record(corpus), "corpus": recorded_corpus(corpus), "replace": settings.replace}
         if unfinished is None and _is_last(generation, request):
             return Changed(generation.manifest, was_finished=True)
         addition = _Addition(generation, begin_change(generation, unfinished, ADD, request), request, progress)
@@ -127,22 +124,7 @@ def delete_documents(folder: str | Path, settings: DeleteSettings) -> Changed:
             search=generation.search,
             deleted=np.flatnonzero(~live),
         )
-    return Changed(manifest, was_finished=False, deleted_documents=len(ids))
-
-
-def settings_from(kind: type[Settings], recorded: Mapping[str, Any]) -> Settings:
-    """The settings of class `kind` that a manifest recorded.
-
-    >>> settings_from(VectorSettings, {**asdict(VectorSettings()), "pruning": "all", "dtype": "float32"}).pruning
-    <PruningRule.all: 'all'>
-    """
-    hints = get_type_hints(kind)
-    values: dict[str, Any] = {}
-    for item in fields(kind):  # type: ignore[arg-type]
-        hint = hints[item.name]
-        is_enum = isinstance(hint, type) and issubclass(hint, Enum)
-        values[item.name] = hint(recorded[item.name]) if is_enum else recorded[item.name]
-    return kind(**values)
+    return Changed(manifest, was_finished=False, deleted_documents=len(ids), advice=advice(folder))
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +165,7 @@ class _Addition:
             was_finished=False,
             added_documents=store.document_count,
             deleted_documents=replaced_count,
-            advice=_tier_advice(Generation(before.folder, manifest)),
+            advice=advice(before.folder),
         )
 
     def _deleted(self, added: BlockStore) -> tuple[np.ndarray, int]:
@@ -241,13 +223,6 @@ def _kept_as_in(generation: Generation, corpus: CorpusSettings) -> CorpusSetting
     return replace(corpus, kept_fields=kept)
 
 
-def _recorded_corpus(corpus: CorpusSettings) -> dict[str, Any]:
-    """How the files were read, as the manifest of a segment says it."""
-    recorded: dict[str, Any] = json.loads(json.dumps(asdict(corpus), default=enum_value))
-    del recorded["files"]
-    return recorded
-
-
 def _is_last(generation: Generation, request: Mapping[str, Any]) -> bool:
     """Whether the last segment is what `request` asks for, and none of its documents was deleted since."""
     segments = generation.settings["segments"]
@@ -257,16 +232,6 @@ def _is_last(generation: Generation, request: Mapping[str, Any]) -> bool:
         return False
     documents_before = generation.settings["counts"]["documents"] - about["counts"]["documents"]
     return not (generation.deleted_documents() >= documents_before).any()
-
-
-def _tier_advice(generation: Generation) -> str | None:
-    """What to do where documents were added to more rows than the search was made for."""
-    rows = generation.settings["counts"]["rows"]
-    tier = chosen_tier(settings_from(SearchSettings, generation.settings["search"]), rows).value
-    made_for = read_manifest(generation.search, kind="search").settings["tier"]
-    if tier == made_for:
-        return None
-    return f"the index is searched as {made_for}; for its {rows} rows {tier} is meant: npmlm compact changes to it"
 
 
 def _ids(settings: DeleteSettings) -> list[str]:

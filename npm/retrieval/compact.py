@@ -13,12 +13,13 @@ from typing import Any
 import numpy as np
 
 from index.build import SearchSettings, resolved_settings
+from index.merge import SEARCH_KIND
 from index.store import ShardedArray, folder_lock, read_manifest, verify_folder, write_folder
 from npm.corpus.packed import packed_documents
 from npm.corpus.ranges import concatenated_ranges
 from npm.corpus.shards import STORE_KIND
 from npm.corpus.store import BlockStore, write_block_store
-from npm.retrieval.changes import COMPACT, settings_from
+from npm.retrieval.changes import COMPACT
 from npm.retrieval.coding import train_segment_quantiser
 from npm.retrieval.embed import (
     VECTOR_SHARD_KIND,
@@ -31,6 +32,7 @@ from npm.retrieval.embed import (
 )
 from npm.retrieval.lexicon_shards import LexiconSettings
 from npm.retrieval.manifests import keeps_finished
+from npm.retrieval.recording import settings_from
 from npm.retrieval.room import check_room
 from npm.retrieval.rows import RowMap, pack_kept
 from npm.retrieval.segments import Generation, Segment
@@ -232,7 +234,7 @@ def _search_for(generation: Generation, segments: tuple[Segment, ...] | list[Seg
 
 def _tier(generation: Generation) -> str:
     """The tier that the index has now."""
-    return str(read_manifest(generation.search, kind="search").settings["tier"])
+    return str(read_manifest(generation.search, kind=SEARCH_KIND).settings["tier"])
 
 
 def _unset(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -129,7 +129,7 @@ def _search_bytes(generation: Generation) -> dict[str, int]:
     return {
         "codes": lists - ID_BYTES * rows,
         "row ids": ID_BYTES * rows,
-        "centroids and codec": quantiser.files[TRAINED_FILE].bytes,
+        "centroids, graph, codec": quantiser.files[TRAINED_FILE].bytes,
         "list table": LIST_ENTRY_BYTES * _list_count(generation),
     }
 

@@ -18,14 +18,6 @@ from npm.retrieval.segments import ENCODER_FOLDER, Generation
 MADE_BY_SETTINGS = ("corpus", "blocks", "vectors", "lexicon", "search")
 
 
-@dataclass(kw_only=True, slots=True)
-class InspectSettings:
-    """Say what is in an index, what made it, and how big its parts are."""
-
-    index: str = ""
-    """Folder of the index. Required."""
-
-
 @dataclass(frozen=True, slots=True)
 class InspectedSegment:
     """What one build or one add brought."""

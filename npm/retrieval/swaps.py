@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from index.build import SearchTier
+from index.build import SearchSettings, SearchTier, chosen_tier
+from index.merge import SEARCH_KIND
 from index.quantiser import Quantiser
 from index.store import MANIFEST_NAME, Manifest, check_folder, read_manifest, write_folder
 from npm.errors import ArtefactError
 from npm.retrieval.coding import code_segment, finish_codes, finish_search
 from npm.retrieval.embed import VECTORS_KIND
-from npm.retrieval.recording import search_settings_of
+from npm.retrieval.recording import search_settings_of, settings_from
 from npm.retrieval.segments import (
     DELETED_FOLDER,
     QUANTISER_FOLDER,
@@ -37,6 +39,8 @@ if TYPE_CHECKING:
     from npm.retrieval.stages import IndexProgress
 
 CHANGE_FOLDER, CHANGE_KIND = "change", "change"
+WORTH_A_COMPACT = 0.25
+"""From this share of deleted documents on, a compact is advised."""
 OF_ONE_GENERATION = ("generation", "segments", "quantiser", "search_folder", "deleted", "searching", "counts")
 """What of the root manifest's settings a change makes anew; all else says how the index was made."""
 
@@ -135,6 +139,21 @@ def new_folders(generation: Generation) -> tuple[Path, Path, Path, Path]:
     )
 
 
+def advice(folder: Path) -> str | None:
+    """What the index in `folder` calls for after a change: a compact, or nothing."""
+    generation = Generation.read(folder)
+    counts = generation.settings["counts"]
+    if counts["deleted_documents"] >= WORTH_A_COMPACT * counts["documents"]:
+        told = f"{counts['deleted_documents']} of {counts['documents']} documents are deleted, but take room"
+        return f"{told}: npmlm compact index={folder} rewrites the index without them"
+    tier = chosen_tier(settings_from(SearchSettings, generation.settings["search"]), counts["rows"]).value
+    made_for = read_manifest(generation.search, kind=SEARCH_KIND).settings["tier"]
+    if tier != made_for:
+        told = f"the index is searched as {made_for}, but with its {counts['rows']} rows {tier} serves better"
+        return f"{told}: npmlm compact index={folder} changes to it"
+    return None
+
+
 def live_documents(generation: Generation, store: BlockStore) -> np.ndarray:
     """Which documents of all segments are not deleted, bool [documents]."""
     live = np.ones(store.document_count, dtype=bool)  # [documents]
@@ -193,10 +212,9 @@ def swap(
         deleted=name,
         deleted_count=len(deleted),
     )
-    note = read_note(folder)
-    if note is not None and note.segment in segments:
-        remove(folder / CHANGE_FOLDER)
     remove_unnamed(folder, [manifest, *([generation.manifest] if keeps_before else [])])
+    if (note := read_note(folder)) is not None and note.segment in segments:
+        remove(folder / CHANGE_FOLDER)
     return manifest
 
 
@@ -224,8 +242,6 @@ def remove(path: Path) -> None:
     Its manifest goes first: what a kill leaves of a folder is never taken for a finished one. What cannot be removed,
     such as files that a reader on a network disk holds, is left to the next change.
     """
-    if path.is_dir():
-        (path / MANIFEST_NAME).unlink(missing_ok=True)
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        path.unlink(missing_ok=True)
+    with suppress(OSError):
+        (path / MANIFEST_NAME if path.is_dir() else path).unlink(missing_ok=True)
+    shutil.rmtree(path, ignore_errors=True)

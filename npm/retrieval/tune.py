@@ -75,7 +75,7 @@ def run_tune(settings: TuneSettings, encoder: Encoder | None = None, progress: R
     encoder = index.load_encoder(encoder or settings.encoder or None, device=settings.device, dtype=settings.dtype)
     index.check_encoder(encoder)
     if settings.out:
-        make_out(settings.out)
+        make_out(settings.out, index.folder)
     drawn = draw_questions(index, settings.queries, seed=settings.seed)
     progress("questions", len(drawn), len(drawn))
     questions = EncodedQuestions.encode(encoder, [question.text for question in drawn])

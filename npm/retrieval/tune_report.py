@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from index.files import json_bytes, storage_errors
+from npm.errors import SettingError
 from npm.retrieval.pareto import can_plot, draw_pareto
 
 if TYPE_CHECKING:
@@ -18,8 +19,19 @@ JSON_NAME, PLOT_NAME = "tune.json", "tune.png"
 NO_PLOT = f"no {PLOT_NAME}: matplotlib is not installed (pip install 'npmlm[plots]')"
 
 
-def make_out(out: str | Path) -> None:
-    """Make the folder for the report, before the work begins. Raises StorageError if the system refuses."""
+def make_out(out: str | Path, index: Path) -> None:
+    """Make the folder for the report, before the work begins.
+
+    Raises SettingError if it lies in the folder of the index, StorageError if the system refuses.
+    """
+    if index.resolve() in (Path(out).resolve(), *Path(out).resolve().parents):
+        raise SettingError(
+            "out lies in the index",
+            expected="a folder outside of the index, which holds nothing but its own parts",
+            got=f"out={out}",
+            where="out",
+            fix="choose a folder beside the index",
+        )
     with storage_errors(Path(out)):
         Path(out).mkdir(parents=True, exist_ok=True)
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, field
 
 from npm.errors import SettingError, check_range
 from npm.models.encoder import ComputeDtype
@@ -30,11 +29,11 @@ class TuneSettings:
     """Questions asked, each a sentence of a document that the quantiser was not trained on, with a phrase masked."""
     seed: int = 0
     """Seed of the questions."""
-    probed_lists: tuple[int, ...] = ()
+    probed_lists: list[int] = field(default_factory=list)
     """Numbers of inverted lists looked into for a query; empty: 32 to 512, doubling, as far as there are lists."""
-    reranked_rows: tuple[int, ...] = ()
+    reranked_rows: list[int] = field(default_factory=list)
     """Numbers of rows scored exactly for a query, multiples of `candidates_per_side`; empty: 512 to 8192, doubling."""
-    candidates_per_side: tuple[int, ...] = ()
+    candidates_per_side: list[int] = field(default_factory=list)
     """Numbers of best rows grown into phrases for a query; empty: 256 to 2048, doubling."""
     recall_goal: float = 0.97
     """Least share of the 100 best rows that the chosen setting must find."""
@@ -55,17 +54,6 @@ class TuneSettings:
             values = getattr(self, name)
             right = all(value >= 1 for value in values) and len(set(values)) == len(values)
             check_range(right, name, expected="different numbers, each at least 1", got=list(values))
-        inside = self.out and Path(self.index).resolve() in (
-            Path(self.out).resolve(),
-            *Path(self.out).resolve().parents,
-        )
-        check_range(
-            not (self.index and inside),
-            "out",
-            expected="a folder outside of the index, which holds nothing but its own parts",
-            got=self.out,
-            fix="choose a folder beside the index",
-        )
 
 
 @dataclass(frozen=True, slots=True)

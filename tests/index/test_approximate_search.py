@@ -254,10 +254,10 @@ def test_the_automatic_tier_goes_by_the_number_of_rows() -> None:
 @pytest.mark.parametrize(
     ("settings", "rows", "tier", "factory"),
     [
-        (SearchSettings(), 2_000_000, "ivf_sq8", "IVF4096_HNSW32,SQ8"),
-        (SearchSettings(), 20_000_000, "ivf_rabitq", "IVF8192_HNSW32,RaBitQ"),
+        (SearchSettings(), 2_000_000, "ivf_sq8", "IVF4096,SQ8"),
+        (SearchSettings(), 20_000_000, "ivf_rabitq", "RR384,IVF8192,RaBitQ"),
         (SearchSettings(list_count=8), 100, "ivf_sq8", "IVF8,SQ8"),
-        (SearchSettings(tier=SearchTier.ivf_rabitq), 100, "ivf_rabitq", "IVF2,RaBitQ"),
+        (SearchSettings(tier=SearchTier.ivf_rabitq), 100, "ivf_rabitq", "RR384,IVF2,RaBitQ"),
         (SearchSettings(factory="Flat"), 20_000_000, "faiss", "Flat"),
     ],
 )

@@ -58,20 +58,22 @@ def added(
     return add_documents(folder, settings, encoder)
 
 
-def answers(filler: PhraseFiller) -> dict[tuple[str, str, str], tuple[float, list[tuple[str, int]]]]:
+def answers(
+    filler: PhraseFiller, where: Sequence[str] = ()
+) -> dict[tuple[str, str, str], tuple[float, list[tuple[str, int]]]]:
     """Score and occurrences of every phrase, by way of retrieval and question."""
     found = {}
     for retrieval in Retrieval:
-        for answer in filler.fill(QUESTIONS, k=1000, occurrences=1000, retrieval=retrieval):
+        for answer in filler.fill(list(QUESTIONS), k=1000, occurrences=1000, retrieval=retrieval, where=where):
             for phrase in answer.phrases:
                 places = sorted((place.document, place.start_char) for place in phrase.occurrences)
                 found[retrieval.value, answer.text, phrase.phrase] = (phrase.score, places)
     return found
 
 
-def answered_documents(filler: PhraseFiller) -> set[str]:
+def answered_documents(filler: PhraseFiller, where: Sequence[str] = ()) -> set[str]:
     """The ids of all documents that anything is answered from."""
-    return {document for _, places in answers(filler).values() for document, _ in places}
+    return {document for _, places in answers(filler, where).values() for document, _ in places}
 
 
 def assert_same_answers(index: Path, expected: Path, encoder: Encoder) -> None:

@@ -155,7 +155,7 @@ class Killed(BaseException):
     """Stands for a signal in the middle of a change."""
 
 
-@pytest.mark.parametrize("stage", ["blocks", "vectors", "lexicon", "codes", "lists"])
+@pytest.mark.parametrize("stage", ["blocks", "vectors", "lists"])
 def test_an_add_killed_in_any_stage_goes_on_and_ends_in_the_same_bytes(
     stage: str, live: Path, encoder: Encoder, tmp_path: Path
 ) -> None:
@@ -163,10 +163,8 @@ def test_an_add_killed_in_any_stage_goes_on_and_ends_in_the_same_bytes(
     file = write_records(tmp_path / "more.jsonl", [record(2, text="Bergen lies in Norway."), *MORE])
     settings = AddSettings(corpus=CorpusSettings(files=[file]), replace=True)
     add_documents(whole, settings, encoder)
-    seen = []
 
     def kill(now: str, done: int, total: int | None) -> None:
-        seen.append(now)
         if now == stage:
             raise Killed
 

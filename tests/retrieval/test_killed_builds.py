@@ -36,12 +36,14 @@ def undisturbed(bert: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 
 def test_builds_killed_in_every_stage_end_in_the_same_bytes_and_encode_at_most_one_shard_again(
-    undisturbed: Path, tmp_path: Path
+    bert: Encoder, undisturbed: Path, tmp_path: Path
 ) -> None:
+    encoder = tmp_path / bert.name  # the manifest tells the name
+    bert.save(encoder)
     corpus = write_corpus(tmp_path / "corpus.jsonl")
     (tmp_path / "killed").mkdir()
     index = tmp_path / "killed" / "index"
-    outcome = run_subprocess(sys.executable, "-m", "tests.retrieval.small_builds", corpus, index)
+    outcome = run_subprocess(sys.executable, "-m", "tests.retrieval.small_builds", corpus, encoder, index)
     assert outcome.status == 0, outcome.err
     *killed, last = outcome.answers()
     assert [(run["part"], run["signal"], run["finished"]) for run in killed] == [

@@ -250,3 +250,8 @@ def test_another_encoder_and_numbers_that_do_not_fit_are_refused_before_anything
         run_tune(TuneSettings(index=str(lists_folder), probed_lists=(LISTS + 1,)), bert, refuse)
     with pytest.raises(ArtefactError):
         run_tune(TuneSettings(index=str(lists_folder / "nothing")), bert, refuse)
+    before = all_bytes(lists_folder)
+    for inside in (".", "report", "segments/report"):
+        with pytest.raises(SettingError, match="out lies in the index"):
+            run_tune(TuneSettings(index=str(lists_folder), out=str(lists_folder / inside)), bert, refuse)
+    assert all_bytes(lists_folder) == before

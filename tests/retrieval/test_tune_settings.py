@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -79,10 +78,3 @@ def test_settings_out_of_range_are_refused_by_name(wrong: dict[str, Any]) -> Non
     with pytest.raises(SettingError) as caught:
         TuneSettings(**wrong)
     assert caught.value.where == next(iter(wrong))
-
-
-@pytest.mark.parametrize("inside", [".", "report", "segments/report"])
-def test_a_report_inside_the_index_is_refused(inside: str, tmp_path: Path) -> None:
-    with pytest.raises(SettingError, match="out"):
-        TuneSettings(index=str(tmp_path / "index"), out=str(tmp_path / "index" / inside))
-    assert TuneSettings(index=str(tmp_path / "index"), out=str(tmp_path)).out

@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.cli.commands import CommandLine, all_bytes
+
+
+def test_tune_prints_a_table_and_leaves_a_report(npmlm: CommandLine, built_index: Path, tmp_path: Path) -> None:
+    before = all_bytes(built_index)
+    outcome = npmlm(
+        "tune", f"index={built_index}", "queries=2", "candidates_per_side=[8,16]", f"out={tmp_path / 'out'}"
+    )
+    assert outcome.status == 0, outcome.err
+    assert "chosen" in outcome.out and "agreement" in outcome.out
+    record = json.loads((tmp_path / "out" / "tune.json").read_text(encoding="utf-8"))
+    assert record["questions"]["asked"] == 2
+    assert {each["candidates_per_side"] for each in record["measured"]} >= {8, 16}
+    assert all(each["agreement"] == 1 for each in record["measured"])
+    assert all_bytes(built_index) == before
+
+
+def test_what_tune_writes_is_what_inspect_shows(npmlm: CommandLine, built_index: Path, tmp_path: Path) -> None:
+    index = tmp_path / "index"
+    shutil.copytree(built_index, index)
+    goals = ("recall_goal=0", "agreement_goal=0")
+    assert npmlm("tune", f"index={index}", "queries=2", "candidates_per_side=[8]", "write=true", *goals).status == 0
+    outcome = npmlm("inspect", f"index={index}", "output=json")
+    assert outcome.status == 0, outcome.err
+    shown = outcome.answers()[0]
+    assert shown["generation"] == 1
+    assert shown["searching"]["candidates_per_side"] in (8, json.loads(outcome.out)["counts"]["rows"])
+    assert npmlm("verify", f"index={index}").status == 0
+
+
+def test_inspect_shows_a_table(npmlm: CommandLine, built_index: Path) -> None:
+    outcome = npmlm("inspect", f"index={built_index}")
+    assert outcome.status == 0, outcome.err
+    for part in ("what is in the index", "corpus.jsonl", "a copy inside", "hot, in memory or mapped", "bytes a token"):
+        assert part in outcome.out, part
+
+
+@pytest.mark.parametrize(
+    ("settings", "parts"),
+    [
+        (("queries=0",), ("queries",)),
+        (("probed_lists=[4]",), ("probed_lists", "searches exactly")),
+        (("candidates_per_side=[100000]",), ("candidates_per_side", "as many as the index has")),
+        (("out=report",), ("out lies in the index",)),
+    ],
+)
+def test_settings_that_cannot_be_met_are_refused(
+    settings: tuple[str, ...],
+    parts: tuple[str, ...],
+    npmlm: CommandLine,
+    built_index: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(built_index)
+    before = all_bytes(built_index)
+    npmlm("tune", f"index={built_index}", *settings).refused(*parts)
+    assert all_bytes(built_index) == before
+
+
+@pytest.mark.parametrize("verb", ["tune", "inspect"])
+def test_a_folder_that_is_no_index_is_refused(verb: str, npmlm: CommandLine, tmp_path: Path) -> None:
+    npmlm(verb, f"index={tmp_path / 'nothing'}").refused("nothing")
+    npmlm(verb).refused("index=")
