@@ -34,11 +34,12 @@ WANTED_INSIDE, MOST_REPEATED_SECONDS = 15, 30.0
 POLL_SECONDS = 0.004
 DEFAULTS = {
     "vectors.tokens_per_shard": "2048",
+    "vectors.tokens_per_batch": "512",
     "search.tier": "ivf_rabitq",
     "search.list_count": "64",
     "search.train_iterations": "40",
 }
-"""Many shards, and every stage there is."""
+"""Many shards of several batches, and every stage there is."""
 GOOD_MANNERS = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 

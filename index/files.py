@@ -7,9 +7,11 @@ import hashlib
 import json
 import math
 import os
+import resource
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -44,6 +46,15 @@ class FileRecord:
 
     bytes: int
     sha256: str
+
+
+@cache
+def allow_many_files() -> None:
+    """Let this process open as many files as the system's hard limit allows: every mapped array takes one."""
+    with suppress(ValueError, OSError):
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if soft != hard:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def sha256_of_bytes(data: bytes | memoryview) -> str:

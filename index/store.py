@@ -24,6 +24,7 @@ from index.files import (
     ArrayStream,
     CountingFile,
     FileRecord,
+    allow_many_files,
     digest_of,
     json_bytes,
     made_parents,
@@ -284,5 +285,6 @@ def _check_array_header(path: Path, record: FileRecord) -> None:
 
 def open_array(folder: Path, name: str) -> np.ndarray:
     """The array `name`.npy of a checked folder, memory-mapped and read-only."""
+    allow_many_files()
     array: np.ndarray = np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False)
     return array

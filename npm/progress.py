@@ -13,6 +13,9 @@ UNITS = {
     "lists": "lists",
     "rows": "vectors",
     "questions": "questions",
+    "exact scores": "vectors",
+    "exact answers": "answers",
+    "settings": "settings",
     "articles": "articles",
     "verify": "bytes",
 }

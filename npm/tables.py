@@ -14,27 +14,16 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from npm.retrieval.room import shown_bytes
+
 if TYPE_CHECKING:
     from npm.retrieval.footprint import Footprint
     from npm.retrieval.inspection import Inspection
     from npm.retrieval.tune import TuneResult
     from npm.retrieval.tune_measures import Measured
 
-UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 DIGEST_CHARS = 12
 """Of a SHA-256 shown in a table; the JSON form has all of it."""
-
-
-def shown_bytes(count: float) -> str:
-    """Bytes in the largest unit that leaves at least 1.
-
-    >>> shown_bytes(999), shown_bytes(1536), shown_bytes(3 << 30)
-    ('999 B', '1.5 KiB', '3.0 GiB')
-    """
-    place = 0
-    while count >= 1024 and place < len(UNITS) - 1:
-        count, place = count / 1024, place + 1
-    return f"{count:.0f} {UNITS[place]}" if place == 0 else f"{count:.1f} {UNITS[place]}"
 
 
 def tune_text(result: TuneResult) -> str:

@@ -71,7 +71,7 @@ def train_segment_quantiser(
 
 def is_held_out(documents: np.ndarray) -> np.ndarray:
     """Whether the quantiser's training passed over documents with these numbers i64 [n] (-1: no document), bool [n]."""
-    return documents % HELD_OUT_EVERY == HELD_OUT_EVERY - 1 if len(documents) else documents.astype(bool)
+    return (documents >= 0) & (documents % HELD_OUT_EVERY == HELD_OUT_EVERY - 1)  # bool [n]
 
 
 def code_segment(

@@ -22,7 +22,7 @@ from npm.retrieval.phrases import Candidates, SpanFinder
 from npm.retrieval.queries import QueryVectors, check_query, encode_queries, query_notes
 from npm.retrieval.restriction import Restriction, lexical_restrictions, with_reading
 from npm.retrieval.scoring import Normalisation, ScoringSettings, occurrence_shares, reference_weights
-from npm.retrieval.settings import FillSettings, Retrieval
+from npm.retrieval.settings import FillSettings, Retrieval, retrieval_named
 from npm.types import Answer, Phrase
 
 __all__ = ["FillSettings", "PhraseFiller", "Retrieval"]
@@ -275,7 +275,7 @@ class PhraseFiller:
         given = {
             "k": k,
             "occurrences": occurrences,
-            "retrieval": None if retrieval is None else _retrieval_named(retrieval),
+            "retrieval": None if retrieval is None else retrieval_named(retrieval),
             "documents": None if documents is None else list(documents),
             "where": [where] if isinstance(where, str) else where,
         }
@@ -295,10 +295,3 @@ class PhraseFiller:
                 fix="give numbers of blocks of this index",
             )
         return numbers
-
-
-def _retrieval_named(name: Retrieval | str) -> Retrieval:
-    if isinstance(name, str) and name not in Retrieval.__members__:
-        expected = ", ".join(Retrieval.__members__)
-        raise SettingError("unknown retrieval", expected=expected, got=name, where="retrieval", fix="choose one")
-    return Retrieval(name)

@@ -12,8 +12,7 @@ from index.merge import SEARCH_KIND
 from index.store import read_manifest
 from npm.retrieval.embed import VECTORS_KIND
 from npm.retrieval.footprint import Footprint, footprint
-from npm.retrieval.phrase_index import APPROXIMATE_CANDIDATES, EXACT_CANDIDATES
-from npm.retrieval.segments import ENCODER_FOLDER, Generation
+from npm.retrieval.segments import ENCODER_FOLDER, Generation, candidates_per_side
 
 MADE_BY_SETTINGS = ("corpus", "blocks", "vectors", "lexicon", "search")
 
@@ -132,9 +131,8 @@ def _searching(generation: Generation, search: Mapping[str, Any]) -> dict[str, i
     """How the index is searched unless said otherwise: as it records, else as its search folder was made."""
     recorded = generation.settings["searching"]
     exact = generation.quantiser is None
-    automatic = EXACT_CANDIDATES if exact else APPROXIMATE_CANDIDATES
     return {
         "probed_lists": None if exact else recorded["probed_lists"] or search["probed_lists"],
         "rerank_factor": None if exact else recorded["rerank_factor"] or search["rerank_factor"],
-        "candidates_per_side": recorded["candidates_per_side"] or automatic,
+        "candidates_per_side": candidates_per_side(generation.settings),
     }

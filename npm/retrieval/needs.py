@@ -53,7 +53,9 @@ class SearchShape:
     resolved: dict[str, Any]
     list_count: int  # 0 without inverted lists
     code_bytes: int  # of one row; 0 in the exact tier
-    has_graph: bool
+    centroid_bytes: int = 0  # of all lists
+    transform_bytes: int = 0  # of the matrices before the lists, such as a rotation
+    has_graph: bool = False  # over the centroids, or over the rows
 
     @property
     def tier(self) -> str:
@@ -125,14 +127,22 @@ def search_shape(settings: SearchSettings, row_count: int, dimensions: int) -> S
     """Tier, lists and bytes a code. Raises UserError for a factory that FAISS does not know."""
     resolved = resolved_settings(settings, row_count, dimensions)
     if resolved["tier"] == SearchTier.exact.value:
-        return SearchShape(resolved, list_count=0, code_bytes=0, has_graph=False)
+        return SearchShape(resolved, list_count=0, code_bytes=0)
     from index.faiss_library import new_faiss_index
-    from index.quantiser import plain_lists
+    from index.quantiser import plain_lists, transforms
 
     index = new_faiss_index(resolved["factory"], dimensions)
     has_graph = "HNSW" in resolved["factory"]
     if (lists := plain_lists(index)) is not None:
-        return SearchShape(resolved, list_count=lists.nlist, code_bytes=lists.code_size, has_graph=has_graph)
+        matrices = [step for step in transforms(index) if hasattr(step, "A")]
+        return SearchShape(
+            resolved,
+            list_count=lists.nlist,
+            code_bytes=lists.code_size,
+            centroid_bytes=4 * lists.nlist * lists.d,
+            transform_bytes=sum(4 * step.d_in * step.d_out for step in matrices),
+            has_graph=has_graph,
+        )
     try:
         code_bytes = int(index.sa_code_size())
     except RuntimeError:  # a graph and the like: the vectors themselves
@@ -164,7 +174,7 @@ def disk_needs(
         corpus=counts.tokens * (id_bytes + 1 + 8) + counts.blocks * 16 + counts.documents * 16 + counts.document_bytes,
         vectors=rows * dimensions * np.dtype(vectors.dtype.value).itemsize + counts.tokens / 8,
         lexicon=counts.posting_bytes + counts.vocabulary_bytes + counts.blocks * 4,
-        quantiser=lists * 4 * dimensions + (graph_bytes(lists) if shape.has_graph else 0),
+        quantiser=shape.centroid_bytes + shape.transform_bytes + (graph_bytes(lists) if shape.has_graph else 0),
         codes=codes,
         search=search,
         encoder=4.0 * parameters if copy_encoder else 0.0,

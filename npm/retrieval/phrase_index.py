@@ -19,14 +19,12 @@ from npm.models.places import shipped_encoder_folder
 from npm.retrieval.embed import open_vectors
 from npm.retrieval.lexical import BlockLexicon
 from npm.retrieval.rows import RowMap
-from npm.retrieval.segments import ENCODER_FOLDER, ENCODER_KIND, INDEX_KIND, Generation
+from npm.retrieval.segments import ENCODER_FOLDER, ENCODER_KIND, INDEX_KIND, Generation, candidates_per_side
 
 if TYPE_CHECKING:
     from index.store import ShardedArray
     from index.types import Searcher
 
-EXACT_CANDIDATES, APPROXIMATE_CANDIDATES = 4096, 512
-"""Rows grown into phrases for each side unless said otherwise, in the exact tier and in the others."""
 OPENING_ATTEMPTS = 5
 
 
@@ -112,9 +110,7 @@ class PhraseIndex:
     @property
     def candidates_per_side(self) -> int:
         """Rows that are grown into phrases for each side unless said otherwise."""
-        recorded = self.settings.get("searching", {}).get("candidates_per_side")
-        exact = self.settings.get("quantiser") is None
-        return int(recorded or (EXACT_CANDIDATES if exact else APPROXIMATE_CANDIDATES))
+        return candidates_per_side(self.settings)
 
     def check_encoder(self, encoder: Encoder) -> None:
         """Raise ArtefactError unless `encoder` is the one whose vectors the index holds."""

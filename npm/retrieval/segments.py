@@ -27,6 +27,8 @@ SEGMENTS_FOLDER, ENCODER_FOLDER, QUANTISER_FOLDER = "segments", "encoder", "quan
 SEARCH_FOLDER, DELETED_FOLDER = "search", "deleted"
 CORPUS_FOLDER, VECTORS_FOLDER, LEXICON_FOLDER, CODES_FOLDER = "corpus", "vectors", "lexicon", "codes"
 COUNTED = ("documents", "blocks", "tokens", "rows")
+EXACT_CANDIDATES, APPROXIMATE_CANDIDATES = 4096, 512
+"""Rows grown into phrases for each side unless said otherwise, in the exact tier and in the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +113,13 @@ class Generation:
             return np.zeros(0, dtype=np.int64)
         check_folder(self.folder / name, kind=DELETED_KIND)
         return np.asarray(open_array(self.folder / name, "deleted"), dtype=np.int64)  # i64 [deleted]
+
+
+def candidates_per_side(settings: Mapping[str, Any]) -> int:
+    """Rows grown into phrases for each side unless said otherwise, by the settings of a root manifest."""
+    exact = settings.get("quantiser") is None
+    automatic = EXACT_CANDIDATES if exact else APPROXIMATE_CANDIDATES
+    return int(settings.get("searching", {}).get("candidates_per_side") or automatic)
 
 
 def write_generation(

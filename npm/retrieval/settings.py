@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
-from npm.errors import check_range
+from npm.errors import SettingError, check_range
 from npm.retrieval.scoring import ScoringSettings
 
 
@@ -81,3 +81,11 @@ class FillSettings:
             candidates_per_side=4096,
             scoring=ScoringSettings.reference(),
         )
+
+
+def retrieval_named(name: Retrieval | str) -> Retrieval:
+    """The retrieval of that name; raises SettingError if there is none."""
+    if isinstance(name, str) and name not in Retrieval.__members__:
+        expected = ", ".join(Retrieval.__members__)
+        raise SettingError("unknown retrieval", expected=expected, got=name, where="retrieval", fix="choose one")
+    return Retrieval(name)

@@ -14,7 +14,7 @@ import numpy as np
 from index.clustering import ROWS_PER_CHUNK as TRAINED_AT_ONCE
 from index.codes import ROWS_PER_CHUNK as CODED_AT_ONCE
 from index.merge import BATCH_BYTES, ID_BYTES
-from index.quantiser import CODEC_TRAIN_ROWS
+from index.quantiser import CODEC_TRAIN_ROWS, ROW_GRAPH_LISTS
 from npm.corpus.identifiers import FIRST_SLOTS
 from npm.retrieval.needs import CorpusCounts, SearchShape, graph_bytes
 
@@ -71,10 +71,13 @@ def _search_memory(
     if not list_count:  # FAISS trains and holds it all
         whole = counts.rows * (code_bytes + (graph_bytes(1) if shape.has_graph else 0))
         return {"quantiser": sample + train_rows * float_bytes, "codes": 0.0, "lists": whole}
-    centroids = list_count * float_bytes
-    graph = graph_bytes(list_count) if shape.has_graph else 0.0
+    if shape.transform_bytes:  # `_transformed`: the sample as floats, before and after
+        sample = train_rows * (2 * float_bytes + 8)
+    centroids = shape.centroid_bytes
+    # `row_assigner`: the centroids again, with a graph over them where there are many
+    graph = graph_bytes(list_count) if shape.has_graph or list_count >= ROW_GRAPH_LISTS else 0.0
     # `train_centroids`: centroids and their means, sums in 8 bytes a number; `_train_codec`: rows less their centroids
-    rounds = list_count * (2 * float_bytes + 2 * float_bytes) + TRAINED_AT_ONCE * 2 * float_bytes
+    rounds = 5 * centroids + graph + TRAINED_AT_ONCE * 2 * float_bytes
     codec = min(train_rows, CODEC_TRAIN_ROWS) * 2 * float_bytes + 2 * (centroids + graph)
     shards = math.ceil(counts.tokens / vectors.tokens_per_shard)
     merged_rows = min(counts.rows, BATCH_BYTES / (code_bytes + ID_BYTES))

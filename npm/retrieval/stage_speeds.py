@@ -89,8 +89,8 @@ def encoding_speed(
 def search_speed(shape: SearchShape, folder: Path, *, row_count: int, rng: np.random.Generator) -> SearchSpeed:
     """Train two small quantisers in `folder`, code and merge with one of them, and reckon from there.
 
-    A round of k-means takes time in proportion to rows and lists; graphs over K centroids, to K log K; coding a row,
-    to log K with a graph over the centroids and to K without; merging, to the rows. Exact search needs none of it.
+    A graph over K centroids takes time in proportion to K log K; finding the nearest one, in each round of k-means and
+    in coding, to log K with a graph and to K without; merging, to the rows. Exact search needs none of it.
     """
     if not shape.code_bytes:
         return SearchSpeed(0.0, 0.0, 0.0)
@@ -114,14 +114,20 @@ def search_speed(shape: SearchShape, folder: Path, *, row_count: int, rng: np.ra
         adding = _adding_seconds_per_row(quantiser.file, vectors[:CODED_ROWS])
         return SearchSpeed(seconds[SHORT_TRAINING] * train_rows / rows, 0.0, adding)
     a_round = max(0.0, seconds[LONGER_TRAINING] - seconds[SHORT_TRAINING]) / (LONGER_TRAINING - SHORT_TRAINING)
-    all_rounds = a_round * (train_rows / rows) * (shape.list_count / lists) * resolved["train_iterations"]
     once = max(0.0, seconds[SHORT_TRAINING] - a_round * SHORT_TRAINING)
+    coding = _coding_seconds_per_row(quantiser, vectors[:CODED_ROWS])
     more_lists = shape.list_count / lists
     deeper = math.log2(max(2, shape.list_count)) / math.log2(max(2, lists))
-    coding = _coding_seconds_per_row(quantiser, vectors[:CODED_ROWS])
-    coding *= deeper if shape.list_count >= ROW_GRAPH_LISTS else more_lists
+    if shape.list_count >= ROW_GRAPH_LISTS:
+        graph = max(0.0, a_round - coding * rows)  # what a round takes beside its rows
+        rounds = graph * more_lists * deeper + (a_round - graph) / rows * train_rows * deeper
+        coding *= deeper
+    else:
+        rounds = a_round / rows * train_rows * more_lists
+        coding *= more_lists
     merging = _merging_seconds_per_row(quantiser, vectors[:CODED_ROWS], folder)
-    return SearchSpeed(all_rounds + once * more_lists * deeper, coding, merging)
+    training = rounds * resolved["train_iterations"] + once * more_lists * deeper
+    return SearchSpeed(training, coding, merging)
 
 
 def _coding_seconds_per_row(quantiser: Any, vectors: np.ndarray) -> float:
