@@ -289,7 +289,7 @@ def test_an_index_that_is_missing_unfinished_or_something_else_is_refused(
     before = all_bytes(tmp_path)
     npmlm("fill", f"index={unfinished}", QUESTION).refused("did not finish", "run the same build command again")
     npmlm("verify", f"index={unfinished}").refused("did not finish")
-    npmlm("fill", f"index={unfinished / 'corpus'}", QUESTION).refused("something else", "phrase-index")
+    npmlm("fill", f"index={Segment(unfinished, '00000').corpus}", QUESTION).refused("something else", "phrase-index")
     npmlm("fill", f"index={unfinished / 'manifest.json'}", QUESTION).refused("do:")
     assert all_bytes(tmp_path) == before
 
