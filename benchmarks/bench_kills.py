@@ -1,13 +1,12 @@
 """Claim: a build that is killed again and again ends in the same bytes, and repeats at most one shard or 30 s a kill.
 
-    OMP_NUM_THREADS=1 python -m benchmarks.bench_kills [corpus=FILES] [encoder=] [kills=20] [seed=0] [out=DIR]
-                                                       [json=FILE] [SETTING=VALUE …]
+    OMP_NUM_THREADS=1 python -m benchmarks.bench_kills [kills=20] [seed=0] [out=DIR] [json=FILE] [SETTING=VALUE …]
 
 Builds a small corpus undisturbed; then again in another folder with `kill -9`, the same command each time, until it
 has been killed so often, and once more to its end. Each moment is drawn at random: a stage, and a point of the time
 that it took undisturbed; kills go through the stages in order. A build that ends before its moment is compared, and
 the next one begins in a fresh folder. Blocks are counted in the encoder; the seconds repeated are at most those since
-the last shard or checkpoint was finished, or since the work began. Further settings go to `npmlm build`.
+the last shard or checkpoint was finished, or since the work began. Settings, such as corpus.files, go to `npmlm build`.
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -40,6 +40,7 @@ DEFAULTS = {
     "search.train_iterations": "40",
 }
 """Many shards of several batches, and every stage there is."""
+OWN = ("kills", "seed", "out", "json")
 GOOD_MANNERS = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 
@@ -166,12 +167,11 @@ def undisturbed(arguments: list[str], index: Path, log: Path) -> tuple[dict[str,
     attempt = Attempt(arguments, index, log)
     while attempt.poll() != "ended":
         time.sleep(POLL_SECONDS)
-    ended = time.monotonic()
     attempt.end()
-    times = [attempt.stage_began.get(stage, ended) for stage in STAGES]
-    return {stage: after - at for stage, at, after in zip(STAGES, times, [*times[1:], ended], strict=True)}, len(
-        attempt.blocks()
-    )
+    ended = time.monotonic()
+    times = [*(attempt.stage_began.get(stage, ended) for stage in STAGES), ended]
+    seconds = {stage: after - at for stage, (at, after) in zip(STAGES, pairwise(times), strict=True)}
+    return seconds, len(attempt.blocks())
 
 
 def killed_at(attempt: Attempt, stage: str, delay: float) -> str | None:
@@ -199,13 +199,33 @@ def aims(kills: int, seconds: dict[str, float], rng: np.random.Generator) -> lis
     ]
 
 
+def differences(index: Path, wanted: dict[str, str]) -> list[str]:
+    """The files that are not those wanted, or not there, or too many."""
+    got = contents(index)
+    return sorted(name for name in wanted.keys() | got.keys() if wanted.get(name) != got.get(name))
+
+
+def cost(attempt: Attempt, *, number: int, aimed_at: str, stage: str, seen: set[int]) -> Kill:
+    """What a killed run had done, and what of it is to be done again; `seen` are the blocks encoded before it."""
+    now = time.monotonic()
+    blocks = attempt.blocks()
+    return Kill(
+        number=number,
+        aimed_at=aimed_at,
+        stage=stage,
+        seconds_into_work=now - (attempt.work_began or now),
+        finished_parts=len(attempt.parts),
+        repeated_seconds=now - attempt.last_change,
+        encoded_blocks=len(blocks),
+        repeated_blocks=len(seen.intersection(blocks)),
+    )
+
+
 def run(given: dict[str, str], folder: Path, say: Callable[[str], None]) -> dict[str, object]:
     """Both builds and all kills; returns what the table is made of."""
-    own = {"corpus", "encoder", "kills", "seed", "out", "json"}
-    settings = {**DEFAULTS, **{name: value for name, value in given.items() if name not in own}}
-    arguments = [f"corpus.files={given.get('corpus', 'npm/assets/demo/*.jsonl')}"]
-    arguments += [f"encoder={given['encoder']}"] if given.get("encoder") else []
-    arguments += [f"{name}={value}" for name, value in settings.items()]
+    settings = {**DEFAULTS, **{name: value for name, value in given.items() if name not in OWN}}
+    settings.setdefault("corpus.files", "npm/assets/demo/*.jsonl")
+    arguments = [f"{name}={value}" for name, value in settings.items()]
     rng = np.random.default_rng(int(given.get("seed", "0")))
     seconds, block_count = undisturbed(arguments, folder / "undisturbed" / "index", folder / "undisturbed.log")
     wanted = contents(folder / "undisturbed" / "index")
@@ -214,42 +234,21 @@ def run(given: dict[str, str], folder: Path, say: Callable[[str], None]) -> dict
     seen: set[int] = set()
     differing: list[str] = []
     builds, runs = 1, 0
-    index = folder / "killed-1" / "index"
-
-    def finished() -> None:
-        got = contents(index)
-        differing.extend(sorted(name for name in wanted.keys() | got.keys() if wanted.get(name) != got.get(name)))
-
     for stage, delay in aims(int(given.get("kills", "20")), seconds, rng):
         while True:
             runs += 1
-            attempt = Attempt(arguments, index, folder / f"run-{runs}.log")
+            attempt = Attempt(arguments, folder / f"killed-{builds}" / "index", folder / f"run-{runs}.log")
             killed_in = killed_at(attempt, stage, delay)
-            blocks = attempt.blocks()
-            repeated = len(seen.intersection(blocks))
-            seen.update(blocks)
             if killed_in is not None:
                 break
-            finished()
+            differing += differences(attempt.index, wanted)
             builds, seen = builds + 1, set()
-            index = folder / f"killed-{builds}" / "index"
-        now = time.monotonic()
-        began = attempt.work_began or now
-        kill = Kill(
-            number=len(kills) + 1,
-            aimed_at=stage,
-            stage=killed_in,
-            seconds_into_work=now - began,
-            finished_parts=len(attempt.parts),
-            repeated_seconds=now - attempt.last_change,
-            encoded_blocks=len(blocks),
-            repeated_blocks=repeated,
-        )
-        kills.append(kill)
-        say(f"kill {kill.number}: {kill.stage}, {kill.seconds_into_work:.2f} s into its work")
-    last = Attempt(arguments, index, folder / "last.log")
+        kills.append(cost(attempt, number=len(kills) + 1, aimed_at=stage, stage=killed_in, seen=seen))
+        seen.update(attempt.blocks())
+        say(f"kill {len(kills)}: {killed_in}, {kills[-1].seconds_into_work:.2f} s into its work")
+    last = Attempt(arguments, folder / f"killed-{builds}" / "index", folder / "last.log")
     last.end()
-    finished()
+    differing += differences(last.index, wanted)
     return {
         "settings": settings,
         "undisturbed_seconds": seconds,
@@ -263,11 +262,13 @@ def run(given: dict[str, str], folder: Path, say: Callable[[str], None]) -> dict
 
 
 def main(argv: list[str]) -> int:
-    """Run and report; 1 if the bytes differ, or a kill cost too much."""
+    """Run and report; 1 if the bytes differ, a kill cost too much, or too few met a running stage."""
     given = dict(argument.split("=", 1) for argument in argv)
     with TemporaryDirectory() as temporary:
         folder = Path(given.get("out") or temporary)
         folder.mkdir(parents=True, exist_ok=True)
+        if any(folder.iterdir()):
+            raise SystemExit(f"{folder} is not empty: give a new folder")
         found = run(given, folder, lambda message: print(message, file=sys.stderr, flush=True))
     kills = found["kills"]
     assert isinstance(kills, list)
@@ -282,7 +283,7 @@ def main(argv: list[str]) -> int:
         )
     inside = sum(kill["stage"] in STAGES for kill in kills)
     most = max((kill["repeated_seconds"] for kill in kills), default=0.0)
-    again = max((kill["repeated_blocks"] for kill in kills), default=0)
+    again = max([kill["repeated_blocks"] for kill in kills] + [found["last_run_repeated_blocks"]])
     print(
         f"\n{len(kills)} kills, {inside} inside a running stage; {found['builds']} builds of {found['blocks']} blocks"
     )
@@ -290,7 +291,8 @@ def main(argv: list[str]) -> int:
     print(f"files that differ from the undisturbed build: {found['differing_files'] or 'none'} of {found['files']}")
     if "json" in given:
         Path(given["json"]).write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    return int(bool(found["differing_files"]) or most > MOST_REPEATED_SECONDS)
+    wanted_inside = min(WANTED_INSIDE, len(kills))
+    return int(bool(found["differing_files"]) or most > MOST_REPEATED_SECONDS or inside < wanted_inside)
 
 
 if __name__ == "__main__":

@@ -202,8 +202,7 @@ def _copy_vectors(
         place = shard_folder(segment.vectors, number)
         chosen = copied[first:stop]  # i64 [blocks of the shard]
         positions = concatenated_ranges(old_store.block_offsets[chosen], old_store.block_offsets[chosen + 1])  # i64 [T]
-        with folder_lock(place):
-            _copy_shard(place, shard_settings(store, (first, stop), recorded), vectors, rows, positions)
+        _copy_shard(place, shard_settings(store, (first, stop), recorded), vectors, rows, positions)
         progress("vectors", int(store.block_offsets[stop]), store.token_count)
 
 

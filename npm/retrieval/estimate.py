@@ -15,8 +15,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from npm.corpus.blocks import BlockPacker
 from npm.corpus.store import TOKENS_PER_SHARD, build_block_store
 from npm.errors import CorpusError, check_range
@@ -139,11 +137,10 @@ def estimate_build(settings: EstimateSettings, encoder: Encoder, *, progress: Es
         folder = Path(name)
         store = build_block_store(folder / "corpus", sample.documents, packer, settings={})
         encode_seconds, encode_bytes = _encoding(store, encoder, settings, progress)
-        rng = np.random.default_rng(settings.search.seed)
-        search = search_speed(shape, folder, row_count=round(counts.rows), rng=rng)
+        search = search_speed(shape, folder, row_count=round(counts.rows), seed=settings.search.seed)
         progress("search", 1, 1)
+        kept_bytes = max(0, private_bytes() - process_bytes)
         write_seconds = writing_seconds_per_byte(folder)
-    shard_tokens = min(counts.tokens, TOKENS_PER_SHARD)
     measured = _Measured(
         pack_seconds_per_token=pack_seconds / sample_tokens,
         count_seconds_per_token=count_seconds / sample_tokens,
@@ -154,7 +151,8 @@ def estimate_build(settings: EstimateSettings, encoder: Encoder, *, progress: Es
             process=process_bytes,
             packing=packing.growth,
             encoding=encode_bytes,
-            lexicon=count_bytes * shard_tokens / sample_tokens,
+            lexicon=count_bytes / sample_tokens * min(counts.tokens, TOKENS_PER_SHARD),
+            kept=kept_bytes,
         ),
     )
     disk = disk_needs(

@@ -97,9 +97,7 @@ class SpanFinder:
             return from_starts
         from_ends = self._grow(end_rows, rightward=False)
         # Whatever begins at a start hit was found from there, since walks to the right are at least as long.
-        is_start_hit = np.zeros(len(self._rows), dtype=bool)  # [R]
-        is_start_hit[start_rows] = True
-        is_new = np.flatnonzero(~is_start_hit[from_ends.start_rows])
+        is_new = np.flatnonzero(~_are_among(from_ends.start_rows, start_rows))
         return _concatenated([from_starts, from_ends.where(is_new)])
 
     def _grow(self, rows: np.ndarray, *, rightward: bool) -> Candidates:
@@ -169,6 +167,14 @@ class SpanFinder:
         # Within a block only: at its end nothing follows, and nothing grows over it either.
         ends[marks] = store.start_chars.take(following) != store.end_chars.take(positions[marks])
         return ends
+
+
+def _are_among(rows: np.ndarray, ascending: np.ndarray) -> np.ndarray:
+    """Whether each of `rows` i64 [m] is one of `ascending` i64 [n], bool [m], without a table of all rows."""
+    if len(ascending) == 0:
+        return np.zeros(len(rows), dtype=bool)
+    places = np.minimum(np.searchsorted(ascending, rows), len(ascending) - 1)  # i64 [m]
+    return ascending[places] == rows  # bool [m]
 
 
 def _no_candidates() -> Candidates:

@@ -35,6 +35,7 @@ class MeasuredMemory:
     packing: float  # what packing added to it
     encoding: float  # what a batch in the encoder added
     lexicon: float  # what counting the words of one corpus shard takes
+    kept: float  # what the process did not give back after it had encoded and trained a little
 
 
 def stage_memory(
@@ -45,13 +46,14 @@ def stage_memory(
     shard_tokens = min(counts.tokens, vectors.tokens_per_shard)
     shard_rows = counts.rows * shard_tokens / counts.tokens
     opened = measured.process + counts.blocks * BLOCK_BYTES
-    with_rows = opened + counts.tokens / 4  # `RowMap`: two bits a token
+    afterwards = opened + measured.kept
+    with_rows = afterwards + counts.tokens / 4  # `RowMap`: two bits a token
     search = _search_memory(counts, shape, vectors, dimensions=dimensions, shard_rows=shard_rows)
     return {
         "blocks": measured.process + measured.packing + _identifier_bytes(counts.documents),
         # `ShardBlocks`: token id, flag and whether it is kept, of a token; its place and vector, of a row
         "vectors": opened + measured.encoding + shard_tokens * 6 + shard_rows * (8 + row_bytes),
-        "lexicon": opened + measured.lexicon,
+        "lexicon": afterwards + measured.lexicon,
         "quantiser": with_rows + search["quantiser"],
         "codes": with_rows + search["codes"],
         "lists": with_rows + search["lists"],

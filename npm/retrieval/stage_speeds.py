@@ -86,11 +86,11 @@ def encoding_speed(
     return EncodingSpeed(time.perf_counter() - started, tokens)
 
 
-def search_speed(shape: SearchShape, folder: Path, *, row_count: int, rng: np.random.Generator) -> SearchSpeed:
+def search_speed(shape: SearchShape, folder: Path, *, row_count: int, seed: int) -> SearchSpeed:
     """Train two small quantisers in `folder`, code and merge with one of them, and reckon from there.
 
-    A graph over K centroids takes time in proportion to K log K; finding the nearest one, in each round of k-means and
-    in coding, to log K with a graph and to K without; merging, to the rows. Exact search needs none of it.
+    A graph over K centroids takes time in proportion to K log K; coding a row, to log K with a graph and to K without,
+    and in a round of k-means a row takes about as long; merging, to the rows. Exact search needs none of it.
     """
     if not shape.code_bytes:
         return SearchSpeed(0.0, 0.0, 0.0)
@@ -101,7 +101,8 @@ def search_speed(shape: SearchShape, folder: Path, *, row_count: int, rng: np.ra
     lists = min(max(shape.list_count, 1), MOST_LISTS)  # k
     train_rows = min(resolved["train_rows"], row_count)
     rows = max(LEAST_TRAIN_ROWS, 2 * lists)  # t of the small quantiser
-    vectors = rng.standard_normal((rows, resolved["dimensions"])).astype(np.float16)  # f16 [t, d]
+    rng = np.random.default_rng(seed)
+    vectors = rng.standard_normal((rows, resolved["dimensions"]), dtype=np.float32).astype(np.float16)  # f16 [t, d]
     small = {**resolved, "factory": re.sub(r"IVF\d+", f"IVF{lists}", resolved["factory"]), "train_rows": rows}
     seconds: dict[int, float] = {}
     for rounds in (SHORT_TRAINING, LONGER_TRAINING):
@@ -118,15 +119,13 @@ def search_speed(shape: SearchShape, folder: Path, *, row_count: int, rng: np.ra
     coding = _coding_seconds_per_row(quantiser, vectors[:CODED_ROWS])
     more_lists = shape.list_count / lists
     deeper = math.log2(max(2, shape.list_count)) / math.log2(max(2, lists))
+    fixed = max(0.0, a_round - coding * rows)  # what a round takes beside its rows: a checkpoint, perhaps a graph
     if shape.list_count >= ROW_GRAPH_LISTS:
-        graph = max(0.0, a_round - coding * rows)  # what a round takes beside its rows
-        rounds = graph * more_lists * deeper + (a_round - graph) / rows * train_rows * deeper
-        coding *= deeper
+        fixed, coding = fixed * more_lists * deeper, coding * deeper
     else:
-        rounds = a_round / rows * train_rows * more_lists
         coding *= more_lists
+    training = resolved["train_iterations"] * (fixed + coding * train_rows) + once * more_lists * deeper
     merging = _merging_seconds_per_row(quantiser, vectors[:CODED_ROWS], folder)
-    training = rounds * resolved["train_iterations"] + once * more_lists * deeper
     return SearchSpeed(training, coding, merging)
 
 

@@ -219,7 +219,7 @@ def swap(
 
 
 def remove_unnamed(folder: Path, manifests: Iterable[Manifest]) -> None:
-    """Remove the folders that none of the root `manifests` names and no unfinished change writes.
+    """Remove what killed changes left, and folders that none of the root `manifests` names; not an unfinished change.
 
     Readers that have opened them go on: their files stay until they are closed.
     """
@@ -232,6 +232,8 @@ def remove_unnamed(folder: Path, manifests: Iterable[Manifest]) -> None:
     for place in places:
         if place.relative_to(folder).as_posix() not in kept:
             remove(place)
+    for lock in folder.rglob(".*.lock"):  # of killed processes: who changes an index holds all of it
+        remove(lock)
     if (folder / DELETED_FOLDER).is_dir() and not any((folder / DELETED_FOLDER).iterdir()):
         (folder / DELETED_FOLDER).rmdir()
 

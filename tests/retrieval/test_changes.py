@@ -106,9 +106,11 @@ def test_every_change_makes_a_generation_and_leaves_only_the_folders_of_the_last
     assert sorted(path.name for path in (live / "search").iterdir()) == ["00000", "00001"]
     added(live, MORE[1:], encoder, name="two")
     assert sorted(path.name for path in (live / "search").iterdir()) == ["00001", "00002"]
+    (live / "segments" / "00001" / ".vectors.lock").touch()  # as kill -9 leaves it
     deleted(live, "d0")
     deleted(live, "d1")
     deleted(live, "d2")
+    assert not list(live.rglob(".*"))
     assert sorted(path.name for path in live.iterdir()) == [
         "deleted",
         "manifest.json",

@@ -89,7 +89,7 @@ def test_blocks_with_queries_and_bonuses_of_their_own_equal_plain_loops(
         )
         for _ in range(2)
     ]
-    monkeypatch.setattr(fill, "lexical_restrictions", lambda index, texts, settings: restrictions)
+    monkeypatch.setattr(fill, "lexical_restrictions", lambda index, texts, settings, allowed: restrictions)
     for number, answer in enumerate(filler.fill_encoded(["", ""], queries)):
         own, both = restrictions[number], (queries.start[number], queries.end[number])
         lent = {
