@@ -247,14 +247,17 @@ def _train_whole(index: FaissIndex, sample: np.ndarray, factory: str, *, seed: i
 
 
 def _transformed(index: FaissIndex, sample: np.ndarray, factory: str) -> np.ndarray:
-    """The sample [t, e] after the transforms of `index`, which are trained on it."""
+    """The sample [t, e] after the transforms of `index`, which are trained on `CODEC_TRAIN_ROWS` of it."""
     for transform in transforms(index):
-        sample = to_float32(sample)
         try:
-            transform.train(sample)
+            transform.train(to_float32(sample[:: -(-len(sample) // CODEC_TRAIN_ROWS)]))
         except RuntimeError as error:
             raise factory_error(factory, f"training failed: {last_line(error)}") from error
-        sample = transform.apply(sample)  # f32 [t, e]
+        applied = np.empty((len(sample), transform.d_out), dtype=np.float32)  # [t, e]
+        for start in range(0, len(sample), CODEC_TRAIN_ROWS):
+            chunk = slice(start, start + CODEC_TRAIN_ROWS)
+            applied[chunk] = transform.apply(to_float32(sample[chunk]))
+        sample = applied
     return sample
 
 

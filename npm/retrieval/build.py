@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from index.build import SearchSettings, SearchTier
+from index.locking import remove_dead_locks
 from index.quantiser import Quantiser
 from index.store import MANIFEST_NAME, Manifest, folder_lock, read_manifest
 from npm.corpus.blocks import BlockPacker, BlockSettings
@@ -31,6 +32,7 @@ from npm.retrieval.embed import VectorSettings
 from npm.retrieval.lexicon_shards import LexiconSettings
 from npm.retrieval.manifests import refuse_differences
 from npm.retrieval.recording import copy_encoder, input_record, recorded_settings, search_settings_of
+from npm.retrieval.room import check_build_room
 from npm.retrieval.segments import (
     ENCODER_FOLDER,
     INDEX_KIND,
@@ -100,12 +102,16 @@ def build_index(
     encoder = encoder if encoder is not None else _load_encoder(settings)
     made = recorded_settings(settings, encoder, IndexBuildSettings)
     if (finished := _finished(folder, made, sources)) is not None:
+        remove_dead_locks(folder)
         return BuiltIndex(finished, was_finished=True)
     was_there = folder.exists()
     build = _Build(folder, settings, encoder, made, sources, progress, notice)
     try:
         with folder_lock(folder, shared=stage is not None):
-            return build.run(stage, share)
+            built = build.run(stage, share)
+        if built.manifest is not None:
+            remove_dead_locks(folder)
+        return built
     except BaseException as error:
         if not was_there and stage is None:
             _clear(folder, entirely=isinstance(error, CorpusError))
@@ -165,6 +171,7 @@ class _Build:
     def _store(self) -> BlockStore:
         """The blocks; whichever job comes first packs them, and the others wait for it."""
         if not BlockStore.is_finished(self.segment.corpus):
+            check_build_room(self.folder, self.settings, self.encoder)
             packer = BlockPacker(self.encoder.tokenizer, self.settings.blocks)
             with folder_lock(self.segment.folder / "packing", wait=True, on_wait=self.notice):
                 return build_block_store(

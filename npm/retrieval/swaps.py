@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from index.build import SearchSettings, SearchTier, chosen_tier
+from index.locking import remove_dead_locks
 from index.merge import SEARCH_KIND
 from index.quantiser import Quantiser
 from index.store import MANIFEST_NAME, Manifest, check_folder, read_manifest, write_folder
@@ -232,8 +233,7 @@ def remove_unnamed(folder: Path, manifests: Iterable[Manifest]) -> None:
     for place in places:
         if place.relative_to(folder).as_posix() not in kept:
             remove(place)
-    for lock in folder.rglob(".*.lock"):  # of killed processes: who changes an index holds all of it
-        remove(lock)
+    remove_dead_locks(folder)
     if (folder / DELETED_FOLDER).is_dir() and not any((folder / DELETED_FOLDER).iterdir()):
         (folder / DELETED_FOLDER).rmdir()
 

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from index import locking
+from index.locking import remove_dead_locks
 from index.store import folder_lock, read_manifest, write_folder, write_manifest
 from index.types import ArtefactError
 from tests.index.sample_folders import write_sample
@@ -149,3 +150,15 @@ def test_jobs_that_write_one_manifest_at_once_leave_one_whole_manifest(
     assert [process.exitcode for process in processes] == [0, 0, 0]
     assert read_manifest(tmp_path, kind="whole").settings["turn"] == 19
     assert [path.name for path in tmp_path.iterdir()] == ["manifest.json"]
+
+
+def test_dead_locks_below_and_beside_a_folder_go_and_held_ones_stay(tmp_path: Path) -> None:
+    folder = tmp_path / "index"
+    (folder / "inside").mkdir(parents=True)
+    dead = [tmp_path / ".index.lock", folder / ".a.lock", folder / "inside" / ".manifest.json.lock"]
+    for path in dead:
+        path.write_text("{}", encoding="utf-8")
+    with folder_lock(folder / "inside" / "held"):
+        remove_dead_locks(folder)
+        assert sorted(folder.rglob(".*.lock")) == [folder / "inside" / ".held.lock"]
+    assert not any(path.exists() for path in dead)
