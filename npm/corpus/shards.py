@@ -4,6 +4,7 @@ token_ids.npy     u16 or i32 [T]        start_chars.npy, end_chars.npy   u32 [T]
 flags.npy         u8 [T]                documents.jsonl                  one JSON object a line
 block_offsets.npy i64 [blocks + 1]      document_offsets.npy             i64 [documents + 1], bytes
 block_documents.npy i64 [blocks], number of the document within the shard, -1 without one
+text_bytes.npy    i64 [blocks, 2], where the block's text stands in documents.jsonl, as a piece of a JSON string
 document_keys.npy u64 [documents], `document_key` of each id      field_values.json, field_codes.npy   see `fields`
 counts.json       sources (what was read, documents or not), documents, blocks, tokens
 """
@@ -27,6 +28,8 @@ SHARD_KIND = "block-store-shard"
 DOCUMENTS_FILE = "documents.jsonl"
 LINE_START = '{"id": '
 """What every line of it begins with; the id follows as a JSON string."""
+TEXT_START = b'"text": "'
+"""What stands in a line before the text; inside a JSON string its quotes would be escaped."""
 COUNTS_NAME = "counts"
 CHARACTER_ARRAYS = ("start_chars", "end_chars")
 
@@ -34,6 +37,26 @@ CHARACTER_ARRAYS = ("start_chars", "end_chars")
 def document_line(document: Document) -> bytes:
     """A document as it stands in `documents.jsonl`."""
     return (json.dumps(asdict(document), ensure_ascii=False, allow_nan=False) + "\n").encode()
+
+
+def text_bytes(line: bytes, text: str, blocks: Sequence[Block]) -> list[tuple[int, int]]:
+    """First and past-the-last byte in a document's `line` of the text of each of its blocks, without the quotes."""
+    places: list[tuple[int, int]] = []
+    char, byte = 0, line.index(TEXT_START) + len(TEXT_START)
+    for block in blocks:
+        assert block.start_chars is not None and block.end_chars is not None, "a document's blocks have characters"
+        first, stop = int(block.start_chars[0]), int(block.end_chars[-1])
+        if first < char:  # two tokens of one character, cut apart
+            char, byte = 0, line.index(TEXT_START) + len(TEXT_START)
+        start = byte + _escaped_length(text[char:first])
+        char, byte = stop, start + _escaped_length(text[first:stop])
+        places.append((start, byte))
+    return places
+
+
+def _escaped_length(text: str) -> int:
+    """Bytes that a piece of text takes inside a JSON string."""
+    return len(json.dumps(text, ensure_ascii=False).encode()) - 2
 
 
 class ShardWriter:
@@ -51,6 +74,7 @@ class ShardWriter:
         self._source_count = 0
         self._block_offsets = array("q", [0])
         self._block_documents = array("q")
+        self._text_bytes = array("q")
         self._document_offsets = array("q", [0])
         self._document_keys = array("Q")
         self._fields = FieldEncoder()
@@ -65,6 +89,9 @@ class ShardWriter:
         self._source_count += 1
         if document is not None:
             line = document_line(document)
+            if blocks and blocks[0].start_chars is not None:
+                places = np.array(text_bytes(line, document.text, blocks)) + self._document_offsets[-1]  # [blocks, 2]
+                self._text_bytes.extend(places.reshape(-1).tolist())
             self._documents.write(line)
             self._document_offsets.append(self._document_offsets[-1] + len(line))
             self._fields.append(self.document_count, document.fields)
@@ -72,6 +99,8 @@ class ShardWriter:
         if not blocks:
             return
         number = -1 if document is None else self.document_count - 1
+        if document is None or blocks[0].start_chars is None:
+            self._text_bytes.extend([0, 0] * len(blocks))
         for block in blocks:
             if not len(block.token_ids):
                 raise ValueError("a block has no tokens")
@@ -85,6 +114,8 @@ class ShardWriter:
             self._open_character_streams()
         self._folder.write_array("block_offsets", np.array(self._block_offsets, dtype=np.int64))
         self._folder.write_array("block_documents", np.array(self._block_documents, dtype=np.int64))
+        text_places = np.array(self._text_bytes, dtype=np.int64).reshape(-1, 2)  # [blocks, 2]
+        self._folder.write_array("text_bytes", text_places)
         self._folder.write_array("document_offsets", np.array(self._document_offsets, dtype=np.int64))
         self._folder.write_array("document_keys", np.array(self._document_keys, dtype=np.uint64))
         self._fields.write(self._folder, document_count=self.document_count)

@@ -141,13 +141,10 @@ class BlockStore:
 
     def block_text(self, block: int) -> str:
         """The surface text of a block, from its first character to its last; "" where the store has no text."""
-        document = int(self.block_documents[block])
-        if self.start_chars is None or self.end_chars is None or document < 0:
+        if self.start_chars is None or self.block_documents[block] < 0:
             return ""
-        first, stop = self.block_offsets[block : block + 2].tolist()
-        start_char = int(self.start_chars.slice(first, first + 1)[0])
-        end_char = int(self.end_chars.slice(stop - 1, stop)[0])
-        return self.document(document).text[start_char:end_char]
+        shard = int(np.searchsorted(self.shard_blocks, block, side="right")) - 1
+        return self._documents.shards[shard].block_text(block - int(self.shard_blocks[shard]))
 
     def _sharded(self, name: str) -> ShardedArray:
         return ShardedArray([open_array(shard, name) for shard in self._shard_folders])

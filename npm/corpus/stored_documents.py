@@ -32,6 +32,7 @@ class ShardDocuments:
         self.keys = np.asarray(open_array(folder, "document_keys"))  # u64 [documents], mapped
         self.fields = FieldColumns(folder)
         self._offsets = np.asarray(open_array(folder, "document_offsets"))  # i64 [documents + 1], mapped
+        self._text_bytes = np.asarray(open_array(folder, "text_bytes"))  # i64 [blocks, 2], mapped
         self._lines = HeldFile(folder / DOCUMENTS_FILE)
 
     def __len__(self) -> int:
@@ -40,6 +41,12 @@ class ShardDocuments:
     def document(self, number: int) -> Document:
         """Document `number` of the shard."""
         return Document(**json.loads(self._lines.read(*self._line(number))))
+
+    def block_text(self, block: int) -> str:
+        """The text of block `block` of the shard, from its first character to its last; its document is not read."""
+        start, stop = self._text_bytes[block].tolist()
+        text: str = json.loads(b'"' + self._lines.read(start, stop) + b'"')
+        return text
 
     def identifier(self, number: int) -> str:
         """The id of document `number` of the shard, without reading its text."""

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 SURFACES_COMPARED = 64
 """How many of a phrase's best occurrences decide how it is written."""
-DOCUMENTS_IN_MEMORY = 512
+DOCUMENTS_IN_MEMORY, BLOCKS_IN_MEMORY = 64, 1024
 
 
 def normalised_text(text: str) -> str:
@@ -61,6 +61,7 @@ class SurfaceReader:
         self.store = store
         self._tokenizer = tokenizer
         self._document = lru_cache(maxsize=DOCUMENTS_IN_MEMORY)(store.document)
+        self._block_text = lru_cache(maxsize=BLOCKS_IN_MEMORY)(store.block_text)
         self.has_text = store.start_chars is not None
 
     def texts(self, starts: np.ndarray, lengths: np.ndarray) -> list[str]:
@@ -71,10 +72,14 @@ class SurfaceReader:
             spans = [token_ids[start:stop] for start, stop in itertools.pairwise([0, *stops])]
             decoded = self._tokenizer.backend_tokenizer.decode_batch(spans, skip_special_tokens=False)
             return [text.strip() for text in decoded]
-        documents, first_chars, last_chars = self.places(starts, lengths)
+        assert self.store.start_chars is not None and self.store.end_chars is not None, "has_text"
+        blocks = self.store.block_of(starts)  # i64 [m]
+        block_chars = self.store.start_chars.take(self.store.block_offsets[blocks])  # u32 [m]
+        first_chars = self.store.start_chars.take(starts) - block_chars  # u32 [m], within the block's text
+        last_chars = self.store.end_chars.take(starts + lengths - 1) - block_chars  # u32 [m]
         return [
-            self._document(document).text[first:last]
-            for document, first, last in zip(documents, first_chars, last_chars, strict=True)
+            self._block_text(block)[first:last]
+            for block, first, last in zip(blocks.tolist(), first_chars.tolist(), last_chars.tolist(), strict=True)
         ]
 
     def places(self, starts: np.ndarray, lengths: np.ndarray) -> tuple[list[int], list[int], list[int]]:

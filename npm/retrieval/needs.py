@@ -171,7 +171,7 @@ def disk_needs(
         search = rows * (shape.code_bytes + (graph_bytes(1) if shape.has_graph else 0)) if shape.code_bytes else 0.0
     parameters = sum(tensor.numel() for tensor in encoder.model.parameters())
     return DiskNeeds(
-        corpus=counts.tokens * (id_bytes + 1 + 8) + counts.blocks * 16 + counts.documents * 16 + counts.document_bytes,
+        corpus=counts.tokens * (id_bytes + 1 + 8) + counts.blocks * 32 + counts.documents * 16 + counts.document_bytes,
         vectors=rows * dimensions * np.dtype(vectors.dtype.value).itemsize + counts.tokens / 8,
         lexicon=counts.posting_bytes + counts.vocabulary_bytes + counts.blocks * 4,
         quantiser=shape.centroid_bytes + shape.transform_bytes + (graph_bytes(lists) if shape.has_graph else 0),
