@@ -107,14 +107,17 @@ class SpanFinder:
             word_edge, other_edge = other_edge, word_edge
         anchors = self._rows.positions(rows)  # i64 [n]
         room = self._room(anchors, rightward=rightward)  # i64 [n], tokens to the block's edge
-        flags = gather(self._store.flags, anchors)  # u8 [n]
+        most_tokens = self._max_tokens if rightward else self._left_max_tokens
+        width = max(1, most_tokens)
+        window_flags, window_tokens = self._windows(anchors, width, rightward=rightward)  # [n, width]
+        flags = window_flags[:, 0]  # u8 [n]
         alive = np.flatnonzero(((flags & word_edge) != 0) & ~self._is_barred[flags])  # i64 [alive], numbers of hits
         hashes = np.zeros(len(rows), dtype=np.uint64)  # [n]
         power = np.uint64(1)
         found: list[Candidates] = []
-        for length in range(1, (self._max_tokens if rightward else self._left_max_tokens) + 1):
+        for length in range(1, most_tokens + 1):
             others = anchors[alive] + (length - 1 if rightward else 1 - length)  # i64 [alive], the other end
-            flags = gather(self._store.flags, others)  # u8 [alive]
+            flags = window_flags[alive, length - 1]  # u8 [alive]
             if length > 1:
                 may_enter = ~self._is_barred[flags]  # bool [alive]
                 if not self._clauses_inside:
@@ -123,7 +126,7 @@ class SpanFinder:
                 alive, others, flags = alive[entered], others[entered], flags[entered]
             if len(alive) == 0:
                 break
-            tokens = _mixed(gather(self._store.token_ids, others))  # u64 [alive]
+            tokens = _mixed(window_tokens[alive, length - 1])  # u64 [alive]
             # Both directions build Σ token_i × base^i, i counted from the span's first token.
             grown = hashes[alive] + tokens * power if rightward else hashes[alive] * HASH_BASE + tokens
             hashes[alive] = grown
@@ -145,6 +148,16 @@ class SpanFinder:
                 may_grow &= ~(self._ends_clause(others, flags) if rightward else self._begins_sentence(flags))
             alive = alive[may_grow]
         return _concatenated(found) if found else _no_candidates()
+
+    def _windows(self, anchors: np.ndarray, width: int, *, rightward: bool) -> tuple[np.ndarray, np.ndarray]:
+        """Flags u8 and token ids of each of `anchors` i64 [n] and the tokens next to it on one side, [n, width].
+
+        One read for all steps: with many shards the number of reads counts, not their size. What lies outside of the
+        corpus, or of a block, means nothing.
+        """
+        steps = np.arange(width) if rightward else -np.arange(width)  # i64 [width]
+        positions = np.clip(anchors[:, None] + steps, 0, self._rows.token_count - 1)  # i64 [n, width]
+        return gather(self._store.flags, positions), gather(self._store.token_ids, positions)
 
     def _room(self, positions: np.ndarray, *, rightward: bool) -> np.ndarray:
         """Tokens between each position, itself included, and the edge of its block, i64 [n]."""
