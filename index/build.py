@@ -38,7 +38,7 @@ class SearchSettings:
     list_count: int | None = None
     """Number of inverted lists; unset: about 4 times the square root of the rows, a power of two. Not with factory."""
     probed_lists: int | None = None
-    """Number of inverted lists looked into for one query; unset: 128, or all lists where there are fewer."""
+    """Number of inverted lists looked into for one query; unset: 256, or all lists where there are fewer."""
     rerank_factor: int | None = None
     """Candidates scored exactly, for each hit asked for; unset: 4 with codes of one bit a dimension, else 2."""
     train_rows: int = 1 << 19
@@ -133,7 +133,7 @@ def resolved_settings(settings: SearchSettings, row_count: int, dimensions: int)
 
 def default_probed_lists(list_count: int) -> int:
     """Inverted lists looked into for one query unless said otherwise."""
-    return max(1, min(128, list_count))
+    return max(1, min(256, list_count))
 
 
 def default_rerank_factor(factory: str) -> int:
