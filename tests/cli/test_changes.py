@@ -1,0 +1,110 @@
+"""`npmlm add`, `delete`, `compact`, `estimate`, job arrays and filters as a user meets them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.cli.commands import QUESTION, CommandLine, all_bytes, write_corpus
+
+GREENLAND = {"id": "a, b", "title": "Greenland", "text": "Nuuk is the capital of Greenland and lies on a fjord."}
+
+
+@pytest.fixture
+def index(built_index: Path, tmp_path: Path) -> Path:
+    shutil.copytree(built_index, tmp_path / "index")
+    return tmp_path / "index"
+
+
+def documents_in(npmlm: CommandLine, index: Path, *settings: str) -> set[str]:
+    """The documents of everything that a dense question finds."""
+    outcome = npmlm("fill", f"index={index}", "output=json", "k=1000", "retrieval=dense", *settings, QUESTION)
+    assert outcome.status == 0, outcome.err
+    return {each["document"] for phrase in outcome.answers()[0]["phrases"] for each in phrase["occurrences"]}
+
+
+def test_documents_come_and_go_and_the_rest_answers_as_before(npmlm: CommandLine, index: Path, tmp_path: Path) -> None:
+    more = write_corpus(tmp_path / "more.jsonl", [GREENLAND])
+    outcome = npmlm("add", f"index={index}", f"corpus.files={more}")
+    assert (outcome.status, outcome.out) == (0, "")
+    assert "generation 1" in outcome.err and "1 documents added, 0 deleted, 7 answer" in outcome.err
+    assert "a, b" in documents_in(npmlm, index)
+    again = npmlm("add", f"index={index}", f"corpus.files={more}")
+    assert again.status == 0 and "nothing to do" in again.err
+    assert npmlm("delete", f"index={index}", "ids=['a, b',france]").status == 0
+    assert documents_in(npmlm, index).isdisjoint({"a, b", "france"})
+    compacted = npmlm("compact", f"index={index}")
+    assert compacted.status == 0, compacted.err
+    assert documents_in(npmlm, index) == {"iceland", "bank", "poland", "norway", "book"}
+    assert sorted(path.name for path in (index / "segments").iterdir()) == ["00002"]
+    assert npmlm("verify", f"index={index}").status == 0
+    assert "nothing to do" in npmlm("compact", f"index={index}").err
+
+
+def test_what_cannot_be_changed_is_refused_and_nothing_is_lost(npmlm: CommandLine, index: Path, tmp_path: Path) -> None:
+    before = all_bytes(index)
+    same = write_corpus(tmp_path / "same.jsonl", [{**GREENLAND, "id": "iceland"}])
+    npmlm("add", f"index={index}", f"corpus.files={same}").refused("iceland", "replace=true")
+    npmlm("delete", f"index={index}", "ids=[iceland,atlantis]").refused("atlantis")
+    npmlm("delete", f"index={index}", "ids=[iceland,france,bank,poland,norway,book]").refused(
+        "no document would be left"
+    )
+    npmlm("delete", f"index={index}").refused("ids")
+    npmlm("delete", f"index={index}", f"ids_file={tmp_path / 'nowhere'}").refused("nowhere")
+    npmlm("compact", f"index={tmp_path / 'nowhere'}").refused("nowhere")
+    assert all_bytes(index) == before
+    replaced = npmlm("add", f"index={index}", f"corpus.files={same}", "replace=true")
+    assert "1 documents added, 1 deleted, 6 answer" in replaced.err
+
+
+def test_filters_are_given_as_lists_and_refused_in_one_message(
+    npmlm: CommandLine, tiny_encoder_folder: Path, tmp_path: Path
+) -> None:
+    records = [{**GREENLAND, "id": f"d{year}", "year": year, "lang": "en, us"} for year in (1980, 1990, 2000)]
+    corpus = write_corpus(tmp_path / "years.jsonl", records)
+    index = tmp_path / "years"
+    settings = [f"corpus.files={corpus}", f"encoder={tiny_encoder_folder}", "copy_encoder=true"]
+    kept = "corpus.kept_fields=[year,lang]"
+    assert npmlm("build", *settings, f"index={index}", kept, "blocks.max_block_tokens=64").status == 0
+    assert documents_in(npmlm, index) == {"d1980", "d1990", "d2000"}
+    assert documents_in(npmlm, index, "where=year>=1990") == {"d1990", "d2000"}
+    assert documents_in(npmlm, index, "where=['lang=en, us', year in [1980, 2000]]") == {"d1980", "d2000"}
+    assert documents_in(npmlm, index, "documents=d1980") == {"d1980"}
+    npmlm("fill", f"index={index}", "where=colour=red", QUESTION).refused("colour", "year", "corpus.kept_fields")
+    npmlm("fill", f"index={index}", "where=year=1", QUESTION).refused("no document is left")
+    npmlm("fill", f"index={index}", "documents=[d1,d2]", QUESTION).refused("'d1', 'd2'")
+
+
+def test_a_job_array_makes_the_index_of_one_build(
+    npmlm: CommandLine, tiny_encoder_folder: Path, corpus: Path, tmp_path: Path
+) -> None:
+    given = [f"corpus.files={corpus}", f"encoder={tiny_encoder_folder}", "blocks.max_block_tokens=64"]
+    given += ["vectors.tokens_per_shard=30", "search.factory=IVF2,RaBitQ"]
+    assert npmlm("build", *given, f"index={tmp_path / 'whole'}").status == 0
+    jobs = tmp_path / "jobs"
+    for stage in ("encode", "quantise", "code", "merge"):
+        for number in (2, 1):
+            outcome = npmlm("build", *given, f"index={jobs}", f"stage={stage}", f"shard={number}/2")
+            assert outcome.status == 0, outcome.err
+    assert all_bytes(jobs) == all_bytes(tmp_path / "whole")
+    npmlm("build", *given, f"index={tmp_path / 'x'}", "shard=1/2").refused("stage=")
+    npmlm("build", *given, f"index={tmp_path / 'x'}", "stage=encode", "shard=3/2").refused("shard=i/n")
+    npmlm("build", *given, f"index={tmp_path / 'x'}", "stage=code").refused("stage=encode")
+    assert not (tmp_path / "x").exists()
+
+
+def test_an_estimate_is_a_table_or_json_and_leaves_nothing(
+    npmlm: CommandLine, tiny_encoder_folder: Path, corpus: Path, tmp_path: Path
+) -> None:
+    given = [f"corpus.files={corpus}", f"encoder={tiny_encoder_folder}", "blocks.max_block_tokens=64"]
+    before = all_bytes(tmp_path)
+    table = npmlm("estimate", *given, "sample_seconds=0.1")
+    assert table.status == 0, table.err
+    assert all(stage in table.out for stage in ("blocks", "vectors", "lexicon", "private memory"))
+    record = json.loads(npmlm("estimate", *given, "sample_seconds=0.1", "output=json").out)
+    assert record["documents"] == 6
+    assert all_bytes(tmp_path) == before
+    npmlm("estimate").refused("corpus")
