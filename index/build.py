@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from index.faiss_library import import_faiss
+from index.faiss_library import check_lists, import_faiss
 from index.types import UserError
 
 EXACT_ROWS, SQ8_ROWS = 1_000_000, 5_000_000
@@ -53,6 +53,12 @@ class SearchSettings:
     def __post_init__(self) -> None:
         for name in ("train_rows", "train_iterations", "thread_count"):
             _check(getattr(self, name) >= 1, f"{name} is out of range", "at least 1", f"{name}={getattr(self, name)}")
+        _check(
+            self.thread_count <= 1024,
+            "thread_count is out of range",
+            "at most 1024",
+            f"thread_count={self.thread_count}",
+        )
         for name in ("list_count", "probed_lists", "rerank_factor"):
             value = getattr(self, name)
             _check(value is None or value >= 1, f"{name} is out of range", "at least 1, or unset", f"{name}={value}")
@@ -129,6 +135,17 @@ def resolved_settings(settings: SearchSettings, row_count: int, dimensions: int)
         "thread_count": settings.thread_count,
         "faiss_version": import_faiss().__version__,
     }
+
+
+def check_search(settings: SearchSettings, dimensions: int, *, row_count: int | None = None) -> None:
+    """Refuse lists or a factory asked for that cannot be trained, before hours are spent on vectors.
+
+    `row_count` None: nobody has counted the rows yet. Raises UserError.
+    """
+    if settings.factory is None and settings.list_count is None:
+        return
+    factory = resolved_settings(settings, row_count or settings.train_rows, dimensions)["factory"]
+    check_lists(factory, dimensions, train_rows=settings.train_rows, row_count=row_count)
 
 
 def default_probed_lists(list_count: int) -> int:

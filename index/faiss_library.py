@@ -121,3 +121,14 @@ def factory_error(factory: str, got: str) -> UserError:
         where="setting factory",
         fix="leave factory and list_count unset to have them chosen, or give other values",
     )
+
+
+def check_lists(factory: str, dimensions: int, *, train_rows: int, row_count: int | None = None) -> None:
+    """Raise UserError unless FAISS knows `factory`, and its lists can be trained on the rows there are.
+
+    For who is about to spend hours on vectors; `row_count` None: nobody has counted them yet.
+    """
+    lists = inverted_file(new_faiss_index(factory, dimensions))
+    most = train_rows if row_count is None else min(train_rows, row_count)
+    if lists is not None and not 1 <= lists.nlist <= most:
+        raise factory_error(factory, f"{lists.nlist} lists, at most {most} rows to train them on")

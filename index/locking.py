@@ -12,7 +12,7 @@ import shutil
 import socket
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from index.files import made_parents, storage_errors
@@ -34,6 +34,7 @@ def folder_lock(
     With `wait` the call waits until the lock is free, and `on_wait(who holds it)` is called once before; otherwise
     it raises ArtefactError with process id, host and age of those who hold it.
     """
+    folder = folder.resolve()  # the same lock by whatever path the folder is named
     path = folder.parent / f".{folder.name}.lock"
     with made_parents(path):
         with storage_errors(path):
@@ -170,7 +171,11 @@ def _is_same_file(descriptor: int, path: Path) -> bool:
 
 def remove_dead_locks(folder: Path) -> None:
     """Remove the lock files beside and below `folder` that nobody holds: processes that were killed left them."""
-    for path in (folder.parent / f".{folder.name}.lock", *folder.rglob(".*.lock")):
+    folder = folder.resolve()
+    found = [folder.parent / f".{folder.name}.lock"]
+    with suppress(FileNotFoundError):  # a folder that another job renames meanwhile
+        found += folder.rglob(".*.lock")
+    for path in found:
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         except OSError:

@@ -198,14 +198,22 @@ def _prompt(filler: PhraseFiller, show: Callable[[Answer, str], None]) -> None:
         try:
             text = typed_line()
             if text.strip():
-                if filler.refresh():
-                    say("note: the index was changed; this is its new generation")
+                _refresh(filler)
                 show(filler.fill(text), "")
         except EOFError:
             say("")
             return
         except QueryError as error:
             say(str(error))
+
+
+def _refresh(filler: PhraseFiller) -> None:
+    """Take up the index's present generation; where there is none any more, go on with the one that is open."""
+    try:
+        if filler.refresh():
+            say("note: the index was changed; this is its new generation")
+    except UserError as error:
+        say(f"note: {error.problem}; the answer is from what was opened before")
 
 
 def shower(settings: FillCommand) -> Callable[[Answer, str], None]:

@@ -10,6 +10,8 @@ UNITS = {
     "lexicon": "shards",
     "quantiser": "iterations",
     "codes": "vectors",
+    "encoder": "batches",
+    "search": "measurements",
     "lists": "lists",
     "rows": "vectors",
     "questions": "questions",

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 EXAMPLES = 'a condition such as lang=en, year>=1990, kind!=stub, topic in [history, "arts, crafts"]'
 OPERATOR = re.compile(r"==|!=|>=|<=|=|>|<|(?<=\s)in(?=\s*\[)")
-NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?P<fraction>\.[0-9]+)?(?P<exponent>[eE][-+]?[0-9]+)?")
+NUMBER = re.compile(r"[-+]?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
+SEVERAL = re.compile(r"\s(?:and|or|AND|OR)\s.*[=<>]")
+"""What looks like a second condition in the operand of the first."""
 LISTED = re.compile(r'\s*("(?:[^"\\]|\\.)*"\s*|[^,"\[\]]+)(?:,|\Z)', re.S)
 
 
@@ -135,7 +137,7 @@ def _parse(text: str) -> Condition:
     if found is None:
         raise _no_condition(text, expected=EXAMPLES)
     field, rest = text[: found.start()].strip(), text[found.end() :].strip()
-    if not field or not rest:
+    if not field or not rest or field.startswith(("[", '"')):
         raise _no_condition(text, expected=EXAMPLES)
     if found[0] == "in":
         return Condition(field, Operator.one_of, tuple(_operand(value, text) for value in _listed(rest, text)))
@@ -168,10 +170,11 @@ def _operand(value: str, text: str) -> Operand:
         except ValueError:
             raise _no_condition(text, expected=f"a whole JSON string instead of {value}") from None
         return Operand(quoted, None)
-    match = NUMBER.fullmatch(value)
-    if match is None:
+    if SEVERAL.search(value):
+        raise _no_condition(text, expected="one comparison; several as where=[…, …], or the value in double quotes")
+    if NUMBER.fullmatch(value) is None:
         return Operand(value, None)
-    return Operand(value, float(value) if match["fraction"] or match["exponent"] else int(value))
+    return Operand(value, int(value) if value.lstrip("+-").isdigit() else float(value))
 
 
 def _json_text(value: Any) -> str:

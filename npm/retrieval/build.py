@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from index.build import SearchSettings, SearchTier
+from index.build import SearchSettings, SearchTier, check_search
 from index.locking import remove_dead_locks
 from index.quantiser import Quantiser
 from index.store import MANIFEST_NAME, Manifest, folder_lock, read_manifest
@@ -31,6 +32,7 @@ from npm.retrieval.coding import (
 from npm.retrieval.embed import VectorSettings
 from npm.retrieval.lexicon_shards import LexiconSettings
 from npm.retrieval.manifests import refuse_differences
+from npm.retrieval.pruning import count_kept_tokens
 from npm.retrieval.recording import copy_encoder, input_record, recorded_settings, search_settings_of
 from npm.retrieval.room import check_build_room
 from npm.retrieval.segments import (
@@ -92,7 +94,7 @@ def build_index(
     """Build the index in `folder`, or go on where an earlier build with the same settings was stopped.
 
     `stage` and `share` are for jobs that build one index together; without a stage all of them are run. `encoder`
-    None loads the one of the settings; `notice(message)` is told what a job waits for. Raises CorpusError for input
+    None loads the one of the settings; `notice(holders)` is told whom a job waits for. Raises CorpusError for input
     that cannot be read, ArtefactError if `folder` holds something else, was begun with other settings or lacks what
     an earlier stage should have left, EncoderError if the encoder cannot serve, StorageError if the disk refuses or
     has no room. A new folder in which nothing was finished is taken away again.
@@ -150,7 +152,11 @@ class _Build:
         if (self.folder / MANIFEST_NAME).is_file():  # another process finished it while we waited
             return BuiltIndex(read_manifest(self.folder, kind=INDEX_KIND), was_finished=True)
         if stage in (None, Stage.encode):
-            encode_segment(self.segment, self._store(), self._segment_settings, share=share, progress=self.progress)
+            search, dimensions = self.settings.search, self.encoder.dimensions
+            check_search(search, dimensions)
+            store = self._store()
+            check_search(search, dimensions, row_count=count_kept_tokens(store, self.settings.vectors.pruning))
+            encode_segment(self.segment, store, self._segment_settings, share=share, progress=self.progress)
         if stage in (None, Stage.quantise) and share.number == 1:
             self._quantise()
         if stage in (None, Stage.code) and (quantiser := self._quantiser()) is not None:
@@ -256,11 +262,12 @@ def _finished(folder: Path, made: Mapping[str, Any], sources: list[dict[str, Any
     if not (folder / MANIFEST_NAME).is_file():
         return None
     finished = read_manifest(folder, kind=INDEX_KIND)
-    if finished.settings["generation"] > 0 and set(finished.settings["segments"]) != {FIRST}:
+    if set(finished.settings["segments"]) != {FIRST} or finished.settings["deleted"] is not None:
         raise ArtefactError(
             f"{folder} was changed after it was built",
             expected="an index with the documents of one build",
-            got=f"generation {finished.settings['generation']}, segments {', '.join(finished.settings['segments'])}",
+            got=f"generation {finished.settings['generation']}, segments {', '.join(finished.settings['segments'])}, "
+            f"{finished.settings['counts']['deleted_documents']} documents deleted",
             where=str(folder),
             fix="use npmlm add and npmlm delete to change it, or build into another folder",
         )
@@ -283,8 +290,9 @@ def _clear(folder: Path, *, entirely: bool) -> None:
     if entirely:
         shutil.rmtree(folder, ignore_errors=True)
         return
-    for path in sorted((path for path in folder.rglob("*") if path.is_dir()), reverse=True):
-        if not any(path.iterdir()):
-            path.rmdir()
-    if folder.is_dir() and not any(folder.iterdir()):
-        folder.rmdir()
+    with suppress(OSError):  # another job may be at work in it
+        for path in sorted((path for path in folder.rglob("*") if path.is_dir()), reverse=True):
+            if not any(path.iterdir()):
+                path.rmdir()
+        if folder.is_dir() and not any(folder.iterdir()):
+            folder.rmdir()

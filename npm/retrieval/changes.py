@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from index.store import folder_lock, read_manifest
+from index.store import digest_of, folder_lock, read_manifest
 from npm.corpus.blocks import BlockPacker, BlockSettings
 from npm.corpus.documents import CorpusSettings, read_corpus
 from npm.corpus.lines import read_lines
@@ -94,7 +94,8 @@ def add_documents(
 def delete_documents(folder: str | Path, settings: DeleteSettings) -> Changed:
     """Delete the documents with the ids given from the index in `folder`.
 
-    Raises SettingError, and changes nothing, if one of them is unknown or deleted already, or nothing would be left;
+    The same call again, as after a kill, has nothing to do. Raises SettingError, and changes nothing, if one of them
+    is unknown or was deleted by another call, or nothing would be left;
     ArtefactError if `folder` holds no finished index, or a compact that is unfinished.
     """
     folder = Path(folder)
@@ -106,6 +107,9 @@ def delete_documents(folder: str | Path, settings: DeleteSettings) -> Changed:
         store = BlockStore.open(*(segment.corpus for segment in generation.segments))
         live = live_documents(generation, store)  # bool [documents]
         numbers = store.find_documents(ids, among=live)  # i64 [ids]
+        request = digest_of(sorted(ids))
+        if (numbers < 0).all() and generation.deletion_request() == request:
+            return Changed(generation.manifest, was_finished=True)
         if (numbers < 0).any():
             raise _no_such_documents(store, ids, numbers)
         live[numbers] = False
@@ -123,6 +127,7 @@ def delete_documents(folder: str | Path, settings: DeleteSettings) -> Changed:
             quantiser=generation.quantiser,
             search=generation.search,
             deleted=np.flatnonzero(~live),
+            request=request,
         )
     return Changed(manifest, was_finished=False, deleted_documents=len(ids), advice=advice(folder))
 
@@ -227,6 +232,8 @@ def _is_last(generation: Generation, request: Mapping[str, Any]) -> bool:
     """Whether the last segment is what `request` asks for, and none of its documents was deleted since."""
     segments = generation.settings["segments"]
     about = segments[max(segments)]
+    if about.get("compacted"):  # it names the sources of all that went into it, and may lack what was deleted before
+        return False
     made_from = (about["sources"], about.get("corpus", generation.settings["corpus"]))
     if made_from != (request["sources"], request["corpus"]):
         return False

@@ -14,13 +14,13 @@ import numpy as np
 from index.build import SearchSettings, SearchTier, resolved_settings
 from index.codes import CODE_SHARD_KIND, code_shard_settings, write_code_shard
 from index.locking import folder_lock
-from index.merge import list_parts, write_list_part, write_search_folder
+from index.merge import ID_BYTES, list_parts, write_list_part, write_search_folder
 from index.quantiser import QUANTISER_KIND, Quantiser, train_quantiser
-from index.store import MANIFEST_NAME, Manifest, ShardedArray, open_array, read_manifest, write_manifest
+from index.store import MANIFEST_NAME, Manifest, ShardedArray, check_folder, open_array, read_manifest, write_manifest
 from npm.errors import ArtefactError
 from npm.retrieval.embed import VECTOR_SHARD_KIND, VECTORS_KIND, open_vectors
 from npm.retrieval.manifests import keeps_finished
-from npm.retrieval.room import check_room
+from npm.retrieval.room import check_room, stored_bytes
 from npm.retrieval.shares import Share
 from npm.retrieval.stages import WHOLE, IndexProgress, silent
 
@@ -55,18 +55,31 @@ def train_segment_quantiser(
         "vectors": [read_manifest(segment.vectors, kind=VECTORS_KIND).digest for segment in segments],
     }
     with folder_lock(folder, wait=True):
-        if keeps_finished(folder, kind=QUANTISER_KIND, settings=recorded) is None:
-            drawn = _drawn_rows(len(vectors), resolved["train_rows"], seed=resolved["seed"])  # i64 [n]
-            documents = store.block_documents[store.block_of(rows.positions(drawn))]  # i64 [n]
-            trainable = drawn[~is_held_out(documents)]
-            train_quantiser(
-                folder,
-                vectors,
-                trainable if len(trainable) else drawn,
-                recorded,
-                progress=lambda done, total: progress("quantiser", done, total),
-            )
+        drawn = _drawn_rows(len(vectors), resolved["train_rows"], seed=resolved["seed"])  # i64 [n]
+        documents = store.block_documents[store.block_of(rows.positions(drawn))]  # i64 [n]
+        trainable = drawn[~is_held_out(documents)]
+        train_quantiser(
+            folder,
+            vectors,
+            trainable if len(trainable) else drawn,
+            recorded,
+            progress=lambda done, total: progress("quantiser", done, total),
+        )
     return folder
+
+
+def unseen_documents(quantiser: Path, segments: Sequence[Segment], segment_documents: np.ndarray) -> np.ndarray | None:
+    """Which documents the quantiser was not trained on, bool [documents]; None if nobody knows any more.
+
+    `segment_documents` i64 [segments + 1] are the first documents of the segments. After a compact that keeps the
+    quantiser documents have other numbers; documents added later were never trained on.
+    """
+    trained_on = read_manifest(quantiser, kind=QUANTISER_KIND).settings["vectors"]
+    present = [read_manifest(segment.vectors, kind=VECTORS_KIND).digest for segment in segments]
+    if present[: len(trained_on)] != trained_on:
+        return None
+    numbers = np.arange(segment_documents[-1])  # i64 [documents]
+    return is_held_out(numbers) | (numbers >= segment_documents[len(trained_on)])  # bool [documents]
 
 
 def is_held_out(documents: np.ndarray) -> np.ndarray:
@@ -169,6 +182,10 @@ def finish_search(
 ) -> Manifest:
     """Finish the search folder over all rows of `segments`; parts that are there are kept."""
     vectors, _ = open_vectors([segment.vectors for segment in segments])
+    if quantiser is not None and quantiser.has_lists:
+        for segment in segments:
+            check_folder(segment.codes, kind=CODES_KIND)  # that its shards are those that were coded for it
+        check_room(folder, len(vectors) * (quantiser.code_bytes + ID_BYTES) - stored_bytes(folder), what="lists")
     code_folders, first_rows = coded_rows(segments) if quantiser is not None and quantiser.has_lists else ([], [])
     unit = "lists" if quantiser is not None and quantiser.has_lists else "rows"
     return write_search_folder(

@@ -119,7 +119,7 @@ class _Compaction:
         sources = [source for about in before.settings["segments"].values() for source in about["sources"]]
         manifest = swap(
             before,
-            segments={self.segment.name: {"sources": sources, "counts": counts}},
+            segments={self.segment.name: {"sources": sources, "counts": counts, "compacted": True}},
             quantiser=quantiser,
             search=search,
             deleted=np.zeros(0, dtype=np.int64),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
@@ -42,6 +43,7 @@ class PhraseFiller:
         self.encoder = encoder
         self.settings = settings if settings is not None else FillSettings()
         self._reader = SurfaceReader(phrase_index.store, encoder.tokenizer)
+        self._select = lru_cache(1)(partial(select, phrase_index))  # a prompt asks with the same filters again
 
     @classmethod
     def open(
@@ -70,6 +72,7 @@ class PhraseFiller:
         renewed.check_encoder(self.encoder)
         self.index = renewed
         self._reader = SurfaceReader(renewed.store, self.encoder.tokenizer)
+        self._select = lru_cache(1)(partial(select, renewed))
         return True
 
     @overload
@@ -135,7 +138,7 @@ class PhraseFiller:
     ) -> list[Answer]:
         """Answers for texts that are checked and encoded; `blocks` as in `fill`, ascending i64."""
         settings = settings if settings is not None else self.settings
-        selection = select(self.index, settings.documents, settings.where)
+        selection = self._select(tuple(settings.documents), tuple(settings.where))
         if blocks is not None:
             blocks = selection.allowed(blocks)
             restrictions: list[Restriction | None] = [Restriction(blocks, np.zeros(len(blocks)))] * len(texts)

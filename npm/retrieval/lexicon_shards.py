@@ -100,7 +100,7 @@ def finish_lexicon(folder: Path, store: BlockStore, settings: LexiconSettings) -
     Raises ArtefactError if shards are missing, naming them, or if one is damaged or of other settings.
     """
     recorded = recorded_settings(settings, store)
-    with folder_lock(folder):
+    with folder_lock(folder, wait=True):
         if (kept := keeps_finished(folder, kind=LEXICON_KIND, settings=recorded)) is not None:
             return kept
         shards: dict[str, Manifest | None] = {}

@@ -84,6 +84,11 @@ def pruning_counts(store: BlockStore, rule: PruningRule, dropped: np.ndarray) ->
     }
 
 
+def count_kept_tokens(store: BlockStore, rule: PruningRule) -> int:
+    """How many tokens of the store `rule` alone would keep."""
+    return int(pruning_counts(store, rule, np.zeros(0, dtype=np.int64))["kept"])
+
+
 def _kept_by_rule(flags: np.ndarray, rule: PruningRule) -> np.ndarray:
     kept = (flags & TokenFlag.SPECIAL.value) == 0  # bool [T]
     if rule is PruningRule.all:

@@ -21,6 +21,7 @@ import numpy as np
 
 from index.manifests import read_any_manifest
 from index.store import Manifest, check_folder, open_array, read_manifest, write_folder, write_manifest
+from npm.errors import ArtefactError
 
 INDEX_KIND, ENCODER_KIND, DELETED_KIND = "phrase-index", "encoder", "deleted-documents"
 SEGMENTS_FOLDER, ENCODER_FOLDER, QUANTISER_FOLDER = "segments", "encoder", "quantiser"
@@ -114,6 +115,11 @@ class Generation:
         check_folder(self.folder / name, kind=DELETED_KIND)
         return np.asarray(open_array(self.folder / name, "deleted"), dtype=np.int64)  # i64 [deleted]
 
+    def deletion_request(self) -> str | None:
+        """The digest of the ids that the last delete was asked for; None if nothing is deleted."""
+        name = self.settings["deleted"]
+        return None if name is None else read_manifest(self.folder / name, kind=DELETED_KIND).settings["request"]
+
 
 def candidates_per_side(settings: Mapping[str, Any]) -> int:
     """Rows grown into phrases for each side unless said otherwise, by the settings of a root manifest."""
@@ -133,8 +139,11 @@ def write_generation(
     searching: Mapping[str, Any],
     deleted: str | None = None,
     deleted_count: int = 0,
+    replaces: str | None = None,
 ) -> Manifest:
     """Replace the root manifest: from here on `folder` is generation `number`.
+
+    `replaces` is the digest of the manifest that a change began with: raises ArtefactError if it is another by now.
 
     `made` says how the index was made; `segments` gives sources and counts of each segment; `quantiser`, `search` and
     `deleted` are folder names relative to `folder`; `searching` is how it is searched unless said otherwise.
@@ -155,12 +164,23 @@ def write_generation(
         "counts": {**counts, "deleted_documents": deleted_count},
     }
     parts = {name: read_any_manifest(folder / name).digest for name in names}
+    if replaces is not None and (present := Generation.read(folder).manifest.digest) != replaces:
+        raise ArtefactError(
+            f"{folder} was changed by another process meanwhile",
+            expected=f"a manifest with digest {replaces}",
+            got=f"digest {present}",
+            where=str(folder),
+            fix="run it again; where locks do not work, as on some network disks, change it from one machine",
+        )
     return write_manifest(folder, kind=INDEX_KIND, settings=settings, parts=parts)
 
 
-def write_deleted(folder: Path, documents: Sequence[int] | np.ndarray) -> Manifest:
-    """Write the numbers of deleted documents [n], ascending without repeats, to `folder`."""
+def write_deleted(folder: Path, documents: Sequence[int] | np.ndarray, *, request: str | None = None) -> Manifest:
+    """Write the numbers of deleted documents [n], ascending without repeats, to `folder`.
+
+    `request` is the digest of what was asked for, so that the same command, given again, is known to be done.
+    """
     numbers = np.asarray(documents, dtype=np.int64)  # i64 [n]
-    with write_folder(folder, kind=DELETED_KIND, settings={"documents": len(numbers)}) as writer:
+    with write_folder(folder, kind=DELETED_KIND, settings={"documents": len(numbers), "request": request}) as writer:
         writer.write_array("deleted", numbers)
     return read_manifest(folder, kind=DELETED_KIND)

@@ -187,11 +187,13 @@ def swap(
     deleted: np.ndarray,
     searching: Mapping[str, Any] | None = None,
     keeps_before: bool = True,
+    request: str | None = None,
 ) -> Manifest:
     """Make the generation after `generation` the present one, then remove folders that no one needs any more.
 
     `segments` gives sources and counts of each; `deleted` i64 [n] ascending numbers of deleted documents; `searching`
-    None is as before. `keeps_before` leaves the folders of `generation` for readers that are just opening it.
+    None is as before; `request` is the digest of what was to be deleted. `keeps_before` leaves the folders of
+    `generation` for readers that are just opening it.
     """
     folder = generation.folder
     *_, place = new_folders(generation)
@@ -200,7 +202,7 @@ def swap(
         name = None
     elif not np.array_equal(deleted, generation.deleted_documents()):
         remove(place)  # a killed change's, which may have been about fewer documents
-        write_deleted(place, deleted)
+        write_deleted(place, deleted, request=request)
         name = place.relative_to(folder).as_posix()
     manifest = write_generation(
         folder,
@@ -212,6 +214,7 @@ def swap(
         searching=generation.settings["searching"] if searching is None else searching,
         deleted=name,
         deleted_count=len(deleted),
+        replaces=generation.manifest.digest,
     )
     remove_unnamed(folder, [manifest, *([generation.manifest] if keeps_before else [])])
     if (note := read_note(folder)) is not None and note.segment in segments:

@@ -19,7 +19,7 @@ from npm.retrieval.phrase_index import PhraseIndex
 from npm.retrieval.segments import Generation, write_generation
 from npm.retrieval.swaps import OF_ONE_GENERATION
 from npm.retrieval.tune_measures import EncodedQuestions, Measured, Report, exact_answers, measured_choices
-from npm.retrieval.tune_questions import draw_questions
+from npm.retrieval.tune_questions import draw_questions, held_out_documents
 from npm.retrieval.tune_report import make_out, write_report
 from npm.retrieval.tune_settings import SearchChoice, TuneSettings, search_choices, widest_first
 
@@ -83,7 +83,13 @@ def run_tune(settings: TuneSettings, encoder: Encoder | None = None, progress: R
     exact = exact_answers(index, encoder, questions, widths, progress)
     measured = measured_choices(index, encoder, questions, choices, exact, progress)
     chosen, goals_met = choose(measured, recall_goal=settings.recall_goal, agreement_goal=settings.agreement_goal)
+    held_out = held_out_documents(index)
     notes = []
+    if held_out is None:
+        notes.append(
+            "the quantiser was kept by a compact, so it may have seen the documents asked about: "
+            "npmlm compact retrain=true trains another one"
+        )
     if len(drawn) < settings.queries:
         notes.append(f"{len(drawn)} questions instead of {settings.queries}: the documents hold no more sentences")
     result = TuneResult(
@@ -94,7 +100,7 @@ def run_tune(settings: TuneSettings, encoder: Encoder | None = None, progress: R
         settings=settings,
         question_count=len(drawn),
         document_count=len({question.document for question in drawn}),
-        held_out=generation.quantiser is not None,
+        held_out=held_out is not None and generation.quantiser is not None,
         measured=tuple(measured),
         present=present,
         chosen=chosen,

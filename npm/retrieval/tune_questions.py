@@ -12,10 +12,11 @@ import numpy as np
 
 from npm.corpus.sentences import sentence_bounds
 from npm.errors import ArtefactError, QueryError
-from npm.retrieval.coding import HELD_OUT_EVERY, is_held_out
+from npm.retrieval.coding import HELD_OUT_EVERY, unseen_documents
 from npm.retrieval.phrases import Candidates, SpanFinder
 from npm.retrieval.queries import check_query
 from npm.retrieval.scoring import ScoringSettings
+from npm.retrieval.segments import Segment
 from npm.types import MASK_TEXT
 
 if TYPE_CHECKING:
@@ -35,11 +36,22 @@ class TuneQuestion:
     start_char: int  # of the phrase, in the document's text
 
 
+def held_out_documents(index: PhraseIndex) -> np.ndarray | None:
+    """Which documents the quantiser's training has not seen, bool [documents]; None if that is not known."""
+    if index.settings["quantiser"] is None:
+        return np.ones(index.store.document_count, dtype=bool)
+    segments = [Segment(index.folder, name) for name in sorted(index.settings["segments"])]
+    return unseen_documents(index.folder / index.settings["quantiser"], segments, index.store.segment_documents)
+
+
 def asked_documents(index: PhraseIndex) -> np.ndarray:
-    """Numbers i64 [n] of the documents that may be asked about: live, and not seen by the quantiser's training."""
+    """Numbers i64 [n] of the documents that may be asked about: live, and not seen by the quantiser's training.
+
+    Where nobody knows what it saw, after a compact that kept it, any document may be asked about.
+    """
     documents = np.arange(index.store.document_count)  # i64 [documents]
-    if index.settings["quantiser"] is not None:
-        documents = documents[is_held_out(documents)]
+    if (held_out := held_out_documents(index)) is not None:
+        documents = documents[held_out]
     return documents if index.live_documents is None else documents[index.live_documents[documents]]
 
 

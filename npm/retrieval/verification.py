@@ -35,9 +35,16 @@ class VectorCheck:
 def verify_index(folder: Path, progress: Callable[[str, int], None] | None = None) -> None:
     """Read every byte of an index and check it; `progress(file, bytes)` after each piece.
 
-    Raises ArtefactError on the first fault.
+    Raises ArtefactError on the first fault. If a change replaces the generation meanwhile, the new one is checked.
     """
-    verify_folder(folder, INDEX_KIND, progress)
+    while True:
+        before = Generation.read(folder).manifest.digest
+        try:
+            verify_folder(folder, INDEX_KIND, progress)
+            return
+        except (ArtefactError, FileNotFoundError):
+            if Generation.read(folder).manifest.digest == before:
+                raise
 
 
 def index_encoder(folder: Path, name: str, *, device: str = "auto", dtype: ComputeDtype = ComputeDtype.auto) -> Encoder:

@@ -193,3 +193,16 @@ def test_matching_equals_a_plain_loop_over_random_fields(tmp_path: Path, seed: i
         assert matching_documents(store, parse_conditions(where)).tolist() == expected, where
         seen.add(sum(expected))
     assert len(seen) > 5
+
+
+@pytest.mark.parametrize("text", ["n>=5 and lang=en", "lang=en or n<3"])
+def test_two_conditions_in_one_are_refused(text: str) -> None:
+    with pytest.raises(SettingError) as caught:
+        parse_conditions([text])
+    assert "where=[" in caught.value.expected
+
+
+@pytest.mark.parametrize("text", ["n>=.5", "n>=+5", "n>=5.", "n>=5e0"])
+def test_numbers_in_any_spelling_compare_as_numbers(text: str) -> None:
+    [condition] = parse_conditions([text])
+    assert [condition.accepts(value) for value in (0, 40)] == [False, True]

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import shutil
 from pathlib import Path
 
@@ -12,12 +13,12 @@ from index.store import folder_lock
 from npm.corpus.documents import CorpusSettings
 from npm.errors import ArtefactError, CorpusError, SettingError, UserError
 from npm.models.encoder import Encoder
-from npm.retrieval import swaps
+from npm.retrieval import changes, swaps
 from npm.retrieval.changes import AddSettings, DeleteSettings, add_documents, delete_documents
 from npm.retrieval.compact import CompactSettings, compact_index
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.phrase_index import PhraseIndex
-from npm.retrieval.segments import Generation
+from npm.retrieval.segments import Generation, Segment
 from npm.retrieval.verification import verify_index
 from tests.retrieval.live_indexes import (
     FACTORIES,
@@ -349,3 +350,71 @@ def test_damage_and_newer_versions_are_refused_by_every_change(live: Path, encod
         ):
             with pytest.raises(UserError):
                 change()
+
+
+def test_what_a_compact_took_away_can_be_added_again(encoder: Encoder, tmp_path: Path) -> None:
+    records = [record(number) for number in range(4)]
+    folder = built(tmp_path / "index", records, encoder)
+    delete_documents(folder, DeleteSettings(ids=["d1"]))
+    compact_index(folder, CompactSettings())
+    again = AddSettings(corpus=CorpusSettings(files=[str(folder.with_suffix(".jsonl"))]), replace=True)
+    changed = add_documents(folder, again, encoder)
+    assert (changed.was_finished, changed.added_documents, changed.deleted_documents) == (False, 4, 3)
+    assert_same_answers(folder, built(tmp_path / "fresh", records, encoder), encoder)
+
+
+def test_the_same_delete_again_has_nothing_to_do(encoder: Encoder, tmp_path: Path) -> None:
+    folder = built(tmp_path / "index", [record(number) for number in range(4)], encoder)
+    delete_documents(folder, DeleteSettings(ids=["d1", "d2"]))
+    before = all_bytes(folder)
+    assert delete_documents(folder, DeleteSettings(ids=["d2", "d1"])).was_finished
+    with pytest.raises(SettingError, match="not in the index"):
+        delete_documents(folder, DeleteSettings(ids=["d1"]))
+    assert all_bytes(folder) == before
+
+
+def test_a_folder_has_one_lock_by_whatever_path_it_is_named(
+    encoder: Encoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = built(tmp_path / "index", [record(number) for number in range(4)], encoder)
+    (tmp_path / "link").symlink_to(folder)
+    monkeypatch.chdir(folder)
+    with folder_lock(folder):
+        for name in (tmp_path / "link", Path()):
+            with pytest.raises(ArtefactError, match="another process"):
+                delete_documents(name, DeleteSettings(ids=["d1"]))
+
+
+def test_a_change_does_not_overwrite_another_one_where_locks_do_not_work(
+    encoder: Encoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = built(tmp_path / "index", [record(number) for number in range(4)], encoder)
+    monkeypatch.setattr(changes, "folder_lock", lambda folder: contextlib.nullcontext())
+
+    def meanwhile(stage: str, done: int, total: int | None) -> None:
+        if stage == "vectors" and done == total:
+            delete_documents(folder, DeleteSettings(ids=["d1"]))
+            monkeypatch.undo()
+
+    more = AddSettings(corpus=CorpusSettings(files=[write_records(tmp_path / "more.jsonl", [record(9)])]))
+    with pytest.raises(ArtefactError, match="changed by another process"):
+        add_documents(folder, more, encoder, progress=meanwhile)
+    assert Generation.read(folder).settings["counts"]["deleted_documents"] == 1
+    assert add_documents(folder, more, encoder).added_documents == 1
+
+
+def test_a_build_over_an_index_with_deletions_is_refused(encoder: Encoder, tmp_path: Path) -> None:
+    records = [record(number) for number in range(4)]
+    folder = built(tmp_path / "index", records, encoder)
+    delete_documents(folder, DeleteSettings(ids=["d1"]))
+    with pytest.raises(ArtefactError, match="changed after it was built"):
+        built(folder, records, encoder)
+
+
+def test_codes_of_another_shard_in_an_old_segment_are_refused(encoder: Encoder, tmp_path: Path) -> None:
+    folder = built(tmp_path / "index", [record(number) for number in range(8)], encoder, "IVF4,SQ8")
+    codes = Segment(folder, "00000").codes
+    shutil.rmtree(codes / "00000")
+    shutil.copytree(codes / "00001", codes / "00000")
+    with pytest.raises(ArtefactError, match="damaged"):
+        added(folder, [record(9)], encoder)

@@ -11,7 +11,7 @@ import pytest
 from index.build import SearchSettings
 from index.store import folder_lock, read_manifest
 from npm.corpus.store import BlockStore
-from npm.errors import ArtefactError, EncoderError, SettingError
+from npm.errors import ArtefactError, EncoderError, SettingError, UserError
 from npm.models.encoder import Encoder
 from npm.retrieval.build import IndexBuildSettings, build_index
 from npm.retrieval.coding import HELD_OUT_EVERY, is_held_out
@@ -189,3 +189,36 @@ def test_all_shares_together_have_every_item_once_in_order(count: int) -> None:
     items = list(range(11))
     together = [item for number in range(1, count + 1) for item in Share(number, count).of(items)]
     assert together == items
+
+
+@pytest.mark.parametrize("factory", ["IVF0,SQ8", "IVF99999,SQ8", "Nonsense"])
+def test_a_factory_that_cannot_be_trained_is_refused_before_anything_is_encoded(
+    factory: str, settings: IndexBuildSettings, encoder: Encoder, tmp_path: Path
+) -> None:
+    asked = IndexBuildSettings(corpus=settings.corpus, blocks=settings.blocks, search=SearchSettings(factory=factory))
+    with pytest.raises(UserError) as caught:
+        build_index(tmp_path / "index", asked, encoder)
+    assert factory in caught.value.problem
+    assert not Segment(tmp_path / "index", "00000").vectors.exists()
+
+
+def test_a_kill_between_the_quantiser_and_its_checkpoints_leaves_no_trace(
+    settings: IndexBuildSettings,
+    encoder: Encoder,
+    whole: dict[str, bytes],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from index import quantiser
+
+    def killed(folder: Path, **_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(quantiser.shutil, "rmtree", killed)
+        with pytest.raises(KeyboardInterrupt):
+            build_index(tmp_path / "index", settings, encoder)
+    assert (tmp_path / "index" / "quantiser").is_dir()
+    assert list((tmp_path / "index").glob(".quantiser*"))
+    build_index(tmp_path / "index", settings, encoder)
+    assert all_bytes(tmp_path / "index") == whole
