@@ -12,7 +12,7 @@ from index.types import ArtefactError, UserError
 
 FaissIndex = Any
 """A `faiss.Index`; FAISS has no types and is imported late."""
-QUERY_BITS = 8
+QUERY_BITS = 4
 """Bits a dimension of a query compared with one-bit codes; 0 would mean no rounding, 20 times slower."""
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from npm.corpus.store import BlockStore
     from npm.types import Document
 
-SURFACES_COMPARED = 64
+SURFACES_COMPARED = 16
 """How many of a phrase's best occurrences decide how it is written."""
 DOCUMENTS_IN_MEMORY, BLOCKS_IN_MEMORY = 64, 1024
 

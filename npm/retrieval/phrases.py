@@ -109,7 +109,7 @@ class SpanFinder:
         room = self._room(anchors, rightward=rightward)  # i64 [n], tokens to the block's edge
         most_tokens = self._max_tokens if rightward else self._left_max_tokens
         width = max(1, most_tokens)
-        window_flags, window_tokens = self._windows(anchors, width, rightward=rightward)  # [n, width]
+        window_flags, window_tokens, window_ends = self._windows(anchors, width, rightward=rightward)  # [n, width]
         flags = window_flags[:, 0]  # u8 [n]
         alive = np.flatnonzero(((flags & word_edge) != 0) & ~self._is_barred[flags])  # i64 [alive], numbers of hits
         hashes = np.zeros(len(rows), dtype=np.uint64)  # [n]
@@ -121,7 +121,7 @@ class SpanFinder:
             if length > 1:
                 may_enter = ~self._is_barred[flags]  # bool [alive]
                 if not self._clauses_inside:
-                    may_enter &= ~(self._begins_sentence(flags) if rightward else self._ends_clause(others, flags))
+                    may_enter &= ~(self._begins_sentence(flags) if rightward else window_ends[alive, length - 1])
                 entered = np.flatnonzero(may_enter)
                 alive, others, flags = alive[entered], others[entered], flags[entered]
             if len(alive) == 0:
@@ -145,19 +145,23 @@ class SpanFinder:
             )
             may_grow = room[alive] > length  # bool [alive]
             if not self._clauses_inside:
-                may_grow &= ~(self._ends_clause(others, flags) if rightward else self._begins_sentence(flags))
+                may_grow &= ~(window_ends[alive, length - 1] if rightward else self._begins_sentence(flags))
             alive = alive[may_grow]
         return _concatenated(found) if found else _no_candidates()
 
-    def _windows(self, anchors: np.ndarray, width: int, *, rightward: bool) -> tuple[np.ndarray, np.ndarray]:
-        """Flags u8 and token ids of each of `anchors` i64 [n] and the tokens next to it on one side, [n, width].
+    def _windows(
+        self, anchors: np.ndarray, width: int, *, rightward: bool
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Flags u8, token ids, and whether a clause ends, of `anchors` i64 [n] and tokens to one side: [n, width] each.
 
         One read for all steps: with many shards the number of reads counts, not their size. What lies outside of the
         corpus, or of a block, means nothing.
         """
         steps = np.arange(width) if rightward else -np.arange(width)  # i64 [width]
         positions = np.clip(anchors[:, None] + steps, 0, self._rows.token_count - 1)  # i64 [n, width]
-        return gather(self._store.flags, positions), gather(self._store.token_ids, positions)
+        flags = gather(self._store.flags, positions)  # u8 [n, width]
+        ends = np.zeros_like(flags, dtype=bool) if self._clauses_inside else self._ends_clause(positions, flags)
+        return flags, gather(self._store.token_ids, positions), ends
 
     def _room(self, positions: np.ndarray, *, rightward: bool) -> np.ndarray:
         """Tokens between each position, itself included, and the edge of its block, i64 [n]."""
@@ -170,15 +174,15 @@ class SpanFinder:
         return (flags & TokenFlag.SENTENCE_START.value) != 0  # bool [n]
 
     def _ends_clause(self, positions: np.ndarray, flags: np.ndarray) -> np.ndarray:
-        """Whether each token is clause punctuation, bool [n]; not the point in `3.5`: the next token touches it."""
-        ends = (flags & TokenFlag.CLAUSE_PUNCTUATION.value) != 0  # bool [n]
+        """Whether each token is clause punctuation, bool [...]; not the point in `3.5`: the next token touches it."""
+        ends = (flags & TokenFlag.CLAUSE_PUNCTUATION.value) != 0  # bool [...]
         store = self._store
         if store.start_chars is None or store.end_chars is None:
             return ends
-        marks = np.flatnonzero(ends)
-        following = np.minimum(positions[marks] + 1, len(store.token_ids) - 1)
+        marks = positions[ends]  # i64 [marks]
+        following = np.minimum(marks + 1, len(store.token_ids) - 1)  # i64 [marks]
         # Within a block only: at its end nothing follows, and nothing grows over it either.
-        ends[marks] = store.start_chars.take(following) != store.end_chars.take(positions[marks])
+        ends[ends] = store.start_chars.take(following) != store.end_chars.take(marks)
         return ends
 
 
