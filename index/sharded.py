@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -42,16 +43,16 @@ class ShardedArray:
             return self.arrays[0][indices]
         flat = indices.reshape(-1)  # [n]
         ascending = bool((flat[1:] >= flat[:-1]).all())
-        order = slice(None) if ascending else np.argsort(flat, kind="stable")
+        order = slice(None) if ascending else flat.argsort(kind="stable")
         taken = np.empty((len(flat), *self.shape[1:]), dtype=self.dtype)  # [n, *trailing]
         sorted_rows = flat[order]  # [n]
-        bounds = np.searchsorted(sorted_rows, self._starts)  # i64 [shards + 1]
+        bounds = sorted_rows.searchsorted(self._starts).tolist()  # shards + 1 numbers
         target = taken if ascending else np.empty_like(taken)  # [n, *trailing], in the order of sorted_rows
-        for shard in np.flatnonzero(np.diff(bounds)).tolist():
-            places = slice(int(bounds[shard]), int(bounds[shard + 1]))
-            # Every index was checked above; without mode="clip" numpy would fill a buffer first and copy it.
-            rows = sorted_rows[places] - self._starts[shard]
-            np.take(self.arrays[shard], rows, axis=0, out=target[places], mode="clip")
+        for shard, (start, stop) in enumerate(itertools.pairwise(bounds)):
+            if start < stop:
+                # Every index was checked above; without mode="clip" numpy would fill a buffer first and copy it.
+                rows = sorted_rows[start:stop] - self._starts[shard]
+                self.arrays[shard].take(rows, axis=0, out=target[start:stop], mode="clip")
         if not ascending:
             taken[order] = target
         return taken.reshape((*indices.shape, *self.shape[1:]))

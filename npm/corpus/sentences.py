@@ -34,6 +34,8 @@ NUMBERED_ABBREVIATIONS = frozenset(_NUMBERED_ABBREVIATIONS.split())
 
 CONTEXT_CHARS = 1000
 """How far a context reaches to each side of a phrase at most, in code points: some sentences are whole files."""
+NEAR_CHARS, LOOKED_BACK = 300, 32
+"""Most sentences end this near; and what is looked at around a boundary to tell whether it is one."""
 
 
 def sentence_bounds(text: str) -> np.ndarray:
@@ -67,17 +69,22 @@ def sentence_around(text: str, start_char: int, end_char: int) -> tuple[int, int
 
     At most `CONTEXT_CHARS` to each side: a longer sentence is cut between words where it has any.
     """
-    first, last = max(0, start_char - CONTEXT_CHARS), min(len(text), end_char + CONTEXT_CHARS)
-    if first > 0:
-        first = _word_edge(text, first, start_char)
-    if last < len(text):
-        space = max(text.rfind(" ", end_char, last), text.rfind("\n", end_char, last))
-        last = space if space >= end_char else last
-    bounds = sentence_bounds(text[first:last]) + first  # [sentences, 2]
-    before = bounds[bounds[:, 0] <= start_char, 0]
-    after = bounds[bounds[:, 1] >= end_char, 1]
-    start = int(before[-1]) if len(before) else start_char
-    end = int(after[0]) if len(after) else end_char
+    for reach in (NEAR_CHARS, CONTEXT_CHARS):
+        first, last = max(0, start_char - reach), min(len(text), end_char + reach)
+        if first > 0:
+            first = _word_edge(text, first, start_char)
+        if last < len(text):
+            space = max(text.rfind(" ", end_char, last), text.rfind("\n", end_char, last))
+            last = space if space >= end_char else last
+        bounds = sentence_bounds(text[first:last]) + first  # [sentences, 2]
+        before = bounds[bounds[:, 0] <= start_char, 0]
+        after = bounds[bounds[:, 1] >= end_char, 1]
+        start = int(before[-1]) if len(before) else start_char
+        end = int(after[0]) if len(after) else end_char
+        # What begins after the cut and ends before it is a sentence of the whole text too.
+        begins, ends = first == 0 or start > first + LOOKED_BACK, last == len(text) or end < last - LOOKED_BACK
+        if begins and ends:
+            break
     return start, max(end, end_char)
 
 
