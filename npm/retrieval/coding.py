@@ -23,6 +23,7 @@ from npm.retrieval.manifests import keeps_finished
 from npm.retrieval.room import check_room, stored_bytes
 from npm.retrieval.shares import Share
 from npm.retrieval.stages import WHOLE, IndexProgress, silent
+from npm.training.memory import return_freed_memory
 
 if TYPE_CHECKING:
     from npm.corpus.store import BlockStore
@@ -65,6 +66,7 @@ def train_segment_quantiser(
             recorded,
             progress=lambda done, total: progress("quantiser", done, total),
         )
+    return_freed_memory()
     return folder
 
 
@@ -105,6 +107,7 @@ def code_segment(
             if keeps_finished(place, kind=CODE_SHARD_KIND, settings=recorded) is None:
                 vectors = ShardedArray([open_array(segment.vectors / name, "vectors")])  # [n, d]
                 write_code_shard(place, vectors, quantiser, settings=recorded)
+        return_freed_memory()
         done += count
         progress("codes", done, sum(counts))
 

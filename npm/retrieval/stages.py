@@ -29,6 +29,7 @@ from npm.retrieval.lexicon_shards import LexiconSettings, finish_lexicon, write_
 from npm.retrieval.pruning import kept_tokens
 from npm.retrieval.room import check_room
 from npm.retrieval.shares import Share
+from npm.training.memory import return_freed_memory
 
 if TYPE_CHECKING:
     from npm.models.encoder import Encoder
@@ -95,6 +96,7 @@ def encode_segment(
             progress("vectors", before + tokens, total)
 
         embed_shard(store, settings.encoder, segment.vectors, number, recorded=recorded, progress=report)
+        return_freed_memory()
         done += _tokens(store, shards[number])
     count_segment_words(segment, store, settings.lexicon, share=share, progress=progress)
 

@@ -1,4 +1,4 @@
-"""Keep freed memory in the process, so that a training step on a CPU does not fault its pages in again and again."""
+"""What the allocator does with freed memory: kept for a training step on a CPU, returned by a long build."""
 
 from __future__ import annotations
 
@@ -21,3 +21,17 @@ def keep_freed_memory() -> bool:
     except (OSError, AttributeError):
         return False  # another C library
     return all(mallopt(*pair) for pair in ((_MMAP_MAX, 0), (_TRIM_THRESHOLD, 2**31 - 1), (_TOP_PAD, 256 << 20)))
+
+
+def return_freed_memory() -> bool:
+    """Give what was freed back to the system, where glibc can; whether anything was given back.
+
+    The temporaries of batches of many lengths leave gaps in the heap, which otherwise grows with every shard.
+    """
+    if not sys.platform.startswith("linux"):
+        return False
+    try:
+        trim = ctypes.CDLL(None).malloc_trim
+    except (OSError, AttributeError):
+        return False  # another C library
+    return bool(trim(0))
