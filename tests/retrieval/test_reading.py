@@ -144,7 +144,7 @@ def test_a_share_of_zero_answers_like_a_hybrid_that_cannot_read(
     vectors = encode_queries(bert_filler.encoder, TEXTS)
     lexical = lexical_restrictions(bert_filler.index, TEXTS, settings_with(0.0))
     mixed = with_reading(bert_filler.index, bert_filler.encoder, TEXTS, vectors, lexical, settings_with(0.0))
-    monkeypatch.setattr("npm.retrieval.fill.lexical_restrictions", lambda *_: mixed)
+    monkeypatch.setattr("npm.retrieval.fill.lexical_restrictions", lambda *_, allowed: mixed)
     assert_same_answers(filled(bert_filler, settings_with(0.0)), read_nothing)
 
 
