@@ -74,6 +74,11 @@ class SearchSettings:
         given = self.tier is not SearchTier.faiss or self.factory is not None
         _check(given, "tier=faiss and no factory do not fit together", "factory=…, such as IVF1024,SQ8", got)
 
+    @property
+    def asks_for_lists(self) -> bool:
+        """Whether lists or a factory were chosen, instead of what suits the number of rows."""
+        return self.factory is not None or self.list_count is not None
+
 
 def _check(condition: bool, problem: str, expected: str, got: str) -> None:
     if not condition:
@@ -142,7 +147,7 @@ def check_search(settings: SearchSettings, dimensions: int, *, row_count: int | 
 
     `row_count` None: nobody has counted the rows yet. Raises UserError.
     """
-    if settings.factory is None and settings.list_count is None:
+    if not settings.asks_for_lists:
         return
     factory = resolved_settings(settings, row_count or settings.train_rows, dimensions)["factory"]
     check_lists(factory, dimensions, train_rows=settings.train_rows, row_count=row_count)

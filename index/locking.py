@@ -44,15 +44,7 @@ def folder_lock(
                 _sign(descriptor, shared=shared)
             yield
         finally:
-            try:
-                # The last of several sharers removes the file; while others hold it, this raises.
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                # Unlinked while still held: whoever opened it meanwhile sees that it is gone and starts afresh.
-                if _is_same_file(descriptor, path):
-                    path.unlink(missing_ok=True)
-            except BlockingIOError:
-                pass
-            os.close(descriptor)
+            _remove_if_free(descriptor, path)
 
 
 @contextmanager
@@ -180,11 +172,18 @@ def remove_dead_locks(folder: Path) -> None:
             descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         except OSError:
             continue
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if _is_same_file(descriptor, path):
-                path.unlink(missing_ok=True)
-        except BlockingIOError:
-            pass
-        finally:
-            os.close(descriptor)
+        _remove_if_free(descriptor, path)
+
+
+def _remove_if_free(descriptor: int, path: Path) -> None:
+    """Remove the lock file `path`, opened as `descriptor`, unless another process holds it; closes the descriptor."""
+    try:
+        # The last of several sharers removes the file; while others hold it, this raises.
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # Unlinked while still held: whoever opened it meanwhile sees that it is gone and starts afresh.
+        if _is_same_file(descriptor, path):
+            path.unlink(missing_ok=True)
+    except BlockingIOError:
+        pass
+    finally:
+        os.close(descriptor)

@@ -155,7 +155,8 @@ class _Build:
             search, dimensions = self.settings.search, self.encoder.dimensions
             check_search(search, dimensions)
             store = self._store()
-            check_search(search, dimensions, row_count=count_kept_tokens(store, self.settings.vectors.pruning))
+            if search.asks_for_lists:
+                check_search(search, dimensions, row_count=count_kept_tokens(store, self.settings.vectors.pruning))
             encode_segment(self.segment, store, self._segment_settings, share=share, progress=self.progress)
         if stage in (None, Stage.quantise) and share.number == 1:
             self._quantise()

@@ -104,9 +104,8 @@ def code_segment(
         recorded = code_shard_settings(quantiser, digest)
         place = segment.codes / name
         with folder_lock(place):
-            if keeps_finished(place, kind=CODE_SHARD_KIND, settings=recorded) is None:
-                vectors = ShardedArray([open_array(segment.vectors / name, "vectors")])  # [n, d]
-                write_code_shard(place, vectors, quantiser, settings=recorded)
+            vectors = ShardedArray([open_array(segment.vectors / name, "vectors")])  # [n, d]
+            write_code_shard(place, vectors, quantiser, settings=recorded)  # a finished one is kept
         return_freed_memory()
         done += count
         progress("codes", done, sum(counts))

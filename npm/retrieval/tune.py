@@ -17,6 +17,7 @@ from npm.errors import ArtefactError
 from npm.retrieval.footprint import Footprint, footprint
 from npm.retrieval.phrase_index import PhraseIndex
 from npm.retrieval.segments import Generation, write_generation
+from npm.retrieval.stages import silent
 from npm.retrieval.swaps import OF_ONE_GENERATION
 from npm.retrieval.tune_measures import EncodedQuestions, Measured, Report, exact_answers, measured_choices
 from npm.retrieval.tune_questions import draw_questions, held_out_documents
@@ -55,10 +56,6 @@ class TuneResult:
             if not best or each.agreement > best[-1].agreement:
                 best.append(each)
         return tuple(best)
-
-
-def silent(stage: str, done: int, total: int | None) -> None:
-    """Report to nobody."""
 
 
 def run_tune(settings: TuneSettings, encoder: Encoder | None = None, progress: Report = silent) -> TuneResult:
