@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from npm import maintenance
+from npm import maintenance, measuring
 from npm.arguments import before_texts, split_arguments, wants_debug
 from npm.errors import QueryError, SettingError, UserError
 from npm.help import VERBS, usage, verb_help
@@ -17,7 +17,7 @@ from npm.texts import piped_lines, read_texts, typed_line
 from npm.types import MASK_TEXT, Answer
 
 if TYPE_CHECKING:
-    from npm.commands import EvaluateCommand, FillCommand, TrainCommand
+    from npm.commands import FillCommand, TrainCommand
     from npm.retrieval.fill import PhraseFiller
 
 RESUMED = ("train", "build", "add", "compact")
@@ -79,7 +79,7 @@ def run(arguments: list[str]) -> int:
         sys.stdout.write(verb_help(verb, COMMANDS[verb], group_choices(verb)) + "\n")
         return 0
     found = split_arguments(rest)
-    if found.texts and verb != "fill":
+    if found.texts and verb not in WITH_TEXTS:
         raise SettingError(
             f"{verb} takes settings only",
             expected="key=value",
@@ -88,7 +88,7 @@ def run(arguments: list[str]) -> int:
             fix=f"npmlm {verb} --help lists its settings",
         )
     settings = compose_settings(verb, found.settings)
-    return run_fill(settings, found.texts) if verb == "fill" else _VERBS[verb](settings)
+    return WITH_TEXTS[verb](settings, found.texts) if verb in WITH_TEXTS else _VERBS[verb](settings)
 
 
 def run_train(settings: TrainCommand) -> int:
@@ -119,15 +119,6 @@ def run_train(settings: TrainCommand) -> int:
         )
     if rank() == 0:
         say(f"the encoder is in {encoder}: npmlm build encoder={encoder} …")
-    return 0
-
-
-def run_evaluate(settings: EvaluateCommand) -> int:
-    """`npmlm evaluate`."""
-    from npm.evaluation.run import run_evaluation
-
-    with StageProgress() as progress:
-        sys.stdout.write(run_evaluation(settings, progress=progress) + "\n")
     return 0
 
 
@@ -244,7 +235,7 @@ def _version() -> str:
 
 _VERBS: dict[str, Callable[[Any], int]] = {
     "train": run_train,
-    "evaluate": run_evaluate,
+    "evaluate": measuring.run_evaluate,
     "build": maintenance.run_build,
     "verify": maintenance.run_verify,
     "add": maintenance.run_add,
@@ -254,6 +245,9 @@ _VERBS: dict[str, Callable[[Any], int]] = {
     "inspect": maintenance.run_inspect,
     "estimate": maintenance.run_estimate,
 }
+
+WITH_TEXTS: dict[str, Callable[[Any, list[str]], int]] = {"fill": run_fill, "compare": measuring.run_compare}
+"""Verbs that take more than settings: texts, or folders."""
 
 if __name__ == "__main__":
     sys.exit(main())

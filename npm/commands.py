@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from npm.errors import check_range
@@ -92,10 +92,31 @@ class VerifyCommand:
 
 @dataclass(kw_only=True, slots=True)
 class EvaluateCommand(EvaluationSettings):
-    """Measure an encoder or an index on a task; writes predictions.jsonl and metrics.json."""
+    """Measure an encoder or an index on tasks; writes predictions.jsonl, metrics.json and (zero-shot) results.md."""
 
     debug: bool = False
     """Show the full traceback of an error."""
+
+
+@dataclass(kw_only=True, slots=True)
+class CompareCommand:
+    """Compare two evaluations: npmlm compare A B, folders that evaluate wrote, or one of them and methods=."""
+
+    methods: list[str] = field(default_factory=list)
+    """Two methods, of the first and of the second folder; empty: those of equal names."""
+    seed: int = 0
+    """Seed of the bootstrap."""
+    resamples: int = 10_000
+    """Of the paired bootstrap, for 95 % confidence intervals."""
+    output: Output = Output.table
+    """`table` for people, `json` for programs."""
+    debug: bool = False
+    """Show the full traceback of an error."""
+
+    def __post_init__(self) -> None:
+        for name, least in (("seed", 0), ("resamples", 1)):
+            value = getattr(self, name)
+            check_range(value >= least, name, expected=f"at least {least}", got=value)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -170,6 +191,7 @@ COMMANDS: dict[str, type] = {
     "fill": FillCommand,
     "verify": VerifyCommand,
     "evaluate": EvaluateCommand,
+    "compare": CompareCommand,
     "add": AddCommand,
     "delete": DeleteCommand,
     "compact": CompactCommand,

@@ -17,12 +17,34 @@ from npm.arguments import parse_list, quoted, usable_path
 from npm.commands import COMMANDS
 from npm.errors import SettingError, UserError
 
-PATH_SETTINGS = ("run", "ids_file", "index", "encoder", "encoder.name", "texts", "out", "questions", "data_dir")
+PATH_SETTINGS = (
+    "run",
+    "ids_file",
+    "index",
+    "encoder",
+    "encoder.name",
+    "texts",
+    "out",
+    "questions",
+    "data_dir",
+    "mlm.encoder",
+    "mlm.index",
+)
 TEXT_SETTINGS = ("shard", "search.factory", "corpus.id_field", "corpus.title_field", "corpus.text_field")
 """Plain strings that may hold what hydra's grammar has a meaning for, such as the comma of IVF64,SQ8."""
-LIST_SETTINGS = ("corpus.files", "documents", "where", "ids", "fill.documents", "fill.where")
+LIST_SETTINGS = (
+    "corpus.files",
+    "documents",
+    "where",
+    "ids",
+    "fill.documents",
+    "fill.where",
+    "task",
+    "method",
+    "methods",
+)
 """Lists that hydra does not read either: of paths, ids and conditions."""
-REQUIRED = {"train": ("run",), "evaluate": ("out",), "estimate": ()}
+REQUIRED = {"train": ("run",), "evaluate": ("out",), "estimate": (), "compare": ()}
 """Settings without which a verb cannot begin; for all others, the index."""
 
 

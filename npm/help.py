@@ -22,7 +22,8 @@ VERBS = {
     "compact": "rewrite an index without what was deleted",
     "tune": "measure search settings of an index and choose some",
     "train": "train an encoder",
-    "evaluate": "measure an encoder or an index on a task",
+    "evaluate": "measure an encoder or an index on tasks",
+    "compare": "compare the results of two evaluations, example by example",
 }
 USAGE = """\
 npmlm fills <mask> with phrases that stand in your corpus, and says where.

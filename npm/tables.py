@@ -1,4 +1,4 @@
-"""Tables of `npmlm tune`, `inspect` and `estimate`, as text for a terminal."""
+"""Tables of `npmlm tune`, `inspect`, `estimate` and `compare`, as text for a terminal."""
 
 from __future__ import annotations
 
@@ -82,6 +82,11 @@ def estimate_text(rows: Sequence[Sequence[str]], summary: Iterable[str]) -> str:
 def inspection_json(inspection: Inspection) -> str:
     """The inspection as one line of JSON."""
     return json.dumps(inspection.record(), ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def plain_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Rows as they are, under their heading; text to the left in the first two columns, numbers to the right."""
+    return _printed([_table("", header, rows, right=range(2, len(header)))])
 
 
 def _tune_row(each: Measured, result: TuneResult) -> tuple[str, ...]:

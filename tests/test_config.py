@@ -22,7 +22,7 @@ from npm.retrieval.settings import FillSettings, Retrieval
 from tests.cli.commands import CommandLine, run_subprocess
 
 REPOSITORY = Path(__file__).parents[1]
-REQUIRED = {verb: "index=i" for verb in COMMANDS if verb != "estimate"} | {"train": "run=r", "evaluate": "out=o"}
+REQUIRED = {verb: "index=i" for verb in COMMANDS if verb not in ("estimate", "compare")} | {"train": "run=r", "evaluate": "out=o"}
 EXPERIMENTS = sorted(path.stem for path in (REPOSITORY / "configs" / "experiment").glob("*.yaml"))
 
 
@@ -36,7 +36,7 @@ def needed_by(verb: str) -> list[str]:
 
 def test_config_files_on_disk_are_those_of_the_verbs_their_groups_and_experiments() -> None:
     assert {path.stem for path in config_folder().glob("*.yaml")} == set(COMMANDS) == set(VERBS)
-    assert {path.name for path in config_folder().iterdir() if path.is_dir()} == {"experiment", "scoring"}
+    assert {path.name for path in config_folder().iterdir() if path.is_dir()} == {"experiment", "scoring", "task"}
     assert EXPERIMENTS
 
 
@@ -283,7 +283,7 @@ def test_config_help_and_version_need_no_verb_and_an_unknown_verb_is_refused(npm
     assert version.status == 0
     assert version.out.startswith("npmlm ")
     npmlm("conquer").refused("unknown verb 'conquer'", ", ".join(VERBS))
-    for verb in set(COMMANDS) - {"fill"}:
+    for verb in set(COMMANDS) - {"fill", "compare"}:  # texts, and folders
         npmlm(verb, *needed_by(verb), "text").refused("settings only")
     for verb, needed in REQUIRED.items():
         npmlm(verb).refused(f"{verb} needs {needed.partition('=')[0]}=")

@@ -33,6 +33,7 @@ ORDER = (
     "npm.progress",
     "npm.tables",
     "npm.maintenance",
+    "npm.measuring",
     "npm.cli",
     "scripts",
 )
@@ -59,6 +60,7 @@ ONLY_IN = {
     ),
     "matplotlib": ("scripts/plot_run.py", "npm/retrieval/pareto.py"),
     "accelerate": ("npm/training/trainer.py",),
+    "yaml": ("npm/evaluation/task_file.py",),
 }
 """Libraries that enter through few files."""
 

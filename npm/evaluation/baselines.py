@@ -20,8 +20,45 @@ from npm.types import TokenFlag
 if TYPE_CHECKING:
     from npm.evaluation.questions import Question
     from npm.retrieval.fill import PhraseFiller
+    from npm.retrieval.lexical import BlockLexicon
+    from npm.retrieval.phrases import Candidates
 
 NAME = "BM25, random span"
+
+
+class BlockSpans:
+    """The phrases of one block that a filler's settings allow, whatever is asked."""
+
+    def __init__(self, filler: PhraseFiller, ends: RowMap) -> None:
+        """`ends` are the tokens that a phrase may start and end with."""
+        self._store = filler.index.store
+        self._ends = ends
+        self._finder = SpanFinder(
+            self._store, ends, max_phrase_tokens=filler.settings.max_phrase_tokens, scoring=filler.settings.scoring
+        )
+        self.reader = SurfaceReader(self._store, filler.encoder.tokenizer)
+
+    def of(self, block: int) -> Candidates:
+        """All of them, m spans."""
+        edges = self._store.block_offsets[block : block + 2]  # i64 [2]
+        return self._finder.find(self._ends.rows_within(edges[:1], edges[1:]), None)
+
+    def texts(self, candidates: Candidates) -> list[str]:
+        """The surface text of each."""
+        return self.reader.texts(candidates.starts, candidates.lengths)
+
+
+def lexicon_of(filler: PhraseFiller, *, fix: str) -> BlockLexicon:
+    """The lexicon of a filler's index. Raises SettingError, which advises `fix`, if the index has no text."""
+    if filler.index.lexicon is None:
+        raise SettingError(
+            "the baseline needs the text of the blocks",
+            expected="an index over blocks with text",
+            got="an index over blocks of token ids",
+            where=str(filler.index.folder),
+            fix=fix,
+        )
+    return filler.index.lexicon
 
 
 class RandomSpanOfRightPassage:
@@ -34,26 +71,11 @@ class RandomSpanOfRightPassage:
 
     def __init__(self, filler: PhraseFiller) -> None:
         """Raises SettingError if the index has no text."""
-        if filler.index.lexicon is None:
-            raise SettingError(
-                "the baseline needs the text of the blocks",
-                expected="an index over blocks with text, or baseline=false",
-                got="an index over blocks of token ids",
-                where=str(filler.index.folder),
-                fix="leave the baseline out with baseline=false",
-            )
+        self._lexicon = lexicon_of(filler, fix="leave the baseline out with baseline=false")
         self._store = filler.index.store
-        self._lexicon = filler.index.lexicon
-        self._reader = SurfaceReader(self._store, filler.encoder.tokenizer)
         barred = (TokenFlag.STOPWORD | TokenFlag.PUNCTUATION | TokenFlag.SPECIAL).value
         flags = self._store.flags.slice(0, self._store.token_count)  # u8 [T]
-        self._ends = RowMap.of_mask((flags & barred) == 0)
-        self._finder = SpanFinder(
-            self._store,
-            self._ends,
-            max_phrase_tokens=filler.settings.max_phrase_tokens,
-            scoring=filler.settings.scoring,
-        )
+        self._spans = BlockSpans(filler, RowMap.of_mask((flags & barred) == 0))
         self._plain_texts: dict[int, str] = {}
 
     def chances(self, question: Question, draws: Sequence[int]) -> list[float]:
@@ -72,9 +94,7 @@ class RandomSpanOfRightPassage:
 
     def spans(self, block: int) -> list[str]:
         """The surface texts of the candidate spans of a block."""
-        edges = self._store.block_offsets[block : block + 2]  # i64 [2]
-        candidates = self._finder.find(self._ends.rows_within(edges[:1], edges[1:]), None)
-        return self._reader.texts(candidates.starts, candidates.lengths)
+        return self._spans.texts(self._spans.of(block))
 
     def _plain_text(self, block: int) -> str:
         if block not in self._plain_texts:

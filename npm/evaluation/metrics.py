@@ -1,10 +1,11 @@
 """What counts as a right answer, and how sure a mean over examples is.
 
-Shapes: n examples, r resamples.
+Shapes: n examples, r resamples, g groups.
 """
 
 from __future__ import annotations
 
+import string
 import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ import numpy as np
 
 RESAMPLED_AT_ONCE = 1 << 20
 """Example numbers drawn at once by the bootstrap; bounds memory."""
+ARTICLES = frozenset({"a", "an", "the"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,33 @@ def normalise_answer(text: str) -> str:
     written = "".join(char for char in composed if not unicodedata.category(char).startswith("P"))
     words = written.split()
     return " ".join(words[1:] if len(words) > 1 and words[0] == "the" else words)
+
+
+def open_answer(text: str) -> str:
+    """Lower case, without punctuation and articles, runs of space made one: what the open tasks compare.
+
+    Rajpurkar et al. 2016 (arXiv 1606.05250, §6.1), as Min et al. 2022 use it. Theirs knows ASCII punctuation only, its
+    symbols such as $ and + included; here that of Unicode goes too, and what is nothing but articles keeps them.
+
+    >>> open_answer("The Bank of  an America!"), open_answer("“A” + B"), open_answer("The")
+    ('bank of america', 'b', 'the')
+    """
+    composed = unicodedata.normalize("NFC", text.lower())
+    written = "".join(
+        char for char in composed if char not in string.punctuation and not unicodedata.category(char).startswith("P")
+    )
+    words = written.split()
+    return " ".join([word for word in words if word not in ARTICLES] or words)
+
+
+def exact_match(phrase: str, answers: Iterable[str]) -> bool:
+    """Whether `phrase` equals one of the `answers`, all as `open_answer` has them; nothing equals an empty one.
+
+    >>> exact_match("a Danube.", ["Donau", "the Danube"]), exact_match("the", ["a"]), exact_match("!", ["?"])
+    (True, False, False)
+    """
+    plain = open_answer(phrase)
+    return plain != "" and any(plain == open_answer(answer) for answer in answers)
 
 
 def is_hit(phrase: str, answers: Iterable[str]) -> bool:
@@ -99,3 +128,30 @@ def bootstrap_interval(
         means[first : first + size] = sums[drawn].sum(1) / counts[drawn].sum(1)
     low, high = np.quantile(means, [(1 - confidence) / 2, (1 + confidence) / 2])
     return Interval(float(sums.sum() / counts.sum()), float(low), float(high))
+
+
+def group_mean_interval(
+    hits: np.ndarray,
+    groups: np.ndarray,
+    rng: np.random.Generator,
+    *,
+    resamples: int = 10_000,
+    confidence: float = 0.95,
+) -> Interval:
+    """The mean over groups of the share of hits in each, and its percentile bootstrap interval within groups.
+
+    `hits` bool [n], `groups` i64 [n] the group of each, all of 0 to its largest occupied. The groups are fixed and each
+    is drawn from anew, as from strata (Efron and Tibshirani 1993, §8.3); of c examples with h hits a resample holds
+    Binomial(c, h/c) hits, which is drawn directly. Raises ValueError without examples or for a group without any.
+
+    >>> group_mean_interval(np.array([True, True, False]), np.array([0, 0, 1]), np.random.default_rng(0))
+    Interval(mean=0.5, low=0.5, high=0.5)
+    """
+    counts = np.bincount(groups)  # i64 [g]
+    if len(counts) == 0 or counts.min() == 0:
+        raise ValueError("a mean over groups needs at least one example in each")
+    rates = np.bincount(groups, weights=hits) / counts  # f64 [g]
+    drawn = rng.binomial(counts, rates, size=(resamples, len(counts)))  # i64 [r, g]
+    means = (drawn / counts).mean(1)  # f64 [r]
+    low, high = np.quantile(means, [(1 - confidence) / 2, (1 + confidence) / 2])
+    return Interval(float(rates.mean()), float(low), float(high))

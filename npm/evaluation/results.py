@@ -1,4 +1,4 @@
-"""The folder that an evaluation leaves behind: predictions.jsonl and metrics.json, whole or not there."""
+"""The folder that an evaluation leaves behind: predictions.jsonl, metrics.json and tables, whole or not there."""
 
 from __future__ import annotations
 
@@ -38,11 +38,12 @@ def write_results(
     record: Mapping[str, Any],
     predictions: Iterable[Mapping[str, Any]],
     metrics: Mapping[str, Any],
+    report: str = "",
 ) -> None:
     """Write the results to the folder `out`, in place of those of an earlier evaluation.
 
-    `record` says what they depend on and goes into the manifest. Raises ArtefactError as `check_out` does, and
-    StorageError if the disk refuses; `out` is then as it was.
+    `record` says what they depend on and goes into the manifest; `report` is the text of results.md, if any. Raises
+    ArtefactError as `check_out` does, and StorageError if the disk refuses; `out` is then as it was.
     """
     out = Path(out)
     check_out(out)
@@ -56,6 +57,8 @@ def write_results(
                     line = json.dumps(prediction, ensure_ascii=False, sort_keys=True, allow_nan=False)
                     lines.write(line.encode() + b"\n")
                 writer.open_binary("metrics.json").write(json_bytes(metrics))
+                if report:
+                    writer.open_binary("results.md").write(report.encode())
             if out.exists():
                 shutil.rmtree(out)
             fresh.rename(out)

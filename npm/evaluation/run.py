@@ -6,38 +6,89 @@ import io
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from npm.errors import SettingError
 from npm.evaluation.results import check_out
-from npm.evaluation.settings import EvaluationSettings, TaskName
+from npm.evaluation.settings import DEMO, IN_BATCH, EvaluationSettings
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from npm.evaluation.task import Task
+
 DEFAULT_ARTICLES = 200
 QUESTIONS_SHOWN = 24
-UNUSED = {TaskName.demo: ("corpus",), TaskName.in_batch: ("index", "questions", "split", "fill")}
+ZERO_SHOT = "zero-shot tasks"
+ZERO_SHOT_ONLY = ("suite", "method", "data_dir", "closed", "mlm", "resamples")
+UNUSED = {
+    DEMO: ("corpus", *ZERO_SHOT_ONLY),
+    IN_BATCH: ("index", "questions", "split", "fill", *ZERO_SHOT_ONLY),
+    ZERO_SHOT: ("corpus", "questions"),
+}
 """Settings that a task has no use for."""
 Progress = Callable[[str, float, float | None], None]
 """Called with the task, the examples done so far and their number."""
 
 
-def run_evaluation(settings: EvaluationSettings, *, progress: Progress) -> str:
-    """Run the task, write `out`, and return the report as text for stdout.
+def run_evaluation(settings: EvaluationSettings, *, task_folder: Path, progress: Progress) -> str:
+    """Run the tasks, write `out`, and return the report as text for stdout; `task_folder` holds the shipped tasks.
 
     Raises UserError for whatever is missing or does not fit, before the work begins where that can be known.
     """
-    _refuse_unused(settings)
+    kind = _kind(settings)
+    tasks = _tasks(settings, task_folder) if kind == ZERO_SHOT else []
+    _refuse_unused(settings, kind)
     check_out(settings.out)
     console = _console()
-    if settings.task is TaskName.demo:
+    if kind == DEMO:
         _run_demo(settings, progress, console)
-    else:
+    elif kind == IN_BATCH:
         _run_in_batch(settings, progress, console)
+    else:
+        _run_zero_shot(settings, tasks, progress, console)
     written = console.file
     assert isinstance(written, io.StringIO), "made by _console"
     return written.getvalue().rstrip()
+
+
+def _kind(settings: EvaluationSettings) -> str:
+    """`demo`, `in_batch`, or zero-shot tasks; raises SettingError for a mixture."""
+    own = [task for task in settings.task if task in (DEMO, IN_BATCH)]
+    if not settings.task and settings.suite is None:
+        return DEMO
+    if not own:
+        return ZERO_SHOT
+    if len(settings.task) > 1 or settings.suite is not None:
+        raise SettingError(
+            f"task={own[0]} stands alone",
+            expected=f"task={own[0]}, or zero-shot tasks",
+            got=", ".join([*settings.task, *([f"suite={settings.suite.value}"] if settings.suite else [])]),
+            where="task",
+            fix="evaluate them one after the other, each with an out= of its own",
+        )
+    return own[0]
+
+
+def _tasks(settings: EvaluationSettings, task_folder: Path) -> list[Task]:
+    from npm.evaluation.suite import chosen_tasks
+
+    return chosen_tasks(settings, task_folder)
+
+
+def _run_zero_shot(settings: EvaluationSettings, tasks: list[Task], progress: Progress, console: Console) -> None:
+    from npm.evaluation.report import terminal_table
+    from npm.evaluation.suite import evaluate_suite
+    from npm.evaluation.suite_report import fitting_rows
+
+    result = evaluate_suite(settings, tasks, progress=progress)
+    result.write(settings.out)
+    for table in result.tables():
+        for number, (header, rows) in enumerate(fitting_rows(table, console.width)):
+            console.print(terminal_table(header, rows, title=None if number else table.title))
+    for note in result.notes():
+        console.print(f"note: {note}", markup=False)
 
 
 def _run_demo(settings: EvaluationSettings, progress: Progress, console: Console) -> None:
@@ -73,19 +124,23 @@ def _run_in_batch(settings: EvaluationSettings, progress: Progress, console: Con
     print_in_batch(result, console)
 
 
-def _refuse_unused(settings: EvaluationSettings) -> None:
+def _refuse_unused(settings: EvaluationSettings, kind: str) -> None:
     """What was set for another task would be passed over without a word."""
     default = EvaluationSettings()
-    unused = UNUSED[settings.task]
+    unused = UNUSED[kind]
     changed = [key for name in unused for key in _changed(name, getattr(settings, name), getattr(default, name))]
     if changed:
         raise SettingError(
-            f"task={settings.task.value} has no use for {', '.join(changed)}",
+            f"{_shown(kind)} has no use for {', '.join(changed)}",
             expected=f"nothing for {', '.join(unused)}",
-            got=f"task={settings.task.value} and {', '.join(changed)}",
+            got=f"{_shown(kind)} and {', '.join(changed)}",
             where=", ".join(changed),
             fix="leave these out, or choose the other task",
         )
+
+
+def _shown(kind: str) -> str:
+    return kind if kind == ZERO_SHOT else f"task={kind}"
 
 
 def _changed(key: str, value: Any, default: Any) -> Iterator[str]:

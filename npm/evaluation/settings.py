@@ -8,27 +8,53 @@ from enum import Enum
 from npm.corpus.documents import CorpusSettings
 from npm.errors import check_range
 from npm.evaluation.questions import Split
+from npm.evaluation.task import ClosedScoring
 from npm.models.encoder import ComputeDtype
 from npm.retrieval.fill import FillSettings
 
+DEMO, IN_BATCH = "demo", "in_batch"
+"""Tasks that are no zero-shot tasks: each has an evaluator of its own."""
 
-class TaskName(Enum):
-    """What is measured."""
 
-    demo = "demo"
-    in_batch = "in_batch"
+class SuiteName(Enum):
+    """Which of the shipped zero-shot tasks are asked together."""
+
+    closed = "closed"  # nine tasks with a few labels
+    open = "open"  # seven tasks answered by any phrase
+    all = "all"
+
+
+@dataclass(kw_only=True, slots=True)
+class ParametricSettings:
+    """The masked language model that stands beside the index."""
+
+    encoder: str = ""
+    """Folder or name of a masked language model (experiment=mlm_uniform trains one); the methods mlm, mlm-pmi,
+    mlm-fuzzy, mlm-fuzzy-pmi and mlm-knn need it."""
+    index: str = ""
+    """Index that its encoder has built, or a folder of several as in index=; the method mlm-knn needs it."""
 
 
 @dataclass(kw_only=True, slots=True)
 class EvaluationSettings:
     """One evaluation."""
 
-    task: TaskName = TaskName.demo
-    """`demo`: questions about the demo corpus, needs index=; `in_batch`: held-out retrieval, needs corpus.files=."""
+    task: list[str] = field(default_factory=list)
+    """Tasks: `demo` (questions about the demo corpus), `in_batch` (held-out retrieval, needs corpus.files=), zero-shot
+    tasks by name (sst2, agn, trex, …) or your own by the path of its YAML file; without suite= it is `demo`."""
+    suite: SuiteName | None = None
+    """`closed`, `open` or `all` shipped zero-shot tasks, those of task= beside them."""
+    method: list[str] = field(default_factory=list)
+    """Methods of zero-shot tasks: npm, npm-single, mlm, mlm-pmi, mlm-fuzzy, mlm-fuzzy-pmi, mlm-fuzzy-corpus, mlm-knn,
+    majority, random; for open tasks npm, npm-dense, npm-bm25, npm-hybrid, mlm, majority, random. Empty: all that the
+    settings serve."""
+    data_dir: str = ""
+    """Folder that the files of tasks are looked for in, if they do not lie beside the task's own file."""
     out: str = ""
     """Folder for predictions.jsonl and metrics.json. Required."""
     index: str = ""
-    """Folder of the index that is asked."""
+    """Folder of the index that is asked; for zero-shot tasks also a folder of several, one for each reference corpus
+    by its name (reviews, news, subj, wiki)."""
     encoder: str = ""
     """Folder or name of the encoder; empty: the shipped one, or the index's own copy."""
     device: str = "auto"
@@ -38,17 +64,23 @@ class EvaluationSettings:
     questions: str = ""
     """File of questions for task=demo; empty: those shipped with the demo corpus."""
     split: Split = Split.test
-    """Half of the questions: `dev` to choose settings on, `test` to report."""
+    """`dev`: the examples or questions to choose settings on; `test`: those to report."""
     limit: int | None = None
-    """Questions (demo) or articles (in_batch) at most; null takes all questions, or 200 articles."""
+    """Examples of a task at most; null takes 3000 of a zero-shot task, all questions of demo, 200 articles."""
     seed: int = 0
-    """Seed of masks and of the bootstrap."""
+    """Seed of samples, of masks and of the bootstrap."""
+    resamples: int = 10_000
+    """Of the bootstrap of zero-shot tasks, for 95 % confidence intervals."""
+    closed: ClosedScoring = field(default_factory=ClosedScoring)
+    """How npm, npm-single and mlm-knn score labels, where it is to differ from what the task says."""
+    mlm: ParametricSettings = field(default_factory=ParametricSettings)
+    """The parametric baseline."""
     fill: FillSettings = field(default_factory=FillSettings)
-    """How questions are answered."""
+    """How questions and open tasks are answered."""
     corpus: CorpusSettings = field(default_factory=CorpusSettings)
     """Held-out documents for task=in_batch."""
 
     def __post_init__(self) -> None:
-        for name, least in (("limit", 1), ("seed", 0)):
+        for name, least in (("limit", 1), ("seed", 0), ("resamples", 1)):
             value = getattr(self, name)
             check_range(value is None or value >= least, name, expected=f"at least {least}", got=value)

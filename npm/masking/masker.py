@@ -11,7 +11,7 @@ import numpy as np
 from npm.errors import check_range
 from npm.masking.contexts import Question
 from npm.masking.samplers import CandidateThinning, GeometricSpanSampler, Sampler, UniformSampler
-from npm.masking.units import CooccurringUnits, Units
+from npm.masking.units import CooccurringUnits, TokenUnits, Units
 from npm.types import Sequences, Spans
 
 
@@ -48,15 +48,16 @@ class MaskingUnit(Enum):
     """What is masked."""
 
     phrase = "phrase"  # spans at word boundaries, lengths geometric
-    token = "token"  # single tokens, uniform (the token variant, NPM-single)
+    token = "token"  # single tokens that stand in another sequence too, uniform (the token variant, NPM-single)
+    any_token = "any_token"  # single tokens wherever they stand, uniform (plain masked language modelling)
 
 
 @dataclass(kw_only=True, slots=True)
 class MaskingSettings:
-    """How training text is masked. With unit `token`, the settings about spans have no meaning."""
+    """How training text is masked. With single tokens, the settings about spans have no meaning."""
 
     unit: MaskingUnit = MaskingUnit.phrase
-    """What is masked: `phrase` or `token`."""
+    """What is masked: `phrase`, `token` (of those in another sequence of the group too) or `any_token`."""
     masked_fraction: float = 0.15
     """Tokens to mask, as a share of all tokens of a group; above 0, below 1."""
     min_masked_fraction: float = 0.05
@@ -110,7 +111,8 @@ def build_masker(settings: MaskingSettings) -> Masker:
         )
         clause_punctuation_skip_probability = settings.clause_punctuation_skip_probability
     else:
-        units = CooccurringUnits(max_span_tokens=1, word_boundaries=False)
+        cooccurring = settings.unit is MaskingUnit.token
+        units = CooccurringUnits(max_span_tokens=1, word_boundaries=False) if cooccurring else TokenUnits()
         sampler = UniformSampler()
         clause_punctuation_skip_probability = 0.0
     return Masker(

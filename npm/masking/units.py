@@ -146,6 +146,17 @@ def _cooccurring(
     return windows[kept], np.repeat(numbers[cooccurs], sizes[cooccurs])
 
 
+@dataclass(frozen=True, slots=True)
+class TokenUnits:
+    """Every token that is not special, wherever it stands: the unit of plain masked language modelling."""
+
+    def candidates(self, sequences: Sequences) -> Candidates:
+        """All such tokens in the order of the text."""
+        starts = np.flatnonzero(~has_flag(sequences.flags, TokenFlag.SPECIAL))  # i64 [m]
+        _, phrase_ids = np.unique(sequences.token_ids[starts], return_inverse=True)  # i64 [m]
+        return Candidates(starts, np.ones_like(starts), phrase_ids)
+
+
 def _joined(parts: list[Candidates]) -> Candidates:
     if not parts:
         empty = np.zeros(0, dtype=np.int64)

@@ -125,7 +125,10 @@ class Encoder:
         self.mask_id = self._special_id("mask_token")
         self.pad_id = self._special_id("pad_token")
         self.prefix_ids, self.suffix_ids = _special_ids_around(tokenizer)
+        self.language_model: PreTrainedModel | None = None
+        """The model around `model` with a head for masked tokens, once `attach_masked_head` has given it one."""
         self._weights_digest: str | None = None
+        self._tokenizer_digest: str | None = None
 
     @classmethod
     def load(
@@ -155,17 +158,20 @@ class Encoder:
     def save(self, folder: Path, *, dtype: torch.dtype = torch.float32) -> None:
         """Write config, weights (safetensors) and tokenizer so that `transformers` loads them unchanged.
 
+        With a head attached the whole masked language model is written, which loads as an encoder too.
         Raises StorageError when the operating system refuses a write.
         """
         with storage_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
+        saved = self.language_model or self.model
         state = {
             name: tensor.detach().to("cpu", dtype if tensor.is_floating_point() else None).contiguous()
-            for name, tensor in self.model.state_dict().items()
+            for name, tensor in saved.state_dict().items()
+            if name not in saved.all_tied_weights_keys  # the same tensor under a second name
         }
         with storage_errors(folder):
             with quiet_transformers(), safetensors_errors():
-                self.model.save_pretrained(folder, state_dict=state)
+                saved.save_pretrained(folder, state_dict=state)
             self.tokenizer.save_pretrained(folder)
             config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
             config["dtype"] = str(dtype).removeprefix("torch.")
@@ -223,8 +229,10 @@ class Encoder:
 
     @property
     def tokenizer_fingerprint(self) -> str:
-        """SHA-256 of the tokenizer's whole definition."""
-        return tokenizer_fingerprint(self.tokenizer)
+        """SHA-256 of the tokenizer's whole definition, which nobody changes once it is loaded; computed once."""
+        if self._tokenizer_digest is None:
+            self._tokenizer_digest = tokenizer_fingerprint(self.tokenizer)
+        return self._tokenizer_digest
 
     def _special_id(self, role: str) -> int:
         token_id = getattr(self.tokenizer, f"{role}_id")

@@ -67,6 +67,29 @@ def load_pretrained(
     return model, tokenizer
 
 
+def load_language_model(place: str, config: PreTrainedConfig) -> tuple[PreTrainedModel, set[str]]:
+    """The masked language model of the class that `config` names, float32, and the weights that `place` lacks.
+
+    Raises EncoderError where `transformers` has no such class or the weights do not fit.
+    """
+    from transformers import AutoModelForMaskedLM
+
+    try:
+        with quiet_transformers():
+            model, report = AutoModelForMaskedLM.from_pretrained(
+                place, config=config, dtype=torch.float32, output_loading_info=True
+            )
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+        raise EncoderError(
+            "the encoder cannot be loaded as a masked language model",
+            expected="an encoder with a masked-language-model class in transformers",
+            got=(str(error).strip() or repr(error)).splitlines()[0],
+            where=place,
+            fix="choose another encoder",
+        ) from error
+    return model, set(report["missing_keys"])
+
+
 def _override(config: PreTrainedConfig, keys: tuple[str, ...], value: float | None) -> None:
     for key in keys:
         if value is not None and hasattr(config, key):

@@ -29,6 +29,11 @@ class WeightedSum(nn.Module):
         scale: float = getattr(parts[0], "similarity_scale")  # noqa: B009 - the type of a module's attribute is unknown
         return scale
 
+    @property
+    def reads_clean_copies(self) -> bool:
+        """Whether any of the objectives compares with the vectors of the clean copies."""
+        return any(getattr(part, "reads_clean_copies", True) for part in self.objectives.values())
+
     def counts(self, batch: MaskedBatch) -> dict[str, int]:
         """Denominators of all terms."""
         counts: dict[str, int] = {}

@@ -22,10 +22,19 @@ class EncodedBatch:
     """Vectors of a `MaskedBatch`; the encoder runs when they are first asked for."""
 
     def __init__(
-        self, token_vectors: TokenVectors, batch: MaskedBatch, *, long_copy_factor: float = LONG_COPY_FACTOR
+        self,
+        token_vectors: TokenVectors,
+        batch: MaskedBatch,
+        *,
+        with_clean_copies: bool = True,
+        long_copy_factor: float = LONG_COPY_FACTOR,
     ) -> None:
-        """Masked copies longer than `long_copy_factor` clean copies have an encoder pass of their own."""
+        """Masked copies longer than `long_copy_factor` clean copies have an encoder pass of their own.
+
+        Without `with_clean_copies` there are no keys, and the encoder does not run for them.
+        """
         self.batch = batch
+        self._with_clean_copies = with_clean_copies
         self._token_vectors = token_vectors
         self._long_copy_factor = long_copy_factor
 
@@ -36,6 +45,7 @@ class EncodedBatch:
         One encoder pass for both: the weights are cast and their gradients summed once, which is a quarter of a
         small encoder's step. Masked copies that read a context are longer and go in a pass of their own.
         """
+        assert self._with_clean_copies, "keys of a batch that was encoded without its clean copies"
         batch = self.batch
         query_length, key_length = batch.query_input_ids.shape[1], batch.key_input_ids.shape[1]
         lengths = batch.query_attention_mask.sum(1)  # i64 [B]
@@ -66,7 +76,12 @@ class EncodedBatch:
     @property
     def query_vectors(self) -> torch.Tensor:
         """Vectors f32 [B, Lq, d] of the masked copies."""
-        return self._both[0]
+        return self._both[0] if self._with_clean_copies else self._queries_alone
+
+    @cached_property
+    def _queries_alone(self) -> torch.Tensor:
+        batch = self.batch
+        return self._token_vectors(batch.query_input_ids, batch.query_attention_mask).float()  # f32 [B, Lq, d]
 
     @property
     def start_queries(self) -> torch.Tensor:

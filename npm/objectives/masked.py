@@ -1,9 +1,10 @@
-"""Masked-token prediction over the vocabulary, with the encoder's input embeddings as output matrix.
+"""Masked-token prediction over the vocabulary.
 
-    L = −(1/|T|) Σ_{t ∈ T} log softmax(W g(h_t) + b)[x_t],   g = dense, GELU, LayerNorm,   W the input embeddings
+    L = −(1/|T|) Σ_{t ∈ T} log softmax(head(h_t))[x_t]
 
-(Devlin et al. 2019, arXiv 1810.04805, §3.1.) With mask pairs the start mask predicts the first token of the span and
-the end mask the last; where a span has one mask, that mask predicts its token.
+(Devlin et al. 2019, arXiv 1810.04805, §3.1; the head is in `npm/models/masked_head.py`.) With mask pairs the start
+mask predicts the first token of the span and the end mask the last; where a span has one mask, that mask predicts its
+token.
 
 Shapes: n spans, t targets, d dimensions, V vocabulary.
 """
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from npm.models.masked_head import MaskedHead
 from npm.objectives.encoded import EncodedBatch
 from npm.types import MaskedBatch, Term
 
@@ -30,12 +32,12 @@ class Targets:
 class MaskedTokens(nn.Module):
     """Cross entropy at the mask slots only: term `masked`; term `masked_top1` of weight 0 counts right predictions."""
 
-    def __init__(self, embedding: nn.Embedding) -> None:
+    reads_clean_copies = False
+    """The encoder need not run on the clean copies for this loss."""
+
+    def __init__(self, head: MaskedHead) -> None:
         super().__init__()
-        vocabulary_size, dimensions = embedding.weight.shape
-        self.transform = nn.Sequential(nn.Linear(dimensions, dimensions), nn.GELU(), nn.LayerNorm(dimensions))
-        self.bias = nn.Parameter(torch.zeros(vocabulary_size))  # f32 [V]
-        self._embedding = (embedding,)  # in a tuple, so that the encoder alone owns the matrix
+        self.head = head
 
     def counts(self, batch: MaskedBatch) -> dict[str, int]:
         """Targets of this rank: two a span with mask pairs, else one."""
@@ -46,7 +48,7 @@ class MaskedTokens(nn.Module):
     def forward(self, encoded: EncodedBatch) -> dict[str, Term]:
         """The terms of one batch."""
         targets = mask_targets(encoded)
-        logits = self.transform(targets.vectors) @ self._embedding[0].weight.T + self.bias  # [t, V]
+        logits = self.head(targets.vectors)  # [t, V]
         losses = nn.functional.cross_entropy(logits.float(), targets.token_ids, reduction="sum")
         correct = (logits.detach().argmax(1) == targets.token_ids).sum()
         count = len(targets.token_ids)

@@ -14,23 +14,22 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 
 from npm.errors import SettingError
-from npm.models.encoder import ComputeDtype
-from npm.models.similarity import scaled_similarity
+from npm.models.encoder import ComputeDtype, Encoder
 from npm.retrieval.answers import SurfaceReader, ranked_phrases
-from npm.retrieval.filters import select
+from npm.retrieval.evidence import ScannedSimilarities, candidate_weights
+from npm.retrieval.filters import Selection, select
 from npm.retrieval.phrase_index import PhraseIndex
 from npm.retrieval.phrases import Candidates, SpanFinder
 from npm.retrieval.queries import QueryVectors, check_query, encode_queries, query_notes
 from npm.retrieval.restriction import Restriction, lexical_restrictions, with_reading
-from npm.retrieval.scoring import Normalisation, ScoringSettings, occurrence_shares, reference_weights
 from npm.retrieval.settings import FillSettings, Retrieval, retrieval_named
-from npm.types import Answer, Phrase
+from npm.types import Answer, Document, Phrase
 
 __all__ = ["FillSettings", "PhraseFiller", "Retrieval"]
 
 if TYPE_CHECKING:
     from index.types import Scan
-    from npm.models.encoder import Encoder
+    from npm.retrieval.passages import PassageFiller
 
 
 class PhraseFiller:
@@ -63,6 +62,27 @@ class PhraseFiller:
         """
         phrase_index = PhraseIndex.open(Path(folder))
         return cls(phrase_index, phrase_index.load_encoder(encoder, device=device, dtype=dtype), settings)
+
+    @classmethod
+    def over(
+        cls,
+        passages: Sequence[str | Document],
+        encoder: Encoder | str | None = None,
+        *,
+        settings: FillSettings | None = None,
+        device: str = "auto",
+        dtype: ComputeDtype = ComputeDtype.auto,
+    ) -> PassageFiller:
+        """A filler that answers from texts handed over, without an index, and scores given words; held in memory.
+
+        Without `encoder` it is the shipped one; `settings`, by default, look in all passages. Passages are embedded
+        once, whichever filler asks. Raises CorpusError if there is no passage, or one that is no text, EncoderError
+        as `Encoder.load` does, SettingError for a retrieval other than `dense`.
+        """
+        from npm.retrieval.passages import PassageFiller
+
+        chosen = encoder if isinstance(encoder, Encoder) else Encoder.load(encoder or "", device=device, dtype=dtype)
+        return PassageFiller(passages, chosen, settings)
 
     def refresh(self) -> bool:
         """Open the present generation of the index if it is another one than that in use; returns whether it was."""
@@ -139,15 +159,7 @@ class PhraseFiller:
         """Answers for texts that are checked and encoded; `blocks` as in `fill`, ascending i64."""
         settings = settings if settings is not None else self.settings
         selection = self._select(tuple(settings.documents), tuple(settings.where))
-        if blocks is not None:
-            blocks = selection.allowed(blocks)
-            restrictions: list[Restriction | None] = [Restriction(blocks, np.zeros(len(blocks)))] * len(texts)
-        elif settings.retrieval is Retrieval.dense:
-            restrictions = [None] * len(texts)
-        else:
-            restrictions = lexical_restrictions(self.index, texts, settings, allowed=selection.blocks)
-            if settings.retrieval is Retrieval.hybrid and settings.reading_share:
-                restrictions = with_reading(self.index, self.encoder, texts, vectors, restrictions, settings)
+        restrictions = self._restrictions(texts, vectors, settings, selection=selection, blocks=blocks)
         finder = SpanFinder(
             self.index.store, self.index.rows, max_phrase_tokens=settings.max_phrase_tokens, scoring=settings.scoring
         )
@@ -164,9 +176,8 @@ class PhraseFiller:
                 start_rows = np.sort(hits.rows[start_query][hits.found[start_query]])  # i64 [n]
                 end_rows = np.sort(hits.rows[end_query][hits.found[end_query]])  # i64 [n]
                 candidates = finder.find(start_rows, end_rows)
-                weights = self._weights(
-                    [scan], (start_query, end_query), candidates, (start_rows, end_rows), None, settings.scoring
-                )
+                similarities = self._similarities([scan], (start_query, end_query), None, settings)
+                weights = candidate_weights(similarities, candidates, (start_rows, end_rows), settings.scoring)
                 phrases[number] = self._ranked(texts[number], candidates, weights, settings)
         for number, restriction in enumerate(restrictions):
             if restriction is not None and len(restriction.blocks):
@@ -176,6 +187,26 @@ class PhraseFiller:
             self._answer(text, phrases[number], bool(vectors.cut[number]), restrictions[number])
             for number, text in enumerate(texts)
         ]
+
+    def _restrictions(
+        self,
+        texts: Sequence[str],
+        vectors: QueryVectors,
+        settings: FillSettings,
+        *,
+        selection: Selection,
+        blocks: np.ndarray | None,
+    ) -> list[Restriction | None]:
+        """The blocks that each text is answered from, None for all: those given, else what `settings` ask for."""
+        if blocks is not None:
+            blocks = selection.allowed(blocks)
+            return [Restriction(blocks, np.zeros(len(blocks)))] * len(texts)
+        if settings.retrieval is Retrieval.dense:
+            return [None] * len(texts)
+        restrictions = lexical_restrictions(self.index, texts, settings, allowed=selection.blocks)
+        if settings.retrieval is Retrieval.hybrid and settings.reading_share:
+            return with_reading(self.index, self.encoder, texts, vectors, restrictions, settings)
+        return restrictions
 
     def _within(
         self, text: str, queries: np.ndarray, restriction: Restriction, finder: SpanFinder, settings: FillSettings
@@ -193,59 +224,19 @@ class PhraseFiller:
             pieces = np.split(rows, np.searchsorted(blocks, restriction.blocks[1:]))
             scans = [self.index.searcher.scan(*pair) for pair in zip(restriction.queries, pieces, strict=True)]
         candidates = finder.find(rows, None)
-        weights = self._weights(scans, (0, 1), candidates, (rows, rows), restriction, settings.scoring)
+        similarities = self._similarities(scans, (0, 1), restriction, settings)
+        weights = candidate_weights(similarities, candidates, (rows, rows), settings.scoring)
         return self._ranked(text, candidates, weights, settings)
 
-    def _weights(
+    def _similarities(
         self,
         scans: Sequence[Scan],
         queries: tuple[int, int],
-        candidates: Candidates,
-        sides: tuple[np.ndarray, np.ndarray],
         restriction: Restriction | None,
-        scoring: ScoringSettings,
-    ) -> np.ndarray:
-        """What each candidate counts, f64 [m]; `sides` are the rows i64 [n] that the start and the end query hit.
-
-        `scans` is one scan for all rows, or one for each block of the restriction; `queries` are the numbers of the
-        start and the end query in it.
-        """
-        factor = self.encoder.similarity_scale / scoring.temperature
-
-        def similarities(side: int, rows: np.ndarray) -> np.ndarray:
-            """Scaled similarity f64 [n] of the start (0) or end (1) query with rows i64 [n], bonuses added."""
-            if restriction is None:
-                return scaled_similarity(scans[0].at(queries[side], rows).astype(np.float64), factor)
-            blocks = self.index.store.block_of(self.index.rows.positions(rows))  # i64 [n]
-            places = np.searchsorted(restriction.blocks, blocks)  # i64 [n], in the restriction
-            products = np.empty(len(rows))  # f64 [n]
-            scan_of = places if len(scans) > 1 else np.zeros(len(rows), dtype=np.int64)  # i64 [n]
-            for number in np.unique(scan_of).tolist():
-                here = np.flatnonzero(scan_of == number)
-                products[here] = scans[number].at(queries[side], rows[here])
-            return scaled_similarity(products, factor) + restriction.bonuses[places]
-
-        start, end = similarities(0, candidates.start_rows), similarities(1, candidates.end_rows)  # f64 [m]
-        if scoring.normalisation is Normalisation.candidates:
-            return occurrence_shares(
-                start,
-                end,
-                candidates.lengths,
-                combination=scoring.combination,
-                length_exponent=scoring.length_exponent,
-            )
-        # As in the reference, a span found from its other end adds its own end to the candidates of this side.
-        all_starts = similarities(0, np.union1d(sides[0], candidates.start_rows))  # f64 [n]
-        all_ends = similarities(1, np.union1d(sides[1], candidates.end_rows))  # f64 [n]
-        return reference_weights(
-            start,
-            end,
-            candidates.lengths,
-            all_starts=all_starts,
-            all_ends=all_ends,
-            combination=scoring.combination,
-            length_exponent=scoring.length_exponent,
-        )
+        settings: FillSettings,
+    ) -> ScannedSimilarities:
+        factor = self.encoder.similarity_scale / settings.scoring.temperature
+        return ScannedSimilarities(self.index, scans, queries, factor, restriction)
 
     def _ranked(
         self, text: str, candidates: Candidates, weights: np.ndarray, settings: FillSettings

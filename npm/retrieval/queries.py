@@ -69,6 +69,14 @@ def query_notes(text: str, *, cut: bool, max_input_tokens: int) -> tuple[str, ..
     return tuple(notes)
 
 
+@dataclass(frozen=True, slots=True)
+class MaskVectors:
+    """The vectors at the masks of each text."""
+
+    vectors: np.ndarray  # f32 [q, masks, d]
+    cut: np.ndarray  # bool [q], whether the text was longer than the encoder takes
+
+
 def encode_queries(
     encoder: Encoder,
     texts: Sequence[str],
@@ -76,33 +84,49 @@ def encode_queries(
     contexts: Sequence[np.ndarray] | None = None,
     tokens_per_batch: int = 8192,
 ) -> QueryVectors:
+    """Encode texts that passed `check_query` with a mask pair each: see `encode_masks`."""
+    found = encode_masks(
+        encoder, texts, masks_per_text=MASKS_PER_SPAN, contexts=contexts, tokens_per_batch=tokens_per_batch
+    )
+    return QueryVectors(start=found.vectors[:, 0], end=found.vectors[:, -1], cut=found.cut)
+
+
+def encode_masks(
+    encoder: Encoder,
+    texts: Sequence[str],
+    *,
+    masks_per_text: int,
+    contexts: Sequence[np.ndarray] | None = None,
+    tokens_per_batch: int = 8192,
+) -> MaskVectors:
     """Encode texts that passed `check_query`, batched by length, in the order given.
 
     `contexts` are the token ids i64 [T] of a passage for each text, which stands behind it and is cut to fit.
 
-    `<mask>` becomes a mask pair, whatever the encoder's own mask token looks like. All else is ordinary text: a
-    special token that somebody wrote is split like any word. A text that is too long keeps what is nearest to the mask.
+    `<mask>` becomes so many mask tokens, whatever the encoder's own looks like. All else is ordinary text: a special
+    token that somebody wrote is split like any word. A text that is too long keeps what is nearest to the mask.
     """
+    vectors = np.zeros((len(texts), masks_per_text, encoder.dimensions), dtype=np.float32)  # [q, masks, d]
     if not texts:
-        nothing = np.zeros((0, encoder.dimensions), dtype=np.float32)
-        return QueryVectors(nothing, nothing, np.zeros(0, dtype=bool))
-    sequences, slots, cut = _mask_pair_inputs(encoder, texts)
+        return MaskVectors(vectors, np.zeros(0, dtype=bool))
+    sequences, slots, cut = _masked_inputs(encoder, texts, masks_per_text)
     if contexts is not None:
         sequences = [_with_context(encoder, *pair) for pair in zip(sequences, contexts, strict=True)]
-    vectors = np.zeros((len(texts), 2, encoder.dimensions), dtype=np.float32)  # [q, 2, d]
     lengths = np.array([len(sequence) for sequence in sequences])  # i64 [q]
     for batch in length_sorted_batches(lengths, tokens_per_batch=tokens_per_batch):
         states = encode_padded(encoder, [sequences[number] for number in batch])  # f32 [B, L, d]
         for place, number in enumerate(batch):
             first = slots[number]
-            vectors[number] = states[place, [first, first + MASKS_PER_SPAN - 1]].cpu().numpy()
-    return QueryVectors(start=vectors[:, 0], end=vectors[:, 1], cut=cut)
+            vectors[number] = states[place, first : first + masks_per_text].cpu().numpy()
+    return MaskVectors(vectors, cut)
 
 
-def _mask_pair_inputs(encoder: Encoder, texts: Sequence[str]) -> tuple[list[np.ndarray], list[int], np.ndarray]:
-    """Token ids of each text, where its mask pair begins, and bool [q] whether it was cut."""
+def _masked_inputs(
+    encoder: Encoder, texts: Sequence[str], masks_per_text: int
+) -> tuple[list[np.ndarray], list[int], np.ndarray]:
+    """Token ids of each text, where its masks begin, and bool [q] whether it was cut."""
     halves: list[str] = []
-    strips_left, strips_right = _mask_strips(encoder)
+    strips_left, strips_right = mask_strips(encoder)
     for text in texts:
         before, after = text.split(MASK_TEXT)
         halves.append(before.rstrip() if strips_left else before)
@@ -111,7 +135,7 @@ def _mask_pair_inputs(encoder: Encoder, texts: Sequence[str]) -> tuple[list[np.n
     encoded = encoder.tokenizer(
         halves, add_special_tokens=False, split_special_tokens=True, return_attention_mask=False, verbose=False
     )["input_ids"]
-    room = encoder.max_input_tokens - len(encoder.prefix_ids) - len(encoder.suffix_ids) - MASKS_PER_SPAN
+    room = encoder.max_input_tokens - len(encoder.prefix_ids) - len(encoder.suffix_ids) - masks_per_text
     sequences: list[np.ndarray] = []
     slots: list[int] = []
     cut = np.zeros(len(texts), dtype=bool)  # [q]
@@ -122,7 +146,7 @@ def _mask_pair_inputs(encoder: Encoder, texts: Sequence[str]) -> tuple[list[np.n
             kept_before = min(len(before), max(room // 2, room - len(after)))
             before, after = before[len(before) - kept_before :], after[: room - kept_before]
         slots.append(len(encoder.prefix_ids) + len(before))
-        masks = [encoder.mask_id] * MASKS_PER_SPAN
+        masks = [encoder.mask_id] * masks_per_text
         sequences.append(np.array([*encoder.prefix_ids, *before, *masks, *after, *encoder.suffix_ids], dtype=np.int64))
     return sequences, slots, cut
 
@@ -134,7 +158,7 @@ def _with_context(encoder: Encoder, sequence: np.ndarray, context: np.ndarray) -
     return np.concatenate([sequence, context[:room].astype(np.int64), suffix]) if room > 0 else sequence
 
 
-def _mask_strips(encoder: Encoder) -> tuple[bool, bool]:
+def mask_strips(encoder: Encoder) -> tuple[bool, bool]:
     """Whether the tokenizer's mask token takes the space to its left and to its right with it (RoBERTa's: left)."""
     token = encoder.tokenizer.backend_tokenizer.get_added_tokens_decoder().get(encoder.mask_id)
     return (bool(token.lstrip), bool(token.rstrip)) if token is not None else (False, False)

@@ -24,7 +24,8 @@ from npm.errors import SettingError, UserError
 from npm.masking.masker import MaskingUnit, build_masker
 from npm.masking.renderers import MaskPairRenderer, Renderer, SingleMaskRenderer
 from npm.models.attention import use_plain_attention
-from npm.models.encoder import ComputeDtype, Encoder
+from npm.models.encoder import ComputeDtype, Encoder, locate_encoder
+from npm.models.masked_head import attach_masked_head
 from npm.objectives.combine import WeightedSum
 from npm.objectives.gather import rank, world_size
 from npm.objectives.masked import MaskedTokens
@@ -174,9 +175,8 @@ def make_objective(settings: TrainingSettings, encoder: Encoder) -> nn.Module:
         phrase_loss = NonparametricMasked(chosen.nonparametric, similarity_scale=encoder.similarity_scale)
         parts["nonparametric"] = (phrase_loss, chosen.nonparametric_weight)
     if chosen.masked_weight:
-        embedding = encoder.model.get_input_embeddings()
-        assert isinstance(embedding, nn.Embedding), f"input embeddings of type {type(embedding).__name__}"
-        parts["masked"] = (MaskedTokens(embedding), chosen.masked_weight)
+        head = attach_masked_head(encoder, locate_encoder(settings.encoder), trained=False)
+        parts["masked"] = (MaskedTokens(head), chosen.masked_weight)
     modules = {name: part for name, (part, _) in parts.items()}
     return WeightedSum(modules, {name: weight for name, (_, weight) in parts.items()})
 

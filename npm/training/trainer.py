@@ -73,7 +73,9 @@ class TrainedModel(nn.Module):
         self.objective = objective
 
     def forward(self, batch: MaskedBatch) -> dict[str, Term]:
-        terms: dict[str, Term] = self.objective(EncodedBatch(self._token_vectors, batch))
+        with_clean_copies = getattr(self.objective, "reads_clean_copies", True)
+        encoded = EncodedBatch(self._token_vectors, batch, with_clean_copies=with_clean_copies)
+        terms: dict[str, Term] = self.objective(encoded)
         return terms
 
     def _token_vectors(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:

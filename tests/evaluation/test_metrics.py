@@ -7,7 +7,16 @@ import itertools
 import numpy as np
 import pytest
 
-from npm.evaluation.metrics import bootstrap_interval, chance_of_hit, hit_rank, is_hit, normalise_answer
+from npm.evaluation.metrics import (
+    bootstrap_interval,
+    chance_of_hit,
+    exact_match,
+    group_mean_interval,
+    hit_rank,
+    is_hit,
+    normalise_answer,
+    open_answer,
+)
 
 
 @pytest.mark.parametrize(
@@ -91,3 +100,72 @@ def test_the_interval_is_the_same_when_resamples_are_drawn_in_pieces(monkeypatch
 def test_no_examples_have_no_mean() -> None:
     with pytest.raises(ValueError, match="at least one example"):
         bootstrap_interval(np.zeros(0), np.random.default_rng(0))
+
+
+@pytest.mark.parametrize(
+    ("written", "plain"),
+    [
+        ("  The Danube ", "danube"),
+        ("An Officer and a Gentleman", "officer and gentleman"),
+        ("“The Hague”,", "hague"),
+        ("U.S.", "us"),
+        ("$1,000", "1000"),
+        ("Theodor another", "theodor another"),
+        ("The The", "the the"),
+        ("A", "a"),
+        ("Côte d’Ivoire", "côte divoire"),
+        ("北京。", "北京"),
+        ("¿…?", ""),
+    ],
+)
+def test_open_answers_lose_case_punctuation_and_all_articles(written: str, plain: str) -> None:
+    assert open_answer(written) == plain
+
+
+def test_an_exact_match_is_one_of_the_answers_after_normalisation_and_no_part_of_one() -> None:
+    assert exact_match("a Bank of the America.", ["bank  of america"])
+    assert exact_match("Oslo", ["Bergen", "OSLO"])
+    assert not exact_match("Cervantes", ["Miguel de Cervantes"])
+    assert not exact_match("the", ["an"])
+    assert not exact_match("…", ["?"])
+    assert not exact_match("Oslo", [])
+
+
+@pytest.mark.parametrize("first_group", [[True, True, False], [True, True, True]])
+def test_the_interval_of_a_mean_over_groups_is_that_of_all_possible_resamples_within_groups(
+    first_group: list[bool],
+) -> None:
+    second_group = [True, False]
+    means = [
+        (sum(first) / 3 + sum(second) / 2) / 2
+        for first in itertools.product(first_group, repeat=3)
+        for second in itertools.product(second_group, repeat=2)
+    ]
+    hits, groups = np.array([*second_group, *first_group]), np.array([1, 1, 0, 0, 0])
+    found = group_mean_interval(hits, groups, np.random.default_rng(0), resamples=100_000, confidence=0.9)
+    assert found.mean == pytest.approx((sum(first_group) / 3 + 1 / 2) / 2)
+    assert (found.low, found.high) == pytest.approx((np.quantile(means, 0.05), np.quantile(means, 0.95)))
+
+
+def test_one_group_has_the_interval_of_the_examples_within_chance() -> None:
+    hits = np.random.default_rng(1).random(300) < 0.3
+    grouped = group_mean_interval(hits, np.zeros(300, dtype=np.int64), np.random.default_rng(2))
+    flat = bootstrap_interval(hits.astype(float), np.random.default_rng(3))
+    assert grouped.mean == flat.mean
+    assert (grouped.low, grouped.high) == pytest.approx((flat.low, flat.high), abs=0.005)
+
+
+def test_a_mean_over_groups_depends_on_the_seed_alone() -> None:
+    hits, groups = np.random.default_rng(4).random(90) < 0.4, np.arange(90) % 4
+    first, second, other = (
+        group_mean_interval(hits, groups, np.random.default_rng(seed), resamples=200) for seed in (1, 1, 2)
+    )
+    assert first == second != other
+
+
+@pytest.mark.parametrize("groups", [[], [0, 2]])
+def test_a_group_without_examples_has_no_mean(groups: list[int]) -> None:
+    with pytest.raises(ValueError, match="at least one example in each"):
+        group_mean_interval(
+            np.ones(len(groups), dtype=bool), np.array(groups, dtype=np.int64), np.random.default_rng(0)
+        )

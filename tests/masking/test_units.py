@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from npm.masking.units import MAX_GROUP_TOKENS, CooccurringUnits
+from npm.masking.units import MAX_GROUP_TOKENS, CooccurringUnits, TokenUnits
 from npm.types import Sequences, Spans, TokenFlag
 from tests.masking.groups import SPECIAL_ID, WORD, group, pairs, random_group
 from tests.masking.plain_masking import plain_candidates, plain_phrase
@@ -66,6 +66,19 @@ def test_the_token_variant_takes_every_shared_token_that_is_not_special() -> Non
     flags = [[SPECIAL, 0, 0, 0], [SPECIAL, 0, 0, 0]]
     sequences = group([1, 5, 6, 5], [1, 5, 7, 8], flags=flags)
     assert found(CooccurringUnits(max_span_tokens=1, word_boundaries=False), sequences) == [(1, 1), (3, 1), (5, 1)]
+
+
+def test_token_units_are_all_tokens_that_are_not_special_with_an_id_for_each_phrase() -> None:
+    candidates = TokenUnits().candidates(group([1, 5, 6], [5, 7], flags=[[SPECIAL, 0, 0], [WORD, 0]]))
+    assert (candidates.starts.tolist(), candidates.lengths.tolist()) == ([1, 2, 3, 4], [1, 1, 1, 1])
+    first, second, again, third = candidates.phrase_ids.tolist()
+    assert first == again and len({first, second, third}) == 3
+
+
+@pytest.mark.parametrize("rows", [[], [[]], [[], []]])
+def test_groups_without_tokens_have_no_token_units(rows: list[list[int]]) -> None:
+    candidates = TokenUnits().candidates(group(*rows))
+    assert (len(candidates.starts), len(candidates.lengths), len(candidates.phrase_ids)) == (0, 0, 0)
 
 
 @pytest.mark.parametrize("rows", [[], [[]], [[], []], [[5]], [[], [5], []]])

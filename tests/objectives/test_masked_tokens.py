@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from npm.models.masked_head import MaskedHead
 from npm.objectives.combine import WeightedSum
 from npm.objectives.encoded import EncodedBatch
 from npm.objectives.masked import MaskedTokens
@@ -21,21 +22,21 @@ VOCABULARY, DIMENSIONS = 100, 8
 
 
 @pytest.fixture
-def head() -> MaskedTokens:
+def masked() -> MaskedTokens:
     torch.manual_seed(0)
-    head = MaskedTokens(nn.Embedding(VOCABULARY, DIMENSIONS))
-    nn.init.normal_(head.bias)
-    return head
+    transform = nn.Sequential(nn.Linear(DIMENSIONS, DIMENSIONS), nn.GELU(), nn.LayerNorm(DIMENSIONS))
+    bias = nn.Parameter(torch.randn(VOCABULARY))  # f32 [V]
+    return MaskedTokens(MaskedHead(transform, bias, nn.Embedding(VOCABULARY, DIMENSIONS)))
 
 
-def dense_cross_entropy(head: MaskedTokens, vectors: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+def dense_cross_entropy(head: MaskedHead, vectors: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     """Sum over all positions with a label of vectors f32 [B, L, d], labels i64 [B, L] with -100 elsewhere."""
-    logits = nn.functional.linear(head.transform(vectors), head._embedding[0].weight, head.bias)  # f32 [B, L, V]
+    logits = nn.functional.linear(head.transform(vectors), head.embedding.weight, head.bias)  # f32 [B, L, V]
     return nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=-100, reduction="sum")
 
 
 @pytest.mark.parametrize("mask_pairs", [False, True])
-def test_the_loss_equals_a_dense_cross_entropy_in_values_and_gradients(head: MaskedTokens, mask_pairs: bool) -> None:
+def test_the_loss_equals_a_dense_cross_entropy_in_values_and_gradients(masked: MaskedTokens, mask_pairs: bool) -> None:
     rng = np.random.default_rng(1)
     batch = random_batch(rng, specials=True, mask_pairs=mask_pairs)
     vectors = random_vectors(batch, rng, dimensions=DIMENSIONS).detach().float().requires_grad_()
@@ -45,52 +46,52 @@ def test_the_loss_equals_a_dense_cross_entropy_in_values_and_gradients(head: Mas
         labels[sequence, batch.start_slots[span]] = tokens[0]
         labels[sequence, batch.end_slots[span]] = [token for token in tokens if token >= 0][-1]
     queries = vectors[: len(labels), : labels.shape[1]]  # f32 [B, Lq, d]
-    expected = dense_cross_entropy(head, queries, labels)
-    wanted = [vectors, *head.parameters(), head._embedding[0].weight]
+    expected = dense_cross_entropy(masked.head, queries, labels)
+    wanted = [vectors, *masked.parameters(), masked.head.embedding.weight]
     expected_gradients = torch.autograd.grad(expected, wanted)
 
-    terms = head(encoded_with(vectors, batch))
-    assert terms["masked"].count == int((labels >= 0).sum()) == head.counts(batch)["masked"]
+    terms = masked(encoded_with(vectors, batch))
+    assert terms["masked"].count == int((labels >= 0).sum()) == masked.counts(batch)["masked"]
     torch.testing.assert_close(terms["masked"].sum, expected)
     torch.testing.assert_close(torch.autograd.grad(terms["masked"].sum, wanted), expected_gradients)
 
 
-def test_right_predictions_are_counted() -> None:
-    head = MaskedTokens(nn.Embedding(VOCABULARY, DIMENSIONS))
+def test_right_predictions_are_counted(masked: MaskedTokens) -> None:
     with torch.no_grad():
-        head.bias[5] = 1e3  # whatever the vectors are, it says 5
+        masked.head.bias[5] = 1e3  # whatever the vectors are, it says 5
     batch = batch_of([[5, 6], [5, 6]], [(0, 0, 2)])
-    top1 = head(encoded_with(torch.randn(4, 2, DIMENSIONS), batch))["masked_top1"]
+    top1 = masked(encoded_with(torch.randn(4, 2, DIMENSIONS), batch))["masked_top1"]
     assert (int(top1.sum), top1.count, top1.weight) == (1, 2, 0)
 
 
-def test_the_embedding_belongs_to_the_encoder_alone(head: MaskedTokens) -> None:
-    assert sorted(name.split(".")[0] for name, _ in head.named_parameters()) == ["bias", *["transform"] * 4]
+def test_the_embedding_belongs_to_the_encoder_alone(masked: MaskedTokens) -> None:
+    names = sorted(name.split(".")[1] for name, _ in masked.named_parameters())
+    assert names == ["bias", *["transform"] * 4]
 
 
-def test_without_spans_every_parameter_still_gets_a_zero_gradient(head: MaskedTokens) -> None:
+def test_without_spans_every_parameter_still_gets_a_zero_gradient(masked: MaskedTokens) -> None:
     batch = batch_of([[5, 6], [5]], [])
     vectors = torch.randn(4, 2, DIMENSIONS, requires_grad=True)
-    term = head(encoded_with(vectors, batch))["masked"]
-    assert (term.sum.item(), term.count, head.counts(batch)["masked"]) == (0, 0, 0)
+    term = masked(encoded_with(vectors, batch))["masked"]
+    assert (term.sum.item(), term.count, masked.counts(batch)["masked"]) == (0, 0, 0)
     term.sum.backward()
-    for tensor in (vectors, *head.parameters(), head._embedding[0].weight):
+    for tensor in (vectors, *masked.parameters(), masked.head.embedding.weight):
         assert tensor.grad is not None
         assert not tensor.grad.any()
 
 
-def combined(head: MaskedTokens, *, scale: float = 0.5) -> WeightedSum:
+def combined(masked: MaskedTokens, *, scale: float = 0.5) -> WeightedSum:
     phrase_loss = NonparametricMasked(NonparametricSettings(learned_scale=True), similarity_scale=scale)
-    return WeightedSum({"nonparametric": phrase_loss, "masked": head}, {"nonparametric": 2.0, "masked": 0.25})
+    return WeightedSum({"nonparametric": phrase_loss, "masked": masked}, {"nonparametric": 2.0, "masked": 0.25})
 
 
-def test_a_weighted_sum_keeps_every_term_with_its_count_and_multiplies_its_weight(head: MaskedTokens) -> None:
+def test_a_weighted_sum_keeps_every_term_with_its_count_and_multiplies_its_weight(masked: MaskedTokens) -> None:
     rng = np.random.default_rng(2)
     batch = random_batch(rng, specials=True)
     vectors = random_vectors(batch, rng, dimensions=DIMENSIONS).detach().float()
-    objective = combined(head)
+    objective = combined(masked)
     terms = objective(encoded_with(vectors, batch))
-    apart = objective.objectives["nonparametric"](encoded_with(vectors, batch)) | head(encoded_with(vectors, batch))
+    apart = objective.objectives["nonparametric"](encoded_with(vectors, batch)) | masked(encoded_with(vectors, batch))
     assert objective.counts(batch) == {name: term.count for name, term in apart.items()}
     for name, term in apart.items():
         factor = 0.25 if name.startswith("masked") else 2.0
@@ -98,9 +99,41 @@ def test_a_weighted_sum_keeps_every_term_with_its_count_and_multiplies_its_weigh
         assert terms[name].weight == factor * term.weight
 
 
-def test_a_weighted_sum_has_the_scale_of_the_part_that_has_one(head: MaskedTokens) -> None:
-    assert combined(head, scale=0.125).similarity_scale == pytest.approx(0.125)
-    assert not hasattr(WeightedSum({"masked": head}, {"masked": 1.0}), "similarity_scale")
+def test_a_weighted_sum_has_the_scale_of_the_part_that_has_one(masked: MaskedTokens) -> None:
+    assert combined(masked, scale=0.125).similarity_scale == pytest.approx(0.125)
+    assert not hasattr(WeightedSum({"masked": masked}, {"masked": 1.0}), "similarity_scale")
+
+
+def test_masked_tokens_alone_need_no_vectors_of_the_clean_copies(masked: MaskedTokens) -> None:
+    rng = np.random.default_rng(3)
+    batch = random_batch(rng, specials=True)
+    vectors = random_vectors(batch, rng, dimensions=DIMENSIONS).detach().float()
+    masked_copies = vectors[: len(batch.query_input_ids), : batch.query_input_ids.shape[1]]  # f32 [B, Lq, d]
+    asked: list[torch.Tensor] = []
+
+    def token_vectors(input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+        asked.append(input_ids)
+        return masked_copies
+
+    terms = masked(EncodedBatch(token_vectors, batch, with_clean_copies=False))
+    expected = masked(encoded_with(vectors, batch))
+    assert len(asked) == 1 and asked[0] is batch.query_input_ids
+    torch.testing.assert_close(terms["masked"].sum, expected["masked"].sum)
+    assert terms["masked"].count == expected["masked"].count > 0
+
+
+def test_keys_of_a_batch_without_clean_copies_are_a_mistake_of_ours() -> None:
+    batch = batch_of([[5, 6], [5, 6]], [(0, 0, 2)])
+    encoded = EncodedBatch(lambda ids, mask: torch.zeros(*ids.shape, 2), batch, with_clean_copies=False)
+    with pytest.raises(AssertionError, match="without its clean copies"):
+        _ = encoded.key_vectors
+
+
+def test_a_weighted_sum_reads_clean_copies_if_one_of_its_parts_does(masked: MaskedTokens) -> None:
+    assert not masked.reads_clean_copies
+    assert not WeightedSum({"masked": masked}, {"masked": 1.0}).reads_clean_copies
+    assert combined(masked).reads_clean_copies
+    assert WeightedSum({"other": nn.Identity()}, {"other": 1.0}).reads_clean_copies
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -13,6 +13,7 @@ from torch import nn
 from npm.masking.masker import Masker, MaskingSettings, build_masker
 from npm.masking.renderers import MaskPairRenderer
 from npm.models.encoder import Encoder
+from npm.models.masked_head import MaskedHead
 from npm.objectives.combine import WeightedSum
 from npm.objectives.masked import MaskedTokens
 from npm.objectives.nonparametric import NonparametricMasked, NonparametricSettings
@@ -67,9 +68,16 @@ def toy_objective(encoder: Encoder, *parts: str) -> nn.Module:
     assert isinstance(embedding, nn.Embedding)
     known = {
         "phrase": NonparametricMasked(NonparametricSettings(learned_scale=True), similarity_scale=0.3),
-        "masked": MaskedTokens(embedding),
+        "masked": MaskedTokens(toy_head(embedding)),
     }
     return WeightedSum({name: known[name] for name in parts}, dict.fromkeys(parts, 1.0))
+
+
+def toy_head(embedding: nn.Embedding) -> MaskedHead:
+    """A random head of the usual form."""
+    vocabulary_size, dimensions = embedding.weight.shape
+    transform = nn.Sequential(nn.Linear(dimensions, dimensions), nn.GELU(), nn.LayerNorm(dimensions))
+    return MaskedHead(transform, nn.Parameter(torch.zeros(vocabulary_size)), embedding)
 
 
 def toy_trainer(

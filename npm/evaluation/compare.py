@@ -1,0 +1,289 @@
+"""Two evaluations of the same examples, side by side: difference, paired bootstrap and exact McNemar test.
+
+Shapes: n examples that both runs answered, r resamples, T tasks.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from index.store import check_folder
+from npm.errors import ArtefactError, SettingError
+from npm.evaluation.metrics import Interval, bootstrap_interval
+from npm.evaluation.results import EVALUATION_KIND
+
+Row = Sequence[str]
+CONFIDENCE = 0.95
+_LINE_TYPES = {"task": str, "method": str, "id": str, "correct": bool}
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What a line of predictions.jsonl says about right and wrong."""
+
+    gold: str  # JSON
+    correct: bool
+
+
+Judgements = dict[tuple[str, str], dict[str, Judged]]
+"""(task, method) → example id → judgement."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One task, answered twice: by a method of run A and by one of run B."""
+
+    task: str
+    method_a: str
+    method_b: str
+    count: int  # examples that both answered
+    share_a: float  # of them right in A
+    share_b: float
+    difference: Interval  # share_b − share_a, paired bootstrap
+    only_a: int  # right in A, wrong in B
+    only_b: int
+    p_value: float  # exact McNemar test; not corrected for the number of comparisons
+
+    @property
+    def methods(self) -> str:
+        """As a table shows them."""
+        return self.method_a if self.method_a == self.method_b else f"{self.method_a} / {self.method_b}"
+
+
+@dataclass(frozen=True, slots=True)
+class AverageComparison:
+    """The mean over tasks, each of them counting the same."""
+
+    methods: str
+    task_count: int
+    share_a: float
+    share_b: float
+    difference: Interval  # examples resampled within each task
+
+
+@dataclass(frozen=True, slots=True)
+class RunComparison:
+    """All that two runs share."""
+
+    comparisons: tuple[Comparison, ...]
+    averages: tuple[AverageComparison, ...]  # of methods with more than one task
+    notes: tuple[str, ...]
+
+    def record(self) -> dict[str, Any]:
+        """As JSON values."""
+        return asdict(self)
+
+
+def compare_results(
+    a: str | Path,
+    b: str | Path,
+    *,
+    methods: tuple[str, str] | None = None,
+    seed: int = 0,
+    resamples: int = 10_000,
+) -> RunComparison:
+    """Compare the result folders `a` and `b` on every example, by task and id, that both answered.
+
+    Methods of equal names are compared; `methods` names one of `a` and one of `b` instead, which may be the same
+    folder. Where each folder holds a single method, these two are compared whatever they are called. Every example
+    counts the same, also of tasks whose reported number is a mean over groups.
+
+    Raises ArtefactError for a folder without such predictions or with a damaged file, SettingError if the two share
+    nothing or disagree on what is right.
+    """
+    a, b = Path(a), Path(b)
+    judged_a = read_judgements(a)
+    judged_b = judged_a if a == b else read_judgements(b)
+    pairs = _method_pairs(judged_a, judged_b, methods, where=f"{a}, {b}")
+    found: list[Comparison] = []
+    notes: list[str] = []
+    for method_a, method_b in pairs:
+        for task in (task for task, method in judged_a if method == method_a and (task, method_b) in judged_b):
+            lines_a, lines_b = judged_a[task, method_a], judged_b[task, method_b]
+            rights = _paired(task, lines_a, lines_b, where=f"{a}, {b}")  # bool [2, n]
+            if rights.shape[1] < max(len(lines_a), len(lines_b)):
+                notes.append(
+                    f"{task}: {rights.shape[1]} examples are in both, of {len(lines_a)} in A and {len(lines_b)} in B."
+                )
+            found.append(_comparison(task, (method_a, method_b), rights, seed=seed, resamples=resamples))
+    return RunComparison(
+        tuple(found), tuple(_averages(found, seed=seed, resamples=resamples)), tuple(dict.fromkeys(notes))
+    )
+
+
+def comparison_rows(comparison: RunComparison) -> tuple[Row, list[Row]]:
+    """Header and rows of a table: shares in per cent, differences in percentage points."""
+    header = ["task", "method", "examples", "A, %", "B, %", "B − A [95 %]", "only A right", "only B right", "p"]
+    rows: list[Row] = [
+        [
+            each.task,
+            each.methods,
+            str(each.count),
+            *_shares(each.share_a, each.share_b, each.difference),
+            str(each.only_a),
+            str(each.only_b),
+            f"{each.p_value:.2g}",
+        ]
+        for each in comparison.comparisons
+    ]
+    for average in comparison.averages:
+        shares = _shares(average.share_a, average.share_b, average.difference)
+        rows.append([f"average of {average.task_count}", average.methods, "", *shares, "", "", ""])
+    return header, rows
+
+
+def mcnemar_p_value(only_a: int, only_b: int) -> float:
+    """Two-sided exact McNemar test (McNemar 1947): P(|X − m/2| ≥ |only_a − m/2|), X ~ Binomial(m, ½), m both together.
+
+    >>> mcnemar_p_value(1, 5), mcnemar_p_value(3, 3), mcnemar_p_value(0, 0)
+    (0.21875, 1.0, 1.0)
+    """
+    from scipy.stats import binomtest  # takes a second to load, which the other verbs need not wait for
+
+    return float(binomtest(only_a, only_a + only_b, 0.5).pvalue) if only_a + only_b else 1.0
+
+
+def read_judgements(folder: Path) -> Judgements:
+    """What predictions.jsonl of a result folder says, by task and method in the order of the file.
+
+    Raises ArtefactError if the folder holds no results, a file is damaged, or it is of a task that has no right and
+    wrong answers by example.
+    """
+    check_folder(folder, kind=EVALUATION_KIND)
+    judged: Judgements = {}
+    file = folder / "predictions.jsonl"
+    for number, line in enumerate(_lines(file), start=1):
+        wrong = [key for key, kind in _LINE_TYPES.items() if not isinstance(line.get(key), kind)]
+        if wrong or "gold" not in line:
+            raise ArtefactError(
+                "these results cannot be paired by example",
+                expected=f"lines with {', '.join([*_LINE_TYPES, 'gold'])}, as evaluate writes for task=… or suite=…",
+                got=f"a line with {', '.join(sorted(line))}",
+                where=f"{file}, line {number}",
+                fix="give two folders that npmlm evaluate suite=… or task=… wrote",
+            )
+        of_method = judged.setdefault((line["task"], line["method"]), {})
+        if line["id"] in of_method:
+            raise ArtefactError(
+                f"{line['method']} answers one example of {line['task']} twice",
+                expected="one line an example and method",
+                got=f"id {line['id']} again",
+                where=f"{file}, line {number}",
+                fix="evaluate again",
+            )
+        of_method[line["id"]] = Judged(json.dumps(line["gold"], sort_keys=True), line["correct"])
+    return judged
+
+
+def _lines(file: Path) -> Iterator[Mapping[str, Any]]:
+    with file.open(encoding="utf-8") as lines:
+        for line in lines:
+            yield json.loads(line)
+
+
+def _method_pairs(
+    judged_a: Judgements, judged_b: Judgements, methods: tuple[str, str] | None, *, where: str
+) -> list[tuple[str, str]]:
+    names_a, names_b = (list(dict.fromkeys(method for _, method in each)) for each in (judged_a, judged_b))
+    if methods is not None:
+        pairs = [methods] if methods[0] in names_a and methods[1] in names_b else []
+    elif len(names_a) == len(names_b) == 1:
+        pairs = [(names_a[0], names_b[0])]
+    else:
+        pairs = [(name, name) for name in names_a if name in names_b]
+    tasks = [task for task, method in judged_a if any(m == method and (task, n) in judged_b for m, n in pairs)]
+    if not tasks:
+        asked = "" if methods is None else f" for {methods[0]} in A and {methods[1]} in B"
+        raise SettingError(
+            f"the two results have nothing in common{asked}",
+            expected="a method and a task that both hold",
+            got=f"A: {_named(judged_a)}; B: {_named(judged_b)}",
+            where=where,
+            fix="choose two runs of the same task, or name a method of each",
+        )
+    return pairs
+
+
+def _paired(task: str, a: Mapping[str, Judged], b: Mapping[str, Judged], *, where: str) -> np.ndarray:
+    """Which of the examples in both are right in A (first row) and in B: bool [2, n]."""
+    shared = [example for example in a if example in b]
+    if not shared:
+        raise SettingError(
+            f"no example of {task} is in both results",
+            expected="runs on the same file, with the same split= and seed=",
+            got=f"{len(a)} and {len(b)} examples with other ids",
+            where=where,
+            fix="evaluate one of them again as the other was",
+        )
+    for example in shared:
+        if a[example].gold != b[example].gold:
+            raise SettingError(
+                f"the two results are not of the same data of {task}",
+                expected=f"the gold {a[example].gold} of A for example {example}",
+                got=b[example].gold,
+                where=where,
+                fix="evaluate both on the same file",
+            )
+    return np.array([[each[example].correct for example in shared] for each in (a, b)])  # bool [2, n]
+
+
+def _comparison(task: str, methods: tuple[str, str], rights: np.ndarray, *, seed: int, resamples: int) -> Comparison:
+    """From `rights` bool [2, n]."""
+    a, b = rights  # bool [n] each
+    only_a, only_b = int((a & ~b).sum()), int((b & ~a).sum())
+    return Comparison(
+        task=task,
+        method_a=methods[0],
+        method_b=methods[1],
+        count=rights.shape[1],
+        share_a=float(a.mean()),
+        share_b=float(b.mean()),
+        difference=bootstrap_interval(
+            b.astype(np.float64) - a, np.random.default_rng(seed), resamples=resamples, confidence=CONFIDENCE
+        ),
+        only_a=only_a,
+        only_b=only_b,
+        p_value=mcnemar_p_value(only_a, only_b),
+    )
+
+
+def _averages(found: Sequence[Comparison], *, seed: int, resamples: int) -> Iterator[AverageComparison]:
+    for methods in dict.fromkeys(each.methods for each in found):
+        of_methods = [each for each in found if each.methods == methods]
+        if len(of_methods) > 1:
+            yield AverageComparison(
+                methods=methods,
+                task_count=len(of_methods),
+                share_a=float(np.mean([each.share_a for each in of_methods])),
+                share_b=float(np.mean([each.share_b for each in of_methods])),
+                difference=average_difference(of_methods, np.random.default_rng(seed), resamples=resamples),
+            )
+
+
+def average_difference(found: Sequence[Comparison], rng: np.random.Generator, *, resamples: int) -> Interval:
+    """The mean over tasks of share_b − share_a, and its interval when examples are resampled within each task.
+
+    To resample n differences of −1, 0 and 1 is to draw how many there are of each from a multinomial distribution.
+    """
+    means = np.zeros(resamples)  # f64 [r]
+    for each in found:
+        shares = np.array([each.only_a, each.only_b, each.count - each.only_a - each.only_b]) / each.count  # f64 [3]
+        drawn = rng.multinomial(each.count, shares, size=resamples)  # i64 [r, 3]
+        means += (drawn[:, 1] - drawn[:, 0]) / (each.count * len(found))
+    low, high = np.quantile(means, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
+    return Interval(float(np.mean([each.difference.mean for each in found])), float(low), float(high))
+
+
+def _shares(a: float, b: float, difference: Interval) -> list[str]:
+    points = [f"{100 * value:+.1f}" for value in (difference.mean, difference.low, difference.high)]
+    return [f"{100 * a:.1f}", f"{100 * b:.1f}", f"{points[0]} [{points[1]}, {points[2]}]"]
+
+
+def _named(judged: Judgements) -> str:
+    return ", ".join(f"{task} by {method}" for task, method in judged) or "no answers"

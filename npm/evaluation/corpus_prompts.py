@@ -1,0 +1,62 @@
+"""Prompts made of the reference corpus: what a method says to texts of the task's kind, whatever their label.
+
+Their mean is what calibration divides by; no example of the task is looked at.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from npm.corpus.sentences import sentence_bounds
+from npm.errors import SettingError
+from npm.evaluation.prompts import parse_template
+from npm.evaluation.treebank import detokenise
+
+if TYPE_CHECKING:
+    from npm.evaluation.task import Task
+    from npm.retrieval.phrase_index import PhraseIndex
+
+PROMPT_COUNT = 256
+SHORTEST_CHARS, LONGEST_CHARS = 30, 250
+"""Of a sentence that stands for an example."""
+SEED = 0
+
+
+def corpus_prompts(task: Task, index: PhraseIndex, *, count: int = PROMPT_COUNT, seed: int = SEED) -> list[str]:
+    """`count` prompts, fewer where the corpus has not so many: each field of the template is a sentence.
+
+    The sentences of one prompt follow each other in one block; blocks are drawn without replacement among those of
+    documents that are not deleted. Raises SettingError if the index has no text, or no such sentences.
+    """
+    template = parse_template(task.template, where=task.name)
+    live = np.arange(index.store.block_count) if index.live_blocks is None else np.flatnonzero(index.live_blocks)
+    rng = np.random.default_rng(seed)
+    prompts: list[str] = []
+    if index.store.start_chars is not None:
+        for block in rng.permutation(live).tolist():  # i64 [live blocks]
+            sentences = _sentences(index.store.block_text(block), joined=task.data.detokenise)
+            places = len(sentences) - len(template.fields) + 1
+            if places < 1:
+                continue
+            first = int(rng.integers(places))
+            prompts.append(template.fill(dict(zip(template.fields, sentences[first:], strict=False)), answers=("x",)))
+            if len(prompts) == count:
+                break
+    if not prompts:
+        raise SettingError(
+            "the corpus has no sentences to calibrate with",
+            expected=f"sentences of {SHORTEST_CHARS} to {LONGEST_CHARS} characters",
+            got="none" if index.store.start_chars is not None else "an index over blocks of token ids",
+            where=f"closed.calibration, task {task.name}, index {index.folder}",
+            fix="choose closed.calibration=prompt or closed.calibration=none",
+        )
+    return prompts
+
+
+def _sentences(text: str, *, joined: bool) -> list[str]:
+    """The sentences of a block that are neither very short nor very long, in order."""
+    found = (" ".join(text[first:last].split()) for first, last in sentence_bounds(text).tolist())
+    kept = [sentence for sentence in found if SHORTEST_CHARS <= len(sentence) <= LONGEST_CHARS]
+    return [detokenise(sentence) for sentence in kept] if joined else kept

@@ -1,0 +1,71 @@
+"""What a corpus can answer at all: the examples whose subject it names, and those of which it holds an answer.
+
+Shapes: n examples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from npm.errors import ArtefactError
+from npm.evaluation.examples import Example
+from npm.evaluation.task import Macro
+from npm.evaluation.task_data import LONGEST_ANSWER_GROUP, answer_groups
+from npm.retrieval.occurrences import name_counts
+
+if TYPE_CHECKING:
+    from npm.models.encoder import Encoder
+    from npm.retrieval.phrase_index import PhraseIndex
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """What the corpus holds of each example."""
+
+    subject_named: np.ndarray | None  # bool [n], whether the subject's name stands in the corpus; None without subjects
+    answer_held: np.ndarray  # bool [n], whether one of the answers stands in the corpus
+
+
+def coverage_of(examples: Sequence[Example], index: PhraseIndex, encoder: Encoder) -> Coverage:
+    """Look up the names of all subjects and all answers in the blocks of `index`, in one pass over its tokens.
+
+    Raises ArtefactError if the tokens of the index are not those of the encoder.
+    """
+    if index.store.tokenizer_fingerprint != encoder.tokenizer_fingerprint:
+        raise ArtefactError(
+            "the index was made with another tokenizer",
+            expected=f"tokenizer fingerprint {index.store.tokenizer_fingerprint}",
+            got=f"{encoder.name}, tokenizer fingerprint {encoder.tokenizer_fingerprint}",
+            where=str(index.folder),
+            fix="give the encoder that built the index, or one with the same tokenizer",
+        )
+    names = list(
+        dict.fromkeys(name for example in examples for name in (example.subject, *example.answers) if name.strip())
+    )
+    counts = name_counts(index.store, encoder, names)  # i64 [names]
+    stands = {name: bool(count) for name, count in zip(names, counts.tolist(), strict=True)}
+
+    def held(candidates: Iterable[str]) -> bool:
+        return any(stands.get(name, False) for name in candidates)
+
+    named = np.array([held([example.subject]) for example in examples], dtype=bool)  # bool [n]
+    answered = np.array([held(example.answers) for example in examples], dtype=bool)  # bool [n]
+    has_subjects = any(example.subject for example in examples)
+    return Coverage(subject_named=named if has_subjects else None, answer_held=answered)
+
+
+def answer_token_groups(examples: Sequence[Example], encoder: Encoder) -> list[str]:
+    """How many tokens the shortest answer of each of n examples has: 1, 2, 3 or 4+. All must have answers."""
+    lengths = answer_groups(encoder, [example.answers for example in examples])  # i64 [n]
+    return [str(length) if length < LONGEST_ANSWER_GROUP else f"{length}+" for length in lengths.tolist()]
+
+
+def macro_groups(macro: Macro, examples: Sequence[Example], encoder: Encoder) -> list[str] | None:
+    """The group of each of n examples that an average over groups goes over; None where there is no such average."""
+    if macro is Macro.answer_tokens:
+        return answer_token_groups(examples, encoder)
+    return [example.group for example in examples] if macro is Macro.group else None

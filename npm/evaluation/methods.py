@@ -1,0 +1,194 @@
+"""Who answers: methods by name, made from the settings; encoders and indexes are opened once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from index.store import MANIFEST_NAME
+from npm.errors import SettingError
+from npm.evaluation.corpus_prompts import corpus_prompts
+from npm.evaluation.nonparametric import Masks, NonparametricLabels
+from npm.evaluation.parametric import ParametricLabels
+from npm.evaluation.parametric_open import ParametricPhrases
+from npm.evaluation.phrase_answers import RETRIEVAL_OF, PhraseAnswers
+from npm.evaluation.predictions import ClosedMethod, OpenMethod
+from npm.evaluation.task import Calibration, Suite, Task
+from npm.evaluation.trivial import FrequentAnswer, MajorityLabel, RandomLabel, RandomSpanOfBestBlock
+from npm.evaluation.verbalizers import LABEL_WORDS, Verbalizer, load_verbalizer
+from npm.models.encoder import Encoder, locate_encoder
+from npm.models.masked_head import MaskedHead, attach_masked_head
+from npm.retrieval.fill import PhraseFiller
+from npm.retrieval.phrase_index import PhraseIndex
+
+if TYPE_CHECKING:
+    from npm.evaluation.examples import Example
+    from npm.evaluation.settings import EvaluationSettings
+
+PARAMETRIC = {
+    "mlm": Calibration.none,
+    "mlm-pmi": Calibration.prompt,
+    "mlm-fuzzy": Calibration.none,
+    "mlm-fuzzy-pmi": Calibration.prompt,
+    "mlm-fuzzy-corpus": Calibration.corpus,
+}
+"""The parametric methods, by what calibrates them; `fuzzy` ones take the task's list of words."""
+CLOSED_METHODS = ("npm", "npm-single", *PARAMETRIC, "mlm-knn", "majority", "random")
+OPEN_METHODS = ("npm", "npm-dense", "npm-bm25", "npm-hybrid", "mlm", "majority", "random")
+
+
+class Methods:
+    """The methods that the settings of an evaluation serve."""
+
+    def __init__(self, settings: EvaluationSettings) -> None:
+        self._settings = settings
+        self._indexes: dict[Path, tuple[PhraseIndex, Encoder]] = {}
+        self._language_model: tuple[Encoder, MaskedHead] | None = None
+
+    def names(self, task: Task) -> list[str]:
+        """The methods for `task`: those asked for, or all that the settings serve.
+
+        Raises SettingError for one that does not answer such tasks, or that lacks a setting.
+        """
+        known = CLOSED_METHODS if task.suite is Suite.closed else OPEN_METHODS
+        for name in self._settings.method:
+            if name not in (*CLOSED_METHODS, *OPEN_METHODS):
+                raise SettingError(
+                    f"there is no method {name!r}",
+                    expected=", ".join(dict.fromkeys((*CLOSED_METHODS, *OPEN_METHODS))),
+                    got=name,
+                    where="method",
+                    fix="choose among these",
+                )
+            if name in known and (lacking := self._lacking(name, task)):
+                raise SettingError(
+                    f"method {name} cannot answer task {task.name}",
+                    expected=lacking,
+                    got="nothing",
+                    where="method",
+                    fix="give it, or leave this method out",
+                )
+        asked = self._settings.method or [name for name in known if not self._is_twin(name, task)]
+        return [name for name in asked if name in known and not self._lacking(name, task)]
+
+    def closed(self, name: str, task: Task) -> ClosedMethod:
+        """The closed method `name` for `task`."""
+        if name == "majority":
+            return MajorityLabel()
+        if name == "random":
+            return RandomLabel(seed=self._settings.seed)
+        if name in PARAMETRIC:
+            encoder, head = self.language_model()
+            return ParametricLabels(
+                name,
+                encoder,
+                head,
+                verbalizer=partial(self._list, "fuzzy" in name),
+                calibration=PARAMETRIC[name],
+                prompts=lambda task: corpus_prompts(task, self.index(task)[0]),
+            )
+        index, encoder = self.index(task, parametric=name == "mlm-knn")
+        return NonparametricLabels(
+            name,
+            index,
+            encoder,
+            load_verbalizer=partial(load_verbalizer, index=index, encoder=encoder),
+            masks=Masks.pair if name == "npm" else Masks.single,
+            scoring=self._settings.closed,
+        )
+
+    def open(self, name: str, task: Task, development: Callable[[], Sequence[Example]]) -> OpenMethod:
+        """The open method `name` for `task`; `development` reads the examples that `majority` counts answers in."""
+        if name == "majority":
+            return FrequentAnswer(development())
+        if name == "mlm":
+            encoder, head = self.language_model()
+            return ParametricPhrases(name, encoder, head)
+        filler = PhraseFiller(*self.index(task), self._settings.fill)
+        return (
+            RandomSpanOfBestBlock(filler, seed=self._settings.seed) if name == "random" else PhraseAnswers(filler, name)
+        )
+
+    def index(self, task: Task, *, parametric: bool = False) -> tuple[PhraseIndex, Encoder]:
+        """The index over the reference corpus of `task` and the encoder that made it.
+
+        `parametric`: that of the masked language model. Raises SettingError if there is none, ArtefactError if it is
+        damaged or was made with another encoder.
+        """
+        place = index_folder(self._index_setting(parametric), task, setting="mlm.index" if parametric else "index")
+        if place not in self._indexes:
+            opened = PhraseIndex.open(place)
+            if parametric:
+                encoder, _ = self.language_model()
+            else:
+                given, device, dtype = self._settings.encoder, self._settings.device, self._settings.dtype
+                encoder = opened.load_encoder(given or None, device=device, dtype=dtype)
+            opened.check_encoder(encoder)
+            self._indexes[place] = opened, encoder
+        return self._indexes[place]
+
+    def language_model(self) -> tuple[Encoder, MaskedHead]:
+        """The masked language model, loaded once. Raises EncoderError if it has no trained head."""
+        if self._language_model is None:
+            name = self._settings.mlm.encoder
+            encoder = Encoder.load(name, device=self._settings.device, dtype=self._settings.dtype)
+            self._language_model = encoder, attach_masked_head(encoder, locate_encoder(name), trained=True)
+        return self._language_model
+
+    def encoder(self, task: Task) -> Encoder | None:
+        """Whose tokens prompts are measured in: the index's encoder, else the masked language model; None without."""
+        if self._settings.index:
+            return self.index(task)[1]
+        return self.language_model()[0] if self._settings.mlm.encoder else None
+
+    def _index_setting(self, parametric: bool) -> str:
+        return self._settings.mlm.index if parametric else self._settings.index
+
+    def _list(self, fuzzy: bool, task: Task) -> Verbalizer:
+        """The words that the masked language model is asked for: those of the prompt, or the list of the task."""
+        chosen = self._settings.closed.verbalizer or task.scoring.verbalizer or task.verbalizer
+        return load_verbalizer(task, chosen if fuzzy else LABEL_WORDS)
+
+    def _lacking(self, name: str, task: Task) -> str:
+        """The setting that a method needs and does not have; empty if it has all."""
+        needs = {"mlm-knn": ("mlm.encoder", "mlm.index"), **dict.fromkeys(PARAMETRIC, ("mlm.encoder",))}
+        needs |= {
+            "mlm-fuzzy-corpus": ("mlm.encoder", "index"),
+            "npm-single": ("index",),
+            **dict.fromkeys(RETRIEVAL_OF, ("index",)),
+        }
+        if name == "random" and task.suite is Suite.open:
+            needs["random"] = ("index",)
+        given = {"index": self._settings.index, "mlm.encoder": self._settings.mlm.encoder}
+        given["mlm.index"] = self._settings.mlm.index
+        lacking = [f"{setting}=" for setting in needs.get(name, ()) if not given[setting]]
+        if name == "majority" and task.suite is Suite.open and not task.has_development:
+            lacking.append("a task with development examples")
+        return " and ".join(lacking)
+
+    @staticmethod
+    def _is_twin(name: str, task: Task) -> bool:
+        """Whether a method only repeats others: `npm` is one of the three retrievals of open tasks."""
+        return name == "npm" and task.suite is Suite.open
+
+
+def index_folder(given: str, task: Task, *, setting: str) -> Path:
+    """The index that `given` names for `task`: itself, or the one in it that has the name of the task's corpus.
+
+    Raises SettingError if `given` is no index and holds none of that name.
+    """
+    folder = Path(given)
+    if (folder / MANIFEST_NAME).is_file() or not folder.is_dir():
+        return folder
+    if task.corpus and (folder / task.corpus).is_dir():
+        return folder / task.corpus
+    held = sorted(path.parent.name for path in folder.glob(f"*/{MANIFEST_NAME}"))
+    raise SettingError(
+        f"there is no index for task {task.name}",
+        expected=f"an index, or a folder with an index named {task.corpus or 'as the corpus: of the task'}",
+        got=f"a folder with {', '.join(held)}" if held else "a folder without an index",
+        where=f"{setting}={given}",
+        fix=f"build it: npmlm build corpus.files=[…] index={folder / (task.corpus or 'DIR')}",
+    )

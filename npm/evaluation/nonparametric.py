@@ -1,0 +1,206 @@
+"""Labels by retrieval: a label is as likely as the occurrences of its words in a corpus fit the masked position.
+
+Methods `npm` (a mask pair), `npm-single` and `mlm-knn` (one mask, one query) differ in how they ask, and in the index.
+
+Shapes: q examples, W words of all labels, L labels, w words of one label.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import fields, replace
+from enum import Enum
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from npm.errors import SettingError
+from npm.evaluation.corpus_prompts import corpus_prompts
+from npm.evaluation.label_words import LabelWords, label_logs, label_shares
+from npm.evaluation.predictions import Evidence, LabelPrediction, Progress
+from npm.evaluation.prompts import empty_prompt
+from npm.evaluation.task import Calibration, ClosedRetrieval, ClosedScoring, ResolvedScoring, resolved_scoring
+from npm.retrieval.answers import SurfaceReader
+from npm.retrieval.occurrences import WordOccurrences, find_occurrences
+from npm.retrieval.queries import QueryVectors, encode_masks
+from npm.retrieval.scoring import Combination
+from npm.retrieval.word_hits import WordHits
+from npm.retrieval.word_scores import WordScorer, WordScores
+
+if TYPE_CHECKING:
+    from npm.evaluation.examples import Example
+    from npm.evaluation.task import Task
+    from npm.evaluation.verbalizers import Verbalizer
+    from npm.models.encoder import Encoder
+    from npm.retrieval.phrase_index import PhraseIndex
+
+EXAMPLES_SCORED_TOGETHER, EXAMPLES_ENCODED_TOGETHER = 4096, 512
+ENCODED_KEPT = 16
+"""So many batches of encoded examples are kept for the next call: 8192 examples."""
+
+
+class Masks(Enum):
+    """How a masked position asks."""
+
+    pair = "pair"  # two masks, whose vectors are the start and the end query
+    single = "single"  # one mask, whose vector is the only query; it asks for the first token of a word
+
+
+class NonparametricLabels:
+    """A closed method: scores labels by the occurrences of their words in an index."""
+
+    def __init__(
+        self,
+        name: str,
+        index: PhraseIndex,
+        encoder: Encoder,
+        *,
+        load_verbalizer: Callable[[Task, str], Verbalizer],
+        masks: Masks = Masks.pair,
+        scoring: ClosedScoring | None = None,
+    ) -> None:
+        """`scoring` stands in for what a task says. Raises ArtefactError if `encoder` did not make the index."""
+        index.check_encoder(encoder)
+        self.name = name
+        self._index = index
+        self._encoder = encoder
+        self._load_verbalizer = load_verbalizer
+        self._masks = masks
+        self._scoring = scoring if scoring is not None else ClosedScoring()
+        self._reader = SurfaceReader(index.store, encoder.tokenizer)
+        # The same examples are scored again and again while settings are chosen.
+        self._occurrences = lru_cache(1)(self._find)
+        self._scorer = lru_cache(1)(self._make_scorer)
+        self._hits = lru_cache(1)(self._make_hits)
+        self._encoded = lru_cache(ENCODED_KEPT)(self._encode)
+        self._facts: dict[str, Any] = {}
+
+    def predict(self, task: Task, examples: Sequence[Example], progress: Progress) -> list[LabelPrediction]:
+        """One prediction an example. Raises SettingError for a label none of whose words has an occurrence."""
+        scoring = resolved_scoring(ClosedScoring(verbalizer=task.verbalizer), task.scoring, self._scoring)
+        verbalizer = self._load_verbalizer(task, scoring.verbalizer)
+        labels = LabelWords(tuple(label.name for label in task.labels), verbalizer.words)
+        occurrences = self._occurrences(labels.words)
+        labels.check(occurrences, where=f"task {task.name}, verbalizer {verbalizer.name}")
+        baseline = self._baseline(task, labels, scoring) if scoring.calibration is Calibration.prompt else 0.0
+        priors = self._word_priors(task, labels, scoring) if scoring.calibration is Calibration.corpus else 0.0
+        predictions: list[LabelPrediction] = []
+        without_evidence = 0
+        for first in range(0, len(examples), EXAMPLES_SCORED_TOGETHER):
+            queries = self._queries(examples, first, progress)
+            scores = self._word_scores(labels, queries, scoring)
+            scores = replace(scores, log_sums=scores.log_sums - priors)  # f64 [q, W]
+            logs = label_logs(scores, labels, scoring.label_mean)  # f64 [q, L]
+            without_evidence += int(np.isneginf(logs).all(axis=1).sum())
+            shares = label_shares(logs - baseline).tolist()  # q lists of L
+            evidence = self._evidence(labels, scores, occurrences)
+            predictions += [LabelPrediction(tuple(row), each) for row, each in zip(shares, evidence, strict=True)]
+        self._facts = {
+            "encoder": {"name": self._encoder.name, "fingerprint": self._encoder.fingerprint},
+            "index": self._index.digest,
+            "masks": self._masks.value,
+            "scoring": _plain(scoring),
+            "verbalizer": {"name": verbalizer.name, "digest": verbalizer.digest},
+            "words": labels.counts(occurrences),
+            "notes": [*verbalizer.notes, *labels.notes(occurrences)],
+            "without_evidence": without_evidence,
+        }
+        return predictions
+
+    def facts(self) -> dict[str, Any]:
+        """Settings, fingerprints, and how often each word stands in the corpus; empty before the first call."""
+        return self._facts
+
+    def _word_scores(self, labels: LabelWords, queries: QueryVectors, scoring: ResolvedScoring) -> WordScores:
+        """The evidence of each word at each masked position."""
+        factor = self._encoder.similarity_scale / scoring.temperature
+        if scoring.retrieval is ClosedRetrieval.top_k:
+            one_query = self._masks is Masks.single
+            return self._hits(labels.words).score(queries, k=scoring.k, factor=factor, one_query=one_query)
+        # The end query of a single mask is zero: both ends would count one similarity twice.
+        combination = Combination.product if self._masks is Masks.single else scoring.combination
+        return self._scorer(labels.words).score(queries, factor=factor, combination=combination)
+
+    def _baseline(self, task: Task, labels: LabelWords, scoring: ResolvedScoring) -> np.ndarray:
+        """log of each label's evidence at the template without an example, f64 [1, L]."""
+        scores = self._word_scores(labels, self._encoded((empty_prompt(task),)), scoring)
+        logs = label_logs(scores, labels, scoring.label_mean)  # f64 [1, L]
+        if np.isneginf(logs).any():
+            raise SettingError(
+                "a label cannot be calibrated",
+                expected="evidence for every label at the template without an example",
+                got="none for " + ", ".join(np.array(labels.names)[np.isneginf(logs[0])].tolist()),
+                where=f"closed.calibration, task {task.name}",
+                fix="choose closed.retrieval=exact, a larger closed.k, or closed.calibration=none",
+            )
+        return logs
+
+    def _word_priors(self, task: Task, labels: LabelWords, scoring: ResolvedScoring) -> np.ndarray:
+        """log of each word's mean evidence E_v / n_v, its mean over prompts made of the corpus, f64 [W]; 0 without any."""
+        if scoring.retrieval is not ClosedRetrieval.exact:
+            raise SettingError(
+                "calibration by the corpus needs the evidence of every word",
+                expected="closed.retrieval=exact",
+                got=f"closed.retrieval={scoring.retrieval.value}",
+                where=f"closed.calibration, task {task.name}",
+                fix="choose closed.retrieval=exact, closed.calibration=prompt or closed.calibration=none",
+            )
+        queries = self._encoded(tuple(corpus_prompts(task, self._index)))
+        scores = self._word_scores(labels, queries, scoring)
+        held = scores.counts > 0  # bool [W]
+        priors = np.zeros(len(held))  # f64 [W]
+        priors[held] = scores.log_sums[:, held].mean(axis=0) - np.log(scores.counts[held])
+        return priors
+
+    def _queries(self, examples: Sequence[Example], first: int, progress: Progress) -> QueryVectors:
+        """The queries of the examples that are scored together, from number `first` on."""
+        stop = min(first + EXAMPLES_SCORED_TOGETHER, len(examples))
+        pieces: list[QueryVectors] = []
+        for start in range(first, stop, EXAMPLES_ENCODED_TOGETHER):
+            end = min(start + EXAMPLES_ENCODED_TOGETHER, stop)
+            pieces.append(self._encoded(tuple(example.text for example in examples[start:end])))
+            progress(end, len(examples))
+        columns = [[getattr(piece, item.name) for piece in pieces] for item in fields(QueryVectors)]
+        return QueryVectors(*map(np.concatenate, columns))
+
+    def _encode(self, texts: tuple[str, ...]) -> QueryVectors:
+        masks_per_text = 2 if self._masks is Masks.pair else 1
+        found = encode_masks(self._encoder, texts, masks_per_text=masks_per_text)
+        start = found.vectors[:, 0]  # f32 [q, d]
+        end = np.zeros_like(start) if self._masks is Masks.single else found.vectors[:, 1]  # f32 [q, d]
+        return QueryVectors(start=start, end=end, cut=found.cut)
+
+    def _find(self, words: tuple[str, ...]) -> WordOccurrences:
+        return find_occurrences(self._index, self._encoder, words)
+
+    def _make_scorer(self, words: tuple[str, ...]) -> WordScorer:
+        return WordScorer(self._index, self._occurrences(words))
+
+    def _make_hits(self, words: tuple[str, ...]) -> WordHits:
+        return WordHits(self._index, self._occurrences(words))
+
+    def _evidence(
+        self, labels: LabelWords, scores: WordScores, occurrences: WordOccurrences
+    ) -> list[tuple[Evidence, ...]]:
+        """The best occurrence of each label's words for each of the q examples; none where it has no evidence."""
+        best_words = labels.best_words(scores.best_logs)  # i64 [q, L]
+        numbers = np.take_along_axis(scores.best, best_words, axis=1)  # i64 [q, L], -1 without evidence
+        logs = np.take_along_axis(scores.best_logs, best_words, axis=1)  # f64 [q, L]
+        shown = np.unique(numbers[numbers >= 0])  # i64, each is read once
+        places = self._reader.occurrences(occurrences.starts[shown], occurrences.lengths[shown])
+        place_of = dict(zip(shown.tolist(), places, strict=False))  # empty for a corpus without text
+        return [
+            tuple(
+                Evidence(label=label, word=labels.words[word], score=log, occurrence=place_of[number])
+                for label, (word, log, number) in enumerate(zip(*row, strict=True))
+                if number in place_of
+            )
+            for row in zip(best_words.tolist(), logs.tolist(), numbers.tolist(), strict=True)
+        ]
+
+
+def _plain(scoring: ResolvedScoring) -> dict[str, Any]:
+    """Values that JSON can hold."""
+    values = {item.name: getattr(scoring, item.name) for item in fields(scoring)}
+    return {name: value.value if isinstance(value, Enum) else value for name, value in values.items()}

@@ -1,0 +1,213 @@
+"""The parametric masked language model as a classifier: which label's words does it predict at the mask.
+
+    log P(w | x) = Σ_j log P(w_j | x with n masks, at mask j)      a word w of n tokens
+    log P(l | x) = log (1/|l|) Σ_{w ∈ l} P(w | x)                  a label l of |l| words
+
+With calibration by the prompt, log P(l | x) − log P(l | x₀) where x₀ is the prompt without the example: the pointwise
+mutual information of label and example in the domain of the prompt (Holtzman et al. 2021, arXiv 2104.08315, §3). With
+calibration by the corpus, P(w | x) is divided by its geometric mean over prompts made of the reference corpus.
+
+Shapes: q texts, t vectors, W words, w words of n tokens, d dimensions, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from npm.errors import UserError
+from npm.evaluation.label_words import label_shares
+from npm.evaluation.predictions import LabelPrediction
+from npm.evaluation.prompts import empty_prompt
+from npm.evaluation.task import Calibration
+from npm.retrieval.queries import encode_masks, mask_strips
+from npm.types import MASK_TEXT
+
+if TYPE_CHECKING:
+    from npm.evaluation.examples import Example
+    from npm.evaluation.predictions import Progress
+    from npm.evaluation.task import Task
+    from npm.evaluation.verbalizers import Verbalizer
+    from npm.models.encoder import Encoder
+    from npm.models.masked_head import MaskedHead
+
+LOGITS_AT_ONCE = 1 << 23
+"""Logits held at once, 32 MiB of float32; bounds memory whatever the number of texts."""
+EXAMPLES_PER_CALL = 256
+
+
+class LabelWordError(UserError):
+    """A word of a label cannot be predicted by the masked language model."""
+
+
+class ParametricLabels:
+    """Chooses the label whose words the masked language model finds likeliest at the mask."""
+
+    def __init__(
+        self,
+        name: str,
+        encoder: Encoder,
+        head: MaskedHead,
+        *,
+        verbalizer: Callable[[Task], Verbalizer],
+        calibration: Calibration = Calibration.none,
+        prompts: Callable[[Task], Sequence[str]] | None = None,
+    ) -> None:
+        """`verbalizer` gives the words of a task's labels, `prompts` those that calibration by the corpus needs."""
+        self.name = name
+        self._encoder = encoder
+        self._head = head
+        self._verbalizer = verbalizer
+        self._calibration = calibration
+        self._prompts = prompts
+        self._facts: dict[str, Any] = {}
+
+    def predict(self, task: Task, examples: Sequence[Example], progress: Progress) -> list[LabelPrediction]:
+        """One prediction an example. Raises LabelWordError for a word that the tokenizer cannot write."""
+        verbalizer = self._verbalizer(task)
+        word_priors = np.zeros(sum(len(words) for words in verbalizer.words))  # f64 [W]
+        if self._calibration is Calibration.corpus:
+            assert self._prompts is not None, "calibration by the corpus without its prompts"
+            words = [word for own in verbalizer.words for word in own]
+            word_priors = word_log_probabilities(self._encoder, self._head, self._prompts(task), words)[0].mean(0)
+        prior = np.zeros((1, len(verbalizer.words)))  # f64 [1, labels]
+        if self._calibration is Calibration.prompt:
+            prior = label_scores(self._encoder, self._head, [empty_prompt(task)], verbalizer.words)[0]
+        predictions: list[LabelPrediction] = []
+        cut_count = 0
+        for first in range(0, len(examples), EXAMPLES_PER_CALL):
+            texts = [example.text for example in examples[first : first + EXAMPLES_PER_CALL]]
+            scores, cut = label_scores(
+                self._encoder, self._head, texts, verbalizer.words, word_priors=word_priors
+            )  # f64 [q, labels], bool [q]
+            cut_count += int(cut.sum())
+            predictions += [LabelPrediction(tuple(row)) for row in label_shares(scores - prior).tolist()]
+            progress(len(predictions), len(examples))
+        self._facts = {
+            **model_facts(self._encoder, self._head),
+            "verbalizer": {"name": verbalizer.name, "digest": verbalizer.digest},
+            "calibration": self._calibration.value,
+            "words_per_label": [len(words) for words in verbalizer.words],
+            "cut_texts": cut_count,
+        }
+        return predictions
+
+    def facts(self) -> dict[str, Any]:
+        """What the predictions of the last call depend on."""
+        return self._facts
+
+
+def model_facts(encoder: Encoder, head: MaskedHead) -> dict[str, Any]:
+    """Name and fingerprints of a masked language model, and the number format of its encoder."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(head.state_dict().items()):
+        digest.update(f"{name}{tuple(tensor.shape)}".encode())
+        digest.update(tensor.detach().to("cpu", torch.float32).contiguous().numpy().tobytes())
+    return {
+        "encoder": {"name": encoder.name, "fingerprint": encoder.fingerprint},
+        "head": digest.hexdigest(),
+        "dtype": str(next(encoder.model.parameters()).dtype).removeprefix("torch."),
+    }
+
+
+def label_scores(
+    encoder: Encoder,
+    head: MaskedHead,
+    texts: Sequence[str],
+    label_words: Sequence[Sequence[str]],
+    *,
+    word_priors: np.ndarray | float = 0.0,
+) -> tuple[np.ndarray, np.ndarray]:
+    """log P(label | text) f64 [q, labels], not normalised over labels, and whether a text was cut, bool [q].
+
+    `word_priors` f64 [W] are taken off the words' log probabilities.
+    """
+    words = [word for own in label_words for word in own]
+    by_word, cut = word_log_probabilities(encoder, head, texts, words)  # f64 [q, W], bool [q]
+    by_word = by_word - word_priors  # f64 [q, W]
+    edges = np.cumsum([0, *(len(own) for own in label_words)])  # i64 [labels + 1]
+    scores = np.empty((len(texts), len(label_words)))  # f64 [q, labels]
+    for label in range(len(label_words)):
+        own = by_word[:, edges[label] : edges[label + 1]]  # f64 [q, words of the label]
+        scores[:, label] = np.logaddexp.reduce(own, axis=1) - np.log(own.shape[1])
+    return scores, cut
+
+
+def word_log_probabilities(
+    encoder: Encoder, head: MaskedHead, texts: Sequence[str], words: Sequence[str]
+) -> tuple[np.ndarray, np.ndarray]:
+    """log P(word | text) f64 [q, W], and whether a text was cut for any of them, bool [q]."""
+    sums = np.empty((len(texts), len(words)))  # f64 [q, W]
+    cut = np.zeros(len(texts), dtype=bool)  # [q]
+    spaced = np.array([mask_takes_space(encoder, text) for text in texts], dtype=bool)  # [q]
+    for after_space in (False, True):
+        chosen = np.flatnonzero(spaced == after_space)  # i64 [q of this kind]
+        if not len(chosen):
+            continue
+        asked = [texts[number] for number in chosen.tolist()]
+        for places, pieces in _pieces_by_count(encoder, words, after_space=after_space):  # i64 [w], i64 [w, n]
+            masks = encode_masks(encoder, asked, masks_per_text=pieces.shape[1])
+            sums[np.ix_(chosen, places)] = _piece_sums(head, masks.vectors, pieces)
+            cut[chosen] |= masks.cut
+    return sums, cut
+
+
+def mask_takes_space(encoder: Encoder, text: str) -> bool:
+    """Whether the mask of `text` stands for a word and the space before it, as RoBERTa's does."""
+    before = text.partition(MASK_TEXT)[0]
+    return mask_strips(encoder)[0] and before[-1:].isspace()
+
+
+def word_tokens(encoder: Encoder, words: Sequence[str], *, after_space: bool) -> list[list[int]]:
+    """The token ids of each word as it would stand in the place of a mask."""
+    surfaces = [f" {word}" if after_space else word for word in words]
+    ids: list[list[int]] = encoder.tokenizer(
+        surfaces, add_special_tokens=False, split_special_tokens=True, return_attention_mask=False
+    )["input_ids"]
+    return ids
+
+
+def _pieces_by_count(
+    encoder: Encoder, words: Sequence[str], *, after_space: bool
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """For each number n of tokens: which words have so many, i64 [w], and their tokens, i64 [w, n]."""
+    tokens = word_tokens(encoder, words, after_space=after_space)
+    unknown = encoder.tokenizer.unk_token_id
+    for word, ids in zip(words, tokens, strict=True):
+        if not ids or unknown in ids:
+            raise LabelWordError(
+                f"the masked language model cannot write the word {word!r}",
+                expected="words of characters that its tokenizer knows",
+                got=f"the tokens {encoder.tokenizer.convert_ids_to_tokens(ids)}",
+                where=encoder.name,
+                fix="take the word out of the verbalizer, or choose another encoder",
+            )
+    counts = np.array([len(ids) for ids in tokens])  # i64 [W]
+    for count in np.unique(counts).tolist():
+        places = np.flatnonzero(counts == count)  # i64 [w]
+        yield places, np.array([tokens[place] for place in places], dtype=np.int64)
+
+
+def _piece_sums(head: MaskedHead, vectors: np.ndarray, pieces: np.ndarray) -> np.ndarray:
+    """Σ_j log P(piece j at mask j), f64 [q, w], of vectors f32 [q, n, d] at masks and pieces i64 [w, n]."""
+    sums = np.zeros((len(vectors), len(pieces)))  # f64 [q, w]
+    for place in range(pieces.shape[1]):
+        wanted = torch.from_numpy(pieces[:, place]).to(head.bias.device)  # i64 [w]
+        for rows, logits in masked_logits(head, vectors[:, place]):
+            chosen = logits[:, wanted] - logits.logsumexp(1, keepdim=True)  # f32 [rows, w]
+            sums[rows] += chosen.double().cpu().numpy()
+    return sums
+
+
+def masked_logits(head: MaskedHead, vectors: np.ndarray) -> Iterator[tuple[slice, torch.Tensor]]:
+    """Logits f32 [rows, V] of vectors f32 [t, d] at masks, some rows at a time."""
+    rows_at_once = max(1, LOGITS_AT_ONCE // len(head.bias))
+    for first in range(0, len(vectors), rows_at_once):
+        rows = slice(first, min(first + rows_at_once, len(vectors)))
+        with torch.inference_mode():
+            logits = head(torch.from_numpy(vectors[rows]).to(head.bias.device))  # f32 [rows, V]
+        yield rows, logits

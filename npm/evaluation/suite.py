@@ -1,0 +1,173 @@
+"""Zero-shot tasks × methods: every cell measured on the same examples, written as predictions, metrics and tables."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from npm.errors import SettingError
+from npm.evaluation.methods import Methods
+from npm.evaluation.questions import Split
+from npm.evaluation.results import write_results
+from npm.evaluation.settings import SuiteName
+from npm.evaluation.suite_report import SuiteTable, suite_markdown
+from npm.evaluation.task import Macro, Suite, Task
+from npm.evaluation.task_data import read_examples
+from npm.evaluation.task_file import load_task, task_names
+from npm.evaluation.tasks.closed_set import ClosedTaskResult, evaluate_closed
+from npm.evaluation.tasks.open_set import OpenTaskResult, evaluate_open
+from npm.retrieval.recording import enum_value
+
+if TYPE_CHECKING:
+    from npm.evaluation.examples import Example
+    from npm.evaluation.settings import EvaluationSettings
+
+EXAMPLES_PER_TASK = 3000
+"""Unless said otherwise, as in the paper."""
+TaskResult = ClosedTaskResult | OpenTaskResult
+TaskProgress = Callable[[str, float, float | None], None]
+"""Called with the task, the answers so far and their number."""
+
+
+@dataclass(frozen=True, slots=True)
+class SuiteResult:
+    """All tasks of one evaluation."""
+
+    results: tuple[TaskResult, ...]
+    settings: dict[str, Any]
+
+    def tables(self) -> list[SuiteTable]:
+        """Accuracy of closed tasks; exact match of open ones, on all examples and on the covered ones."""
+        closed = [result.scores() for result in self.results if isinstance(result, ClosedTaskResult)]
+        opened = [result for result in self.results if isinstance(result, OpenTaskResult)]
+        has_macro = any(result.task.macro is not Macro.none for result in opened)
+        found = [("Closed tasks: accuracy", closed)]
+        for macro in (True, False) if has_macro else (False,):
+            how = f", {'macro' if macro else 'micro'} average"
+            found.append((f"Open tasks: exact match{how}", [result.scores(macro=macro) for result in opened]))
+            covered = [result.covered_scores(macro=macro) for result in opened]
+            title = f"Open tasks whose subject the corpus names: exact match{how}"
+            found.append((title, [scores for scores in covered if scores is not None]))
+        return [SuiteTable(title, tuple(scores)) for title, scores in found if scores]
+
+    def notes(self) -> list[str]:
+        """What a reader of the tables should know."""
+        return [note for result in self.results for note in result.notes()]
+
+    def write(self, out: str | Path) -> None:
+        """Write predictions.jsonl, metrics.json and results.md to the folder `out`; see `write_results`."""
+        tasks = {result.task.name: result.metrics() for result in self.results}
+        write_results(
+            out,
+            record={"task": "zero_shot", "settings": self.settings},
+            predictions=(record for result in self.results for record in result.records()),
+            metrics={"settings": self.settings, "tasks": tasks},
+            report=suite_markdown(self.tables(), self.notes()),
+        )
+
+
+def chosen_tasks(settings: EvaluationSettings, folder: Path) -> list[Task]:
+    """The tasks of the suite, in the order of their names, and those of task=; `folder` holds the shipped ones.
+
+    Raises TaskFileError for what is no task, SettingError if two have one name.
+    """
+    tasks: list[Task] = []
+    if settings.suite is not None:
+        shipped = [load_task(name, folder=folder) for name in task_names(folder)]
+        tasks = [
+            task for task in shipped if settings.suite is SuiteName.all or task.suite.value == settings.suite.value
+        ]
+    named = [load_task(name, folder=folder) for name in settings.task]
+    tasks += [task for task in named if task not in tasks]
+    names = [task.name for task in tasks]
+    if repeated := sorted({name for name in names if names.count(name) > 1}):
+        raise SettingError(
+            f"two tasks are named {repeated[0]}",
+            expected="every task has a name of its own",
+            got=", ".join(names),
+            where="task",
+            fix="leave one out, or rename its file",
+        )
+    return tasks
+
+
+def evaluate_suite(settings: EvaluationSettings, tasks: Sequence[Task], *, progress: TaskProgress) -> SuiteResult:
+    """Ask the methods of `settings` the examples of all `tasks`.
+
+    All tasks are read and all methods checked before the first is asked. Raises UserError for what does not fit.
+    """
+    methods = Methods(settings)
+    names = {task.name: methods.names(task) for task in tasks}
+    for task in tasks:
+        if not names[task.name]:
+            raise SettingError(
+                f"no method is left for task {task.name}",
+                expected="a method that answers such tasks, and what it needs (index=, mlm.encoder=)",
+                got=", ".join(settings.method) or "neither",
+                where="method",
+                fix="give index=DIR, or choose another method",
+            )
+    examples = {task.name: _examples(settings, methods, task) for task in tasks}
+    results = [
+        _task_result(settings, methods, task, names[task.name], examples[task.name], progress=progress)
+        for task in tasks
+    ]
+    return SuiteResult(tuple(results), recorded_settings(settings, names))
+
+
+def recorded_settings(settings: EvaluationSettings, names: dict[str, list[str]]) -> dict[str, Any]:
+    """What the numbers depend on, without where anything lies: JSON values only."""
+    kept = ("split", "limit", "seed", "resamples", "dtype", "closed", "fill")
+    given = {name: value for name, value in asdict(settings).items() if name in kept}
+    given["limit"] = settings.limit or EXAMPLES_PER_TASK
+    given["methods"] = names
+    recorded: dict[str, Any] = json.loads(json.dumps(given, default=enum_value))
+    return recorded
+
+
+def _examples(
+    settings: EvaluationSettings, methods: Methods, task: Task, split: Split | None = None, *, all_of_them: bool = False
+) -> list[Example]:
+    return read_examples(
+        task,
+        Path(settings.data_dir) if settings.data_dir else None,
+        split=split or settings.split,
+        limit=None if all_of_them else settings.limit or EXAMPLES_PER_TASK,
+        seed=settings.seed,
+        encoder=methods.encoder(task),
+    )
+
+
+def _task_result(
+    settings: EvaluationSettings,
+    methods: Methods,
+    task: Task,
+    names: Sequence[str],
+    examples: Sequence[Example],
+    *,
+    progress: TaskProgress,
+) -> TaskResult:
+    def task_progress(done: int, total: int) -> None:
+        progress(task.name, done, total)
+
+    if task.suite is Suite.closed:
+        closed = [methods.closed(name, task) for name in names]
+        return evaluate_closed(
+            task, examples, closed, seed=settings.seed, resamples=settings.resamples, progress=task_progress
+        )
+    development = partial(_examples, settings, methods, task, Split.dev, all_of_them=True)
+    encoder = methods.encoder(task)
+    return evaluate_open(
+        task,
+        examples,
+        [methods.open(name, task, development) for name in names],
+        tokenizer_encoder=encoder,
+        index=methods.index(task)[0] if settings.index else None,
+        seed=settings.seed,
+        resamples=settings.resamples,
+        progress=task_progress,
+    )

@@ -1,0 +1,193 @@
+"""What a task is: its data, its prompt, its labels, and how it is scored. Read from YAML by `task_file.py`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from enum import Enum
+from typing import Any
+
+from npm.errors import check_range
+from npm.retrieval.scoring import Combination
+
+
+class Suite(Enum):
+    """Kinds of tasks."""
+
+    closed = "closed"  # one of a few labels, by accuracy
+    open = "open"  # any phrase, by exact match
+
+
+class Development(Enum):
+    """Where the examples to choose settings on come from, if they have no file of their own."""
+
+    none = "none"
+    first_half = "first_half"  # of the file, or of each group of it; the second half is what is reported
+
+
+class TooLong(Enum):
+    """What becomes of an example that is longer than the encoder takes."""
+
+    refuse = "refuse"
+    keep_start = "keep_start"  # of the example's longest field; the words of the template stay
+    keep_end = "keep_end"
+
+
+class Macro(Enum):
+    """What an average over groups goes over."""
+
+    none = "none"
+    answer_tokens = "answer_tokens"  # 1, 2, 3, 4 or more tokens of the shortest answer
+    group = "group"  # the examples' own groups, such as languages
+
+
+class LabelMean(Enum):
+    """How the evidence of all occurrences of all words of a label becomes one score."""
+
+    sum = "sum"  # all of it: frequent words win
+    occurrences = "occurrences"  # divided by the number of occurrences of the label's words
+    words = "words"  # the mean over the label's words of the mean over a word's occurrences
+
+
+class Calibration(Enum):
+    """What a label's score is divided by."""
+
+    none = "none"
+    prompt = "prompt"  # its score for the template without the example (domain-conditional PMI)
+    corpus = "corpus"  # each word's score by its geometric mean over the template filled with sentences of the corpus
+
+
+class ClosedRetrieval(Enum):
+    """Which occurrences of a label's words count."""
+
+    exact = "exact"  # all that have a vector
+    top_k = "top_k"  # those among the best k rows of a query, as in the reference
+
+
+@dataclass(kw_only=True, slots=True)
+class ClosedScoring:
+    """How labels are scored by retrieval; null takes the task's own choice, or else the default named here."""
+
+    retrieval: ClosedRetrieval | None = None
+    """`exact`: over all occurrences of the label's words (the default); `top_k`: over those among the best k rows."""
+    k: int | None = None
+    """Rows that each query finds with `top_k`; 4096."""
+    temperature: float | None = None
+    """Divides scaled similarities; 2."""
+    combination: Combination | None = None
+    """`product`: an occurrence weighs e^(s + t) (the default); `sum`: e^s + e^t."""
+    label_mean: LabelMean | None = None
+    """`sum`, `occurrences` or `words` (the default): how the occurrences of a label's words are put together."""
+    calibration: Calibration | None = None
+    """`corpus`: each word's evidence is divided by its geometric mean over 256 prompts made of sentences of the
+    reference corpus (the default with `exact`); `prompt`: each label's by that for the template without the example;
+    `none` (the default with `top_k`)."""
+    verbalizer: str | None = None
+    """`label_words`, the name of a shipped list, `expanded`, or a file (.json, .txt); the task's own."""
+
+    def __post_init__(self) -> None:
+        check_range(self.k is None or self.k >= 1, "closed.k", expected="at least 1", got=self.k)
+        right = self.temperature is None or 0 < self.temperature < float("inf")
+        check_range(right, "closed.temperature", expected="a number above 0", got=self.temperature)
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedScoring:
+    """A `ClosedScoring` with nothing left open."""
+
+    retrieval: ClosedRetrieval
+    k: int
+    temperature: float
+    combination: Combination
+    label_mean: LabelMean
+    calibration: Calibration
+    verbalizer: str
+
+
+DEFAULT_SCORING: dict[str, Any] = {
+    "retrieval": ClosedRetrieval.exact,
+    "k": 4096,
+    "temperature": 2.0,
+    "combination": Combination.product,
+    "label_mean": LabelMean.words,
+    "calibration": Calibration.corpus,
+    "verbalizer": "label_words",
+}
+"""What measured best on the development examples of SST-2 (docs/results.md)."""
+
+
+def resolved_scoring(*layers: ClosedScoring) -> ResolvedScoring:
+    """What is left when each layer overrides those before it, and they override the defaults.
+
+    >>> resolved_scoring(ClosedScoring(k=5, temperature=2.0), ClosedScoring(k=7)).k
+    7
+    """
+    said: dict[str, Any] = {}
+    for layer in layers:
+        values = {item.name: getattr(layer, item.name) for item in fields(layer)}
+        said |= {name: value for name, value in values.items() if value is not None}
+    chosen = DEFAULT_SCORING | said
+    if chosen["retrieval"] is ClosedRetrieval.top_k and "calibration" not in said:
+        chosen["calibration"] = Calibration.none  # the best k rows hold some of the words only
+    return ResolvedScoring(**chosen)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskData:
+    """Where the examples are. A file at hand is read; the hub is named for those who have it."""
+
+    file: str
+    """Path under data_dir=, or beside the task's YAML file: .jsonl, .jsonl.zst, .json, .csv, .tsv."""
+    hub: str = ""
+    """Name of the data set on the model hub; "" where it is in none."""
+    config: str = ""
+    split: str = "test"
+    columns: dict[str, str] = field(default_factory=dict)
+    """Name in the template (and `label`, `answers`, `group`, `subject`) → column of the file."""
+    detokenise: bool = False
+    """Whether the fields are in Treebank tokens, which are joined again: `it 's` becomes `it's`."""
+    development: Development = Development.none
+    development_file: str = ""
+    """Examples to choose settings on, in the same columns; stands in for `development`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """One class: what the file calls it, what we call it, and the words that name it in a prompt."""
+
+    value: str | int
+    name: str
+    words: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One task of an evaluation."""
+
+    name: str
+    suite: Suite
+    data: TaskData
+    template: str
+    """Prompt with `{field}` for each field and one `<mask>`; a file may bring its own (`template_column`)."""
+    labels: tuple[Label, ...] = ()
+    verbalizer: str = "label_words"
+    corpus: str = ""
+    """Name of the reference corpus: the folder below index= where index= holds several indexes."""
+    macro: Macro = Macro.none
+    examples_per_group: int | None = None
+    """At most so many of each group of `macro`, as in the paper's protocol."""
+    template_column: str = ""
+    """Column that holds the template of each example ([X] for the subject, [Y] for the mask, as in LAMA)."""
+    too_long: TooLong = TooLong.refuse
+    max_prompt_tokens: int | None = None
+    """Longest prompt in tokens, if less than the encoder takes."""
+    scoring: ClosedScoring = field(default_factory=ClosedScoring)
+    """Chosen on development data."""
+    paper: dict[str, float] = field(default_factory=dict)
+    """What Min et al. 2022 report, by method, per cent."""
+    digest: str = ""
+    """SHA-256 of the YAML file."""
+
+    @property
+    def has_development(self) -> bool:
+        """Whether there are examples to choose settings on."""
+        return bool(self.data.development_file) or self.data.development is not Development.none

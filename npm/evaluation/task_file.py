@@ -1,0 +1,288 @@
+"""A task read from a YAML file and checked before any data is.
+
+The keys of the file are the fields of `Task`, `TaskData`, `Label` and `ClosedScoring`; no others are known.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, fields, is_dataclass, replace
+from difflib import get_close_matches
+from enum import Enum
+from pathlib import Path
+from typing import Any, get_args, get_origin, get_type_hints
+
+import yaml
+
+from index.files import sha256_of_bytes
+from npm.errors import SettingError, UserError
+from npm.evaluation.prompts import ANSWERS, TemplateError, parse_template
+from npm.evaluation.task import Development, Label, Macro, Suite, Task, TaskData
+from npm.types import MASK_TEXT
+
+EXTENSIONS = (".yaml", ".yml")
+EXAMPLE = """
+suite: closed
+data: {file: my-reviews.csv, columns: {text: review, label: stars}}
+template: "{text} It was <mask>."
+labels:
+  - {value: 0, words: [terrible, bad]}
+  - {value: 1, words: [great]}
+"""
+"""The smallest whole task; the documentation shows it too."""
+_NOT_IN_FILES = {"digest"}
+
+
+class TaskFileError(UserError):
+    """A task's file is missing, cannot be read, or does not describe a task."""
+
+
+class _Loader(yaml.SafeLoader):
+    """The safe loader, which would silently take the last of two equal keys."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        for number, key in enumerate(keys):
+            if isinstance(key, str) and key in keys[:number]:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"the key {key!r} comes twice", node.value[number][0].start_mark
+                )
+        return super().construct_mapping(node, deep=deep)
+
+
+def task_names(folder: Path) -> list[str]:
+    """The names of the tasks in a folder of YAML files, sorted."""
+    return sorted(path.stem for path in folder.glob("*.yaml"))
+
+
+def load_task(name_or_path: str | Path, *, folder: Path) -> Task:
+    """The task of a name in `folder`, or of a file, which ends in .yaml or .yml or holds a slash.
+
+    A data file that lies beside the task's own file becomes a path to it; else it is looked for under data_dir=.
+    Raises TaskFileError for what is not a task, TemplateError for its template, SettingError for its scoring.
+    """
+    given = str(name_or_path)
+    if given.endswith(EXTENSIONS) or "/" in given or "\\" in given:
+        path = Path(given)
+    else:
+        path = folder / f"{given}.yaml"
+        names = task_names(folder)
+        if given not in names:
+            near = get_close_matches(given, names, n=1)
+            raise TaskFileError(
+                f"there is no task {given!r}",
+                expected=f"one of {', '.join(names)}, or a file that ends in .yaml",
+                got=given,
+                where="task",
+                fix=f"write task={near[0]}" if near else "choose one of them, or give the path of your own task's file",
+            )
+    content, digest = _read(path)
+    task = _task(content, path, digest)
+    _check(task, str(path))
+    return replace(task, data=_beside(task.data, path.parent.absolute()))
+
+
+def _beside(data: TaskData, folder: Path) -> TaskData:
+    """`data` with the whole path of each of its files that lies in `folder`."""
+
+    def found(name: str) -> str:
+        return str(folder / name) if name and (folder / name).is_file() else name
+
+    return replace(data, file=found(data.file), development_file=found(data.development_file))
+
+
+def _read(path: Path) -> tuple[dict[str, Any], str]:
+    expected = f"a YAML file such as:{EXAMPLE.rstrip()}"
+    try:
+        data = path.read_bytes()
+        content = yaml.load(data.decode("utf-8"), Loader=_Loader)
+        problem, got = "does not describe a task", f"a YAML {type(content).__name__}" if content else "an empty file"
+    except OSError as error:
+        content, problem, got = None, "cannot be read", error.strerror or str(error)
+    except UnicodeDecodeError as error:
+        content, problem, got = None, "is not UTF-8", f"byte 0x{error.object[error.start]:02x} at byte {error.start}"
+    except yaml.YAMLError as error:
+        content, problem, got = None, "is not YAML", " ".join(str(error).split())
+    if not isinstance(content, dict) or not content:
+        raise TaskFileError(f"{path.name} {problem}", expected=expected, got=got, where=str(path), fix="mend the file")
+    return content, sha256_of_bytes(data)
+
+
+def _task(content: dict[str, Any], path: Path, digest: str) -> Task:
+    filled = {"name": path.stem, **content}
+    if "template_column" in filled and "template" not in filled:
+        filled["template"] = "{" + str(filled["template_column"]) + "}"
+    task: Task = _built(Task, filled, where=str(path), key="")
+    return replace(task, digest=digest)
+
+
+def _built(kind: Any, content: object, *, where: str, key: str) -> Any:
+    """An object of a dataclass from a mapping with its fields as keys."""
+    if not isinstance(content, Mapping):
+        raise _wrong(key, "a mapping of keys to values", content, where)
+    if kind is Label:
+        words = content.get("words")
+        content = {"name": str(words[0] if words and isinstance(words, list) else content.get("value")), **content}
+    known = {item.name: item for item in fields(kind) if item.name not in _NOT_IN_FILES}
+    dotted = f"{key}." if key else ""
+    for name in content:
+        if name not in known:
+            near = get_close_matches(str(name), known, n=1)
+            raise TaskFileError(
+                f"unknown key {dotted}{name}",
+                expected=f"one of {', '.join(known)}",
+                got=str(name),
+                where=where,
+                fix=f"write {near[0]}" if near else "take it out",
+            )
+    for name, item in known.items():
+        if item.default is MISSING and item.default_factory is MISSING and name not in content:
+            raise TaskFileError(
+                f"the task lacks {dotted}{name}",
+                expected=f"the keys {', '.join(known)}, of which {name} has no default",
+                got=f"the keys {', '.join(map(str, content)) or 'none'}",
+                where=where,
+                fix=f"add {name}: … as in:{EXAMPLE.rstrip()}",
+            )
+    hints = get_type_hints(kind)
+    values = {
+        name: _converted(hints[name], value, where=where, key=f"{dotted}{name}") for name, value in content.items()
+    }
+    try:
+        return kind(**values)
+    except SettingError as error:  # says closed.k: here it is scoring.k of this file
+        error.where = f"{where}: {key}"
+        raise
+
+
+def _converted(hint: Any, value: object, *, where: str, key: str) -> Any:
+    """`value` as the type that a field declares; nothing is guessed, so `yes` in place of a word is an error."""
+    kinds = get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    if value is None and type(None) in kinds:
+        return None
+    kind = kinds[0]
+    if is_dataclass(kind):
+        return _built(kind, value, where=where, key=key)
+    if get_origin(kind) is tuple:
+        if not isinstance(value, list):
+            raise _wrong(key, "a list", value, where)
+        inner = get_args(kind)[0]
+        return tuple(_converted(inner, each, where=where, key=f"{key}[{place}]") for place, each in enumerate(value))
+    if get_origin(kind) is dict:
+        if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
+            raise _wrong(key, "a mapping of names to values", value, where)
+        inner = get_args(kind)[1]
+        return {name: _converted(inner, each, where=where, key=f"{key}.{name}") for name, each in value.items()}
+    if issubclass(kind, Enum):
+        if not isinstance(value, str) or value not in kind.__members__:
+            raise _wrong(key, f"one of {', '.join(kind.__members__)}", value, where)
+        return kind[value]
+    if float in kinds and type(value) is int:
+        return float(value)
+    if type(value) not in kinds:
+        raise _wrong(key, " or ".join(_TYPE_NAMES[each] for each in kinds), value, where)
+    return value
+
+
+_TYPE_NAMES = {str: "a string", int: "a whole number", float: "a number", bool: "true or false", type(None): "null"}
+
+
+def _wrong(key: str, expected: str, value: object, where: str) -> TaskFileError:
+    fix = f"mend {key or 'the file'}"
+    if isinstance(value, bool):
+        fix = "put the word in quotation marks: YAML reads a bare yes, no, on, off as true or false"
+    return TaskFileError(
+        f"{key or 'the task'} has the wrong form", expected=expected, got=repr(value), where=where, fix=fix
+    )
+
+
+def _check(task: Task, where: str) -> None:
+    """Refuse what contradicts itself."""
+    template = parse_template(task.template, where=f"{where}: template")
+    masks = template.mask_count
+    if masks > 1 or (masks == 0 and not task.template_column):
+        raise TemplateError(
+            f"the template has {'several' if masks else 'no'} {MASK_TEXT}",
+            expected=f"exactly one {MASK_TEXT}, where a label's word or an answer is to stand",
+            got=task.template,
+            where=f"{where}: template",
+            fix=f"such as: {{text}} It was {MASK_TEXT}.",
+        )
+    if not template.fields:
+        raise TemplateError(
+            "the template takes nothing from an example",
+            expected="at least one {field}",
+            got=task.template,
+            where=f"{where}: template",
+            fix="name the field that holds the text, such as {text}",
+        )
+    gold = "label" if task.suite is Suite.closed else ANSWERS
+    _check_columns(task, {*template.fields, gold, "group", "subject"}, where)
+    if task.suite is Suite.closed:
+        _check_labels(task, where)
+    _check_groups(task, where)
+
+
+def _check_columns(task: Task, named: set[str], where: str) -> None:
+    for name in task.data.columns:
+        if name not in named:
+            near = get_close_matches(name, sorted(named), n=1)
+            raise TaskFileError(
+                f"data.columns names {name}, which nothing asks for",
+                expected=f"the template's fields, or one of {', '.join(sorted(named))}",
+                got=name,
+                where=where,
+                fix=f"write {near[0]}" if near else "take it out, or use it in the template",
+            )
+
+
+def _check_labels(task: Task, where: str) -> None:
+    problem = None
+    values = [str(label.value) for label in task.labels]  # in a CSV file 0 and "0" are the same
+    names = [label.name for label in task.labels]
+    words = [word for label in task.labels for word in label.words]
+    wordless = [label for label in task.labels if not label.words]
+    if len(task.labels) < 2:
+        problem = ("has too few labels", "at least two labels", f"{len(task.labels)}", "list all labels of the data")
+    elif wordless:
+        got = f"no words for the label {wordless[0].value!r}"
+        problem = ("has a label without words", "at least one word a label", got, "add words: [...] to that label")
+    elif repeated := _repeated(values):
+        problem = ("has two labels with one value", "a value of its own for each", repeated, "mend one of them")
+    elif repeated := _repeated(names):
+        problem = ("has two labels with one name", "a name of its own for each", repeated, "give one another name")
+    elif repeated := _repeated([word.casefold() for word in words]):
+        problem = ("has a word that names two labels", "each word once", repeated, "take it out of one of them")
+    elif unclean := [word for word in words if not word or word != " ".join(word.split())]:
+        problem = ("has a word with stray spaces", "words without space around them", repr(unclean[0]), "trim it")
+    elif task.template_column:
+        problem = ("is closed and has template_column", "one template for all", task.template_column, "take it out")
+    if problem is not None:
+        what, expected, got, fix = problem
+        raise TaskFileError(f"{task.name} {what}", expected=expected, got=got, where=where, fix=fix)
+
+
+def _check_groups(task: Task, where: str) -> None:
+    data, problem = task.data, None
+    if task.suite is Suite.open and task.labels:
+        problem = ("is open and has labels", "labels in closed tasks only", "labels", "take them out, or suite: closed")
+    elif task.macro is Macro.answer_tokens and task.suite is Suite.closed:
+        problem = ("has no answers to count", "macro: answer_tokens in open tasks only", "closed", "take macro out")
+    elif task.macro is Macro.group and "group" not in data.columns:
+        problem = ("has no groups", "data.columns.group with macro: group", "no such column", "name the column")
+    elif task.examples_per_group is not None and (task.macro is Macro.none or task.examples_per_group < 1):
+        got = f"examples_per_group: {task.examples_per_group} with macro: {task.macro.value}"
+        problem = ("samples groups that it does not have", "at least 1, and macro", got, "add macro, or take it out")
+    elif data.development is not Development.none and data.development_file:
+        got = f"development: {data.development.value} and development_file: {data.development_file}"
+        problem = ("has development data twice", "one of the two", got, "take one of them out")
+    elif not data.file and not data.hub:
+        problem = ("names no data", "data.file, data.hub or both", "neither", "add data.file")
+    if problem is not None:
+        what, expected, got, fix = problem
+        raise TaskFileError(f"{task.name} {what}", expected=expected, got=got, where=where, fix=fix)
+
+
+def _repeated(values: Sequence[str]) -> str:
+    return next((value for number, value in enumerate(values) if value in values[:number]), "")

@@ -1,0 +1,246 @@
+"""Open tasks: any phrase may be the answer, by exact match, on all examples and on those that the corpus covers.
+
+Shapes: n examples, g groups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from npm.evaluation.coverage import Coverage, answer_token_groups, coverage_of, macro_groups
+from npm.evaluation.examples import Example
+from npm.evaluation.metrics import Interval, bootstrap_interval, exact_match, group_mean_interval
+from npm.evaluation.predictions import OpenMethod, Progress
+from npm.evaluation.task import Task
+from npm.evaluation.task_scores import TaskScores
+from npm.evaluation.tasks.closed_set import check_something_to_do, examples_digest
+from npm.types import Answer
+
+if TYPE_CHECKING:
+    from npm.models.encoder import Encoder
+    from npm.retrieval.phrase_index import PhraseIndex
+
+
+@dataclass(frozen=True, slots=True)
+class ExactMatch:
+    """How often the best phrase is right among some examples."""
+
+    count: int
+    micro: Interval | None  # over examples; None without any
+    macro: Interval | None  # over groups; None where the task has none
+
+    def interval(self, *, macro: bool) -> Interval | None:
+        """The mean over groups if asked for and there is one, else over examples; None without examples."""
+        return self.macro if macro and self.macro is not None else self.micro
+
+
+@dataclass(frozen=True, slots=True)
+class OpenMethodResult:
+    """What one method answered, and how often it was right."""
+
+    name: str
+    answers: tuple[Answer, ...]
+    right: np.ndarray  # bool [n]
+    all_examples: ExactMatch
+    covered: ExactMatch | None  # where the corpus names the subject; None without subjects or without an index
+    facts: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class OpenTaskResult:
+    """All methods on the same examples of an open task."""
+
+    task: Task
+    examples: tuple[Example, ...]
+    answer_tokens: tuple[str, ...]  # of each example: 1, 2, 3 or 4+
+    coverage: Coverage | None  # None without an index
+    methods: tuple[OpenMethodResult, ...]
+
+    def scores(self, *, macro: bool = True) -> TaskScores:
+        """The task's row of a table, over all examples; with `macro` as the task averages, as the paper reports it."""
+        found = {method.name: method.all_examples.interval(macro=macro) for method in self.methods}
+        paper = dict(self.task.paper) if macro else {}
+        return TaskScores(self.task.name, len(self.examples), _present(found), paper=paper)
+
+    def covered_scores(self, *, macro: bool = True) -> TaskScores | None:
+        """The same over the examples whose subject the corpus names; None where there are none or nothing is known."""
+        covered = {method.name: method.covered for method in self.methods if method.covered is not None}
+        found = _present({name: each.interval(macro=macro) for name, each in covered.items()})
+        return TaskScores(self.task.name, next(iter(covered.values())).count, found) if found else None
+
+    def notes(self) -> list[str]:
+        """What a reader of the table should know: cut texts, what the corpus holds, texts without any phrase."""
+        count, found = len(self.examples), []
+        if cut := sum(example.cut for example in self.examples):
+            found.append(f"{self.task.name}: {cut} of {count} texts were cut to the longest prompt allowed.")
+        if self.coverage is not None:
+            held, named = self.coverage.answer_held, self.coverage.subject_named  # bool [n] each
+            subjects = "" if named is None else f"names the subject of {named.sum()} and "
+            found.append(f"{self.task.name}: of {count} examples the corpus {subjects}holds an answer of {held.sum()}.")
+        for method in self.methods:
+            if unanswered := sum(not answer.phrases for answer in method.answers):
+                found.append(f"{self.task.name}: {method.name} found no phrase for {unanswered} of {count} examples.")
+        return found
+
+    def metrics(self) -> dict[str, Any]:
+        """The task's part of metrics.json."""
+        return {
+            "suite": self.task.suite.value,
+            "count": len(self.examples),
+            "cut_count": sum(example.cut for example in self.examples),
+            "data_sha256": examples_digest(self.examples),
+            "task_sha256": self.task.digest,
+            "macro_over": self.task.macro.value,
+            "coverage": self._coverage_record(),
+            "methods": {method.name: self._method_record(method) for method in self.methods},
+        }
+
+    def records(self) -> Iterator[dict[str, Any]]:
+        """The task's lines of predictions.jsonl: an example and a method each."""
+        for method in self.methods:
+            for number, (example, answer) in enumerate(zip(self.examples, method.answers, strict=True)):
+                yield {
+                    "task": self.task.name,
+                    "method": method.name,
+                    "id": example.id,
+                    "text": example.text,
+                    "gold": list(example.answers),
+                    "group": example.group,
+                    "prediction": answer.phrases[0].phrase if answer.phrases else None,
+                    "correct": bool(method.right[number]),
+                    "phrases": [
+                        {"phrase": each.phrase, "score": each.score, "occurrence_count": each.occurrence_count}
+                        for each in answer.phrases
+                    ],
+                    "evidence": [asdict(each) for each in answer.phrases[0].occurrences] if answer.phrases else [],
+                    **self._held(number),
+                }
+
+    def _held(self, number: int) -> dict[str, bool]:
+        """What the corpus holds of one example, where that is known."""
+        if self.coverage is None:
+            return {}
+        held = {"answer_held": bool(self.coverage.answer_held[number])}
+        if self.coverage.subject_named is not None:
+            held["subject_named"] = bool(self.coverage.subject_named[number])
+        return held
+
+    def _coverage_record(self) -> dict[str, Any] | None:
+        """Counts and shares of what the corpus holds."""
+        if self.coverage is None:
+            return None
+        held, named = self.coverage.answer_held, self.coverage.subject_named  # bool [n] each
+        record: dict[str, Any] = {"answer_held": _part(held), "subject_named": None, "answer_held_if_named": None}
+        if named is not None:
+            record |= {"subject_named": _part(named), "answer_held_if_named": _part(held[named])}
+        return record
+
+    def _method_record(self, method: OpenMethodResult) -> dict[str, Any]:
+        groups = [example.group for example in self.examples]
+        return {
+            "all": asdict(method.all_examples),
+            "covered": None if method.covered is None else asdict(method.covered),
+            "by_answer_tokens": _shares(method.right, self.answer_tokens),
+            "by_group": _shares(method.right, groups) if any(groups) else {},
+            "facts": method.facts,
+        }
+
+
+def evaluate_open(
+    task: Task,
+    examples: Sequence[Example],
+    methods: Sequence[OpenMethod],
+    *,
+    tokenizer_encoder: Encoder,
+    index: PhraseIndex | None,
+    seed: int = 0,
+    resamples: int = 10_000,
+    progress: Progress | None = None,
+) -> OpenTaskResult:
+    """Ask every method every example and count exact matches of the best phrases.
+
+    `tokenizer_encoder` measures answers in tokens and finds names in `index`, without which nothing is said about
+    coverage. `progress` counts examples over all methods. Intervals of all methods are drawn with the same `seed`.
+    Raises SettingError without examples or methods, ArtefactError if `index` holds tokens of another tokenizer, and
+    whatever a method raises.
+    """
+    check_something_to_do(task, examples, methods)
+    answer_tokens = answer_token_groups(examples, tokenizer_encoder)
+    groups = macro_groups(task.macro, examples, tokenizer_encoder)
+    coverage = None if index is None else coverage_of(examples, index, tokenizer_encoder)
+
+    def score(right: np.ndarray, chosen: np.ndarray) -> ExactMatch:
+        return _exact_match(right, groups, chosen, seed=seed, resamples=resamples)
+
+    results: list[OpenMethodResult] = []
+    total = len(examples) * len(methods)
+    for number, method in enumerate(methods):
+
+        def method_progress(done: int, _: int, before: int = number * len(examples)) -> None:
+            if progress is not None:
+                progress(before + done, total)
+
+        answers = method.predict(task, examples, method_progress)
+        right = np.array(
+            [
+                bool(answer.phrases) and exact_match(answer.phrases[0].phrase, example.answers)
+                for example, answer in zip(examples, answers, strict=True)
+            ]
+        )  # bool [n]
+        named = None if coverage is None else coverage.subject_named  # bool [n]
+        results.append(
+            OpenMethodResult(
+                name=method.name,
+                answers=tuple(answers),
+                right=right,
+                all_examples=score(right, np.ones(len(examples), dtype=bool)),
+                covered=None if named is None else score(right, named),
+                facts=method.facts(),
+            )
+        )
+    return OpenTaskResult(
+        task=task,
+        examples=tuple(examples),
+        answer_tokens=tuple(answer_tokens),
+        coverage=coverage,
+        methods=tuple(results),
+    )
+
+
+def _exact_match(
+    right: np.ndarray, groups: Sequence[str] | None, chosen: np.ndarray, *, seed: int, resamples: int
+) -> ExactMatch:
+    """Exact match where `chosen` bool [n], of `right` bool [n]; over the groups that have a chosen example."""
+    kept = right[chosen]  # bool [chosen]
+    if len(kept) == 0:
+        return ExactMatch(count=0, micro=None, macro=None)
+    micro = bootstrap_interval(kept.astype(np.float64), np.random.default_rng(seed), resamples=resamples)
+    macro = None
+    if groups is not None:
+        _, numbers = np.unique(np.array(groups)[chosen], return_inverse=True)  # i64 [chosen]
+        macro = group_mean_interval(kept, numbers, np.random.default_rng(seed), resamples=resamples)
+    return ExactMatch(count=len(kept), micro=micro, macro=macro)
+
+
+def _present(intervals: Mapping[str, Interval | None]) -> dict[str, Interval]:
+    """Those that there are."""
+    return {name: interval for name, interval in intervals.items() if interval is not None}
+
+
+def _part(mask: np.ndarray) -> dict[str, Any]:
+    """How many of a mask bool [n] are true."""
+    return {"count": int(mask.sum()), "share": float(mask.mean()) if len(mask) else None}
+
+
+def _shares(right: np.ndarray, groups: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Examples and exact match of each group, in the order of their names."""
+    names, numbers, counts = np.unique(np.array(groups), return_inverse=True, return_counts=True)  # [g], [n], [g]
+    sums = np.bincount(numbers, weights=right)  # f64 [g]
+    return {
+        str(name): {"count": int(count), "exact_match": float(total / count)}
+        for name, count, total in zip(names, counts, sums, strict=True)
+    }

@@ -1,0 +1,158 @@
+"""What answers without reading: the largest class, a label or span at random, the most frequent answer.
+
+Shapes: n examples, m candidate spans of one block.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from npm.evaluation.baselines import BlockSpans, lexicon_of
+from npm.evaluation.metrics import open_answer
+from npm.evaluation.phrase_answers import filler_facts
+from npm.evaluation.predictions import LabelPrediction
+from npm.retrieval.answers import says_nothing_new
+from npm.retrieval.words import words_of
+from npm.types import MASK_TEXT, Answer, Phrase
+
+if TYPE_CHECKING:
+    from npm.evaluation.examples import Example
+    from npm.evaluation.predictions import Progress
+    from npm.evaluation.task import Task
+    from npm.retrieval.fill import PhraseFiller
+
+
+class MajorityLabel:
+    """Always the label that is right most often among the very examples asked: what their shares alone are worth."""
+
+    name = "majority"
+
+    def __init__(self) -> None:
+        self._facts: dict[str, Any] = {}
+
+    def predict(self, task: Task, examples: Sequence[Example], progress: Progress) -> list[LabelPrediction]:
+        """The same prediction for all: the labels' shares among `examples`."""
+        counts = np.bincount([example.label for example in examples], minlength=len(task.labels))  # i64 [labels]
+        shares = tuple((counts / max(1, counts.sum())).tolist())
+        self._facts = {"chosen_on": "the examples that are reported", "label_counts": counts.tolist()}
+        progress(len(examples), len(examples))
+        return [LabelPrediction(shares)] * len(examples)
+
+    def facts(self) -> dict[str, Any]:
+        """What the predictions of the last call depend on."""
+        return self._facts
+
+
+class RandomLabel:
+    """Any label, each as likely: right once in as many examples as there are labels."""
+
+    name = "random"
+
+    def __init__(self, *, seed: int) -> None:
+        self._seed = seed
+
+    def predict(self, task: Task, examples: Sequence[Example], progress: Progress) -> list[LabelPrediction]:
+        """One label an example, drawn by seed and id, so that it does not depend on which others are asked."""
+        one_hot = np.eye(len(task.labels))  # f64 [labels, labels]
+        drawn = [int(example_rng(self._seed, example).integers(len(task.labels))) for example in examples]
+        progress(len(examples), len(examples))
+        return [LabelPrediction(tuple(one_hot[label].tolist())) for label in drawn]
+
+    def facts(self) -> dict[str, Any]:
+        """What the predictions depend on."""
+        return {"seed": self._seed}
+
+
+class FrequentAnswer:
+    """Always the answer that is right most often in the example's group of the development examples."""
+
+    name = "majority"
+
+    def __init__(self, development: Sequence[Example]) -> None:
+        """Answers are counted once an example, as normalised; of equally frequent ones the first in the file wins."""
+        counts: dict[str, Counter[str]] = {}
+        sizes: Counter[str] = Counter()
+        written: dict[str, str] = {}
+        for example in development:
+            plain_answers = dict.fromkeys(open_answer(answer) for answer in example.answers)
+            counts.setdefault(example.group, Counter()).update(plain_answers.keys())
+            sizes[example.group] += 1
+            for answer in example.answers:
+                written.setdefault(open_answer(answer), answer)
+        self._best = {group: _most_frequent(own, sizes[group], written) for group, own in counts.items()}
+        self._overall = _most_frequent(sum(counts.values(), Counter()), len(development), written)
+        self._development_count = len(development)
+
+    def predict(self, task: Task, examples: Sequence[Example], progress: Progress) -> list[Answer]:  # noqa: ARG002
+        """The most frequent answer of each example's group; of all groups where the group is new."""
+        progress(len(examples), len(examples))
+        return [Answer(example.text, self._best.get(example.group, self._overall)) for example in examples]
+
+    def facts(self) -> dict[str, Any]:
+        """What the answers depend on."""
+        return {"chosen_on": "the development examples", "development_examples": self._development_count}
+
+
+class RandomSpanOfBestBlock:
+    """A random phrase of the block that BM25 ranks first: what finding the passage alone is worth.
+
+    Spans are those that the filler could answer with from that block: both ends have a vector, and by default words
+    of the question alone are no answer. Each place in the block is as likely.
+    """
+
+    name = "random"
+
+    def __init__(self, filler: PhraseFiller, *, seed: int) -> None:
+        """Raises SettingError if the index has no text."""
+        self._lexicon = lexicon_of(filler, fix="leave this method out")
+        self._spans = BlockSpans(filler, filler.index.rows)
+        self._new_words_only = filler.settings.scoring.exclude_query_phrases
+        self._facts = {"seed": seed, **filler_facts(filler)}
+        self._seed = seed
+
+    def predict(self, task: Task, examples: Sequence[Example], progress: Progress) -> list[Answer]:  # noqa: ARG002
+        """One phrase an example, drawn by seed and id; none where no block shares a word with the text."""
+        answers: list[Answer] = []
+        for example in examples:
+            answers.append(Answer(example.text, self._drawn(example)))
+            progress(len(answers), len(examples))
+        return answers
+
+    def facts(self) -> dict[str, Any]:
+        """What the answers depend on."""
+        return self._facts
+
+    def _drawn(self, example: Example) -> tuple[Phrase, ...]:
+        best = self._lexicon.best_blocks([example.text], 1)
+        if not best.found[0, 0]:
+            return ()
+        candidates = self._spans.of(int(best.blocks[0, 0]))
+        texts = self._spans.texts(candidates)
+        asked = frozenset(words_of(example.text.replace(MASK_TEXT, " ")))
+        allowed = [
+            place for place, text in enumerate(texts) if not (self._new_words_only and says_nothing_new(text, asked))
+        ]
+        if not allowed:
+            return ()
+        place = allowed[int(example_rng(self._seed, example).integers(len(allowed)))]
+        chosen = candidates.where(np.array([place]))
+        places = self._spans.reader.occurrences(chosen.starts, chosen.lengths)
+        return (Phrase(texts[place], 1 / len(allowed), 1, places),)
+
+
+def _most_frequent(counts: Counter[str], example_count: int, written: dict[str, str]) -> tuple[Phrase, ...]:
+    """The answer with the highest count, its score the share of examples for which it is right; none without any."""
+    if not counts:
+        return ()
+    plain, count = counts.most_common(1)[0]
+    return (Phrase(written[plain], count / example_count, 0, ()),)
+
+
+def example_rng(seed: int, example: Example) -> np.random.Generator:
+    """Random numbers that belong to one example, whichever others are asked."""
+    return np.random.default_rng([seed, zlib.crc32(example.id.encode())])

@@ -1,0 +1,258 @@
+"""Verbalizers: the words that stand for each label of a task, from the task, a shipped list, or a file."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from npm.errors import SettingError
+from npm.retrieval.answers import normalised_text
+from npm.retrieval.neighbours import NEIGHBOURS_PER_GROUP, neighbouring_words
+
+if TYPE_CHECKING:
+    from npm.evaluation.task import Task
+    from npm.models.encoder import Encoder
+    from npm.retrieval.phrase_index import PhraseIndex
+
+LABEL_WORDS, EXPANDED = "label_words", "expanded"
+SHIPPED_LISTS = Path(__file__).parent.parent / "assets" / "verbalizers"
+FILE_ENDINGS = (".json", ".txt")
+FORMS = (
+    "JSON: [[words of the first label], …] in the task's order of labels, or {label: [words], …}; "
+    "text: a line a label, its words parted by commas"
+)
+_SURROGATE = re.compile("[\ud800-\udfff]")  # half a character, which JSON can write and no tokenizer takes
+SHOWN = 8
+"""So many words or names a message lists."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verbalizer:
+    """The words that stand for each label; a word, whatever its case, stands for one label only."""
+
+    name: str
+    """As in the setting; the name of a file without its folder."""
+    words: tuple[tuple[str, ...], ...]
+    """For each label of the task, in its order; of one or several words of the language each."""
+    notes: tuple[str, ...] = ()
+    """What a reader should know: words that were listed twice, lists that belong to no label."""
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the words: equal for equal lists, wherever they come from."""
+        return hashlib.sha256(json.dumps(self.words).encode()).hexdigest()
+
+    def as_json(self, task: Task) -> str:
+        """The words under the labels' names, in a form that `load_verbalizer` reads."""
+        listed = {label.name: words for label, words in zip(task.labels, self.words, strict=True)}
+        return json.dumps(listed, ensure_ascii=False, indent=2) + "\n"
+
+
+def shipped_verbalizers() -> list[str]:
+    """Names of the lists that are shipped, in alphabetical order."""
+    return sorted(path.stem for path in SHIPPED_LISTS.glob("*.json"))
+
+
+def load_verbalizer(
+    task: Task,
+    choice: str,
+    *,
+    folder: Path | None = None,
+    index: PhraseIndex | None = None,
+    encoder: Encoder | None = None,
+) -> Verbalizer:
+    """The verbalizer that a setting names, in the order of the task's labels.
+
+    `choice` is `label_words`, the name of a shipped list, a file (.json, .txt; a relative path is looked for in
+    `folder` first, which is that of the task's YAML file), or `expanded`: the label words and those that stand near
+    them in `index`, whose vectors `encoder` made. A list under a label's name is the label's; where none has its
+    name, the one list that holds one of its label words is. Raises SettingError if there is no such list, it is not
+    in one of the forms, a label has no words, or a word stands for two labels.
+    """
+    if choice == LABEL_WORDS:
+        return _checked(LABEL_WORDS, [label.words for label in task.labels], task, where=f"task {task.name}")
+    if choice == EXPANDED:
+        if index is None or encoder is None:
+            raise SettingError(
+                "words near the label words are looked for in an index",
+                expected="an index",
+                got=f"verbalizer {EXPANDED} without one",
+                where=f"task {task.name}",
+                fix="give the index with index=DIR, or choose another verbalizer",
+            )
+        return expand(index, encoder, load_verbalizer(task, LABEL_WORDS), NEIGHBOURS_PER_GROUP)
+    if choice in shipped_verbalizers():
+        return _read(SHIPPED_LISTS / f"{choice}.json", task, name=choice)
+    path = Path(choice).expanduser()
+    if path.suffix.lower() not in FILE_ENDINGS:
+        raise SettingError(
+            f"there is no verbalizer {choice!r}",
+            expected=", ".join([LABEL_WORDS, *shipped_verbalizers(), EXPANDED, "or a file (.json, .txt)"]),
+            got=choice,
+            where=f"task {task.name}",
+            fix="name one of these, or give the path of a file of your own",
+        )
+    if folder is not None and (folder / path).is_file():
+        path = folder / path
+    return _read(path, task, name=path.name)
+
+
+def expand(index: PhraseIndex, encoder: Encoder, verbalizer: Verbalizer, count: int) -> Verbalizer:
+    """`verbalizer` with up to `count` more words a label: those nearer to its words than to those of other labels.
+
+    Distance is between vectors of `index`; see `npm.retrieval.neighbours`. The same index gives the same words.
+    Raises SettingError if the index holds no vector of any word of a label.
+    """
+    found = neighbouring_words(index, encoder, verbalizer.words, count)
+    words = tuple((*own, *more) for own, more in zip(verbalizer.words, found, strict=True))
+    name = EXPANDED if verbalizer.name == LABEL_WORDS else f"{EXPANDED} {verbalizer.name}"
+    return Verbalizer(name, words, verbalizer.notes)
+
+
+def _read(path: Path, task: Task, *, name: str) -> Verbalizer:
+    """The lists of a file, brought into the order of the task's labels."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise SettingError(
+            "the verbalizer cannot be read",
+            expected="a file of words",
+            got=error.strerror or "no such file",
+            where=str(path),
+            fix="check the path; one that is not absolute starts at the task's YAML file or the working directory",
+        ) from error
+    except UnicodeDecodeError as error:
+        raise _refused("the verbalizer is not UTF-8 text", path, got=f"byte {error.object[error.start]:#x}") from error
+    if path.suffix.lower() == ".txt":
+        return _in_order(name, _comma_separated(text), task, path)
+    try:
+        lists: Any = json.loads(text, object_pairs_hook=_without_repeats)
+    except (ValueError, RecursionError) as error:
+        raise _refused("the verbalizer is not JSON", path, got=str(error)) from error
+    if isinstance(lists, dict):
+        for label, words in lists.items():
+            _check_words(words, path, place=f"under {label!r}")
+        ordered, unused = _by_label(lists, task, path)
+        notes = (f"no label of task {task.name} has the lists {', '.join(unused)} of {name}",) if unused else ()
+        return _checked(name, ordered, task, where=str(path), notes=notes)
+    if not isinstance(lists, list):
+        raise _refused("the verbalizer has another form", path, got=f"JSON of type {type(lists).__name__}")
+    for number, words in enumerate(lists, start=1):
+        _check_words(words, path, place=f"in list {number}")
+    return _in_order(name, lists, task, path)
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    lists = dict(pairs)
+    if len(lists) < len(pairs):
+        raise ValueError(f"a name stands twice among {', '.join(name for name, _ in pairs[:SHOWN])}")
+    return lists
+
+
+def _comma_separated(text: str) -> list[list[str]]:
+    """The words of each line that is not empty.
+
+    >>> _comma_separated("bad, not good,\\n\\ngreat\\n")
+    [['bad', 'not good'], ['great']]
+    """
+    lines = [line for line in text.splitlines() if line.strip()]
+    return [[word.strip() for word in line.split(",") if word.strip()] for line in lines]
+
+
+def _check_words(words: Any, path: Path, *, place: str) -> None:
+    if not isinstance(words, list):
+        raise _refused("the verbalizer has another form", path, got=f"{type(words).__name__} {place}, not a list")
+    for word in words:
+        if not isinstance(word, str) or not word.strip() or _SURROGATE.search(word):
+            raise _refused("the verbalizer has another form", path, got=f"{word!r} {place}, not a word")
+
+
+def _in_order(name: str, lists: Sequence[Sequence[str]], task: Task, path: Path) -> Verbalizer:
+    """Lists that stand in the order of the task's labels."""
+    if len(lists) != len(task.labels):
+        raise SettingError(
+            f"{name} has {len(lists)} lists, task {task.name} has {len(task.labels)} labels",
+            expected=f"a list each for {', '.join(label.name for label in task.labels)}, in this order",
+            got=f"lists that begin with {', '.join(words[0] for words in lists[:SHOWN] if words) or 'nothing'}",
+            where=str(path),
+            fix="bring the list and the task's labels together, or name the labels in a JSON object",
+        )
+    return _checked(name, lists, task, where=str(path))
+
+
+def _by_label(lists: Mapping[str, list[str]], task: Task, path: Path) -> tuple[list[list[str]], list[str]]:
+    """The list of each label, and the names of those that are no label's."""
+    named = {normalised_text(name): name for name in lists}
+    holding: dict[str, list[str]] = {}
+    for name, words in lists.items():
+        for word in {normalised_text(word) for word in words}:
+            holding.setdefault(word, []).append(name)
+    chosen: list[str] = []
+    for label in task.labels:
+        own_name = named.get(normalised_text(label.name))
+        by_words = {name for word in label.words for name in holding.get(normalised_text(word), ())}
+        candidates = [own_name] if own_name is not None else sorted(by_words)
+        if len(candidates) != 1 or candidates[0] in chosen:
+            raise SettingError(
+                f"the verbalizer does not name the label {label.name!r} of task {task.name}",
+                expected=f"a list under {label.name!r}, or one that alone holds {_some(label.words)}",
+                got=f"lists for {_some(lists)}"
+                + (f"; {' and '.join(candidates)} would be it, but not alone" if candidates else ""),
+                where=str(path),
+                fix="add the list, or rename it to the label",
+            )
+        chosen.append(candidates[0])
+    return [lists[name] for name in chosen], [name for name in lists if name not in chosen]
+
+
+def _checked(
+    name: str, lists: Iterable[Sequence[str]], task: Task, *, where: str, notes: tuple[str, ...] = ()
+) -> Verbalizer:
+    """Words stripped, each once; a word of two labels, or a label without words, is refused."""
+    owners: dict[str, str] = {}
+    repeated: list[str] = []
+    kept: list[tuple[str, ...]] = []
+    for label, words in zip(task.labels, lists, strict=True):
+        own: list[str] = []
+        for word in words:
+            plain = normalised_text(word)
+            if plain not in owners:
+                owners[plain] = label.name
+                own.append(" ".join(word.split()))
+            elif owners[plain] == label.name:
+                repeated.append(word)
+            else:
+                raise SettingError(
+                    f"{name} gives the word {word!r} to two labels",
+                    expected="words that stand for one label each, whatever their case",
+                    got=f"{word!r} for {owners[plain]} and for {label.name}",
+                    where=where,
+                    fix="take it out of one of the lists, or of both",
+                )
+        if not own:
+            raise SettingError(
+                f"{name} has no words for the label {label.name!r}",
+                expected="at least one word for each label",
+                got="an empty list",
+                where=where,
+                fix=f"add words, such as {_some(label.words)}",
+            )
+        kept.append(tuple(own))
+    if repeated:
+        notes += (f"listed twice for a label in {name}, counted once: {_some(repeated)}",)
+    return Verbalizer(name, tuple(kept), notes)
+
+
+def _some(words: Iterable[str]) -> str:
+    """The first few of them, for a message."""
+    listed = list(words)
+    return ", ".join(listed[:SHOWN]) + (f" and {len(listed) - SHOWN} more" if len(listed) > SHOWN else "")
+
+
+def _refused(problem: str, path: Path, *, got: str) -> SettingError:
+    return SettingError(problem, expected=FORMS, got=got, where=str(path), fix="write it in one of these forms")

@@ -1,0 +1,220 @@
+"""Passages handed over instead of a corpus: cut into blocks, embedded once, and read like a store on disk.
+
+Everything is in memory; for more text than that, build an index.
+
+Shapes: T tokens of all passages in a row, d dimensions.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from index.sharded import ShardedArray
+from npm.corpus.blocks import BlockPacker, BlockSettings
+from npm.corpus.store import BlockStore
+from npm.errors import CorpusError
+from npm.retrieval.batches import encode_padded, length_sorted_batches
+from npm.types import Document
+
+if TYPE_CHECKING:
+    from npm.corpus.fields import FieldValues
+    from npm.models.encoder import Encoder
+    from npm.types import Block
+
+CACHED_VECTOR_BYTES = 256 << 20
+"""Vectors of passages kept for later calls: 175,000 tokens of 384 dimensions."""
+
+
+SURROGATES = re.compile(r"[\ud800-\udfff]")
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddedPassage:
+    """The blocks of one text, none if it holds no token, and the vectors of all their tokens."""
+
+    blocks: tuple[Block, ...]
+    vectors: np.ndarray  # f32 [T of the passage, d]
+
+
+class PassageCache:
+    """Passages embedded lately, by their text and by what the vectors depend on; the longest unused go first.
+
+    The last bits of a vector may depend on the passages that were embedded in the same batch. Safe to share between
+    threads.
+    """
+
+    def __init__(self, vector_bytes: int = CACHED_VECTOR_BYTES) -> None:
+        """`vector_bytes` is how much is kept at most; what one call asks for is embedded whatever its size."""
+        self._most_bytes = vector_bytes
+        self._bytes = 0
+        self._kept: OrderedDict[tuple[str, ...], EmbeddedPassage] = OrderedDict()
+        # Making one takes longer than embedding a passage, and it holds no reference to its encoder.
+        self._packers: WeakKeyDictionary[Encoder, BlockPacker] = WeakKeyDictionary()
+        self._lock = Lock()
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def embed(self, encoder: Encoder, texts: Sequence[str], *, tokens_per_batch: int) -> list[EmbeddedPassage]:
+        """Each of `texts` as `embed_passages` makes it; raises EncoderError if the encoder has no fast tokenizer."""
+        with self._lock:
+            packer = self._packers.get(encoder) or self._packers.setdefault(encoder, passage_packer(encoder))
+            dtype = str(next(encoder.model.parameters()).dtype)
+            maker = (encoder.fingerprint, packer.tokenizer_fingerprint, dtype)
+            found = {text: self._kept[*maker, text] for text in texts if (*maker, text) in self._kept}
+            missing = [text for text in dict.fromkeys(texts) if text not in found]
+            if missing:
+                made = embed_passages(encoder, packer, missing, tokens_per_batch=tokens_per_batch)
+                found.update(zip(missing, made, strict=True))
+            for text in dict.fromkeys(texts):
+                self._keep((*maker, text), found[text])
+        return [found[text] for text in texts]
+
+    def _keep(self, key: tuple[str, ...], passage: EmbeddedPassage) -> None:
+        if key not in self._kept:
+            self._bytes += passage.vectors.nbytes
+        self._kept[key] = passage
+        self._kept.move_to_end(key)
+        while self._bytes > self._most_bytes:
+            _, dropped = self._kept.popitem(last=False)
+            self._bytes -= dropped.vectors.nbytes
+
+
+def passage_packer(encoder: Encoder) -> BlockPacker:
+    """Cuts passages into blocks as long as an index has them by default, or as the encoder takes if that is less."""
+    most_tokens = min(BlockSettings().max_block_tokens, encoder.max_input_tokens)
+    return BlockPacker(encoder.tokenizer, BlockSettings(max_block_tokens=most_tokens))
+
+
+def embed_passages(
+    encoder: Encoder, packer: BlockPacker, texts: Sequence[str], *, tokens_per_batch: int
+) -> list[EmbeddedPassage]:
+    """Each of `texts` cut into blocks and encoded, batched by length."""
+    packed = packer.pack_many([Document(id="", title="", text=text) for text in texts])
+    prefix, suffix = np.array(encoder.prefix_ids, dtype=np.int64), np.array(encoder.suffix_ids, dtype=np.int64)
+    blocks = [block for own in packed for block in own]
+    sequences = [np.concatenate([prefix, block.token_ids, suffix]) for block in blocks]
+    lengths = np.array([len(sequence) for sequence in sequences], dtype=np.int64)  # i64 [blocks]
+    encoded: list[np.ndarray] = [np.zeros((0, encoder.dimensions), dtype=np.float32)] * len(blocks)
+    for batch in length_sorted_batches(lengths, tokens_per_batch=tokens_per_batch):
+        states = encode_padded(encoder, [sequences[number] for number in batch]).cpu().numpy()  # f32 [B, L, d]
+        for place, number in enumerate(batch.tolist()):
+            # A copy: a view would keep the whole batch with its padding in memory.
+            encoded[number] = states[place, len(prefix) : lengths[number] - len(suffix)].copy()  # f32 [T of block, d]
+    passages, first = [], 0
+    for own in packed:
+        vectors = [np.zeros((0, encoder.dimensions), dtype=np.float32), *encoded[first : first + len(own)]]
+        passages.append(EmbeddedPassage(tuple(own), np.concatenate(vectors)))  # f32 [T of the passage, d]
+        first += len(own)
+    return passages
+
+
+class PassageStore(BlockStore):
+    """Passages in memory that are read like the blocks and documents of a store."""
+
+    def __init__(self, documents: Sequence[Document], passages: Sequence[EmbeddedPassage]) -> None:
+        """`passages` are the documents, cut and embedded, with one token at least."""
+        blocks = [block for passage in passages for block in passage.blocks]
+        counts = np.array([len(passage.blocks) for passage in passages], dtype=np.int64)  # i64 [documents]
+        self.documents = tuple(documents)
+        self.folder = Path("passages")  # what messages name
+        self.settings = {}
+        self.digest = ""
+        self.tokenizer_fingerprint = ""  # whoever made the passages has the tokenizer
+        self.special_tokens_in_blocks = False
+        self.token_ids = ShardedArray([np.concatenate([block.token_ids for block in blocks])])
+        self.flags = ShardedArray([np.concatenate([block.flags for block in blocks])])
+        self.start_chars = ShardedArray([np.concatenate([_chars(block.start_chars) for block in blocks])])
+        self.end_chars = ShardedArray([np.concatenate([_chars(block.end_chars) for block in blocks])])
+        self.block_offsets = np.cumsum([0, *(len(block.token_ids) for block in blocks)])  # i64 [blocks + 1]
+        self.block_documents = np.repeat(np.arange(len(documents)), counts)  # i64 [blocks]
+        self.shard_documents = self.segment_documents = np.array([0, len(documents)])  # one shard, one segment
+        self.shard_blocks = self.segment_blocks = np.array([0, len(blocks)])
+        self.segment_tokens = self.block_offsets[self.segment_blocks]  # i64 [2]
+        self.token_count = int(self.block_offsets[-1])
+        self.block_count = len(blocks)
+        self.document_count = len(documents)
+        self.max_block_tokens = int(np.diff(self.block_offsets).max())
+
+    def document(self, number: int) -> Document:
+        """Document `number`, as it was handed over."""
+        return self.documents[number]
+
+    def document_ids(self, numbers: Sequence[int] | np.ndarray) -> list[str]:
+        """The ids of the documents `numbers` [n], in that order."""
+        return [self.documents[int(number)].id for number in numbers]
+
+    def find_documents(self, ids: Sequence[str], among: np.ndarray | None = None) -> np.ndarray:
+        """The numbers i64 [n] of the documents with these ids, -1 where there is none among bool [documents]."""
+        numbers = {
+            document.id: number
+            for number, document in enumerate(self.documents)
+            if among is None or bool(among[number])
+        }
+        return np.array([numbers.get(identifier, -1) for identifier in ids], dtype=np.int64)
+
+    def field_columns(self) -> Iterator[tuple[slice, FieldValues]]:
+        """All documents at once, and the values of their fields; null counts as missing."""
+        columns: FieldValues = {}
+        for name in sorted({name for document in self.documents for name in document.fields}):
+            values = [document.fields.get(name) for document in self.documents]
+            present = [number for number, value in enumerate(values) if value is not None]
+            codes = np.full(len(values), -1, dtype=np.int32)  # i32 [documents]
+            codes[present] = np.arange(len(present))
+            columns[name] = ([values[number] for number in present], codes)
+        yield slice(0, len(self.documents)), columns
+
+    def block_text(self, block: int) -> str:
+        """The surface text of a block, from its first character to its last."""
+        assert self.start_chars is not None and self.end_chars is not None, "passages have text"
+        first, stop = self.block_offsets[block : block + 2].tolist()
+        chars = slice(int(self.start_chars.arrays[0][first]), int(self.end_chars.arrays[0][stop - 1]))
+        return self.documents[int(self.block_documents[block])].text[chars]
+
+
+def _chars(offsets: np.ndarray | None) -> np.ndarray:
+    assert offsets is not None, "a packer gives offsets"
+    return offsets
+
+
+def checked_passages(passages: Sequence[str | Document]) -> list[Document]:
+    """The passages as documents; a text has its place as id, from "0". Raises CorpusError for what is no passage."""
+    if isinstance(passages, str):
+        raise _no_passages("passages are one text", got="a string", fix="put it in a list")
+    documents = [
+        passage if isinstance(passage, Document) else Document(id=str(place), title="", text=passage)
+        for place, passage in enumerate(passages)
+    ]
+    if not documents:
+        raise _no_passages("there are no passages", got="an empty list", fix="give one text at least")
+    places: dict[str, int] = {}
+    for place, document in enumerate(documents):
+        where = f"passages[{place}]"
+        if not isinstance(document.text, str):
+            got = type(document.text).__name__
+            raise _no_passages("a passage is no text", got=got, where=where, fix="give texts or npm.types.Document")
+        if not document.text.strip():
+            fix = "leave this passage out"
+            raise _no_passages("a passage is empty", got="nothing but space", where=where, fix=fix)
+        if SURROGATES.search(document.text):
+            got = "half a surrogate pair"
+            raise _no_passages("a passage is not valid Unicode", got=got, where=where, fix="mend or leave it out")
+        if (earlier := places.setdefault(document.id, place)) != place:
+            got = f"{document.id!r} in passages[{earlier}] and passages[{place}]"
+            raise _no_passages("two passages have one id", got=got, where=where, fix="give one of them another id")
+    return documents
+
+
+def _no_passages(problem: str, *, got: str, fix: str, where: str = "passages") -> CorpusError:
+    return CorpusError(
+        problem, expected="a list of texts or documents with ids of their own", got=got, where=where, fix=fix
+    )

@@ -1,0 +1,294 @@
+"""Fill and score against passages that are handed over, without an index.
+
+Shapes: q texts, m candidate spans, T tokens of all passages in a row, d dimensions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, overload
+
+import numpy as np
+
+from index.exact import ExactSearcher
+from npm.errors import CorpusError, QueryError, SettingError
+from npm.models.similarity import scaled_similarity
+from npm.retrieval.claims import ClaimMasks
+from npm.retrieval.evidence import candidate_weights
+from npm.retrieval.fill import PhraseFiller
+from npm.retrieval.given_words import GivenWords
+from npm.retrieval.passage_store import PassageCache, PassageStore, checked_passages
+from npm.retrieval.phrase_index import PhraseIndex
+from npm.retrieval.phrases import Candidates, SpanFinder
+from npm.retrieval.pruning import PruningRule, kept_tokens
+from npm.retrieval.queries import QueryVectors, check_query, encode_queries
+from npm.retrieval.restriction import Restriction
+from npm.retrieval.rows import RowMap
+from npm.retrieval.settings import FillSettings, Retrieval
+
+if TYPE_CHECKING:
+    from npm.models.encoder import Encoder
+    from npm.retrieval.filters import Selection
+    from npm.types import Document
+
+SHARED_CACHE = PassageCache()
+"""What fillers take passages from unless they are given another cache."""
+SCORE_BYTES = 64 << 20
+"""Similarities of texts with all tokens held at once, in float64."""
+
+
+@dataclass(frozen=True, slots=True)
+class PassageIndex(PhraseIndex):
+    """Passages as an index in memory: no folder that could change, no encoder but the one that embeds them."""
+
+    @property
+    def is_current(self) -> bool:
+        """Passages stay what they are."""
+        return True
+
+    def check_encoder(self, encoder: Encoder) -> None:
+        """Nothing to compare: whoever makes a `PassageIndex` has just embedded it with `encoder`."""
+
+
+class PassageFiller(PhraseFiller):
+    """Passages in memory with an encoder: fills texts from all of them, and scores words that are given."""
+
+    def __init__(
+        self,
+        passages: Sequence[str | Document],
+        encoder: Encoder,
+        settings: FillSettings | None = None,
+        *,
+        cache: PassageCache = SHARED_CACHE,
+    ) -> None:
+        """Embeds what is not in `cache`. Raises CorpusError and SettingError as `PhraseFiller.over` does."""
+        settings = settings if settings is not None else FillSettings(retrieval=Retrieval.dense)
+        _check_retrieval(settings)
+        documents = checked_passages(passages)
+        embedded = cache.embed(
+            encoder, [document.text for document in documents], tokens_per_batch=settings.tokens_per_batch
+        )
+        if not any(passage.blocks for passage in embedded):
+            raise CorpusError(
+                "no passage holds a token",
+                expected="text that the encoder's tokenizer makes tokens of",
+                got=f"{len(documents)} passages without any",
+                where="passages",
+                fix="check the passages, or choose another encoder",
+            )
+        store = PassageStore(documents, embedded)
+        self._vectors = np.concatenate([passage.vectors for passage in embedded])  # f32 [T, d]
+        kept = kept_tokens(store.flags.slice(0, store.token_count), PruningRule.without_stopwords)  # bool [T]
+        index = PassageIndex(
+            folder=store.folder,
+            settings={},
+            store=store,
+            rows=RowMap.of_mask(kept),
+            searcher=ExactSearcher(self._vectors[kept]),
+            lexicon=None,
+        )
+        super().__init__(index, encoder, settings)
+
+    @overload
+    def score(self, texts: str, spans: str) -> float: ...
+
+    @overload
+    def score(self, texts: list[str] | tuple[str, ...], spans: list[str] | tuple[str, ...]) -> list[float]: ...
+
+    def score(
+        self, texts: str | list[str] | tuple[str, ...], spans: str | list[str] | tuple[str, ...]
+    ) -> float | list[float]:
+        """The probability that the words `spans` fill the `<mask>` of `texts`, a float for one text.
+
+        Σ over the places where the words stand in the passages, divided by the same sum over these and all candidate
+        spans, both as `fill` weighs them; 0.0 where they do not stand there. So it is the score that `fill` gives the
+        phrase, and words that `fill` would not answer, such as ones that begin with `the`, have one too. Words are
+        the same whatever their case. With `normalisation=start_end` it is no probability. In bfloat16 the third digit
+        may depend on the texts that are encoded in the same batch.
+
+        Raises QueryError for a text that is not one question, for words that are none, or for unequal numbers.
+        """
+        several = [texts] if isinstance(texts, str) else list(texts)
+        words = [spans] if isinstance(spans, str) else list(spans)
+        if isinstance(texts, str) != isinstance(spans, str) or len(several) != len(words):
+            raise _unpaired(texts, spans)
+        for number, (text, span) in enumerate(zip(several, words, strict=True), start=1):
+            check_query(text, where="text" if len(several) == 1 else f"text {number} of {len(several)}")
+            if not span.strip():
+                raise _no_words(number, len(words))
+        unique = list(dict.fromkeys(several))
+        vectors = encode_queries(self.encoder, unique, tokens_per_batch=self.settings.tokens_per_batch)
+        asked: dict[str, list[int]] = {text: [] for text in unique}
+        for number, text in enumerate(several):
+            asked[text].append(number)
+        scores = [0.0] * len(several)
+        for text, similarities in zip(unique, self._similarities_of(vectors), strict=True):
+            for number in asked[text]:
+                scores[number] = self._score(words[number], similarities)
+        return scores[0] if isinstance(texts, str) else scores
+
+    @overload
+    def score_claim(self, claims: str) -> float: ...
+
+    @overload
+    def score_claim(self, claims: list[str] | tuple[str, ...]) -> list[float]: ...
+
+    def score_claim(self, claims: str | list[str] | tuple[str, ...]) -> float | list[float]:
+        """How well the passages support each claim: the mean probability of its content tokens, each masked in turn.
+
+        P(token) = Σ over the passages' tokens that equal it / Σ over all of them, each weighed as `fill` weighs a
+        phrase of one token (Min et al. 2023, arXiv 2305.14251, §4.1, whose form has one mask in place of the pair).
+        Content is what is neither a stop-word nor punctuation. Raises QueryError for a claim without any, or for
+        one that is longer than the encoder takes.
+        """
+        several = [claims] if isinstance(claims, str) else list(claims)
+        masks = ClaimMasks.of(several, self.encoder)
+        vectors = masks.encode(self.encoder, tokens_per_batch=self.settings.tokens_per_batch)
+        places = self._allowed_tokens()  # i64 [n]
+        token_ids = self.index.store.token_ids.take(places)  # i32 [n]
+        spans = _spans(places, np.ones_like(places))
+        scores = np.zeros(len(masks.token_ids))  # f64 [masked tokens]
+        for number, similarities in enumerate(self._similarities_of(vectors)):
+            weights = self._weights(similarities, spans, places)  # f64 [n]
+            scores[number] = weights[token_ids == masks.token_ids[number]].sum()
+        means = masks.means(scores)
+        return means[0] if isinstance(claims, str) else means
+
+    def _restrictions(
+        self,
+        texts: Sequence[str],
+        vectors: QueryVectors,
+        settings: FillSettings,
+        *,
+        selection: Selection,
+        blocks: np.ndarray | None,
+    ) -> list[Restriction | None]:
+        """All blocks that may be looked in, whatever their number: nothing is left to the best rows."""
+        _check_retrieval(settings)
+        if blocks is None:
+            blocks = np.arange(self.index.store.block_count)  # i64 [blocks]
+        return super()._restrictions(texts, vectors, settings, selection=selection, blocks=blocks)
+
+    def _score(self, words: str, similarities: np.ndarray) -> float:
+        """The score of `words` by the similarities f64 [2, T] of one text with all tokens."""
+        starts, lengths = self._given_words.find(words)  # i64 [n] each
+        allowed = np.isin(self.index.store.block_of(starts), self._allowed_blocks)  # bool [n]
+        starts, lengths = starts[allowed], lengths[allowed]
+        if len(starts) == 0:
+            return 0.0
+        spans, numbers = self._candidates
+        given = self._span_numbers(starts, lengths)  # i64 [n]
+        places = np.minimum(np.searchsorted(numbers, given), len(numbers) - 1) if len(numbers) else starts  # i64 [n]
+        further = numbers[places] != given if len(numbers) else np.ones(len(given), dtype=bool)  # bool [n]
+        # What `fill` would not answer stands behind the candidates.
+        places = np.append(places[~further], len(numbers) + np.arange(further.sum()))  # i64 [n]
+        spans = _spans(np.append(spans.starts, starts[further]), np.append(spans.lengths, lengths[further]))
+        weights = self._weights(similarities, spans, self._hits)  # f64 [m + further]
+        return float(weights[places].sum())
+
+    def _weights(self, similarities: np.ndarray, spans: Candidates, hits: np.ndarray) -> np.ndarray:
+        """What each span counts, f64 [m], by the similarities f64 [2, T] of one text; `hits` i64 [n] as in a search."""
+        return candidate_weights(
+            lambda side, rows: similarities[side, rows], spans, (hits, hits), self.settings.scoring
+        )
+
+    def _span_numbers(self, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+        """A number of its own for each span, i64 [n]."""
+        return starts * (self.index.store.token_count + 1) + lengths
+
+    def _similarities_of(self, vectors: QueryVectors) -> Iterator[np.ndarray]:
+        """For each text the scaled similarities f64 [2, T] of its start and end query with all tokens."""
+        factor = self.encoder.similarity_scale / self.settings.scoring.temperature
+        texts_at_once = max(1, SCORE_BYTES // (2 * 8 * len(self._vectors)))
+        for first in range(0, len(vectors.start), texts_at_once):
+            stop = first + texts_at_once
+            pairs = np.stack([vectors.start[first:stop], vectors.end[first:stop]], axis=1)  # f32 [q, 2, d]
+            products = pairs.reshape(-1, pairs.shape[2]) @ self._vectors.T  # f32 [2 q, T]
+            scaled = scaled_similarity(products.astype(np.float64), factor)  # f64 [2 q, T]
+            yield from scaled.reshape(len(pairs), 2, -1)  # f64 [q, 2, T]
+
+    @cached_property
+    def _given_words(self) -> GivenWords:
+        return GivenWords(self.index.store)
+
+    @cached_property
+    def _allowed_blocks(self) -> np.ndarray:
+        """The blocks i64 [blocks] of the documents that the settings name."""
+        selection = self._select(tuple(self.settings.documents), tuple(self.settings.where))
+        return selection.allowed(np.arange(self.index.store.block_count))
+
+    def _allowed_tokens(self) -> np.ndarray:
+        """The positions i64 [n] of the tokens in these blocks."""
+        blocks = np.repeat(np.arange(self.index.store.block_count), np.diff(self.index.store.block_offsets))  # i64 [T]
+        return np.flatnonzero(np.isin(blocks, self._allowed_blocks))
+
+    @cached_property
+    def _hits(self) -> np.ndarray:
+        """The positions i64 [n] of the tokens that a phrase may begin or end with."""
+        offsets = self.index.store.block_offsets
+        rows = self.index.rows.rows_within(offsets[self._allowed_blocks], offsets[self._allowed_blocks + 1])
+        return self.index.rows.positions(rows)
+
+    @cached_property
+    def _candidates(self) -> tuple[Candidates, np.ndarray]:
+        """All spans that `fill` may answer, and their numbers i64 [m], ascending.
+
+        Their rows are token positions, since here each token has a vector.
+        """
+        finder = SpanFinder(
+            self.index.store,
+            self.index.rows,
+            max_phrase_tokens=self.settings.max_phrase_tokens,
+            scoring=self.settings.scoring,
+        )
+        found = finder.find(self.index.rows.rows_at(self._hits)[0], None)
+        numbers = self._span_numbers(found.starts, found.lengths)  # i64 [m]
+        order = np.argsort(numbers)  # i64 [m]
+        return _spans(found.starts[order], found.lengths[order]), numbers[order]
+
+
+def _spans(starts: np.ndarray, lengths: np.ndarray) -> Candidates:
+    """Spans i64 [m] whose rows are the positions of their ends."""
+    return Candidates(
+        starts=starts,
+        lengths=lengths,
+        start_rows=starts,
+        end_rows=starts + lengths - 1,
+        hashes=np.zeros(len(starts), dtype=np.uint64),
+    )
+
+
+def _check_retrieval(settings: FillSettings) -> None:
+    if settings.retrieval is not Retrieval.dense:
+        raise SettingError(
+            "passages that are handed over are all looked in",
+            expected="retrieval=dense",
+            got=f"retrieval={settings.retrieval.value}",
+            where="retrieval",
+            fix="give FillSettings(retrieval=Retrieval.dense, …), or build an index over the passages",
+        )
+
+
+def _unpaired(texts: str | Sequence[str], spans: str | Sequence[str]) -> QueryError:
+    got = " and ".join(
+        "one string" if isinstance(given, str) else f"a list of {len(given)}" for given in (texts, spans)
+    )
+    return QueryError(
+        "texts and spans are no pairs",
+        expected="a text and a span, or two lists of equal length",
+        got=got,
+        where="texts, spans",
+        fix="give one span for each text; repeat a text that has several",
+    )
+
+
+def _no_words(number: int, count: int) -> QueryError:
+    return QueryError(
+        "there are no words to score",
+        expected="words that may stand at <mask>",
+        got="nothing but space",
+        where="span" if count == 1 else f"span {number} of {count}",
+        fix="give the words",
+    )

@@ -1,0 +1,193 @@
+"""`npmlm evaluate` on zero-shot tasks and `npmlm compare`, as a user with an own task meets them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from npm.cli import main
+from npm.models.encoder import Encoder
+from npm.models.masked_head import attach_masked_head
+from tests.cli.commands import CommandLine, all_bytes, write_corpus
+from tests.cli.test_train import SHRUNK
+
+TASK = """\
+suite: closed
+data: {file: places.csv, columns: {text: sentence, label: kind}}
+template: "{text} It is near <mask>."
+labels:
+  - {value: north, words: [Oslo, Reykjavík]}
+  - {value: south, words: [Paris]}
+"""
+ROWS = "sentence,kind\nThe fjord is cold.,north\nThe Seine is warm.,south\nSnow falls here.,north\n"
+OPEN_TASK = """\
+suite: open
+data: {file: capitals.jsonl, columns: {group: kind, subject: country}, development: first_half}
+template: "The capital of {country} is <mask>."
+"""
+CAPITALS = [("Norway", "Oslo"), ("Poland", "Łódź"), ("France", "Paris"), ("Iceland", "Reykjavík")]
+
+
+@pytest.fixture
+def task(tmp_path: Path) -> Path:
+    (tmp_path / "places.csv").write_text(ROWS, encoding="utf-8")
+    file = tmp_path / "places.yaml"
+    file.write_text(TASK, encoding="utf-8")
+    return file
+
+
+@pytest.fixture
+def open_task(tmp_path: Path) -> Path:
+    rows = [{"country": country, "answers": [city], "kind": "capital"} for country, city in CAPITALS]
+    (tmp_path / "capitals.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    file = tmp_path / "capitals.yaml"
+    file.write_text(OPEN_TASK, encoding="utf-8")
+    return file
+
+
+@pytest.fixture(scope="module")
+def masked_language_model(tiny_encoder_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    encoder = Encoder.load(str(tiny_encoder_folder))
+    attach_masked_head(encoder, str(tiny_encoder_folder), trained=False)
+    folder = tmp_path_factory.mktemp("models") / "mlm"
+    encoder.save(folder)
+    return folder
+
+
+def metrics_of(folder: Path) -> dict[str, object]:
+    content: dict[str, object] = json.loads((folder / "metrics.json").read_bytes())
+    return content
+
+
+def test_an_own_task_is_measured_for_every_method_that_the_settings_serve(
+    npmlm: CommandLine, task: Path, built_index: Path, masked_language_model: Path, tmp_path: Path
+) -> None:
+    command = ["evaluate", f"task={task}", f"index={built_index}", f"mlm.encoder={masked_language_model}"]
+    # the tiny model's encoder made the index, so the index serves it too
+    command += [f"mlm.index={built_index}", f"out={tmp_path / 'out'}", "resamples=100"]
+    outcome = npmlm(*command)
+    assert outcome.status == 0, outcome.err
+    found = metrics_of(tmp_path / "out")["tasks"]["places"]  # type: ignore[index]
+    methods = ["npm", "npm-single", "mlm", "mlm-pmi", "mlm-fuzzy", "mlm-fuzzy-pmi", "mlm-knn", "majority", "random"]
+    assert list(found["methods"]) == sorted(methods)
+    assert found["count"] == 3
+    assert found["methods"]["majority"]["accuracy"]["mean"] == pytest.approx(2 / 3)
+    table = (tmp_path / "out" / "results.md").read_text(encoding="utf-8")
+    assert "| task | npm | npm-single | mlm |" in table
+    assert "places" in outcome.out
+    lines = (tmp_path / "out" / "predictions.jsonl").read_text(encoding="utf-8").splitlines()
+    first = json.loads(lines[0])
+    assert (first["gold"], first["text"]) == ("north", "The fjord is cold. It is near <mask>.")
+    assert {each["word"] for each in first["evidence"]} <= {"Oslo", "Reykjavík", "Paris"}
+    before = all_bytes(tmp_path / "out")
+    assert npmlm(*command).status == 0
+    assert all_bytes(tmp_path / "out") == before
+    assert not any(str(tmp_path).encode() in data for data in before.values())
+
+
+def test_an_open_task_is_reported_on_all_and_on_covered_examples(
+    npmlm: CommandLine, open_task: Path, built_index: Path, masked_language_model: Path, tmp_path: Path
+) -> None:
+    outcome = npmlm(
+        "evaluate",
+        f"task={open_task}",
+        f"index={built_index}",
+        f"mlm.encoder={masked_language_model}",
+        f"out={tmp_path / 'out'}",
+        "resamples=100",
+    )
+    assert outcome.status == 0, outcome.err
+    found = metrics_of(tmp_path / "out")["tasks"]["capitals"]  # type: ignore[index]
+    assert list(found["methods"]) == sorted(["npm-dense", "npm-bm25", "npm-hybrid", "mlm", "majority", "random"])
+    assert found["count"] == 2  # the second half
+    assert found["coverage"]["subject_named"]["count"] == 2
+    # the most frequent answer of the first half is none of the second
+    assert found["methods"]["majority"]["all"]["micro"]["mean"] == 0
+    assert "whose subject the corpus names" in outcome.out
+
+
+def test_a_folder_of_indexes_serves_each_task_with_that_of_its_corpus(
+    npmlm: CommandLine, task: Path, built_index: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "indexes").mkdir()
+    (tmp_path / "indexes" / "cities").symlink_to(built_index)
+    arguments = ["evaluate", f"task={task}", f"index={tmp_path / 'indexes'}", f"out={tmp_path / 'out'}", "method=npm"]
+    npmlm(*arguments).refused("no index for task places", "cities")
+    task.write_text(TASK + "corpus: cities\n", encoding="utf-8")
+    assert npmlm(*arguments).status == 0
+
+
+def test_two_methods_of_one_evaluation_are_compared_example_by_example(
+    npmlm: CommandLine, task: Path, built_index: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    settings = [f"task={task}", f"index={built_index}", f"out={out}", "method=[npm,majority]"]
+    assert npmlm("evaluate", *settings).status == 0
+    outcome = npmlm("compare", out, "methods=[npm,majority]", "output=json")
+    assert outcome.status == 0, outcome.err
+    (compared,) = json.loads(outcome.out)["comparisons"]
+    assert (compared["task"], compared["count"]) == ("places", 3)
+    rates = metrics_of(out)["tasks"]["places"]["methods"]  # type: ignore[index]
+    assert compared["share_a"] == pytest.approx(rates["npm"]["accuracy"]["mean"])
+    assert "places" in npmlm("compare", out, out).out
+
+
+@pytest.mark.parametrize(
+    ("settings", "parts"),
+    [
+        (["method=gpt"], ["no method 'gpt'", "mlm-knn"]),
+        (["method=mlm"], ["mlm.encoder="]),
+        (["method=mlm-knn", "mlm.encoder=minilm"], ["mlm.index="]),
+        (["mlm.encoder=ENCODER"], ["no trained head for masked tokens", "experiment=mlm_uniform"]),
+        (["task=agm"], ["no task 'agm'", "task=agn"]),
+        (["task=[demo,sst2]"], ["task=demo stands alone"]),
+        (["closed.temperature=0"], ["closed.temperature"]),
+        (["closed.verbalizer=nowhere.json"], ["nowhere.json"]),
+        (["corpus.files=a.jsonl"], ["no use for corpus.files"]),
+        (["questions=a.json"], ["no use for questions"]),
+    ],
+)
+def test_what_cannot_be_measured_is_refused_and_nothing_is_made(
+    settings: list[str],
+    parts: list[str],
+    npmlm: CommandLine,
+    task: Path,
+    built_index: Path,
+    tiny_encoder_folder: Path,
+    tmp_path: Path,
+) -> None:
+    given = [setting.replace("ENCODER", str(tiny_encoder_folder)) for setting in settings]
+    chosen = [] if any(setting.startswith("task=") for setting in given) else [f"task={task}"]
+    npmlm("evaluate", *chosen, f"index={built_index}", f"out={tmp_path / 'out'}", *given).refused(*parts)
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_index_that_another_encoder_made_is_refused(
+    npmlm: CommandLine, task: Path, built_index: Path, tmp_path: Path
+) -> None:
+    npmlm("evaluate", f"task={task}", f"index={built_index}", "encoder=minilm", f"out={tmp_path / 'out'}").refused(
+        "another encoder"
+    )
+
+
+@pytest.mark.parametrize("arguments", [[], ["a", "b", "c"], ["a"], ["a", "b", "methods=[npm]"]])
+def test_compare_needs_two_things(arguments: list[str], npmlm: CommandLine) -> None:
+    npmlm("compare", *arguments).refused("two things to compare")
+
+
+def test_compare_refuses_what_is_no_evaluation(npmlm: CommandLine, built_index: Path) -> None:
+    npmlm("compare", built_index, built_index).refused(str(built_index))
+
+
+def test_the_parametric_baseline_trains_and_answers(
+    npmlm: CommandLine, task: Path, tiny_encoder_folder: Path, tmp_path: Path
+) -> None:
+    run, texts = tmp_path / "run", write_corpus(tmp_path / "texts.jsonl")
+    settings = [f"corpus.files={texts}", f"encoder={tiny_encoder_folder}", *SHRUNK, "blocks.min_filled_fraction=0"]
+    assert main(["train", "experiment=mlm_uniform", f"run={run}", *settings]) == 0
+    assert npmlm("evaluate", f"task={task}", f"mlm.encoder={run / 'encoder'}", f"out={tmp_path / 'out'}").status == 0
+    found = metrics_of(tmp_path / "out")["tasks"]["places"]["methods"]  # type: ignore[index]
+    assert "mlm-pmi" in found
+    assert "npm" not in found

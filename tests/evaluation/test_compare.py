@@ -1,0 +1,190 @@
+"""Two runs side by side: counts and tests by hand, equality with plain references, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from math import comb
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from npm.errors import ArtefactError, SettingError
+from npm.evaluation.compare import (
+    Comparison,
+    average_difference,
+    compare_results,
+    comparison_rows,
+    mcnemar_p_value,
+    read_judgements,
+)
+from npm.evaluation.metrics import Interval
+from npm.evaluation.results import write_results
+
+Lines = Iterable[Mapping[str, Any]]
+
+
+def lines(
+    rights: Iterable[int], *, task: str = "sst2", method: str = "npm", first: int = 0, gold: object = "great"
+) -> list[dict[str, Any]]:
+    """Predictions with ids from `first` on."""
+    return [
+        {"task": task, "method": method, "id": str(first + number), "gold": gold, "correct": bool(right)}
+        for number, right in enumerate(rights)
+    ]
+
+
+def results(folder: Path, predictions: Lines) -> Path:
+    write_results(folder, record={}, predictions=predictions, metrics={})
+    return folder
+
+
+def test_differences_of_five_pairs_are_those_counted_by_hand(tmp_path: Path) -> None:
+    a = results(tmp_path / "a", lines([1, 1, 0, 0, 0]))
+    b = results(tmp_path / "b", lines([1, 0, 1, 1, 1]))
+    (found,) = compare_results(a, b).comparisons
+    assert (found.task, found.methods, found.count) == ("sst2", "npm", 5)
+    assert (found.share_a, found.share_b, found.difference.mean) == pytest.approx((0.4, 0.8, 0.4))
+    assert (found.only_a, found.only_b) == (1, 3)
+    assert found.p_value == pytest.approx(2 * (comb(4, 0) + comb(4, 1)) / 2**4)
+
+
+def test_the_mcnemar_test_equals_the_sum_of_the_binomial_tails() -> None:
+    for only_a in range(9):
+        for only_b in range(9):
+            total = only_a + only_b
+            far = abs(only_a - total / 2)
+            tails = [comb(total, x) / 2**total for x in range(total + 1) if abs(x - total / 2) >= far]
+            assert mcnemar_p_value(only_a, only_b) == pytest.approx(sum(tails))
+
+
+def test_the_interval_of_a_difference_is_that_of_drawing_pairs_of_examples(tmp_path: Path) -> None:
+    rng = np.random.default_rng(5)
+    rights_a, rights_b = rng.random(37) < 0.5, rng.random(37) < 0.7
+    a, b = results(tmp_path / "a", lines(rights_a)), results(tmp_path / "b", lines(rights_b))
+    (found,) = compare_results(a, b, seed=2, resamples=400).comparisons
+    draws = np.random.default_rng(2).integers(0, 37, size=(400, 37))
+    differences = [float(np.mean(rights_b[draw]) - np.mean(rights_a[draw])) for draw in draws]
+    assert (found.difference.low, found.difference.high) == pytest.approx(
+        tuple(np.quantile(differences, [0.025, 0.975]))
+    )
+
+
+def comparison(task: str, count: int, only_a: int, only_b: int) -> Comparison:
+    difference = (only_b - only_a) / count
+    return Comparison(
+        task, "npm", "npm", count, 0.5, 0.5 + difference, Interval(difference, 0, 0), only_a, only_b, p_value=1.0
+    )
+
+
+def test_the_interval_of_an_average_is_that_of_drawing_within_each_task() -> None:
+    tasks = [comparison("sst2", 80, 20, 30), comparison("agn", 200, 10, 50)]
+    found = average_difference(tasks, np.random.default_rng(0), resamples=20_000)
+    rng = np.random.default_rng(1)
+    means = np.zeros(5_000)
+    for each in tasks:
+        differences = np.repeat([-1, 1, 0], [each.only_a, each.only_b, each.count - each.only_a - each.only_b])
+        means += rng.choice(differences, size=(5_000, each.count)).mean(1) / 2
+    assert found.mean == pytest.approx((10 / 80 + 40 / 200) / 2)
+    assert (found.low, found.high) == pytest.approx(tuple(np.quantile(means, [0.025, 0.975])), abs=0.006)
+
+
+def test_pairs_are_found_by_id_whatever_their_order_and_the_rest_is_noted(tmp_path: Path) -> None:
+    a = results(tmp_path / "a", lines([1, 0, 1, 0]))
+    b = results(tmp_path / "b", reversed(lines([1, 1, 1], first=2)))
+    found = compare_results(a, b)
+    assert [(each.count, each.share_a, each.share_b) for each in found.comparisons] == [(2, 0.5, 1.0)]
+    assert found.notes == ("sst2: 2 examples are in both, of 4 in A and 3 in B.",)
+
+
+def test_all_shared_tasks_and_methods_are_compared_and_averaged_by_method(tmp_path: Path) -> None:
+    a = results(
+        tmp_path / "a",
+        [
+            *lines([1, 0]),
+            *lines([1, 1], method="mlm"),
+            *lines([0, 0, 0, 0], task="agn"),
+            *lines([1], task="rte", method="only-here"),
+        ],
+    )
+    b = results(tmp_path / "b", [*lines([1, 1, 1, 0], task="agn"), *lines([1, 1]), *lines([0, 1], method="mlm")])
+    found = compare_results(a, b)
+    assert [(each.task, each.methods) for each in found.comparisons] == [
+        ("sst2", "npm"), ("agn", "npm"), ("sst2", "mlm")
+    ]  # fmt: skip
+    (average,) = found.averages
+    assert (average.methods, average.task_count) == ("npm", 2)
+    assert (average.share_a, average.share_b, average.difference.mean) == pytest.approx((0.25, 0.875, 0.625))
+
+
+def test_two_methods_of_one_run_can_be_compared(tmp_path: Path) -> None:
+    run = results(tmp_path / "a", [*lines([1, 1, 0], method="npm"), *lines([0, 0, 0], method="mlm")])
+    (found,) = compare_results(run, run, methods=("mlm", "npm")).comparisons
+    assert (found.methods, found.only_a, found.only_b) == ("mlm / npm", 0, 2)
+
+
+def test_the_only_methods_of_two_runs_are_compared_by_whatever_name(tmp_path: Path) -> None:
+    a, b = results(tmp_path / "a", lines([0], method="mlm")), results(tmp_path / "b", lines([1], method="npm"))
+    assert compare_results(a, b).comparisons[0].methods == "mlm / npm"
+
+
+def test_the_same_runs_and_seed_give_the_same_record(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    a, b = (results(tmp_path / name, lines(rng.random(30) < 0.5)) for name in "ab")
+    written = {json.dumps(compare_results(a, b, seed=3).record(), allow_nan=False) for _ in range(2)}
+    assert len(written) == 1
+
+
+def test_the_table_shows_points_with_their_sign(tmp_path: Path) -> None:
+    a = results(tmp_path / "a", [*lines([1, 1]), *lines([1, 1], task="agn")])
+    b = results(tmp_path / "b", [*lines([0, 0]), *lines([1, 1], task="agn")])
+    header, rows = comparison_rows(compare_results(a, b))
+    assert header[5] == "B − A [95 %]"
+    assert rows[0] == ["sst2", "npm", "2", "100.0", "0.0", "-100.0 [-100.0, -100.0]", "2", "0", "0.5"]
+    assert rows[2][:2] == ["average of 2", "npm"] and rows[2][5].startswith("-50.0 [")
+
+
+@pytest.mark.parametrize(
+    ("other", "problem"),
+    [
+        (lines([1], task="agn"), "have nothing in common"),
+        ([*lines([1], method="mlm"), *lines([1], method="random")], "have nothing in common"),
+        (lines([1], first=9), "no example of sst2 is in both"),
+        (lines([1], gold="terrible"), "are not of the same data of sst2"),
+    ],
+)
+def test_runs_that_do_not_belong_together_are_refused(tmp_path: Path, other: Lines, problem: str) -> None:
+    a, b = results(tmp_path / "a", lines([1, 0])), results(tmp_path / "b", other)
+    with pytest.raises(SettingError, match=problem) as refused:
+        compare_results(a, b)
+    assert str(a) in refused.value.where and refused.value.got
+
+
+def test_a_method_that_a_run_does_not_hold_is_refused(tmp_path: Path) -> None:
+    run = results(tmp_path / "a", lines([1]))
+    with pytest.raises(SettingError, match="for mlm in A and npm in B"):
+        compare_results(run, run, methods=("mlm", "npm"))
+
+
+def test_results_of_another_kind_of_evaluation_are_refused(tmp_path: Path) -> None:
+    run = results(tmp_path / "a", [{"id": "q1", "text": "…", "hit_rank": 1}])
+    with pytest.raises(ArtefactError, match="cannot be paired") as refused:
+        read_judgements(run)
+    assert refused.value.where.endswith("predictions.jsonl, line 1")
+
+
+def test_an_example_answered_twice_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ArtefactError, match="twice"):
+        read_judgements(results(tmp_path / "a", [*lines([1]), *lines([0])]))
+
+
+def test_a_folder_without_results_and_a_changed_file_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ArtefactError):
+        read_judgements(tmp_path / "nothing")
+    run = results(tmp_path / "a", lines([1, 0]))
+    file = run / "predictions.jsonl"
+    file.write_text(file.read_text().replace("true", "null"))
+    with pytest.raises(ArtefactError):
+        read_judgements(run)

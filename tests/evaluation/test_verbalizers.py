@@ -1,0 +1,217 @@
+"""Which words stand for a label: the task's own, a shipped list, or a file of the user's."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from npm.errors import SettingError
+from npm.evaluation.task import Label, Suite, Task, TaskData
+from npm.evaluation.verbalizers import load_verbalizer, shipped_verbalizers
+
+YAHOO_TOPICS = (
+    "society",
+    "science",
+    "health",
+    "education",
+    "computer",
+    "sports",
+    "business",
+    "entertainment",
+    "family",
+    "politics",
+)
+LABELS = {
+    "sentiment": [("negative", "terrible"), ("positive", "great")],
+    "agn": [("politics", "politics"), ("sports", "sports"), ("business", "business"), ("technology", "technology")],
+    "yahoo": [(topic, topic) for topic in YAHOO_TOPICS],
+    "subj": [("subjective", "review"), ("objective", "summary")],
+    "rte": [("entailment", "Yes"), ("not_entailment", "No")],
+}
+
+
+def task_with(*labels: tuple[str, str]) -> Task:
+    named = tuple(Label(value, name, (word,)) for value, (name, word) in enumerate(labels))
+    return Task("toy", Suite.closed, TaskData("toy.jsonl"), "{text} It was <mask>.", named)
+
+
+TOY = task_with(("bad", "terrible"), ("good", "great"))
+
+
+def written(folder: Path, name: str, content: object) -> str:
+    path = folder / name
+    path.write_text(content if isinstance(content, str) else json.dumps(content), encoding="utf-8")
+    return str(path)
+
+
+def refused(choice: str, task: Task = TOY) -> SettingError:
+    with pytest.raises(SettingError) as raised:
+        load_verbalizer(task, choice)
+    error = raised.value
+    assert all((error.problem, error.expected, error.got, error.where, error.fix))
+    return error
+
+
+def test_label_words_are_those_of_the_task() -> None:
+    verbalizer = load_verbalizer(TOY, "label_words")
+    assert verbalizer.words == (("terrible",), ("great",))
+    assert verbalizer.name == "label_words"
+
+
+@pytest.mark.parametrize("name", LABELS)
+def test_a_shipped_list_serves_labels_by_their_names(name: str) -> None:
+    task = task_with(*LABELS[name])
+    verbalizer = load_verbalizer(task, name)
+    assert [len(words) >= 25 for words in verbalizer.words] == [True] * len(task.labels)
+    assert verbalizer.notes == ()
+    for label, words in zip(task.labels, verbalizer.words, strict=True):
+        assert label.words[0] in words
+
+
+@pytest.mark.parametrize("name", LABELS)
+def test_a_shipped_list_serves_labels_of_other_names_by_their_words(name: str) -> None:
+    named = load_verbalizer(task_with(*LABELS[name]), name)
+    backwards = [(f"class {number}", word) for number, (_, word) in enumerate(LABELS[name])][::-1]
+    assert load_verbalizer(task_with(*backwards), name).words == named.words[::-1]
+
+
+def test_every_shipped_list_is_tested_here() -> None:
+    assert shipped_verbalizers() == sorted(LABELS)
+
+
+@pytest.mark.parametrize("name", LABELS)
+def test_no_word_of_a_shipped_list_stands_inside_a_phrase_of_another_label(name: str) -> None:
+    lists = load_verbalizer(task_with(*LABELS[name]), name).words
+    inside = [
+        (word, phrase)
+        for words, others in itertools.permutations(lists, 2)
+        for word, phrase in itertools.product(words, others)
+        if f" {word.lower()} " in f" {phrase.lower()} "
+    ]
+    assert inside == []
+
+
+def test_lists_in_json_stand_in_the_order_of_the_labels(tmp_path: Path) -> None:
+    verbalizer = load_verbalizer(TOY, written(tmp_path, "mine.json", [["bad", "not  good"], [" fine "]]))
+    assert verbalizer.words == (("bad", "not good"), ("fine",))
+    assert verbalizer.name == "mine.json"
+
+
+def test_lists_under_names_are_found_in_any_order(tmp_path: Path) -> None:
+    file = written(tmp_path, "mine.json", {"Good": ["fine"], "bad": ["awful"]})
+    assert load_verbalizer(TOY, file).words == (("awful",), ("fine",))
+
+
+def test_a_list_under_the_name_goes_before_one_with_the_word(tmp_path: Path) -> None:
+    file = written(tmp_path, "mine.json", {"bad": ["awful"], "good": ["fine"], "mixed": ["great"]})
+    verbalizer = load_verbalizer(TOY, file)
+    assert verbalizer.words == (("awful",), ("fine",))
+    assert verbalizer.notes == ("no label of task toy has the lists mixed of mine.json",)
+
+
+def test_a_text_file_has_a_line_of_words_for_each_label(tmp_path: Path) -> None:
+    file = written(tmp_path, "mine.txt", "bad, not good ,awful\r\n\ngreat\n")
+    assert load_verbalizer(TOY, file).words == (("bad", "not good", "awful"), ("great",))
+
+
+def test_a_relative_path_is_looked_for_beside_the_task_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    beside = tmp_path / "task"
+    beside.mkdir()
+    written(beside, "mine.txt", "bad\ngood")
+    written(tmp_path, "mine.txt", "poor\nfine")
+    monkeypatch.chdir(tmp_path)
+    assert load_verbalizer(TOY, "mine.txt", folder=beside).words == (("bad",), ("good",))
+    assert load_verbalizer(TOY, "mine.txt", folder=tmp_path / "elsewhere").words == (("poor",), ("fine",))
+
+
+def test_what_is_written_as_json_reads_as_the_same_words(tmp_path: Path) -> None:
+    verbalizer = load_verbalizer(task_with(*LABELS["rte"]), "rte")
+    task = task_with(*LABELS["rte"])
+    again = load_verbalizer(task, written(tmp_path, "rte.json", verbalizer.as_json(task)))
+    assert again.words == verbalizer.words
+    assert again.digest == verbalizer.digest
+    assert replace(again, words=again.words[::-1]).digest != verbalizer.digest
+
+
+def test_a_word_listed_twice_for_one_label_counts_once_and_is_told(tmp_path: Path) -> None:
+    verbalizer = load_verbalizer(TOY, written(tmp_path, "mine.json", [["bad", "awful", "Bad"], ["good"]]))
+    assert verbalizer.words == (("bad", "awful"), ("good",))
+    assert verbalizer.notes == ("listed twice for a label in mine.json, counted once: Bad",)
+
+
+def test_a_word_of_two_labels_is_refused_whatever_its_case(tmp_path: Path) -> None:
+    error = refused(written(tmp_path, "mine.json", [["bad", "fine"], ["good", "Fine"]]))
+    assert "'Fine'" in error.problem
+    assert "for bad and for good" in error.got
+    assert "two labels" in refused("label_words", task_with(("a", "fine"), ("b", "Fine"))).problem
+
+
+def test_a_label_that_the_list_does_not_name_is_refused(tmp_path: Path) -> None:
+    error = refused(written(tmp_path, "mine.json", {"bad": ["awful"], "goood": ["fine"]}))
+    assert "'good'" in error.problem
+    assert "bad, goood" in error.got
+
+
+def test_a_list_that_would_be_that_of_two_labels_is_refused(tmp_path: Path) -> None:
+    error = refused(written(tmp_path, "mine.json", {"all": ["terrible", "great"], "rest": ["fine"]}))
+    assert "'good'" in error.problem
+
+
+def test_a_label_whose_words_stand_in_two_lists_is_refused(tmp_path: Path) -> None:
+    file = written(tmp_path, "mine.json", {"low": ["terrible"], "high": ["great"], "peak": ["great", "superb"]})
+    assert "high and peak" in refused(file).got
+
+
+@pytest.mark.parametrize("content", ['[[], ["good"]]', '{"bad": [], "good": ["fine"]}'])
+def test_a_label_without_words_is_refused(tmp_path: Path, content: str) -> None:
+    assert "no words for the label 'bad'" in refused(written(tmp_path, "mine.json", content)).problem
+
+
+def test_a_line_of_commas_is_a_label_without_words(tmp_path: Path) -> None:
+    assert "no words for the label 'bad'" in refused(written(tmp_path, "mine.txt", ", ,\ngood")).problem
+
+
+@pytest.mark.parametrize("name, content", [("a.json", '[["bad"]]'), ("a.txt", "bad\ngood\nfair"), ("b.txt", "")])
+def test_another_number_of_lists_than_labels_is_refused(tmp_path: Path, name: str, content: str) -> None:
+    assert "task toy has 2 labels" in refused(written(tmp_path, name, content)).problem
+
+
+@pytest.mark.parametrize(
+    "content, got",
+    [
+        ('[["bad"], ["good"]', "delimiter"),
+        ('"bad"', "JSON of type str"),
+        ('["bad", "good"]', "str in list 1"),
+        ('[["bad"], [1]]', "1 in list 2"),
+        ('{"bad": ["bad"], "good": [" "]}', "' ' under 'good'"),
+        ('{"bad": ["bad"], "bad": ["good"]}', "stands twice"),
+        ('[["bad"], ["\\ud800"]]', "'\\ud800' in list 2"),
+        ("[" * 100_000, "recursion"),
+    ],
+)
+def test_json_of_another_form_is_refused(tmp_path: Path, content: str, got: str) -> None:
+    error = refused(written(tmp_path, "mine.json", content))
+    assert got in error.got
+    assert "mine.json" in error.where
+
+
+def test_a_file_that_is_not_utf_8_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_bytes(b"bad\nd\xe9j\xe0 vu")
+    assert "0xe9" in refused(str(tmp_path / "mine.txt")).got
+
+
+def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    assert "No such file" in refused(str(tmp_path / "none.json")).got
+
+
+def test_an_unknown_name_is_refused_with_those_there_are() -> None:
+    error = refused("sentimnet")
+    assert "agn, rte, sentiment, subj, yahoo" in error.expected
+
+
+def test_expanding_without_an_index_is_refused() -> None:
+    assert refused("expanded").expected == "an index"

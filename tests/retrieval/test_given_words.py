@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+from npm.models.encoder import Encoder
+from npm.retrieval.given_words import GivenWords
+from npm.retrieval.passage_store import PassageStore, embed_passages, passage_packer
+from npm.types import Document, TokenFlag
+from tests.tiny_models import tiny_encoder
+
+TEXTS = (
+    "Große Maße, GROSSE MASSE; ein Maß",
+    "a a  a\n\na A the a",
+    "New\u00a0York, new york and New  York's (New York)",
+    "Reykjavík 🙂🙂 İstanbul é naïve e\u0301 3.5 state-of-the-art",
+    "Iceland is land.",
+)
+
+
+def store_of(encoder: Encoder) -> PassageStore:
+    passages = embed_passages(encoder, passage_packer(encoder), TEXTS, tokens_per_batch=512)
+    return PassageStore([Document(str(number), "", text) for number, text in enumerate(TEXTS)], passages)
+
+
+def plain(text: str) -> str:
+    return re.sub(r"\s+", " ", text.casefold()).strip()
+
+
+def plain_places(store: PassageStore) -> dict[str, list[tuple[int, int]]]:
+    """The places of every run of whole words in a block, by its folded text."""
+    assert store.start_chars is not None and store.end_chars is not None
+    starts, ends = store.start_chars.arrays[0].tolist(), store.end_chars.arrays[0].tolist()
+    flags, found = store.flags.arrays[0].tolist(), dict[str, list[tuple[int, int]]]()
+    for block in range(store.block_count):
+        text = TEXTS[int(store.block_documents[block])]
+        first, stop = store.block_offsets[block : block + 2].tolist()
+        for start in range(first, stop):
+            for last in range(start, stop):
+                if flags[start] & TokenFlag.WORD_START and flags[last] & TokenFlag.WORD_END:
+                    key = plain(text[starts[start] : ends[last]])
+                    found.setdefault(key, []).append((start, last - start + 1))
+    return found
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "modernbert"])
+@pytest.mark.parametrize("max_positions", [12, 128])
+def test_every_run_of_words_is_found_where_plain_loops_find_it(family: str, max_positions: int) -> None:
+    store = store_of(tiny_encoder(family, max_positions=max_positions))
+    assert (store.block_count > len(TEXTS)) == (max_positions == 12)
+    words = GivenWords(store)
+    places = plain_places(store)
+    assert len(places) > 50
+    for key, expected in places.items():
+        starts, lengths = words.find(key)
+        assert sorted(zip(starts.tolist(), lengths.tolist(), strict=True)) == sorted(expected), key
+
+
+def found_texts(words: str) -> list[str]:
+    store = store_of(tiny_encoder("bert"))
+    assert store.start_chars is not None and store.end_chars is not None
+    texts = []
+    for start, length in zip(*GivenWords(store).find(words), strict=True):
+        document = TEXTS[int(store.block_documents[store.block_of(np.array([start]))[0]])]
+        texts.append(document[store.start_chars.arrays[0][start] : store.end_chars.arrays[0][start + length - 1]])
+    return texts
+
+
+def test_words_are_found_whatever_their_case_and_the_space_between_them() -> None:
+    assert found_texts(" new   YORK\n") == ["New\u00a0York", "new york", "New  York", "New York"]
+    assert found_texts("grosse masse") == ["Große Maße", "GROSSE MASSE"]
+    assert found_texts("GROẞE") == ["Große", "GROSSE"]
+
+
+def test_places_that_overlap_are_all_found() -> None:
+    assert len(found_texts("a a")) == 4
+
+
+def test_a_piece_of_a_word_is_not_found() -> None:
+    assert found_texts("land") == ["land"]
+    assert found_texts("mas") == []
+
+
+def test_signs_in_words_mean_themselves() -> None:
+    assert found_texts("(New York)") == ["(New York)"]
+    assert found_texts("3.5") == ["3.5"] and found_texts("3x5") == []

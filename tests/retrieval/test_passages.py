@@ -1,0 +1,261 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from index.build import SearchSettings
+from npm import PhraseFiller
+from npm.corpus.blocks import BlockSettings
+from npm.corpus.documents import CorpusSettings
+from npm.errors import CorpusError, QueryError, SettingError
+from npm.models.encoder import Encoder
+from npm.retrieval import passages as passages_module
+from npm.retrieval.build import IndexBuildSettings, build_index
+from npm.retrieval.embed import VectorDtype, VectorSettings
+from npm.retrieval.passages import PassageFiller
+from npm.retrieval.queries import QueryVectors
+from npm.retrieval.scoring import Combination, ScoringSettings, StopwordsInside
+from npm.retrieval.settings import FillSettings, Retrieval
+from npm.types import Document
+from tests.retrieval.handed_passages import WORDS, ChosenVectors, plain_score, token_encoder
+from tests.tiny_models import SENTENCES, tiny_encoder
+
+QUESTION = "It is <mask>."
+PLAIN = ScoringSettings(length_exponent=0.0, exclude_query_phrases=False)
+DENSE = FillSettings(retrieval=Retrieval.dense)
+
+
+@pytest.fixture(scope="module")
+def encoder() -> Encoder:
+    return tiny_encoder("bert")
+
+
+def ask_with(monkeypatch: pytest.MonkeyPatch, queries: dict[str, tuple[np.ndarray, np.ndarray]]) -> None:
+    """Let each text have the start and end query given for it."""
+
+    def chosen(encoder: Encoder, texts: list[str], **_: object) -> QueryVectors:
+        pairs = np.array([queries[text] for text in texts], dtype=np.float32)  # f32 [q, 2, d]
+        return QueryVectors(start=pairs[:, 0], end=pairs[:, 1], cut=np.zeros(len(texts), dtype=bool))
+
+    monkeypatch.setattr(passages_module, "encode_queries", chosen)
+    monkeypatch.setattr("npm.retrieval.fill.encode_queries", chosen)
+
+
+def counted_words(monkeypatch: pytest.MonkeyPatch, passages: list[str], scoring: ScoringSettings) -> PassageFiller:
+    """e^s and e^t of Rome are 2 and 1, of fell 1 and 3, of all else 5 and 7."""
+    known = {"Rome": (2, 1), "fell": (1, 3)}
+    ask_with(monkeypatch, {QUESTION: (np.array([1, 0]), np.array([0, 1]))})
+    cache = ChosenVectors(lambda token: np.log(known.get(token, (5, 7))))
+    return PassageFiller(passages, token_encoder(similarity_scale=1.0), replace(DENSE, scoring=scoring), cache=cache)
+
+
+def test_given_words_have_their_share_of_all_candidate_spans(monkeypatch: pytest.MonkeyPatch) -> None:
+    filler = counted_words(monkeypatch, ["Rome fell"], PLAIN)
+    # Rome 2·1, fell 1·3, Rome fell 2·3
+    assert filler.score(QUESTION, "Rome") == pytest.approx(2 / 11)
+    assert filler.score(QUESTION, "fell") == pytest.approx(3 / 11)
+    assert filler.score(QUESTION, "rome \n FELL") == pytest.approx(6 / 11)
+
+
+def test_shares_of_a_sum_and_of_longer_spans_that_count_less(monkeypatch: pytest.MonkeyPatch) -> None:
+    scoring = replace(PLAIN, combination=Combination.sum, length_exponent=-1.0)
+    filler = counted_words(monkeypatch, ["Rome fell"], scoring)
+    # Rome 2 + 1, fell 1 + 3, Rome fell (2 + 3) / 2
+    assert filler.score(QUESTION, "Rome fell") == pytest.approx(2.5 / 9.5)
+
+
+def test_all_places_of_given_words_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    filler = counted_words(monkeypatch, ["Rome fell", "Rome"], PLAIN)
+    assert filler.score(QUESTION, "Rome") == pytest.approx(4 / 13)
+
+
+def test_words_that_do_not_stand_in_the_passages_score_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    filler = counted_words(monkeypatch, ["Rome fell"], PLAIN)
+    assert filler.score([QUESTION] * 3, ["Oslo", "fell Rome", "ell"]) == [0.0, 0.0, 0.0]
+
+
+def test_words_that_no_answer_may_begin_with_score_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    filler = counted_words(monkeypatch, ["the Rome fell"], PLAIN)
+    assert [phrase.phrase for phrase in filler.fill(QUESTION).phrases] == ["Rome fell", "fell", "Rome"]
+    assert filler.score(QUESTION, "Rome") == pytest.approx(2 / 11)
+    # the Rome 5·1, beside the candidates
+    assert filler.score(QUESTION, "the Rome") == pytest.approx(5 / 16)
+
+
+def test_words_across_a_clause_or_longer_than_any_answer_score_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    filler = counted_words(monkeypatch, ["Rome. Oslo fell"], PLAIN)
+    # Rome 2·1, Oslo 5·7, fell 1·3, Oslo fell 5·3; Rome. Oslo 2·7
+    assert filler.score(QUESTION, "Rome. Oslo") == pytest.approx(14 / 69)
+
+
+def test_only_the_documents_that_the_settings_name_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    filler = counted_words(monkeypatch, ["Rome fell", "Rome"], PLAIN)
+    filler = PassageFiller(
+        [Document("a", "", "Rome fell", {"year": 476}), Document("b", "", "Rome", {"year": None})],
+        filler.encoder,
+        replace(filler.settings, where=["year<500"]),
+        cache=ChosenVectors(lambda token: np.log({"Rome": (2, 1), "fell": (1, 3)}[token])),
+    )
+    assert filler.score(QUESTION, "Rome") == pytest.approx(2 / 11)
+    assert filler.fill(QUESTION, documents=["a"], where=[]).phrases == filler.fill(QUESTION).phrases
+    assert filler.fill(QUESTION, documents=["b"], where=[]).phrases[0].score == pytest.approx(1.0)
+
+
+SCORINGS = {
+    "ours": ScoringSettings(exclude_query_phrases=False),
+    "sum": replace(PLAIN, combination=Combination.sum, temperature=1.7),
+    "all stop-words and clauses inside": replace(
+        PLAIN, stopwords_inside=StopwordsInside.all, allow_clauses_inside=True, length_exponent=1.5
+    ),
+    "reference": ScoringSettings.reference(),
+    "reference with product": replace(ScoringSettings.reference(), combination=Combination.product),
+}
+
+
+@pytest.mark.parametrize("name", SCORINGS)
+def test_scores_equal_those_of_plain_loops(
+    name: str, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = [" ".join(rng.choice(WORDS, rng.integers(1, 40)).tolist()).replace(" .", ".") for _ in range(5)]
+    vectors = {word: rng.standard_normal(4) for word in WORDS}
+    settings = replace(DENSE, scoring=SCORINGS[name], max_phrase_tokens=4)
+    cache = ChosenVectors(lambda token: vectors.get(token, np.ones(4)))
+    filler = PassageFiller(texts, token_encoder(), settings, cache=cache)
+    pair = rng.standard_normal((3, 2, 4)).astype(np.float32)  # f32 [texts, 2, d]
+    questions = {f"{number} <mask>": (pair[number, 0], pair[number, 1]) for number in range(3)}
+    ask_with(monkeypatch, questions)
+    pieces = [text.split() for text in texts]
+    spans = ["the Rome", "Oslo", "york", "Rome. Oslo", "Paris", "of", "-"]
+    for own in pieces:
+        first = int(rng.integers(len(own)))
+        spans.append(" ".join(own[first : first + int(rng.integers(1, 7))]))
+    pairs = [(text, span) for text in questions for span in spans]
+    scores = filler.score([text for text, _ in pairs], [span for _, span in pairs])
+    expected = [plain_score(filler, span, *questions[text], settings) for text, span in pairs]
+    np.testing.assert_allclose(scores, expected, rtol=1e-4)
+    assert 0 < sum(score > 0 for score in scores) < len(scores)
+
+
+def test_texts_in_many_small_scans_score_the_same(encoder: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    filler = PhraseFiller.over(SENTENCES, encoder)
+    texts, spans = [f"Question {number}: <mask>." for number in range(7)], ["Paris"] * 7
+    expected = filler.score(texts, spans)
+    monkeypatch.setattr(passages_module, "SCORE_BYTES", 1)
+    np.testing.assert_allclose(filler.score(texts, spans), expected, rtol=1e-6)
+    assert len(set(expected)) == 7
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "modernbert"])
+def test_a_phrase_has_the_score_that_fill_gives_it(family: str) -> None:
+    filler = PhraseFiller.over(SENTENCES, tiny_encoder(family))
+    texts = ["The capital of Iceland is <mask>.", "<mask> rises in Switzerland."]
+    for text, answer in zip(texts, filler.fill(texts, k=10_000), strict=True):
+        assert len(answer.phrases) > 60
+        scores = filler.score([text] * len(answer.phrases), [phrase.phrase for phrase in answer.phrases])
+        np.testing.assert_allclose(scores, [phrase.score for phrase in answer.phrases], rtol=1e-5)
+
+
+def test_passages_are_answered_like_an_index_over_the_same_documents(encoder: Encoder, tmp_path: Path) -> None:
+    documents = [Document(f"d{number}", f"Title {number}", text * 9) for number, text in enumerate(SENTENCES)]
+    corpus = tmp_path / "corpus.jsonl"
+    corpus.write_text(
+        "".join(json.dumps({"id": d.id, "title": d.title, "text": d.text}) + "\n" for d in documents), encoding="utf-8"
+    )
+    settings = IndexBuildSettings(
+        corpus=CorpusSettings(files=[str(corpus)]),
+        blocks=BlockSettings(max_block_tokens=encoder.max_input_tokens),
+        vectors=VectorSettings(dtype=VectorDtype.float32),
+        search=SearchSettings(),
+    )
+    build_index(tmp_path / "index", settings, encoder)
+    everything = replace(DENSE, candidates_per_side=100_000, k=50, occurrences=4)
+    texts = ["The capital of Iceland is <mask>.", "<mask> flows to the North Sea."]
+    indexed = PhraseFiller.open(tmp_path / "index", encoder, settings=everything).fill(texts)
+    handed = PhraseFiller.over(documents, encoder, settings=everything).fill(texts)
+    for ours, theirs in zip(handed, indexed, strict=True):
+        assert [phrase.phrase for phrase in ours.phrases] == [phrase.phrase for phrase in theirs.phrases]
+        assert [phrase.occurrence_count for phrase in ours.phrases] == [p.occurrence_count for p in theirs.phrases]
+        assert [phrase.occurrences for phrase in ours.phrases] == [phrase.occurrences for phrase in theirs.phrases]
+        np.testing.assert_allclose(
+            [phrase.score for phrase in ours.phrases], [phrase.score for phrase in theirs.phrases], rtol=1e-4
+        )
+
+
+def test_an_answer_says_in_which_passage_it_stands(encoder: Encoder) -> None:
+    passages: list[str | Document] = [
+        "Paris lies on the Seine.",
+        Document("no", "Norway", "Oslo is the capital of Norway."),
+        "Rome. Oslo?",
+    ]
+    filler = PhraseFiller.over(passages, encoder)
+    phrases = {phrase.phrase: phrase for phrase in filler.fill("It is <mask>.", k=100).phrases}
+    assert phrases["Seine"].occurrences[0].document == "0"
+    places = {(place.document, place.title, place.start_char) for place in phrases["Oslo"].occurrences}
+    assert places == {("no", "Norway", 0), ("2", "", 6)}
+    assert phrases["Oslo"].occurrence_count == 2
+    assert not filler.refresh()
+
+
+def test_more_spans_than_an_index_would_look_at_are_all_candidates(encoder: Encoder) -> None:
+    settings = replace(DENSE, candidates_per_side=1)
+    few, all_ = PhraseFiller.over(SENTENCES, encoder, settings=settings), PhraseFiller.over(SENTENCES, encoder)
+    assert few.fill(QUESTION, k=500) == all_.fill(QUESTION, k=500)
+
+
+def test_passages_of_stop_words_alone_have_no_phrase_but_score(encoder: Encoder) -> None:
+    filler = PhraseFiller.over(["of the"], encoder)
+    assert filler.fill(QUESTION).phrases == ()
+    assert filler.score(QUESTION, "the") == 1.0
+    assert filler.score(QUESTION, "Oslo") == 0.0
+
+
+def test_nothing_asked_is_nothing_answered(encoder: Encoder) -> None:
+    filler = PhraseFiller.over(SENTENCES, encoder)
+    assert filler.score([], []) == [] and filler.score_claim([]) == [] and filler.fill([]) == []
+
+
+@pytest.mark.parametrize(
+    ("passages", "told"),
+    [
+        ("Paris is a city.", "put it in a list"),
+        ([], "empty list"),
+        (["Paris", "  \n"], r"passages\[1\]"),
+        ([b"Paris"], "bytes"),
+        (["\ud83d"], "Unicode"),
+        (["Paris", Document("0", "", "Rome")], r"'0' in passages\[0\] and passages\[1\]"),
+    ],
+)
+def test_what_is_no_passage_is_refused(passages: list[str], told: str, encoder: Encoder) -> None:
+    with pytest.raises(CorpusError, match=told):
+        PhraseFiller.over(passages, encoder)
+
+
+def test_passages_without_a_token_are_refused(encoder: Encoder) -> None:
+    with pytest.raises(CorpusError, match="2 passages without any"):
+        PhraseFiller.over(["\u200b", "\x00"], encoder)
+
+
+def test_other_retrieval_than_in_all_passages_is_refused(encoder: Encoder) -> None:
+    with pytest.raises(SettingError, match="retrieval=hybrid"):
+        PhraseFiller.over(SENTENCES, encoder, settings=FillSettings())
+    with pytest.raises(SettingError, match="retrieval=bm25"):
+        PhraseFiller.over(SENTENCES, encoder).fill(QUESTION, retrieval="bm25")
+
+
+@pytest.mark.parametrize(
+    ("texts", "spans", "told"),
+    [
+        (QUESTION, ["Paris"], "one string and a list of 1"),
+        ([QUESTION, QUESTION], ["Paris"], "a list of 2 and a list of 1"),
+        (QUESTION, "  ", "no words to score"),
+        ([QUESTION, "no mask"], ["Paris", "Paris"], "text 2 of 2"),
+        ([QUESTION, QUESTION], ["Paris", ""], "span 2 of 2"),
+    ],
+)
+def test_what_cannot_be_scored_is_refused(texts: str, spans: str, told: str, encoder: Encoder) -> None:
+    with pytest.raises(QueryError, match=told):
+        PhraseFiller.over(SENTENCES, encoder).score(texts, spans)
