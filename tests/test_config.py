@@ -22,7 +22,10 @@ from npm.retrieval.settings import FillSettings, Retrieval
 from tests.cli.commands import CommandLine, run_subprocess
 
 REPOSITORY = Path(__file__).parents[1]
-REQUIRED = {verb: "index=i" for verb in COMMANDS if verb not in ("estimate", "compare")} | {"train": "run=r", "evaluate": "out=o"}
+REQUIRED = {verb: "index=i" for verb in COMMANDS if verb not in ("estimate", "compare")} | {
+    "train": "run=r",
+    "evaluate": "out=o",
+}
 EXPERIMENTS = sorted(path.stem for path in (REPOSITORY / "configs" / "experiment").glob("*.yaml"))
 
 

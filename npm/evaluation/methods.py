@@ -11,7 +11,7 @@ from index.store import MANIFEST_NAME
 from npm.errors import SettingError
 from npm.evaluation.corpus_prompts import corpus_prompts
 from npm.evaluation.nonparametric import Masks, NonparametricLabels
-from npm.evaluation.parametric import ParametricLabels
+from npm.evaluation.parametric import ParametricLabels, WordLogs, remembered
 from npm.evaluation.parametric_open import ParametricPhrases
 from npm.evaluation.phrase_answers import RETRIEVAL_OF, PhraseAnswers
 from npm.evaluation.predictions import ClosedMethod, OpenMethod
@@ -46,6 +46,7 @@ class Methods:
         self._settings = settings
         self._indexes: dict[Path, tuple[PhraseIndex, Encoder]] = {}
         self._language_model: tuple[Encoder, MaskedHead] | None = None
+        self._word_logs: WordLogs | None = None
 
     def names(self, task: Task) -> list[str]:
         """The methods for `task`: those asked for, or all that the settings serve.
@@ -81,6 +82,7 @@ class Methods:
             return RandomLabel(seed=self._settings.seed)
         if name in PARAMETRIC:
             encoder, head = self.language_model()
+            self._word_logs = self._word_logs or remembered(encoder, head)
             return ParametricLabels(
                 name,
                 encoder,
@@ -88,6 +90,7 @@ class Methods:
                 verbalizer=partial(self._list, "fuzzy" in name),
                 calibration=PARAMETRIC[name],
                 prompts=lambda task: corpus_prompts(task, self.index(task)[0]),
+                word_logs=self._word_logs,
             )
         index, encoder = self.index(task, parametric=name == "mlm-knn")
         return NonparametricLabels(

@@ -137,7 +137,7 @@ class NonparametricLabels:
         return logs
 
     def _word_priors(self, task: Task, labels: LabelWords, scoring: ResolvedScoring) -> np.ndarray:
-        """log of each word's mean evidence E_v / n_v, its mean over prompts made of the corpus, f64 [W]; 0 without any."""
+        """log E_v / n_v of each word, its mean over prompts made of the corpus, f64 [W]; 0 for words without any."""
         if scoring.retrieval is not ClosedRetrieval.exact:
             raise SettingError(
                 "calibration by the corpus needs the evidence of every word",

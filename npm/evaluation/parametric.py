@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -38,6 +39,10 @@ if TYPE_CHECKING:
 LOGITS_AT_ONCE = 1 << 23
 """Logits held at once, 32 MiB of float32; bounds memory whatever the number of texts."""
 EXAMPLES_PER_CALL = 256
+ANSWERS_KEPT = 32
+"""So many batches of texts a `remembered` model keeps: 8192 examples, 10 MB for 150 words."""
+WordLogs = Callable[[tuple[str, ...], tuple[str, ...]], tuple[np.ndarray, np.ndarray]]
+"""Maps q texts and W words to log P(word | text) f64 [q, W], and whether a text was cut, bool [q]."""
 
 
 class LabelWordError(UserError):
@@ -56,36 +61,37 @@ class ParametricLabels:
         verbalizer: Callable[[Task], Verbalizer],
         calibration: Calibration = Calibration.none,
         prompts: Callable[[Task], Sequence[str]] | None = None,
+        word_logs: WordLogs | None = None,
     ) -> None:
-        """`verbalizer` gives the words of a task's labels, `prompts` those that calibration by the corpus needs."""
+        """`verbalizer` gives the words of a task's labels, `prompts` those that calibration by the corpus needs.
+
+        `word_logs` stands in for `word_log_probabilities`, such as a `remembered` one that several methods share.
+        """
         self.name = name
         self._encoder = encoder
         self._head = head
         self._verbalizer = verbalizer
         self._calibration = calibration
         self._prompts = prompts
+        self._word_logs = word_logs or partial(word_log_probabilities, encoder, head)
         self._facts: dict[str, Any] = {}
 
     def predict(self, task: Task, examples: Sequence[Example], progress: Progress) -> list[LabelPrediction]:
         """One prediction an example. Raises LabelWordError for a word that the tokenizer cannot write."""
         verbalizer = self._verbalizer(task)
-        word_priors = np.zeros(sum(len(words) for words in verbalizer.words))  # f64 [W]
-        if self._calibration is Calibration.corpus:
-            assert self._prompts is not None, "calibration by the corpus without its prompts"
-            words = [word for own in verbalizer.words for word in own]
-            word_priors = word_log_probabilities(self._encoder, self._head, self._prompts(task), words)[0].mean(0)
-        prior = np.zeros((1, len(verbalizer.words)))  # f64 [1, labels]
+        words = tuple(word for own in verbalizer.words for word in own)
+        priors = self._priors(task, words)  # f64 [1, W]
+        label_prior: np.ndarray | float = 0.0
         if self._calibration is Calibration.prompt:
-            prior = label_scores(self._encoder, self._head, [empty_prompt(task)], verbalizer.words)[0]
+            label_prior = label_scores(self._word_logs((empty_prompt(task),), words)[0], verbalizer.words)
         predictions: list[LabelPrediction] = []
         cut_count = 0
         for first in range(0, len(examples), EXAMPLES_PER_CALL):
-            texts = [example.text for example in examples[first : first + EXAMPLES_PER_CALL]]
-            scores, cut = label_scores(
-                self._encoder, self._head, texts, verbalizer.words, word_priors=word_priors
-            )  # f64 [q, labels], bool [q]
+            texts = tuple(example.text for example in examples[first : first + EXAMPLES_PER_CALL])
+            logs, cut = self._word_logs(texts, words)  # f64 [q, W], bool [q]
+            scores = label_scores(logs - priors, verbalizer.words) - label_prior  # f64 [q, labels]
             cut_count += int(cut.sum())
-            predictions += [LabelPrediction(tuple(row)) for row in label_shares(scores - prior).tolist()]
+            predictions += [LabelPrediction(tuple(row)) for row in label_shares(scores).tolist()]
             progress(len(predictions), len(examples))
         self._facts = {
             **model_facts(self._encoder, self._head),
@@ -99,6 +105,18 @@ class ParametricLabels:
     def facts(self) -> dict[str, Any]:
         """What the predictions of the last call depend on."""
         return self._facts
+
+    def _priors(self, task: Task, words: tuple[str, ...]) -> np.ndarray:
+        """What is taken off each word's log probability, f64 [1, W]: its mean over prompts made of the corpus, or 0."""
+        if self._calibration is not Calibration.corpus:
+            return np.zeros((1, len(words)))
+        assert self._prompts is not None, "calibration by the corpus without its prompts"
+        return self._word_logs(tuple(self._prompts(task)), words)[0].mean(axis=0, keepdims=True)  # f64 [1, W]
+
+
+def remembered(encoder: Encoder, head: MaskedHead) -> WordLogs:
+    """`word_log_probabilities` of one model, which keeps its last answers: methods ask for the same texts and words."""
+    return lru_cache(ANSWERS_KEPT)(partial(word_log_probabilities, encoder, head))
 
 
 def model_facts(encoder: Encoder, head: MaskedHead) -> dict[str, Any]:
@@ -114,27 +132,18 @@ def model_facts(encoder: Encoder, head: MaskedHead) -> dict[str, Any]:
     }
 
 
-def label_scores(
-    encoder: Encoder,
-    head: MaskedHead,
-    texts: Sequence[str],
-    label_words: Sequence[Sequence[str]],
-    *,
-    word_priors: np.ndarray | float = 0.0,
-) -> tuple[np.ndarray, np.ndarray]:
-    """log P(label | text) f64 [q, labels], not normalised over labels, and whether a text was cut, bool [q].
+def label_scores(word_logs: np.ndarray, label_words: Sequence[Sequence[str]]) -> np.ndarray:
+    """log of the mean probability of each label's words, f64 [q, labels], of `word_logs` f64 [q, W] in their order.
 
-    `word_priors` f64 [W] are taken off the words' log probabilities.
+    >>> np.exp(label_scores(np.log([[0.2, 0.4, 0.5]]), [["a", "b"], ["c"]])).round(6).tolist()
+    [[0.3, 0.5]]
     """
-    words = [word for own in label_words for word in own]
-    by_word, cut = word_log_probabilities(encoder, head, texts, words)  # f64 [q, W], bool [q]
-    by_word = by_word - word_priors  # f64 [q, W]
     edges = np.cumsum([0, *(len(own) for own in label_words)])  # i64 [labels + 1]
-    scores = np.empty((len(texts), len(label_words)))  # f64 [q, labels]
+    scores = np.empty((len(word_logs), len(label_words)))  # f64 [q, labels]
     for label in range(len(label_words)):
-        own = by_word[:, edges[label] : edges[label + 1]]  # f64 [q, words of the label]
+        own = word_logs[:, edges[label] : edges[label + 1]]  # f64 [q, words of the label]
         scores[:, label] = np.logaddexp.reduce(own, axis=1) - np.log(own.shape[1])
-    return scores, cut
+    return scores
 
 
 def word_log_probabilities(

@@ -18,8 +18,8 @@ suite: closed
 data: {file: places.csv, columns: {text: sentence, label: kind}}
 template: "{text} It is near <mask>."
 labels:
-  - {value: north, words: [Oslo, Reykjavík]}
-  - {value: south, words: [Paris]}
+  - {value: north, name: north, words: [Oslo, Reykjavík]}
+  - {value: south, name: south, words: [Paris]}
 """
 ROWS = "sentence,kind\nThe fjord is cold.,north\nThe Seine is warm.,south\nSnow falls here.,north\n"
 OPEN_TASK = """\
@@ -70,7 +70,8 @@ def test_an_own_task_is_measured_for_every_method_that_the_settings_serve(
     outcome = npmlm(*command)
     assert outcome.status == 0, outcome.err
     found = metrics_of(tmp_path / "out")["tasks"]["places"]  # type: ignore[index]
-    methods = ["npm", "npm-single", "mlm", "mlm-pmi", "mlm-fuzzy", "mlm-fuzzy-pmi", "mlm-knn", "majority", "random"]
+    methods = ["npm", "npm-single", "mlm", "mlm-pmi", "mlm-fuzzy", "mlm-fuzzy-pmi"]
+    methods += ["mlm-fuzzy-corpus", "mlm-knn", "majority", "random"]
     assert list(found["methods"]) == sorted(methods)
     assert found["count"] == 3
     assert found["methods"]["majority"]["accuracy"]["mean"] == pytest.approx(2 / 3)

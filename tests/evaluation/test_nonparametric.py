@@ -10,6 +10,7 @@ import pytest
 
 from npm.errors import ArtefactError, SettingError
 from npm.evaluation import nonparametric
+from npm.evaluation.corpus_prompts import corpus_prompts
 from npm.evaluation.examples import Example
 from npm.evaluation.nonparametric import Masks, NonparametricLabels
 from npm.evaluation.predictions import LabelPrediction
@@ -59,8 +60,10 @@ def silent(done: int, total: int) -> None:
 
 
 def method(index: PhraseIndex, encoder: Encoder, masks: Masks = Masks.pair, **scoring: Any) -> NonparametricLabels:
+    """Plain means over occurrences unless said otherwise."""
+    chosen = {"label_mean": LabelMean.occurrences, "calibration": Calibration.none, **scoring}
     return NonparametricLabels(
-        "npm", index, encoder, load_verbalizer=load_verbalizer, masks=masks, scoring=ClosedScoring(**scoring)
+        "npm", index, encoder, load_verbalizer=load_verbalizer, masks=masks, scoring=ClosedScoring(**chosen)
     )
 
 
@@ -155,11 +158,34 @@ def test_calibration_divides_by_the_scores_of_the_template_alone(index: PhraseIn
     assert np.allclose(calibrated, ratios / ratios.sum(axis=1, keepdims=True), atol=1e-5)
 
 
+def test_calibration_by_the_corpus_divides_each_word_by_its_geometric_mean_over_sentences_of_the_corpus(
+    index: PhraseIndex, encoder: Encoder
+) -> None:
+    prompts = corpus_prompts(TASK, index)
+    assert len(set(prompts)) > 3
+    assert all(prompt.endswith(" It is a <mask>.") for prompt in prompts)
+    alone = [replace(TASK, labels=tuple(Label(n, w, (w,)) for n, w in enumerate(("city", "capital", "river"))))] * 2
+    asked = [*EXAMPLES, *(Example(f"p{number}", prompt) for number, prompt in enumerate(prompts))]
+    shares = shares_of(method(index, encoder).predict(alone[0], asked, silent))  # f64 [q + prompts, 3]
+    relative = np.log(shares[: len(EXAMPLES)]) - np.log(shares[len(EXAMPLES) :]).mean(0)  # up to one term a row
+    evidence = np.exp(relative)
+    found = shares_of(method(index, encoder, calibration=Calibration.corpus).predict(alone[1], EXAMPLES, silent))
+    assert np.allclose(found, evidence / evidence.sum(axis=1, keepdims=True), atol=1e-4)
+    assert np.abs(found - shares[: len(EXAMPLES)]).max() > 0.01
+
+
+def test_calibration_by_the_corpus_and_the_best_rows_do_not_go_together(index: PhraseIndex, encoder: Encoder) -> None:
+    labels = method(index, encoder, calibration=Calibration.corpus, retrieval=ClosedRetrieval.top_k)
+    with pytest.raises(SettingError, match="every word"):
+        labels.predict(TASK, EXAMPLES, silent)
+
+
 def test_settings_given_win_over_those_of_the_task_and_these_over_the_defaults(
     index: PhraseIndex, encoder: Encoder
 ) -> None:
     task = replace(TASK, scoring=ClosedScoring(temperature=7.0, label_mean=LabelMean.words))
-    labels = method(index, encoder, temperature=3.0)
+    given = ClosedScoring(temperature=3.0)
+    labels = NonparametricLabels("npm", index, encoder, load_verbalizer=load_verbalizer, scoring=given)
     labels.predict(task, EXAMPLES, silent)
     scoring = labels.facts()["scoring"]
     assert (scoring["temperature"], scoring["label_mean"], scoring["combination"]) == (3.0, "words", "product")

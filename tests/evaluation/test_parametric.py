@@ -11,7 +11,13 @@ import pytest
 import torch
 
 from npm.evaluation import parametric
-from npm.evaluation.parametric import LabelWordError, ParametricLabels, label_scores, word_log_probabilities
+from npm.evaluation.parametric import (
+    LabelWordError,
+    ParametricLabels,
+    label_scores,
+    remembered,
+    word_log_probabilities,
+)
 from npm.evaluation.task import Calibration, Label, Suite, Task, TaskData
 from npm.evaluation.verbalizers import Verbalizer
 from npm.models.encoder import Encoder
@@ -73,7 +79,10 @@ def test_a_word_is_as_likely_as_all_its_tokens_and_a_label_as_its_words_on_avera
     assert first == "sea" and len(others) > 0
     head = deaf_head(bert, {"city": 0.4, "paris": 0.2, "sea": 0.1, **dict.fromkeys(others, 0.05)})
     labels = (("city",), ("paris", "sea"), ("seacity", "city"))
-    scores, cut = label_scores(bert, head, ["It is <mask>.", "<mask>"], labels)
+    logs, cut = word_log_probabilities(
+        bert, head, ["It is <mask>.", "<mask>"], [word for own in labels for word in own]
+    )
+    scores = label_scores(logs, labels)
     row = [0.4, (0.2 + 0.1) / 2, (0.1 * 0.05 ** len(others) + 0.4) / 2]
     np.testing.assert_allclose(np.exp(scores), [row, row], rtol=1e-5)
     assert cut.tolist() == [False, False]
@@ -134,10 +143,34 @@ def test_calibration_takes_off_what_the_prompt_says_without_the_example(
         "mlm-pmi", encoder, head, verbalizer=with_words(*labels), calibration=Calibration.prompt
     )
     found = np.array([p.scores for p in calibrated.predict(TASK, examples_of(texts), ignore)])  # f64 [3, 2]
-    scores, _ = label_scores(encoder, head, texts, labels)  # f64 [3, 2]
-    prior, _ = label_scores(encoder, head, ["It was <mask>."], labels)  # f64 [1, 2]
+    words = [word for own in labels for word in own]
+    scores = label_scores(word_log_probabilities(encoder, head, texts, words)[0], labels)  # f64 [3, 2]
+    prior = label_scores(word_log_probabilities(encoder, head, ["It was <mask>."], words)[0], labels)  # f64 [1, 2]
     np.testing.assert_allclose(np.log(found[:, 0] / found[:, 1]), (scores - prior) @ [1, -1], rtol=0, atol=1e-4)
     assert abs(prior @ [1, -1]) > 0.05
+
+
+def test_calibration_by_the_corpus_takes_each_words_mean_over_its_prompts_off(
+    model: tuple[Encoder, MaskedHead, Path],
+) -> None:
+    encoder, head, _ = model
+    texts, prompts = ["the sea. It was <mask>.", "It was <mask>!"], ["a city. It was <mask>.", "It was <mask> then."]
+    labels = (("sea", "river"), ("city",))
+    words = [word for own in labels for word in own]
+    method = ParametricLabels(
+        "mlm-fuzzy-corpus",
+        encoder,
+        head,
+        verbalizer=with_words(*labels),
+        calibration=Calibration.corpus,
+        prompts=lambda _: prompts,
+        word_logs=remembered(encoder, head),
+    )
+    found = np.array([p.scores for p in method.predict(TASK, examples_of(texts), ignore)])  # f64 [2, 2]
+    logs = word_log_probabilities(encoder, head, [*texts, *prompts], words)[0]  # f64 [4, 3]
+    relative = np.exp(logs[:2] - logs[2:].mean(0))  # f64 [2, 3]
+    expected = np.log(relative[:, :2].mean(1) / relative[:, 2])  # f64 [2]
+    np.testing.assert_allclose(np.log(found[:, 0] / found[:, 1]), expected, rtol=0, atol=1e-3)
 
 
 def test_a_model_that_does_not_read_has_no_calibrated_preference(bert: Encoder) -> None:
