@@ -8,10 +8,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: install demo test check format clean help
+.PHONY: install demo zero-shot test check format clean help
 
 help:  ## Show this list
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
 
 install: $(INSTALLED)  ## Make .venv and install everything the demo and the tests need
 
@@ -26,6 +26,9 @@ demo: $(INSTALLED)  ## Index the demo corpus, answer the demo questions, print h
 	rm -rf runs/demo
 	$(BIN)/npmlm build "corpus.files=[npm/assets/demo/*.jsonl]" index=runs/demo/index
 	$(BIN)/npmlm evaluate task=demo index=runs/demo/index out=runs/demo/evaluation
+
+zero-shot: $(INSTALLED)  ## Train the baseline, build the indexes, print the zero-shot tables: make zero-shot DATA=DIR
+	scripts/zero_shot.sh $(DATA)
 
 test: $(INSTALLED)  ## Run the whole test suite, offline
 	HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m pytest

@@ -20,6 +20,7 @@ from npm.evaluation.task_data import read_examples
 from npm.evaluation.task_file import load_task, task_names
 from npm.evaluation.tasks.closed_set import ClosedTaskResult, evaluate_closed
 from npm.evaluation.tasks.open_set import OpenTaskResult, evaluate_open
+from npm.models.encoder import Encoder
 from npm.retrieval.recording import enum_value
 
 if TYPE_CHECKING:
@@ -160,7 +161,8 @@ def _task_result(
             task, examples, closed, seed=settings.seed, resamples=settings.resamples, progress=task_progress
         )
     development = partial(_examples, settings, methods, task, Split.dev, all_of_them=True)
-    encoder = methods.encoder(task)
+    # without index and language model only the most frequent answer is left, and its length is still measured
+    encoder = methods.encoder(task) or Encoder.load(settings.encoder, device=settings.device, dtype=settings.dtype)
     return evaluate_open(
         task,
         examples,
