@@ -1,6 +1,8 @@
 """Prompts made of the reference corpus: what a method says to texts of the task's kind, whatever their label.
 
 Their mean is what calibration divides by; no example of the task is looked at.
+
+Shapes: q texts, W words.
 """
 
 from __future__ import annotations
@@ -53,6 +55,22 @@ def corpus_prompts(task: Task, index: PhraseIndex, *, count: int = PROMPT_COUNT,
             fix="choose closed.calibration=prompt or closed.calibration=none",
         )
     return prompts
+
+
+def relative_logs(logs: np.ndarray, at_prompts: np.ndarray, *, scaled: bool) -> np.ndarray:
+    """How much better each word fits a text than it fits texts in general, f64 [q, W], of `logs` f64 [q, W].
+
+    The mean of `at_prompts` f64 [prompts, W] is taken off each column; `scaled` divides by the standard deviation too,
+    where there is one.
+
+    >>> relative_logs(np.array([[3.0, 1.0]]), np.array([[0.0, 1.0], [4.0, 1.0]]), scaled=True).tolist()
+    [[0.5, 0.0]]
+    """
+    relative = logs - at_prompts.mean(axis=0)  # f64 [q, W]
+    if not scaled:
+        return relative
+    spreads = at_prompts.std(axis=0)  # f64 [W]
+    return relative / np.where(spreads > 0, spreads, 1.0)
 
 
 def _sentences(text: str, *, joined: bool) -> list[str]:

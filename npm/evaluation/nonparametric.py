@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from npm.errors import SettingError
-from npm.evaluation.corpus_prompts import corpus_prompts
+from npm.evaluation.corpus_prompts import corpus_prompts, relative_logs
 from npm.evaluation.label_words import LabelWords, label_logs, label_shares
 from npm.evaluation.predictions import Evidence, LabelPrediction, Progress
 from npm.evaluation.prompts import empty_prompt
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from npm.retrieval.phrase_index import PhraseIndex
 
 EXAMPLES_SCORED_TOGETHER, EXAMPLES_ENCODED_TOGETHER = 4096, 512
+BY_CORPUS = (Calibration.corpus, Calibration.corpus_scaled)
 ENCODED_KEPT = 16
 """So many batches of encoded examples are kept for the next call: 8192 examples."""
 
@@ -84,13 +85,14 @@ class NonparametricLabels:
         occurrences = self._occurrences(labels.words)
         labels.check(occurrences, where=f"task {task.name}, verbalizer {verbalizer.name}")
         baseline = self._baseline(task, labels, scoring) if scoring.calibration is Calibration.prompt else 0.0
-        priors = self._word_priors(task, labels, scoring) if scoring.calibration is Calibration.corpus else 0.0
+        at_prompts = self._at_prompts(task, labels, scoring) if scoring.calibration in BY_CORPUS else None
         predictions: list[LabelPrediction] = []
         without_evidence = 0
         for first in range(0, len(examples), EXAMPLES_SCORED_TOGETHER):
             queries = self._queries(examples, first, progress)
             scores = self._word_scores(labels, queries, scoring)
-            scores = replace(scores, log_sums=scores.log_sums - priors)  # f64 [q, W]
+            if at_prompts is not None:
+                scores = _relative(scores, at_prompts, scoring.calibration)
             logs = label_logs(scores, labels, scoring.label_mean)  # f64 [q, L]
             without_evidence += int(np.isneginf(logs).all(axis=1).sum())
             shares = label_shares(logs - baseline).tolist()  # q lists of L
@@ -136,8 +138,8 @@ class NonparametricLabels:
             )
         return logs
 
-    def _word_priors(self, task: Task, labels: LabelWords, scoring: ResolvedScoring) -> np.ndarray:
-        """log E_v / n_v of each word, its mean over prompts made of the corpus, f64 [W]; 0 for words without any."""
+    def _at_prompts(self, task: Task, labels: LabelWords, scoring: ResolvedScoring) -> WordScores:
+        """The evidence of each word at prompts made of the corpus."""
         if scoring.retrieval is not ClosedRetrieval.exact:
             raise SettingError(
                 "calibration by the corpus needs the evidence of every word",
@@ -146,12 +148,7 @@ class NonparametricLabels:
                 where=f"closed.calibration, task {task.name}",
                 fix="choose closed.retrieval=exact, closed.calibration=prompt or closed.calibration=none",
             )
-        queries = self._encoded(tuple(corpus_prompts(task, self._index)))
-        scores = self._word_scores(labels, queries, scoring)
-        held = scores.counts > 0  # bool [W]
-        priors = np.zeros(len(held))  # f64 [W]
-        priors[held] = scores.log_sums[:, held].mean(axis=0) - np.log(scores.counts[held])
-        return priors
+        return self._word_scores(labels, self._encoded(tuple(corpus_prompts(task, self._index))), scoring)
 
     def _queries(self, examples: Sequence[Example], first: int, progress: Progress) -> QueryVectors:
         """The queries of the examples that are scored together, from number `first` on."""
@@ -198,6 +195,18 @@ class NonparametricLabels:
             )
             for row in zip(best_words.tolist(), logs.tolist(), numbers.tolist(), strict=True)
         ]
+
+
+def _relative(scores: WordScores, at_prompts: WordScores, calibration: Calibration) -> WordScores:
+    """Scores whose mean evidence E_v / n_v is relative to that at the prompts; the same for words without any."""
+    held = scores.counts > 0  # bool [W]
+    counts = np.log(scores.counts[held])  # f64 [held words]
+    logs = scores.log_sums.copy()  # f64 [q, W]
+    scaled = calibration is Calibration.corpus_scaled
+    logs[:, held] = counts + relative_logs(
+        scores.log_sums[:, held] - counts, at_prompts.log_sums[:, held] - counts, scaled=scaled
+    )
+    return replace(scores, log_sums=logs)
 
 
 def _plain(scoring: ResolvedScoring) -> dict[str, Any]:

@@ -5,7 +5,8 @@
 
 With calibration by the prompt, log P(l | x) − log P(l | x₀) where x₀ is the prompt without the example: the pointwise
 mutual information of label and example in the domain of the prompt (Holtzman et al. 2021, arXiv 2104.08315, §3). With
-calibration by the corpus, P(w | x) is divided by its geometric mean over prompts made of the reference corpus.
+calibration by the corpus, P(w | x) is divided by its geometric mean over prompts made of the reference corpus, and its
+logarithm by the standard deviation there where the task says `corpus_scaled`.
 
 Shapes: q texts, t vectors, W words, w words of n tokens, d dimensions, V vocabulary.
 """
@@ -21,6 +22,7 @@ import numpy as np
 import torch
 
 from npm.errors import UserError
+from npm.evaluation.corpus_prompts import relative_logs
 from npm.evaluation.label_words import label_shares
 from npm.evaluation.predictions import LabelPrediction
 from npm.evaluation.prompts import empty_prompt
@@ -80,7 +82,8 @@ class ParametricLabels:
         """One prediction an example. Raises LabelWordError for a word that the tokenizer cannot write."""
         verbalizer = self._verbalizer(task)
         words = tuple(word for own in verbalizer.words for word in own)
-        priors = self._priors(task, words)  # f64 [1, W]
+        at_prompts = self._at_prompts(task, words)  # f64 [prompts, W]
+        scaled = task.scoring.calibration is Calibration.corpus_scaled
         label_prior: np.ndarray | float = 0.0
         if self._calibration is Calibration.prompt:
             label_prior = label_scores(self._word_logs((empty_prompt(task),), words)[0], verbalizer.words)
@@ -89,14 +92,16 @@ class ParametricLabels:
         for first in range(0, len(examples), EXAMPLES_PER_CALL):
             texts = tuple(example.text for example in examples[first : first + EXAMPLES_PER_CALL])
             logs, cut = self._word_logs(texts, words)  # f64 [q, W], bool [q]
-            scores = label_scores(logs - priors, verbalizer.words) - label_prior  # f64 [q, labels]
+            if at_prompts is not None:
+                logs = relative_logs(logs, at_prompts, scaled=scaled)
+            scores = label_scores(logs, verbalizer.words) - label_prior  # f64 [q, labels]
             cut_count += int(cut.sum())
             predictions += [LabelPrediction(tuple(row)) for row in label_shares(scores).tolist()]
             progress(len(predictions), len(examples))
         self._facts = {
             **model_facts(self._encoder, self._head),
             "verbalizer": {"name": verbalizer.name, "digest": verbalizer.digest},
-            "calibration": self._calibration.value,
+            "calibration": self._calibration.value + (" scaled" if scaled and at_prompts is not None else ""),
             "words_per_label": [len(words) for words in verbalizer.words],
             "cut_texts": cut_count,
         }
@@ -106,12 +111,12 @@ class ParametricLabels:
         """What the predictions of the last call depend on."""
         return self._facts
 
-    def _priors(self, task: Task, words: tuple[str, ...]) -> np.ndarray:
-        """What is taken off each word's log probability, f64 [1, W]: its mean over prompts made of the corpus, or 0."""
+    def _at_prompts(self, task: Task, words: tuple[str, ...]) -> np.ndarray | None:
+        """log P(word | prompt) f64 [prompts, W] of prompts made of the corpus; None if they calibrate nothing."""
         if self._calibration is not Calibration.corpus:
-            return np.zeros((1, len(words)))
+            return None
         assert self._prompts is not None, "calibration by the corpus without its prompts"
-        return self._word_logs(tuple(self._prompts(task)), words)[0].mean(axis=0, keepdims=True)  # f64 [1, W]
+        return self._word_logs(tuple(self._prompts(task)), words)[0]
 
 
 def remembered(encoder: Encoder, head: MaskedHead) -> WordLogs:

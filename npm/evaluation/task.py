@@ -54,6 +54,7 @@ class Calibration(Enum):
     none = "none"
     prompt = "prompt"  # its score for the template without the example (domain-conditional PMI)
     corpus = "corpus"  # each word's score by its geometric mean over the template filled with sentences of the corpus
+    corpus_scaled = "corpus_scaled"  # the same, and its logarithm by the standard deviation there
 
 
 class ClosedRetrieval(Enum):
@@ -79,8 +80,8 @@ class ClosedScoring:
     """`sum`, `occurrences` or `words` (the default): how the occurrences of a label's words are put together."""
     calibration: Calibration | None = None
     """`corpus`: each word's evidence is divided by its geometric mean over 256 prompts made of sentences of the
-    reference corpus (the default with `exact`); `prompt`: each label's by that for the template without the example;
-    `none` (the default with `top_k`)."""
+    reference corpus (the default with `exact`); `corpus_scaled`: its logarithm by the standard deviation over them too;
+    `prompt`: each label's by that for the template without the example; `none` (the default with `top_k`)."""
     verbalizer: str | None = None
     """`label_words`, the name of a shipped list, `expanded`, or a file (.json, .txt); the task's own."""
 

@@ -12,6 +12,7 @@ from npm.errors import ArtefactError, SettingError
 from npm.evaluation import nonparametric
 from npm.evaluation.corpus_prompts import corpus_prompts
 from npm.evaluation.examples import Example
+from npm.evaluation.label_words import LabelWords
 from npm.evaluation.nonparametric import Masks, NonparametricLabels
 from npm.evaluation.predictions import LabelPrediction
 from npm.evaluation.task import (
@@ -23,6 +24,7 @@ from npm.evaluation.task import (
     Suite,
     Task,
     TaskData,
+    resolved_scoring,
 )
 from npm.evaluation.verbalizers import Verbalizer, load_verbalizer
 from npm.models.encoder import Encoder
@@ -172,6 +174,24 @@ def test_calibration_by_the_corpus_divides_each_word_by_its_geometric_mean_over_
     found = shares_of(method(index, encoder, calibration=Calibration.corpus).predict(alone[1], EXAMPLES, silent))
     assert np.allclose(found, evidence / evidence.sum(axis=1, keepdims=True), atol=1e-4)
     assert np.abs(found - shares[: len(EXAMPLES)]).max() > 0.01
+
+
+def test_scaled_calibration_divides_the_logarithm_by_its_spread_over_the_prompts(
+    index: PhraseIndex, encoder: Encoder
+) -> None:
+    task = replace(TASK, labels=(Label(0, "city", ("city",)), Label(1, "river", ("river",))))
+    asked = [*EXAMPLES, *(Example(f"p{number}", prompt) for number, prompt in enumerate(corpus_prompts(task, index)))]
+    labels = method(index, encoder)
+    labels.predict(task, asked, silent)
+    queries = labels._queries(asked, 0, silent)
+    words = LabelWords(("city", "river"), (("city",), ("river",)))
+    logs = labels._word_scores(words, queries, resolved_scoring(ClosedScoring())).log_sums  # f64 [q + prompts, 2]
+    at_prompts = logs[len(EXAMPLES) :]
+    scores = (logs[: len(EXAMPLES)] - at_prompts.mean(0)) / at_prompts.std(0)  # f64 [q, 2]
+    found = shares_of(
+        method(index, encoder, calibration=Calibration.corpus_scaled, temperature=2.0).predict(task, EXAMPLES, silent)
+    )
+    assert np.allclose(np.log(found[:, 0] / found[:, 1]), scores @ [1, -1], atol=1e-4)
 
 
 def test_calibration_by_the_corpus_and_the_best_rows_do_not_go_together(index: PhraseIndex, encoder: Encoder) -> None:
