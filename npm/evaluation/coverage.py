@@ -46,7 +46,7 @@ def coverage_of(examples: Sequence[Example], index: PhraseIndex, encoder: Encode
     names = list(
         dict.fromkeys(name for example in examples for name in (example.subject, *example.answers) if name.strip())
     )
-    counts = name_counts(index.store, encoder, names)  # i64 [names]
+    counts = name_counts(index, encoder, names)  # i64 [names]
     stands = {name: bool(count) for name, count in zip(names, counts.tolist(), strict=True)}
 
     def held(candidates: Iterable[str]) -> bool:

@@ -122,8 +122,9 @@ def _built(kind: Any, content: object, *, where: str, key: str) -> Any:
     if not isinstance(content, Mapping):
         raise _wrong(key, "a mapping of keys to values", content, where)
     if kind is Label:
-        words = content.get("words")
-        content = {"name": str(words[0] if words and isinstance(words, list) else content.get("value")), **content}
+        words, value = content.get("words"), content.get("value")
+        named = words[0] if words and isinstance(words, list) and not isinstance(value, str) else value
+        content = {"name": str(named), **content}
     known = {item.name: item for item in fields(kind) if item.name not in _NOT_IN_FILES}
     dotted = f"{key}." if key else ""
     for name in content:

@@ -87,11 +87,12 @@ def find_occurrences(index: PhraseIndex, encoder: Encoder, words: Sequence[str])
     )
 
 
-def name_counts(store: BlockStore, encoder: Encoder, names: Sequence[str]) -> np.ndarray:
-    """How often each of `names` [W] stands in the blocks of `store`, deleted documents included: i64 [W]."""
+def name_counts(index: PhraseIndex, encoder: Encoder, names: Sequence[str]) -> np.ndarray:
+    """How often each of `names` [W] stands in the live blocks of `index`, with vectors or without: i64 [W]."""
     counts = np.zeros(len(names), dtype=np.int64)  # [W]
-    for found in _found_in(store, _Trie.of_words(encoder, names)):
-        counts += np.bincount(found.words, minlength=len(names))
+    for found in _found_in(index.store, _Trie.of_words(encoder, names)):
+        is_live = _in_live_blocks(index, found.starts)  # bool [n]
+        counts += np.bincount(found.words[is_live], minlength=len(names))
     return counts
 
 

@@ -1,6 +1,7 @@
 """How much of the evidence of the best k rows falls to each of a list of words, as the reference counts it.
 
-Shapes: q queries, W words, n occurrences, h hits of a side that are an end of an occurrence, k hits a query.
+Shapes: q queries, t texts of one scan, W words, n occurrences, h pairs of a hit and an occurrence it is an end of,
+k hits a query.
 """
 
 from __future__ import annotations
@@ -37,38 +38,38 @@ class WordHits:
         one; both go into one softmax of `factor` times their inner products, as the reference has it. With
         `one_query` the start query alone is asked. A word that no row stands for has -inf.
         """
-        word_count = len(self.occurrences.words)
-        shape = (len(queries.start), word_count)
-        log_sums, best_logs = np.full(shape, -np.inf), np.full(shape, -np.inf)  # f64 [q, W] each
-        best = np.full(shape, -1, dtype=np.int64)  # i64 [q, W]
+        query_count, word_count = len(queries.start), len(self.occurrences.words)
+        log_sums, best_logs = (np.full((query_count, word_count), -np.inf) for _ in range(2))  # f64 [q, W] each
+        best = np.full((query_count, word_count), -1, dtype=np.int64)  # i64 [q, W]
         k = min(k, len(self._index.rows))
         sides = self._sides[:1] if one_query else self._sides
         texts_per_scan = max(1, getattr(self._index.searcher, "max_queries_per_scan", 64) // len(sides))
-        for first in range(0, len(queries.start), texts_per_scan):
+        for first in range(0, query_count, texts_per_scan):
             piece = slice(first, first + texts_per_scan)
-            asked = [queries.start[piece], queries.end[piece]][: len(sides)]  # f32 [q, d] each
+            asked = [queries.start[piece], queries.end[piece]][: len(sides)]  # f32 [t, d] each
             hits = self._index.searcher.scan(np.concatenate(asked), self._index.live_rows).top(k)
-            count = len(asked[0])
-            for number in range(count):
-                numbers, logs = self._found(hits, [number + count * side for side in range(len(sides))], factor)
-                row = first + number
-                log_sums[row], best[row], best_logs[row] = _summed(numbers, logs, self.occurrences)
+            found = self._found(hits, sides, factor)
+            log_sums[piece], best[piece], best_logs[piece] = _summed(*found, len(asked[0]), self.occurrences)
         return WordScores(log_sums=log_sums, counts=self.occurrences.counts, best=best, best_logs=best_logs)
 
-    def _found(self, hits: Hits, queries: list[int], factor: float) -> tuple[np.ndarray, np.ndarray]:
-        """The occurrences i64 [h] that the hits of one text's queries stand for, and log P of these hits f64 [h]."""
-        scores = [
-            scaled_similarity(hits.scores[query][hits.found[query]].astype(np.float64), factor) for query in queries
-        ]
-        pooled = np.concatenate(scores)  # f64 [≤ 2k]
-        top = pooled.max(initial=-np.inf)
-        log_total = top + np.log(np.exp(pooled - top).sum()) if len(pooled) else 0.0
-        numbers, logs = [], []
-        for side, query, of_side in zip(self._sides, queries, scores, strict=False):
-            occurrences, which = side.occurrences(hits.rows[query][hits.found[query]])  # i64 [h] each
-            numbers.append(occurrences)
-            logs.append(of_side[which] - log_total)
-        return np.concatenate(numbers), np.concatenate(logs)
+    def _found(self, hits: Hits, sides: list[_Side], factor: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """What the hits [sides · t, k] of t texts stand for: texts i64 [h], occurrences i64 [h] and log P f64 [h]."""
+        text_count = len(hits.rows) // len(sides)
+        logs = scaled_similarity(hits.scores.astype(np.float64), factor)  # f64 [sides · t, k], -inf where none is found
+        pooled = np.concatenate(np.split(logs, len(sides)), axis=1)  # f64 [t, sides · k]
+        tops = pooled.max(axis=1, initial=-np.inf, keepdims=True)  # f64 [t, 1]
+        has_hit = tops > -np.inf  # bool [t, 1]
+        totals = np.exp(pooled - np.where(has_hit, tops, 0)).sum(axis=1, keepdims=True)  # f64 [t, 1], 0 without a hit
+        log_totals = tops + np.log(totals, where=has_hit, out=np.zeros_like(totals))  # f64 [t, 1]
+        columns: list[tuple[np.ndarray, ...]] = []
+        for number, side in enumerate(sides):
+            of_side = slice(number * text_count, (number + 1) * text_count)
+            texts, places = np.nonzero(side.has(hits.rows[of_side]) & hits.found[of_side])  # i64 [hits of this side]
+            occurrences, which = side.occurrences(hits.rows[of_side][texts, places])  # i64 [h] each
+            texts, places = texts[which], places[which]  # i64 [h] each
+            columns.append((texts, occurrences, logs[of_side][texts, places] - log_totals[texts, 0]))
+        texts, occurrences, found_logs = map(np.concatenate, zip(*columns, strict=True))  # [h] each
+        return texts, occurrences, found_logs
 
 
 class _Side:
@@ -79,22 +80,27 @@ class _Side:
         self._rows = rows[self._order]  # i64 [n], ascending
         self._set = RowSet.of_rows(np.unique(rows), row_count)
 
+    def has(self, rows: np.ndarray) -> np.ndarray:
+        """Whether each of `rows` i64 [...] stands for an occurrence, bool [...]."""
+        return self._set.contains(rows)
+
     def occurrences(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The occurrences i64 [h] that have one of `rows` i64 [k], and which of them each has, i64 [h]."""
-        places = np.flatnonzero(self._set.contains(rows))  # i64, the others need no search
-        first = np.searchsorted(self._rows, rows[places])
-        stop = np.searchsorted(self._rows, rows[places], side="right")
-        return self._order[concatenated_ranges(first, stop)], np.repeat(places, stop - first)
+        """The occurrences i64 [h] that have one of `rows` i64 [n], and which of them each has, i64 [h]."""
+        first = np.searchsorted(self._rows, rows)
+        stop = np.searchsorted(self._rows, rows, side="right")
+        return self._order[concatenated_ranges(first, stop)], np.repeat(np.arange(len(rows)), stop - first)
 
 
 def _summed(
-    numbers: np.ndarray, logs: np.ndarray, occurrences: WordOccurrences
+    texts: np.ndarray, numbers: np.ndarray, logs: np.ndarray, text_count: int, occurrences: WordOccurrences
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """log Σ P f64 [W], the best occurrence i64 [W] and its log P f64 [W], over hits of occurrences i64 [h]."""
-    word_count = len(occurrences.words)
+    """log Σ P f64 [t, W], the best occurrence i64 [t, W] and its log P f64 [t, W], over hits [h] of t texts."""
+    shape = text_count, len(occurrences.words)
     words = np.searchsorted(occurrences.offsets, numbers, side="right") - 1  # i64 [h]
-    sums = np.bincount(words, weights=np.exp(logs), minlength=word_count)  # f64 [W]
-    best, best_logs = np.full(word_count, -1, dtype=np.int64), np.full(word_count, -np.inf)  # [W] each
-    order = np.lexsort((-numbers, logs))  # of several for one word, the last assignment is the one that stays
-    best[words[order]], best_logs[words[order]] = numbers[order], logs[order]
-    return np.log(sums, out=np.full(word_count, -np.inf), where=sums > 0), best, best_logs
+    cells = texts * shape[1] + words  # i64 [h], of t · W
+    sums = np.bincount(cells, weights=np.exp(logs), minlength=shape[0] * shape[1])  # f64 [t · W]
+    best, best_logs = np.full(len(sums), -1, dtype=np.int64), np.full(len(sums), -np.inf)  # [t · W] each
+    order = np.lexsort((-numbers, logs))  # of several in one cell, the last assignment is the one that stays
+    best[cells[order]], best_logs[cells[order]] = numbers[order], logs[order]
+    log_sums = np.log(sums, out=np.full(len(sums), -np.inf), where=sums > 0)  # f64 [t · W]
+    return log_sums.reshape(shape), best.reshape(shape), best_logs.reshape(shape)

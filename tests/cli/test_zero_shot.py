@@ -18,8 +18,8 @@ suite: closed
 data: {file: places.csv, columns: {text: sentence, label: kind}}
 template: "{text} It is near <mask>."
 labels:
-  - {value: north, name: north, words: [Oslo, Reykjavík]}
-  - {value: south, name: south, words: [Paris]}
+  - {value: north, words: [Oslo, Reykjavík]}
+  - {value: south, words: [Paris]}
 """
 ROWS = "sentence,kind\nThe fjord is cold.,north\nThe Seine is warm.,south\nSnow falls here.,north\n"
 OPEN_TASK = """\

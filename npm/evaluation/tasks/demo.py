@@ -7,21 +7,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from index.files import sha256_of_file
-from index.store import digest_of
 from npm.errors import SettingError, check_range
 from npm.evaluation.baselines import NAME as BASELINE_NAME
 from npm.evaluation.baselines import RandomSpanOfRightPassage
 from npm.evaluation.metrics import Interval, bootstrap_interval, hit_rank
+from npm.evaluation.phrase_answers import filler_facts
 from npm.evaluation.questions import Question, Split, read_questions
 from npm.evaluation.results import write_results
-from npm.retrieval.fill import FillSettings
 from npm.retrieval.recording import enum_value
 
 if TYPE_CHECKING:
@@ -191,20 +190,5 @@ def _interval(values: np.ndarray, settings: DemoSettings) -> Interval:
 
 def _record(filler: PhraseFiller, settings: DemoSettings, file: Path) -> dict[str, Any]:
     """What the numbers depend on, without where anything lies."""
-    chosen = {**_plain(asdict(settings)), "questions": sha256_of_file(file)}
-    # What is shown and counted is the task's matter; a command's own settings, such as paths, are nobody's.
-    filling = {field.name for field in fields(FillSettings)} - {"k", "occurrences"}
-    all_settings = asdict(filler.settings)
-    return {
-        "task": TASK,
-        "settings": chosen,
-        "filling": _plain({name: all_settings[name] for name in sorted(filling)}),
-        "encoder": {"name": filler.encoder.name, "fingerprint": filler.encoder.fingerprint},
-        "index": {"settings_digest": digest_of(filler.index.settings), "corpus_digest": filler.index.store.digest},
-    }
-
-
-def _plain(settings: dict[str, Any]) -> dict[str, Any]:
-    """Settings as JSON values."""
-    plain: dict[str, Any] = json.loads(json.dumps(settings, default=enum_value))
-    return plain
+    chosen: dict[str, Any] = json.loads(json.dumps(asdict(settings), default=enum_value))
+    return {"task": TASK, "settings": {**chosen, "questions": sha256_of_file(file)}, **filler_facts(filler)}
