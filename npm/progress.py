@@ -20,8 +20,18 @@ UNITS = {
     "settings": "settings",
     "articles": "articles",
     "verify": "bytes",
+    "task": "answers",
 }
-"""What is counted in a stage; tokens in all others."""
+"""What is counted in a stage, or in all whose first word it is; tokens in all others."""
+
+
+def unit_of(stage: str) -> str:
+    """What is counted in `stage`.
+
+    >>> unit_of("task sst2"), unit_of("exact scores"), unit_of("vectors")
+    ('answers', 'vectors', 'tokens')
+    """
+    return UNITS.get(stage) or UNITS.get(stage.partition(" ")[0], "tokens")
 
 
 class StageProgress:
@@ -61,12 +71,12 @@ class StageProgress:
         task = self._tasks[stage]
         speed = self._progress.tasks[task].speed
         rate = f", {speed:,.0f}/s" if speed else ""
-        counted = f"{done:,.0f} {UNITS.get(stage, 'tokens')}{rate}"
+        counted = f"{done:,.0f} {unit_of(stage)}{rate}"
         self._progress.update(task, completed=done, total=total, counted=counted, note=note)
         finished = total is not None and done >= total
         if finished and not sys.stderr.isatty() and stage not in self._said:
             self._said.add(stage)
-            self.say(f"{stage}: {done:,.0f} {UNITS.get(stage, 'tokens')}")
+            self.say(f"{stage}: {done:,.0f} {unit_of(stage)}")
 
     def say(self, message: str) -> None:
         """Print a line above the bars."""

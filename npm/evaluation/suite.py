@@ -153,7 +153,7 @@ def _task_result(
     progress: TaskProgress,
 ) -> TaskResult:
     def task_progress(done: int, total: int) -> None:
-        progress(task.name, done, total)
+        progress(f"task {task.name}", done, total)
 
     if task.suite is Suite.closed:
         closed = [methods.closed(name, task) for name in names]

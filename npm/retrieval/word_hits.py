@@ -30,6 +30,7 @@ class WordHits:
         self.occurrences = occurrences
         row_count = len(index.rows)
         self._sides = [_Side(rows, row_count) for rows in (occurrences.start_rows, occurrences.end_rows)]
+        self._words = np.repeat(np.arange(len(occurrences.words)), occurrences.counts)  # i64 [n], of each occurrence
 
     def score(self, queries: QueryVectors, *, k: int, factor: float, one_query: bool) -> WordScores:
         """log P of each word: a softmax over all rows found, summed over those at an end of one of its occurrences.
@@ -49,7 +50,7 @@ class WordHits:
             asked = [queries.start[piece], queries.end[piece]][: len(sides)]  # f32 [t, d] each
             hits = self._index.searcher.scan(np.concatenate(asked), self._index.live_rows).top(k)
             found = self._found(hits, sides, factor)
-            log_sums[piece], best[piece], best_logs[piece] = _summed(*found, len(asked[0]), self.occurrences)
+            log_sums[piece], best[piece], best_logs[piece] = self._summed(*found, len(asked[0]))
         return WordScores(log_sums=log_sums, counts=self.occurrences.counts, best=best, best_logs=best_logs)
 
     def _found(self, hits: Hits, sides: list[_Side], factor: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -71,6 +72,19 @@ class WordHits:
         texts, occurrences, found_logs = map(np.concatenate, zip(*columns, strict=True))  # [h] each
         return texts, occurrences, found_logs
 
+    def _summed(
+        self, texts: np.ndarray, numbers: np.ndarray, logs: np.ndarray, text_count: int
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """log Σ P f64 [t, W], the best occurrence i64 [t, W] and its log P f64 [t, W], over hits [h] of t texts."""
+        shape = text_count, len(self.occurrences.words)
+        cells = texts * shape[1] + self._words[numbers]  # i64 [h], of t · W
+        sums = np.bincount(cells, weights=np.exp(logs), minlength=shape[0] * shape[1])  # f64 [t · W]
+        best, best_logs = np.full(len(sums), -1, dtype=np.int64), np.full(len(sums), -np.inf)  # [t · W] each
+        order = np.lexsort((-numbers, logs))  # of several in one cell, the last assignment is the one that stays
+        best[cells[order]], best_logs[cells[order]] = numbers[order], logs[order]
+        log_sums = np.log(sums, out=np.full(len(sums), -np.inf), where=sums > 0)  # f64 [t · W]
+        return log_sums.reshape(shape), best.reshape(shape), best_logs.reshape(shape)
+
 
 class _Side:
     """Which occurrences have a row at this end."""
@@ -86,21 +100,7 @@ class _Side:
 
     def occurrences(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The occurrences i64 [h] that have one of `rows` i64 [n], and which of them each has, i64 [h]."""
-        first = np.searchsorted(self._rows, rows)
-        stop = np.searchsorted(self._rows, rows, side="right")
+        distinct, places = np.unique(rows, return_inverse=True)  # several texts find the same rows
+        first = np.searchsorted(self._rows, distinct)[places]  # i64 [n]
+        stop = np.searchsorted(self._rows, distinct, side="right")[places]  # i64 [n]
         return self._order[concatenated_ranges(first, stop)], np.repeat(np.arange(len(rows)), stop - first)
-
-
-def _summed(
-    texts: np.ndarray, numbers: np.ndarray, logs: np.ndarray, text_count: int, occurrences: WordOccurrences
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """log Σ P f64 [t, W], the best occurrence i64 [t, W] and its log P f64 [t, W], over hits [h] of t texts."""
-    shape = text_count, len(occurrences.words)
-    words = np.searchsorted(occurrences.offsets, numbers, side="right") - 1  # i64 [h]
-    cells = texts * shape[1] + words  # i64 [h], of t · W
-    sums = np.bincount(cells, weights=np.exp(logs), minlength=shape[0] * shape[1])  # f64 [t · W]
-    best, best_logs = np.full(len(sums), -1, dtype=np.int64), np.full(len(sums), -np.inf)  # [t · W] each
-    order = np.lexsort((-numbers, logs))  # of several in one cell, the last assignment is the one that stays
-    best[cells[order]], best_logs[cells[order]] = numbers[order], logs[order]
-    log_sums = np.log(sums, out=np.full(len(sums), -np.inf), where=sums > 0)  # f64 [t · W]
-    return log_sums.reshape(shape), best.reshape(shape), best_logs.reshape(shape)
