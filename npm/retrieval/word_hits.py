@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from npm.retrieval.queries import QueryVectors
 
 
+MOST_TEXTS_PER_SCAN = 64
+"""Enough for the speed of one large matrix product; more write and read again scores that no cache holds."""
+
+
 class WordHits:
     """Words with their occurrences in an index, looked for among the best rows of any number of queries."""
 
@@ -44,7 +48,8 @@ class WordHits:
         best = np.full((query_count, word_count), -1, dtype=np.int64)  # i64 [q, W]
         k = min(k, len(self._index.rows))
         sides = self._sides[:1] if one_query else self._sides
-        texts_per_scan = max(1, getattr(self._index.searcher, "max_queries_per_scan", 64) // len(sides))
+        most_queries = getattr(self._index.searcher, "max_queries_per_scan", 64)
+        texts_per_scan = max(1, min(most_queries // len(sides), MOST_TEXTS_PER_SCAN))
         for first in range(0, query_count, texts_per_scan):
             piece = slice(first, first + texts_per_scan)
             asked = [queries.start[piece], queries.end[piece]][: len(sides)]  # f32 [t, d] each
@@ -79,9 +84,11 @@ class WordHits:
         shape = text_count, len(self.occurrences.words)
         cells = texts * shape[1] + self._words[numbers]  # i64 [h], of t · W
         sums = np.bincount(cells, weights=np.exp(logs), minlength=shape[0] * shape[1])  # f64 [t · W]
-        best, best_logs = np.full(len(sums), -1, dtype=np.int64), np.full(len(sums), -np.inf)  # [t · W] each
-        order = np.lexsort((-numbers, logs))  # of several in one cell, the last assignment is the one that stays
-        best[cells[order]], best_logs[cells[order]] = numbers[order], logs[order]
+        best_logs = np.full(len(sums), -np.inf)  # f64 [t · W]
+        np.maximum.at(best_logs, cells, logs)
+        best = np.where(best_logs > -np.inf, len(self.occurrences), -1)  # i64 [t · W], the first of equally heavy ones
+        is_best = logs == best_logs[cells]  # bool [h]
+        np.minimum.at(best, cells[is_best], numbers[is_best])
         log_sums = np.log(sums, out=np.full(len(sums), -np.inf), where=sums > 0)  # f64 [t · W]
         return log_sums.reshape(shape), best.reshape(shape), best_logs.reshape(shape)
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from index import exact
-from index.exact import ExactSearcher, exact_top
+from index.exact import ExactSearcher, best_columns, exact_top
 from index.row_set import RowSet
 from index.sharded import ShardedArray
 from index.torch_exact import TorchExactSearcher
@@ -74,6 +74,21 @@ def test_it_equals_a_slow_loop_with_ties_in_order_of_rows(
         assert list(zip(hits.rows[query, found].tolist(), hits.scores[query, found].tolist(), strict=True)) == expected
         assert (hits.rows[query, ~found] == 0).all()
         assert (hits.scores[query, ~found] == -np.inf).all()
+
+
+@pytest.mark.parametrize("column_count", [1, 2, 37, 1000])
+@pytest.mark.parametrize("kind", ["ties, zeros of both signs, infinity", "close together", "below the normal range"])
+def test_the_best_columns_are_those_of_a_stable_sort(column_count: int, kind: str) -> None:
+    rng = np.random.default_rng(column_count)
+    if kind == "close together":
+        scores = np.float32(-100) + rng.integers(-9, 9, column_count).astype(np.float32) * np.float32(2**-17)
+    elif kind == "below the normal range":
+        scores = rng.standard_normal(column_count).astype(np.float32) * np.float32(1e-42)
+    else:
+        scores = rng.choice(np.float32([-np.inf, -3, -1, -0.0, 0, 1, 3e38]), column_count)
+    for k in {1, column_count // 3 + 1, column_count, column_count + 5}:
+        expected = sorted(range(column_count), key=lambda column: (-float(scores[column]), column))[:k]
+        assert best_columns(scores, k).tolist() == expected
 
 
 @pytest.mark.parametrize("way", ["searcher", "torch"])

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from index import exact
 from index.store import ShardedArray
 from npm.retrieval import word_scores
 from npm.retrieval.occurrences import WordOccurrences, find_occurrences
@@ -114,27 +115,39 @@ def test_very_large_and_very_small_exponents_neither_overflow_nor_vanish(
 
 @pytest.mark.parametrize("one_query", [False, True])
 @pytest.mark.parametrize("k", [1, 15, 10_000])
+@pytest.mark.parametrize("queries_per_scan", [2, 4, 64])
 def test_shares_of_the_best_rows_equal_plain_loops(
-    k: int, one_query: bool, tmp_path: Path, rng: np.random.Generator
+    queries_per_scan: int,
+    k: int,
+    one_query: bool,
+    tmp_path: Path,
+    rng: np.random.Generator,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for turn in range(3):
         here = word_index(tmp_path / str(turn), rng)
+        monkeypatch.setattr(exact, "SCORE_BYTES_PER_SCAN", 4 * len(here.index.rows) * queries_per_scan)
         found = find_occurrences(here.index, here.encoder, random_words(rng, 9))
         queries = random_queries(rng, 5)
         scores = WordHits(here.index, found).score(queries, k=k, factor=FACTOR, one_query=one_query)
-        expected = [
-            plain_shares(here, found, [queries.start[query], queries.end[query]][: 2 - one_query], k)
-            for query in range(5)
-        ]
-        assert np.allclose(np.exp(scores.log_sums), expected, rtol=1e-5, atol=1e-9)
-        has_share = np.array(expected) > 0
-        assert ((scores.best >= 0) == has_share).all()
-        words = np.searchsorted(found.offsets, scores.best[has_share], side="right") - 1
-        assert words.tolist() == np.nonzero(has_share)[1].tolist()
+        for query in range(5):
+            asked = [queries.start[query], queries.end[query]][: 2 - one_query]
+            hits = plain_hits(here, found, asked, k)
+            for word in range(len(found.words)):
+                of_word = [(share, -number) for share, number in hits if is_of_word(found, word, number)]
+                total = sum(share for share, _ in of_word)
+                assert np.exp(scores.log_sums[query, word]) == pytest.approx(total, rel=1e-5, abs=1e-12)
+                assert scores.best[query, word] == (-max(of_word)[1] if of_word else -1)
+                largest = max(of_word, default=(0.0, 0))[0]
+                assert np.exp(scores.best_logs[query, word]) == pytest.approx(largest, rel=1e-5, abs=1e-12)
 
 
-def plain_shares(here: WordIndex, found: WordOccurrences, asked: list[np.ndarray], k: int) -> list[float]:
-    """P of each word: the k best live rows of each query, one softmax over them all, row by row."""
+def is_of_word(found: WordOccurrences, word: int, number: int) -> bool:
+    return bool(found.offsets[word] <= number < found.offsets[word + 1])
+
+
+def plain_hits(here: WordIndex, found: WordOccurrences, asked: list[np.ndarray], k: int) -> list[tuple[float, int]]:
+    """P and number of every occurrence at a hit: the k best live rows of each query, one softmax over them all."""
     corpus = here.corpus
     live = [row for row, at in enumerate(corpus.row_positions) if here.live_blocks[corpus.block_of(at)]]
     pooled = []
@@ -142,9 +155,8 @@ def plain_shares(here: WordIndex, found: WordOccurrences, asked: list[np.ndarray
         ranked = sorted(live, key=lambda row: (-float(query @ corpus.vectors[row]), row))[:k]
         pooled += [(side, row, math.exp(FACTOR * float(query @ corpus.vectors[row]))) for row in ranked]
     total = sum(weight for _, _, weight in pooled)
-    shares = [0.0] * len(found.words)
+    hits = []
     for side, row, weight in pooled:
-        for word in range(len(found.words)):
-            rows = [found.start_rows, found.end_rows][side][found.offsets[word] : found.offsets[word + 1]]
-            shares[word] += weight / total * rows.tolist().count(row)
-    return shares
+        rows = [found.start_rows, found.end_rows][side]
+        hits += [(weight / total, number) for number in np.flatnonzero(rows == row).tolist()]
+    return hits
