@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Reproduces the zero-shot tables of docs/results.md: trains the parametric baseline, builds the reference indexes of both
-# encoders, evaluates. What was finished before is not done again.
+# encoders, evaluates. Training and builds go on where they stopped; an evaluation that is there is not repeated.
 #   make zero-shot DATA=DIR        or: scripts/zero_shot.sh DATA [OUT]
 # DATA holds classification/, glue/, open/ and corpora/ as docs/results.md lists them. About two hours on 2 CPU cores, and
 # 20 GB of disk under OUT (runs/zero-shot).
@@ -18,7 +18,8 @@ indexes() { # indexes FOLDER [encoder=…]: labels may be function words (No), s
   shift
   $npmlm build "$@" "corpus.files=[$corpora/subj-unlabelled.jsonl]" index="$folder/subj" $rule
   $npmlm build "$@" "corpus.files=[$corpora/reviews.jsonl.zst]" index="$folder/reviews" $rule
-  if [ ! -e "$folder/news" ]; then
+  if [ ! -e "$folder/news" ]; then # begun anew: an addition cannot be told from its beginning
+    rm -rf "$folder/news.part"
     $npmlm build "$@" "corpus.files=[$corpora/wikinews.jsonl.zst]" corpus.max_documents=6000 index="$folder/news.part" $rule
     $npmlm add "$@" "$wiki" corpus.max_documents=700 index="$folder/news.part"
     mv "$folder/news.part" "$folder/news"
@@ -28,9 +29,15 @@ indexes "$out/npm"
 indexes "$out/mlm" encoder="$out/mlm-mini/encoder"
 $npmlm build "$wiki" corpus.max_documents=2500 index="$out/npm/wiki"
 
+evaluate() { # evaluate FOLDER settings…
+  local folder=$1
+  shift
+  [ -e "$out/$folder/metrics.json" ] || $npmlm evaluate "$@" out="$out/$folder"
+  cat "$out/$folder/results.md"
+}
 both=("mlm.encoder=$out/mlm-mini/encoder" "mlm.index=$out/mlm" "index=$out/npm" "data_dir=$data")
-$npmlm evaluate "task=[sst2,mr,agn,subj,rte]" "${both[@]}" out="$out/closed"
-$npmlm evaluate task=agn "method=[npm,npm-single,mlm-fuzzy-corpus]" "${both[@]:0:2}" "data_dir=$data" index="$out/npm/wiki" out="$out/agn-wikipedia"
+evaluate closed "task=[sst2,mr,agn,subj,rte]" "${both[@]}"
+evaluate agn-wikipedia task=agn "method=[npm,npm-single,mlm-fuzzy-corpus]" "${both[@]:0:2}" "data_dir=$data" index="$out/npm/wiki"
 for seed in 0 1 2; do
-  $npmlm evaluate task=trex seed=$seed "${both[@]}" out="$out/trex-$seed"
+  evaluate trex-$seed task=trex seed=$seed limit=2000 fill.scoring.length_exponent=-3 "${both[@]}"
 done

@@ -29,8 +29,9 @@ SEED = 0
 def corpus_prompts(task: Task, index: PhraseIndex, *, count: int = PROMPT_COUNT, seed: int = SEED) -> list[str]:
     """`count` prompts, fewer where the corpus has not so many: each field of the template is a sentence.
 
-    The sentences of one prompt follow each other in one block; blocks are drawn without replacement among those of
-    documents that are not deleted. Raises SettingError if the index has no text, or no such sentences.
+    The sentences of one prompt follow each other in one block, but for those left out as too short or too long; blocks
+    are drawn without replacement among those of documents that are not deleted. Raises SettingError if the index has no
+    text, or no such sentences.
     """
     template = parse_template(task.template, where=task.name)
     live = np.arange(index.store.block_count) if index.live_blocks is None else np.flatnonzero(index.live_blocks)

@@ -5,6 +5,7 @@ Shapes: n examples.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -20,6 +21,9 @@ from npm.retrieval.occurrences import name_counts
 if TYPE_CHECKING:
     from npm.models.encoder import Encoder
     from npm.retrieval.phrase_index import PhraseIndex
+
+
+LEAST_WORDS_LOOKED_FOR, BLOCKS_LOOKED_IN, LEAST_ASCII_LETTERS = 8, 3, 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +60,35 @@ def coverage_of(examples: Sequence[Example], index: PhraseIndex, encoder: Encode
     answered = np.array([held(example.answers) for example in examples], dtype=bool)  # bool [n]
     has_subjects = any(example.subject for example in examples)
     return Coverage(subject_named=named if has_subjects else None, answer_held=answered)
+
+
+def standing_examples(examples: Sequence[Example], index: PhraseIndex) -> np.ndarray | None:
+    """Which of n examples stand in a document of the corpus, bool [n]; None for a corpus without text.
+
+    An example's longest field is looked for in the documents of the blocks that BM25 ranks first for it, by letters and
+    digits alone; fields of less than `LEAST_WORDS_LOOKED_FOR` words are not, because they stand anywhere.
+    """
+    if index.lexicon is None:
+        return None
+    standing = np.zeros(len(examples), dtype=bool)  # [n]
+    long = [number for number, example in enumerate(examples) if len(example.passage.split()) >= LEAST_WORDS_LOOKED_FOR]
+    hits = index.lexicon.best_blocks([examples[number].passage for number in long], BLOCKS_LOOKED_IN)
+    for number, blocks, found in zip(long, hits.blocks, hits.found, strict=True):
+        documents = np.unique(index.store.block_documents[blocks[found]])  # i64 [documents]
+        passage = _letters(examples[number].passage)
+        standing[number] = any(passage in _letters(index.store.document(int(each)).text) for each in documents)
+    return standing
+
+
+def _letters(text: str) -> str:
+    """Its letters and digits; of those only ASCII's if they are many, because copies differ in how others are encoded.
+
+    >>> _letters("It's  a café, No. 4")
+    'itsacaféno4'
+    """
+    plain = text.casefold()
+    ascii_only = re.sub(r"[^a-z0-9]", "", plain)
+    return ascii_only if len(ascii_only) >= LEAST_ASCII_LETTERS else "".join(filter(str.isalnum, plain))
 
 
 def answer_token_groups(examples: Sequence[Example], encoder: Encoder) -> list[str]:

@@ -23,3 +23,7 @@ class Example:
     """Open tasks: the entity that is asked about; "" where the task names no such column."""
     cut: bool = False
     """Whether the text was longer than the encoder takes and the task allowed to cut it."""
+    blank: bool = False
+    """Whether nothing of the example stands in the text: its fields were blank, so that the template is all of it."""
+    passage: str = ""
+    """Closed tasks: the longest of the example's fields as it stands in the text."""

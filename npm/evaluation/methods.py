@@ -15,9 +15,9 @@ from npm.evaluation.parametric import ParametricLabels, WordLogs, remembered
 from npm.evaluation.parametric_open import ParametricPhrases
 from npm.evaluation.phrase_answers import RETRIEVAL_OF, PhraseAnswers
 from npm.evaluation.predictions import ClosedMethod, OpenMethod
-from npm.evaluation.task import Calibration, Suite, Task
+from npm.evaluation.task import Calibration, Suite, Task, resolved_scoring
 from npm.evaluation.trivial import FrequentAnswer, MajorityLabel, RandomLabel, RandomSpanOfBestBlock
-from npm.evaluation.verbalizers import LABEL_WORDS, Verbalizer, load_verbalizer
+from npm.evaluation.verbalizers import EXPANDED, LABEL_WORDS, Verbalizer, load_verbalizer
 from npm.models.encoder import Encoder, locate_encoder
 from npm.models.masked_head import MaskedHead, attach_masked_head
 from npm.retrieval.fill import PhraseFiller
@@ -38,6 +38,11 @@ PARAMETRIC = {
 CLOSED_METHODS = ("npm", "npm-single", *PARAMETRIC, "mlm-knn", "majority", "random")
 OPEN_METHODS = ("npm", "npm-dense", "npm-bm25", "npm-hybrid", "mlm", "majority", "random")
 
+READS_CLOSED = ("npm", "npm-single", "mlm-knn", "mlm-fuzzy", "mlm-fuzzy-pmi", "mlm-fuzzy-corpus")
+"""Methods of closed tasks that the settings closed.* say something to."""
+READS_FILL = ("npm", "npm-dense", "npm-bm25", "npm-hybrid", "random")
+"""Methods of open tasks that the settings fill.* say something to."""
+
 
 class Methods:
     """The methods that the settings of an evaluation serve."""
@@ -54,6 +59,14 @@ class Methods:
         Raises SettingError for one that does not answer such tasks, or that lacks a setting.
         """
         known = CLOSED_METHODS if task.suite is Suite.closed else OPEN_METHODS
+        if len(set(self._settings.method)) < len(self._settings.method):
+            raise SettingError(
+                "each method of a table needs a column of its own",
+                expected="each method once",
+                got=", ".join(self._settings.method),
+                where="method",
+                fix="name each method once, as in method=[npm,mlm]",
+            )
         for name in self._settings.method:
             if name not in (*CLOSED_METHODS, *OPEN_METHODS):
                 raise SettingError(
@@ -88,7 +101,7 @@ class Methods:
                 encoder,
                 head,
                 verbalizer=partial(self._list, "fuzzy" in name),
-                calibration=PARAMETRIC[name],
+                calibration=self._calibration(name, task),
                 prompts=lambda task: corpus_prompts(task, self.index(task)[0]),
                 word_logs=self._word_logs,
             )
@@ -152,7 +165,19 @@ class Methods:
     def _list(self, fuzzy: bool, task: Task) -> Verbalizer:
         """The words that the masked language model is asked for: those of the prompt, or the list of the task."""
         chosen = self._settings.closed.verbalizer or task.scoring.verbalizer or task.verbalizer
-        return load_verbalizer(task, chosen if fuzzy else LABEL_WORDS)
+        if not fuzzy:
+            return load_verbalizer(task, LABEL_WORDS)
+        if chosen != EXPANDED or not self._settings.index:
+            return load_verbalizer(task, chosen)
+        index, encoder = self.index(task)
+        return load_verbalizer(task, chosen, index=index, encoder=encoder)
+
+    def _calibration(self, name: str, task: Task) -> Calibration:
+        """That of the method; calibrated by the corpus, it is scaled where the retrieval methods are."""
+        if PARAMETRIC[name] is not Calibration.corpus:
+            return PARAMETRIC[name]
+        chosen = resolved_scoring(task.scoring, self._settings.closed).calibration
+        return chosen if chosen is Calibration.corpus_scaled else Calibration.corpus
 
     def _lacking(self, name: str, task: Task) -> str:
         """The setting that a method needs and does not have; empty if it has all."""

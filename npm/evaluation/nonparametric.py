@@ -20,7 +20,14 @@ from npm.evaluation.corpus_prompts import corpus_prompts, relative_logs
 from npm.evaluation.label_words import LabelWords, label_logs, label_shares
 from npm.evaluation.predictions import Evidence, LabelPrediction, Progress
 from npm.evaluation.prompts import empty_prompt
-from npm.evaluation.task import Calibration, ClosedRetrieval, ClosedScoring, ResolvedScoring, resolved_scoring
+from npm.evaluation.task import (
+    Calibration,
+    ClosedRetrieval,
+    ClosedScoring,
+    LabelMean,
+    ResolvedScoring,
+    resolved_scoring,
+)
 from npm.retrieval.answers import SurfaceReader
 from npm.retrieval.occurrences import WordOccurrences, find_occurrences
 from npm.retrieval.queries import QueryVectors, encode_masks
@@ -77,13 +84,19 @@ class NonparametricLabels:
         self._encoded = lru_cache(ENCODED_KEPT)(self._encode)
         self._facts: dict[str, Any] = {}
 
+    def prepare(self, task: Task) -> None:
+        """Raise UserError for what would stop `predict`: settings that do not go together, a corpus without text.
+
+        SettingError for a label none of whose words has an occurrence.
+        """
+        scoring, _, _ = self._read(task)
+        if scoring.calibration in BY_CORPUS:
+            self._prompts(task, scoring)
+
     def predict(self, task: Task, examples: Sequence[Example], progress: Progress) -> list[LabelPrediction]:
-        """One prediction an example. Raises SettingError for a label none of whose words has an occurrence."""
-        scoring = resolved_scoring(ClosedScoring(verbalizer=task.verbalizer), task.scoring, self._scoring)
-        verbalizer = self._load_verbalizer(task, scoring.verbalizer)
-        labels = LabelWords(tuple(label.name for label in task.labels), verbalizer.words)
+        """One prediction an example. Raises what `prepare` raises."""
+        scoring, verbalizer, labels = self._read(task)
         occurrences = self._occurrences(labels.words)
-        labels.check(occurrences, where=f"task {task.name}, verbalizer {verbalizer.name}")
         baseline = self._baseline(task, labels, scoring) if scoring.calibration is Calibration.prompt else 0.0
         at_prompts = self._at_prompts(task, labels, scoring) if scoring.calibration in BY_CORPUS else None
         predictions: list[LabelPrediction] = []
@@ -96,19 +109,28 @@ class NonparametricLabels:
             logs = label_logs(scores, labels, scoring.label_mean)  # f64 [q, L]
             without_evidence += int(np.isneginf(logs).all(axis=1).sum())
             shares = label_shares(logs - baseline).tolist()  # q lists of L
-            evidence = self._evidence(labels, scores, occurrences)
+            evidence = self._evidence(labels, scores, occurrences, scoring.label_mean)
             predictions += [LabelPrediction(tuple(row), each) for row, each in zip(shares, evidence, strict=True)]
         self._facts = {
             "encoder": {"name": self._encoder.name, "fingerprint": self._encoder.fingerprint},
             "index": self._index.digest,
             "masks": self._masks.value,
-            "scoring": _plain(scoring),
+            "scoring": _plain(replace(scoring, verbalizer=verbalizer.name)),
             "verbalizer": {"name": verbalizer.name, "digest": verbalizer.digest},
             "words": labels.counts(occurrences),
             "notes": [*verbalizer.notes, *labels.notes(occurrences)],
             "without_evidence": without_evidence,
         }
         return predictions
+
+    def _read(self, task: Task) -> tuple[ResolvedScoring, Verbalizer, LabelWords]:
+        """How the labels of `task` are scored, and their words, each label with some in the corpus."""
+        scoring = resolved_scoring(ClosedScoring(verbalizer=task.verbalizer), task.scoring, self._scoring)
+        verbalizer = self._load_verbalizer(task, scoring.verbalizer)
+        labels = LabelWords(tuple(label.name for label in task.labels), verbalizer.words)
+        where = f"task {task.name}, verbalizer {verbalizer.name}"
+        labels.check(self._occurrences(labels.words), where=where)
+        return scoring, verbalizer, labels
 
     def facts(self) -> dict[str, Any]:
         """Settings, fingerprints, and how often each word stands in the corpus; empty before the first call."""
@@ -140,6 +162,10 @@ class NonparametricLabels:
 
     def _at_prompts(self, task: Task, labels: LabelWords, scoring: ResolvedScoring) -> WordScores:
         """The evidence of each word at prompts made of the corpus."""
+        return self._word_scores(labels, self._encoded(self._prompts(task, scoring)), scoring)
+
+    def _prompts(self, task: Task, scoring: ResolvedScoring) -> tuple[str, ...]:
+        """Prompts made of the corpus. Raises SettingError where they cannot calibrate, or cannot be made."""
         if scoring.retrieval is not ClosedRetrieval.exact:
             raise SettingError(
                 "calibration by the corpus needs the evidence of every word",
@@ -148,7 +174,7 @@ class NonparametricLabels:
                 where=f"closed.calibration, task {task.name}",
                 fix="choose closed.retrieval=exact, closed.calibration=prompt or closed.calibration=none",
             )
-        return self._word_scores(labels, self._encoded(tuple(corpus_prompts(task, self._index))), scoring)
+        return tuple(corpus_prompts(task, self._index))
 
     def _queries(self, examples: Sequence[Example], first: int, progress: Progress) -> QueryVectors:
         """The queries of the examples that are scored together, from number `first` on."""
@@ -178,10 +204,14 @@ class NonparametricLabels:
         return WordHits(self._index, self._occurrences(words))
 
     def _evidence(
-        self, labels: LabelWords, scores: WordScores, occurrences: WordOccurrences
+        self, labels: LabelWords, scores: WordScores, occurrences: WordOccurrences, mean: LabelMean
     ) -> list[tuple[Evidence, ...]]:
-        """The best occurrence of each label's words for each of the q examples; none where it has no evidence."""
-        best_words = labels.best_words(scores.best_logs)  # i64 [q, L]
+        """For each of the q examples and each label the word that counts most for it, where it fits best.
+
+        None where a label has no evidence.
+        """
+        parts = np.log(np.maximum(scores.counts, 1)) if mean is LabelMean.words else 0.0  # f64 [W]
+        best_words = labels.best_words(scores.log_sums - parts)  # i64 [q, L]
         numbers = np.take_along_axis(scores.best, best_words, axis=1)  # i64 [q, L], -1 without evidence
         logs = np.take_along_axis(scores.best_logs, best_words, axis=1)  # f64 [q, L]
         shown = np.unique(numbers[numbers >= 0])  # i64, each is read once

@@ -6,7 +6,7 @@
 With calibration by the prompt, log P(l | x) − log P(l | x₀) where x₀ is the prompt without the example: the pointwise
 mutual information of label and example in the domain of the prompt (Holtzman et al. 2021, arXiv 2104.08315, §3). With
 calibration by the corpus, P(w | x) is divided by its geometric mean over prompts made of the reference corpus, and its
-logarithm by the standard deviation there where the task says `corpus_scaled`.
+logarithm by the standard deviation there with `corpus_scaled`.
 
 Shapes: q texts, t vectors, W words, w words of n tokens, d dimensions, V vocabulary.
 """
@@ -78,12 +78,20 @@ class ParametricLabels:
         self._word_logs = word_logs or partial(word_log_probabilities, encoder, head)
         self._facts: dict[str, Any] = {}
 
+    def prepare(self, task: Task) -> None:
+        """Raise UserError for what would stop `predict`: words that the tokenizer cannot write, no text for prompts."""
+        words = [word for own in self._verbalizer(task).words for word in own]
+        for after_space in (False, True):
+            list(_pieces_by_count(self._encoder, words, after_space=after_space))
+        if self._prompts is not None and self._calibration in (Calibration.corpus, Calibration.corpus_scaled):
+            self._prompts(task)
+
     def predict(self, task: Task, examples: Sequence[Example], progress: Progress) -> list[LabelPrediction]:
         """One prediction an example. Raises LabelWordError for a word that the tokenizer cannot write."""
         verbalizer = self._verbalizer(task)
         words = tuple(word for own in verbalizer.words for word in own)
         at_prompts = self._at_prompts(task, words)  # f64 [prompts, W]
-        scaled = task.scoring.calibration is Calibration.corpus_scaled
+        scaled = self._calibration is Calibration.corpus_scaled
         label_prior: np.ndarray | float = 0.0
         if self._calibration is Calibration.prompt:
             label_prior = label_scores(self._word_logs((empty_prompt(task),), words)[0], verbalizer.words)
@@ -101,7 +109,7 @@ class ParametricLabels:
         self._facts = {
             **model_facts(self._encoder, self._head),
             "verbalizer": {"name": verbalizer.name, "digest": verbalizer.digest},
-            "calibration": self._calibration.value + (" scaled" if scaled and at_prompts is not None else ""),
+            "calibration": self._calibration.value,
             "words_per_label": [len(words) for words in verbalizer.words],
             "cut_texts": cut_count,
         }
@@ -113,7 +121,7 @@ class ParametricLabels:
 
     def _at_prompts(self, task: Task, words: tuple[str, ...]) -> np.ndarray | None:
         """log P(word | prompt) f64 [prompts, W] of prompts made of the corpus; None if they calibrate nothing."""
-        if self._calibration is not Calibration.corpus:
+        if self._calibration not in (Calibration.corpus, Calibration.corpus_scaled):
             return None
         assert self._prompts is not None, "calibration by the corpus without its prompts"
         return self._word_logs(tuple(self._prompts(task)), words)[0]

@@ -16,7 +16,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """The best occurrence of a word of one label."""
+    """The word that counts most for one label, and the occurrence of it that fits best."""
 
     label: int
     word: str
@@ -46,6 +46,9 @@ class ClosedMethod(Protocol):
     """Chooses among the labels of a closed task."""
 
     name: str
+
+    def prepare(self, task: Task) -> None:
+        """Raise UserError for whatever would stop `predict`, so that it is told before any task is asked."""
 
     def predict(self, task: Task, examples: Sequence[Example], progress: Progress) -> list[LabelPrediction]:
         """One prediction an example."""

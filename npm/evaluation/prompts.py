@@ -25,6 +25,8 @@ GOLD_FIELDS = ("label", ANSWERS)
 """What a prompt may not hold, since it is what is asked for."""
 STOP_EDIT = "stop"
 """The one edit of `answers`: a full stop, unless an answer brings its own end of a sentence (the KAMEL protocol)."""
+SURROGATE = re.compile("[\ud800-\udfff]")
+"""Half a character, which an escape in JSON or YAML can write and no tokenizer takes."""
 _ENDS = (".", "!", "+")
 
 
@@ -97,11 +99,37 @@ class Template:
             if part.field == ANSWERS:
                 pieces.append("" if any(answer.endswith(_ENDS) for answer in answers) else ".")
             elif part.field:
-                value = values[part.field].strip()
-                for edit in part.edits:
-                    value = EDITS[edit](value)
-                pieces.append(value)
-        return re.sub(" {2,}", " ", "".join(pieces)).strip()
+                pieces.append(_edited(part, values))
+        return _single_spaced("".join(pieces)).strip()
+
+    def longest(self, values: Mapping[str, str]) -> str:
+        """The longest of an example's fields as it stands in the prompt; "" where all are blank.
+
+        >>> parse_template("{a}: {b|lower_first} <mask>").longest({"a": "Note", "b": " It  rains. "})
+        'it rains.'
+        """
+        fields = (_single_spaced(_edited(part, values)) for part in self.parts if part.field not in ("", ANSWERS))
+        return max(fields, key=len, default="")
+
+    def is_blank(self, values: Mapping[str, str]) -> bool:
+        """Whether the prompt of these fields is that of empty ones.
+
+        >>> template = parse_template("{a|no_final_punctuation} {b} <mask>")
+        >>> template.is_blank({"a": " ...", "b": ""}), template.is_blank({"a": "", "b": "x"})
+        (True, False)
+        """
+        return self.fill(values) == self.fill(dict.fromkeys(self.fields, ""))
+
+
+def _edited(part: Part, values: Mapping[str, str]) -> str:
+    value = values[part.field].strip()
+    for edit in part.edits:
+        value = EDITS[edit](value)
+    return value
+
+
+def _single_spaced(text: str) -> str:
+    return re.sub(" {2,}", " ", text)
 
 
 def parse_template(text: str, *, where: str = "template") -> Template:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import io
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, is_dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,7 +40,7 @@ def run_evaluation(settings: EvaluationSettings, *, task_folder: Path, progress:
     """
     kind = _kind(settings)
     tasks = _tasks(settings, task_folder) if kind == ZERO_SHOT else []
-    _refuse_unused(settings, kind)
+    _refuse_unused(settings, kind, tasks)
     check_out(settings.out)
     console = _console()
     if kind == DEMO:
@@ -124,19 +125,48 @@ def _run_in_batch(settings: EvaluationSettings, progress: Progress, console: Con
     print_in_batch(result, console)
 
 
-def _refuse_unused(settings: EvaluationSettings, kind: str) -> None:
+def _refuse_unused(settings: EvaluationSettings, kind: str, tasks: Sequence[Task]) -> None:
     """What was set for another task would be passed over without a word."""
     default = EvaluationSettings()
-    unused = UNUSED[kind]
-    changed = [key for name in unused for key in _changed(name, getattr(settings, name), getattr(default, name))]
+    unused = (*UNUSED[kind], *(_unused_by(settings, tasks) if kind == ZERO_SHOT else ()))
+    changed = [key for name in unused for key in _changed(name, attrgetter(name)(settings), attrgetter(name)(default))]
     if changed:
         raise SettingError(
             f"{_shown(kind)} has no use for {', '.join(changed)}",
             expected=f"nothing for {', '.join(unused)}",
             got=f"{_shown(kind)} and {', '.join(changed)}",
             where=", ".join(changed),
-            fix="leave these out, or choose the other task",
+            fix="leave these out, or choose another task or method",
         )
+
+
+def _unused_by(settings: EvaluationSettings, tasks: Sequence[Task]) -> Iterator[str]:
+    """Groups of settings that none of the methods of `tasks` reads; a method that answers none of them is refused."""
+    from npm.evaluation.methods import CLOSED_METHODS, OPEN_METHODS, READS_CLOSED, READS_FILL
+    from npm.evaluation.task import ClosedRetrieval, Suite
+
+    suites = {task.suite for task in tasks}
+    closed = CLOSED_METHODS if Suite.closed in suites else ()
+    opened = OPEN_METHODS if Suite.open in suites else ()
+    known = dict.fromkeys((*closed, *opened))
+    for name in settings.method:
+        if name not in known and name in (*CLOSED_METHODS, *OPEN_METHODS):
+            raise SettingError(
+                f"method {name} answers none of the tasks",
+                expected=", ".join(known),
+                got=name,
+                where="method",
+                fix="leave it out, or ask a task of the other suite",
+            )
+    asked = settings.method or list(known)
+    if not any(name in READS_FILL and name in opened for name in asked):
+        yield "fill"
+    if not any(name in READS_CLOSED and name in closed for name in asked):
+        yield "closed"
+    elif settings.closed.k is not None and settings.closed.retrieval is not ClosedRetrieval.top_k:
+        retrievals = {task.scoring.retrieval for task in tasks}
+        if ClosedRetrieval.top_k not in retrievals or settings.closed.retrieval is ClosedRetrieval.exact:
+            yield "closed.k"
 
 
 def _shown(kind: str) -> str:

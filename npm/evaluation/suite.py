@@ -10,13 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from npm.errors import SettingError
+from npm.evaluation.coverage import standing_examples
 from npm.evaluation.methods import Methods
+from npm.evaluation.predictions import ClosedMethod, OpenMethod
 from npm.evaluation.questions import Split
 from npm.evaluation.results import write_results
 from npm.evaluation.settings import SuiteName
 from npm.evaluation.suite_report import SuiteTable, suite_markdown
 from npm.evaluation.task import Macro, Suite, Task
-from npm.evaluation.task_data import read_examples
+from npm.evaluation.task_data import data_file, missing_data, read_examples
 from npm.evaluation.task_file import load_task, task_names
 from npm.evaluation.tasks.closed_set import ClosedTaskResult, evaluate_closed
 from npm.evaluation.tasks.open_set import OpenTaskResult, evaluate_open
@@ -112,12 +114,31 @@ def evaluate_suite(settings: EvaluationSettings, tasks: Sequence[Task], *, progr
                 where="method",
                 fix="give index=DIR, or choose another method",
             )
+    _refuse_missing_data(settings, tasks)
     examples = {task.name: _examples(settings, methods, task) for task in tasks}
+    made = {task.name: _made(settings, methods, task, names[task.name]) for task in tasks}
     results = [
-        _task_result(settings, methods, task, names[task.name], examples[task.name], progress=progress)
-        for task in tasks
+        _task_result(settings, methods, task, made[task.name], examples[task.name], progress=progress) for task in tasks
     ]
     return SuiteResult(tuple(results), recorded_settings(settings, names))
+
+
+def _refuse_missing_data(settings: EvaluationSettings, tasks: Sequence[Task]) -> None:
+    """One message for all files that are not at hand, before anything is looked for on a network."""
+    data_dir = Path(settings.data_dir) if settings.data_dir else None
+    missing = missing_data(tasks, data_dir, split=settings.split)
+    if not missing:
+        return
+    left = [task.name for task in tasks if task not in missing]
+    raise SettingError(
+        f"the data of {len(missing)} of {len(tasks)} tasks is not at hand",
+        expected=", ".join(data_file(task, settings.split) for task in missing),
+        got="no such files" if data_dir is None or data_dir.is_dir() else "no such folder",
+        where=f"data_dir={settings.data_dir}",
+        fix=f"choose the others, task=[{','.join(left)}], or give the files"
+        if left
+        else "give data_dir=DIR with the files",
+    )
 
 
 def recorded_settings(settings: EvaluationSettings, names: dict[str, list[str]]) -> dict[str, Any]:
@@ -126,6 +147,8 @@ def recorded_settings(settings: EvaluationSettings, names: dict[str, list[str]])
     given = {name: value for name, value in asdict(settings).items() if name in kept}
     given["limit"] = settings.limit or EXAMPLES_PER_TASK
     given["methods"] = names
+    if settings.closed.verbalizer is not None:
+        given["closed"]["verbalizer"] = Path(settings.closed.verbalizer).name
     recorded: dict[str, Any] = json.loads(json.dumps(given, default=enum_value))
     return recorded
 
@@ -143,11 +166,24 @@ def _examples(
     )
 
 
+def _made(
+    settings: EvaluationSettings, methods: Methods, task: Task, names: Sequence[str]
+) -> list[ClosedMethod | OpenMethod]:
+    """The methods for one task, ready to answer."""
+    if task.suite is Suite.open:
+        development = partial(_examples, settings, methods, task, Split.dev, all_of_them=True)
+        return [methods.open(name, task, development) for name in names]
+    closed = [methods.closed(name, task) for name in names]
+    for method in closed:
+        method.prepare(task)
+    return list(closed)
+
+
 def _task_result(
     settings: EvaluationSettings,
     methods: Methods,
     task: Task,
-    names: Sequence[str],
+    made: Sequence[Any],
     examples: Sequence[Example],
     *,
     progress: TaskProgress,
@@ -155,20 +191,27 @@ def _task_result(
     def task_progress(done: int, total: int) -> None:
         progress(f"task {task.name}", done, total)
 
+    index = methods.index(task)[0] if settings.index else None
+    encoder = methods.encoder(task)
     if task.suite is Suite.closed:
-        closed = [methods.closed(name, task) for name in names]
+        standing = None if index is None else standing_examples(examples, index)
         return evaluate_closed(
-            task, examples, closed, seed=settings.seed, resamples=settings.resamples, progress=task_progress
+            task,
+            examples,
+            made,
+            standing=standing,
+            seed=settings.seed,
+            resamples=settings.resamples,
+            progress=task_progress,
         )
-    development = partial(_examples, settings, methods, task, Split.dev, all_of_them=True)
     # without index and language model only the most frequent answer is left, and its length is still measured
-    encoder = methods.encoder(task) or Encoder.load(settings.encoder, device=settings.device, dtype=settings.dtype)
+    encoder = encoder or Encoder.load(settings.encoder, device=settings.device, dtype=settings.dtype)
     return evaluate_open(
         task,
         examples,
-        [methods.open(name, task, development) for name in names],
+        made,
         tokenizer_encoder=encoder,
-        index=methods.index(task)[0] if settings.index else None,
+        index=index,
         seed=settings.seed,
         resamples=settings.resamples,
         progress=task_progress,

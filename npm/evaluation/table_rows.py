@@ -13,6 +13,7 @@ from npm.corpus.sources import HUB_PREFIX, Source, read_hub
 from npm.errors import UserError
 
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
+_SEPARATOR_NAMES = {",": "a comma", ";": "a semicolon", "\t": "a tab"}
 EXTENSIONS = (".jsonl", ".jsonl.zst", ".json", *SEPARATORS)
 Row = Mapping[str, Any]
 
@@ -96,6 +97,7 @@ def _separated(path: Path, separator: str) -> Iterator[tuple[int, Row]]:
         names = next(reader, [])
         if not all(name.strip() for name in names) or len(set(names)) < len(names):
             raise _not_a_table(path, "a name of its own for each column in the first line", str(names), 1)
+        _check_separator(path, names, separator)
         for cells in reader:
             if not cells:
                 continue
@@ -108,11 +110,32 @@ def _separated(path: Path, separator: str) -> Iterator[tuple[int, Row]]:
         ) from None
 
 
-def _not_a_table(path: Path, expected: str, got: str, line: int) -> TaskDataError:
+def _check_separator(path: Path, names: list[str], separator: str) -> None:
+    """Refuse a first line that is one column only because another separator stands in it."""
+    other = next((each for each in _SEPARATOR_NAMES if len(names) == 1 and each in names[0]), None)
+    if other is not None:
+        kind = next((f"rename it to {path.stem}{end}, or " for end, own in SEPARATORS.items() if own == other), "")
+        raise _not_a_table(
+            path,
+            f"columns separated by {_SEPARATOR_NAMES[separator]}",
+            f"one column, {names[0]!r}, with {_SEPARATOR_NAMES[other]} in its name",
+            1,
+            fix=f"{kind}save it with {_SEPARATOR_NAMES[separator]} in place of {_SEPARATOR_NAMES[other]}",
+        )
+
+
+def _not_a_table(
+    path: Path,
+    expected: str,
+    got: str,
+    line: int,
+    *,
+    fix: str = "mend this line; spreadsheets write such files with 'save as CSV'",
+) -> TaskDataError:
     return TaskDataError(
         f"{path.name} is not a table",
         expected=expected,
         got=got,
         where=f"{path}:{line}",
-        fix="mend this line; spreadsheets write such files with 'save as CSV'",
+        fix=fix,
     )

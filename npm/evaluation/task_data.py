@@ -5,6 +5,7 @@ Shapes: n rows of the file, m rows chosen.
 
 from __future__ import annotations
 
+import os
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -15,10 +16,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from index.files import sha256_of_file
 from npm.errors import CorpusError, check_range
 from npm.evaluation.examples import Example
-from npm.evaluation.prompts import Template, answer_tokens, cut_values, parse_template, prompt_tokens
+from npm.evaluation.prompts import answer_tokens, cut_values, parse_template, prompt_tokens
 from npm.evaluation.questions import Split
 from npm.evaluation.table_rows import SEPARATORS, Row, TaskDataError, read_hub_rows, read_rows
 from npm.evaluation.task import Development, Macro, Suite, Task, TooLong
@@ -29,7 +29,31 @@ if TYPE_CHECKING:
 
 LONGEST_ANSWER_GROUP = 4
 """Answers of so many tokens or more are one group, as in the paper."""
+OFFLINE_VARIABLES = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE")
+"""Environment variables that keep the hub's libraries off the network."""
+_TRUE = ("1", "ON", "YES", "TRUE")
 _FITTED_AT_ONCE = 1024
+
+
+def data_file(task: Task, split: Split) -> str:
+    """Name of the file with the examples of a split, as the task gives it; "" where it names a hub data set only."""
+    return task.data.development_file if _has_own_file(task, split) else task.data.file
+
+
+def missing_data(tasks: Sequence[Task], data_dir: Path | None, *, split: Split) -> list[Task]:
+    """Those of `tasks` whose examples are nowhere: no file at hand, and no hub data set or no hub.
+
+    Nothing is asked of a hub; there is none where HF_HUB_OFFLINE or HF_DATASETS_OFFLINE is set. `data_file` names the
+    files that are lacking. A task without development data lacks no file: `read_examples` refuses it.
+    """
+    is_offline = any(os.environ.get(name, "").upper() in _TRUE for name in OFFLINE_VARIABLES)
+    return [
+        task
+        for task in tasks
+        if (split is Split.test or task.has_development)
+        and _at_hand(task, data_dir, split) is None
+        and (is_offline or not task.data.hub or _has_own_file(task, split))
+    ]
 
 
 def find_data(task: Task, data_dir: Path | None, *, split: Split) -> Path | None:
@@ -37,9 +61,7 @@ def find_data(task: Task, data_dir: Path | None, *, split: Split) -> Path | None
 
     Raises TaskDataError if there is neither, or no development data.
     """
-    data = task.data
-    in_file_of_its_own = split is Split.dev and bool(data.development_file)
-    if split is Split.dev and not in_file_of_its_own and data.development is Development.none:
+    if split is Split.dev and not task.has_development:
         raise TaskDataError(
             f"{task.name} has no development data",
             expected="data.development: first_half, or data.development_file, in the task's file",
@@ -47,25 +69,34 @@ def find_data(task: Task, data_dir: Path | None, *, split: Split) -> Path | None
             where=f"split={split.value}",
             fix="add one of them, or ask for split=test",
         )
-    name = data.development_file if in_file_of_its_own else data.file
-    path = (data_dir or Path()) / name  # an absolute name, of a file beside the task's own, stays as it is
-    if name and (data_dir is not None or path.is_absolute()) and path.is_file():
+    path = _at_hand(task, data_dir, split)
+    if path is not None or (task.data.hub and not _has_own_file(task, split)):
         return path
-    if data.hub and not in_file_of_its_own:
-        return None
     raise TaskDataError(
         f"the data of {task.name} is not there",
-        expected=f"the file {name} under data_dir=, or beside the task's own file",
-        got="no data_dir=" if data_dir is None else f"no file {path}",
+        expected=f"the file {data_file(task, split)} under data_dir=, or beside the task's own file",
+        got=_not_found(task, data_dir, split),
         where=f"data.file of {task.name}",
         fix="give data_dir=DIR, the folder that holds it",
     )
 
 
-def data_sha256(task: Task, data_dir: Path | None, *, split: Split) -> str:
-    """SHA-256 of the file that `find_data` finds; "" for a hub data set, which has no file of its own."""
-    path = find_data(task, data_dir, split=split)
-    return sha256_of_file(path) if path is not None else ""
+def _has_own_file(task: Task, split: Split) -> bool:
+    """Whether a split has a file of its own, for which no hub data set stands in."""
+    return split is Split.dev and bool(task.data.development_file)
+
+
+def _at_hand(task: Task, data_dir: Path | None, split: Split) -> Path | None:
+    name = data_file(task, split)
+    path = (data_dir or Path()) / name  # an absolute name, of a file beside the task's own, stays as it is
+    return path if name and (data_dir is not None or path.is_absolute()) and path.is_file() else None
+
+
+def _not_found(task: Task, data_dir: Path | None, split: Split) -> str:
+    name = data_file(task, split)
+    if not name:
+        return "no data.file"
+    return f"no data_dir= to look for {name} in" if data_dir is None else f"no file {data_dir / name}"
 
 
 def read_examples(
@@ -87,7 +118,8 @@ def read_examples(
     """
     check_range(limit is None or limit >= 1, "limit", expected="at least 1, or null for all", got=limit)
     path = find_data(task, data_dir, split=split)
-    rows = partial(read_rows, path) if path is not None else partial(_hub_rows, task)
+    not_found = _not_found(task, data_dir, split)
+    rows = partial(read_rows, path) if path is not None else partial(_hub_rows, task, not_found)
     place = str(path) if path is not None else f"hub:{task.data.hub}"
     template = parse_template(task.template, where=task.name)
     reader = RowReader(task, template, splits_answers=path is not None and path.suffix in SEPARATORS)
@@ -103,21 +135,24 @@ def read_examples(
     asked = (each for each, is_wanted in zip(all_asked(), wanted, strict=True) if is_wanted)
     examples: list[Example] = []
     while batch := list(islice(asked, _FITTED_AT_ONCE)):
-        examples += _fitted(task, template, batch, encoder)
+        examples += _fitted(reader, batch, encoder)
     return examples
 
 
-def _hub_rows(task: Task) -> Iterator[tuple[int, Row]]:
+def _hub_rows(task: Task, not_found: str) -> Iterator[tuple[int, Row]]:
+    """Rows of the hub data set of a task whose file is not at hand, as `not_found` tells."""
     data = task.data
     try:
         yield from read_hub_rows(data.hub, data.config, data.split)
     except CorpusError as error:
+        own = f"the file {data.file} under data_dir=, or " if data.file else ""
+        give = f"give data_dir=DIR, the folder that holds {data.file}" if data.file else "name a file with data.file"
         raise TaskDataError(
             f"the data of {task.name} is neither at hand nor on the hub",
-            expected=f"the file {data.file} under data_dir=, or the hub data set {data.hub}",
-            got=error.got,
+            expected=f"{own}the hub data set {data.hub}",
+            got=f"{not_found}; from the hub {error.got}",
             where=error.where,
-            fix=f"give data_dir=DIR, the folder that holds {data.file}",
+            fix=f"{give}, or connect to the hub",
         ) from error
 
 
@@ -148,13 +183,17 @@ def _chosen_rows(
     """Numbers i64 [m] of the rows of a split that are asked, ascending."""
     of_split = _split_rows(task, facts.groups, split)  # i64 [rows of the split]
     _check_gold(task, facts.labels[of_split], place, split)
+    of_all = len(of_split)
     if task.examples_per_group is not None:
         by_length = task.macro is Macro.answer_tokens
         groups = answer_groups(_needed(encoder, task), facts.answers) if by_length else facts.groups  # i64 [n]
         own = groups[of_split]  # i64 [rows of the split]
         kept = [_sample(of_split[own == group], task.examples_per_group, seed) for group in np.unique(own)]
         of_split = np.sort(np.concatenate(kept))  # i64 [at most examples_per_group a group]
-    return np.sort(_sample(of_split, limit, seed))  # i64 [m]
+    chosen = np.sort(_sample(of_split, limit, seed))  # i64 [m]
+    if len(chosen) < of_all:
+        _check_classes(task, facts.labels[chosen], f"the sample of {place}", fix="raise limit=, or take another seed=")
+    return chosen
 
 
 def _sample(rows: np.ndarray, limit: int | None, seed: int) -> np.ndarray:
@@ -198,8 +237,7 @@ def _needed(encoder: Encoder | None, task: Task) -> Encoder:
 
 
 def _check_gold(task: Task, labels: np.ndarray, place: str, split: Split) -> None:
-    """Refuse data without examples, and closed data with one class, on which every accuracy is meaningless."""
-    present = np.unique(labels)  # i64 [labels that come]
+    """Refuse data without examples, and closed data with one class."""
     if len(labels) == 0:
         raise TaskDataError(
             f"the {split.value} set of {task.name} is empty",
@@ -208,26 +246,34 @@ def _check_gold(task: Task, labels: np.ndarray, place: str, split: Split) -> Non
             where=place,
             fix="check the file, or name another with data.file",
         )
+    fix = "check data.columns.label and the file: whoever answers the same every time would be always right"
+    _check_classes(task, labels, place, fix=fix)
+
+
+def _check_classes(task: Task, labels: np.ndarray, place: str, *, fix: str) -> None:
+    """Refuse closed examples that all have one label, on which every accuracy is meaningless."""
+    present = np.unique(labels)  # i64 [labels that come]
     if task.suite is Suite.closed and len(present) < 2:
         only = task.labels[present[0]]
         raise TaskDataError(
             f"all examples of {task.name} have one label",
             expected=f"examples of at least two of the labels {', '.join(label.name for label in task.labels)}",
-            got=f"{len(labels)} examples with the label {only.value!r} ({only.name})",
+            got=f"{len(labels)} example{'s' * (len(labels) > 1)} with the label {only.value!r} ({only.name})",
             where=place,
-            fix="check data.columns.label and the file: whoever answers the same every time would be always right",
+            fix=fix,
         )
 
 
-def _fitted(task: Task, template: Template, asked: Sequence[Asked], encoder: Encoder | None) -> list[Example]:
+def _fitted(reader: RowReader, asked: Sequence[Asked], encoder: Encoder | None) -> list[Example]:
     """Examples whose prompts the encoder takes whole; without an encoder all as they are."""
+    task, template = reader.task, reader.template
+    plain = [reader.marked(each.example, each.values) for each in asked]
     if encoder is None or not asked:
-        return [each.example for each in asked]
+        return plain
     most_tokens = min(encoder.max_input_tokens, task.max_prompt_tokens or encoder.max_input_tokens)
-    counts = prompt_tokens(encoder, [each.example.text for each in asked])
+    counts = prompt_tokens(encoder, [example.text for example in plain])
     examples: list[Example] = []
-    for each, count in zip(asked, counts, strict=True):
-        example = each.example
+    for each, example, count in zip(asked, plain, counts, strict=True):
         if count > most_tokens:
             cut = None
             if task.too_long is not TooLong.refuse:
@@ -235,8 +281,9 @@ def _fitted(task: Task, template: Template, asked: Sequence[Asked], encoder: Enc
                 cut = cut_values(encoder, each.values, render, most_tokens=most_tokens, keep=task.too_long)
             if cut is None:
                 raise _too_long(task, count, most_tokens, each.where)
-            example = replace(example, text=render(cut), cut=True)
-        examples.append(example)
+            examples.append(reader.marked(replace(example, text=render(cut), cut=True), cut))
+        else:
+            examples.append(example)
     return examples
 
 

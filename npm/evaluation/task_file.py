@@ -6,7 +6,7 @@ The keys of the file are the fields of `Task`, `TaskData`, `Label` and `ClosedSc
 from __future__ import annotations
 
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass, replace
 from difflib import get_close_matches
 from enum import Enum
@@ -16,10 +16,10 @@ from typing import Any, get_args, get_origin, get_type_hints
 import yaml
 
 from index.files import sha256_of_bytes
-from npm.errors import SettingError, UserError
-from npm.evaluation.prompts import ANSWERS, TemplateError, parse_template
-from npm.evaluation.task import Development, Label, Macro, Suite, Task, TaskData
-from npm.types import MASK_TEXT
+from npm.errors import SettingError
+from npm.evaluation.prompts import SURROGATE
+from npm.evaluation.task import Label, Task
+from npm.evaluation.task_checks import TaskFileError, check_task
 
 EXTENSIONS = (".yaml", ".yml")
 EXAMPLE = """
@@ -34,12 +34,19 @@ labels:
 _NOT_IN_FILES = {"digest"}
 
 
-class TaskFileError(UserError):
-    """A task's file is missing, cannot be read, or does not describe a task."""
+class _HalfCharacter(yaml.constructor.ConstructorError):
+    """A string with a surrogate, which an escape can write and neither a tokenizer nor a UTF-8 file takes."""
 
 
 class _Loader(yaml.SafeLoader):
-    """The safe loader, which would silently take the last of two equal keys."""
+    """The safe loader, which would silently take the last of two equal keys, and half a character."""
+
+    def construct_scalar(self, node: yaml.ScalarNode) -> Any:
+        value = super().construct_scalar(node)
+        if SURROGATE.search(value):
+            problem = f"{value!a}, whose escape \\ud800 to \\udfff is no character"
+            raise _HalfCharacter(None, None, problem, node.start_mark)
+        return value
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         keys = [self.construct_object(key, deep=True) for key, _ in node.value]
@@ -59,7 +66,8 @@ def task_names(folder: Path) -> list[str]:
 def load_task(name_or_path: str | Path, *, folder: Path) -> Task:
     """The task of a name in `folder`, or of a file, which ends in .yaml or .yml or holds a slash.
 
-    A data file that lies beside the task's own file becomes a path to it; else it is looked for under data_dir=.
+    A data or verbalizer file that lies beside the task's own file becomes a path to it; else data is looked for under
+    data_dir=, and a verbalizer in the working directory.
     Raises TaskFileError for what is not a task, TemplateError for its template, SettingError for its scoring.
     """
     given = str(name_or_path)
@@ -79,17 +87,23 @@ def load_task(name_or_path: str | Path, *, folder: Path) -> Task:
             )
     content, digest = _read(path)
     task = _task(content, path, digest)
-    _check(task, str(path))
-    return replace(task, data=_beside(task.data, path.parent.absolute()))
+    check_task(task, str(path))
+    return _beside(task, path.parent.absolute())
 
 
-def _beside(data: TaskData, folder: Path) -> TaskData:
-    """`data` with the whole path of each of its files that lies in `folder`."""
+def _beside(task: Task, folder: Path) -> Task:
+    """`task` with the whole path of each data and verbalizer file of it that lies in `folder`."""
 
     def found(name: str) -> str:
         return str(folder / name) if name and (folder / name).is_file() else name
 
-    return replace(data, file=found(data.file), development_file=found(data.development_file))
+    def found_list(name: str) -> str:
+        return found(name) if Path(name).suffix else name  # a shipped list has no extension, whatever lies here
+
+    data = replace(task.data, file=found(task.data.file), development_file=found(task.data.development_file))
+    own = task.scoring.verbalizer
+    scoring = replace(task.scoring, verbalizer=found_list(own) if own is not None else None)
+    return replace(task, data=data, verbalizer=found_list(task.verbalizer), scoring=scoring)
 
 
 def _read(path: Path) -> tuple[dict[str, Any], str]:
@@ -103,7 +117,8 @@ def _read(path: Path) -> tuple[dict[str, Any], str]:
     except UnicodeDecodeError as error:
         content, problem, got = None, "is not UTF-8", f"byte 0x{error.object[error.start]:02x} at byte {error.start}"
     except yaml.YAMLError as error:
-        content, problem, got = None, "is not YAML", " ".join(str(error).split())
+        problem = "holds half a character" if isinstance(error, _HalfCharacter) else "is not YAML"
+        content, got = None, " ".join(str(error).split())
     if not isinstance(content, dict) or not content:
         raise TaskFileError(f"{path.name} {problem}", expected=expected, got=got, where=str(path), fix="mend the file")
     return content, sha256_of_bytes(data)
@@ -196,94 +211,3 @@ def _wrong(key: str, expected: str, value: object, where: str) -> TaskFileError:
     return TaskFileError(
         f"{key or 'the task'} has the wrong form", expected=expected, got=repr(value), where=where, fix=fix
     )
-
-
-def _check(task: Task, where: str) -> None:
-    """Refuse what contradicts itself."""
-    template = parse_template(task.template, where=f"{where}: template")
-    masks = template.mask_count
-    if masks > 1 or (masks == 0 and not task.template_column):
-        raise TemplateError(
-            f"the template has {'several' if masks else 'no'} {MASK_TEXT}",
-            expected=f"exactly one {MASK_TEXT}, where a label's word or an answer is to stand",
-            got=task.template,
-            where=f"{where}: template",
-            fix=f"such as: {{text}} It was {MASK_TEXT}.",
-        )
-    if not template.fields:
-        raise TemplateError(
-            "the template takes nothing from an example",
-            expected="at least one {field}",
-            got=task.template,
-            where=f"{where}: template",
-            fix="name the field that holds the text, such as {text}",
-        )
-    gold = "label" if task.suite is Suite.closed else ANSWERS
-    _check_columns(task, {*template.fields, gold, "group", "subject"}, where)
-    if task.suite is Suite.closed:
-        _check_labels(task, where)
-    _check_groups(task, where)
-
-
-def _check_columns(task: Task, named: set[str], where: str) -> None:
-    for name in task.data.columns:
-        if name not in named:
-            near = get_close_matches(name, sorted(named), n=1)
-            raise TaskFileError(
-                f"data.columns names {name}, which nothing asks for",
-                expected=f"the template's fields, or one of {', '.join(sorted(named))}",
-                got=name,
-                where=where,
-                fix=f"write {near[0]}" if near else "take it out, or use it in the template",
-            )
-
-
-def _check_labels(task: Task, where: str) -> None:
-    problem = None
-    values = [str(label.value) for label in task.labels]  # in a CSV file 0 and "0" are the same
-    names = [label.name for label in task.labels]
-    words = [word for label in task.labels for word in label.words]
-    wordless = [label for label in task.labels if not label.words]
-    if len(task.labels) < 2:
-        problem = ("has too few labels", "at least two labels", f"{len(task.labels)}", "list all labels of the data")
-    elif wordless:
-        got = f"no words for the label {wordless[0].value!r}"
-        problem = ("has a label without words", "at least one word a label", got, "add words: [...] to that label")
-    elif repeated := _repeated(values):
-        problem = ("has two labels with one value", "a value of its own for each", repeated, "mend one of them")
-    elif repeated := _repeated(names):
-        problem = ("has two labels with one name", "a name of its own for each", repeated, "give one another name")
-    elif repeated := _repeated([word.casefold() for word in words]):
-        problem = ("has a word that names two labels", "each word once", repeated, "take it out of one of them")
-    elif unclean := [word for word in words if not word or word != " ".join(word.split())]:
-        problem = ("has a word with stray spaces", "words without space around them", repr(unclean[0]), "trim it")
-    elif task.template_column:
-        problem = ("is closed and has template_column", "one template for all", task.template_column, "take it out")
-    if problem is not None:
-        what, expected, got, fix = problem
-        raise TaskFileError(f"{task.name} {what}", expected=expected, got=got, where=where, fix=fix)
-
-
-def _check_groups(task: Task, where: str) -> None:
-    data, problem = task.data, None
-    if task.suite is Suite.open and task.labels:
-        problem = ("is open and has labels", "labels in closed tasks only", "labels", "take them out, or suite: closed")
-    elif task.macro is Macro.answer_tokens and task.suite is Suite.closed:
-        problem = ("has no answers to count", "macro: answer_tokens in open tasks only", "closed", "take macro out")
-    elif task.macro is Macro.group and "group" not in data.columns:
-        problem = ("has no groups", "data.columns.group with macro: group", "no such column", "name the column")
-    elif task.examples_per_group is not None and (task.macro is Macro.none or task.examples_per_group < 1):
-        got = f"examples_per_group: {task.examples_per_group} with macro: {task.macro.value}"
-        problem = ("samples groups that it does not have", "at least 1, and macro", got, "add macro, or take it out")
-    elif data.development is not Development.none and data.development_file:
-        got = f"development: {data.development.value} and development_file: {data.development_file}"
-        problem = ("has development data twice", "one of the two", got, "take one of them out")
-    elif not data.file and not data.hub:
-        problem = ("names no data", "data.file, data.hub or both", "neither", "add data.file")
-    if problem is not None:
-        what, expected, got, fix = problem
-        raise TaskFileError(f"{task.name} {what}", expected=expected, got=got, where=where, fix=fix)
-
-
-def _repeated(values: Sequence[str]) -> str:
-    return next((value for number, value in enumerate(values) if value in values[:number]), "")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Any
 
@@ -25,7 +25,7 @@ _ABSENT = object()
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """An example before its prompt is fitted to an encoder, with the fields that the prompt is made of."""
+    """An example before it is marked and fitted to an encoder, with the fields that its prompt is made of."""
 
     example: Example
     values: dict[str, str]
@@ -66,7 +66,13 @@ class RowReader:
                 fix=f"take {MASK_TEXT} out of the example's fields, or mend its template",
             )
         check_query(text, where=where)
-        return Asked(Example(name, text, label, answers, group, subject), values, where)
+        example = Example(name, text, label, answers, group, subject)
+        return Asked(example, values, where)
+
+    def marked(self, example: Example, values: Mapping[str, str]) -> Example:
+        """`example` with its passage and whether it is blank, from the fields that its text is made of."""
+        passage = self.template.longest(values) if self.task.suite is Suite.closed else ""
+        return replace(example, blank=self.template.is_blank(values), passage=passage)
 
     def _answers(self, row: Row, where: str) -> tuple[str, ...]:
         """All that is right, each once."""
@@ -83,6 +89,15 @@ class RowReader:
         if not answers:
             raise _wrong_cell(columns, "at least one answer", found, where)
         return answers
+
+
+def columns_of(expression: str) -> tuple[str, ...]:
+    """All columns that an expression of `data.columns` may read.
+
+    >>> columns_of("answers | answer.value + answer.aliases")
+    ('answers', 'answer.value', 'answer.aliases')
+    """
+    return tuple(column for each in expression.split(TOGETHER) for column in each.split(ALTERNATIVES))
 
 
 def _cell(row: Row, expression: str, where: str) -> Any:

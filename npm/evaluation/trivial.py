@@ -35,6 +35,9 @@ class MajorityLabel:
     def __init__(self) -> None:
         self._facts: dict[str, Any] = {}
 
+    def prepare(self, task: Task) -> None:
+        """Nothing can stop it."""
+
     def predict(self, task: Task, examples: Sequence[Example], progress: Progress) -> list[LabelPrediction]:
         """The same prediction for all: the labels' shares among `examples`."""
         counts = np.bincount([example.label for example in examples], minlength=len(task.labels))  # i64 [labels]
@@ -55,6 +58,9 @@ class RandomLabel:
 
     def __init__(self, *, seed: int) -> None:
         self._seed = seed
+
+    def prepare(self, task: Task) -> None:
+        """Nothing can stop it."""
 
     def predict(self, task: Task, examples: Sequence[Example], progress: Progress) -> list[LabelPrediction]:
         """One label an example, drawn by seed and id, so that it does not depend on which others are asked."""

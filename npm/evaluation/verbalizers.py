@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from npm.errors import SettingError
+from npm.evaluation.prompts import SURROGATE
 from npm.retrieval.answers import normalised_text
 from npm.retrieval.neighbours import NEIGHBOURS_PER_GROUP, neighbouring_words
 
@@ -26,7 +26,6 @@ FORMS = (
     "JSON: [[words of the first label], …] in the task's order of labels, or {label: [words], …}; "
     "text: a line a label, its words parted by commas"
 )
-_SURROGATE = re.compile("[\ud800-\udfff]")  # half a character, which JSON can write and no tokenizer takes
 SHOWN = 8
 """So many words or names a message lists."""
 
@@ -47,11 +46,6 @@ class Verbalizer:
         """SHA-256 of the words: equal for equal lists, wherever they come from."""
         return hashlib.sha256(json.dumps(self.words).encode()).hexdigest()
 
-    def as_json(self, task: Task) -> str:
-        """The words under the labels' names, in a form that `load_verbalizer` reads."""
-        listed = {label.name: words for label, words in zip(task.labels, self.words, strict=True)}
-        return json.dumps(listed, ensure_ascii=False, indent=2) + "\n"
-
 
 def shipped_verbalizers() -> list[str]:
     """Names of the lists that are shipped, in alphabetical order."""
@@ -62,15 +56,14 @@ def load_verbalizer(
     task: Task,
     choice: str,
     *,
-    folder: Path | None = None,
     index: PhraseIndex | None = None,
     encoder: Encoder | None = None,
 ) -> Verbalizer:
     """The verbalizer that a setting names, in the order of the task's labels.
 
-    `choice` is `label_words`, the name of a shipped list, a file (.json, .txt; a relative path is looked for in
-    `folder` first, which is that of the task's YAML file), or `expanded`: the label words and those that stand near
-    them in `index`, whose vectors `encoder` made. A list under a label's name is the label's; where none has its
+    `choice` is `label_words`, the name of a shipped list, a file (.json, .txt; `load_task` has made one beside the
+    task's own file a whole path), or `expanded`: the label words and those that stand near them in `index`, whose
+    vectors `encoder` made. A list under a label's name is the label's; where none has its
     name, the one list that holds one of its label words is. Raises SettingError if there is no such list, it is not
     in one of the forms, a label has no words, or a word stands for two labels.
     """
@@ -97,8 +90,6 @@ def load_verbalizer(
             where=f"task {task.name}",
             fix="name one of these, or give the path of a file of your own",
         )
-    if folder is not None and (folder / path).is_file():
-        path = folder / path
     return _read(path, task, name=path.name)
 
 
@@ -168,7 +159,7 @@ def _check_words(words: Any, path: Path, *, place: str) -> None:
     if not isinstance(words, list):
         raise _refused("the verbalizer has another form", path, got=f"{type(words).__name__} {place}, not a list")
     for word in words:
-        if not isinstance(word, str) or not word.strip() or _SURROGATE.search(word):
+        if not isinstance(word, str) or not word.strip() or SURROGATE.search(word):
             raise _refused("the verbalizer has another form", path, got=f"{word!r} {place}, not a word")
 
 

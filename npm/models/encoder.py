@@ -128,7 +128,7 @@ class Encoder:
         self.language_model: PreTrainedModel | None = None
         """The model around `model` with a head for masked tokens, once `attach_masked_head` has given it one."""
         self._weights_digest: str | None = None
-        self._tokenizer_digest: str | None = None
+        self._tokenizer_digest: tuple[int, str] | None = None
 
     @classmethod
     def load(
@@ -229,10 +229,11 @@ class Encoder:
 
     @property
     def tokenizer_fingerprint(self) -> str:
-        """SHA-256 of the tokenizer's whole definition, which nobody changes once it is loaded; computed once."""
-        if self._tokenizer_digest is None:
-            self._tokenizer_digest = tokenizer_fingerprint(self.tokenizer)
-        return self._tokenizer_digest
+        """SHA-256 of the tokenizer's whole definition, computed once for each size of its vocabulary."""
+        size = len(self.tokenizer)
+        if self._tokenizer_digest is None or self._tokenizer_digest[0] != size:
+            self._tokenizer_digest = size, tokenizer_fingerprint(self.tokenizer)
+        return self._tokenizer_digest[1]
 
     def _special_id(self, role: str) -> int:
         token_id = getattr(self.tokenizer, f"{role}_id")

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from npm.cli import main
+from npm.evaluation.nonparametric import NonparametricLabels
 from npm.models.encoder import Encoder
 from npm.models.masked_head import attach_masked_head
 from tests.cli.commands import CommandLine, all_bytes, write_corpus
@@ -192,3 +193,76 @@ def test_the_parametric_baseline_trains_and_answers(
     found = metrics_of(tmp_path / "out")["tasks"]["places"]["methods"]  # type: ignore[index]
     assert "mlm-pmi" in found
     assert "npm" not in found
+
+
+@pytest.mark.parametrize(
+    ("settings", "part"),
+    [
+        (["method=[npm,npm-dense]"], "method npm-dense answers none of the tasks"),
+        (["closed.k=7"], "no use for closed.k"),
+        (["closed.temperature=9", "method=majority"], "no use for closed.temperature"),
+        (["fill.bm25_blocks=9"], "no use for fill.bm25_blocks"),
+        (["method=[npm,npm]"], "column of its own"),
+    ],
+)
+def test_what_would_change_nothing_is_refused(
+    settings: list[str], part: str, npmlm: CommandLine, task: Path, built_index: Path, tmp_path: Path
+) -> None:
+    npmlm("evaluate", f"task={task}", f"index={built_index}", f"out={tmp_path / 'out'}", *settings).refused(part)
+
+
+def test_every_task_and_method_is_checked_before_the_first_is_asked(
+    npmlm: CommandLine, task: Path, built_index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    absent = tmp_path / "absent.yaml"
+    absent.write_text(TASK.replace("[Paris]", "[Zanzibar]"), encoding="utf-8")
+    asked: list[str] = []
+    monkeypatch.setattr(NonparametricLabels, "predict", lambda self, task, *_: asked.append(task.name))
+    settings = [f"task=[{task},{absent}]", f"index={built_index}", f"out={tmp_path / 'out'}", "method=npm"]
+    npmlm("evaluate", *settings).refused("Zanzibar")
+    assert asked == []
+
+
+def test_the_parametric_method_is_calibrated_as_the_retrieval_methods_are(
+    npmlm: CommandLine, task: Path, built_index: Path, masked_language_model: Path, tmp_path: Path
+) -> None:
+    command = ["evaluate", f"task={task}", f"index={built_index}", f"mlm.encoder={masked_language_model}"]
+    command += [f"out={tmp_path / 'out'}", "method=[npm,mlm-fuzzy-corpus]", "closed.verbalizer=expanded"]
+    for chosen in ("corpus", "corpus_scaled"):
+        outcome = npmlm(*command, f"closed.calibration={chosen}")
+        assert outcome.status == 0, outcome.err
+        facts = metrics_of(tmp_path / "out")["tasks"]["places"]["methods"]  # type: ignore[index]
+        assert facts["npm"]["facts"]["scoring"]["calibration"] == chosen
+        assert facts["mlm-fuzzy-corpus"]["facts"]["calibration"] == chosen
+        assert facts["npm"]["facts"]["verbalizer"] == facts["mlm-fuzzy-corpus"]["facts"]["verbalizer"]
+
+
+def test_examples_that_stand_in_the_corpus_are_told(
+    npmlm: CommandLine, task: Path, built_index: Path, tmp_path: Path
+) -> None:
+    copied = "Paris is the capital of France, and the Seine flows"
+    (tmp_path / "places.csv").write_text(ROWS + f'"{copied}",south\n', encoding="utf-8")
+    outcome = npmlm("evaluate", f"task={task}", f"index={built_index}", f"out={tmp_path / 'out'}", "method=npm")
+    assert outcome.status == 0, outcome.err
+    assert "places: 1 of 4 examples stand in the corpus; accuracy without" in " ".join(outcome.out.split())
+    assert metrics_of(tmp_path / "out")["tasks"]["places"]["standing_in_corpus"] == 1  # type: ignore[index]
+
+
+def test_all_files_that_are_missing_are_told_at_once(
+    npmlm: CommandLine, built_index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    settings = [f"index={built_index}", f"data_dir={tmp_path}", f"out={tmp_path / 'out'}", "method=npm"]
+    npmlm("evaluate", "task=[sst2,mr]", *settings).refused("2 of 2 tasks", "sst2-test.jsonl", "mr-test.jsonl")
+
+
+def test_a_list_of_words_beside_the_task_is_found_and_no_path_is_recorded(
+    npmlm: CommandLine, task: Path, built_index: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "own.json").write_text('{"north": ["Oslo"], "south": ["Paris"]}', encoding="utf-8")
+    task.write_text(TASK + "verbalizer: own.json\n", encoding="utf-8")
+    outcome = npmlm("evaluate", f"task={task}", f"index={built_index}", f"out={tmp_path / 'out'}", "method=npm")
+    assert outcome.status == 0, outcome.err
+    facts = metrics_of(tmp_path / "out")["tasks"]["places"]["methods"]["npm"]["facts"]  # type: ignore[index]
+    assert facts["verbalizer"]["name"] == facts["scoring"]["verbalizer"] == "own.json"
+    assert set(facts["words"]["north"]) == {"Oslo"}

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from npm.corpus.blocks import BlockSettings
 from npm.corpus.documents import CorpusSettings
 from npm.models.encoder import Encoder
 from npm.retrieval.build import IndexBuildSettings, build_index
@@ -40,7 +41,10 @@ def index_folder(encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> 
     corpus = folder / "passages.jsonl"
     lines = [json.dumps({"id": name, "title": name.title(), "text": text}) for name, text in PASSAGES.items()]
     corpus.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    build_index(folder / "index", IndexBuildSettings(corpus=CorpusSettings(files=[str(corpus)])), encoder)
+    settings = IndexBuildSettings(
+        corpus=CorpusSettings(files=[str(corpus)]), blocks=BlockSettings(max_block_tokens=encoder.max_input_tokens)
+    )
+    build_index(folder / "index", settings, encoder)
     return folder / "index"
 
 

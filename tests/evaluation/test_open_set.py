@@ -114,7 +114,7 @@ def test_metrics_say_what_was_asked_what_the_corpus_holds_and_what_each_method_s
         "suite": "open",
         "count": 5,
         "cut_count": 1,
-        "data_sha256": examples_digest(EXAMPLES),
+        "examples_sha256": examples_digest(EXAMPLES),
         "task_sha256": "d" * 64,
         "macro_over": "group",
         "coverage": {

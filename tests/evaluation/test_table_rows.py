@@ -66,6 +66,27 @@ def test_a_file_that_is_not_in_its_form_is_refused_with_the_place(
     assert problem in told.problem and told.where.endswith(where) and told.expected and told.got and told.fix
 
 
+@pytest.mark.parametrize(
+    ("name", "header", "found", "fix"),
+    [
+        ("a.csv", "text;label", "a semicolon", "save it with a comma in place of a semicolon"),
+        ("a.csv", "text\tlabel", "a tab", "rename it to a.tsv, or save it with a comma in place of a tab"),
+        ("a.tsv", "text,label", "a comma", "rename it to a.csv, or save it with a tab in place of a comma"),
+        ("a.tsv", "text;label", "a semicolon", "save it with a tab in place of a semicolon"),
+    ],
+)
+def test_a_table_with_another_separator_is_told_which(
+    tmp_path: Path, name: str, header: str, found: str, fix: str
+) -> None:
+    with pytest.raises(TaskDataError, match="is not a table") as raised:
+        list(read_rows(written(tmp_path, name, f"{header}\nwell, fine;1\n")))
+    assert found in raised.value.got and raised.value.fix == fix and raised.value.where.endswith(":1")
+
+
+def test_a_table_of_one_column_is_a_table(tmp_path: Path) -> None:
+    assert [row for _, row in read_rows(written(tmp_path, "a.csv", "text\na;b\n"))] == [{"text": "a;b"}]
+
+
 @pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.csv", "a.tsv"])
 def test_bytes_that_are_not_utf8_are_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(CorpusError, match="is not UTF-8") as raised:

@@ -6,38 +6,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from index.files import sha256_of_bytes
-from npm.errors import SettingError, UserError
-from npm.evaluation.prompts import TemplateError
+from npm.errors import SettingError
+from npm.evaluation.prompts import parse_template
 from npm.evaluation.task import Calibration, Development, Label, LabelMean, Macro, Suite, TooLong
-from npm.evaluation.task_file import EXAMPLE, TaskFileError, load_task, task_names
+from npm.evaluation.task_checks import TaskFileError
+from npm.evaluation.task_file import EXAMPLE, load_task, task_names
+from npm.evaluation.verbalizers import load_verbalizer
+from tests.evaluation.task_samples import SHIPPED, SMALL, file_refused, task_written
 
-SHIPPED = Path(__file__).parents[2] / "configs" / "task"
 CLOSED = ["agn", "amazon", "cr", "mr", "rt", "rte", "sst2", "subj", "yahoo"]
 OPEN = ["entity_translation", "google_re", "kamel", "nq", "templama", "trex", "trivia_qa"]
-SMALL: dict[str, Any] = yaml.safe_load(EXAMPLE)
-OPEN_SMALL: dict[str, Any] = {"suite": "open", "data": {"file": "q.jsonl"}, "template": "{question} <mask>."}
-
-
-def written(folder: Path, content: object) -> Path:
-    file = folder / "mine.yaml"
-    file.write_text(content if isinstance(content, str) else yaml.safe_dump(content), encoding="utf-8")
-    return file
-
-
-def refused(folder: Path, content: object, error: type[UserError] = TaskFileError) -> UserError:
-    """The error for a file with this content; all its parts are filled."""
-    with pytest.raises(error) as raised:
-        load_task(written(folder, content), folder=SHIPPED)
-    told = raised.value
-    assert all((told.problem, told.expected, told.got, told.fix)) and "mine" in told.where
-    return told
 
 
 def test_the_smallest_task_takes_defaults_and_the_first_word_as_name(tmp_path: Path) -> None:
-    file = written(tmp_path, EXAMPLE)
+    file = task_written(tmp_path, EXAMPLE)
     task = load_task(file, folder=SHIPPED)
     assert (task.name, task.suite, task.template) == ("mine", Suite.closed, "{text} It was <mask>.")
     assert task.labels == (Label(0, "terrible", ("terrible", "bad")), Label(1, "great", ("great",)))
@@ -66,7 +50,7 @@ def test_every_key_reaches_its_field(tmp_path: Path) -> None:
         "scoring": {"k": 7, "temperature": 2, "label_mean": "words", "calibration": "prompt"},
         "paper": {"npm": 70, "mlm": 60.5},
     }
-    task = load_task(written(tmp_path, content), folder=SHIPPED)
+    task = load_task(task_written(tmp_path, content), folder=SHIPPED)
     assert (task.name, task.verbalizer, task.corpus, task.max_prompt_tokens) == ("stars", "sentiment", "reviews", 99)
     assert task.labels[0] == Label("a", "A", ("x y",))
     assert (task.data.config, task.data.split, task.data.detokenise) == ("c", "s", True)
@@ -78,13 +62,34 @@ def test_every_key_reaches_its_field(tmp_path: Path) -> None:
 
 def test_a_template_column_is_the_template(tmp_path: Path) -> None:
     content = {"suite": "open", "data": {"file": "q.jsonl", "columns": {"subject": "s"}}, "template_column": "cloze"}
-    assert load_task(written(tmp_path, content), folder=SHIPPED).template == "{cloze}"
+    assert load_task(task_written(tmp_path, content), folder=SHIPPED).template == "{cloze}"
+
+
+def test_a_verbalizer_beside_the_file_is_found_there_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    beside, elsewhere = tmp_path / "task", tmp_path / "elsewhere"
+    for folder, words in ((beside, "awful\nfine\n"), (elsewhere, "poor\nsuperb\n")):
+        folder.mkdir()
+        (folder / "mine.txt").write_text(words, encoding="utf-8")
+    (elsewhere / "there.txt").write_text("dull\nfun\n", encoding="utf-8")
+    (beside / "sentiment").write_text("no list", encoding="utf-8")
+    monkeypatch.chdir(elsewhere)
+
+    def listed(choice: str) -> tuple[str, tuple[tuple[str, ...], ...]]:
+        task = load_task(task_written(beside, {**SMALL, "verbalizer": choice}), folder=SHIPPED)
+        scored = load_task(task_written(beside, {**SMALL, "scoring": {"verbalizer": choice}}), folder=SHIPPED)
+        assert task.scoring.verbalizer is None and scored.scoring.verbalizer == task.verbalizer
+        found = load_verbalizer(task, task.verbalizer)
+        return found.name, found.words
+
+    assert listed("mine.txt") == ("mine.txt", (("awful",), ("fine",)))
+    assert listed("there.txt") == ("there.txt", (("dull",), ("fun",)))  # where the run starts
+    assert listed("sentiment")[0] == "sentiment" and "terrible" in listed("sentiment")[1][0]  # shipped lists stay
 
 
 def test_data_beside_the_file_is_found_there_and_other_data_keeps_its_name(tmp_path: Path) -> None:
     content = {**SMALL, "data": {**SMALL["data"], "development_file": "dev.csv"}}
     (tmp_path / "my-reviews.csv").write_text("review,stars\n", encoding="utf-8")
-    data = load_task(written(tmp_path, content), folder=SHIPPED).data
+    data = load_task(task_written(tmp_path, content), folder=SHIPPED).data
     assert data.file == str(tmp_path / "my-reviews.csv") and data.development_file == "dev.csv"
 
 
@@ -95,6 +100,18 @@ def test_every_shipped_task_can_be_loaded(name: str) -> None:
     assert task.corpus in {"reviews", "news", "subj", "wiki"}
     assert not Path(task.data.file).is_absolute()
     assert (SHIPPED / f"{name}.yaml").read_text(encoding="utf-8").startswith("# ")
+
+
+@pytest.mark.parametrize("name", CLOSED + OPEN)
+def test_a_shipped_task_names_a_hub_data_set_with_its_columns_or_says_that_none_is_known(name: str) -> None:
+    task = load_task(name, folder=SHIPPED)
+    says_none = "# no data set of this form on the hub is known to us\n" in (SHIPPED / f"{name}.yaml").read_text(
+        "utf-8"
+    )
+    assert says_none == (not task.data.hub)
+    if task.data.hub:
+        fields = parse_template(task.template).fields
+        assert set(task.data.columns) >= {*fields, "label" if task.suite is Suite.closed else "answers"}
 
 
 def test_the_shipped_tasks_are_those_of_the_paper_with_its_labels_and_numbers() -> None:
@@ -146,89 +163,18 @@ def test_an_unknown_name_is_answered_with_the_nearest(name: str, fix: str) -> No
 def test_unknown_missing_and_misshapen_keys_are_named(
     tmp_path: Path, change: dict[str, Any], problem: str, fix: str
 ) -> None:
-    told = refused(tmp_path, {**SMALL, **change})
+    told = file_refused(tmp_path, {**SMALL, **change})
     assert problem in told.problem and fix in told.fix
 
 
 @pytest.mark.parametrize("key", ["suite", "data", "template"])
 def test_a_missing_key_is_named(tmp_path: Path, key: str) -> None:
-    told = refused(tmp_path, {name: value for name, value in SMALL.items() if name != key})
+    told = file_refused(tmp_path, {name: value for name, value in SMALL.items() if name != key})
     assert told.problem == f"the task lacks {key}" and "suite" in told.fix
 
 
-def one(value: object, *words: str, **more: object) -> dict[str, Any]:
-    return {"value": value, "words": list(words), **more}
-
-
-@pytest.mark.parametrize(
-    ("labels", "problem", "got"),
-    [
-        ([one(0, "a"), one("0", "b")], "two labels with one value", "0"),
-        ([one(0, "a"), one(1)], "a label without words", "no words for the label 1"),
-        ([one(0, "a"), one(1, name="b")], "a label without words", "no words for the label 1"),
-        ([one(0, "a", name="x"), one(1, "b", name="x")], "two labels with one name", "x"),
-        ([one(0, "a", "good"), one(1, "b", "Good")], "a word that names two labels", "good"),
-        ([one(0, "a"), one(1, " b")], "a word with stray spaces", "' b'"),
-        ([one(0, "a"), one(1, "")], "a word with stray spaces", "''"),
-        ([one(0, "a")], "too few labels", "1"),
-        ([], "too few labels", "0"),
-    ],
-)
-def test_labels_that_cannot_be_told_apart_are_refused(tmp_path: Path, labels: Any, problem: str, got: str) -> None:
-    told = refused(tmp_path, {**SMALL, "labels": labels})
-    assert problem in told.problem and got in told.got
-
-
-@pytest.mark.parametrize(
-    ("template", "problem"),
-    [
-        ("{text} It was great.", "the template has no <mask>"),
-        ("{text} <mask> <mask>.", "the template has several <mask>"),
-        ("It was <mask>.", "takes nothing from an example"),
-        ("{text} {label} <mask>", "shows the label"),
-        ("{text} {answers} <mask>", "shows the answers"),
-        ("{text It was <mask>.", "cannot be read"),
-        ("{text} } <mask>.", "cannot be read"),
-        ("{text:>5} <mask>.", "cannot be read"),
-        ("{} <mask>.", "cannot be read"),
-        ("{text|lower_frist} <mask>.", "unknown edit 'lower_frist'"),
-    ],
-)
-def test_a_template_without_one_mask_and_a_field_is_refused(tmp_path: Path, template: str, problem: str) -> None:
-    told = refused(tmp_path, {**SMALL, "template": template}, TemplateError)
-    assert problem in told.problem and told.where.endswith("mine.yaml: template")
-
-
-@pytest.mark.parametrize(
-    ("change", "problem"),
-    [
-        ({"labels": SMALL["labels"]}, "is open and has labels"),
-        ({"macro": "group"}, "has no groups"),
-        ({"examples_per_group": 5}, "samples groups that it does not have"),
-        ({"examples_per_group": 0, "macro": "answer_tokens"}, "samples groups that it does not have"),
-        ({"data": {"file": ""}}, "names no data"),
-        ({"data": {"file": "a", "development": "first_half", "development_file": "b"}}, "development data twice"),
-    ],
-)
-def test_what_contradicts_itself_is_refused(tmp_path: Path, change: dict[str, Any], problem: str) -> None:
-    assert problem in refused(tmp_path, {**OPEN_SMALL, **change}).problem
-
-
-@pytest.mark.parametrize(
-    ("change", "problem"),
-    [
-        ({"macro": "answer_tokens"}, "has no answers to count"),
-        ({"template_column": "t"}, "is closed and has template_column"),
-    ],
-)
-def test_a_closed_task_takes_nothing_that_only_open_ones_have(
-    tmp_path: Path, change: dict[str, Any], problem: str
-) -> None:
-    assert problem in refused(tmp_path, {**SMALL, **change}).problem
-
-
 def test_a_setting_out_of_its_range_is_told_with_the_file(tmp_path: Path) -> None:
-    told = refused(tmp_path, {**SMALL, "scoring": {"k": 0}}, SettingError)
+    told = file_refused(tmp_path, {**SMALL, "scoring": {"k": 0}}, SettingError)
     assert "closed.k" in told.problem and told.where.endswith("scoring")
 
 
@@ -258,3 +204,18 @@ def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TaskFileError, match="cannot be read") as raised:
         load_task(f"{tmp_path}/absent", folder=SHIPPED)
     assert raised.value.got == "No such file or directory"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        EXAMPLE.replace("terrible", '"b\\ud800d"'),
+        EXAMPLE.replace("It was", "\\ude00"),
+        EXAMPLE.replace("stars", '"\\udfff"'),
+        EXAMPLE + '"\\ud83d\\ude00": 1\n',  # two halves, as JSON writes them, are not joined in YAML
+    ],
+)
+def test_half_a_character_is_refused_with_its_line(tmp_path: Path, text: str) -> None:
+    told = file_refused(tmp_path, text)
+    assert "holds half a character" in told.problem and "line " in told.got and "\\ud" in told.got
+    str(told).encode()

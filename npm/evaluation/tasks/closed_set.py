@@ -51,6 +51,7 @@ class ClosedTaskResult:
     task: Task
     examples: tuple[Example, ...]
     methods: tuple[ClosedMethodResult, ...]
+    standing: np.ndarray | None = None  # bool [n], examples that stand in the corpus; None where nobody looked
 
     @property
     def gold_counts(self) -> np.ndarray:
@@ -69,6 +70,14 @@ class ClosedTaskResult:
             found.append(
                 f"{self.task.name}: {cut} of {len(self.examples)} texts were cut to the longest prompt allowed."
             )
+        if blank := sum(example.blank for example in self.examples):
+            found.append(f"{self.task.name}: {blank} of {len(self.examples)} examples have nothing in their fields.")
+        if self.standing is not None and self.standing.any():
+            shares = ", ".join(f"{method.name} {100 * self._elsewhere(method):.1f}" for method in self.methods)
+            found.append(
+                f"{self.task.name}: {self.standing.sum()} of {len(self.examples)} examples stand in the corpus; "
+                f"accuracy without them: {shares}."
+            )
         for method in self.methods:
             found += [f"{self.task.name}, {method.name}: {note}" for note in method.facts.get("notes", ())]
             only = np.flatnonzero(method.predicted_counts)  # i64 [labels predicted]
@@ -77,6 +86,14 @@ class ClosedTaskResult:
                 found.append(f"{self.task.name}: {method.name} answers {name!r} to every example.")
         return found
 
+    def _elsewhere(self, method: ClosedMethodResult) -> float:
+        """Accuracy on the examples that do not stand in the corpus."""
+        assert self.standing is not None, "asked for where nobody looked"
+        right = np.array(
+            [p.label == each.label for p, each in zip(method.predictions, self.examples, strict=True)]
+        )  # bool [n]
+        return float(right[~self.standing].mean()) if not self.standing.all() else float("nan")
+
     def metrics(self) -> dict[str, Any]:
         """The task's part of metrics.json."""
         names = [label.name for label in self.task.labels]
@@ -84,7 +101,8 @@ class ClosedTaskResult:
             "suite": Suite.closed.value,
             "count": len(self.examples),
             "cut_count": sum(example.cut for example in self.examples),
-            "data_sha256": examples_digest(self.examples),
+            "standing_in_corpus": None if self.standing is None else int(self.standing.sum()),
+            "examples_sha256": examples_digest(self.examples),
             "task_sha256": self.task.digest,
             "labels": names,
             "gold_counts": self.gold_counts.tolist(),
@@ -122,11 +140,14 @@ def evaluate_closed(
     examples: Sequence[Example],
     methods: Sequence[ClosedMethod],
     *,
+    standing: np.ndarray | None = None,
     seed: int = 0,
     resamples: int = 10_000,
     progress: Progress | None = None,
 ) -> ClosedTaskResult:
     """Ask each method for the labels of all examples and count what is right.
+
+    `standing` bool [n] says which examples stand in the corpus; results are told with and without them.
 
     `seed` and `resamples` are those of the bootstrap; every method is resampled with the same draws, so that columns
     can be compared. `progress` counts examples times methods. Raises SettingError without examples or methods, and
@@ -144,7 +165,7 @@ def evaluate_closed(
         predictions = method.predict(task, examples, method_progress)
         _check_predictions(task, examples, method.name, predictions)
         results.append(_method_result(task, examples, method, predictions, seed=seed, resamples=resamples))
-    return ClosedTaskResult(task, tuple(examples), tuple(results))
+    return ClosedTaskResult(task, tuple(examples), tuple(results), standing)
 
 
 def confusion_counts(gold: np.ndarray, predicted: np.ndarray, label_count: int) -> np.ndarray:

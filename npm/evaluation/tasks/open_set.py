@@ -92,7 +92,7 @@ class OpenTaskResult:
             "suite": self.task.suite.value,
             "count": len(self.examples),
             "cut_count": sum(example.cut for example in self.examples),
-            "data_sha256": examples_digest(self.examples),
+            "examples_sha256": examples_digest(self.examples),
             "task_sha256": self.task.digest,
             "macro_over": self.task.macro.value,
             "coverage": self._coverage_record(),
