@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from npm.evaluation.results import EVALUATION_KIND
 
 Row = Sequence[str]
 CONFIDENCE = 0.95
-_LINE_TYPES = {"task": str, "method": str, "id": str, "correct": bool}
+_LINE_TYPES = {"task": str, "method": str, "id": str, "text": str, "correct": bool}
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,7 @@ class Judged:
 
     gold: str  # JSON
     correct: bool
+    prompt_sha256: bytes  # of the text that was asked
 
 
 Judgements = dict[tuple[str, str], dict[str, Judged]]
@@ -92,7 +94,8 @@ def compare_results(
 
     Methods of equal names are compared; `methods` names one of `a` and one of `b` instead, which may be the same
     folder. Where each folder holds a single method, these two are compared whatever they are called. Every example
-    counts the same, also of tasks whose reported number is a mean over groups.
+    counts the same, also of tasks whose reported number is a mean over groups. Examples that are not in both, and
+    those that the two were asked with different prompts, are counted in the notes.
 
     Raises ArtefactError for a folder without such predictions or with a damaged file, SettingError if the two share
     nothing or disagree on what is right.
@@ -111,6 +114,8 @@ def compare_results(
                 notes.append(
                     f"{task}: {rights.shape[1]} examples are in both, of {len(lines_a)} in A and {len(lines_b)} in B."
                 )
+            if other := _asked_otherwise(lines_a, lines_b):
+                notes.append(f"{task}: A and B asked with different prompts in {other} of {rights.shape[1]} examples.")
             found.append(_comparison(task, (method_a, method_b), rights, seed=seed, resamples=resamples))
     return RunComparison(
         tuple(found), tuple(_averages(found, seed=seed, resamples=resamples)), tuple(dict.fromkeys(notes))
@@ -177,7 +182,8 @@ def read_judgements(folder: Path) -> Judgements:
                 where=f"{file}, line {number}",
                 fix="evaluate again",
             )
-        of_method[line["id"]] = Judged(json.dumps(line["gold"], sort_keys=True), line["correct"])
+        prompt_sha256 = sha256(line["text"].encode()).digest()
+        of_method[line["id"]] = Judged(json.dumps(line["gold"], sort_keys=True), line["correct"], prompt_sha256)
     return judged
 
 
@@ -231,6 +237,11 @@ def _paired(task: str, a: Mapping[str, Judged], b: Mapping[str, Judged], *, wher
                 fix="evaluate both on the same file",
             )
     return np.array([[each[example].correct for example in shared] for each in (a, b)])  # bool [2, n]
+
+
+def _asked_otherwise(a: Mapping[str, Judged], b: Mapping[str, Judged]) -> int:
+    """How many of the examples in both had another prompt in B."""
+    return sum(a[example].prompt_sha256 != b[example].prompt_sha256 for example in a if example in b)
 
 
 def _comparison(task: str, methods: tuple[str, str], rights: np.ndarray, *, seed: int, resamples: int) -> Comparison:

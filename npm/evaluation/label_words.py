@@ -5,6 +5,7 @@ Shapes: q examples, W words of all labels, L labels, w words of one label.
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -28,10 +29,15 @@ class LabelWords:
         self.names = names
         self.words = tuple(dict.fromkeys(word for of_label in words for word in of_label))
         number_of = {word: number for number, word in enumerate(self.words)}
-        self.numbers = [np.array([number_of[word] for word in dict.fromkeys(each)], dtype=np.int64) for each in words]
+        self._given = [np.array([number_of[word] for word in dict.fromkeys(each)], dtype=np.int64) for each in words]
+        self.numbers = self._given  # L times i64 [w], the words that count for each label
+        self._counted_once: list[str] = []
 
     def check(self, occurrences: WordOccurrences, *, where: str) -> None:
-        """Raise SettingError if none of a label's words has an occurrence with vectors."""
+        """Raise SettingError if none of a label's words has an occurrence with vectors, or two labels share them all.
+
+        From here on a label's words that are one to the tokenizer, and so found at the same places, count once.
+        """
         counts, totals = occurrences.counts, occurrences.total_counts  # i64 [W] each
         for name, numbers in zip(self.names, self.numbers, strict=True):
             if not counts[numbers].any():
@@ -44,6 +50,41 @@ class LabelWords:
                     fix="give the label other words with closed.verbalizer, or take a corpus that uses them; "
                     "npmlm inspect index=… says which tokens have vectors",
                 )
+        self._count_once(occurrences, where)
+
+    def _count_once(self, occurrences: WordOccurrences, where: str) -> None:
+        alike = _alike(occurrences)
+        owners: dict[int, tuple[str, int]] = {}  # first of the words that are alike → label and word it counts for
+        kept: list[np.ndarray] = []
+        self._counted_once = []
+        for name, numbers in zip(self.names, self._given, strict=True):
+            own: list[int] = []
+            for number in numbers.tolist():
+                owner, counted = owners.setdefault(alike.get(number, number), (name, number))
+                if counted != number and owner != name:
+                    raise self._indistinct((owner, counted), (name, number), occurrences, where)
+                if counted == number:
+                    own.append(number)
+                else:
+                    self._counted_once.append(
+                        f"the words {self.words[counted]!r} and {self.words[number]!r} of the label {name!r} stand at "
+                        "the same places of the corpus: they count once"
+                    )
+            kept.append(np.array(own, dtype=np.int64))
+        self.numbers = kept
+
+    def _indistinct(
+        self, one: tuple[str, int], other: tuple[str, int], occurrences: WordOccurrences, where: str
+    ) -> SettingError:
+        named = " and ".join(f"{self.words[number]!r} of the label {name!r}" for name, number in (one, other))
+        return SettingError(
+            "two labels have words that cannot be told apart",
+            expected="words of different labels at different places of the corpus",
+            got=f"{named}, both at the same {occurrences.counts[one[1]]} places",
+            where=where,
+            fix="take one of them out with closed.verbalizer or in the task's labels, or choose an index whose encoder "
+            "keeps case and accents",
+        )
 
     def counts(self, occurrences: WordOccurrences) -> dict[str, dict[str, int]]:
         """How many occurrences with vectors each word of each label has."""
@@ -54,9 +95,9 @@ class LabelWords:
         }
 
     def notes(self, occurrences: WordOccurrences) -> list[str]:
-        """One line for each label some of whose words have no occurrence."""
+        """A line for each label some of whose words have no occurrence, and for words that `check` counts once."""
         counts, totals = occurrences.counts, occurrences.total_counts  # i64 [W] each
-        notes = []
+        notes = list(self._counted_once)
         for name, numbers in zip(self.names, self.numbers, strict=True):
             missing = numbers[counts[numbers] == 0].tolist()
             if missing:
@@ -71,9 +112,28 @@ class LabelWords:
                 )
         return notes
 
-    def best_words(self, best_logs: np.ndarray) -> np.ndarray:
-        """The word with the heaviest occurrence for each label, i64 [q, L], by what these weigh f64 [q, W]."""
-        return np.stack([of_label[best_logs[:, of_label].argmax(axis=1)] for of_label in self.numbers], axis=1)
+    def best_words(self, logs: np.ndarray) -> np.ndarray:
+        """The word of each label with the most evidence, i64 [q, L], of `logs` f64 [q, W]."""
+        return np.stack([of_label[logs[:, of_label].argmax(axis=1)] for of_label in self.numbers], axis=1)
+
+
+def _alike(occurrences: WordOccurrences) -> dict[int, int]:
+    """For each word that stands at just the places of an earlier one the first such word, by number."""
+    firsts: dict[tuple[int, int], list[int]] = {}
+    alike: dict[int, int] = {}
+    for number, (first, stop) in enumerate(pairwise(occurrences.offsets.tolist())):
+        if first == stop:
+            continue
+        same_beginning = firsts.setdefault((stop - first, int(occurrences.starts[first])), [])
+        for earlier in same_beginning:
+            begin = int(occurrences.offsets[earlier])
+            here, there = slice(first, stop), slice(begin, begin + stop - first)
+            if all(np.array_equal(each[here], each[there]) for each in (occurrences.starts, occurrences.lengths)):
+                alike[number] = earlier
+                break
+        else:
+            same_beginning.append(number)
+    return alike
 
 
 def label_logs(scores: WordScores, labels: LabelWords, mean: LabelMean) -> np.ndarray:

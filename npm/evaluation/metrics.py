@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import string
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from math import comb
 
@@ -35,9 +35,7 @@ def normalise_answer(text: str) -> str:
     >>> normalise_answer("The Bank of  America!"), normalise_answer("“Guinea-Bissau”"), normalise_answer("The The")
     ('bank of america', 'guineabissau', 'the')
     """
-    composed = unicodedata.normalize("NFC", text.lower())
-    written = "".join(char for char in composed if not unicodedata.category(char).startswith("P"))
-    words = written.split()
+    words = _plain_words(text)
     return " ".join(words[1:] if len(words) > 1 and words[0] == "the" else words)
 
 
@@ -50,12 +48,16 @@ def open_answer(text: str) -> str:
     >>> open_answer("The Bank of  an America!"), open_answer("“A” + B"), open_answer("The")
     ('bank of america', 'b', 'the')
     """
-    composed = unicodedata.normalize("NFC", text.lower())
-    written = "".join(
-        char for char in composed if char not in string.punctuation and not unicodedata.category(char).startswith("P")
-    )
-    words = written.split()
+    words = _plain_words(text, without=string.punctuation)
     return " ".join([word for word in words if word not in ARTICLES] or words)
+
+
+def _plain_words(text: str, *, without: str = "") -> list[str]:
+    """Lower-case words, composed, without the punctuation of Unicode and the characters `without`."""
+    composed = unicodedata.normalize("NFC", text.lower())
+    return "".join(
+        char for char in composed if char not in without and not unicodedata.category(char).startswith("P")
+    ).split()
 
 
 def exact_match(phrase: str, answers: Iterable[str]) -> bool:
@@ -64,18 +66,21 @@ def exact_match(phrase: str, answers: Iterable[str]) -> bool:
     >>> exact_match("a Danube.", ["Donau", "the Danube"]), exact_match("the", ["a"]), exact_match("!", ["?"])
     (True, False, False)
     """
-    plain = open_answer(phrase)
-    return plain != "" and any(plain == open_answer(answer) for answer in answers)
+    return _equals_one(phrase, answers, open_answer)
 
 
 def is_hit(phrase: str, answers: Iterable[str]) -> bool:
-    """Whether `phrase` equals one of the `answers`, both normalised.
+    """Whether `phrase` equals one of the `answers`, all as `normalise_answer` has them; nothing equals an empty one.
 
     >>> is_hit("the Danube.", ["Donau", "Danube"]), is_hit("Danube river", ["Danube"]), is_hit("!", ["?"])
     (True, False, False)
     """
-    plain = normalise_answer(phrase)
-    return plain != "" and any(plain == normalise_answer(answer) for answer in answers)
+    return _equals_one(phrase, answers, normalise_answer)
+
+
+def _equals_one(phrase: str, answers: Iterable[str], plain_of: Callable[[str], str]) -> bool:
+    plain = plain_of(phrase)
+    return plain != "" and any(plain == plain_of(answer) for answer in answers)
 
 
 def hit_rank(phrases: Iterable[str], answers: Iterable[str]) -> int | None:

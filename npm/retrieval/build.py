@@ -21,6 +21,7 @@ from npm.corpus.documents import CorpusSettings, read_corpus
 from npm.corpus.store import BlockStore, build_block_store
 from npm.errors import ArtefactError, CorpusError
 from npm.models.encoder import Encoder, EncoderSettings
+from npm.retrieval.block_checks import check_input_tokens, open_packed, packing_record
 from npm.retrieval.coding import (
     code_segment,
     finish_codes,
@@ -101,11 +102,13 @@ def build_index(
     """
     folder = Path(folder)
     sources = input_record(settings.corpus)
-    encoder = encoder if encoder is not None else _load_encoder(settings)
+    if encoder is None:
+        encoder = Encoder.load(settings.encoder.name, device=settings.encoder.device, dtype=settings.encoder.dtype)
     made = recorded_settings(settings, encoder, IndexBuildSettings)
     if (finished := _finished(folder, made, sources)) is not None:
         remove_dead_locks(folder)
         return BuiltIndex(finished, was_finished=True)
+    check_input_tokens(encoder, settings.blocks.max_block_tokens)
     was_there = folder.exists()
     build = _Build(folder, settings, encoder, made, sources, progress, notice)
     try:
@@ -177,6 +180,7 @@ class _Build:
 
     def _store(self) -> BlockStore:
         """The blocks; whichever job comes first packs them, and the others wait for it."""
+        packing = packing_record(self.made, self.sources)
         if not BlockStore.is_finished(self.segment.corpus):
             check_build_room(self.folder, self.settings, self.encoder)
             packer = BlockPacker(self.encoder.tokenizer, self.settings.blocks)
@@ -185,10 +189,10 @@ class _Build:
                     self.segment.corpus,
                     read_corpus(self.settings.corpus),
                     packer,
-                    settings={"sources": self.sources, "corpus": self.made["corpus"], "blocks": self.made["blocks"]},
+                    settings=packing,
                     progress=lambda _, tokens: self.progress("blocks", tokens, None),
                 )
-        return BlockStore.open(self.segment.corpus)
+        return open_packed(self.segment.corpus, packing, index=self.folder)
 
     def _encoded_store(self) -> tuple[BlockStore, dict[str, int]]:
         """The blocks and the counts of the segment, all of whose vectors must be there."""
@@ -200,7 +204,7 @@ class _Build:
                 where=str(self.segment.corpus),
                 fix="run `npmlm build … stage=encode` with the settings of this build first",
             )
-        store = BlockStore.open(self.segment.corpus)
+        store = self._store()
         return store, finish_encoding(self.segment, store, self._segment_settings)
 
     def _quantise(self) -> Path | None:
@@ -248,11 +252,6 @@ class _Build:
         if quantiser is None:
             return {"tier": SearchTier.exact.value, "dimensions": self.encoder.dimensions}
         return search_settings_of(self.folder / QUANTISER_FOLDER)
-
-
-def _load_encoder(settings: IndexBuildSettings) -> Encoder:
-    chosen = settings.encoder
-    return Encoder.load(chosen.name, device=chosen.device, dtype=chosen.dtype)
 
 
 def _finished(folder: Path, made: Mapping[str, Any], sources: list[dict[str, Any]]) -> Manifest | None:

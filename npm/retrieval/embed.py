@@ -29,7 +29,8 @@ from index.store import (
     write_folder,
     write_manifest,
 )
-from npm.errors import ArtefactError, EncoderError, check_range
+from npm.errors import ArtefactError, check_range
+from npm.retrieval.block_checks import check_blocks
 from npm.retrieval.manifests import keeps_finished, refuse_differences
 from npm.retrieval.pruning import PruningRule, frequent_token_ids, kept_tokens, pruning_counts
 from npm.retrieval.rows import RowMap, pack_kept
@@ -108,7 +109,7 @@ def recorded_vectors(
 
     Raises EncoderError if the blocks were cut by another tokenizer or are longer than the encoder takes.
     """
-    _check_blocks(store, encoder)
+    check_blocks(store, encoder)
     return {
         "corpus": store.digest,
         "encoder_fingerprint": encoder.fingerprint,
@@ -249,26 +250,6 @@ def reencode_sample(
         worst_cosine = min(worst_cosine, float(cosines.min()))
         largest_deviation = max(largest_deviation, float(np.abs(stored - new).max()))
     return Reencoded(row_count, worst_cosine, largest_deviation)
-
-
-def _check_blocks(store: BlockStore, encoder: Encoder) -> None:
-    if store.tokenizer_fingerprint != encoder.tokenizer_fingerprint:
-        raise EncoderError(
-            "the blocks were cut by another tokenizer than the encoder's",
-            expected=f"tokenizer fingerprint {store.tokenizer_fingerprint}",
-            got=f"{encoder.name}, tokenizer fingerprint {encoder.tokenizer_fingerprint}",
-            where=str(store.folder),
-            fix="give the encoder that the blocks were made for with encoder=…, or build into another folder",
-        )
-    specials = 0 if store.special_tokens_in_blocks else len(encoder.prefix_ids) + len(encoder.suffix_ids)
-    if store.max_block_tokens + specials > encoder.max_input_tokens:
-        raise EncoderError(
-            "blocks are longer than the encoder takes",
-            expected=f"at most {encoder.max_input_tokens} tokens, special tokens included",
-            got=f"{store.max_block_tokens + specials}",
-            where=f"encoder {encoder.name}",
-            fix=f"set blocks.max_block_tokens={encoder.max_input_tokens} or less",
-        )
 
 
 def _shard_ranges(block_offsets: np.ndarray, tokens_per_shard: int) -> list[tuple[int, int]]:

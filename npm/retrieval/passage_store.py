@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 CACHED_VECTOR_BYTES = 256 << 20
 """Vectors of passages kept for later calls: 175,000 tokens of 384 dimensions."""
-
 
 SURROGATES = re.compile(r"[\ud800-\udfff]")
 
@@ -190,6 +189,9 @@ def checked_passages(passages: Sequence[str | Document]) -> list[Document]:
     """The passages as documents; a text has its place as id, from "0". Raises CorpusError for what is no passage."""
     if isinstance(passages, str):
         raise _no_passages("passages are one text", got="a string", fix="put it in a list")
+    if isinstance(passages, bytes | Mapping) or not isinstance(passages, Iterable):
+        got = type(passages).__name__
+        raise _no_passages("passages are no list", got=got, fix="give a list, even of one text")
     documents = [
         passage if isinstance(passage, Document) else Document(id=str(place), title="", text=passage)
         for place, passage in enumerate(passages)

@@ -18,7 +18,7 @@ from npm.models.similarity import scaled_similarity
 from npm.retrieval.claims import ClaimMasks
 from npm.retrieval.evidence import candidate_weights
 from npm.retrieval.fill import PhraseFiller
-from npm.retrieval.given_words import GivenWords
+from npm.retrieval.given_words import GivenWords, checked_texts
 from npm.retrieval.passage_store import PassageCache, PassageStore, checked_passages
 from npm.retrieval.phrase_index import PhraseIndex
 from npm.retrieval.phrases import Candidates, SpanFinder
@@ -105,15 +105,16 @@ class PassageFiller(PhraseFiller):
         Σ over the places where the words stand in the passages, divided by the same sum over these and all candidate
         spans, both as `fill` weighs them; 0.0 where they do not stand there. So it is the score that `fill` gives the
         phrase, and words that `fill` would not answer, such as ones that begin with `the`, have one too. Words are
-        the same whatever their case. With `normalisation=start_end` it is no probability. In bfloat16 the third digit
-        may depend on the texts that are encoded in the same batch.
+        the same whatever their case, Unicode form and the space between them. Words that are no candidate compete with
+        the candidates and themselves alone, so the scores of several such words do not add up to one. With
+        `normalisation=start_end` a score is no probability. In bfloat16 a score depends in its third digit on the
+        texts and passages that are encoded in the same batch.
 
         Raises QueryError for a text that is not one question, for words that are none, or for unequal numbers.
         """
-        several = [texts] if isinstance(texts, str) else list(texts)
-        words = [spans] if isinstance(spans, str) else list(spans)
+        several, words = checked_texts(texts, name="text"), checked_texts(spans, name="span")
         if isinstance(texts, str) != isinstance(spans, str) or len(several) != len(words):
-            raise _unpaired(texts, spans)
+            raise _unpaired((texts, several), (spans, words))
         for number, (text, span) in enumerate(zip(several, words, strict=True), start=1):
             check_query(text, where="text" if len(several) == 1 else f"text {number} of {len(several)}")
             if not span.strip():
@@ -140,10 +141,11 @@ class PassageFiller(PhraseFiller):
 
         P(token) = Σ over the passages' tokens that equal it / Σ over all of them, each weighed as `fill` weighs a
         phrase of one token (Min et al. 2023, arXiv 2305.14251, §4.1, whose form has one mask in place of the pair).
-        Content is what is neither a stop-word nor punctuation. Raises QueryError for a claim without any, or for
-        one that is longer than the encoder takes.
+        Content is what is neither a stop-word nor punctuation. In bfloat16 a score depends in its third digit on the
+        claims and passages that are encoded in the same batch. Raises QueryError for a claim without any content, that
+        is no text, or that is longer than the encoder takes.
         """
-        several = [claims] if isinstance(claims, str) else list(claims)
+        several = checked_texts(claims, name="claim")
         masks = ClaimMasks.of(several, self.encoder)
         vectors = masks.encode(self.encoder, tokens_per_batch=self.settings.tokens_per_batch)
         places = self._allowed_tokens()  # i64 [n]
@@ -271,9 +273,10 @@ def _check_retrieval(settings: FillSettings) -> None:
         )
 
 
-def _unpaired(texts: str | Sequence[str], spans: str | Sequence[str]) -> QueryError:
+def _unpaired(texts: tuple[object, list[str]], spans: tuple[object, list[str]]) -> QueryError:
+    """What was given, and the list it became, of either kind."""
     got = " and ".join(
-        "one string" if isinstance(given, str) else f"a list of {len(given)}" for given in (texts, spans)
+        "one string" if isinstance(given, str) else f"a list of {len(several)}" for given, several in (texts, spans)
     )
     return QueryError(
         "texts and spans are no pairs",

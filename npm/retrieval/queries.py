@@ -39,8 +39,14 @@ def check_query(text: str, *, where: str = "text") -> None:
     mask_count = text.count(MASK_TEXT)
     if not text.strip():
         problem, expected, got = "the text is empty", f"a text with one {MASK_TEXT}", "nothing but space"
-    elif re.search(r"[\ud800-\udfff]", text):
-        problem, expected, got = "the text is not valid Unicode", "UTF-8", "bytes that are no UTF-8"
+    elif half := re.search(r"[\ud800-\udfff]", text):
+        raise QueryError(
+            "the text is not valid Unicode",
+            expected="UTF-8",
+            got=f"half a character, {half.group()!a}, at character {half.start()}",
+            where=where,
+            fix="save the text as UTF-8, or take out the escape that stands there in place of a character",
+        )
     elif mask_count == 0:
         problem, expected, got = f"the text has no {MASK_TEXT}", f"exactly one {MASK_TEXT}", _shown(text)
     elif mask_count > 1:

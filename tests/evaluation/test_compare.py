@@ -27,12 +27,18 @@ Lines = Iterable[Mapping[str, Any]]
 
 
 def lines(
-    rights: Iterable[int], *, task: str = "sst2", method: str = "npm", first: int = 0, gold: object = "great"
+    rights: Iterable[int],
+    *,
+    task: str = "sst2",
+    method: str = "npm",
+    first: int = 0,
+    gold: object = "great",
+    prompt: str = "It was <mask>.",
 ) -> list[dict[str, Any]]:
     """Predictions with ids from `first` on."""
     return [
-        {"task": task, "method": method, "id": str(first + number), "gold": gold, "correct": bool(right)}
-        for number, right in enumerate(rights)
+        {"task": task, "method": method, "id": example, "text": f"{example} {prompt}", "gold": gold, "correct": right}
+        for example, right in ((str(first + number), bool(right)) for number, right in enumerate(rights))
     ]
 
 
@@ -97,6 +103,16 @@ def test_pairs_are_found_by_id_whatever_their_order_and_the_rest_is_noted(tmp_pa
     found = compare_results(a, b)
     assert [(each.count, each.share_a, each.share_b) for each in found.comparisons] == [(2, 0.5, 1.0)]
     assert found.notes == ("sst2: 2 examples are in both, of 4 in A and 3 in B.",)
+
+
+def test_examples_that_were_asked_with_other_prompts_are_noted_once_for_all_methods(tmp_path: Path) -> None:
+    other = lines([1, 1], first=2, prompt="All in all it was <mask>.")
+    a = results(tmp_path / "a", [*lines([1, 0, 1, 0]), *lines([0] * 4, method="mlm"), *lines([1], task="agn")])
+    b = results(tmp_path / "b", [*lines([1, 1]), *other, *lines([1], task="agn")])
+    assert compare_results(a, b).notes == ("sst2: A and B asked with different prompts in 2 of 4 examples.",)
+    both = [*lines([1, 1]), *other, *({**line, "method": "mlm"} for line in [*lines([1, 1]), *other])]
+    assert compare_results(a, results(tmp_path / "c", both)).notes == compare_results(a, b).notes
+    assert compare_results(a, a).notes == ()
 
 
 def test_all_shared_tasks_and_methods_are_compared_and_averaged_by_method(tmp_path: Path) -> None:

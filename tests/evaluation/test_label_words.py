@@ -1,13 +1,17 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from npm.errors import SettingError
 from npm.evaluation.label_words import LabelWords, label_logs, label_shares
 from npm.evaluation.task import LabelMean
-from npm.retrieval.occurrences import WordOccurrences
+from npm.retrieval.occurrences import WordOccurrences, find_occurrences
 from npm.retrieval.word_scores import WordScores
+from tests.retrieval.word_indexes import index_of_texts
+from tests.tiny_models import SENTENCES, tiny_encoder
 
 
 def scores_of(sums: list[list[float]], counts: list[int]) -> WordScores:
@@ -89,3 +93,49 @@ def test_a_label_none_of_whose_words_the_corpus_holds_is_refused_with_counts() -
     assert "'bad'" in refused.value.problem
     assert "awful (0), great (5)" in refused.value.got
     assert refused.value.where == "task t"
+
+
+def places(of_words: dict[str, list[int]], lengths: dict[str, int]) -> WordOccurrences:
+    """Words at token positions."""
+    offsets = np.cumsum([0, *map(len, of_words.values())])
+    starts = np.array([start for own in of_words.values() for start in own])
+    tokens = np.repeat([lengths.get(word, 1) for word in of_words], np.diff(offsets))
+    return WordOccurrences(tuple(of_words), offsets, starts, tokens, starts, starts, np.diff(offsets))
+
+
+def test_words_of_one_label_at_the_same_places_count_once() -> None:
+    labels = LabelWords(("money", "river"), (("payment", "cash", "páyment", "cash flow", "none", "nil"), ("Rhine",)))
+    where = {"payment": [3, 9], "cash": [4, 7], "páyment": [3, 9], "cash flow": [4, 7], "none": [], "nil": []}
+    occurrences = places({**where, "Rhine": [3, 8]}, lengths={"cash flow": 2})
+    scores = scores_of([[6, 4, 6, 1, 0, 0, 2]], counts=[2, 2, 2, 2, 0, 0, 2])
+    assert np.exp(label_logs(scores, labels, LabelMean.words)[0, 0]) == pytest.approx((3 + 2 + 3 + 0.5) / 4)
+    for _ in range(2):
+        labels.check(occurrences, where="task t")
+        assert np.exp(label_logs(scores, labels, LabelMean.words)[0, 0]) == pytest.approx((3 + 2 + 0.5) / 3)
+        assert np.exp(label_logs(scores, labels, LabelMean.occurrences)[0, 0]) == pytest.approx((6 + 4 + 1) / 6)
+        once, missing = labels.notes(occurrences)
+        assert "'payment' and 'páyment' of the label 'money'" in once and "count once" in once
+        assert missing.startswith("2 of the 5 words")
+
+
+def test_words_of_two_labels_at_the_same_places_are_refused_with_both_named() -> None:
+    labels = LabelWords(("money", "form"), (("cash", "payment"), ("sheet", "páyment")))
+    apart = places({"cash": [1], "payment": [3, 9], "sheet": [2], "páyment": [3, 10]}, lengths={})
+    labels.check(apart, where="task t")
+    with pytest.raises(SettingError, match="cannot be told apart") as refused:
+        labels.check(places(dict(zip(labels.words, [[1], [3, 9], [2], [3, 9]], strict=True)), {}), where="task t")
+    assert (
+        refused.value.got
+        == "'payment' of the label 'money' and 'páyment' of the label 'form', both at the same 2 places"
+    )
+
+
+def test_an_uncased_index_refuses_labels_that_only_an_accent_tells_apart(tmp_path: Path) -> None:
+    encoder = tiny_encoder("bert")
+    index = index_of_texts(tmp_path / "index", SENTENCES, encoder)
+    labels = LabelWords(("here", "there"), (("Paris",), ("páris",)))
+    with pytest.raises(SettingError, match="'Paris' of the label 'here' and 'páris'"):
+        labels.check(find_occurrences(index, encoder, labels.words), where="task t")
+    one = LabelWords(("here", "there"), (("Paris", "páris"), ("Oslo",)))
+    one.check(find_occurrences(index, encoder, one.words), where="task t")
+    assert [len(numbers) for numbers in one.numbers] == [1, 1]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -104,8 +105,12 @@ def test_only_the_passages_that_the_settings_name_support_a_claim() -> None:
         (["Oslo.", "It is of the."], "claim 2 of 2"),
         ([" "], "no content words"),
         (["Oslo " * 200], "longer than the encoder takes"),
+        ("\ud800 Paris", "not valid Unicode"),
+        (["Paris", "Oslo \udfff"], "claim 2 of 2"),
+        (None, "NoneType"),
+        (["Paris", None], "claim 2 of 2"),
     ],
 )
-def test_a_claim_that_cannot_be_scored_is_refused(claims: list[str], told: str) -> None:
+def test_a_claim_that_cannot_be_scored_is_refused(claims: Any, told: str) -> None:
     with pytest.raises(QueryError, match=told):
         PhraseFiller.over(SENTENCES, tiny_encoder("bert")).score_claim(claims)

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import re
+from unicodedata import combining, normalize
 
 import numpy as np
 import pytest
 
 from npm.models.encoder import Encoder
-from npm.retrieval.given_words import GivenWords
+from npm.retrieval.given_words import GivenWords, folded_with_places
 from npm.retrieval.passage_store import PassageStore, embed_passages, passage_packer
 from npm.types import Document, TokenFlag
 from tests.tiny_models import tiny_encoder
@@ -17,6 +18,7 @@ TEXTS = (
     "New\u00a0York, new york and New  York's (New York)",
     "Reykjavík 🙂🙂 İstanbul é naïve e\u0301 3.5 state-of-the-art",
     "Iceland is land.",
+    "cafe\u0301 Cafe\u0301s, caf\u00e9 CAF\u00c9 na\u00efve e\u0302\u0323 \u1ec7",
 )
 
 
@@ -26,7 +28,7 @@ def store_of(encoder: Encoder) -> PassageStore:
 
 
 def plain(text: str) -> str:
-    return re.sub(r"\s+", " ", text.casefold()).strip()
+    return re.sub(r"\s+", " ", normalize("NFC", normalize("NFD", text).casefold())).strip()
 
 
 def plain_places(store: PassageStore) -> dict[str, list[tuple[int, int]]]:
@@ -40,8 +42,12 @@ def plain_places(store: PassageStore) -> dict[str, list[tuple[int, int]]]:
         for start in range(first, stop):
             for last in range(start, stop):
                 if flags[start] & TokenFlag.WORD_START and flags[last] & TokenFlag.WORD_END:
-                    key = plain(text[starts[start] : ends[last]])
-                    found.setdefault(key, []).append((start, last - start + 1))
+                    # Where a tokenizer strips accents, a combining one at the end is not in the token.
+                    marks = 0
+                    while combining(text[ends[last] + marks :][:1] or " "):
+                        marks += 1
+                    for key in {plain(text[starts[start] : end]) for end in (ends[last], ends[last] + marks)}:
+                        found.setdefault(key, []).append((start, last - start + 1))
     return found
 
 
@@ -72,6 +78,34 @@ def test_words_are_found_whatever_their_case_and_the_space_between_them() -> Non
     assert found_texts(" new   YORK\n") == ["New\u00a0York", "new york", "New  York", "New York"]
     assert found_texts("grosse masse") == ["Große Maße", "GROSSE MASSE"]
     assert found_texts("GROẞE") == ["Große", "GROSSE"]
+
+
+def test_words_are_found_in_whatever_unicode_form_they_are_asked_for_or_stand_in() -> None:
+    written = [normalize("NFC", word) for word in found_texts("caf\u00e9")]
+    assert [word.casefold()[:3] for word in written] == ["caf"] * 3 and len(found_texts("cafe\u0301")) == 3
+    assert found_texts("Reykjavi\u0301k") == found_texts("Reykjavík") == ["Reykjavík"]
+    assert found_texts("nai\u0308ve") == ["naïve", "naïve"]
+    assert len(found_texts("\u1ec7")) == len(found_texts("\u00ea\u0323")) == len(found_texts("e\u0323\u0302")) == 2
+    assert found_texts("na\u00eeve") == []
+
+
+def test_places_of_folded_characters_are_where_each_of_them_went() -> None:
+    text = "A\u00c9e\u0301\u1e9ex e\u0302\u0323!"
+    folded, places = folded_with_places(text)
+    assert places is not None and folded == "ae\u0301e\u0301ssx e\u0323\u0302!"
+    assert places.tolist() == [0, 1, 3, 4, 5, 7, 8, 9, 10, 10, 12, 13]
+    assert folded_with_places("Plain – „text“.") == ("plain – „text“.", None)
+
+
+def test_any_text_folds_as_a_whole_as_in_its_pieces() -> None:
+    rng = np.random.default_rng(0)
+    characters = list("aEİß \u00e9\u00ea\u1ec7\u0301\u0323\u0302\ud55c\u1112\u1161")
+    for _ in range(200):
+        text = "".join(rng.choice(characters, size=rng.integers(1, 9)))
+        folded, places = folded_with_places(text)
+        assert folded == normalize("NFD", normalize("NFD", text).casefold())
+        if places is not None:
+            assert len(places) == len(text) + 1 and places[-1] == len(folded) and (np.diff(places) >= 0).all()
 
 
 def test_places_that_overlap_are_all_found() -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ from npm.retrieval.fill import FillSettings, PhraseFiller, Retrieval
 from npm.retrieval.phrase_index import PhraseIndex
 from npm.retrieval.scoring import ScoringSettings
 from npm.retrieval.segments import Segment
+from npm.retrieval.stages import Stage
 from npm.retrieval.verification import verify_index
 from tests.tiny_models import FAMILIES, SENTENCES, tiny_encoder
 
@@ -245,10 +247,33 @@ def test_a_full_disk_leaves_nothing_unfinished(bert: Encoder, tmp_path: Path, mo
     assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus.jsonl"]
 
 
-def test_blocks_longer_than_the_encoder_takes_are_refused(bert: Encoder, tmp_path: Path) -> None:
+def test_blocks_longer_than_the_encoder_takes_are_refused_before_anything_is_written(tmp_path: Path) -> None:
     short = tiny_encoder("bert", max_positions=16)
-    with pytest.raises(EncoderError, match="longer than the encoder"):
-        build_index(tmp_path / "index", settings_for(write_corpus(tmp_path)), short)
+    settings = settings_for(write_corpus(tmp_path))
+    index = tmp_path / "index"
+    index.mkdir()
+    with pytest.raises(EncoderError, match="longer than the encoder") as caught:
+        build_index(index, settings, short, stage=Stage.encode)
+    assert "at most 16" in caught.value.expected and "24" in caught.value.got
+    assert list(index.iterdir()) == []
+    build_index(index, replace(settings, blocks=BlockSettings(max_block_tokens=16)), short)
+    assert PhraseIndex.open(index).store.max_block_tokens == 14
+
+
+@pytest.mark.parametrize("stage", [None, Stage.encode, Stage.quantise, Stage.merge])
+def test_blocks_that_an_unfinished_build_cut_otherwise_are_refused_and_kept(
+    stage: Stage | None, bert: Encoder, tmp_path: Path
+) -> None:
+    corpus = write_corpus(tmp_path)
+    build_index(tmp_path / "index", settings_for(corpus), bert, stage=Stage.encode)
+    before = all_bytes(tmp_path / "index")
+    other = replace(settings_for(corpus), blocks=BlockSettings(max_block_tokens=20))
+    with pytest.raises(ArtefactError, match=r"blocks\.max_block_tokens=20"):
+        build_index(tmp_path / "index", other, bert, stage=stage)
+    corpus.write_text(json.dumps({"text": "Something else."}) + "\n", encoding="utf-8")
+    with pytest.raises(ArtefactError, match="sources"):
+        build_index(tmp_path / "index", settings_for(corpus), bert, stage=stage)
+    assert all_bytes(tmp_path / "index") == before
 
 
 def test_phrases_of_the_question_are_left_out_unless_wanted(bert: Encoder, tmp_path: Path) -> None:

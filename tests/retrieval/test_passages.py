@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -76,6 +77,17 @@ def test_all_places_of_given_words_count(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_words_that_do_not_stand_in_the_passages_score_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     filler = counted_words(monkeypatch, ["Rome fell"], PLAIN)
     assert filler.score([QUESTION] * 3, ["Oslo", "fell Rome", "ell"]) == [0.0, 0.0, 0.0]
+
+
+def test_words_in_another_unicode_form_have_the_same_score(encoder: Encoder) -> None:
+    composed = PhraseFiller.over(["It was a café in Reykjavík."], encoder)
+    decomposed = PhraseFiller.over(["It was a cafe\u0301 in Reykjavi\u0301k."], encoder)
+    scores = [
+        filler.score([QUESTION] * 4, ["café", "cafe\u0301", "Reykjavík", "Reykjavi\u0301k"])
+        for filler in (composed, decomposed)
+    ]
+    assert 0 < scores[0][0] == scores[0][1] and 0 < scores[0][2] == scores[0][3]
+    assert scores[1] == pytest.approx(scores[0], rel=1e-5)  # an uncased tokenizer makes the same tokens of both
 
 
 def test_words_that_no_answer_may_begin_with_score_too(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,13 +235,17 @@ def test_nothing_asked_is_nothing_answered(encoder: Encoder) -> None:
     [
         ("Paris is a city.", "put it in a list"),
         ([], "empty list"),
+        (None, "NoneType"),
+        (b"Paris", "bytes"),
+        ({"0": "Paris"}, "dict"),
+        (["Paris", None], "NoneType"),
         (["Paris", "  \n"], r"passages\[1\]"),
         ([b"Paris"], "bytes"),
         (["\ud83d"], "Unicode"),
         (["Paris", Document("0", "", "Rome")], r"'0' in passages\[0\] and passages\[1\]"),
     ],
 )
-def test_what_is_no_passage_is_refused(passages: list[str], told: str, encoder: Encoder) -> None:
+def test_what_is_no_passage_is_refused(passages: Any, told: str, encoder: Encoder) -> None:
     with pytest.raises(CorpusError, match=told):
         PhraseFiller.over(passages, encoder)
 
@@ -254,8 +270,15 @@ def test_other_retrieval_than_in_all_passages_is_refused(encoder: Encoder) -> No
         (QUESTION, "  ", "no words to score"),
         ([QUESTION, "no mask"], ["Paris", "Paris"], "text 2 of 2"),
         ([QUESTION, QUESTION], ["Paris", ""], "span 2 of 2"),
+        (QUESTION, None, "a span is no text"),
+        (None, "Paris", "a text is no text"),
+        (QUESTION, b"Paris", "bytes"),
+        ([QUESTION, None], ["Paris", "Paris"], "text 2 of 2"),
+        ([QUESTION, QUESTION], ["Paris", 7], "span 2 of 2"),
+        (QUESTION, "\ud800 Paris", r"'\\ud800', at character 0"),
+        (QUESTION + "\udfff", "Paris", r"'\\udfff', at character 13"),
     ],
 )
-def test_what_cannot_be_scored_is_refused(texts: str, spans: str, told: str, encoder: Encoder) -> None:
+def test_what_cannot_be_scored_is_refused(texts: Any, spans: Any, told: str, encoder: Encoder) -> None:
     with pytest.raises(QueryError, match=told):
         PhraseFiller.over(SENTENCES, encoder).score(texts, spans)
