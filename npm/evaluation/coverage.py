@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from npm.errors import ArtefactError
 from npm.evaluation.examples import Example
+from npm.evaluation.held_out import check_tokenizer
 from npm.evaluation.task import Macro
 from npm.evaluation.task_data import LONGEST_ANSWER_GROUP, answer_groups
 from npm.retrieval.occurrences import name_counts
@@ -39,14 +39,7 @@ def coverage_of(examples: Sequence[Example], index: PhraseIndex, encoder: Encode
 
     Raises ArtefactError if the tokens of the index are not those of the encoder.
     """
-    if index.store.tokenizer_fingerprint != encoder.tokenizer_fingerprint:
-        raise ArtefactError(
-            "the index was made with another tokenizer",
-            expected=f"tokenizer fingerprint {index.store.tokenizer_fingerprint}",
-            got=f"{encoder.name}, tokenizer fingerprint {encoder.tokenizer_fingerprint}",
-            where=str(index.folder),
-            fix="give the encoder that built the index, or one with the same tokenizer",
-        )
+    check_tokenizer(encoder, index.store)
     names = list(
         dict.fromkeys(name for example in examples for name in (example.subject, *example.answers) if name.strip())
     )

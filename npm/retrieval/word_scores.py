@@ -94,18 +94,6 @@ class WordScorer:
         return sums.finished()
 
 
-def score_words(
-    index: PhraseIndex,
-    occurrences: WordOccurrences,
-    queries: QueryVectors,
-    *,
-    factor: float,
-    combination: Combination,
-) -> WordScores:
-    """One call of `WordScorer.score`; make a `WordScorer` for several with the same words."""
-    return WordScorer(index, occurrences).score(queries, factor=factor, combination=combination)
-
-
 def _chunks(count: int, query_count: int) -> Iterator[tuple[int, int]]:
     """Ranges [first, stop) of at most as many occurrences as have `SCORES_PER_CHUNK` scores."""
     step = min(max(SCORES_PER_CHUNK // max(query_count, 1), 1), MOST_OCCURRENCES_PER_CHUNK)

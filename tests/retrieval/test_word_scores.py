@@ -14,7 +14,7 @@ from npm.retrieval.occurrences import WordOccurrences, find_occurrences
 from npm.retrieval.queries import QueryVectors
 from npm.retrieval.scoring import Combination
 from npm.retrieval.word_hits import WordHits
-from npm.retrieval.word_scores import WordScorer, WordScores, score_words
+from npm.retrieval.word_scores import WordScorer, WordScores
 from tests.retrieval.random_indexes import random_queries
 from tests.retrieval.word_indexes import WordIndex, random_words, word_index
 
@@ -70,10 +70,10 @@ def test_evidence_of_two_occurrences_by_hand(tmp_path: Path, rng: np.random.Gene
     unit = np.eye(1, 5, dtype=np.float32)  # [1, 5], the first coordinate
     queries = QueryVectors(start=unit, end=unit, cut=np.zeros(1, dtype=bool))
     occurrences = one_word([(0, 0), (1, 2)])
-    product = score_words(index, occurrences, queries, factor=1.0, combination=Combination.product)
+    product = WordScorer(index, occurrences).score(queries, factor=1.0, combination=Combination.product)
     assert math.exp(product.log_sums[0, 0]) == pytest.approx(2 * 2 + 3 * 5)
     assert (product.best[0, 0], math.exp(product.best_logs[0, 0])) == (1, pytest.approx(15))
-    added = score_words(index, occurrences, queries, factor=1.0, combination=Combination.sum)
+    added = WordScorer(index, occurrences).score(queries, factor=1.0, combination=Combination.sum)
     assert math.exp(added.log_sums[0, 0]) == pytest.approx(2 + 2 + 3 + 5)
     assert (added.best[0, 0], math.exp(added.best_logs[0, 0])) == (1, pytest.approx(8))
 
@@ -107,7 +107,7 @@ def test_very_large_and_very_small_exponents_neither_overflow_nor_vanish(
     here = word_index(tmp_path, rng)
     found = find_occurrences(here.index, here.encoder, ["a", "b", "c"])
     queries = random_queries(rng, 3)
-    scores = score_words(here.index, found, queries, factor=1e4, combination=Combination.product)
+    scores = WordScorer(here.index, found).score(queries, factor=1e4, combination=Combination.product)
     assert np.isfinite(scores.log_sums).all()
     assert (np.abs(scores.log_sums) > 1000).any()
     assert (scores.log_sums >= scores.best_logs - 1e-6).all()
