@@ -41,3 +41,30 @@ evaluate agn-wikipedia task=agn "method=[npm,npm-single,mlm-fuzzy-corpus]" "${bo
 for seed in 0 1 2; do
   evaluate trex-$seed task=trex seed=$seed limit=2000 fill.scoring.length_exponent=-3 "${both[@]}"
 done
+evaluate subj-calibrated task=subj "method=[npm,mlm-knn]" "${both[@]}" closed.calibration=corpus closed.label_mean=words closed.temperature=2
+evaluate nq task=nq limit=500 "mlm.encoder=$out/mlm-mini/encoder" "index=$out/npm" "data_dir=$data"
+
+# What was chosen on development data: a folder for each task and row of the table.
+rows=(
+  "verbalizer=label_words calibration=none label_mean=occurrences temperature=2"
+  "calibration=none label_mean=sum temperature=1"
+  "calibration=none label_mean=occurrences temperature=2"
+  "calibration=none label_mean=words temperature=2"
+  "calibration=prompt label_mean=words temperature=2"
+  "calibration=corpus label_mean=words temperature=1"
+  "calibration=corpus label_mean=words temperature=2"
+  "calibration=corpus_scaled label_mean=words temperature=4"
+  "calibration=corpus label_mean=words temperature=2 combination=sum"
+  "verbalizer=expanded calibration=corpus label_mean=words temperature=2"
+  "retrieval=top_k k=4096 label_mean=occurrences temperature=2 calibration=none"
+  "retrieval=top_k k=4096 label_mean=sum temperature=2 calibration=none"
+  ""
+)
+for task in sst2 agn subj; do
+  for number in "${!rows[@]}"; do
+    settings=()
+    for setting in ${rows[$number]}; do settings+=("closed.$setting"); done
+    echo "development, $task: ${rows[$number]:-as the task says}"
+    evaluate "dev-$task-$number" task=$task split=dev limit=1000 method=npm "index=$out/npm" "data_dir=$data" "${settings[@]}"
+  done
+done
