@@ -119,11 +119,10 @@ def encode_masks(
     if contexts is not None:
         sequences = [_with_context(encoder, *pair) for pair in zip(sequences, contexts, strict=True)]
     lengths = np.array([len(sequence) for sequence in sequences])  # i64 [q]
+    places = np.array(slots)[:, None] + np.arange(masks_per_text)  # i64 [q, masks]
     for batch in length_sorted_batches(lengths, tokens_per_batch=tokens_per_batch):
         states = encode_padded(encoder, [sequences[number] for number in batch])  # f32 [B, L, d]
-        for place, number in enumerate(batch):
-            first = slots[number]
-            vectors[number] = states[place, first : first + masks_per_text].cpu().numpy()
+        vectors[batch] = states[np.arange(len(batch))[:, None], places[batch]].cpu().numpy()  # [B, masks, d]
     return MaskVectors(vectors, cut)
 
 
