@@ -6,6 +6,7 @@ Shapes: m candidate spans of one query, g groups of equal token sequences.
 from __future__ import annotations
 
 import itertools
+import unicodedata
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from functools import lru_cache
@@ -33,12 +34,12 @@ DOCUMENTS_IN_MEMORY, BLOCKS_IN_MEMORY = 64, 1024
 
 
 def normalised_text(text: str) -> str:
-    """Case-folded, runs of space made one, none at the ends.
+    """Case-folded, composed (NFC), runs of space made one, none at the ends.
 
-    >>> normalised_text("  Bank of\\nAmerica ")
-    'bank of america'
+    >>> normalised_text("  Bank of\\nAmerica "), normalised_text("Cafe\\u0301") == normalised_text("CAFÉ")
+    ('bank of america', True)
     """
-    return " ".join(text.casefold().split())
+    return " ".join(unicodedata.normalize("NFC", text.casefold()).split())
 
 
 def says_nothing_new(phrase: str, question_words: Set[str]) -> bool:
