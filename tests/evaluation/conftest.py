@@ -10,8 +10,10 @@ import pytest
 from npm.corpus.blocks import BlockSettings
 from npm.corpus.documents import CorpusSettings
 from npm.models.encoder import Encoder
+from npm.models.masked_head import MaskedHead
 from npm.retrieval.build import IndexBuildSettings, build_index
-from tests.tiny_models import tiny_encoder
+from tests.evaluation.language_models import bert_with_words, random_language_model
+from tests.tiny_models import FAMILIES, tiny_encoder
 
 PASSAGES = {
     "iceland": "Reykjavík is the capital of Iceland. It lies on the coast of Faxaflói.",
@@ -55,3 +57,16 @@ def questions_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     entries = [dict(zip(keys, question, strict=True)) for question in QUESTIONS]
     file.write_text(json.dumps({"questions": entries}, ensure_ascii=False), encoding="utf-8")
     return file
+
+
+@pytest.fixture(scope="module")
+def bert() -> Encoder:
+    """A tiny encoder whose vocabulary holds some whole words."""
+    return bert_with_words()
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Encoder, MaskedHead, Path]:
+    """A masked language model of each family with random weights, and the folder it is saved in."""
+    folder = tmp_path_factory.mktemp(request.param)
+    return *random_language_model(request.param, folder), folder

@@ -23,14 +23,11 @@ from npm.evaluation.verbalizers import Verbalizer
 from npm.models.encoder import Encoder
 from npm.models.masked_head import MaskedHead
 from tests.evaluation.language_models import (
-    bert_with_words,
     deaf_head,
     examples_of,
     plain_log_probabilities,
     published,
-    random_language_model,
 )
-from tests.tiny_models import FAMILIES
 
 WORDS = ("Paris", "paris", "capital", "the capital", "Bank of America", "o", "Reykjavík", "Switzerland", "sea")
 TEXTS = (
@@ -43,17 +40,6 @@ TEXTS = (
 )
 LABELS = (Label(0, "bad", ("city",)), Label(1, "good", ("river", "sea")))
 TASK = Task("places", Suite.closed, TaskData("places.csv"), "{text} It was <mask>.", LABELS)
-
-
-@pytest.fixture(scope="module")
-def bert() -> Encoder:
-    return bert_with_words()
-
-
-@pytest.fixture(scope="module", params=FAMILIES)
-def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Encoder, MaskedHead, Path]:
-    folder = tmp_path_factory.mktemp(request.param)
-    return *random_language_model(request.param, folder), folder
 
 
 def plain_word_score(model: Any, encoder: Encoder, text: str, word: str) -> float:

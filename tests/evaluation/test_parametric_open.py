@@ -15,14 +15,11 @@ from npm.models.encoder import Encoder
 from npm.models.masked_head import MaskedHead
 from npm.types import Answer
 from tests.evaluation.language_models import (
-    bert_with_words,
     deaf_head,
     examples_of,
     plain_log_probabilities,
     published,
-    random_language_model,
 )
-from tests.tiny_models import FAMILIES
 
 TASK = Task("places", Suite.open, TaskData("places.jsonl"), "{text}")
 TEXTS = (
@@ -31,17 +28,6 @@ TEXTS = (
     "It was (<mask>), as in Madrid.",
     "The river Rhine rises in Switzerland and flows to the North Sea in the Netherlands. It is<mask>!",
 )
-
-
-@pytest.fixture(scope="module")
-def bert() -> Encoder:
-    return bert_with_words()
-
-
-@pytest.fixture(scope="module", params=FAMILIES)
-def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Encoder, MaskedHead, Path]:
-    folder = tmp_path_factory.mktemp(request.param)
-    return *random_language_model(request.param, folder), folder
 
 
 def told(answer: Answer) -> list[tuple[str, float]]:

@@ -6,7 +6,7 @@ Shapes: n questions.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ from npm.evaluation.baselines import NAME as BASELINE_NAME
 from npm.evaluation.baselines import RandomSpanOfRightPassage
 from npm.evaluation.metrics import Interval, bootstrap_interval, hit_rank
 from npm.evaluation.phrase_answers import filler_facts
+from npm.evaluation.predictions import Progress
 from npm.evaluation.questions import Question, Split, read_questions
 from npm.evaluation.results import write_results
 from npm.retrieval.recording import enum_value
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
 
 TASK = "demo"
 QUESTIONS_PER_CALL = 32
-Progress = Callable[[int, int], None]
-"""Called with the examples done so far and their number."""
 
 
 @dataclass(kw_only=True, slots=True)

@@ -8,7 +8,6 @@ Shapes: n spans, T keys, A articles, m tokens of the longest span.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -27,6 +26,7 @@ from npm.evaluation.held_out import (
     long_articles,
 )
 from npm.evaluation.metrics import Interval, bootstrap_interval
+from npm.evaluation.predictions import Progress
 from npm.evaluation.results import write_results
 from npm.masking.masker import MaskingSettings, build_masker, mask_rng
 from npm.masking.renderers import MaskPairRenderer
@@ -44,8 +44,6 @@ if TYPE_CHECKING:
     from npm.types import MaskedBatch
 
 TASK = "in_batch"
-Progress = Callable[[int, int], None]
-"""Called with the articles done so far and their number."""
 
 
 @dataclass(kw_only=True, slots=True)
