@@ -52,6 +52,7 @@ class Methods:
         self._indexes: dict[Path, tuple[PhraseIndex, Encoder]] = {}
         self._language_model: tuple[Encoder, MaskedHead] | None = None
         self._word_logs: WordLogs | None = None
+        self._verbalizers: dict[tuple[str, str, bool], Verbalizer] = {}
 
     def names(self, task: Task) -> list[str]:
         """The methods for `task`: those asked for, or all that the settings serve.
@@ -110,7 +111,7 @@ class Methods:
             name,
             index,
             encoder,
-            load_verbalizer=partial(load_verbalizer, index=index, encoder=encoder),
+            load_verbalizer=partial(self._words, parametric=name == "mlm-knn"),
             masks=Masks.pair if name == "npm" else Masks.single,
             scoring=self._settings.closed,
         )
@@ -165,12 +166,16 @@ class Methods:
     def _list(self, fuzzy: bool, task: Task) -> Verbalizer:
         """The words that the masked language model is asked for: those of the prompt, or the list of the task."""
         chosen = self._settings.closed.verbalizer or task.scoring.verbalizer or task.verbalizer
-        if not fuzzy:
-            return load_verbalizer(task, LABEL_WORDS)
-        if chosen != EXPANDED or not self._settings.index:
-            return load_verbalizer(task, chosen)
-        index, encoder = self.index(task)
-        return load_verbalizer(task, chosen, index=index, encoder=encoder)
+        return self._words(task, chosen if fuzzy else LABEL_WORDS)
+
+    def _words(self, task: Task, choice: str, *, parametric: bool = False) -> Verbalizer:
+        """The words of a choice, found once: to expand them takes a pass over vectors of the index."""
+        key = task.name, choice, parametric
+        if key not in self._verbalizers:
+            opened = choice == EXPANDED and self._index_setting(parametric)
+            index, encoder = self.index(task, parametric=parametric) if opened else (None, None)
+            self._verbalizers[key] = load_verbalizer(task, choice, index=index, encoder=encoder)
+        return self._verbalizers[key]
 
     def _calibration(self, name: str, task: Task) -> Calibration:
         """That of the method; calibrated by the corpus, it is scaled where the retrieval methods are."""

@@ -117,8 +117,10 @@ def evaluate_suite(settings: EvaluationSettings, tasks: Sequence[Task], *, progr
     _refuse_missing_data(settings, tasks)
     examples = {task.name: _examples(settings, methods, task) for task in tasks}
     made = {task.name: _made(settings, methods, task, names[task.name]) for task in tasks}
+    # a task's methods keep vectors of their words, and go with the task
     results = [
-        _task_result(settings, methods, task, made[task.name], examples[task.name], progress=progress) for task in tasks
+        _task_result(settings, methods, task, made.pop(task.name), examples[task.name], progress=progress)
+        for task in tasks
     ]
     return SuiteResult(tuple(results), recorded_settings(settings, names))
 
