@@ -13,6 +13,7 @@ from npm.models.encoder import Encoder
 from npm.models.masked_head import attach_masked_head
 from tests.cli.commands import CommandLine, all_bytes, write_corpus
 from tests.cli.test_train import SHRUNK
+from tests.tiny_models import tiny_encoder
 
 TASK = """\
 suite: closed
@@ -169,7 +170,9 @@ def test_what_cannot_be_measured_is_refused_and_nothing_is_made(
 def test_an_index_that_another_encoder_made_is_refused(
     npmlm: CommandLine, task: Path, built_index: Path, tmp_path: Path
 ) -> None:
-    npmlm("evaluate", f"task={task}", f"index={built_index}", "encoder=minilm", f"out={tmp_path / 'out'}").refused(
+    other = tmp_path / "other"
+    tiny_encoder("roberta").save(other)
+    npmlm("evaluate", f"task={task}", f"index={built_index}", f"encoder={other}", f"out={tmp_path / 'out'}").refused(
         "another encoder"
     )
 
