@@ -8,16 +8,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from npm import maintenance, measuring
+from npm import maintenance, measuring, training_verbs
 from npm.arguments import before_texts, split_arguments, wants_debug
 from npm.errors import QueryError, SettingError, UserError
 from npm.help import VERBS, usage, verb_help
-from npm.progress import StageProgress, say
+from npm.progress import say
 from npm.texts import piped_lines, read_texts, typed_line
 from npm.types import MASK_TEXT, Answer
 
 if TYPE_CHECKING:
-    from npm.commands import FillCommand, TrainCommand
+    from npm.commands import FillCommand
     from npm.retrieval.fill import PhraseFiller
 
 RESUMED = ("train", "build", "add", "compact")
@@ -89,37 +89,6 @@ def run(arguments: list[str]) -> int:
         )
     settings = compose_settings(verb, found.settings)
     return WITH_TEXTS[verb](settings, found.texts) if verb in WITH_TEXTS else _VERBS[verb](settings)
-
-
-def run_train(settings: TrainCommand) -> int:
-    """`npmlm train`."""
-    from npm.objectives.gather import rank
-    from npm.training.run import RunSummary, run_training
-    from npm.training.trainer import StepReport
-
-    with StageProgress() as progress:
-
-        def announce(summary: RunSummary) -> None:
-            say(
-                f"training on {summary.device} in {summary.precision}: {summary.tokens:,} tokens in "
-                f"{summary.groups:,} groups ({summary.mixed_share:.0%} of them mix documents), "
-                f"{summary.sequences_per_step} sequences a step"
-            )
-
-        def report_step(report: StepReport) -> None:
-            terms = " ".join(f"{name} {value:.3f}" for name, value in report.terms.items())
-            expected_tokens = report.tokens / max(report.progress, 1e-9)
-            progress("training", report.tokens, expected_tokens, note=f"step {report.step} {terms}")
-
-        def report_blocks(_: int, tokens: int) -> None:
-            progress("blocks", tokens, None)
-
-        encoder = run_training(
-            Path(settings.run), settings, announce=announce, report_blocks=report_blocks, report_step=report_step
-        )
-    if rank() == 0:
-        say(f"the encoder is in {encoder}: npmlm build encoder={encoder} …")
-    return 0
 
 
 def run_fill(settings: FillCommand, texts: list[str]) -> int:
@@ -234,7 +203,7 @@ def _version() -> str:
 
 
 _VERBS: dict[str, Callable[[Any], int]] = {
-    "train": run_train,
+    "train": training_verbs.run_train,
     "evaluate": measuring.run_evaluate,
     "build": maintenance.run_build,
     "verify": maintenance.run_verify,
@@ -246,7 +215,11 @@ _VERBS: dict[str, Callable[[Any], int]] = {
     "estimate": maintenance.run_estimate,
 }
 
-WITH_TEXTS: dict[str, Callable[[Any, list[str]], int]] = {"fill": run_fill, "compare": measuring.run_compare}
+WITH_TEXTS: dict[str, Callable[[Any, list[str]], int]] = {
+    "fill": run_fill,
+    "compare": measuring.run_compare,
+    "plot": training_verbs.run_plot,
+}
 """Verbs that take more than settings: texts, or folders."""
 
 if __name__ == "__main__":

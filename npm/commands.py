@@ -8,6 +8,7 @@ from enum import Enum
 from npm.errors import check_range
 from npm.evaluation.settings import EvaluationSettings
 from npm.models.encoder import ComputeDtype
+from npm.plotting import PlotSettings
 from npm.retrieval.build import IndexBuildSettings
 from npm.retrieval.changes import AddSettings, DeleteSettings
 from npm.retrieval.compact import CompactSettings
@@ -31,6 +32,17 @@ class TrainCommand(TrainingSettings):
 
     run: str = ""
     """Folder of the run: settings, metrics, checkpoints, and the finished encoder in RUN/encoder. Required."""
+    sts_dir: str = ""
+    """Folder with stsb-dev.jsonl: its Spearman correlation is measured too at every evaluation during training, as
+    stsb_dev_spearman; for objectives over sentences."""
+    debug: bool = False
+    """Show the full traceback of an error."""
+
+
+@dataclass(kw_only=True, slots=True)
+class PlotCommand(PlotSettings):
+    """Draw the curves of several runs in one picture: npmlm plot RUN [RUN …] out=FILE.png."""
+
     debug: bool = False
     """Show the full traceback of an error."""
 
@@ -187,6 +199,7 @@ class EstimateCommand(EstimateSettings):
 
 COMMANDS: dict[str, type] = {
     "train": TrainCommand,
+    "plot": PlotCommand,
     "build": BuildCommand,
     "fill": FillCommand,
     "verify": VerifyCommand,

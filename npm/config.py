@@ -16,37 +16,7 @@ from typing import Any
 from npm.arguments import parse_list, quoted, usable_path
 from npm.commands import COMMANDS
 from npm.errors import SettingError, UserError
-
-PATH_SETTINGS = (
-    "run",
-    "ids_file",
-    "index",
-    "encoder",
-    "encoder.name",
-    "texts",
-    "out",
-    "questions",
-    "data_dir",
-    "mlm.encoder",
-    "mlm.index",
-)
-TEXT_SETTINGS = ("shard", "search.factory", "corpus.id_field", "corpus.title_field", "corpus.text_field")
-"""Plain strings that may hold what hydra's grammar has a meaning for, such as the comma of IVF64,SQ8."""
-LIST_SETTINGS = (
-    "corpus.files",
-    "documents",
-    "where",
-    "ids",
-    "fill.documents",
-    "fill.where",
-    "task",
-    "method",
-    "methods",
-)
-"""Lists that hydra does not read either: of paths, ids and conditions."""
-REQUIRED = {"train": ("run",), "evaluate": ("out",), "estimate": (), "compare": ()}
-"""Settings without which a verb cannot begin; for all others, the index."""
-
+from npm.setting_kinds import LIST_SETTINGS, PATH_SETTINGS, REQUIRED, TEXT_SETTINGS
 
 def config_folder() -> Path:
     """The folder of the YAML files: in the package when installed, beside it in a checkout."""
@@ -103,7 +73,7 @@ def _refuse_unknown_and_repeated(verb: str, root: type, overrides: list[str]) ->
     for override in overrides:
         key, _, value = override.lstrip("+~").partition("=")
         key = _full_key(verb, key)
-        if key not in nodes and key not in group_choices(verb):
+        if key not in nodes and key not in group_choices(verb) and not _in_free_group(key, root):
             raise _unknown(verb, [key], declared)
         if values.setdefault(key, value) != value:
             raise SettingError(
@@ -134,6 +104,8 @@ def _split_paths(verb: str, overrides: list[str]) -> tuple[dict[str, str | list[
                 where=key.lstrip("+~"),
                 fix=f"leave {override[0]} out",
             )
+        elif key == "experiment" and value.endswith(".yaml"):
+            others.append(f"experiment={_stored_experiment(Path(usable_path(value, key)))}")
         elif verb == "evaluate" and key == "scoring":
             others.append(f"scoring@fill={value}")
         elif key.lstrip("+~") in TEXT_SETTINGS:
@@ -141,6 +113,30 @@ def _split_paths(verb: str, overrides: list[str]) -> tuple[dict[str, str | list[
         else:
             others.append(override)
     return paths, others
+
+
+def _stored_experiment(file: Path) -> str:
+    """Make a user's own file of settings one of the choices of `experiment`; returns the name it has there."""
+    from hydra.core.config_store import ConfigStore
+    from omegaconf import DictConfig, OmegaConf
+
+    try:
+        found: Any = OmegaConf.load(file)
+    except Exception as error:  # a YAML parser of any kind may refuse it
+        found, reason = None, (str(error).strip() or type(error).__name__).splitlines()[0]
+    else:
+        reason = f"a {type(found).__name__}"
+    if not isinstance(found, DictConfig):
+        raise SettingError(
+            "the experiment file cannot be read",
+            expected="a YAML file of settings, as in configs/experiment",
+            got=reason,
+            where=str(file),
+            fix="check the path and the file, or name one of the experiments that npmlm train --help lists",
+        )
+    name = f"own_{file.stem}"
+    ConfigStore.instance().store(group="experiment", name=name, node=found, package="_global_")
+    return name
 
 
 def _full_key(verb: str, key: str) -> str:
@@ -165,7 +161,8 @@ def _compose(verb: str, root: type, overrides: list[str]) -> Any:
         # hydra tells some mistakes in overrides with plain ValueErrors, such as a number for a group
         raise _refused(verb, overrides, error) from error
     declared = set(declared_settings(root))
-    if unknown := sorted(setting_names(container) - declared):  # with + and ++ hydra lets in what nobody declared
+    found = {name for name in setting_names(container) if not _in_free_group(name, root)}
+    if unknown := sorted(found - declared):  # with + and ++ hydra lets in what nobody declared
         raise _unknown(verb, unknown, declared)
     try:
         return _checked(composed, root)
@@ -225,6 +222,12 @@ def _unknown(verb: str, unknown: list[str], declared: set[str]) -> SettingError:
     )
 
 
+def _in_free_group(name: str, root: type) -> bool:
+    """Whether a setting stands in a group whose keys its user chooses, such as objective.others."""
+    groups = [key for key, item in declared_settings(root).items() if str(item.type).startswith("dict[")]
+    return any(name.startswith(f"{group}.") for group in groups)
+
+
 def declared_settings(root: type, prefix: str = "") -> dict[str, dataclasses.Field[Any]]:
     """Every leaf field of a settings dataclass and of the dataclasses in it, by dotted name."""
     hints = typing.get_type_hints(root)
@@ -244,7 +247,7 @@ def _assign(settings: Any, key: str, value: str | list[str]) -> None:
         )
     if isinstance(value, str):
         value = usable_path(value, key)
-    elif key == "corpus.files":
+    elif key.endswith(".files"):
         value = [usable_path(path, key) for path in value]
     group, _, name = key.rpartition(".")
     setattr(attrgetter(group)(settings) if group else settings, name, value)

@@ -22,6 +22,7 @@ VERBS = {
     "compact": "rewrite an index without what was deleted",
     "tune": "measure search settings of an index and choose some",
     "train": "train an encoder",
+    "plot": "draw the curves of training runs in one picture",
     "evaluate": "measure an encoder or an index on tasks",
     "compare": "compare the results of two evaluations, example by example",
 }

@@ -40,12 +40,8 @@ def run_build(settings: BuildCommand) -> int:
             fix="give the stage too, or leave shard out to run all stages here",
         )
     with StageProgress() as progress:
-
-        def waits(holders: str) -> None:
-            progress.say(f"waits for another job of this build: {holders}")
-
         built = build_index(
-            Path(settings.index), settings, stage=settings.stage, share=share, progress=progress, notice=waits
+            Path(settings.index), settings, stage=settings.stage, share=share, progress=progress, notice=progress.say
         )
     if built.was_finished:
         say(f"{settings.index} is finished already, with the same settings: nothing to do")

@@ -19,6 +19,7 @@ UNITS = {
     "exact answers": "answers",
     "settings": "settings",
     "articles": "articles",
+    "sets": "sets",
     "verify": "bytes",
     "task": "answers",
 }

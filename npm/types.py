@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, replace
 from enum import IntFlag
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
 
@@ -74,28 +74,105 @@ class Spans:
         return len(self.starts)
 
 
+class View(Protocol):
+    """What one or more objectives read of a training batch."""
+
+    @property
+    def token_count(self) -> int:
+        """Tokens of training text that this rank sees in it."""
+
+    def to(self, device: torch.device | str) -> Self:
+        """The same view on `device`."""
+
+
 @dataclass(frozen=True, slots=True)
 class MaskedBatch:
-    """One device batch: the masked copies (queries), the clean copies (keys), and where each span's masks stand.
+    """The masked copies (queries), the clean copies (keys), and where each span's masks stand.
 
     With mask pairs, `start_slots` and `end_slots` are the two masks of a span; where a span has one mask only they
-    are equal. `span_token_ids` is padded with -1.
+    are equal. `span_token_ids` is padded with -1. Q is B, or a multiple of it where every sequence is shown several
+    times with different masks; the clean copies then stand there once all the same.
     """
 
-    query_input_ids: torch.Tensor  # i64 [B, Lq]
-    query_attention_mask: torch.Tensor  # i64 [B, Lq]
+    query_input_ids: torch.Tensor  # i64 [Q, Lq]
+    query_attention_mask: torch.Tensor  # i64 [Q, Lq]
     key_input_ids: torch.Tensor  # i64 [B, Lk]
     key_attention_mask: torch.Tensor  # i64 [B, Lk]
-    span_sequences: torch.Tensor  # i64 [n], which of the B sequences a span is in
+    span_sequences: torch.Tensor  # i64 [n], which of the Q masked copies a span is in
     start_slots: torch.Tensor  # i64 [n], position in [0, Lq) of the start query
     end_slots: torch.Tensor  # i64 [n], position in [0, Lq) of the end query
     span_token_ids: torch.Tensor  # i64 [n, max_span_tokens], what was masked, padded with -1
     pad_id: int  # what stands under attention 0
 
+    @property
+    def token_count(self) -> int:
+        """Tokens of the clean copies, special tokens included."""
+        return int(self.key_attention_mask.sum())
+
     def to(self, device: torch.device | str) -> MaskedBatch:
         """The same batch on `device`."""
-        tensors = [item.name for item in fields(self) if item.name != "pad_id"]
-        return replace(self, **{name: getattr(self, name).to(device) for name in tensors})
+        return tensors_to(self, device)
+
+
+@dataclass(frozen=True, slots=True)
+class SentenceBatch:
+    """Sentences to be told apart: N anchors, then their N positives, then their N hard negatives if there are any."""
+
+    input_ids: torch.Tensor  # i64 [2N or 3N, L]
+    attention_mask: torch.Tensor  # i64 [2N or 3N, L]
+    pair_count: int  # N
+    pad_id: int  # what stands under attention 0
+
+    @property
+    def token_count(self) -> int:
+        """Tokens of all rows, special tokens included."""
+        return int(self.attention_mask.sum())
+
+    def to(self, device: torch.device | str) -> SentenceBatch:
+        """The same batch on `device`."""
+        return tensors_to(self, device)
+
+
+@dataclass(frozen=True, slots=True)
+class DenoisingBatch:
+    """Corrupted texts and what is to be written back, for an encoder-decoder."""
+
+    input_ids: torch.Tensor  # i64 [B, Li]
+    attention_mask: torch.Tensor  # i64 [B, Li]
+    target_ids: torch.Tensor  # i64 [B, Lt], padded with -100
+    denoisers: torch.Tensor  # i64 [B], number of the denoiser that corrupted each text
+    text_token_count: int  # tokens of the texts before they were corrupted
+
+    @property
+    def token_count(self) -> int:
+        """Tokens of the texts."""
+        return self.text_token_count
+
+    def to(self, device: torch.device | str) -> DenoisingBatch:
+        """The same batch on `device`."""
+        return tensors_to(self, device)
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingBatch:
+    """The views of one micro-step on one rank, by the name under which objectives ask for them."""
+
+    views: dict[str, View]
+
+    @property
+    def token_count(self) -> int:
+        """Tokens of training text; several views of the same text count once, as the largest of them."""
+        return max(view.token_count for view in self.views.values())
+
+    def to(self, device: torch.device | str) -> TrainingBatch:
+        """The same batch on `device`."""
+        return TrainingBatch({name: view.to(device) for name, view in self.views.items()})
+
+
+def tensors_to(batch: Any, device: torch.device | str) -> Any:
+    """A dataclass with all its tensors on `device`."""
+    values = {item.name: getattr(batch, item.name) for item in fields(batch)}
+    return replace(batch, **{name: value.to(device) for name, value in values.items() if hasattr(value, "to")})
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ REPOSITORY = Path(__file__).parents[1]
 REQUIRED = {verb: "index=i" for verb in COMMANDS if verb not in ("estimate", "compare")} | {
     "train": "run=r",
     "evaluate": "out=o",
+    "plot": "out=o",
 }
 EXPERIMENTS = sorted(path.stem for path in (REPOSITORY / "configs" / "experiment").glob("*.yaml"))
 
@@ -286,7 +287,7 @@ def test_config_help_and_version_need_no_verb_and_an_unknown_verb_is_refused(npm
     assert version.status == 0
     assert version.out.startswith("npmlm ")
     npmlm("conquer").refused("unknown verb 'conquer'", ", ".join(VERBS))
-    for verb in set(COMMANDS) - {"fill", "compare"}:  # texts, and folders
+    for verb in set(COMMANDS) - {"fill", "compare", "plot"}:  # texts, and folders
         npmlm(verb, *needed_by(verb), "text").refused("settings only")
     for verb, needed in REQUIRED.items():
         npmlm(verb).refused(f"{verb} needs {needed.partition('=')[0]}=")

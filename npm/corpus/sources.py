@@ -108,8 +108,17 @@ def _file_source(name: str) -> Source:
     return Source(path=name, name=path.name, format=str(file_format))
 
 
-def read_parquet(source: Source, *, columns: Sequence[str], required: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """The rows of a Parquet file, numbered from 1, only `columns`. Raises CorpusError if `required` is not there."""
+def read_parquet(
+    source: Source,
+    *,
+    columns: Sequence[str],
+    required: str,
+    fix: str = "name the column that holds the text with corpus.text_field=",
+) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """The rows of a Parquet file, numbered from 1, only `columns`.
+
+    Raises CorpusError if `required` is not there; `fix` is what it then advises.
+    """
     import pyarrow
     from pyarrow import parquet
 
@@ -122,7 +131,7 @@ def read_parquet(source: Source, *, columns: Sequence[str], required: str) -> It
                     expected=f"a column {required!r}",
                     got=f"the columns {present}",
                     where=source.path,
-                    fix="name the column that holds the text with corpus.text_field=",
+                    fix=fix,
                 )
             read_columns = [name for name in dict.fromkeys(columns) if name in present]
             number = 0

@@ -14,7 +14,7 @@ from npm.corpus.store import BlockStore, write_block_store
 from npm.errors import ArtefactError, CorpusError, check_range
 
 if TYPE_CHECKING:
-    from npm.models.encoder import Encoder
+    from npm.models.stored import StoredModel
     from npm.types import Block, Document
 
 MIN_FILLED_FRACTION = 0.97  # full blocks, as in training, so that articles are comparable
@@ -41,7 +41,7 @@ class HeldOutSettings:
 
 
 def build_held_out_store(
-    folder: str | Path, documents: Iterable[Document], encoder: Encoder, settings: HeldOutSettings
+    folder: str | Path, documents: Iterable[Document], model: StoredModel, settings: HeldOutSettings
 ) -> BlockStore:
     """Cut the first long enough of `documents` into blocks and store them in `folder`; the rest is not read.
 
@@ -54,12 +54,12 @@ def build_held_out_store(
         max_document_tokens=max(settings.least_tokens, enough_tokens),
         min_filled_fraction=MIN_FILLED_FRACTION,
     )
-    packer = BlockPacker(encoder.tokenizer, blocks)
+    packer = BlockPacker(model.tokenizer, blocks)
     return write_block_store(
         folder,
         _long_documents(documents, packer, settings),
         settings={"blocks": asdict(blocks), "articles": settings.articles},
-        tokenizer_fingerprint=encoder.tokenizer_fingerprint,
+        tokenizer_fingerprint=model.tokenizer_fingerprint,
         vocabulary_size=packer.vocabulary_size,
     )
 
@@ -110,13 +110,13 @@ def _too_few(found: int, settings: HeldOutSettings, *, where: str) -> CorpusErro
     )
 
 
-def check_tokenizer(encoder: Encoder, store: BlockStore) -> None:
-    """Raise ArtefactError unless the blocks of `store` were cut by the tokenizer of `encoder`."""
-    if store.tokenizer_fingerprint != encoder.tokenizer_fingerprint:
+def check_tokenizer(model: StoredModel, store: BlockStore) -> None:
+    """Raise ArtefactError unless the blocks of `store` were cut by the tokenizer of `model`."""
+    if store.tokenizer_fingerprint != model.tokenizer_fingerprint:
         raise ArtefactError(
             "the blocks were cut by another tokenizer",
-            expected=f"tokenizer fingerprint {encoder.tokenizer_fingerprint}, of {encoder.name}",
+            expected=f"tokenizer fingerprint {model.tokenizer_fingerprint}, of {model.name}",
             got=f"tokenizer fingerprint {store.tokenizer_fingerprint}",
             where=str(store.folder),
-            fix="build the blocks with this encoder",
+            fix="build the blocks with this model",
         )

@@ -138,11 +138,10 @@ class Methods:
         if place not in self._indexes:
             opened = PhraseIndex.open(place)
             if parametric:
-                encoder, _ = self.language_model()
+                encoder = opened.fitted(self.language_model()[0])
             else:
                 given, device, dtype = self._settings.encoder, self._settings.device, self._settings.dtype
                 encoder = opened.load_encoder(given or None, device=device, dtype=dtype)
-            opened.check_encoder(encoder)
             self._indexes[place] = opened, encoder
         return self._indexes[place]
 

@@ -135,6 +135,21 @@ def bootstrap_interval(
     return Interval(float(sums.sum() / counts.sum()), float(low), float(high))
 
 
+def ratio_standard_error(sums: np.ndarray, counts: np.ndarray) -> float | None:
+    """Standard error of Σ sums / Σ counts, f64 [n] each, where the n examples are clusters of so many cases.
+
+    √(n/(n−1) Σ (sᵢ − r cᵢ)²) / Σ c with r = Σ s / Σ c, the linearised ratio estimator (Cochran 1977, §2.11 and §9A.2);
+    None for a single cluster, which says nothing about the others.
+
+    >>> ratio_standard_error(np.array([1.0, 3.0]), np.array([1.0, 1.0])), ratio_standard_error(np.ones(1), np.ones(1))
+    (1.0, None)
+    """
+    if len(sums) < 2:
+        return None
+    residuals = sums - sums.sum() / counts.sum() * counts  # f64 [n]
+    return float(np.sqrt(len(sums) / (len(sums) - 1) * (residuals**2).sum()) / counts.sum())
+
+
 def group_mean_interval(
     hits: np.ndarray,
     groups: np.ndarray,

@@ -69,10 +69,9 @@ class NonparametricLabels:
         scoring: ClosedScoring | None = None,
     ) -> None:
         """`scoring` stands in for what a task says. Raises ArtefactError if `encoder` did not make the index."""
-        index.check_encoder(encoder)
         self.name = name
         self._index = index
-        self._encoder = encoder
+        self._encoder = index.fitted(encoder)
         self._load_verbalizer = load_verbalizer
         self._masks = masks
         self._scoring = scoring if scoring is not None else ClosedScoring()

@@ -17,7 +17,9 @@ from npm.evaluation.metrics import Interval, is_hit
 
 if TYPE_CHECKING:
     from npm.evaluation.tasks.demo import DemoResult, HitRates, Prediction
+    from npm.evaluation.tasks.denoising import DenoisingResult
     from npm.evaluation.tasks.in_batch import InBatchResult
+    from npm.evaluation.tasks.masked_tokens import MaskedTokensResult
     from npm.types import Occurrence, Phrase
 
 PHRASES_SHOWN = 3
@@ -66,15 +68,36 @@ def hit_rows(rates: Iterable[HitRates], *, k: int) -> tuple[Row, list[Row]]:
 
 
 def in_batch_rows(result: InBatchResult) -> tuple[Row, list[Row]]:
-    """Header and rows of the in-batch retrieval table: the encoder and what a random key would score."""
+    """Header and rows of the in-batch retrieval table: whole vectors, shorter ones, and what a random key scores."""
     header = ["", "articles", "spans", "top-1, % [95 %]", "start, %", "end, %", "loss"]
     chance = f"{100 * result.chance:.2f}"
     counts = [str(len(result.articles)), str(result.span_count)]
     sides = [f"{100 * result.start_top1:.1f}", f"{100 * result.end_top1:.1f}"]
-    return header, [
-        [result.encoder_name, *counts, percent(result.top1), *sides, f"{result.loss:.2f}"],
-        ["a random key", *counts, chance, chance, chance, ""],
+    rows = [[result.encoder_name, *counts, percent(result.top1), *sides, f"{result.loss:.2f}"]]
+    for each in reversed(result.shorter):
+        sides = [f"{100 * each.start_top1:.1f}", f"{100 * each.end_top1:.1f}"]
+        rows.append(
+            [f"its first {each.dimensions} dimensions", *counts, percent(each.top1), *sides, f"{each.loss:.2f}"]
+        )
+    return header, [*rows, ["a random key", *counts, chance, chance, chance, ""]]
+
+
+def masked_tokens_rows(result: MaskedTokensResult) -> tuple[Row, list[Row]]:
+    """Header and rows of the table of one masked language model."""
+
+    def error(value: float | None, scale: float, digits: int) -> str:
+        return "" if value is None else f" ± {scale * value:.{digits}f}"
+
+    header = ["", "articles", "predictions", "accuracy, %", "loss, nats", "perplexity"]
+    row = [
+        result.encoder_name,
+        str(len(result.articles)),
+        str(result.prediction_count),
+        f"{100 * result.accuracy:.2f}{error(result.accuracy_standard_error, 100, 2)}",
+        f"{result.loss:.3f}{error(result.loss_standard_error, 1, 3)}",
+        "∞" if result.perplexity is None else f"{result.perplexity:.4g}",
     ]
+    return header, [row]
 
 
 def spread_over_kinds(predictions: Iterable[Prediction], count: int) -> list[Prediction]:
@@ -145,3 +168,21 @@ def print_demo(result: DemoResult, console: Console, *, shown: int | None = None
 def print_in_batch(result: InBatchResult, console: Console) -> None:
     """The report of task `in_batch`."""
     console.print(terminal_table(*in_batch_rows(result), title="in-batch retrieval on held-out articles"))
+
+
+def print_masked_tokens(result: MaskedTokensResult, console: Console) -> None:
+    """The report of task `masked_tokens`."""
+    share = result.record["settings"]["masked_fraction"]
+    title = f"masked tokens of held-out articles, {100 * share:g} % of them masked"
+    console.print(terminal_table(*masked_tokens_rows(result), title=title))
+    console.print("note: ± is the standard error over articles.", markup=False)
+    console.print("note: perplexities compare encoders of the same tokenizer only.", markup=False)
+
+
+def print_denoising(result: DenoisingResult, console: Console) -> None:
+    """The report of task `denoising`."""
+    from npm.evaluation.tasks.denoising import denoising_rows
+
+    title = "loss of denoisers (rows) under mode tokens (columns)"
+    console.print(terminal_table(*denoising_rows(result), title=title))
+    console.print("note: nats a target token; the star marks the mode token of the denoiser.", markup=False)

@@ -4,33 +4,36 @@ from __future__ import annotations
 
 import io
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import fields, is_dataclass
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from npm.errors import SettingError
+from npm.evaluation.own_tasks import DEFAULT_TASK, OWN_TASKS, READ_BY_ALL, OwnTask, Progress
 from npm.evaluation.results import check_out
-from npm.evaluation.settings import DEMO, IN_BATCH, EvaluationSettings
+from npm.evaluation.settings import EvaluationSettings
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from npm.evaluation.task import Task
 
-DEFAULT_ARTICLES = 200
-QUESTIONS_SHOWN = 24
 ZERO_SHOT = "zero-shot tasks"
-ZERO_SHOT_ONLY = ("suite", "method", "data_dir", "closed", "mlm", "resamples")
-UNUSED = {
-    DEMO: ("corpus", *ZERO_SHOT_ONLY),
-    IN_BATCH: ("index", "questions", "split", "fill", *ZERO_SHOT_ONLY),
-    ZERO_SHOT: ("corpus", "questions"),
-}
-"""Settings that a task has no use for."""
-Progress = Callable[[str, float, float | None], None]
-"""Called with the task, the examples done so far and their number."""
+READ_BY_ZERO_SHOT = (
+    "suite",
+    "method",
+    "data_dir",
+    "index",
+    "split",
+    "limit",
+    "resamples",
+    "closed",
+    "mlm",
+    "fill",
+)
+"""Settings that zero-shot tasks have a use for, beside READ_BY_ALL."""
 
 
 def run_evaluation(settings: EvaluationSettings, *, task_folder: Path, progress: Progress) -> str:
@@ -38,38 +41,38 @@ def run_evaluation(settings: EvaluationSettings, *, task_folder: Path, progress:
 
     Raises UserError for whatever is missing or does not fit, before the work begins where that can be known.
     """
-    kind = _kind(settings)
-    tasks = _tasks(settings, task_folder) if kind == ZERO_SHOT else []
-    _refuse_unused(settings, kind, tasks)
-    check_out(settings.out)
+    own = _own_task(settings)
     console = _console()
-    if kind == DEMO:
-        _run_demo(settings, progress, console)
-    elif kind == IN_BATCH:
-        _run_in_batch(settings, progress, console)
-    else:
+    if own is None:
+        tasks = _tasks(settings, task_folder)
+        _refuse_unused(settings, ZERO_SHOT, READ_BY_ZERO_SHOT, refused=tuple(_unused_by(settings, tasks)))
+        check_out(settings.out)
         _run_zero_shot(settings, tasks, progress, console)
+    else:
+        _refuse_unused(settings, f"task={own.name}", own.reads)
+        check_out(settings.out)
+        own.run(settings, progress, console)
     written = console.file
     assert isinstance(written, io.StringIO), "made by _console"
     return written.getvalue().rstrip()
 
 
-def _kind(settings: EvaluationSettings) -> str:
-    """`demo`, `in_batch`, or zero-shot tasks; raises SettingError for a mixture."""
-    own = [task for task in settings.task if task in (DEMO, IN_BATCH)]
+def _own_task(settings: EvaluationSettings) -> OwnTask | None:
+    """The task with an evaluator of its own, or None for zero-shot tasks; raises SettingError for a mixture."""
+    named = [OWN_TASKS[task] for task in settings.task if task in OWN_TASKS]
     if not settings.task and settings.suite is None:
-        return DEMO
-    if not own:
-        return ZERO_SHOT
+        return DEFAULT_TASK
+    if not named:
+        return None
     if len(settings.task) > 1 or settings.suite is not None:
         raise SettingError(
-            f"task={own[0]} stands alone",
-            expected=f"task={own[0]}, or zero-shot tasks",
+            f"task={named[0].name} stands alone",
+            expected=f"task={named[0].name}, or zero-shot tasks",
             got=", ".join([*settings.task, *([f"suite={settings.suite.value}"] if settings.suite else [])]),
             where="task",
             fix="evaluate them one after the other, each with an out= of its own",
         )
-    return own[0]
+    return named[0]
 
 
 def _tasks(settings: EvaluationSettings, task_folder: Path) -> list[Task]:
@@ -92,49 +95,19 @@ def _run_zero_shot(settings: EvaluationSettings, tasks: list[Task], progress: Pr
         console.print(f"note: {note}", markup=False)
 
 
-def _run_demo(settings: EvaluationSettings, progress: Progress, console: Console) -> None:
-    from npm.evaluation.report import print_demo
-    from npm.evaluation.tasks.demo import DemoSettings, evaluate_demo
-    from npm.retrieval.fill import PhraseFiller
-
-    _require(settings.index, "index", "the index that is asked: build it with npmlm build")
-    filler = PhraseFiller.open(
-        settings.index, settings.encoder or None, settings=settings.fill, device=settings.device, dtype=settings.dtype
-    )
-    asked = DemoSettings(
-        questions=settings.questions, split=settings.split, k=settings.fill.k, limit=settings.limit, seed=settings.seed
-    )
-    result = evaluate_demo(filler, asked, progress=lambda done, total: progress("questions", done, total))
-    result.write(settings.out)
-    print_demo(result, console, shown=QUESTIONS_SHOWN)
-
-
-def _run_in_batch(settings: EvaluationSettings, progress: Progress, console: Console) -> None:
-    from npm.evaluation.report import print_in_batch
-    from npm.evaluation.tasks.in_batch import InBatchSettings, evaluate_held_out
-    from npm.models.encoder import Encoder
-
-    if not settings.corpus.files:
-        _require("", "corpus.files", "held-out documents, such as the last file of the corpus")
-    encoder = Encoder.load(settings.encoder, device=settings.device, dtype=settings.dtype)
-    chosen = InBatchSettings(articles=settings.limit or DEFAULT_ARTICLES, mask_seed=settings.seed, seed=settings.seed)
-    result = evaluate_held_out(
-        encoder, settings.corpus, chosen, progress=lambda done, total: progress("articles", done, total)
-    )
-    result.write(settings.out)
-    print_in_batch(result, console)
-
-
-def _refuse_unused(settings: EvaluationSettings, kind: str, tasks: Sequence[Task]) -> None:
-    """What was set for another task would be passed over without a word."""
+def _refuse_unused(
+    settings: EvaluationSettings, asked: str, reads: Sequence[str], *, refused: Sequence[str] = ()
+) -> None:
+    """What was set for another task would be passed over without a word; `refused` are exceptions from `reads`."""
     default = EvaluationSettings()
-    unused = (*UNUSED[kind], *(_unused_by(settings, tasks) if kind == ZERO_SHOT else ()))
+    known = {*READ_BY_ALL, *reads}
+    unused = [*(item.name for item in fields(EvaluationSettings) if item.name not in known), *refused]
     changed = [key for name in unused for key in _changed(name, attrgetter(name)(settings), attrgetter(name)(default))]
     if changed:
         raise SettingError(
-            f"{_shown(kind)} has no use for {', '.join(changed)}",
-            expected=f"nothing for {', '.join(unused)}",
-            got=f"{_shown(kind)} and {', '.join(changed)}",
+            f"{asked} has no use for {', '.join(changed)}",
+            expected=f"of the settings of single tasks only {', '.join(name for name in reads if name not in refused)}",
+            got=f"{asked} and {', '.join(changed)}",
             where=", ".join(changed),
             fix="leave these out, or choose another task or method",
         )
@@ -169,10 +142,6 @@ def _unused_by(settings: EvaluationSettings, tasks: Sequence[Task]) -> Iterator[
             yield "closed.k"
 
 
-def _shown(kind: str) -> str:
-    return kind if kind == ZERO_SHOT else f"task={kind}"
-
-
 def _changed(key: str, value: Any, default: Any) -> Iterator[str]:
     """Full keys of the settings under `key` that differ from their defaults."""
     if is_dataclass(value):
@@ -180,13 +149,6 @@ def _changed(key: str, value: Any, default: Any) -> Iterator[str]:
             yield from _changed(f"{key}.{item.name}", getattr(value, item.name), getattr(default, item.name))
     elif value != default:
         yield key
-
-
-def _require(value: str, name: str, what: str) -> None:
-    if not value:
-        raise SettingError(
-            f"this task needs {name}=", expected=f"{name}=…", got="nothing", where=name, fix=f"give {what}"
-        )
 
 
 def _console() -> Console:

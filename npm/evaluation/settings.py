@@ -7,13 +7,12 @@ from enum import Enum
 
 from npm.corpus.documents import CorpusSettings
 from npm.errors import check_range
+from npm.evaluation.geometry import GeometrySettings
 from npm.evaluation.questions import Split
 from npm.evaluation.task import ClosedScoring
 from npm.models.encoder import ComputeDtype
+from npm.models.poolers import PoolerKind
 from npm.retrieval.fill import FillSettings
-
-DEMO, IN_BATCH = "demo", "in_batch"
-"""Tasks that are no zero-shot tasks: each has an evaluator of its own."""
 
 
 class SuiteName(Enum):
@@ -36,12 +35,23 @@ class ParametricSettings:
 
 
 @dataclass(kw_only=True, slots=True)
+class BeforeSettings:
+    """A second encoder that the first is compared with on the same pairs, such as the one that it was trained from."""
+
+    encoder: str = ""
+    """Folder or name; empty: one encoder alone is evaluated."""
+    pooler: PoolerKind | None = None
+    """How it makes a sentence one vector; null: as it was saved."""
+
+
+@dataclass(kw_only=True, slots=True)
 class EvaluationSettings:
     """One evaluation."""
 
     task: list[str] = field(default_factory=list)
-    """Tasks: `demo` (questions about the demo corpus), `in_batch` (held-out retrieval, needs corpus.files=), zero-shot
-    tasks by name (sst2, agn, trex, …) or your own by the path of its YAML file; without suite= it is `demo`."""
+    """Tasks: `demo` (questions about the demo corpus); on held-out text, with corpus.files=: `in_batch` (retrieval),
+    `masked_tokens` (masked language models), `denoising` (encoder-decoders); `sts` (sentence pairs, with data_dir=);
+    zero-shot tasks by name (sst2, agn, trex, …) or your own by the path of its YAML file; without suite= `demo`."""
     suite: SuiteName | None = None
     """`closed`, `open` or `all` shipped zero-shot tasks, those of task= beside them."""
     method: list[str] = field(default_factory=list)
@@ -49,7 +59,8 @@ class EvaluationSettings:
     majority, random; for open tasks npm, npm-dense, npm-bm25, npm-hybrid, mlm, majority, random. Empty: all that the
     settings serve."""
     data_dir: str = ""
-    """Folder that the files of tasks are looked for in, if they do not lie beside the task's own file."""
+    """Folder that the files of tasks are looked for in, if they do not lie beside the task's own file; for task=sts the
+    folder of the sentence pairs."""
     out: str = ""
     """Folder for predictions.jsonl and metrics.json. Required."""
     index: str = ""
@@ -66,11 +77,12 @@ class EvaluationSettings:
     split: Split = Split.test
     """`dev`: the examples or questions to choose settings on; `test`: those to report."""
     limit: int | None = None
-    """Examples of a task at most; null takes 3000 of a zero-shot task, all questions of demo, 200 articles."""
+    """Examples of a task at most; null takes 3000 of a zero-shot task, all questions of demo, 200 articles (64 of
+    denoising)."""
     seed: int = 0
     """Seed of samples, of masks and of the bootstrap."""
     resamples: int = 10_000
-    """Of the bootstrap of zero-shot tasks, for 95 % confidence intervals."""
+    """Of the bootstrap of zero-shot tasks and of task=sts, for 95 % confidence intervals."""
     closed: ClosedScoring = field(default_factory=ClosedScoring)
     """How npm, npm-single and mlm-knn score labels, where it is to differ from what the task says."""
     mlm: ParametricSettings = field(default_factory=ParametricSettings)
@@ -78,9 +90,21 @@ class EvaluationSettings:
     fill: FillSettings = field(default_factory=FillSettings)
     """How questions and open tasks are answered."""
     corpus: CorpusSettings = field(default_factory=CorpusSettings)
-    """Held-out documents for task=in_batch."""
+    """Held-out documents for the tasks in_batch, masked_tokens and denoising."""
+    masked_fraction: float = 0.15
+    """Share of the tokens that task=masked_tokens masks, whatever rate the model was trained at; above 0, below 1."""
+    pooler: PoolerKind | None = None
+    """How token vectors become the vector of a sentence for task=sts; null: as the encoder was saved."""
+    before: BeforeSettings = field(default_factory=BeforeSettings)
+    """For task=sts."""
+    geometry: GeometrySettings = field(default_factory=GeometrySettings)
+    """For task=sts."""
+    dimensions: list[int] = field(default_factory=list)
+    """Shorter lengths of vectors for task=in_batch, such as [64,128,256], measured beside the whole ones."""
 
     def __post_init__(self) -> None:
         for name, least in (("limit", 1), ("seed", 0), ("resamples", 1)):
             value = getattr(self, name)
             check_range(value is None or value >= least, name, expected=f"at least {least}", got=value)
+        right = 0 < self.masked_fraction < 1
+        check_range(right, "masked_fraction", expected="a share above 0 and below 1", got=self.masked_fraction)

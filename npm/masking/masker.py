@@ -11,13 +11,14 @@ import numpy as np
 from npm.errors import check_range
 from npm.masking.contexts import Question
 from npm.masking.samplers import CandidateThinning, GeometricSpanSampler, Sampler, UniformSampler
-from npm.masking.units import CooccurringUnits, TokenUnits, Units
+from npm.masking.units import CooccurringUnits, Units
 from npm.types import Sequences, Spans
 
 
-def mask_rng(seed: int, epoch: int, group_index: int) -> np.random.Generator:
-    """The generator of one group's mask: a mask depends on these three numbers and on nothing that ran before."""
-    return np.random.Generator(np.random.Philox(np.random.SeedSequence(seed, spawn_key=(epoch, group_index))))
+def mask_rng(seed: int, epoch: int, group_index: int, view_number: int = 0) -> np.random.Generator:
+    """The generator of one group's masks in one view: they depend on these numbers and on nothing that ran before."""
+    key = (epoch, group_index, view_number) if view_number else (epoch, group_index)
+    return np.random.Generator(np.random.Philox(np.random.SeedSequence(seed, spawn_key=key)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,15 +50,14 @@ class MaskingUnit(Enum):
 
     phrase = "phrase"  # spans at word boundaries, lengths geometric
     token = "token"  # single tokens that stand in another sequence too, uniform (the token variant, NPM-single)
-    any_token = "any_token"  # single tokens wherever they stand, uniform (plain masked language modelling)
 
 
 @dataclass(kw_only=True, slots=True)
 class MaskingSettings:
-    """How training text is masked. With single tokens, the settings about spans have no meaning."""
+    """How training text is masked for the phrase loss. With single tokens, the settings about spans have no meaning."""
 
     unit: MaskingUnit = MaskingUnit.phrase
-    """What is masked: `phrase`, `token` (of those in another sequence of the group too) or `any_token`."""
+    """`phrase`, or single tokens (`token`); either stands in another sequence of the group too."""
     masked_fraction: float = 0.15
     """Tokens to mask, as a share of all tokens of a group; above 0, below 1."""
     min_masked_fraction: float = 0.05
@@ -111,8 +111,7 @@ def build_masker(settings: MaskingSettings) -> Masker:
         )
         clause_punctuation_skip_probability = settings.clause_punctuation_skip_probability
     else:
-        cooccurring = settings.unit is MaskingUnit.token
-        units = CooccurringUnits(max_span_tokens=1, word_boundaries=False) if cooccurring else TokenUnits()
+        units = CooccurringUnits(max_span_tokens=1, word_boundaries=False)
         sampler = UniformSampler()
         clause_punctuation_skip_probability = 0.0
     return Masker(

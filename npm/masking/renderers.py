@@ -63,11 +63,11 @@ class _MaskRenderer:
         masked_ids[spans.starts] = self.mask_id
         masked_flat = np.repeat(masked_ids, copies)  # i64 [masked copies in a row]
         if contexts is None:
-            query_input_ids, query_attention_mask = self._pad(masked_flat, query_offsets)
+            query_input_ids, query_attention_mask = self._padded(masked_flat, query_offsets)
         else:
             read_flat, read_offsets = self._with_contexts(masked_flat, query_offsets, sequences, contexts)
-            query_input_ids, query_attention_mask = self._pad(read_flat, read_offsets)
-        key_input_ids, key_attention_mask = self._pad(token_ids, sequences.offsets)
+            query_input_ids, query_attention_mask = self._padded(read_flat, read_offsets)
+        key_input_ids, key_attention_mask = self._padded(token_ids, sequences.offsets)
 
         # Empty sequences share their offset with the next one; side="right" passes over them.
         span_sequences = np.searchsorted(sequences.offsets, spans.starts, side="right") - 1  # i64 [n]
@@ -98,20 +98,10 @@ class _MaskRenderer:
             parts.append(part)
         return np.concatenate(parts), np.append(0, np.cumsum([len(part) for part in parts]))
 
-    def _pad(self, flat_ids: np.ndarray, offsets: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
-        """Ragged ids i64 [T] as a padded batch with prefix and suffix, and its attention mask; i64 [B, L] each."""
-        prefix_size, suffix_size = len(self.prefix_ids), len(self.suffix_ids)
-        sizes = np.diff(offsets)  # i64 [B]
-        full_sizes = sizes + prefix_size + suffix_size  # i64 [B]
-        columns = np.arange(full_sizes.max(initial=0))  # i64 [L]
-        padded = np.full((len(sizes), len(columns)), self.pad_id, dtype=np.int64)  # i64 [B, L]
-        padded[:, :prefix_size] = self.prefix_ids
-        text_columns = concatenated_ranges(np.full(len(sizes), prefix_size), prefix_size + sizes)  # i64 [T]
-        padded[np.repeat(np.arange(len(sizes)), sizes), text_columns] = flat_ids
-        suffix_columns = (prefix_size + sizes)[:, None] + np.arange(suffix_size)  # i64 [B, suffix]
-        np.put_along_axis(padded, suffix_columns, np.array([self.suffix_ids], dtype=np.int64), axis=1)
-        attention = (columns < full_sizes[:, None]).astype(np.int64)  # i64 [B, L]
-        return torch.from_numpy(padded), torch.from_numpy(attention)
+    def _padded(self, flat_ids: np.ndarray, offsets: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
+        return padded_rows(
+            flat_ids, offsets, pad_id=self.pad_id, prefix_ids=self.prefix_ids, suffix_ids=self.suffix_ids
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +127,32 @@ class SingleMaskRenderer(_MaskRenderer):
         Contexts as for mask pairs.
         """
         return self._render(sequences, split_into_tokens(spans), contexts, masks_per_span=1)
+
+
+def padded_rows(
+    flat_ids: np.ndarray,
+    offsets: np.ndarray,
+    *,
+    pad_id: int,
+    prefix_ids: tuple[int, ...] = (),
+    suffix_ids: tuple[int, ...] = (),
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Ragged ids i64 [T] with offsets i64 [B + 1] as rows with prefix and suffix, padded on the right, and attention.
+
+    Returns i64 [B, L] each; attention is 1 on all that is not padding.
+    """
+    prefix_size, suffix_size = len(prefix_ids), len(suffix_ids)
+    sizes = np.diff(offsets)  # i64 [B]
+    full_sizes = sizes + prefix_size + suffix_size  # i64 [B]
+    columns = np.arange(full_sizes.max(initial=0))  # i64 [L]
+    padded = np.full((len(sizes), len(columns)), pad_id, dtype=np.int64)  # i64 [B, L]
+    padded[:, :prefix_size] = prefix_ids
+    text_columns = concatenated_ranges(np.full(len(sizes), prefix_size), prefix_size + sizes)  # i64 [T]
+    padded[np.repeat(np.arange(len(sizes)), sizes), text_columns] = flat_ids
+    suffix_columns = (prefix_size + sizes)[:, None] + np.arange(suffix_size)  # i64 [B, suffix]
+    np.put_along_axis(padded, suffix_columns, np.array([suffix_ids], dtype=np.int64), axis=1)
+    attention = (columns < full_sizes[:, None]).astype(np.int64)  # i64 [B, L]
+    return torch.from_numpy(padded), torch.from_numpy(attention)
 
 
 def split_into_tokens(spans: Spans) -> Spans:

@@ -6,6 +6,7 @@ Shapes: T tokens of all sequences in a row, S sequences, m candidates, n spans.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 from typing import Protocol
 
 import numpy as np
@@ -25,6 +26,35 @@ class Sampler(Protocol):
         rng: np.random.Generator,
     ) -> Spans:
         """Spans with about `budget_tokens` tokens, fewer where the candidates do not suffice."""
+
+
+class Overflow(Enum):
+    """What becomes of a drawn span that is longer than what is left of the budget."""
+
+    skip = "skip"  # it is left out, and shorter ones may follow
+    truncate = "truncate"  # it is cut, in the middle of a word too
+    overshoot = "overshoot"  # it is masked whole
+
+    def tokens_taken(self, length: int, left: int) -> int:
+        """How many tokens are masked of a span of `length` tokens, when `left` tokens are left to mask.
+
+        >>> [rule.tokens_taken(5, 3) for rule in Overflow], [rule.tokens_taken(2, 3) for rule in Overflow]
+        ([0, 3, 5], [2, 2, 2])
+        """
+        if length <= left:
+            return length
+        return {Overflow.skip: 0, Overflow.truncate: left, Overflow.overshoot: length}[self]
+
+
+def geometric_lengths(success_probability: float, longest: int, count: int, rng: np.random.Generator) -> np.ndarray:
+    """`count` draws from a geometric distribution, those above `longest` thrown away and drawn again; i64 [count].
+
+    P(n) is proportional to p (1 - p)^(n - 1) for n from 1 to `longest`.
+    """
+    weights = (1 - success_probability) ** np.arange(longest)  # f64 [longest]
+    cumulative = np.cumsum(weights) / weights.sum()  # f64 [longest]
+    # The last sum may fall short of 1 by rounding, hence cumulative[:-1].
+    return np.searchsorted(cumulative[:-1], rng.random(count), side="right") + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +84,7 @@ class CandidateThinning:
 
 @dataclass(frozen=True, slots=True)
 class GeometricSpanSampler:
-    """Spans with lengths from a geometric distribution (arXiv 2212.01349, section 3.2).
-
-    P(n) is proportional to p (1 - p)^(n - 1) for n up to `max_span_tokens`, which is the geometric distribution with
-    longer draws thrown away and drawn again.
-    """
+    """Spans with lengths from a geometric distribution up to `max_span_tokens` (arXiv 2212.01349, section 3.2)."""
 
     success_probability: float = 0.5
     """p; the mean length is about 1/p tokens."""
@@ -66,6 +92,8 @@ class GeometricSpanSampler:
     max_spans_per_sequence: int = 64
     max_repeats_per_phrase: int = 10
     """How many occurrences of the same phrase may be masked in a group."""
+    overflow: Overflow = Overflow.overshoot
+    """What becomes of the last span; it may exceed the budget by `max_span_tokens` - 1 where it may overshoot."""
 
     def draw(
         self,
@@ -77,8 +105,7 @@ class GeometricSpanSampler:
         """Draw lengths, and for each the next acceptable candidate of that length from a shuffled list.
 
         Where no acceptable candidate of a length is left, the next shorter lengths are tried, then the longer ones.
-        Drawing ends when `budget_tokens` tokens are masked, so that the last span may exceed the budget by
-        `max_span_tokens - 1`, or when nothing is left.
+        Drawing ends when `budget_tokens` tokens are masked, or when nothing is left.
         """
         selection = _Selection(self, candidates, sequences)
         shuffled = [
@@ -87,26 +114,23 @@ class GeometricSpanSampler:
         ]
         masked_tokens = 0
         # Every round masks at least one token, so this many draws always suffice.
-        for drawn in self._draw_lengths(budget_tokens, rng):
-            if masked_tokens >= budget_tokens:
+        for drawn in geometric_lengths(self.success_probability, self.max_span_tokens, budget_tokens, rng).tolist():
+            left = budget_tokens - masked_tokens
+            if left <= 0:
                 break
-            length = self._accept_one(selection, shuffled, drawn)
+            length = self._accept_one(selection, shuffled, drawn, left)
             if not length:
                 break
             masked_tokens += length
-        chosen = np.array(selection.chosen, dtype=np.int64)  # i64 [n]
-        return sorted_spans(candidates.where(chosen))
+        chosen = candidates.where(np.array(selection.chosen, dtype=np.int64))
+        if self.overflow is Overflow.truncate and masked_tokens > budget_tokens:
+            chosen.lengths[-1] -= masked_tokens - budget_tokens
+        return sorted_spans(chosen.starts, chosen.lengths)
 
-    def _draw_lengths(self, count: int, rng: np.random.Generator) -> list[int]:
-        weights = (1 - self.success_probability) ** np.arange(self.max_span_tokens)  # f64 [max_span_tokens]
-        cumulative = np.cumsum(weights) / weights.sum()  # f64 [max_span_tokens]
-        # The last sum may fall short of 1 by rounding, hence cumulative[:-1].
-        return (np.searchsorted(cumulative[:-1], rng.random(count), side="right") + 1).tolist()
-
-    def _accept_one(self, selection: _Selection, shuffled: list[list[int]], drawn: int) -> int:
+    def _accept_one(self, selection: _Selection, shuffled: list[list[int]], drawn: int, left: int) -> int:
         """Accept one candidate, of length `drawn` if possible; its length, or 0 if nothing is left."""
         for length in (*range(drawn, 0, -1), *range(drawn + 1, self.max_span_tokens + 1)):
-            queue = shuffled[length - 1]
+            queue = shuffled[length - 1] if self.overflow.tokens_taken(length, left) else []
             while queue:
                 if selection.accept(queue.pop(), length):
                     return length
@@ -145,23 +169,43 @@ class _Selection:
 
 @dataclass(frozen=True, slots=True)
 class UniformSampler:
-    """Every candidate with the same probability, without replacement, to an exact budget; for one-token candidates."""
+    """Every candidate with the same probability, without replacement; one that overlaps a masked one is passed over."""
+
+    overflow: Overflow = Overflow.skip
+    """What becomes of a candidate that is longer than what is left of the budget."""
 
     def draw(
         self,
         candidates: Candidates,
-        sequences: Sequences,  # noqa: ARG002  (other samplers look at it)
+        sequences: Sequences,
         budget_tokens: int,
         rng: np.random.Generator,
     ) -> Spans:
-        """Exactly `budget_tokens` candidates, or all of them if there are fewer."""
-        if (candidates.lengths != 1).any():
-            raise ValueError(f"candidates of one token expected, got lengths up to {candidates.lengths.max()}")
-        count = min(budget_tokens, len(candidates))
-        return sorted_spans(candidates.where(rng.permutation(len(candidates))[:count]))
+        """`budget_tokens` tokens of candidates in a random order; fewer where no candidate is left that fits."""
+        order = rng.permutation(len(candidates))  # i64 [m]
+        if (candidates.lengths == 1).all():  # different tokens, which cannot overlap
+            chosen = candidates.where(order[:budget_tokens])
+            return sorted_spans(chosen.starts, chosen.lengths)
+        all_starts, all_lengths = candidates.starts.tolist(), candidates.lengths.tolist()
+        masked = bytearray(len(sequences.token_ids))  # 1 where a token is masked
+        starts: list[int] = []
+        lengths: list[int] = []
+        left = budget_tokens
+        for number in order.tolist():
+            if left <= 0:
+                break
+            start = all_starts[number]
+            length = self.overflow.tokens_taken(all_lengths[number], left)
+            if not length or masked.find(1, start, start + length) >= 0:
+                continue
+            masked[start : start + length] = b"\1" * length
+            starts.append(start)
+            lengths.append(length)
+            left -= length
+        return sorted_spans(np.array(starts, dtype=np.int64), np.array(lengths, dtype=np.int64))
 
 
-def sorted_spans(chosen: Candidates) -> Spans:
-    """The chosen candidates, disjoint ones, as spans in the order of the text."""
-    order = np.argsort(chosen.starts)  # i64 [n]
-    return Spans(starts=chosen.starts[order], lengths=chosen.lengths[order])
+def sorted_spans(starts: np.ndarray, lengths: np.ndarray) -> Spans:
+    """Disjoint spans, i64 [n] each, in the order of the text."""
+    order = np.argsort(starts)  # i64 [n]
+    return Spans(starts=starts[order], lengths=lengths[order])

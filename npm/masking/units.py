@@ -1,4 +1,4 @@
-"""Which spans may be masked: every span whose tokens stand in another sequence of the same group too.
+"""Which spans may be masked: those whose tokens stand in another sequence of the group too, tokens, or words.
 
 Shapes: T tokens of all sequences in a row, S sequences, m candidates, w windows (places where an n-gram starts).
 """
@@ -10,7 +10,7 @@ from typing import Protocol
 
 import numpy as np
 
-from npm.types import Sequences, TokenFlag
+from npm.types import Sequences, Spans, TokenFlag
 
 MAX_GROUP_TOKENS = 2**20
 """A window's n-gram number, its next token and its position are sorted as one int64; 20 bits each fit in 63."""
@@ -155,6 +155,60 @@ class TokenUnits:
         starts = np.flatnonzero(~has_flag(sequences.flags, TokenFlag.SPECIAL))  # i64 [m]
         _, phrase_ids = np.unique(sequences.token_ids[starts], return_inverse=True)  # i64 [m]
         return Candidates(starts, np.ones_like(starts), phrase_ids)
+
+
+@dataclass(frozen=True, slots=True)
+class WordUnits:
+    """Every word as a whole; tokens that belong to no word, such as those of nothing but space, stand as words too.
+
+    A word is cut where a sequence ends and at SPECIAL tokens, which are in no word. So the units are disjoint and hold
+    every token that is not special.
+    """
+
+    def candidates(self, sequences: Sequences) -> Candidates:
+        """All words in the order of the text."""
+        words = words_of(sequences)
+        phrase_ids = phrase_numbers(sequences.token_ids, words.starts, words.lengths)  # i64 [m]
+        return Candidates(words.starts, words.lengths, phrase_ids)
+
+
+def words_of(sequences: Sequences) -> Spans:
+    """The units of `WordUnits`."""
+    starts = np.flatnonzero(word_beginnings(sequences))  # i64 [m]
+    breaks = np.append(has_flag(sequences.flags, TokenFlag.SPECIAL), True)  # bool [T + 1]
+    breaks[starts] = True
+    breaks[sequences.offsets] = True
+    places = np.flatnonzero(breaks)  # i64 [breaks]
+    return Spans(starts, places[np.cumsum(breaks)[starts]] - starts)
+
+
+def words_that_go_on(sequences: Sequences, words: Spans) -> np.ndarray:
+    """Behind which of some words, in order, the next one follows at once in the same sequence, bool [m]."""
+    starts_sequence = np.zeros(len(sequences.token_ids) + 1, dtype=bool)  # bool [T + 1]
+    starts_sequence[sequences.offsets] = True
+    stops = words.starts + words.lengths  # i64 [m]
+    return np.append(stops[:-1] == words.starts[1:], False)[: len(words)] & ~starts_sequence[stops]
+
+
+def word_beginnings(sequences: Sequences) -> np.ndarray:
+    """Which tokens begin a unit of `WordUnits`, bool [T]."""
+    is_special = has_flag(sequences.flags, TokenFlag.SPECIAL)  # bool [T]
+    begins = has_flag(sequences.flags, TokenFlag.WORD_START)  # bool [T]
+    begins[1:] |= has_flag(sequences.flags[:-1], TokenFlag.WORD_END) | is_special[:-1]
+    begins[sequences.offsets[:-1][np.diff(sequences.offsets) > 0]] = True
+    return begins & ~is_special
+
+
+def phrase_numbers(token_ids: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """Numbers i64 [m] of spans of `token_ids` [T]: two are equal if and only if the tokens of their spans are."""
+    _, numbers = np.unique(token_ids[starts], return_inverse=True)  # i64 [m]
+    for length in range(2, int(lengths.max(initial=1)) + 1):
+        longer = np.flatnonzero(lengths >= length)  # i64 [spans of that length or more]
+        packed = (numbers[longer] << 32) | token_ids[starts[longer] + length - 1].astype(np.int64)
+        # above all numbers given so far, so that no longer span gets the number of a shorter one
+        above = int(numbers.max()) + 1
+        numbers[longer] = above + np.unique(packed, return_inverse=True)[1]
+    return np.unique(numbers, return_inverse=True)[1]
 
 
 def _joined(parts: list[Candidates]) -> Candidates:

@@ -5,8 +5,8 @@ Shapes: B sequences, L padded length, d dimensions.
 
 from __future__ import annotations
 
-import hashlib
-import json
+import copy
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from index.files import storage_errors
-from npm.corpus.fingerprints import tokenizer_fingerprint
 from npm.errors import EncoderError
-from npm.models.loading import load_pretrained, quiet_transformers, safetensors_errors
+from npm.models.loading import load_pretrained
 from npm.models.places import MINILM, MINILM_SHA256, locate_encoder, minilm_folder, shipped_encoder_folder
-from npm.models.similarity import reference_scale
+from npm.models.similarity import check_leading_dimensions, leading_scale, reference_scale
+from npm.models.stored import StoredModel
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
@@ -29,6 +28,7 @@ __all__ = [
     "MINILM",
     "MINILM_SHA256",
     "SCALE_KEY",
+    "TRAINED_DIMENSIONS_KEY",
     "ComputeDtype",
     "Encoder",
     "EncoderSettings",
@@ -41,17 +41,8 @@ __all__ = [
 
 SCALE_KEY = "similarity_scale"
 """Attribute of the Hugging Face config that carries the scale; `transformers` keeps attributes it does not know."""
-_FINGERPRINTED_KEYS = (
-    SCALE_KEY,
-    "model_type",
-    "num_attention_heads",
-    "hidden_act",
-    "hidden_activation",
-    "layer_norm_eps",
-    "norm_eps",
-    "local_attention",
-)
-"""What of the config changes vectors without changing the shape of a weight."""
+TRAINED_DIMENSIONS_KEY = "trained_dimensions"
+"""Attribute of the config that says at which shorter lengths the vectors were trained too; no vector depends on it."""
 
 
 class ComputeDtype(Enum):
@@ -104,8 +95,19 @@ def choose_dtype(dtype: ComputeDtype, device: torch.device) -> torch.dtype:
     return torch.bfloat16 if native else torch.float32
 
 
-class Encoder:
+class Encoder(StoredModel):
     """An encoder that turns token ids into one vector a token, its tokenizer, and its similarity scale."""
+
+    FINGERPRINTED_KEYS = (
+        SCALE_KEY,
+        "model_type",
+        "num_attention_heads",
+        "hidden_act",
+        "hidden_activation",
+        "layer_norm_eps",
+        "norm_eps",
+        "local_attention",
+    )
 
     def __init__(
         self,
@@ -115,9 +117,7 @@ class Encoder:
         name: str,
         similarity_scale: float | None = None,
     ) -> None:
-        self.model = model
-        self.tokenizer = tokenizer
-        self.name = name
+        super().__init__(model, tokenizer, name=name)
         if similarity_scale is not None:
             setattr(model.config, SCALE_KEY, float(similarity_scale))
         elif getattr(model.config, SCALE_KEY, None) is None:
@@ -127,8 +127,12 @@ class Encoder:
         self.prefix_ids, self.suffix_ids = _special_ids_around(tokenizer)
         self.language_model: PreTrainedModel | None = None
         """The model around `model` with a head for masked tokens, once `attach_masked_head` has given it one."""
-        self._weights_digest: str | None = None
-        self._tokenizer_digest: tuple[int, str] | None = None
+        self._leading: int | None = None
+
+    @property
+    def whole_model(self) -> PreTrainedModel:
+        """The model with its head, if it has one."""
+        return self.language_model or self.model
 
     @classmethod
     def load(
@@ -155,53 +159,51 @@ class Encoder:
         nn.Module.to(encoder.model, device=chosen, dtype=choose_dtype(ComputeDtype(dtype), chosen)).eval()
         return encoder
 
-    def save(self, folder: Path, *, dtype: torch.dtype = torch.float32) -> None:
-        """Write config, weights (safetensors) and tokenizer so that `transformers` loads them unchanged.
-
-        With a head attached the whole masked language model is written, which loads as an encoder too.
-        Raises StorageError when the operating system refuses a write.
-        """
-        with storage_errors(folder):
-            folder.mkdir(parents=True, exist_ok=True)
-        saved = self.language_model or self.model
-        state = {
-            name: tensor.detach().to("cpu", dtype if tensor.is_floating_point() else None).contiguous()
-            for name, tensor in saved.state_dict().items()
-            if name not in saved.all_tied_weights_keys  # the same tensor under a second name
-        }
-        with storage_errors(folder):
-            with quiet_transformers(), safetensors_errors():
-                saved.save_pretrained(folder, state_dict=state)
-            self.tokenizer.save_pretrained(folder)
-            config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-            config["dtype"] = str(dtype).removeprefix("torch.")
-            (folder / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-            for weights in folder.glob("*.safetensors"):  # written for their owner alone, whatever the umask says
-                weights.chmod((folder / "config.json").stat().st_mode & 0o777)
-
     def token_vectors(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
         """Last hidden states f32 [B, L, d] of token ids i64 [B, L]; rows under padding mean nothing."""
         output = self.model(input_ids=input_ids, attention_mask=attention_mask)
-        return output.last_hidden_state.float()  # f32 [B, L, d]
+        return output.last_hidden_state[..., : self._leading].float()  # f32 [B, L, d]
+
+    def cut_to(self, dimensions: int | None, *, where: str = "dimensions") -> Encoder:
+        """The same encoder, of whose vectors only the leading `dimensions` are left; None: all of them.
+
+        Model, tokenizer and fingerprint are shared, and what is saved is whole. Raises SettingError for a length that
+        is not positive or greater than that of whole vectors; `where` names the setting.
+        """
+        if dimensions is not None:
+            check_leading_dimensions([dimensions], where=where, most=self.whole_dimensions)
+        shorter = copy.copy(self)
+        shorter._leading = dimensions
+        return shorter
 
     @property
     def similarity_scale(self) -> float:
         """Factor between an inner product and a logit."""
-        return float(getattr(self.model.config, SCALE_KEY))
+        return leading_scale(float(getattr(self.model.config, SCALE_KEY)), self.dimensions, self.whole_dimensions)
 
     @similarity_scale.setter
     def similarity_scale(self, scale: float) -> None:
+        assert self.dimensions == self.whole_dimensions, "the scale that is kept is the one of whole vectors"
         setattr(self.model.config, SCALE_KEY, float(scale))
 
     @property
     def dimensions(self) -> int:
         """Length d of a token vector."""
+        return self._leading or self.whole_dimensions
+
+    @property
+    def whole_dimensions(self) -> int:
+        """Length of a token vector that nothing is cut from."""
         return int(self.model.config.hidden_size)
 
     @property
-    def device(self) -> torch.device:
-        """Where the weights are."""
-        return next(self.model.parameters()).device
+    def trained_dimensions(self) -> tuple[int, ...]:
+        """The shorter lengths at which its vectors were trained too, saved with the encoder."""
+        return tuple(getattr(self.model.config, TRAINED_DIMENSIONS_KEY, None) or ())
+
+    @trained_dimensions.setter
+    def trained_dimensions(self, dimensions: Sequence[int]) -> None:
+        setattr(self.model.config, TRAINED_DIMENSIONS_KEY, sorted(dimensions))
 
     @property
     def max_input_tokens(self) -> int:
@@ -211,29 +213,6 @@ class Encoder:
         if isinstance(table, nn.Embedding) and table.padding_idx is not None:
             positions -= table.padding_idx + 1  # RoBERTa counts positions from pad id + 1
         return positions
-
-    @property
-    def fingerprint(self) -> str:
-        """SHA-256 over weights (as float32), architecture and scale: equal for equal vectors, wherever it was loaded.
-
-        The weights are hashed once, so that a later cast does not count; `weights_changed` makes it hash them again.
-        """
-        if self._weights_digest is None:
-            self._weights_digest = _weights_digest(self.model)
-        facts = {key: getattr(self.model.config, key, None) for key in _FINGERPRINTED_KEYS}
-        return hashlib.sha256(json.dumps([facts, self._weights_digest], sort_keys=True).encode()).hexdigest()
-
-    def weights_changed(self) -> None:
-        """To be called by whoever has changed the weights, as training does."""
-        self._weights_digest = None
-
-    @property
-    def tokenizer_fingerprint(self) -> str:
-        """SHA-256 of the tokenizer's whole definition, computed once for each size of its vocabulary."""
-        size = len(self.tokenizer)
-        if self._tokenizer_digest is None or self._tokenizer_digest[0] != size:
-            self._tokenizer_digest = size, tokenizer_fingerprint(self.tokenizer)
-        return self._tokenizer_digest[1]
 
     def _special_id(self, role: str) -> int:
         token_id = getattr(self.tokenizer, f"{role}_id")
@@ -262,11 +241,3 @@ def _special_ids_around(tokenizer: PreTrainedTokenizerFast) -> tuple[list[int], 
         where=type(tokenizer).__name__,
         fix="choose another encoder",
     )
-
-
-def _weights_digest(model: PreTrainedModel) -> str:
-    digest = hashlib.sha256()
-    for name, tensor in sorted(model.state_dict().items()):
-        digest.update(f"{name}{tuple(tensor.shape)}".encode())
-        digest.update(tensor.detach().to("cpu", torch.float32).contiguous().numpy().tobytes())
-    return digest.hexdigest()

@@ -40,13 +40,7 @@ def load_pretrained(
                 place, config=config, dtype=torch.float32, output_loading_info=True, **without_pooler
             )
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
-        raise EncoderError(
-            "the encoder cannot be loaded",
-            expected="a Hugging Face encoder with its tokenizer",
-            got=(str(error).strip() or repr(error)).splitlines()[0],
-            where=place,
-            fix="check the name; without a network give a folder written by save_pretrained, or encoder=minilm",
-        ) from error
+        raise _not_loadable(place, error) from error
     # transformers fills what a file lacks with random numbers and goes on
     if missing := sorted(name for name in report["missing_keys"] if "pooler" not in name):
         raise EncoderError(
@@ -56,15 +50,25 @@ def load_pretrained(
             where=place,
             fix="give the whole folder as save_pretrained wrote it",
         )
-    if not tokenizer.is_fast:
-        raise EncoderError(
-            "the encoder's tokenizer keeps no character offsets",
-            expected="a fast tokenizer (tokenizer.json)",
-            got=type(tokenizer).__name__,
-            where=place,
-            fix="convert it with transformers' convert_slow_tokenizer and save it beside the weights",
-        )
+    _check_fast(tokenizer, place)
     return model, tokenizer
+
+
+def load_tokenizer(place: str) -> PreTrainedTokenizerFast:
+    """The fast tokenizer in a folder or of a hub name, without its model.
+
+    Raises EncoderError when there is nothing of that name or the tokenizer keeps no offsets.
+    """
+    from transformers import AutoTokenizer
+
+    try:
+        with quiet_transformers():
+            tokenizer: Any = AutoTokenizer.from_pretrained(place, use_fast=True)
+    except (OSError, ValueError, KeyError, RuntimeError) as error:
+        raise _not_loadable(place, error) from error
+    _check_fast(tokenizer, place)
+    fast: PreTrainedTokenizerFast = tokenizer
+    return fast
 
 
 def load_language_model(place: str, config: PreTrainedConfig) -> tuple[PreTrainedModel, set[str]]:
@@ -88,6 +92,36 @@ def load_language_model(place: str, config: PreTrainedConfig) -> tuple[PreTraine
             fix="choose another encoder",
         ) from error
     return model, set(report["missing_keys"])
+
+
+def new_language_model(config: PreTrainedConfig) -> PreTrainedModel:
+    """The masked language model of the class that `config` names, float32, with random weights."""
+    from transformers import AutoModelForMaskedLM
+
+    with quiet_transformers():
+        model: PreTrainedModel = AutoModelForMaskedLM.from_config(config, dtype=torch.float32)
+    return model
+
+
+def _not_loadable(place: str, error: Exception) -> EncoderError:
+    return EncoderError(
+        "the encoder cannot be loaded",
+        expected="a Hugging Face encoder with its tokenizer",
+        got=(str(error).strip() or repr(error)).splitlines()[0],
+        where=place,
+        fix="check the name; without a network give a folder written by save_pretrained, or encoder=minilm",
+    )
+
+
+def _check_fast(tokenizer: PreTrainedTokenizerFast, place: str) -> None:
+    if not tokenizer.is_fast:
+        raise EncoderError(
+            "the encoder's tokenizer keeps no character offsets",
+            expected="a fast tokenizer (tokenizer.json)",
+            got=type(tokenizer).__name__,
+            where=place,
+            fix="convert it with transformers' convert_slow_tokenizer and save it beside the weights",
+        )
 
 
 def _override(config: PreTrainedConfig, keys: tuple[str, ...], value: float | None) -> None:

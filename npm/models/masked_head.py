@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from npm.errors import EncoderError
-from npm.models.loading import load_language_model
+from npm.models.loading import load_language_model, new_language_model
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -44,25 +44,20 @@ class MaskedHead(nn.Module):
         return transformed @ self.embedding.weight.to(transformed.dtype).T + self.bias  # [t, V]
 
 
-def attach_masked_head(encoder: Encoder, place: str, *, trained: bool) -> MaskedHead:
+def attach_masked_head(encoder: Encoder, place: str | None, *, trained: bool) -> MaskedHead:
     """Give `encoder`, loaded from `place`, the head of its class; `encoder.save` then saves both.
 
-    Weights of the head come from `place` where it has them. With `trained` they must be there; else what is lacking
-    starts at random from torch's default generator. It computes in float32 whatever the encoder computes in: logits
-    rounded to bfloat16 would be the same for many words. Raises EncoderError without a trained head, or for a class of
-    encoder whose head is not known here or does not share the embeddings.
+    Weights of the head come from `place` where it has them; None stands for an encoder that was loaded from nowhere
+    (`npm/models/fresh.py`). With `trained` they must be there; else what is lacking starts at random from torch's
+    default generator. It computes in float32 whatever the encoder computes in: logits rounded to bfloat16 would be the
+    same for many words. Raises EncoderError without a trained head, or for a class of encoder whose head is not known
+    here or does not share the embeddings.
     """
-    language_model, missing = load_language_model(place, encoder.model.config)
-    own = f"{language_model.base_model_prefix}."
-    lacking = sorted(name for name in missing if not name.startswith(own))
-    if trained and lacking:
-        raise EncoderError(
-            "the encoder has no trained head for masked tokens",
-            expected="a masked language model, such as a run of experiment=mlm_uniform writes",
-            got=f"{len(lacking)} weights are not there, the first of them {lacking[0]}",
-            where=place,
-            fix="train one with npmlm train experiment=mlm_uniform, or name a published masked language model",
-        )
+    if place is None:
+        assert not trained, "a fresh encoder has no trained head"
+        language_model = new_language_model(encoder.model.config)
+    else:
+        language_model = _loaded_language_model(encoder, place, trained=trained)
     setattr(language_model, language_model.base_model_prefix, encoder.model)
     language_model.config = encoder.model.config  # one for both, so that a learned scale is saved
     language_model.tie_weights()
@@ -74,12 +69,28 @@ def attach_masked_head(encoder: Encoder, place: str, *, trained: bool) -> Masked
             "the encoder's output matrix is not its input embeddings",
             expected="a masked language model with tie_word_embeddings true",
             got="one with an output matrix of its own",
-            where=place,
+            where=place or encoder.name,
             fix="choose another encoder",
         )
-    transform, bias = _parts(language_model, place)
+    transform, bias = _parts(language_model, place or encoder.name)
     encoder.language_model = language_model
     return MaskedHead(transform, bias, embedding).to(encoder.device).eval()
+
+
+def _loaded_language_model(encoder: Encoder, place: str, *, trained: bool) -> PreTrainedModel:
+    """The masked language model at `place`. Raises EncoderError where weights of a head must be there and are not."""
+    language_model, missing = load_language_model(place, encoder.model.config)
+    own = f"{language_model.base_model_prefix}."
+    lacking = sorted(name for name in missing if not name.startswith(own))
+    if trained and lacking:
+        raise EncoderError(
+            "the encoder has no trained head for masked tokens",
+            expected="a masked language model, such as a run of experiment=mlm_uniform writes",
+            got=f"{len(lacking)} weights are not there, the first of them {lacking[0]}",
+            where=place,
+            fix="train one with npmlm train experiment=mlm_uniform, or name a published masked language model",
+        )
+    return language_model
 
 
 def _parts(language_model: PreTrainedModel, place: str) -> tuple[nn.Module, nn.Parameter]:

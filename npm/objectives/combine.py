@@ -1,17 +1,22 @@
-"""A weighted sum of objectives over the same encoded batch."""
+"""A weighted sum of objectives, each over the view of the batch that it reads."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from torch import nn
 
-from npm.objectives.encoded import EncodedBatch
-from npm.types import MaskedBatch, Term
+from npm.types import Term, TrainingBatch
 
 
 class WeightedSum(nn.Module):
-    """Several objectives at once; each term keeps its own denominator and is multiplied by its objective's weight."""
+    """Several objectives at once; each term keeps its own denominator and is multiplied by its objective's weight.
+
+    An objective is a module with `view`, the name of the view it reads; `counts(view)`, the denominators of its terms
+    on this rank, known before any forward pass; and a forward from the encoded view to its terms. It may have
+    `reads_clean_copies` (True where it is absent) and `similarity_scale`.
+    """
 
     def __init__(self, objectives: Mapping[str, nn.Module], weights: Mapping[str, float]) -> None:
         super().__init__()
@@ -30,22 +35,34 @@ class WeightedSum(nn.Module):
         return scale
 
     @property
-    def reads_clean_copies(self) -> bool:
-        """Whether any of the objectives compares with the vectors of the clean copies."""
-        return any(getattr(part, "reads_clean_copies", True) for part in self.objectives.values())
+    def views(self) -> set[str]:
+        """Names of the views that are read."""
+        return {_view(part) for part in self.objectives.values()}
 
-    def counts(self, batch: MaskedBatch) -> dict[str, int]:
+    @property
+    def views_with_clean_copies(self) -> set[str]:
+        """Names of the views of which an objective compares with the vectors of the clean copies."""
+        parts = self.objectives.values()
+        return {_view(part) for part in parts if getattr(part, "reads_clean_copies", True)}
+
+    def counts(self, batch: TrainingBatch) -> dict[str, int]:
         """Denominators of all terms."""
         counts: dict[str, int] = {}
         for objective in self.objectives.values():
-            counts |= objective.counts(batch)  # type: ignore[operator]
+            counts |= objective.counts(batch.views[_view(objective)])  # type: ignore[operator]
         return counts
 
-    def forward(self, encoded: EncodedBatch) -> dict[str, Term]:
-        """Terms of all objectives; their names must differ."""
+    def forward(self, encoded: Mapping[str, Any]) -> dict[str, Term]:
+        """Terms of all objectives from the encoded views, by name; the terms' names must differ."""
         terms: dict[str, Term] = {}
         for name, objective in self.objectives.items():
-            for term_name, term in objective(encoded).items():
+            for term_name, term in objective(encoded[_view(objective)]).items():
                 assert term_name not in terms, f"two objectives have a term {term_name!r}"
                 terms[term_name] = Term(term.sum, term.count, term.weight * self.weights[name])
         return terms
+
+
+def _view(objective: nn.Module) -> str:
+    name = getattr(objective, "view", None)
+    assert isinstance(name, str), f"{type(objective).__name__} does not say which view it reads"
+    return name

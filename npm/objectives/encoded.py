@@ -1,6 +1,6 @@
 """The vectors of one masked batch, computed once and shared by every objective that asks.
 
-Shapes: B sequences, Lq and Lk padded lengths of masked and clean copies, n spans, T tokens of the clean copies.
+Shapes: B clean copies, Q masked copies, Lq and Lk their padded lengths, n spans, T tokens of the clean copies.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ from npm.types import MaskedBatch
 
 LONG_COPY_FACTOR = 1.15
 """A masked copy longer than this many clean copies reads a context."""
-TokenVectors = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-"""Maps token ids i64 [B, L] and attention mask i64 [B, L] to vectors [B, L, d]."""
+
+
+TokenVectors = Callable[..., torch.Tensor]
+"""Maps token ids i64 [B, L], attention mask i64 [B, L] and perhaps positions i64 [B, L] to vectors [B, L, d]."""
 
 
 class EncodedBatch:
@@ -33,14 +35,13 @@ class EncodedBatch:
 
         Without `with_clean_copies` there are no keys, and the encoder does not run for them.
         """
-        self.batch = batch
+        self.token_vectors, self.batch = token_vectors, batch
         self._with_clean_copies = with_clean_copies
-        self._token_vectors = token_vectors
         self._long_copy_factor = long_copy_factor
 
     @cached_property
     def _both(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Vectors of masked and clean copies, [B, Lq, d] and [B, Lk, d].
+        """Vectors of masked and clean copies, [Q, Lq, d] and [B, Lk, d].
 
         One encoder pass for both: the weights are cast and their gradients summed once, which is a quarter of a
         small encoder's step. Masked copies that read a context are longer and go in a pass of their own.
@@ -48,19 +49,19 @@ class EncodedBatch:
         assert self._with_clean_copies, "keys of a batch that was encoded without its clean copies"
         batch = self.batch
         query_length, key_length = batch.query_input_ids.shape[1], batch.key_input_ids.shape[1]
-        lengths = batch.query_attention_mask.sum(1)  # i64 [B]
-        is_long = lengths > self._long_copy_factor * key_length  # bool [B]
+        lengths = batch.query_attention_mask.sum(1)  # i64 [Q]
+        is_long = lengths > self._long_copy_factor * key_length  # bool [Q]
         if not bool(is_long.any()):
             return self._one_pass(batch.query_input_ids, batch.query_attention_mask)
         short_length = int(lengths[~is_long].max()) if bool((~is_long).any()) else 0
         short_queries, keys = self._one_pass(
             batch.query_input_ids[~is_long, :short_length], batch.query_attention_mask[~is_long, :short_length]
         )
-        long_queries = self._token_vectors(
+        long_queries = self.token_vectors(
             batch.query_input_ids[is_long], batch.query_attention_mask[is_long]
         ).float()  # f32 [long, Lq, d]
-        order = torch.argsort(torch.cat([(~is_long).nonzero()[:, 0], is_long.nonzero()[:, 0]]))  # i64 [B]
-        queries = torch.cat([pad_positions(short_queries, query_length), long_queries])[order]  # f32 [B, Lq, d]
+        order = torch.argsort(torch.cat([(~is_long).nonzero()[:, 0], is_long.nonzero()[:, 0]]))  # i64 [Q]
+        queries = torch.cat([pad_positions(short_queries, query_length), long_queries])[order]  # f32 [Q, Lq, d]
         return queries, keys
 
     def _one_pass(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -70,18 +71,18 @@ class EncodedBatch:
         length = max(query_length, key_length)
         ids = [pad_columns(rows, length, value=batch.pad_id) for rows in (input_ids, batch.key_input_ids)]
         masks = [pad_columns(rows, length) for rows in (attention_mask, batch.key_attention_mask)]
-        vectors = self._token_vectors(torch.cat(ids), torch.cat(masks)).float()  # f32 [b + B, length, d]
+        vectors = self.token_vectors(torch.cat(ids), torch.cat(masks)).float()  # f32 [b + B, length, d]
         return vectors[: len(input_ids), :query_length], vectors[len(input_ids) :, :key_length]
 
     @property
     def query_vectors(self) -> torch.Tensor:
-        """Vectors f32 [B, Lq, d] of the masked copies."""
+        """Vectors f32 [Q, Lq, d] of the masked copies."""
         return self._both[0] if self._with_clean_copies else self._queries_alone
 
     @cached_property
     def _queries_alone(self) -> torch.Tensor:
         batch = self.batch
-        return self._token_vectors(batch.query_input_ids, batch.query_attention_mask).float()  # f32 [B, Lq, d]
+        return self.token_vectors(batch.query_input_ids, batch.query_attention_mask).float()  # f32 [Q, Lq, d]
 
     @property
     def start_queries(self) -> torch.Tensor:

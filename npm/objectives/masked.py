@@ -2,11 +2,12 @@
 
     L = −(1/|T|) Σ_{t ∈ T} log softmax(head(h_t))[x_t]
 
-(Devlin et al. 2019, arXiv 1810.04805, §3.1; the head is in `npm/models/masked_head.py`.) With mask pairs the start
-mask predicts the first token of the span and the end mask the last; where a span has one mask, that mask predicts its
-token.
+(Devlin et al. 2019, arXiv 1810.04805, §3.1; the head is in `npm/models/masked_head.py`.) The targets T are the spans of
+the view `tokens`, of one token each; which of them are masked, replaced or kept is the corruption's business. The head
+runs on them only. With `visible_only` the vectors h come from a decoder over the encoded visible tokens
+(`npm/models/visible.py`).
 
-Shapes: n spans, t targets, d dimensions, V vocabulary.
+Shapes: n targets, d dimensions, V vocabulary, Q masked copies of length Lq.
 """
 
 from __future__ import annotations
@@ -16,56 +17,75 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from npm.errors import SettingError, check_range
 from npm.models.masked_head import MaskedHead
+from npm.models.visible import VisibleOnly
 from npm.objectives.encoded import EncodedBatch
 from npm.types import MaskedBatch, Term
 
 
-@dataclass(frozen=True, slots=True)
-class Targets:
-    """Vectors at masks and the tokens they should predict."""
+@dataclass(kw_only=True, slots=True)
+class MaskedSettings:
+    """How masked tokens are predicted over the vocabulary."""
 
-    vectors: torch.Tensor  # f32 [t, d]
-    token_ids: torch.Tensor  # i64 [t]
+    visible_only: bool = False
+    """Encode only the tokens that are not masked, and predict from a light decoder that is not kept; cheaper above
+    about a third of the tokens masked. Needs a corruption that only masks."""
+    decoder_layers: int = 1
+    """Layers of that decoder."""
+
+    def __post_init__(self) -> None:
+        layers = self.decoder_layers
+        check_range(layers >= 1, "objective.masked.decoder_layers", expected="at least 1 layer", got=layers)
+
+    def check_masks(self, mask_probability: float) -> None:
+        """Raise SettingError if tokens that are kept or replaced (all but `mask_probability`) would be seen."""
+        if self.visible_only and mask_probability < 1:
+            raise SettingError(
+                "what is to be predicted would be visible",
+                expected="a corruption that masks every target, as visible_only=true encodes all other tokens",
+                got=f"targets that are masked with probability {mask_probability:g}, else replaced or kept",
+                where="objective.masked.visible_only, corruption",
+                fix="mask all targets, or set objective.masked.visible_only=false",
+            )
 
 
 class MaskedTokens(nn.Module):
-    """Cross entropy at the mask slots only: term `masked`; term `masked_top1` of weight 0 counts right predictions."""
+    """Cross entropy at the targets only: term `masked`; term `masked_top1` of weight 0 counts right predictions."""
 
+    view = "tokens"
+    """The view of a batch that this loss reads."""
     reads_clean_copies = False
     """The encoder need not run on the clean copies for this loss."""
 
-    def __init__(self, head: MaskedHead) -> None:
+    def __init__(self, head: MaskedHead, *, visible: VisibleOnly | None = None) -> None:
+        """With `visible` the encoder reads the visible tokens alone and `visible` makes the vectors at the masks."""
         super().__init__()
         self.head = head
+        self.visible = visible
 
     def counts(self, batch: MaskedBatch) -> dict[str, int]:
-        """Targets of this rank: two a span with mask pairs, else one."""
-        spans = len(batch.span_sequences)
-        targets = 2 * spans if has_mask_pairs(batch) else spans
-        return {"masked": targets, "masked_top1": targets}
+        """Targets of this rank."""
+        count = len(batch.span_sequences)
+        return {"masked": count, "masked_top1": count}
 
     def forward(self, encoded: EncodedBatch) -> dict[str, Term]:
         """The terms of one batch."""
-        targets = mask_targets(encoded)
-        logits = self.head(targets.vectors)  # [t, V]
-        losses = nn.functional.cross_entropy(logits.float(), targets.token_ids, reduction="sum")
-        correct = (logits.detach().argmax(1) == targets.token_ids).sum()
-        count = len(targets.token_ids)
-        return {"masked": Term(losses, count), "masked_top1": Term(correct, count, weight=0.0)}
+        spans = encoded.batch.span_token_ids  # i64 [n, 1]
+        assert spans.shape[1] == 1, f"targets of up to {spans.shape[1]} tokens in the view {self.view}"
+        targets = spans[:, 0]  # i64 [n]
+        logits = self.head(self._vectors(encoded)).float()  # f32 [n, V]
+        losses = nn.functional.cross_entropy(logits, targets, reduction="sum")
+        correct = (logits.detach().argmax(1) == targets).sum()
+        return {"masked": Term(losses, len(targets)), "masked_top1": Term(correct, len(targets), weight=0.0)}
 
-
-def has_mask_pairs(batch: MaskedBatch) -> bool:
-    """Whether spans stand as two masks in this batch."""
-    return bool((batch.start_slots != batch.end_slots).any())
-
-
-def mask_targets(encoded: EncodedBatch) -> Targets:
-    """What each mask of a batch should predict."""
-    spans = encoded.batch.span_token_ids  # i64 [n, m]
-    if not has_mask_pairs(encoded.batch):
-        return Targets(encoded.start_queries, spans[:, 0])
-    lengths = (spans >= 0).sum(1, keepdim=True)  # i64 [n, 1]
-    last = spans.gather(1, (lengths - 1).clamp_min(0))[:, 0]  # i64 [n]
-    vectors = torch.cat([encoded.start_queries, encoded.end_queries])  # f32 [2n, d]
-    return Targets(vectors, torch.cat([spans[:, 0], last]))
+    def _vectors(self, encoded: EncodedBatch) -> torch.Tensor:
+        """Vectors [n, d] from which the targets are predicted."""
+        if self.visible is None:
+            return encoded.start_queries
+        batch = encoded.batch
+        decoded = self.visible(
+            encoded.token_vectors, batch.query_input_ids, batch.query_attention_mask
+        ).float()  # f32 [Q, Lq, d]
+        vectors: torch.Tensor = decoded[batch.span_sequences, batch.start_slots]  # f32 [n, d]
+        return vectors

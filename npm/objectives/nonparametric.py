@@ -8,19 +8,26 @@ where S⁺ are the keys that begin an occurrence of x inside one sequence; loss_
 the keys that finish an occurrence. Keys come from the clean copies; special tokens are among them; tokens of the
 query's own sequence are neither positive nor negative. Several positives enter as the log of the sum.
 
-Shapes: n spans of this rank, c spans of one chunk, T keys of all ranks, m tokens of the longest span, d dimensions.
+With `dimensions` the same losses are also taken of the leading numbers of all vectors, so that these alone can be
+stored and searched (Matryoshka, Kusupati et al. 2022, arXiv 2205.13147, §3): the terms `start_64`, `end_64`, … beside
+`start` and `end`. The encoder runs once; what is minimised is the mean over all lengths.
+
+Shapes: n spans of this rank, c spans of one chunk, T keys of all ranks, m tokens of the longest span, d dimensions, D
+lengths of vectors.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
 
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from npm.errors import check_range
-from npm.models.similarity import scaled_similarity
+from npm.models.similarity import check_leading_dimensions, leading_scale, scaled_similarity
 from npm.objectives.encoded import EncodedBatch
 from npm.objectives.gather import gather_rows, rank, row_counts
 from npm.types import MaskedBatch, Term
@@ -42,6 +49,9 @@ class NonparametricSettings:
     """Two queries a span (phrase model); false is the single-token model, which has start queries only."""
     max_logits_per_chunk: int = 16_777_216
     """Largest number of query-key logits held at once; bounds memory by working through the queries in chunks."""
+    dimensions: list[int] = field(default_factory=list)
+    """Shorter lengths at which the loss is taken too, such as [64,128,256], so that an index can be built with
+    dimensions= of these; each length, the whole one included, counts alike. Empty: whole vectors only."""
 
     def __post_init__(self) -> None:
         check_range(
@@ -53,6 +63,7 @@ class NonparametricSettings:
         )
         logits = self.max_logits_per_chunk
         check_range(logits >= 1, "objective.nonparametric.max_logits_per_chunk", expected="at least 1", got=logits)
+        check_leading_dimensions(self.dimensions, where="objective.nonparametric.dimensions")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,15 +75,40 @@ class Keys:
     sequences: torch.Tensor  # i64 [T], numbers unique over ranks, equal for tokens of one sequence
 
 
+@dataclass(frozen=True, slots=True)
+class Length:
+    """So many leading numbers of every vector, and the scale of their inner products."""
+
+    suffix: str  # of the names of its terms
+    dimensions: int
+    scale: torch.Tensor | float
+
+
 class NonparametricMasked(nn.Module):
     """The phrase loss: terms `start` and `end`, each a sum over spans; the trainer divides each by its count.
 
-    The terms `start_top1` and `end_top1` have weight 0: how many spans have a positive as their best key.
+    The terms `start_top1` and `end_top1` have weight 0: how many spans have a positive as their best key. With
+    shorter lengths there are the same terms for each, such as `start_64` and `start_64_top1`.
     """
 
-    def __init__(self, settings: NonparametricSettings, *, similarity_scale: float) -> None:
+    view = "phrases"
+    reads_clean_copies = True
+
+    def __init__(
+        self, settings: NonparametricSettings, *, similarity_scale: float, dimensions: int | None = None
+    ) -> None:
+        """`similarity_scale` is that of whole vectors; `dimensions`, their length, needs to be known for shorter ones.
+
+        Raises SettingError if a shorter length is not below it.
+        """
         super().__init__()
+        if settings.dimensions:
+            assert dimensions is not None, "shorter lengths of vectors whose own length is not given"
+            check_leading_dimensions(
+                settings.dimensions, where="objective.nonparametric.dimensions", most=dimensions - 1
+            )
         self.settings = settings
+        self._dimensions = dimensions
         log_scale = torch.tensor(similarity_scale, dtype=torch.float64).log().float()
         if settings.learned_scale:
             self.log_scale = nn.Parameter(log_scale)  # scalar; the logarithm keeps the scale positive
@@ -87,9 +123,10 @@ class NonparametricMasked(nn.Module):
 
     def counts(self, batch: MaskedBatch) -> dict[str, int]:
         """Denominators of this rank's terms, known before any forward pass."""
-        spans = len(batch.span_sequences)
-        names = ("start", "end", "start_top1", "end_top1") if self.settings.end_queries else ("start", "start_top1")
-        return dict.fromkeys(names, spans)
+        sides = ("start", "end") if self.settings.end_queries else ("start",)
+        suffixes = ["", *(f"_{shorter}" for shorter in self.settings.dimensions)]
+        names = [f"{side}{suffix}{kind}" for side in sides for suffix in suffixes for kind in ("", "_top1")]
+        return dict.fromkeys(names, len(batch.span_sequences))
 
     def forward(self, encoded: EncodedBatch) -> dict[str, Term]:
         """Terms of one batch; on several ranks the keys of all of them serve, with gradient."""
@@ -104,26 +141,42 @@ class NonparametricMasked(nn.Module):
             terms |= self._side_terms("end", encoded.end_queries, backwards, own_sequences, reverse)
         return terms
 
+    def _lengths(self, whole: int) -> list[Length]:
+        """The lengths at which the loss is taken, ascending, the last of them the whole of the vectors."""
+        assert self._dimensions in (None, whole), f"vectors of {whole} numbers, not {self._dimensions}"
+        scale = self.log_scale.exp() if self.settings.learned_scale else self._fixed_scale
+        shorter = [
+            Length(f"_{dimensions}", dimensions, leading_scale(scale, dimensions, whole))
+            for dimensions in sorted(self.settings.dimensions)
+        ]
+        return [*shorter, Length("", whole, scale)]
+
     def _side_terms(
         self, side: str, queries: torch.Tensor, spans: torch.Tensor, own_sequences: torch.Tensor, keys: Keys
     ) -> dict[str, Term]:
-        count = len(queries)
-        scale = self.log_scale.exp() if self.settings.learned_scale else self._fixed_scale
-        rows_per_chunk = max(1, self.settings.max_logits_per_chunk // max(1, len(keys.token_ids)))
+        count, lengths = len(queries), self._lengths(queries.shape[1])
+        logits_per_row = max(1, len(keys.token_ids) * len(lengths))
+        rows_per_chunk = max(1, self.settings.max_logits_per_chunk // logits_per_row)
         following = following_tokens(keys, span_tokens=spans.shape[1])  # i64 [m, T]
         # keeps the graph whole, the learned scale in it, when there is no span
-        loss_sum = (queries.sum() + keys.vectors.sum() + scale) * 0.0
-        top1_sum = torch.zeros((), device=queries.device)
+        nothing = (queries.sum() + keys.vectors.sum() + lengths[-1].scale) * 0.0
+        loss_sums = nothing.expand(len(lengths))  # f32 [D]
+        top1_sums = torch.zeros(len(lengths), device=queries.device)  # [D]
         for start in range(0, count, rows_per_chunk):
             chunk = slice(start, start + rows_per_chunk)
-            arguments = (queries[chunk], spans[chunk], own_sequences[chunk], keys, following, scale)
+            arguments = (queries[chunk], spans[chunk], own_sequences[chunk], keys, following, lengths)
             if count > rows_per_chunk and torch.is_grad_enabled():
                 losses, correct = checkpoint(span_losses, *arguments, use_reentrant=False)
             else:
                 losses, correct = span_losses(*arguments)
-            loss_sum = loss_sum + losses.sum()
-            top1_sum = top1_sum + correct.sum()
-        return {side: Term(loss_sum, count), f"{side}_top1": Term(top1_sum.detach(), count, weight=0.0)}
+            loss_sums = loss_sums + losses.sum(1)
+            top1_sums = top1_sums + correct.sum(1)
+        terms: dict[str, Term] = {}
+        for length, loss_sum, top1_sum in zip(lengths, loss_sums, top1_sums, strict=True):
+            name = f"{side}{length.suffix}"
+            terms[name] = Term(loss_sum, count, weight=1 / len(lengths))
+            terms[f"{name}_top1"] = Term(top1_sum.detach(), count, weight=0.0)
+        return terms
 
 
 def gather_keys(encoded: EncodedBatch) -> tuple[Keys, int]:
@@ -179,15 +232,26 @@ def span_losses(
     own_sequences: torch.Tensor,
     keys: Keys,
     following: torch.Tensor,
-    scale: torch.Tensor | float,
+    lengths: Sequence[Length],
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Losses f32 [c] of one chunk of queries [c, d], and whether the best key is a positive, bool [c]."""
-    with torch.autocast(queries.device.type, enabled=False):  # bfloat16 logits would be off by 0.1 and more
-        logits = scaled_similarity(queries.float() @ keys.vectors.float().T, scale)  # f32 [c, T]
+    """Losses f32 [D, c] of one chunk of queries [c, d], and whether the best key is a positive, bool [D, c].
+
+    `lengths` ascend; the inner products of each are those of the one before and what the numbers between them add,
+    so that all together cost as much as the longest.
+    """
     foreign = keys.sequences != own_sequences[:, None]  # bool [c, T]
     positive = positive_keys(spans, following) & foreign  # bool [c, T]
-    logits = logits.masked_fill(~foreign, -torch.inf)
-    log_all = logits.logsumexp(1)  # f32 [c]
-    log_positive = logits.masked_fill(~positive, -torch.inf).logsumexp(1)  # f32 [c]
-    best = logits.argmax(1, keepdim=True)  # i64 [c, 1]
-    return log_all - log_positive, positive.gather(1, best)[:, 0]
+    products: torch.Tensor | float = 0.0
+    losses, correct = [], []
+    for (first, _), (stop, scale) in pairwise([(0, 0.0), *((each.dimensions, each.scale) for each in lengths)]):
+        with torch.autocast(queries.device.type, enabled=False):  # bfloat16 logits would be off by 0.1 and more
+            added = queries[:, first:stop].float() @ keys.vectors[:, first:stop].float().T  # f32 [c, T]
+            products = added if first == 0 else products + added  # f32 [c, T]
+            logits = scaled_similarity(products, scale)  # f32 [c, T]
+        logits = logits.masked_fill(~foreign, -torch.inf)
+        log_all = logits.logsumexp(1)  # f32 [c]
+        log_positive = logits.masked_fill(~positive, -torch.inf).logsumexp(1)  # f32 [c]
+        best = logits.argmax(1, keepdim=True)  # i64 [c, 1]
+        losses.append(log_all - log_positive)
+        correct.append(positive.gather(1, best)[:, 0])
+    return torch.stack(losses), torch.stack(correct)

@@ -5,9 +5,7 @@ A build that was killed continues with the same command. Its stages may be jobs 
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -30,6 +28,7 @@ from npm.retrieval.coding import (
     missing_parts,
     train_segment_quantiser,
 )
+from npm.retrieval.dimensions import dimension_note
 from npm.retrieval.embed import VectorSettings
 from npm.retrieval.lexicon_shards import LexiconSettings
 from npm.retrieval.manifests import refuse_differences
@@ -42,6 +41,7 @@ from npm.retrieval.segments import (
     QUANTISER_FOLDER,
     SEARCH_FOLDER,
     Segment,
+    clear_folder,
     write_generation,
 )
 from npm.retrieval.shares import Share
@@ -66,6 +66,9 @@ class IndexBuildSettings:
     """The lexical stage."""
     search: SearchSettings = field(default_factory=SearchSettings)
     """How vectors are searched."""
+    dimensions: int | None = None
+    """Store and search only so many leading numbers of every vector, such as 128: a smaller index, at little cost with
+    an encoder that was trained for it (experiment=matryoshka); unset: whole vectors."""
     copy_encoder: bool = False
     """Whether the encoder is saved inside the index, so that `fill` needs no `encoder=`."""
 
@@ -95,8 +98,9 @@ def build_index(
     """Build the index in `folder`, or go on where an earlier build with the same settings was stopped.
 
     `stage` and `share` are for jobs that build one index together; without a stage all of them are run. `encoder`
-    None loads the one of the settings; `notice(holders)` is told whom a job waits for. Raises CorpusError for input
-    that cannot be read, ArtefactError if `folder` holds something else, was begun with other settings or lacks what
+    None loads the one of the settings; `notice(message)` is told whom a job waits for, and what to think of
+    `settings.dimensions`. Raises CorpusError for input that cannot be read, SettingError for more dimensions than the
+    encoder's vectors have, ArtefactError if `folder` holds something else, was begun with other settings or lacks what
     an earlier stage should have left, EncoderError if the encoder cannot serve, StorageError if the disk refuses or
     has no room. A new folder in which nothing was finished is taken away again.
     """
@@ -104,11 +108,14 @@ def build_index(
     sources = input_record(settings.corpus)
     if encoder is None:
         encoder = Encoder.load(settings.encoder.name, device=settings.encoder.device, dtype=settings.encoder.dtype)
+    encoder = encoder.cut_to(settings.dimensions)
     made = recorded_settings(settings, encoder, IndexBuildSettings)
     if (finished := _finished(folder, made, sources)) is not None:
         remove_dead_locks(folder)
         return BuiltIndex(finished, was_finished=True)
     check_input_tokens(encoder, settings.blocks.max_block_tokens)
+    if stage in (None, Stage.encode) and (note := dimension_note(encoder)):
+        notice(note)
     was_there = folder.exists()
     build = _Build(folder, settings, encoder, made, sources, progress, notice)
     try:
@@ -119,7 +126,7 @@ def build_index(
         return built
     except BaseException as error:
         if not was_there and stage is None:
-            _clear(folder, entirely=isinstance(error, CorpusError))
+            clear_folder(folder, entirely=isinstance(error, CorpusError))
         raise
 
 
@@ -131,6 +138,7 @@ def index_block_store(
     Raises as `build_index` does; `settings.corpus` and `settings.blocks` are not looked at.
     """
     folder = Path(folder)
+    encoder = encoder.cut_to(settings.dimensions)
     made = recorded_settings(settings, encoder, IndexBuildSettings)
     if (finished := _finished(folder, made, [])) is not None:
         return BuiltIndex(finished, was_finished=True)
@@ -184,7 +192,7 @@ class _Build:
         if not BlockStore.is_finished(self.segment.corpus):
             check_build_room(self.folder, self.settings, self.encoder)
             packer = BlockPacker(self.encoder.tokenizer, self.settings.blocks)
-            with folder_lock(self.segment.folder / "packing", wait=True, on_wait=self.notice):
+            with folder_lock(self.segment.folder / "packing", wait=True, on_wait=self._waits):
                 return build_block_store(
                     self.segment.corpus,
                     read_corpus(self.settings.corpus),
@@ -219,6 +227,9 @@ class _Build:
             return None
         return Quantiser.open(place)
 
+    def _waits(self, holders: str) -> None:
+        self.notice(f"waits for another job of this build: {holders}")
+
     def _merge(self, share: Share) -> Manifest | None:
         _, counts = self._encoded_store()
         quantiser = self._quantiser()
@@ -228,7 +239,7 @@ class _Build:
         merge_parts(search, [self.segment], quantiser, share=share, progress=self.progress)
         if missing_parts(search, [self.segment], quantiser):
             return None
-        with folder_lock(search, wait=True, on_wait=self.notice):
+        with folder_lock(search, wait=True, on_wait=self._waits):
             if (self.folder / MANIFEST_NAME).is_file():
                 return read_manifest(self.folder, kind=INDEX_KIND)
             finish_search(search, [self.segment], quantiser, self._resolved(quantiser), progress=self.progress)
@@ -281,18 +292,6 @@ def _finished(folder: Path, made: Mapping[str, Any], sources: list[dict[str, Any
 
 
 def _comparable(settings: Mapping[str, Any]) -> dict[str, Any]:
-    compared = {item.name: settings[item.name] for item in fields(IndexBuildSettings)}
+    # an index that was built before there was such a setting lacks its value, and holds whole vectors
+    compared = {item.name: settings.get(item.name) for item in fields(IndexBuildSettings)}
     return {**compared, "encoder": {name: value for name, value in settings["encoder"].items() if name != "name"}}
-
-
-def _clear(folder: Path, *, entirely: bool) -> None:
-    """Take away a folder that a failed build made: all of it, or what holds nothing finished."""
-    if entirely:
-        shutil.rmtree(folder, ignore_errors=True)
-        return
-    with suppress(OSError):  # another job may be at work in it
-        for path in sorted((path for path in folder.rglob("*") if path.is_dir()), reverse=True):
-            if not any(path.iterdir()):
-                path.rmdir()
-        if folder.is_dir() and not any(folder.iterdir()):
-            folder.rmdir()

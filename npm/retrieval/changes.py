@@ -21,7 +21,7 @@ from npm.corpus.store import BlockStore, build_block_store
 from npm.errors import ArtefactError, CorpusError, SettingError
 from npm.retrieval.embed import VECTORS_KIND, VectorSettings
 from npm.retrieval.lexicon_shards import LexiconSettings
-from npm.retrieval.phrase_index import check_index_encoder
+from npm.retrieval.phrase_index import fitted_encoder
 from npm.retrieval.recording import input_record, recorded_corpus, settings_from
 from npm.retrieval.segments import Generation, Segment
 from npm.retrieval.stages import IndexProgress, SegmentSettings, encode_segment, finish_encoding, silent
@@ -77,7 +77,7 @@ def add_documents(
     folder = Path(folder)
     with folder_lock(folder):
         generation, unfinished, _ = settled(folder)
-        check_index_encoder(folder, generation.settings, encoder)
+        encoder = fitted_encoder(folder, generation.settings, encoder)
         _check_has_text(generation)
         corpus = _kept_as_in(generation, settings.corpus)
         request = {"sources": input_record(corpus), "corpus": recorded_corpus(corpus), "replace": settings.replace}

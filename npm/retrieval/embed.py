@@ -232,7 +232,11 @@ def reencode_sample(
     vectors are unfinished, damaged, or were made with another encoder or corpus.
     """
     manifest = check_folder(folder, kind=VECTORS_KIND)
-    ours = {"corpus": store.digest, "encoder_fingerprint": encoder.fingerprint}
+    ours = {
+        "corpus": store.digest,
+        "encoder_fingerprint": encoder.fingerprint,
+        "dimensions": encoder.dimensions,
+    }
     refuse_differences(folder, made_with={name: manifest.settings[name] for name in ours}, wanted=ours)
     row_count, worst_cosine, largest_deviation = 0, 1.0, 0.0
     names = list(manifest.parts)

@@ -117,8 +117,9 @@ def estimate_build(settings: EstimateSettings, encoder: Encoder, *, progress: Es
     """What `build` with these settings will take. Writes only to a temporary folder; takes seconds.
 
     Raises CorpusError as reading the corpus does, and if no token of the sample has a vector; EncoderError if the
-    encoder does not fit the blocks; UserError for a factory that FAISS does not know.
+    encoder does not fit the blocks, SettingError if its vectors are too short; UserError for an unknown FAISS factory.
     """
+    encoder = encoder.cut_to(settings.dimensions)
     process_bytes = private_bytes()
     packer = BlockPacker(encoder.tokenizer, settings.blocks)
     sample = sample_corpus(settings.corpus, documents=settings.sample_documents, seconds=settings.sample_seconds)

@@ -37,9 +37,8 @@ class PhraseFiller:
 
     def __init__(self, phrase_index: PhraseIndex, encoder: Encoder, settings: FillSettings | None = None) -> None:
         """Raises ArtefactError if `encoder` is not the one that made the index."""
-        phrase_index.check_encoder(encoder)
         self.index = phrase_index
-        self.encoder = encoder
+        self.encoder = phrase_index.fitted(encoder)
         self.settings = settings if settings is not None else FillSettings()
         self._reader = SurfaceReader(phrase_index.store, encoder.tokenizer)
         self._select = lru_cache(1)(partial(select, phrase_index))  # a prompt asks with the same filters again
@@ -89,7 +88,7 @@ class PhraseFiller:
         if self.index.is_current:
             return False
         renewed = PhraseIndex.open(self.index.folder)
-        renewed.check_encoder(self.encoder)
+        self.encoder = renewed.fitted(self.encoder)
         self.index = renewed
         self._reader = SurfaceReader(renewed.store, self.encoder.tokenizer)
         self._select = lru_cache(1)(partial(select, renewed))

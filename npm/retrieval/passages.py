@@ -48,8 +48,9 @@ class PassageIndex(PhraseIndex):
         """Passages stay what they are."""
         return True
 
-    def check_encoder(self, encoder: Encoder) -> None:
-        """Nothing to compare: whoever makes a `PassageIndex` has just embedded it with `encoder`."""
+    def fitted(self, encoder: Encoder) -> Encoder:
+        """Nothing to compare or cut: whoever makes a `PassageIndex` has just embedded it with `encoder`."""
+        return encoder
 
 
 class PassageFiller(PhraseFiller):

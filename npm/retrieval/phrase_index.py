@@ -112,21 +112,27 @@ class PhraseIndex:
         """Rows that are grown into phrases for each side unless said otherwise."""
         return candidates_per_side(self.settings)
 
-    def check_encoder(self, encoder: Encoder) -> None:
-        """Raise ArtefactError unless `encoder` is the one whose vectors the index holds."""
-        check_index_encoder(self.folder, self.settings, encoder)
+    def fitted(self, encoder: Encoder) -> Encoder:
+        """`encoder`, its vectors as long as those of the index; raises ArtefactError if it did not make them."""
+        return fitted_encoder(self.folder, self.settings, encoder)
 
     def load_encoder(
         self, encoder: Encoder | str | None, *, device: str = "auto", dtype: ComputeDtype = ComputeDtype.auto
     ) -> Encoder:
-        """The encoder given, or of the name given, or that belongs to the index; see `load_index_encoder`."""
-        if isinstance(encoder, Encoder):
-            return encoder
-        return load_index_encoder(self.folder, self.settings, encoder, device=device, dtype=dtype)
+        """The encoder given, or of the name given, or that belongs to the index, as `fitted` leaves it.
+
+        Raises as `load_index_encoder` and `fitted` do.
+        """
+        if not isinstance(encoder, Encoder):
+            encoder = load_index_encoder(self.folder, self.settings, encoder, device=device, dtype=dtype)
+        return self.fitted(encoder)
 
 
-def check_index_encoder(folder: Path, settings: Mapping[str, Any], encoder: Encoder) -> None:
-    """Raise ArtefactError unless `encoder` made the index in `folder`, by the `settings` of its root manifest."""
+def fitted_encoder(folder: Path, settings: Mapping[str, Any], encoder: Encoder) -> Encoder:
+    """`encoder`, its vectors cut to the length of those in the index in `folder`.
+
+    `settings` are those of the root manifest. Raises ArtefactError if it is not the encoder that made the index.
+    """
     made_by = settings["encoder"]
     for name, ours in (
         ("fingerprint", encoder.fingerprint),
@@ -140,6 +146,7 @@ def check_index_encoder(folder: Path, settings: Mapping[str, Any], encoder: Enco
                 where=str(folder),
                 fix=f"give the encoder that built it with encoder=…, or build an index with {encoder.name}",
             )
+    return encoder.cut_to(settings.get("dimensions"))
 
 
 def load_index_encoder(

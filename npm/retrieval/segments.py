@@ -12,7 +12,9 @@ the generation that was opened.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -184,3 +186,16 @@ def write_deleted(folder: Path, documents: Sequence[int] | np.ndarray, *, reques
     with write_folder(folder, kind=DELETED_KIND, settings={"documents": len(numbers), "request": request}) as writer:
         writer.write_array("deleted", numbers)
     return read_manifest(folder, kind=DELETED_KIND)
+
+
+def clear_folder(folder: Path, *, entirely: bool) -> None:
+    """Take away a folder that a failed build made: all of it, or what holds nothing finished."""
+    if entirely:
+        shutil.rmtree(folder, ignore_errors=True)
+        return
+    with suppress(OSError):  # another job may be at work in it
+        for path in sorted((path for path in folder.rglob("*") if path.is_dir()), reverse=True):
+            if not any(path.iterdir()):
+                path.rmdir()
+        if folder.is_dir() and not any(folder.iterdir()):
+            folder.rmdir()

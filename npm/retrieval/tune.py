@@ -70,7 +70,6 @@ def run_tune(settings: TuneSettings, encoder: Encoder | None = None, progress: R
     search = read_manifest(generation.search, kind=SEARCH_KIND).settings
     choices, present = _choices(settings, index, _list_count(generation))
     encoder = index.load_encoder(encoder or settings.encoder or None, device=settings.device, dtype=settings.dtype)
-    index.check_encoder(encoder)
     if settings.out:
         make_out(settings.out, index.folder)
     drawn = draw_questions(index, settings.queries, seed=settings.seed)

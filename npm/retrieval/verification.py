@@ -14,7 +14,7 @@ from npm.corpus.store import BlockStore
 from npm.errors import ArtefactError
 from npm.models.encoder import ComputeDtype
 from npm.retrieval.embed import Reencoded, reencode_sample
-from npm.retrieval.phrase_index import check_index_encoder, load_index_encoder
+from npm.retrieval.phrase_index import fitted_encoder, load_index_encoder
 from npm.retrieval.segments import INDEX_KIND, Generation
 
 if TYPE_CHECKING:
@@ -48,11 +48,14 @@ def verify_index(folder: Path, progress: Callable[[str, int], None] | None = Non
 
 
 def index_encoder(folder: Path, name: str, *, device: str = "auto", dtype: ComputeDtype = ComputeDtype.auto) -> Encoder:
-    """The encoder that made the index, by `name` or as `fill` finds it. Raises ArtefactError if it is another one."""
+    """The encoder that made the index, by `name` or as `fill` finds it, its vectors as long as those stored.
+
+    Raises ArtefactError if it is another one.
+    """
     settings = Generation.read(folder).settings
-    encoder = load_index_encoder(folder, settings, name or None, device=device, dtype=dtype)
-    check_index_encoder(folder, settings, encoder)
-    return encoder
+    return fitted_encoder(
+        folder, settings, load_index_encoder(folder, settings, name or None, device=device, dtype=dtype)
+    )
 
 
 def verify_vectors(folder: Path, encoder: Encoder, *, batches: int, seed: int) -> VectorCheck:
@@ -62,7 +65,9 @@ def verify_vectors(folder: Path, encoder: Encoder, *, batches: int, seed: int) -
     """
     rng = np.random.default_rng(seed)
     row_count, worst_cosine = 0, 1.0
-    for segment in Generation.read(folder).segments:
+    generation = Generation.read(folder)
+    encoder = encoder.cut_to(generation.settings.get("dimensions"))
+    for segment in generation.segments:
         store = BlockStore.open(segment.corpus)
         found: Reencoded = reencode_sample(store, encoder, segment.vectors, batch_count=batches, rng=rng)
         row_count += found.row_count

@@ -1,40 +1,39 @@
-"""A training run from its settings: corpus → blocks → masked batches → encoder and objective → the loop."""
+"""A training run from its settings: texts → batches → model and objective → the loop."""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, fields
-from enum import Enum
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
-from torch import nn
 
-from index.files import sha256_of_file
 from index.store import folder_lock
-from npm.corpus.blocks import BlockPacker
-from npm.corpus.documents import read_corpus
-from npm.corpus.groups import BlockGroups
-from npm.corpus.sources import Source, find_sources
-from npm.corpus.store import BlockStore, build_block_store
-from npm.errors import SettingError, UserError
-from npm.masking.masker import MaskingUnit, build_masker
-from npm.masking.renderers import MaskPairRenderer, Renderer, SingleMaskRenderer
-from npm.models.attention import use_plain_attention
-from npm.models.encoder import ComputeDtype, Encoder, locate_encoder
-from npm.models.masked_head import attach_masked_head
+from npm.corpus.pairs import sentence_sources
+from npm.corpus.sources import find_sources
+from npm.errors import UserError
+from npm.masking.corruption import CorruptionSettings
+from npm.masking.views import SENTENCES, reads_blocks
+from npm.models.encoder import Encoder
+from npm.models.sentence_transformer import SavedSentenceEncoder
 from npm.objectives.combine import WeightedSum
-from npm.objectives.gather import rank, world_size
-from npm.objectives.masked import MaskedTokens
-from npm.objectives.nonparametric import NonparametricMasked
-from npm.training.batches import MaskedBatches
-from npm.training.memory import keep_freed_memory
+from npm.objectives.gather import rank
+from npm.objectives.sentence import SentenceContrast
+from npm.training.acceleration import make_accelerator
+from npm.training.batches import TrainingBatches
+from npm.training.held_out import Evaluator, HeldOut
+from npm.training.objective import make_objective
+from npm.training.recorded import recorded_settings, recorded_sources
 from npm.training.run_folder import RunFolder
-from npm.training.settings import Attention, TrainingSettings
-from npm.training.trainer import StepReport, Trainer, make_accelerator
+from npm.training.settings import TrainingSettings
+from npm.training.sources import Progress, Texts, make_sources
+from npm.training.start import Trained, check_input_length, load_start
+from npm.training.trainer import StepReport, Trainer
+
+MakeEvaluators = Callable[[Trained, WeightedSum], Sequence[Evaluator]]
+"""Makes what else is measured during training, of the model and its objective."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +42,7 @@ class RunSummary:
 
     device: str
     precision: str
-    groups: int
-    mixed_share: float
-    tokens: int
-    sequences_per_step: int
+    texts: tuple[str, ...]
 
 
 def run_training(
@@ -54,185 +50,118 @@ def run_training(
     settings: TrainingSettings,
     *,
     announce: Callable[[RunSummary], None] = lambda _: None,
-    report_blocks: Callable[[int, int], None] | None = None,
+    report_blocks: Progress | None = None,
     report_step: Callable[[StepReport], None] = lambda _: None,
+    make_evaluators: MakeEvaluators = lambda *_: (),
 ) -> Path:
     """Train, or go on training, in `folder`; returns the folder of the finished encoder.
 
     Only the first rank calls `announce`, `report_blocks` and `report_step`. Raises SettingError if the folder was begun
     with other settings, CorpusError or EncoderError for bad input, ArtefactError while another process trains in it.
     """
-    sources = find_sources(settings.corpus.files)  # a misspelt file is reported before anything is made
-    encoder = load_start(settings)
-    check_input_length(settings, encoder)
+    trained = load_start(settings)
+    torch.manual_seed(settings.trainer.seed)  # the heads of objectives start at random
+    objective = make_objective(settings, trained)
+    check_input_length(settings, trained, objective.views)
+    facts = recorded_facts(settings, trained, objective.views)  # a misspelt file is reported before anything is made
+    evaluators = make_evaluators(trained, objective)
     accelerator = make_accelerator(settings.trainer)  # starts the process group, if there are several ranks
     with folder_lock(folder) if rank() == 0 else nullcontext():
         was_there = folder.exists()
         try:
             with accelerator.main_process_first():
                 if rank() == 0:
-                    RunFolder(folder).start(recorded_settings(settings) | recorded_input(sources, encoder))
-                store = packed_corpus(folder / "corpus", settings, encoder, report_blocks if rank() == 0 else None)
-            trainer, summary = prepared_trainer(folder, settings, encoder, store)
+                    RunFolder(folder).start(recorded_settings(settings) | facts)
+                report = report_blocks if rank() == 0 else None
+                sources = make_sources(
+                    training_texts(folder, settings), objective.views, settings, trained, report=report
+                )
+                held_out = _held_out(folder, settings, trained, objective, evaluators)
+            trainer = make_trainer(RunFolder(folder), settings, trained, objective, sources.batches, held_out)
         except UserError:
             if rank() == 0 and not was_there:  # a run that never began leaves nothing behind
                 shutil.rmtree(folder, ignore_errors=True)
             raise
         if rank() == 0:
-            announce(summary)
+            device, precision = trainer.accelerator.device, trainer.accelerator.mixed_precision
+            announce(RunSummary(str(device), str(precision), sources.notes))
         trainer.train(report_step if rank() == 0 else lambda _: None)
     return trainer.run_folder.encoder_path
 
 
-def prepared_trainer(
-    folder: Path, settings: TrainingSettings, encoder: Encoder, store: BlockStore
-) -> tuple[Trainer, RunSummary]:
-    """The loop over the blocks of `store`, ready to run. Raises CorpusError if there is too little text for a step."""
-    groups = BlockGroups(
-        store, sequences_per_group=settings.groups.sequences_per_group, drop_mixed=settings.groups.drop_mixed
-    )
-    torch.manual_seed(settings.trainer.seed)  # the heads of objectives start at random
-    objective = make_objective(settings, encoder)
-    batches = MaskedBatches(
-        groups,
-        build_masker(settings.masking),
-        make_renderer(settings, encoder),
-        seed=settings.trainer.seed,
-        groups_per_device_batch=settings.trainer.groups_per_device_batch,
-        context_fraction=settings.masking.context_fraction,
-        question=settings.masking.question,
-        rank=rank(),
-        world_size=world_size(),
-    )
-    trainer = Trainer(
-        encoder, objective, batches, RunFolder(folder), settings=settings.trainer, schedule=settings.schedule
-    )
-    groups_per_step = settings.trainer.groups_per_device_batch * settings.trainer.accumulation_steps * world_size()
-    summary = RunSummary(
-        device=str(trainer.accelerator.device),
-        precision=str(trainer.accelerator.mixed_precision),
-        groups=len(groups),
-        mixed_share=groups.mixed_share,
-        tokens=store.token_count,
-        sequences_per_step=groups_per_step * settings.groups.sequences_per_group,
-    )
-    return trainer, summary
+def recorded_facts(settings: TrainingSettings, trained: Trained, views: set[str]) -> dict[str, str]:
+    """What a run is made from, by content: the start and all texts. Raises CorpusError for a file that is not there."""
+    facts = {"encoder_fingerprint": trained.fingerprint}
+    sentences = sentence_sources(settings.sentences) if SENTENCES in views else []
+    if reads_blocks(views) or not sentences:
+        facts |= recorded_sources("corpus", find_sources(settings.corpus.files))
+    facts |= recorded_sources("sentences", sentences)
+    if settings.evaluation.files:
+        held_out = held_out_texts(Path(), settings, views)
+        given = sentence_sources(held_out.sentences) or find_sources(held_out.corpus.files)
+        facts |= recorded_sources("evaluation", given)
+    return facts
 
 
-def load_start(settings: TrainingSettings) -> Encoder:
-    """The encoder that training starts from, float32, with the scale, dropouts and attention of training."""
-    encoder = Encoder.load(
-        settings.encoder,
-        device=settings.trainer.device,
-        dtype=ComputeDtype.float32,
-        similarity_scale=settings.objective.nonparametric.similarity_scale,
-        hidden_dropout=settings.start.hidden_dropout,
-        attention_dropout=settings.start.attention_dropout,
-    )
-    if encoder.device.type == "cpu":
-        keep_freed_memory()
-    if settings.start.attention is Attention.plain or (
-        settings.start.attention is Attention.auto and encoder.device.type == "cpu"
-    ):
-        use_plain_attention(encoder.model)
-    return encoder
+def training_texts(folder: Path, settings: TrainingSettings) -> Texts:
+    """The texts that are trained on."""
+    return Texts(folder, settings.corpus, settings.sentences, settings.corruption, settings.trainer.seed)
 
 
-def check_input_length(settings: TrainingSettings, encoder: Encoder) -> None:
-    """Raise SettingError if a block, or its masked copy, may be longer than the encoder takes."""
-    block_tokens = settings.blocks.max_block_tokens
-    phrases = settings.masking.unit is MaskingUnit.phrase
-    # a span of one token becomes two masks
-    added_tokens = min(settings.masking.max_spans_per_sequence, block_tokens) if phrases else 0
-    if block_tokens + added_tokens > encoder.max_input_tokens:
-        raise SettingError(
-            "masked blocks may be longer than the encoder takes",
-            expected=f"at most {encoder.max_input_tokens} tokens, special tokens and masks included",
-            got=f"{block_tokens} tokens of a block and up to {added_tokens} that its masks add",
-            where="blocks.max_block_tokens, masking.max_spans_per_sequence",
-            fix="make one of the two smaller",
-        )
+def held_out_texts(folder: Path, settings: TrainingSettings, views: set[str]) -> Texts:
+    """The texts of `evaluation.files`, in the place of the training text; tokens are masked as `evaluation` says.
 
-
-def packed_corpus(
-    folder: Path, settings: TrainingSettings, encoder: Encoder, progress: Callable[[int, int], None] | None
-) -> BlockStore:
-    """The training text as blocks, built in `folder` unless it is there."""
-    return build_block_store(
-        folder,
-        read_corpus(settings.corpus),
-        BlockPacker(encoder.tokenizer, settings.blocks),
-        settings={"corpus": recorded(asdict(settings.corpus))},
-        progress=progress,
+    They are in the place of `sentences.files` where a run trains on those alone, else of `corpus.files`.
+    """
+    chosen = settings.evaluation
+    pairs = bool(settings.sentences.files) and not reads_blocks(views)
+    return Texts(
+        folder / "held-out",
+        replace(settings.corpus, files=[] if pairs else chosen.files),
+        replace(settings.sentences, files=chosen.files if pairs else []),
+        CorruptionSettings(masked_fraction=chosen.masked_fraction),
+        settings.trainer.seed + 1,
     )
 
 
-def make_objective(settings: TrainingSettings, encoder: Encoder) -> nn.Module:
-    """The loss that the settings describe."""
-    chosen = settings.objective
-    parts: dict[str, tuple[nn.Module, float]] = {}
-    if chosen.nonparametric_weight:
-        phrase_loss = NonparametricMasked(chosen.nonparametric, similarity_scale=encoder.similarity_scale)
-        parts["nonparametric"] = (phrase_loss, chosen.nonparametric_weight)
-    if chosen.masked_weight:
-        head = attach_masked_head(encoder, locate_encoder(settings.encoder), trained=False)
-        parts["masked"] = (MaskedTokens(head), chosen.masked_weight)
-    modules = {name: part for name, (part, _) in parts.items()}
-    return WeightedSum(modules, {name: weight for name, (_, weight) in parts.items()})
+def _held_out(
+    folder: Path, settings: TrainingSettings, trained: Trained, objective: WeightedSum, evaluators: Sequence[Evaluator]
+) -> HeldOut | None:
+    if not settings.evaluation.files and not evaluators:
+        return None
+    batches = None
+    if settings.evaluation.files:
+        texts = held_out_texts(folder, settings, objective.views)
+        batches = make_sources(texts, objective.views, settings, trained).batches
+    return HeldOut(settings.evaluation, batches, evaluators=evaluators)
 
 
-def make_renderer(settings: TrainingSettings, encoder: Encoder) -> Renderer:
-    """Mask pairs for phrases, one mask for single tokens; the objective has the same number of queries."""
-    phrases = settings.masking.unit is MaskingUnit.phrase
-    renderer = MaskPairRenderer if phrases else SingleMaskRenderer
-    return renderer(
-        mask_id=encoder.mask_id,
-        pad_id=encoder.pad_id,
-        prefix_ids=tuple(encoder.prefix_ids),
-        suffix_ids=tuple(encoder.suffix_ids),
-        max_input_tokens=encoder.max_input_tokens,
+def make_trainer(
+    run_folder: RunFolder,
+    settings: TrainingSettings,
+    trained: Trained,
+    objective: WeightedSum,
+    batches: TrainingBatches,
+    held_out: HeldOut | None = None,
+) -> Trainer:
+    """The loop, ready to run; what it saves is the encoder with what its objectives have learned for it."""
+    sentence = next((part for part in objective.objectives.values() if isinstance(part, SentenceContrast)), None)
+    saved: Trained | SavedSentenceEncoder = trained
+    if sentence is not None:
+        assert isinstance(trained, Encoder), "sentences are for encoders"
+        saved = SavedSentenceEncoder(trained, sentence.pooler)
+
+    def keep_scale() -> None:
+        if isinstance(trained, Encoder) and hasattr(objective, "similarity_scale"):
+            trained.similarity_scale = objective.similarity_scale
+
+    return Trainer(
+        saved,
+        objective,
+        batches,
+        run_folder,
+        settings=settings.trainer,
+        schedule=settings.schedule,
+        held_out=held_out,
+        before_saving=keep_scale,
     )
-
-
-def recorded_settings(settings: TrainingSettings) -> dict[str, Any]:
-    """The settings as flat JSON values, by dotted name; files by name only, so that a run folder can be moved."""
-    flat: dict[str, Any] = {}
-
-    def visit(prefix: str, value: Any) -> None:
-        if isinstance(value, dict):
-            for key, part in value.items():
-                visit(f"{prefix}.{key}" if prefix else key, part)
-        else:
-            flat[prefix] = value
-
-    # a command adds settings of its own, such as where the run lies
-    own = {item.name: asdict(settings)[item.name] for item in fields(TrainingSettings)}
-    if Path(settings.encoder).is_dir():
-        own["encoder"] = Path(settings.encoder).name
-    visit("", recorded(own))
-    flat["world_size"] = world_size()
-    return flat
-
-
-def recorded_input(sources: list[Source], encoder: Encoder) -> dict[str, str]:
-    """What a run is made from, by content, with one key for each source; data sets of the hub by name only."""
-    found = {"encoder_fingerprint": encoder.fingerprint}
-    for number, source in enumerate(sources, start=1):
-        digest = "" if source.format == "hub" else f" sha256:{sha256_of_file(Path(source.path))}"
-        found[f"corpus.sources.{number}"] = source.name + digest
-    return found
-
-
-def recorded(value: Any) -> Any:
-    """A settings value as JSON: enums by name, files and folders by their last name."""
-    if isinstance(value, Enum):
-        return value.name
-    if isinstance(value, dict):
-        return {key: _names(part) if key == "files" else recorded(part) for key, part in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [recorded(part) for part in value]
-    return value
-
-
-def _names(files: list[str]) -> list[str]:
-    return [Path(file).name for file in files]

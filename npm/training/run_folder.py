@@ -4,13 +4,16 @@ RUN/settings.json      resolved settings, SHA-256 of corpus files, fingerprint o
 RUN/metrics.jsonl      one line every few steps; cut back to the checkpoint when a run is resumed
 RUN/checkpoints/step-00000200/   weights and optimiser state (safetensors), counters (json), generators (npy)
 RUN/encoder/           the finished encoder, as save_pretrained writes it
+RUN/best-encoder/      the one of the best evaluation, if there are evaluations
+RUN/bad-batch/         the batch of a loss that was not finite
 """
 
 from __future__ import annotations
 
 import json
+import math
 import shutil
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,18 +24,29 @@ import torch
 from index.files import CountingFile, made_parents, storage_errors
 from index.store import verify_folder, write_folder
 from npm.errors import SettingError
-from npm.models.encoder import Encoder
+from npm.training.trained_model import Trained
 
 CHECKPOINT_KIND = "training checkpoint"
+ENCODER, BEST_ENCODER = "encoder", "best-encoder"
+"""Folders of a run that hold what was trained."""
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """How far a run has come."""
+
+    step: int
+    seconds: float
+    tokens: int
+    best: dict[str, Any] = field(default_factory=dict)
+    """The fields of `npm.training.early_stop.BestSoFar`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
     """Everything a run needs to go on as if it had never stopped."""
 
-    step: int
-    seconds: float
-    tokens: int
+    counters: Counters
     weights: dict[str, torch.Tensor]
     optimizer_tensors: dict[str, torch.Tensor]
     generators: dict[str, np.ndarray]  # u8, one of the CPU and one of the device for each rank
@@ -44,7 +58,8 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.metrics_path = path / "metrics.jsonl"
-        self.encoder_path = path / "encoder"
+        self.encoder_path = path / ENCODER
+        self.bad_batch_path = path / "bad-batch"
 
     def start(self, settings: dict[str, Any]) -> None:
         """Record the settings, or refuse those that differ from what the folder was begun with (SettingError)."""
@@ -66,17 +81,17 @@ class RunFolder:
             _write_whole(file, json.dumps(settings, indent=2, sort_keys=True, ensure_ascii=False) + "\n")
 
     def log(self, record: dict[str, float | int]) -> None:
-        """Append one line of metrics."""
+        """Append one line of metrics; a number that is not finite, which JSON does not know, is null."""
+        line = {name: value if math.isfinite(value) else None for name, value in record.items()}
         with storage_errors(self.metrics_path), self.metrics_path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(record, allow_nan=False) + "\n")
+            file.write(json.dumps(line, allow_nan=False) + "\n")
 
     def save_checkpoint(self, checkpoint: Checkpoint) -> None:
         """Write a checkpoint whole, then remove older ones."""
-        folder = self.path / "checkpoints" / f"step-{checkpoint.step:08d}"
+        folder = self.path / "checkpoints" / f"step-{checkpoint.counters.step:08d}"
         if folder.exists():
             return
-        counters = {"step": checkpoint.step, "seconds": checkpoint.seconds, "tokens": checkpoint.tokens}
-        with write_folder(folder, kind=CHECKPOINT_KIND, settings=counters) as writer:
+        with write_folder(folder, kind=CHECKPOINT_KIND, settings=asdict(checkpoint.counters)) as writer:
             writer.open_binary("weights.safetensors").write(safetensors.torch.save(checkpoint.weights))
             writer.open_binary("optimizer.safetensors").write(safetensors.torch.save(checkpoint.optimizer_tensors))
             for name, state in checkpoint.generators.items():
@@ -93,9 +108,7 @@ class RunFolder:
         manifest = verify_folder(folders[-1], CHECKPOINT_KIND)
         names = [name.removesuffix(".npy") for name in manifest.files if name.startswith("generator-")]
         return Checkpoint(
-            step=manifest.settings["step"],
-            seconds=manifest.settings["seconds"],
-            tokens=manifest.settings["tokens"],
+            counters=Counters(**{**manifest.settings, "best": dict(manifest.settings["best"])}),
             weights=safetensors.torch.load_file(folders[-1] / "weights.safetensors"),
             optimizer_tensors=safetensors.torch.load_file(folders[-1] / "optimizer.safetensors"),
             generators={name.removeprefix("generator-"): np.load(folders[-1] / f"{name}.npy") for name in names},
@@ -109,15 +122,15 @@ class RunFolder:
             if kept != lines:
                 _write_whole(self.metrics_path, "".join(kept))
 
-    def save_encoder(self, encoder: Encoder) -> None:
-        """Write the finished encoder; an older one gives way only when the new one is complete."""
-        temporary = self.path / f".{self.encoder_path.name}.tmp"
-        with storage_errors(self.encoder_path, temporary):
+    def save_encoder(self, trained: Trained, name: str = ENCODER) -> None:
+        """Write what was trained as the folder `name`; an older one gives way only when the new one is complete."""
+        folder, temporary = self.path / name, self.path / f".{name}.tmp"
+        with storage_errors(folder, temporary):
             shutil.rmtree(temporary, ignore_errors=True)
-            encoder.save(temporary)
-            if self.encoder_path.exists():
-                shutil.rmtree(self.encoder_path)
-            temporary.rename(self.encoder_path)
+            trained.save(temporary)
+            if folder.exists():
+                shutil.rmtree(folder)
+            temporary.rename(folder)
 
     def _checkpoint_folders(self) -> list[Path]:
         return sorted((self.path / "checkpoints").glob("step-*"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from npm.corpus.documents import CorpusSettings
 from npm.corpus.store import BlockStore, build_block_store
 from npm.errors import ArtefactError, CorpusError, SettingError
 from npm.evaluation.held_out import build_held_out_store
+from npm.evaluation.report import in_batch_rows
 from npm.evaluation.tasks.in_batch import InBatchResult, InBatchSettings, evaluate_held_out, evaluate_in_batch
 from npm.masking.masker import MaskingSettings, build_masker, mask_rng
 from npm.models.encoder import Encoder
@@ -114,6 +116,45 @@ def test_means_are_over_all_spans_and_top1_is_the_mean_of_both_sides(encoder: En
     assert result.top1.mean == pytest.approx((result.start_top1 + result.end_top1) / 2)
     assert result.loss == pytest.approx(sum(score.start_loss + score.end_loss for score in result.articles) / spans)
     assert 0 < result.chance < 1
+
+
+def test_scores_at_shorter_lengths_are_those_of_the_cut_encoder_on_the_same_masks(
+    encoder: Encoder, store: BlockStore
+) -> None:
+    whole = evaluate_in_batch(encoder, store, SETTINGS)
+    result = evaluate_in_batch(encoder, store, replace(SETTINGS, dimensions=[32, 16, 4]))
+    assert [means.dimensions for means in result.shorter] == [4, 16]  # 32 are all
+    assert (result.top1, result.loss, result.chance) == (whole.top1, whole.loss, whole.chance)
+    for means in result.shorter:
+        cut = evaluate_in_batch(encoder.cut_to(means.dimensions), store, SETTINGS)
+        assert (means.start_top1, means.end_top1, means.top1) == (cut.start_top1, cut.end_top1, cut.top1)
+        assert means.loss == pytest.approx(cut.loss, rel=1e-5)
+        assert means.loss != pytest.approx(whole.loss, rel=1e-3)
+        for ours, theirs in zip(result.articles, cut.articles, strict=True):
+            sums = ours.shorter[means.dimensions]
+            assert (sums.start_correct, sums.end_correct) == (theirs.start_correct, theirs.end_correct)
+    metrics = result.metrics()["shorter"]
+    assert list(metrics) == ["4", "16"]
+    assert metrics["4"]["top1"]["mean"] == result.shorter[0].top1.mean
+
+
+def test_a_table_has_a_row_for_each_length(encoder: Encoder, store: BlockStore) -> None:
+    _, rows = in_batch_rows(evaluate_in_batch(encoder, store, replace(SETTINGS, dimensions=[4, 16])))
+    assert [row[0] for row in rows] == [
+        encoder.name,
+        "its first 16 dimensions",
+        "its first 4 dimensions",
+        "a random key",
+    ]
+
+
+@pytest.mark.parametrize("dimensions", [[33], [4, 64]])
+def test_lengths_that_the_vectors_do_not_have_are_refused(
+    dimensions: list[int], encoder: Encoder, store: BlockStore
+) -> None:
+    with pytest.raises(SettingError) as caught:
+        evaluate_in_batch(encoder, store, replace(SETTINGS, dimensions=dimensions))
+    assert (caught.value.where, caught.value.got) == ("dimensions", ", ".join(map(str, dimensions)))
 
 
 def test_only_as_many_documents_are_read_as_are_needed(encoder: Encoder, tmp_path: Path) -> None:

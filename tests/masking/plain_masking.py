@@ -80,3 +80,34 @@ def plain_select(sequences: Sequences, rng: np.random.Generator) -> list[Span]:
             chosen.append((start, length))
             break
     return sorted(chosen)
+
+
+def plain_words(sequences: Sequences) -> list[Span]:
+    """Every word, token by token: it ends behind a WORD_END, before a WORD_START, at special tokens and at the end."""
+    flags, offsets = sequences.flags.tolist(), sequences.offsets.tolist()
+    words: list[Span] = []
+    for sequence in range(len(sequences)):
+        open_word = False
+        for position in range(offsets[sequence], offsets[sequence + 1]):
+            if flags[position] & SPECIAL:
+                open_word = False
+                continue
+            if open_word and not flags[position] & WORD_START:
+                start, length = words.pop()
+                words.append((start, length + 1))
+            else:
+                words.append((position, 1))
+            open_word = not flags[position] & WORD_END
+    return words
+
+
+def plain_neighbours(sequences: Sequences) -> list[list[Span]]:
+    """The words in runs: within a run each follows the one before it at once, in the same sequence."""
+    runs: list[list[Span]] = []
+    first_tokens = set(sequences.offsets.tolist())
+    for start, length in plain_words(sequences):
+        if runs and start not in first_tokens and sum(runs[-1][-1]) == start:
+            runs[-1].append((start, length))
+        else:
+            runs.append([(start, length)])
+    return runs

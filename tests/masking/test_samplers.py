@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from npm.masking.samplers import CandidateThinning, GeometricSpanSampler, UniformSampler
+from npm.masking.samplers import CandidateThinning, GeometricSpanSampler, Overflow, UniformSampler, geometric_lengths
 from npm.masking.units import Candidates, CooccurringUnits
 from npm.types import Sequences, Spans, TokenFlag
 from tests.masking.groups import CLAUSE_ID, WORD, group, pairs, random_group, rich_group
@@ -112,9 +112,56 @@ def test_uniform_draws_take_every_candidate_equally_often() -> None:
     assert (np.abs(counts - 300) < 4 * np.sqrt(1000 * 0.3 * 0.7)).all()
 
 
-def test_uniform_draws_refuse_spans_of_several_tokens() -> None:
-    with pytest.raises(ValueError, match="lengths up to 2"):
-        UniformSampler().draw(spans_of((0, 1), (3, 2)), group(list(range(9))), 3, np.random.default_rng(0))
+@pytest.mark.parametrize(
+    ("overflow", "masked"), [(Overflow.skip, {4, 6}), (Overflow.truncate, {7}), (Overflow.overshoot, {8, 10})]
+)
+def test_a_unit_that_is_too_long_is_left_out_or_cut_or_masked_whole(overflow: Overflow, masked: set[int]) -> None:
+    candidates = spans_of((0, 4), (4, 4), (8, 6))
+    whole = set(pairs(Spans(candidates.starts, candidates.lengths)))
+    tokens = set()
+    for seed in range(20):
+        spans = UniformSampler(overflow=overflow).draw(
+            candidates, group(list(range(14))), 7, np.random.default_rng(seed)
+        )
+        tokens.add(int(spans.lengths.sum()))
+        cut = [(start, length) for start, length in pairs(spans) if (start, length) not in whole]
+        assert len(cut) == (overflow is Overflow.truncate)
+        assert all(start in (0, 4, 8) for start, _ in cut)
+    assert tokens == masked
+
+
+def test_where_a_long_unit_is_left_out_a_shorter_one_may_follow() -> None:
+    for seed in range(10):
+        rng = np.random.default_rng(seed)
+        assert pairs(UniformSampler().draw(spans_of((0, 5), (5, 2)), group(list(range(7))), 4, rng)) == [(5, 2)]
+
+
+def test_uniform_draws_pass_over_what_overlaps_a_masked_span() -> None:
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        spans = UniformSampler().draw(spans_of((0, 2), (1, 2), (2, 2)), group(list(range(4))), 4, rng)
+        assert pairs(spans) in ([(0, 2), (2, 2)], [(1, 2)])
+
+
+@pytest.mark.parametrize(("overflow", "most"), [(Overflow.skip, 0), (Overflow.truncate, 0), (Overflow.overshoot, 9)])
+def test_geometric_draws_keep_to_the_budget_unless_they_may_overshoot(overflow: Overflow, most: int) -> None:
+    sequences = rich_group(np.random.default_rng(0))
+    excess = []
+    for seed in range(40):
+        spans = draw(GeometricSpanSampler(success_probability=0.1, overflow=overflow), sequences, 101, seed)
+        assert (spans.starts[1:] >= (spans.starts + spans.lengths)[:-1]).all()
+        excess.append(int(spans.lengths.sum()) - 101)
+    assert min(excess) >= 0
+    assert max(excess) <= most
+    assert (max(excess) > 0) == (overflow is Overflow.overshoot)
+
+
+def test_geometric_lengths_have_the_probabilities_of_span_bert() -> None:
+    lengths = geometric_lengths(0.2, 10, 200_000, np.random.default_rng(0))
+    shares = np.bincount(lengths, minlength=11)[1:] / len(lengths)
+    expected = [0.224, 0.179, 0.143, 0.115, 0.092, 0.073, 0.059, 0.047, 0.038, 0.030]
+    assert np.abs(shares - expected).max() < 0.004
+    assert abs(lengths.mean() - 3.797) < 0.02
 
 
 def test_clause_punctuation_alone_is_left_out_nine_times_in_ten() -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from npm.masking.units import MAX_GROUP_TOKENS, CooccurringUnits, TokenUnits
+from npm.masking.units import MAX_GROUP_TOKENS, CooccurringUnits, TokenUnits, WordUnits, words_that_go_on
 from npm.types import Sequences, Spans, TokenFlag
 from tests.masking.groups import SPECIAL_ID, WORD, group, pairs, random_group
-from tests.masking.plain_masking import plain_candidates, plain_phrase
+from tests.masking.plain_masking import plain_candidates, plain_phrase, plain_words
 
 START, END = int(TokenFlag.WORD_START), int(TokenFlag.WORD_END)
 CLAUSE = WORD | int(TokenFlag.CLAUSE_PUNCTUATION)
@@ -146,3 +146,44 @@ def test_random_groups_hold_special_tokens() -> None:
     """Otherwise the comparison with plain Python would not see them."""
     sequences = random_group(np.random.default_rng(0), sequence_count=4, max_tokens=50, vocabulary=4)
     assert (sequences.token_ids == SPECIAL_ID).any()
+
+
+def test_words_are_whole_and_what_is_in_none_stands_alone() -> None:
+    flags = [[START, 0, END, WORD, SPECIAL, 0, WORD], [END, 0, 0, START]]
+    sequences = group([5, 6, 7, 8, 1, 9, 8], [7, 9, 9, 5], flags=flags)
+    candidates = WordUnits().candidates(sequences)
+    words = list(zip(candidates.starts.tolist(), candidates.lengths.tolist(), strict=True))
+    # a block may begin in the middle of a word; tokens of nothing but space have no flag
+    assert words == [(0, 3), (3, 1), (5, 1), (6, 1), (7, 1), (8, 2), (10, 1)]
+
+
+def test_words_are_those_of_plain_python_and_their_phrase_ids_tell_equal_ones() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(60):
+        sequences = random_group(rng, sequence_count=5, max_tokens=30, vocabulary=5)
+        candidates = WordUnits().candidates(sequences)
+        spans = list(zip(candidates.starts.tolist(), candidates.lengths.tolist(), strict=True))
+        assert spans == plain_words(sequences)
+        phrases = [plain_phrase(sequences, span) for span in spans]
+        numbers = candidates.phrase_ids.tolist()
+        assert len(set(phrases)) == len(set(numbers)) == len(set(zip(phrases, numbers, strict=True)))
+        assert sorted(set(numbers)) == list(range(len(set(numbers))))
+
+
+def test_words_hold_every_token_that_is_not_special_once() -> None:
+    rng = np.random.default_rng(1)
+    for _ in range(20):
+        sequences = random_group(rng, sequence_count=4, max_tokens=30, vocabulary=6)
+        candidates = WordUnits().candidates(sequences)
+        held = np.zeros(len(sequences.token_ids), dtype=np.int64)
+        for start, length in zip(candidates.starts.tolist(), candidates.lengths.tolist(), strict=True):
+            held[start : start + length] += 1
+        assert held.tolist() == (sequences.token_ids != SPECIAL_ID).astype(int).tolist()
+
+
+def test_a_word_goes_on_unless_a_sequence_ends_or_a_special_token_follows() -> None:
+    flags = [[WORD, START, END, SPECIAL, WORD], [WORD]]
+    sequences = group([5, 6, 7, 1, 8], [9], flags=flags)
+    candidates = WordUnits().candidates(sequences)
+    goes_on = words_that_go_on(sequences, Spans(candidates.starts, candidates.lengths))
+    assert goes_on.tolist() == [True, False, False, False]

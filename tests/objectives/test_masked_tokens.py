@@ -14,7 +14,7 @@ from npm.objectives.combine import WeightedSum
 from npm.objectives.encoded import EncodedBatch
 from npm.objectives.masked import MaskedTokens
 from npm.objectives.nonparametric import NonparametricMasked, NonparametricSettings
-from npm.types import MaskedBatch
+from npm.types import MaskedBatch, TrainingBatch
 from tests.objectives.batches import batch_of, encoded_with, random_batch, random_vectors
 from tests.tiny_models import FAMILIES, tiny_encoder
 
@@ -35,16 +35,14 @@ def dense_cross_entropy(head: MaskedHead, vectors: torch.Tensor, labels: torch.T
     return nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=-100, reduction="sum")
 
 
-@pytest.mark.parametrize("mask_pairs", [False, True])
-def test_the_loss_equals_a_dense_cross_entropy_in_values_and_gradients(masked: MaskedTokens, mask_pairs: bool) -> None:
+def test_the_loss_equals_a_dense_cross_entropy_in_values_and_gradients(masked: MaskedTokens) -> None:
     rng = np.random.default_rng(1)
-    batch = random_batch(rng, specials=True, mask_pairs=mask_pairs)
+    batch = random_batch(rng, specials=True, mask_pairs=False)
     vectors = random_vectors(batch, rng, dimensions=DIMENSIONS).detach().float().requires_grad_()
     labels = torch.full(batch.query_input_ids.shape, -100)  # i64 [B, Lq]
     for span, tokens in enumerate(batch.span_token_ids.tolist()):
         sequence = batch.span_sequences[span]
         labels[sequence, batch.start_slots[span]] = tokens[0]
-        labels[sequence, batch.end_slots[span]] = [token for token in tokens if token >= 0][-1]
     queries = vectors[: len(labels), : labels.shape[1]]  # f32 [B, Lq, d]
     expected = dense_cross_entropy(masked.head, queries, labels)
     wanted = [vectors, *masked.parameters(), masked.head.embedding.weight]
@@ -59,7 +57,7 @@ def test_the_loss_equals_a_dense_cross_entropy_in_values_and_gradients(masked: M
 def test_right_predictions_are_counted(masked: MaskedTokens) -> None:
     with torch.no_grad():
         masked.head.bias[5] = 1e3  # whatever the vectors are, it says 5
-    batch = batch_of([[5, 6], [5, 6]], [(0, 0, 2)])
+    batch = batch_of([[5, 6], [5, 6]], [(0, 0, 1), (0, 1, 1)], mask_pairs=False)
     top1 = masked(encoded_with(torch.randn(4, 2, DIMENSIONS), batch))["masked_top1"]
     assert (int(top1.sum), top1.count, top1.weight) == (1, 2, 0)
 
@@ -70,7 +68,7 @@ def test_the_embedding_belongs_to_the_encoder_alone(masked: MaskedTokens) -> Non
 
 
 def test_without_spans_every_parameter_still_gets_a_zero_gradient(masked: MaskedTokens) -> None:
-    batch = batch_of([[5, 6], [5]], [])
+    batch = batch_of([[5, 6], [5]], [], mask_pairs=False)
     vectors = torch.randn(4, 2, DIMENSIONS, requires_grad=True)
     term = masked(encoded_with(vectors, batch))["masked"]
     assert (term.sum.item(), term.count, masked.counts(batch)["masked"]) == (0, 0, 0)
@@ -87,12 +85,18 @@ def combined(masked: MaskedTokens, *, scale: float = 0.5) -> WeightedSum:
 
 def test_a_weighted_sum_keeps_every_term_with_its_count_and_multiplies_its_weight(masked: MaskedTokens) -> None:
     rng = np.random.default_rng(2)
-    batch = random_batch(rng, specials=True)
-    vectors = random_vectors(batch, rng, dimensions=DIMENSIONS).detach().float()
+    batches = {
+        "phrases": random_batch(rng, specials=True),
+        "tokens": random_batch(rng, specials=True, mask_pairs=False),
+    }
+    encoded = {
+        name: encoded_with(random_vectors(batch, rng, dimensions=DIMENSIONS).detach().float(), batch)
+        for name, batch in batches.items()
+    }
     objective = combined(masked)
-    terms = objective(encoded_with(vectors, batch))
-    apart = objective.objectives["nonparametric"](encoded_with(vectors, batch)) | masked(encoded_with(vectors, batch))
-    assert objective.counts(batch) == {name: term.count for name, term in apart.items()}
+    terms = objective(encoded)
+    apart = objective.objectives["nonparametric"](encoded["phrases"]) | masked(encoded["tokens"])
+    assert objective.counts(TrainingBatch(dict(batches))) == {name: term.count for name, term in apart.items()}
     for name, term in apart.items():
         factor = 0.25 if name.startswith("masked") else 2.0
         assert (terms[name].sum.item(), terms[name].count) == (term.sum.item(), term.count)
@@ -106,7 +110,7 @@ def test_a_weighted_sum_has_the_scale_of_the_part_that_has_one(masked: MaskedTok
 
 def test_masked_tokens_alone_need_no_vectors_of_the_clean_copies(masked: MaskedTokens) -> None:
     rng = np.random.default_rng(3)
-    batch = random_batch(rng, specials=True)
+    batch = random_batch(rng, specials=True, mask_pairs=False)
     vectors = random_vectors(batch, rng, dimensions=DIMENSIONS).detach().float()
     masked_copies = vectors[: len(batch.query_input_ids), : batch.query_input_ids.shape[1]]  # f32 [B, Lq, d]
     asked: list[torch.Tensor] = []
@@ -129,11 +133,18 @@ def test_keys_of_a_batch_without_clean_copies_are_a_mistake_of_ours() -> None:
         _ = encoded.key_vectors
 
 
-def test_a_weighted_sum_reads_clean_copies_if_one_of_its_parts_does(masked: MaskedTokens) -> None:
+def test_a_weighted_sum_names_its_views_and_those_it_needs_clean_copies_of(masked: MaskedTokens) -> None:
     assert not masked.reads_clean_copies
-    assert not WeightedSum({"masked": masked}, {"masked": 1.0}).reads_clean_copies
-    assert combined(masked).reads_clean_copies
-    assert WeightedSum({"other": nn.Identity()}, {"other": 1.0}).reads_clean_copies
+    alone = WeightedSum({"masked": masked}, {"masked": 1.0})
+    assert (alone.views, alone.views_with_clean_copies) == ({"tokens"}, set())
+    both = combined(masked)
+    assert (both.views, both.views_with_clean_copies) == ({"tokens", "phrases"}, {"phrases"})
+
+
+def test_targets_of_several_tokens_are_a_mistake_of_ours(masked: MaskedTokens) -> None:
+    batch = batch_of([[5, 6], [5, 6]], [(0, 0, 2)])
+    with pytest.raises(AssertionError, match="targets of up to 2 tokens"):
+        masked(encoded_with(torch.randn(4, 2, DIMENSIONS), batch))
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -41,10 +41,19 @@ def word_tokenizer() -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=backend)
 
 
+class PlainEncoder(SimpleNamespace):
+    """Facts of an encoder that has no vectors of its own."""
+
+    def cut_to(self, dimensions: int | None) -> PlainEncoder:
+        """Itself, for an index of whole vectors."""
+        assert dimensions is None
+        return self
+
+
 def plain_encoder() -> Encoder:
     """What a filler needs of an encoder when queries are given as vectors."""
     facts = {"name": "plain", "fingerprint": "f", "tokenizer_fingerprint": "t", "max_input_tokens": 64}
-    return cast(Encoder, SimpleNamespace(tokenizer=word_tokenizer(), similarity_scale=SCALE, **facts))
+    return cast(Encoder, PlainEncoder(tokenizer=word_tokenizer(), similarity_scale=SCALE, **facts))
 
 
 def packed_kept(positions: np.ndarray, token_count: int) -> np.ndarray:

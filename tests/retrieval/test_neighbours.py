@@ -6,7 +6,6 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import cast
 
 import numpy as np
@@ -28,6 +27,7 @@ from npm.retrieval.phrase_index import PhraseIndex
 from npm.retrieval.rows import RowMap
 from npm.types import Block, TokenFlag
 from tests.retrieval.live_indexes import built, record
+from tests.retrieval.random_indexes import PlainEncoder
 from tests.tiny_models import tiny_encoder
 
 WHOLE = (TokenFlag.WORD_START | TokenFlag.WORD_END).value
@@ -82,7 +82,7 @@ def index_of_words(
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="?")
     facts = {"name": "plain", "fingerprint": "f", "tokenizer_fingerprint": "t", "tokenizer": tokenizer}
-    return index, cast(Encoder, SimpleNamespace(**facts))
+    return index, cast(Encoder, PlainEncoder(**facts))
 
 
 def test_words_go_to_the_nearer_group_and_those_first_that_are_far_from_the_other(tmp_path: Path) -> None:

@@ -9,10 +9,19 @@ import pytest
 import torch
 
 from npm.errors import SettingError
-from npm.training.batches import MaskedBatches, iterate_batches, span_count
-from npm.types import MaskedBatch
+from npm.masking.views import PHRASES
+from npm.training.batches import TrainingBatches, iterate_batches
+from npm.types import MaskedBatch, TrainingBatch
 from tests.masking.groups import group
 from tests.training.toy import toy_batches, toy_encoder, toy_groups
+
+
+def phrases(batch: TrainingBatch) -> MaskedBatch:
+    """The view that batches of these tests have."""
+    (view,) = batch.views.values()
+    assert isinstance(view, MaskedBatch)
+    assert list(batch.views) == [PHRASES]
+    return view
 
 
 def assert_equal(first: MaskedBatch, second: MaskedBatch) -> None:
@@ -21,15 +30,15 @@ def assert_equal(first: MaskedBatch, second: MaskedBatch) -> None:
         assert torch.equal(torch.as_tensor(left), torch.as_tensor(right)), field.name
 
 
-def numbered_batches(count: int, **settings: int) -> MaskedBatches:
+def numbered_batches(count: int, **settings: int) -> TrainingBatches:
     """Groups of two sequences that hold nothing but their group's number, from 50 on."""
     return toy_batches(
         toy_encoder(), [group([50 + number] * 2, [50 + number] * 2) for number in range(count)], **settings
     )
 
 
-def group_numbers(batch: MaskedBatch) -> list[int]:
-    return [int(row[1]) - 50 for row in batch.key_input_ids[::2]]  # the first token is special
+def group_numbers(batch: TrainingBatch) -> list[int]:
+    return [int(row[1]) - 50 for row in phrases(batch).key_input_ids[::2]]  # the first token is special
 
 
 def test_a_batch_does_not_depend_on_what_was_asked_before() -> None:
@@ -37,7 +46,7 @@ def test_a_batch_does_not_depend_on_what_was_asked_before() -> None:
     in_order, other = toy_batches(encoder), toy_batches(encoder)
     expected = [in_order[micro_step] for micro_step in range(20)]
     for micro_step in (19, 3, 11, 3, 0):
-        assert_equal(other[micro_step], expected[micro_step])
+        assert_equal(phrases(other[micro_step]), phrases(expected[micro_step]))
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -45,7 +54,7 @@ def test_a_stream_gives_the_batches_from_its_first_micro_step_on(workers: int) -
     batches = toy_batches(toy_encoder())
     stream = iterate_batches(batches, first_micro_step=5, workers=workers)
     for micro_step, batch in enumerate(islice(stream, 6), start=5):
-        assert_equal(batch, batches[micro_step])
+        assert_equal(phrases(batch), phrases(batches[micro_step]))
 
 
 def test_starting_a_stream_draws_nothing_from_the_generator_of_dropouts() -> None:
@@ -64,13 +73,15 @@ def test_an_epoch_shows_every_group_once_and_the_next_one_in_another_order() -> 
 
 def test_a_group_is_masked_anew_in_every_epoch() -> None:
     batches = toy_batches(toy_encoder(), toy_groups(1))
-    assert not torch.equal(batches[0].query_input_ids, batches[1].query_input_ids)
-    torch.testing.assert_close(batches[0].key_input_ids, batches[1].key_input_ids)
+    first, second = phrases(batches[0]), phrases(batches[1])
+    assert not torch.equal(first.query_input_ids, second.query_input_ids)
+    torch.testing.assert_close(first.key_input_ids, second.key_input_ids)
 
 
 def test_groups_that_do_not_fill_a_step_of_all_ranks_wait_for_another_epoch() -> None:
     batches = numbered_batches(11, groups_per_device_batch=2, world_size=2)
-    assert batches.micro_steps_per_epoch == 2
+    (source,) = batches.sources
+    assert source.micro_steps_per_epoch == 2
     seen = [group_numbers(batches[step]) for step in (0, 1)]
     assert len({number for numbers in seen for number in numbers}) == 4
 
@@ -81,7 +92,7 @@ def test_the_ranks_share_an_epoch_without_a_group_in_common(groups_per_device_ba
         numbered_batches(12, groups_per_device_batch=groups_per_device_batch, rank=rank, world_size=3)
         for rank in range(3)
     ]
-    steps = ranks[0].micro_steps_per_epoch
+    steps = ranks[0].sources[0].micro_steps_per_epoch
     seen = [number for batches in ranks for step in range(steps) for number in group_numbers(batches[step])]
     assert sorted(seen) == list(range(12))
 
@@ -94,14 +105,14 @@ def test_two_ranks_together_see_what_one_process_with_twice_the_groups_sees() ->
 
 
 def test_a_group_with_too_little_to_mask_gives_a_batch_without_spans() -> None:
-    batch = toy_batches(toy_encoder(), [group([51, 52], [53, 54])])[0]
-    assert span_count([batch]) == 0
+    batch = phrases(toy_batches(toy_encoder(), [group([51, 52], [53, 54])])[0])
+    assert len(batch.span_sequences) == 0
     assert batch.query_input_ids.tolist() == batch.key_input_ids.tolist()
 
 
 def test_a_query_that_reads_has_a_clean_copy_of_its_own_group_behind_it() -> None:
     encoder = toy_encoder()
-    whole = toy_batches(encoder, groups_per_device_batch=2, context_fraction=1.0)[0]
+    whole = phrases(toy_batches(encoder, groups_per_device_batch=2, context_fraction=1.0)[0])
     sequences_per_group = len(whole.key_input_ids) // 2
     clean = [row[mask.bool()].tolist() for row, mask in zip(whole.key_input_ids, whole.key_attention_mask, strict=True)]
     reading = 0
@@ -117,7 +128,7 @@ def test_a_query_that_reads_has_a_clean_copy_of_its_own_group_behind_it() -> Non
 
 def test_the_masks_are_those_of_a_run_that_reads_nothing() -> None:
     encoder = toy_encoder()
-    reads, plain = toy_batches(encoder, context_fraction=1.0)[3], toy_batches(encoder)[3]
+    reads, plain = phrases(toy_batches(encoder, context_fraction=1.0)[3]), phrases(toy_batches(encoder)[3])
     assert_equal(
         replace(reads, **{name: getattr(plain, name) for name in ("query_input_ids", "query_attention_mask")}), plain
     )
@@ -131,3 +142,17 @@ def test_a_corpus_smaller_than_one_batch_is_refused() -> None:
         numbered_batches(3, groups_per_device_batch=2, world_size=2)
     assert "4 groups" in caught.value.expected
     assert caught.value.got == "3"
+
+
+def test_a_batch_counts_the_tokens_of_its_text_once_however_many_views_show_it() -> None:
+    encoder = toy_encoder()
+    both = toy_batches(encoder, views=("phrases", "tokens"))[0]
+    assert both.token_count == phrases(toy_batches(encoder)[0]).token_count > 0
+
+
+def test_the_masks_of_one_view_do_not_depend_on_the_views_beside_it() -> None:
+    encoder = toy_encoder()
+    both = toy_batches(encoder, views=("phrases", "tokens"))[2]
+    view = both.views["phrases"]
+    assert isinstance(view, MaskedBatch)
+    assert_equal(view, phrases(toy_batches(encoder)[2]))

@@ -13,15 +13,13 @@ import torch
 from safetensors import SafetensorError
 
 from npm.errors import ArtefactError, SettingError, StorageError
-from npm.training.run_folder import Checkpoint, RunFolder
+from npm.training.run_folder import Checkpoint, Counters, RunFolder
 from tests.tiny_models import tiny_encoder
 
 
 def checkpoint_at(step: int) -> Checkpoint:
     return Checkpoint(
-        step=step,
-        seconds=0.1 + step,
-        tokens=100 * step,
+        Counters(step, seconds=0.1 + step, tokens=100 * step, best={"value": 0.5, "step": None}),
         weights={"weight": torch.full((2, 3), float(step))},
         optimizer_tensors={"0.step": torch.tensor(float(step)), "0.exp_avg": torch.ones(2, 3)},
         generators={"0-cpu": np.arange(7, dtype=np.uint8)},
@@ -63,7 +61,8 @@ def test_a_checkpoint_reads_back(run_folder: RunFolder) -> None:
     run_folder.save_checkpoint(checkpoint_at(3))
     read, written = run_folder.latest_checkpoint(), checkpoint_at(3)
     assert read is not None
-    assert (read.step, read.seconds, read.tokens) == (3, written.seconds, 300)
+    assert read.counters == written.counters
+    assert read.counters.tokens == 300
     torch.testing.assert_close(read.weights, written.weights, rtol=0, atol=0)
     torch.testing.assert_close(read.optimizer_tensors, written.optimizer_tensors, rtol=0, atol=0)
     assert read.generators["0-cpu"].tolist() == list(range(7))
@@ -86,7 +85,7 @@ def test_a_full_disk_keeps_the_checkpoint_before(run_folder: RunFolder, monkeypa
     assert names_in(run_folder.path / "checkpoints") == ["step-00000001"]
     newest = run_folder.latest_checkpoint()
     assert newest is not None
-    assert newest.step == 1
+    assert newest.counters.step == 1
 
 
 @pytest.mark.parametrize("name", ["weights.safetensors", "optimizer.safetensors", "generator-0-cpu.npy"])

@@ -6,7 +6,7 @@ import pytest
 
 from npm.errors import SettingError
 from npm.training.schedule import ScheduleSettings
-from npm.training.settings import TrainerSettings
+from npm.training.trainer_settings import TrainerSettings
 
 
 def test_the_rate_rises_to_its_peak_and_falls_to_its_final_share() -> None:
@@ -65,6 +65,7 @@ def test_numbers_out_of_range_are_refused(setting: str, value: float) -> None:
         ("adam_beta1", 1.0),
         ("adam_beta2", -0.1),
         ("seed", -1),
+        ("rows_per_pass", 0),
     ],
 )
 def test_settings_of_the_loop_out_of_range_are_refused(setting: str, value: float) -> None:

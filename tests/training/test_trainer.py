@@ -9,18 +9,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import safetensors.torch
 import torch
 from torch import nn
 
 from index.files import CountingFile, storage_errors
+from index.store import verify_folder
 from npm.errors import SettingError, StorageError
 from npm.models.encoder import Encoder
+from npm.objectives.combine import WeightedSum
 from npm.objectives.encoded import EncodedBatch
 from npm.training import trainer as trainer_module
-from npm.training.settings import Precision, TrainerSettings
+from npm.training.bad_batch import BAD_BATCH_KIND
+from npm.training.schedule import ScheduleSettings
 from npm.training.state import load_optimizer_tensors, optimizer_tensors
 from npm.training.trainer import StepReport
+from npm.training.trainer_settings import Precision, TrainerSettings
 from npm.types import MaskedBatch, Term
+from tests.tiny_models import tiny_encoder
 from tests.training.toy import STEEP, parameters_of, toy_encoder, toy_trainer
 
 PARTS = ("phrase", "masked")
@@ -59,26 +65,27 @@ def test_the_loss_falls_on_text_that_can_be_learned(tmp_path: Path, parts: tuple
 def test_metrics_tell_every_step_and_the_finished_encoder_is_what_was_trained(tmp_path: Path) -> None:
     reports: list[StepReport] = []
     trainer = toy_trainer(tmp_path / "run", max_steps=6, log_every_steps=2)
-    before = trainer.encoder.fingerprint
+    before = trainer.trained.fingerprint
     trainer.train(reports.append)
     lines = metrics_of(tmp_path / "run")
     assert [line["step"] for line in lines] == [2, 4, 6]
     assert [report.step for report in reports] == [1, 2, 3, 4, 5, 6]
     assert [report.progress for report in reports] == pytest.approx([step / 6 for step in range(1, 7)])
-    expected = {"step", "tokens", "seconds", "learning_rate", "tokens_per_second", "start", "end", "masked"}
+    expected = {"step", "tokens", "seconds", "learning_rate", "tokens_per_second", "data_fraction"}
+    expected |= {"start", "end", "masked"}
     assert expected | {"start_top1", "end_top1", "masked_top1"} == set(lines[0])
-    assert lines[0]["tokens"] == reports[1].tokens == sum(_tokens(trainer.batches[step]) for step in (0, 1))
+    assert (
+        lines[0]["tokens"]
+        == reports[1].tokens
+        == sum(int(trainer.batches[step].views["phrases"].key_attention_mask.sum()) for step in (0, 1))
+    )
     assert all(0 <= line[name] <= 1 for line in lines for name in ("start_top1", "end_top1", "masked_top1"))
 
     saved = Encoder.load(str(tmp_path / "run" / "encoder"), device="cpu", dtype="float32")
-    assert saved.fingerprint == trainer.encoder.fingerprint != before
+    assert saved.fingerprint == trainer.trained.fingerprint != before
     scale = trainer.objective.similarity_scale
     assert saved.similarity_scale == scale != pytest.approx(0.3, rel=1e-6)  # it was learned
-    assert not trainer.encoder.model.training
-
-
-def _tokens(batch: MaskedBatch) -> int:
-    return int(batch.key_attention_mask.sum())
+    assert not trainer.trained.model.training
 
 
 def interrupted_run(run: Path, *, max_steps: int, stops: tuple[int, ...], **settings: Any) -> dict[str, torch.Tensor]:
@@ -100,7 +107,7 @@ def test_a_run_that_was_killed_and_started_again_ends_in_the_same_bits(tmp_path:
     assert_same_bits(resumed, parameters_of(undisturbed))
     left, right = (metrics_of(tmp_path / name) for name in ("undisturbed", "killed"))
     assert [line["step"] for line in right] == list(range(1, 13))
-    clock = ("seconds", "tokens_per_second")
+    clock = ("seconds", "tokens_per_second", "data_fraction")
     assert [{k: v for k, v in line.items() if k not in clock} for line in left] == [
         {k: v for k, v in line.items() if k not in clock} for line in right
     ]
@@ -112,7 +119,7 @@ def test_a_run_whose_queries_read_learns_and_ends_in_the_same_bits_when_it_was_k
     settings: dict[str, Any] = {"parts": ("phrase",), "learning_rate": 1e-2, "groups_per_device_batch": 2}
     settings |= {"context_fraction": 0.5, "checkpoint_every_minutes": 0.0}
     undisturbed = toy_trainer(tmp_path / "undisturbed", max_steps=20, **settings)
-    lengths = [undisturbed.batches[step].query_input_ids.shape[1] for step in range(4)]
+    lengths = [undisturbed.batches[step].views["phrases"].query_input_ids.shape[1] for step in range(4)]
     assert min(lengths) > 20  # a sequence of at most 14 tokens, and another behind it
     undisturbed.train()
     resumed = interrupted_run(tmp_path / "killed", max_steps=20, stops=(3, 11), **settings)
@@ -225,12 +232,16 @@ def test_one_process_may_train_in_two_precisions(tmp_path: Path) -> None:
 
 
 class GoesBad(nn.Module):
-    """A loss that is infinite, or has a gradient that is not a number, from a given step on."""
+    """A loss that is infinite, or has a gradient that is not a number, in the given steps."""
 
-    def __init__(self, encoder: Encoder, *, from_step: int, in_gradient_only: bool) -> None:
+    view = "phrases"
+
+    def __init__(
+        self, encoder: Encoder, *, from_step: int, until_step: int = 10**9, in_gradient_only: bool = False
+    ) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.ones(encoder.dimensions))
-        self.steps, self.from_step, self.in_gradient_only = 0, from_step, in_gradient_only
+        self.steps, self.bad_steps, self.in_gradient_only = 0, range(from_step, until_step + 1), in_gradient_only
 
     def counts(self, batch: MaskedBatch) -> dict[str, int]:
         return {"fine": 1, "strange": 1}
@@ -239,7 +250,7 @@ class GoesBad(nn.Module):
         self.steps += 1
         fine = (encoded.query_vectors * self.weight).sum()
         strange = fine * 0.0
-        if self.steps >= self.from_step:  # the root of 0 has an infinite gradient, and 0 · ∞ is not a number
+        if self.steps in self.bad_steps:  # the root of 0 has an infinite gradient, and 0 · ∞ is not a number
             strange = strange.abs().sqrt() * 0.0 if self.in_gradient_only else fine * math.inf
         return {"fine": Term(fine, 1), "strange": Term(strange, 1)}
 
@@ -249,7 +260,8 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_spoils_no_checkpoint(
     tmp_path: Path, in_gradient_only: bool
 ) -> None:
     encoder = toy_encoder()
-    objective = GoesBad(encoder, from_step=4, in_gradient_only=in_gradient_only)
+    bad = GoesBad(encoder, from_step=4, in_gradient_only=in_gradient_only)
+    objective = WeightedSum({"bad": bad}, {"bad": 1.0})
     settings: dict[str, Any] = {"encoder": encoder, "objective": objective, "checkpoint_every_minutes": 0.0}
     trainer = toy_trainer(tmp_path / "run", max_steps=9, **settings)
     with pytest.raises(SettingError) as caught:
@@ -260,10 +272,78 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_spoils_no_checkpoint(
     assert ("strange" in error.got, "fine" in error.got) == (not in_gradient_only, False)
     assert "gradient" in error.got
     assert "learning_rate" in error.fix
+    assert str(trainer.run_folder.bad_batch_path) in error.where
+    (folder,) = trainer.run_folder.bad_batch_path.iterdir()
+    manifest = verify_folder(folder, BAD_BATCH_KIND)
+    assert (folder.name, manifest.settings["step"]) == ("step-00000004-rank-0", 4)
+    assert ("inf" in str(manifest.settings["terms"])) == (not in_gradient_only)
+    saved = safetensors.torch.load_file(folder / "micro-0.safetensors")
+    expected = trainer.batches[3].views["phrases"]
+    for name in ("query_input_ids", "key_attention_mask", "span_sequences", "pad_id"):
+        assert torch.equal(saved[f"phrases.{name}"], torch.as_tensor(getattr(expected, name))), name
     checkpoint = trainer.run_folder.latest_checkpoint()
     assert checkpoint is not None
-    assert checkpoint.step == 3
+    assert checkpoint.counters.step == 3
     assert all(tensor.isfinite().all() for tensor in checkpoint.weights.values())
+
+
+def test_only_the_micro_batch_that_spoilt_the_loss_is_kept(tmp_path: Path) -> None:
+    for _ in range(2):  # the same run started again meets the same batch
+        encoder = toy_encoder()
+        bad = GoesBad(encoder, from_step=6, until_step=6)  # the second of four in the second window
+        objective = WeightedSum({"bad": bad}, {"bad": 1.0})
+        settings: dict[str, Any] = {"encoder": encoder, "objective": objective, "accumulation_steps": 4}
+        trainer = toy_trainer(tmp_path / "run", max_steps=9, **settings)
+        with pytest.raises(SettingError, match="the loss is not finite"):
+            trainer.train()
+    (folder,) = trainer.run_folder.bad_batch_path.iterdir()
+    assert folder.name == "step-00000002-rank-0"
+    assert [file.name for file in folder.glob("*.safetensors")] == ["micro-1.safetensors"]
+    saved = safetensors.torch.load_file(folder / "micro-1.safetensors")
+    assert torch.equal(saved["phrases.query_input_ids"], trainer.batches[5].views["phrases"].query_input_ids)
+
+
+def test_a_checkpoint_of_another_architecture_is_one_message(tmp_path: Path) -> None:
+    toy_trainer(tmp_path / "run", max_steps=2).train()
+    other = tiny_encoder("bert", dimensions=16)
+    trainer = toy_trainer(tmp_path / "run", max_steps=2, encoder=other)
+    with pytest.raises(SettingError) as caught:
+        trainer.train()
+    error = caught.value
+    assert error.problem == "the checkpoint is of another architecture"
+    assert "encoder_model.embeddings.LayerNorm.bias (16,)" in error.expected
+    assert "encoder_model.embeddings.LayerNorm.bias (32,)" in error.got
+    assert "more" in error.got
+
+
+def test_a_checkpoint_of_another_objective_names_what_is_absent(tmp_path: Path) -> None:
+    toy_trainer(tmp_path / "run", max_steps=2).train()
+    with pytest.raises(SettingError) as caught:
+        toy_trainer(tmp_path / "run", max_steps=2, parts=("phrase",)).train()
+    assert "objective.objectives.masked.head.bias absent" in caught.value.expected
+
+
+@pytest.mark.parametrize("stop", range(1, 8))
+def test_a_run_killed_after_any_step_goes_on_exactly_where_windows_cross_epochs(tmp_path: Path, stop: int) -> None:
+    """Three micro-batches a step and eight an epoch: the third, sixth and eighth step read of two epochs."""
+    settings: dict[str, Any] = {"accumulation_steps": 3, "dropout": 0.2, "parts": ("masked",)}
+    undisturbed = toy_trainer(tmp_path / "undisturbed", max_steps=8, **settings)
+    undisturbed.train()
+    settings["checkpoint_every_minutes"] = 0.0
+    resumed = interrupted_run(tmp_path / "killed", max_steps=8, stops=(stop,), **settings)
+    assert_same_bits(resumed, parameters_of(undisturbed))
+
+
+def test_a_run_by_the_clock_ends_when_its_minutes_are_over(tmp_path: Path) -> None:
+    """However little time there is, and nothing else says when to stop."""
+    trainer = toy_trainer(tmp_path / "run", max_steps=1)
+    trainer.schedule = ScheduleSettings(max_minutes=1e-9)
+    trainer.train()
+    assert trainer.step == 1
+    trainer = toy_trainer(tmp_path / "run", max_steps=1)
+    trainer.schedule = ScheduleSettings(max_minutes=1e-9)
+    trainer.train()
+    assert trainer.step == 1
 
 
 def test_the_seed_of_dropouts_waits_for_the_number_of_the_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -284,10 +364,3 @@ def test_the_seed_of_dropouts_waits_for_the_number_of_the_rank(tmp_path: Path, m
 def test_batches_of_another_rank_are_a_mistake_of_the_caller(tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match="rank 1 of 2"):
         toy_trainer(tmp_path / "run", max_steps=1, rank=1, world_size=2)
-
-
-def test_weight_decay_is_for_matrices_only(tmp_path: Path) -> None:
-    trainer = toy_trainer(tmp_path / "run", max_steps=1, weight_decay=0.125)
-    decay = {id(p): group["weight_decay"] for group in trainer.optimizer.param_groups for p in group["params"]}
-    for name, parameter in trainer.model.named_parameters():
-        assert decay[id(parameter)] == (0.125 if parameter.ndim == 2 else 0.0), name

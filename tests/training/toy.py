@@ -10,17 +10,21 @@ import numpy as np
 import torch
 from torch import nn
 
-from npm.masking.masker import Masker, MaskingSettings, build_masker
-from npm.masking.renderers import MaskPairRenderer
+from npm.masking.masker import MaskingSettings, MaskingUnit, build_masker
+from npm.masking.renderers import MaskPairRenderer, SingleMaskRenderer
+from npm.masking.views import PHRASES, TOKENS, PhraseViews
 from npm.models.encoder import Encoder
 from npm.models.masked_head import MaskedHead
 from npm.objectives.combine import WeightedSum
 from npm.objectives.masked import MaskedTokens
 from npm.objectives.nonparametric import NonparametricMasked, NonparametricSettings
-from npm.training.batches import MaskedBatches
+from npm.training.batches import TrainingBatches
+from npm.training.block_source import BlockSource
+from npm.training.held_out import EvaluationSettings, Evaluator, HeldOut
 from npm.training.run_folder import RunFolder
 from npm.training.schedule import ScheduleSettings
-from npm.training.trainer import Trainer, TrainerSettings
+from npm.training.trainer import Trainer
+from npm.training.trainer_settings import Precision, TrainerSettings
 from npm.types import Sequences
 from tests.masking.groups import group
 from tests.tiny_models import tiny_encoder
@@ -43,25 +47,39 @@ def toy_groups(count: int = 8, *, seed: int = 0) -> list[Sequences]:
     return groups
 
 
-def toy_masker() -> Masker:
-    return build_masker(MaskingSettings(masked_fraction=0.2, max_span_tokens=3))
-
-
-def toy_batches(encoder: Encoder, groups: Sequence[Sequences] | None = None, **settings: Any) -> MaskedBatches:
-    renderer = MaskPairRenderer(
-        mask_id=encoder.mask_id,
-        pad_id=encoder.pad_id,
-        prefix_ids=tuple(encoder.prefix_ids),
-        suffix_ids=tuple(encoder.suffix_ids),
+def toy_batches(
+    encoder: Encoder,
+    groups: Sequence[Sequences] | None = None,
+    *,
+    views: Sequence[str] = (PHRASES,),
+    seed: int = 3,
+    context_fraction: float = 0.0,
+    **settings: int,
+) -> TrainingBatches:
+    """Batches with phrases, with single tokens, or with both."""
+    sizes: dict[str, Any] = {
+        "mask_id": encoder.mask_id,
+        "pad_id": encoder.pad_id,
+        "prefix_ids": tuple(encoder.prefix_ids),
+        "suffix_ids": tuple(encoder.suffix_ids),
+    }
+    phrases = build_masker(MaskingSettings(masked_fraction=0.2, max_span_tokens=3))
+    tokens = build_masker(MaskingSettings(masked_fraction=0.3, unit=MaskingUnit.token))
+    makers = {
+        PHRASES: PhraseViews(phrases, MaskPairRenderer(**sizes), context_fraction),
+        TOKENS: PhraseViews(tokens, SingleMaskRenderer(**sizes)),
+    }
+    source = BlockSource(
+        toy_groups() if groups is None else groups, {name: makers[name] for name in views}, seed=seed, **settings
     )
-    return MaskedBatches(toy_groups() if groups is None else groups, toy_masker(), renderer, seed=3, **settings)
+    return TrainingBatches([source])
 
 
 def toy_encoder(*, dropout: float = 0.0) -> Encoder:
     return tiny_encoder("bert", hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout)
 
 
-def toy_objective(encoder: Encoder, *parts: str) -> nn.Module:
+def toy_objective(encoder: Encoder, *parts: str) -> WeightedSum:
     """The phrase loss with a learned scale, masked-token prediction, or both."""
     torch.manual_seed(1)
     embedding = encoder.model.get_input_embeddings()
@@ -87,38 +105,54 @@ def toy_trainer(
     parts: Sequence[str] = ("phrase", "masked"),
     dropout: float = 0.0,
     encoder: Encoder | None = None,
-    objective: nn.Module | None = None,
+    objective: WeightedSum | None = None,
     learning_rate: float = 3e-3,
     rank: int = 0,
     world_size: int = 1,
     context_fraction: float = 0.0,
+    groups: Sequence[Sequences] | None = None,
+    evaluation: EvaluationSettings | None = None,
+    evaluators: Sequence[Evaluator] = (),
     **settings: Any,
 ) -> Trainer:
     """A trainer in float32 on the CPU; runs of the same arguments are the same."""
     encoder = toy_encoder(dropout=dropout) if encoder is None else encoder
-    trainer_settings = TrainerSettings(**{"device": "cpu", "log_every_steps": 1, **settings})
-    trainer_settings.precision = type(trainer_settings.precision)("float32")
+    trainer_settings = TrainerSettings(
+        **{"device": "cpu", "log_every_steps": 1, "precision": Precision.float32, **settings}
+    )
+    chosen = toy_objective(encoder, *parts) if objective is None else objective
+    shares: dict[str, Any] = {"views": sorted(chosen.views), "rank": rank, "world_size": world_size}
     batches = toy_batches(
         encoder,
+        groups,
         groups_per_device_batch=trainer_settings.groups_per_device_batch,
         context_fraction=context_fraction,
-        rank=rank,
-        world_size=world_size,
+        **shares,
     )
     run_folder = RunFolder(run)
     if rank == 0:
         run_folder.start({"max_steps": max_steps})
+    held_out = None
+    if evaluation is not None:
+        held_out_batches = toy_batches(encoder, toy_groups(4, seed=9), seed=5, **shares)
+        held_out = HeldOut(evaluation, held_out_batches, evaluators=evaluators)
+
+    def keep_scale() -> None:
+        if hasattr(chosen, "similarity_scale"):
+            encoder.similarity_scale = chosen.similarity_scale
+
     return Trainer(
         encoder,
-        toy_objective(encoder, *parts) if objective is None else objective,
+        chosen,
         batches,
         run_folder,
         settings=trainer_settings,
         schedule=ScheduleSettings(max_steps=max_steps, learning_rate=learning_rate),
+        held_out=held_out,
+        before_saving=keep_scale,
     )
 
 
 def parameters_of(trainer: Trainer) -> dict[str, torch.Tensor]:
     """Every weight of encoder and objective, by name, detached."""
-    model = trainer.accelerator.unwrap_model(trainer.model)
-    return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+    return {name: tensor.detach().clone() for name, tensor in trainer.model.state_dict().items()}

@@ -2,6 +2,7 @@
 
 RUNS/gradients-<parts>-<spans>.safetensors   gradients of the whole global batch, summed over both ranks
 RUNS/trained/, RUNS/resumed/, RUNS/undisturbed/, RUNS/failed-<rank>.txt   what trainers left behind
+RUNS/gradients-<parts>-in-passes.safetensors   the same with rows_per_pass
 RUNS/told-<rank>.txt   what a run from settings reported on each rank
 """
 
@@ -21,14 +22,18 @@ from torch import nn
 from npm.corpus.blocks import BlockSettings
 from npm.corpus.documents import CorpusSettings
 from npm.errors import SettingError
+from npm.objectives.combine import WeightedSum
 from npm.objectives.encoded import EncodedBatch
 from npm.training.run import run_training
 from npm.training.schedule import ScheduleSettings
-from npm.training.settings import GroupSettings, Precision, TrainerSettings, TrainingSettings
-from npm.training.trainer import StepReport, TrainedModel
-from npm.types import MaskedBatch, Sequences, Term
+from npm.training.settings import GroupSettings, TrainingSettings
+from npm.training.trained_model import TrainedModel
+from npm.training.trainer import StepReport
+from npm.training.trainer_settings import Precision, TrainerSettings
+from npm.types import MaskedBatch, Sequences, Term, TrainingBatch
 from tests.masking.groups import group
 from tests.tiny_models import SENTENCES, tiny_encoder
+from tests.training.sharded_ranks import measuring_trainer, sharded_work
 from tests.training.toy import STEEP, parameters_of, toy_batches, toy_encoder, toy_groups, toy_objective, toy_trainer
 
 WORLD_SIZE = 2
@@ -42,13 +47,18 @@ SPANS = {
 RESUMING: dict[str, Any] = {"max_steps": 6, "dropout": 0.2, "checkpoint_every_minutes": 0.0}
 
 
-def batch_of(groups: Sequence[Sequences], **settings: int) -> MaskedBatch:
+def batch_of(groups: Sequence[Sequences], **settings: int) -> TrainingBatch:
     """Micro-step 0 of these groups, in an order that does not depend on how many ranks share them."""
-    return toy_batches(toy_encoder(), groups, **settings)[0]
+    return toy_batches(toy_encoder(), groups, views=("phrases", "tokens"), **settings)[0]
 
 
 def gradients(
-    groups: Sequence[Sequences], parts: Sequence[str], *, rank: int, world_size: int
+    groups: Sequence[Sequences],
+    parts: Sequence[str],
+    *,
+    rank: int,
+    world_size: int,
+    rows_per_pass: int | None = None,
 ) -> dict[str, torch.Tensor]:
     """Gradients of Σ terms / global counts on this rank's share of `groups`, by parameter name."""
     encoder = toy_encoder()
@@ -56,8 +66,8 @@ def gradients(
     per_rank = len(groups) // world_size
     batch = batch_of(groups, groups_per_device_batch=per_rank, rank=rank, world_size=world_size)
     whole = batch_of(groups, groups_per_device_batch=len(groups))
-    counts = objective.counts(whole)  # type: ignore[operator]
-    model = TrainedModel(encoder, objective).eval()
+    counts = objective.counts(whole)
+    model = TrainedModel(encoder, objective, rows_per_pass=rows_per_pass).eval()
     terms = model(batch)
     torch.stack([term.weight * term.sum / max(1, counts[name]) for name, term in terms.items()]).sum().backward()
     missing = [name for name, weight in model.named_parameters() if weight.grad is None]
@@ -67,6 +77,8 @@ def gradients(
 
 class InfiniteOnSecondRank(nn.Module):
     """A loss that only one rank finds infinite."""
+
+    view = "phrases"
 
     def __init__(self) -> None:
         super().__init__()
@@ -85,17 +97,20 @@ class Stopped(Exception):
 
 
 def work(rank: int, runs: Path) -> None:
-    """Everything that one of the two processes does."""
+    """Everything that one of the two processes does, `sharded_ranks.py` included."""
     torch.set_num_threads(1)
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(WORLD_SIZE)}
     os.environ |= {"LOCAL_WORLD_SIZE": str(WORLD_SIZE), "MASTER_ADDR": "127.0.0.1", "OMP_NUM_THREADS": "1"}
     dist.init_process_group("gloo", init_method=f"file://{runs}/rendezvous", rank=rank, world_size=WORLD_SIZE)
     try:
         _gradients(rank, runs)
+        _gradients_in_passes(rank, runs)
         _trained(rank, runs)
+        measuring_trainer(runs / "measured", rank=rank, world_size=WORLD_SIZE).train()
         _stopped_and_resumed(rank, runs)
         _stopped_by_numbers(rank, runs)
         _run_from_settings(rank, runs)
+        sharded_work(rank, runs)
     finally:
         dist.destroy_process_group()
 
@@ -108,6 +123,20 @@ def _gradients(rank: int, runs: Path) -> None:
                 dist.all_reduce(gradient)
             if rank == 0:
                 safetensors.torch.save_file(summed, runs / f"gradients-{parts_name}-{spans_name}.safetensors")
+
+
+def _gradients_in_passes(rank: int, runs: Path) -> None:
+    """The same with few rows in the encoder at once, and of a trainer whose gradients DDP has averaged."""
+    for parts_name, parts in PARTS.items():
+        summed = gradients(SPANS["uneven"], parts, rank=rank, world_size=WORLD_SIZE, rows_per_pass=2)
+        for gradient in summed.values():
+            dist.all_reduce(gradient)
+        if rank == 0:
+            safetensors.torch.save_file(summed, runs / f"gradients-{parts_name}-in-passes.safetensors")
+    settings: dict[str, Any] = {"rows_per_pass": 4, "accumulation_steps": 2, **STEEP}
+    trainer = toy_trainer(runs / "in-passes", rank=rank, world_size=WORLD_SIZE, **settings)
+    trainer.train()
+    safetensors.torch.save_file(parameters_of(trainer), runs / f"in-passes-{rank}.safetensors")
 
 
 def _trained(rank: int, runs: Path) -> None:
@@ -131,7 +160,11 @@ def _stopped_and_resumed(rank: int, runs: Path) -> None:
 
 def _stopped_by_numbers(rank: int, runs: Path) -> None:
     trainer = toy_trainer(
-        runs / "failed", max_steps=2, objective=InfiniteOnSecondRank(), rank=rank, world_size=WORLD_SIZE
+        runs / "failed",
+        max_steps=2,
+        objective=WeightedSum({"strange": InfiniteOnSecondRank()}, {"strange": 1.0}),
+        rank=rank,
+        world_size=WORLD_SIZE,
     )
     try:
         trainer.train()

@@ -3,12 +3,15 @@
 The first blocks of an article are masked as in training; the keys of a span are all tokens of the article's other
 blocks, and it is right if its best key is a positive of the training loss (Min et al. 2022, arXiv 2212.01349, §3.2).
 
+The same can be asked of the leading numbers of all vectors alone, as an index with `dimensions` stores them.
+
 Shapes: n spans, T keys, A articles, m tokens of the longest span.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -30,6 +33,7 @@ from npm.evaluation.predictions import Progress
 from npm.evaluation.results import write_results
 from npm.masking.masker import MaskingSettings, build_masker, mask_rng
 from npm.masking.renderers import MaskPairRenderer
+from npm.models.similarity import check_leading_dimensions
 from npm.objectives.encoded import EncodedBatch
 from npm.objectives.nonparametric import (
     NonparametricMasked,
@@ -56,15 +60,33 @@ class InBatchSettings(HeldOutSettings):
     """Seed of the bootstrap over articles."""
     resamples: int = 10_000
     """Of the bootstrap, for the 95 % confidence interval."""
+    dimensions: list[int] = field(default_factory=list)
+    """Shorter lengths of vectors that are measured beside the whole ones, by their leading numbers."""
 
     def __post_init__(self) -> None:
         HeldOutSettings.__post_init__(self)  # super() does not find its class in a dataclass with slots
         check_range(self.resamples >= 1, "resamples", expected="at least 1", got=self.resamples)
+        check_leading_dimensions(self.dimensions, where="dimensions")
+
+
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """Sums over spans, by vectors of one length."""
+
+    start_correct: int = 0
+    end_correct: int = 0
+    start_loss: float = 0.0
+    end_loss: float = 0.0
+
+    @property
+    def correct(self) -> int:
+        """Of both sides."""
+        return self.start_correct + self.end_correct
 
 
 @dataclass(frozen=True, slots=True)
 class ArticleScore:
-    """Sums over the spans of one article."""
+    """Sums over the spans of one article, by whole vectors and by shorter ones."""
 
     document: str  # its id; its number where the store has no documents
     spans: int
@@ -73,6 +95,23 @@ class ArticleScore:
     start_loss: float
     end_loss: float
     chance: float  # Σ over spans of the share of positives among the keys
+    shorter: dict[int, Sums]  # by their number of dimensions
+
+    @property
+    def whole(self) -> Sums:
+        """By whole vectors."""
+        return Sums(self.start_correct, self.end_correct, self.start_loss, self.end_loss)
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """Means over all spans, by vectors of one length."""
+
+    dimensions: int
+    start_top1: float
+    end_top1: float
+    top1: Interval
+    loss: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,12 +126,15 @@ class InBatchResult:
     top1: Interval
     loss: float  # start and end added, as in training
     chance: float  # what a random key would score
+    shorter: tuple[Means, ...]  # by shorter vectors, the shortest first
     record: dict[str, Any]  # settings and fingerprints: what the numbers depend on
 
     def metrics(self) -> dict[str, Any]:
         """As stored in metrics.json."""
         means = {name: getattr(self, name) for name in ("start_top1", "end_top1", "loss", "chance", "span_count")}
-        return {**self.record, **means, "top1": asdict(self.top1), "article_count": len(self.articles)}
+        shorter = {str(each.dimensions): asdict(each) for each in self.shorter}
+        counts = {"article_count": len(self.articles)}
+        return {**self.record, **means, "top1": asdict(self.top1), **counts, "shorter": shorter}
 
     def write(self, out: str | Path) -> None:
         """Write predictions.jsonl, a line an article, and metrics.json to the folder `out`; see `write_results`."""
@@ -109,6 +151,7 @@ def evaluate_held_out(
 ) -> InBatchResult:
     """`evaluate_in_batch` on the first long enough documents of `corpus`, kept on disk only while it runs."""
     settings = settings if settings is not None else InBatchSettings()
+    check_leading_dimensions(settings.dimensions, where="dimensions", most=encoder.dimensions)
     with TemporaryDirectory(prefix="npmlm-held-out-") as folder:
         store = build_held_out_store(Path(folder) / "blocks", read_corpus(corpus), encoder, settings)
         return evaluate_in_batch(encoder, store, settings, progress=progress)
@@ -121,9 +164,11 @@ def evaluate_in_batch(
 
     Article i is masked by the seed, epoch 0 and i; one with too little to mask counts no span. The encoder runs in
     its own number format. Raises ArtefactError if the store is of another tokenizer, CorpusError if too few articles
-    are long enough or nothing could be masked.
+    are long enough or nothing could be masked, SettingError for lengths that the vectors do not have.
     """
     settings = settings if settings is not None else InBatchSettings()
+    check_leading_dimensions(settings.dimensions, where="dimensions", most=encoder.dimensions)
+    shorter = tuple(each for each in sorted(settings.dimensions) if each < encoder.dimensions)
     check_tokenizer(encoder, store)
     articles = long_articles(store, settings)
     scores: list[ArticleScore] = []
@@ -131,7 +176,7 @@ def evaluate_in_batch(
     encoder.model.eval()
     try:
         for number, blocks in enumerate(articles):
-            scores.append(_article_score(encoder, store, blocks, number, settings))
+            scores.append(_article_score(encoder, store, blocks, number, settings.mask_seed, shorter))
             if progress is not None:
                 progress(number + 1, len(articles))
     finally:
@@ -146,30 +191,46 @@ def evaluate_in_batch(
             fix="choose other documents",
         )
     spans = np.array([score.spans for score in scores])  # i64 [A]
-    correct = np.array([score.start_correct + score.end_correct for score in scores])  # i64 [A]
-    rng = np.random.default_rng(settings.seed)
+    whole = _means(encoder.dimensions, [score.whole for score in scores], spans, settings)
     return InBatchResult(
         encoder_name=encoder.name,
         articles=tuple(scores),
         span_count=span_count,
-        start_top1=sum(score.start_correct for score in scores) / span_count,
-        end_top1=sum(score.end_correct for score in scores) / span_count,
-        top1=bootstrap_interval(correct, rng, counts=2 * spans, resamples=settings.resamples),
-        loss=sum(score.start_loss + score.end_loss for score in scores) / span_count,
+        start_top1=whole.start_top1,
+        end_top1=whole.end_top1,
+        top1=whole.top1,
+        loss=whole.loss,
         chance=sum(score.chance for score in scores) / span_count,
+        shorter=tuple(
+            _means(length, [score.shorter[length] for score in scores], spans, settings) for length in shorter
+        ),
         record=_record(encoder, store, settings),
     )
 
 
+def _means(dimensions: int, sums: Sequence[Sums], spans: np.ndarray, settings: InBatchSettings) -> Means:
+    """Over all spans, of which each of the A articles has `spans` i64 [A]."""
+    span_count = int(spans.sum())
+    correct = np.array([each.correct for each in sums])  # i64 [A]
+    rng = np.random.default_rng(settings.seed)
+    return Means(
+        dimensions=dimensions,
+        start_top1=sum(each.start_correct for each in sums) / span_count,
+        end_top1=sum(each.end_correct for each in sums) / span_count,
+        top1=bootstrap_interval(correct, rng, counts=2 * spans, resamples=settings.resamples),
+        loss=sum(each.start_loss + each.end_loss for each in sums) / span_count,
+    )
+
+
 def _article_score(
-    encoder: Encoder, store: BlockStore, blocks: range, number: int, settings: InBatchSettings
+    encoder: Encoder, store: BlockStore, blocks: range, number: int, mask_seed: int, shorter: tuple[int, ...]
 ) -> ArticleScore:
     document = int(store.block_documents[blocks[0]])
     name = str(document) if document < 0 or not store.document_count else store.document(document).id
     sequences = store.sequences(blocks)
-    spans = build_masker(MaskingSettings()).select(sequences, mask_rng(settings.mask_seed, 0, number))
+    spans = build_masker(MaskingSettings()).select(sequences, mask_rng(mask_seed, 0, number))
     if spans is None:
-        return ArticleScore(name, 0, 0, 0, 0.0, 0.0, 0.0)
+        return ArticleScore(name, 0, 0, 0, 0.0, 0.0, 0.0, dict.fromkeys(shorter, Sums()))
     renderer = MaskPairRenderer(
         mask_id=encoder.mask_id,
         pad_id=encoder.pad_id,
@@ -177,7 +238,11 @@ def _article_score(
         suffix_ids=() if store.special_tokens_in_blocks else tuple(encoder.suffix_ids),
     )
     batch = renderer.render(sequences, spans).to(encoder.device)
-    objective = NonparametricMasked(NonparametricSettings(), similarity_scale=encoder.similarity_scale)
+    objective = NonparametricMasked(
+        NonparametricSettings(dimensions=list(shorter)),
+        similarity_scale=encoder.similarity_scale,
+        dimensions=encoder.dimensions,
+    )
     with torch.inference_mode():
         encoded = EncodedBatch(encoder.token_vectors, batch)
         sums = {name: float(term.sum) for name, term in objective(encoded).items()}
@@ -185,11 +250,19 @@ def _article_score(
     return ArticleScore(
         document=name,
         spans=len(spans),
-        start_correct=round(sums["start_top1"]),
-        end_correct=round(sums["end_top1"]),
-        start_loss=sums["start"],
-        end_loss=sums["end"],
+        **asdict(_sums(sums, "")),
         chance=chance,
+        shorter={length: _sums(sums, f"_{length}") for length in shorter},
+    )
+
+
+def _sums(terms: Mapping[str, float], suffix: str) -> Sums:
+    """The sums of the terms of one length, by the suffix of their names."""
+    return Sums(
+        start_correct=round(terms[f"start{suffix}_top1"]),
+        end_correct=round(terms[f"end{suffix}_top1"]),
+        start_loss=terms[f"start{suffix}"],
+        end_loss=terms[f"end{suffix}"],
     )
 
 
@@ -212,6 +285,8 @@ def _record(encoder: Encoder, store: BlockStore, settings: InBatchSettings) -> d
             "name": encoder.name,
             "fingerprint": encoder.fingerprint,
             "similarity_scale": encoder.similarity_scale,
+            "dimensions": encoder.dimensions,
+            "trained_dimensions": list(encoder.trained_dimensions),
             "dtype": dtype,
         },
         "corpus_digest": store.digest,

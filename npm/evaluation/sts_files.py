@@ -1,0 +1,213 @@
+"""The public sets of sentence pairs as they lie in a folder, in the forms in which they are handed round.
+
+- the year folders of STS 2012–2016 with STS.input.NAME.txt and STS.gs.NAME.txt, a file each for every subset;
+- STSBenchmark/sts-{train,dev,test}.csv (tab-separated, no quotation marks);
+- SICK_test_annotated.txt, or SICK.txt of which the rows of SemEval's test part are taken;
+- tables with the columns sentence1, sentence2 and score: stsb-dev.jsonl, sts12-sts/test.parquet, …
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from index.files import sha256_of_file
+from npm.evaluation.sts import SentencePairs
+from npm.evaluation.sts_rows import PairRow, benchmark_rows, broken_pairs, sick_rows, subset_rows, table_rows
+from npm.evaluation.task_data import TaskDataError
+
+HIGHEST_GOLD = 5.0
+PLACES = (".", "STS", "sts", "SICK")
+"""Folders below data_dir in which a set may lie."""
+TABLES = (".jsonl", ".jsonl.zst", ".parquet")
+SPLIT_NAMES = {"train": ("train",), "dev": ("dev", "validation"), "test": ("test",)}
+SICK_R_PAIRS = 9927
+"""Of all splits together, as mteb has them; the test part alone has 4,927, and its score is another."""
+
+
+@dataclass(frozen=True, slots=True)
+class PublicSet:
+    """One set: how it is called, and the names of the files and folders that may hold it."""
+
+    name: str
+    short: str
+    """Begins the names of single files: stsb-dev.jsonl."""
+    folder: str
+    """With a file for each split, as on the hub: stsbenchmark-sts/test.parquet."""
+    test_pairs: int
+    """Pairs with a gold score in published results."""
+    subsets: tuple[str, ...] = ()
+    """Of a year folder."""
+
+
+STS_B = PublicSet("STS-B", "stsb", "stsbenchmark-sts", 1379)
+SICK_R = PublicSet("SICK-R", "sickr", "sickr-sts", 4927)
+YEARS = (
+    PublicSet(
+        "STS12", "sts12", "sts12-sts", 3108, ("MSRpar", "MSRvid", "SMTeuroparl", "surprise.OnWN", "surprise.SMTnews")
+    ),
+    PublicSet("STS13", "sts13", "sts13-sts", 1500, ("FNWN", "headlines", "OnWN")),
+    PublicSet(
+        "STS14", "sts14", "sts14-sts", 3750, ("deft-forum", "deft-news", "headlines", "images", "OnWN", "tweet-news")
+    ),
+    PublicSet(
+        "STS15", "sts15", "sts15-sts", 3000, ("answers-forums", "answers-students", "belief", "headlines", "images")
+    ),
+    PublicSet(
+        "STS16",
+        "sts16",
+        "sts16-sts",
+        1186,
+        ("answer-answer", "headlines", "plagiarism", "postediting", "question-question"),
+    ),
+)
+"""The subsets that Gao et al. 2021 (SimCSE, arXiv 2104.08821) evaluate; the SMT part of 2013 is not public."""
+PUBLIC_SETS = (*YEARS, STS_B, SICK_R)
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """The files of one set in one form, and how its rows are read."""
+
+    files: tuple[Path, ...]
+    rows: Callable[[], Iterator[PairRow]]
+    split: str
+
+
+def read_set(chosen: PublicSet, data_dir: str | Path, *, split: str) -> SentencePairs | None:
+    """The pairs of one split (train, dev or test) of a set, in whatever form lies in `data_dir`; None if there is none.
+
+    The first form that is there is read, in the order of this file's beginning. Rows without a gold score are left out
+    and counted. Raises TaskDataError or CorpusError, with file and line, for a file that is not in its form, a score
+    outside 0 to 5, and a year folder that lacks a subset.
+    """
+    found = next((each for place in PLACES for each in _forms(chosen, Path(data_dir) / place, split)), None)
+    return None if found is None else _pairs(chosen, found)
+
+
+def read_sets(data_dir: str | Path, *, split: str) -> list[SentencePairs]:
+    """All public sets whose `split` lies in `data_dir`; see `read_set`. Raises TaskDataError if there is none."""
+    if not Path(data_dir).is_dir():
+        raise TaskDataError(
+            "there is no folder of sentence pairs",
+            expected="a folder with the files of STS12–16, STS-B or SICK-R",
+            got="a file" if Path(data_dir).exists() else "nothing there",
+            where=f"data_dir={data_dir}",
+            fix="check the path",
+        )
+    read = [read_set(each, data_dir, split=split) for each in PUBLIC_SETS]
+    sets = [pairs for pairs in read if pairs is not None]
+    if not sets:
+        looked = [f"{STS_B.short}-{split}.jsonl", f"{STS_B.folder}/{split}.parquet"]
+        looked += ["STS12-en-test/", "SICK_test_annotated.txt"] if split == "test" else []
+        raise TaskDataError(
+            f"no sentence pairs for the split {split}",
+            expected=f"files such as {', '.join(looked)}",
+            got=", ".join(sorted(path.name for path in Path(data_dir).iterdir())[:8]) or "an empty folder",
+            where=f"data_dir={data_dir}",
+            fix="put the files of STS12–16, STS-B or SICK-R there; docs/evaluation.md names their forms",
+        )
+    return sets
+
+
+def _forms(chosen: PublicSet, place: Path, split: str) -> Iterator[_Found]:
+    """Every form in which one split of a set lies in the folder `place`."""
+    if chosen in YEARS and split == "test":
+        folders = (place / f"{chosen.name}-en-test", place / chosen.name)
+        yield from (_year(chosen, folder) for folder in folders if folder.is_dir())
+    elif chosen is STS_B and (file := place / "STSBenchmark" / f"sts-{split}.csv").is_file():
+        yield _Found((file,), partial(benchmark_rows, file), split)
+    elif chosen is SICK_R and split == "test":
+        files = (place / "SICK_test_annotated.txt", place / "SICK.txt")
+        yield from (_Found((file,), partial(sick_rows, file), split) for file in files if file.is_file())
+    for file in _tables(chosen, place, split):
+        yield _Found((file,), partial(table_rows, file), split)
+
+
+def _tables(chosen: PublicSet, place: Path, split: str) -> Iterator[Path]:
+    for spelt in SPLIT_NAMES[split]:
+        names = (f"{chosen.short}-{spelt}", f"{chosen.folder}/{spelt}")
+        files = (place / f"{name}{extension}" for extension in TABLES for name in names)
+        yield from (file for file in files if file.is_file())
+        yield from (place / chosen.folder / "data").glob(f"{spelt}-00000-of-00001.parquet")
+
+
+def _year(chosen: PublicSet, folder: Path) -> _Found:
+    files = {name: (folder / f"STS.input.{name}.txt", folder / f"STS.gs.{name}.txt") for name in chosen.subsets}
+    lacking = [file.name for both in files.values() for file in both if not file.is_file()]
+    if lacking:
+        raise TaskDataError(
+            f"{folder.name} is not whole: another set of subsets has another score",
+            expected=f"STS.input.NAME.txt and STS.gs.NAME.txt for {', '.join(chosen.subsets)}",
+            got=f"no {', '.join(lacking)}",
+            where=str(folder),
+            fix="add what is missing, or take this folder out of data_dir",
+        )
+
+    def rows() -> Iterator[PairRow]:
+        for name, (sentences, golds) in files.items():
+            yield from subset_rows(name, sentences, golds)
+
+    return _Found(tuple(file for both in files.values() for file in both), rows, "test")
+
+
+def _pairs(chosen: PublicSet, found: _Found) -> SentencePairs:
+    """What the rows say, checked one by one."""
+    first: list[str] = []
+    second: list[str] = []
+    gold: list[float] = []
+    subsets: dict[str, int] = {}
+    numbers: list[int] = []
+    without_gold = 0
+    for row in found.rows():
+        score = _score(row)
+        if score is None:
+            without_gold += 1
+            continue
+        first.append(_sentence(row.first, row.where))
+        second.append(_sentence(row.second, row.where))
+        gold.append(score)
+        numbers.append(subsets.setdefault(row.subset, len(subsets)))
+    if len(gold) < 2:
+        raise broken_pairs(", ".join(map(str, found.files)), "at least two pairs with a gold score", str(len(gold)))
+    is_all = chosen is SICK_R and len(gold) + without_gold == SICK_R_PAIRS
+    return SentencePairs(
+        name=chosen.name,
+        split="all" if is_all else found.split,
+        first=first,
+        second=second,
+        gold=np.array(gold),  # f64 [n]
+        subsets=() if set(subsets) == {""} else tuple(subsets),
+        subset_numbers=np.array(numbers, dtype=np.int64),  # i64 [n]
+        without_gold=without_gold,
+        digest=_digest(found.files),
+    )
+
+
+def _score(row: PairRow) -> float | None:
+    """The gold score of a row, None if it has none."""
+    if row.gold is None or row.gold == "":
+        return None
+    try:
+        score = float(row.gold) if not isinstance(row.gold, bool) else math.nan
+    except (TypeError, ValueError):
+        score = math.nan
+    if not 0 <= score <= HIGHEST_GOLD:
+        raise broken_pairs(row.where, f"a gold score from 0 to {HIGHEST_GOLD:g}", repr(row.gold))
+    return score
+
+
+def _sentence(value: object, where: str) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise broken_pairs(where, "two sentences", f"{value!r:.60} in place of one")
+    return value
+
+
+def _digest(files: Sequence[Path]) -> str:
+    return hashlib.sha256("".join(sha256_of_file(file) for file in files).encode()).hexdigest()

@@ -1,0 +1,136 @@
+"""A study: cells of settings, each trained with several seeds and evaluated, and one table of means and deviations.
+
+OUT/study.json                 what the study consists of; another study is refused
+OUT/CELL/seed-N/run            a training run; its blocks and checkpoints go when it was evaluated
+OUT/CELL/seed-N/results        what the evaluation wrote; a cell that has it is finished
+OUT/table.json, OUT/table.md   the table of what is finished so far
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+from index.files import json_bytes, storage_errors
+from npm.errors import SettingError
+
+Command = Callable[[list[str]], int]
+"""Runs `npmlm` with these arguments in this process; returns its exit status."""
+
+
+@dataclass(frozen=True, slots=True)
+class Study:
+    """What is trained and what is measured."""
+
+    cells: Mapping[str, Sequence[str]]  # settings of a training run by the name of the cell
+    train: Sequence[str]  # settings of all runs
+    evaluate: Sequence[str]  # settings of all evaluations
+    metrics: Mapping[str, str]  # head of a column by the name of a number in metrics.json
+
+
+def run_study(study: Study, out: Path, *, seeds: Sequence[int], command: Command) -> int:
+    """Train and evaluate every cell that is not finished, seed by seed; the table is written after each.
+
+    Returns 0, or the exit status of the first command that failed. Raises SettingError if `out` holds another study.
+    """
+    _start(study, out)
+    for seed in seeds:
+        for name, settings in study.cells.items():
+            folder = out / name / f"seed-{seed}"
+            if (folder / "results" / "metrics.json").is_file():
+                continue
+            run = folder / "run"
+            trained = command(["train", f"run={run}", f"trainer.seed={seed}", *study.train, *settings])
+            measured = trained or command(
+                ["evaluate", f"encoder={run / 'encoder'}", f"out={folder / 'results'}", *study.evaluate]
+            )
+            if measured:
+                return measured
+            for part in ("corpus", "checkpoints"):
+                shutil.rmtree(run / part, ignore_errors=True)
+            write_table(study, out)
+    return 0
+
+
+def _start(study: Study, out: Path) -> None:
+    """Record the study, or refuse another one in the same folder; files count by their names."""
+    record = {
+        "cells": {name: list(settings) for name, settings in study.cells.items()},
+        "train": [_without_folders(setting) for setting in study.train],
+        "evaluate": [_without_folders(setting) for setting in study.evaluate],
+    }
+    file = out / "study.json"
+    if file.is_file():
+        before = json.loads(file.read_text(encoding="utf-8"))
+        changed = [key for key in record if before.get(key) != record[key]]
+        if changed:
+            raise SettingError(
+                "this folder was begun with another study",
+                expected="; ".join(f"{key}: {before.get(key)}" for key in changed),
+                got="; ".join(f"{key}: {record[key]}" for key in changed),
+                where=str(file),
+                fix="repeat it as it was to go on, or choose another folder",
+            )
+        return
+    with storage_errors(file):
+        out.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(json_bytes(record))
+
+
+def _without_folders(setting: str) -> str:
+    """A setting whose list of files holds their names only.
+
+    >>> _without_folders("corpus.files=[/data/a.jsonl,b.jsonl]"), _without_folders("schedule.max_steps=5")
+    ('corpus.files=[a.jsonl,b.jsonl]', 'schedule.max_steps=5')
+    """
+    key, _, value = setting.partition("=")
+    if not key.endswith("files"):
+        return setting
+    return f"{key}=[{','.join(Path(file).name for file in value.strip('[]').split(','))}]"
+
+
+def table_rows(study: Study, out: Path) -> list[dict[str, Any]]:
+    """A row for each cell: its name, the seeds that are finished, and mean and standard deviation of every metric.
+
+    The deviation is that of a sample, None with one seed; both are None where nothing is finished.
+    """
+    rows = []
+    for name in study.cells:
+        found = sorted((out / name).glob("seed-*/results/metrics.json"))
+        measured = [json.loads(file.read_text(encoding="utf-8")) for file in found]
+        row: dict[str, Any] = {"cell": name, "seeds": len(measured)}
+        for metric in study.metrics:
+            values = [float(each[metric]) for each in measured]
+            row[metric] = {
+                "mean": fmean(values) if values else None,
+                "deviation": stdev(values) if len(values) > 1 else None,
+                "values": values,
+            }
+        rows.append(row)
+    return rows
+
+
+def write_table(study: Study, out: Path) -> None:
+    """Write table.json and table.md for the cells that are finished; what is not stays empty."""
+    rows = table_rows(study, out)
+    heads = ["cell", "seeds", *study.metrics.values()]
+    lines = ["| " + " | ".join(heads) + " |", "| --- " + "| ---: " * (len(heads) - 1) + "|"]
+    for row in rows:
+        entries = [row["cell"], str(row["seeds"]), *(_entry(row[metric]) for metric in study.metrics)]
+        lines.append("| " + " | ".join(entries) + " |")
+    with storage_errors(out):
+        (out / "table.json").write_bytes(json_bytes(rows))
+        (out / "table.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def _entry(measured: Mapping[str, float | None]) -> str:
+    """Mean ± deviation in four digits, whatever the size of the number."""
+    mean, deviation = measured["mean"], measured["deviation"]
+    if mean is None:
+        return ""
+    return f"{mean:.4g}" if deviation is None else f"{mean:.4g} ± {deviation:.2g}"

@@ -1,0 +1,228 @@
+"""Mining collocations: which n-grams of words stand together far more often than their parts would by chance.
+
+    PMI_n(w) = min over the ways to cut w into two or more parts t of log( p(w)^e / ∏ p(t) )
+
+(Levine et al. 2021, arXiv 2010.01825; e = 1 in the paper, 2 in its published lists.) p is the number of
+occurrences over the number of places where an n-gram of so many words stands. n-grams are ranked among those of as
+many words; half of the vocabulary are pairs, a quarter triples, an eighth each of four and five words.
+
+Shapes: W words of a piece of text, w windows (places where an n-gram starts), F frequent n-grams of n words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from index.store import MANIFEST_NAME, check_folder
+from npm.corpus.ranges import concatenated_ranges
+from npm.corpus.store import BlockStore
+from npm.errors import ArtefactError, CorpusError
+from npm.masking.collocations import KIND, CollocationSettings, CollocationVocabulary, Entries, write_collocations
+from npm.masking.frequent_ngrams import FrequentNgrams, PieceWords, frequent_ngrams, ngram_keys
+from npm.masking.units import word_beginnings
+from npm.types import Sequences
+
+SHARES = {2: 0.5, 3: 0.25, 4: 0.125, 5: 0.125}
+"""Of the vocabulary, by number of words."""
+TOKENS_PER_PIECE = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class BlockPieces:
+    """The blocks of a store in order, in pieces of about `TOKENS_PER_PIECE` tokens; every `stride`-th block."""
+
+    store: BlockStore
+    stride: int = 1
+
+    def __iter__(self) -> Iterator[Sequences]:
+        blocks = np.arange(0, self.store.block_count, self.stride)  # i64 [blocks]
+        size = max(1, TOKENS_PER_PIECE // max(1, self.store.max_block_tokens))
+        for first in range(0, len(blocks), size):
+            yield self.store.sequences(blocks[first : first + size])
+
+
+def collocations_of(settings: CollocationSettings, store: BlockStore, folder: Path) -> CollocationVocabulary:
+    """The vocabulary that `settings` name, or else the one mined from `store`, kept in `folder`.
+
+    Raises ArtefactError for one of another tokenizer, or in `folder` one of other text or settings; CorpusError if
+    the text holds no collocation.
+    """
+    fingerprint = store.tokenizer_fingerprint
+    if settings.vocabulary:
+        return CollocationVocabulary.open(Path(settings.vocabulary), tokenizer_fingerprint=fingerprint)
+    mining = {name: value for name, value in asdict(settings).items() if name != "vocabulary"}
+    made_from: dict[str, Any] = {"input": store.digest, "mining": mining}
+    if not (folder / MANIFEST_NAME).is_file():
+        stride = max(1, -(-store.token_count // settings.max_mined_tokens))
+        entries, coverage = mined_collocations(BlockPieces(store, stride), settings)
+        recorded = {**made_from, "entries": len(entries), "covered_fraction": coverage}
+        write_collocations(folder, entries, tokenizer_fingerprint=fingerprint, settings=recorded)
+    stored = check_folder(folder, kind=KIND).settings
+    if different := [name for name, value in made_from.items() if stored[name] != value]:
+        raise ArtefactError(
+            f"the collocations in {folder} were mined from other text or with other settings",
+            expected=", ".join(f"{name}={made_from[name]}" for name in different),
+            got=", ".join(f"{name}={stored[name]}" for name in different),
+            where=str(folder),
+            fix="remove the folder, so that they are mined again, or train in another one",
+        )
+    return CollocationVocabulary.open(folder, tokenizer_fingerprint=fingerprint)
+
+
+def mined_collocations(pieces: Iterable[Sequences], settings: CollocationSettings) -> tuple[Entries, float]:
+    """The collocations of a text that can be read several times, and the share of its tokens that they hold.
+
+    Raises CorpusError if no n-gram is frequent enough.
+    """
+    levels: list[FrequentNgrams] = []
+    for word_count in (1, *SHARES):
+        shorter = levels[-1] if levels else None
+        levels.append(frequent_ngrams(pieces, word_count, shorter, min_count=settings.min_count))
+    if not len(levels[1].keys):
+        raise CorpusError(
+            "the text holds no collocation",
+            expected=f"two words that stand together at least {settings.min_count} times",
+            got=f"none, in {levels[0].window_count} words",
+            where="corpus.files, corruption.collocations.min_count",
+            fix="give more text, choose a smaller min_count, or another corruption.unit",
+        )
+    scores = mutual_information(levels, count_power=settings.count_power)
+    sizes = [
+        sizes_at_entry(level, score, SHARES[n]) for n, level, score in zip(SHARES, levels[1:], scores, strict=True)
+    ]
+    survey = _Survey(levels[1:], sizes)
+    for sequences in pieces:
+        survey.read(sequences)
+    size = settings.entries or survey.size_for(settings.coverage)
+    return survey.entries(size, scores), survey.covered_fraction(size)
+
+
+def mutual_information(levels: Sequence[FrequentNgrams], *, count_power: int) -> list[np.ndarray]:
+    """PMI_n f64 [F] of the n-grams of each level but the first, which holds single words.
+
+    Parts of an n-gram are themselves cut at their best, so it is enough to look at the cuts into two.
+    """
+    best: list[np.ndarray] = []  # f64 [F] of each level: the largest sum of log p over all ways to cut, or not to
+    scores = []
+    for words, level in enumerate(levels, start=1):
+        log_p = np.log(level.counts / max(1, level.window_count))  # f64 [F]
+        cut_best = np.full(len(log_p), -np.inf)  # f64 [F]
+        for cut in range(1, words):
+            left, right = ngram_keys(level.words[:, :cut]), ngram_keys(level.words[:, cut:])  # u64 [F] each
+            parts = (
+                best[cut - 1][levels[cut - 1].find(left)[0]]
+                + best[words - cut - 1][levels[words - cut - 1].find(right)[0]]
+            )
+            cut_best = np.maximum(cut_best, parts)
+        best.append(np.maximum(log_p, cut_best))
+        if words > 1:
+            scores.append(count_power * log_p - cut_best)
+    return scores
+
+
+def sizes_at_entry(level: FrequentNgrams, scores: np.ndarray, share: float) -> np.ndarray:
+    """How large the vocabulary is when each n-gram comes in, i64 [F]; `share` of it are n-grams of so many words.
+
+    They come in by score f64 [F], equal ones by count.
+    """
+    order = np.lexsort((level.keys, -level.counts, -scores))  # i64 [F]
+    sizes = np.empty(len(order), dtype=np.int64)  # i64 [F]
+    sizes[order] = np.ceil(np.arange(1, len(order) + 1) / share)
+    return sizes
+
+
+class _Survey:
+    """One more reading: the tokens that a vocabulary of each size would hold, and the token ids of the n-grams."""
+
+    def __init__(self, levels: Sequence[FrequentNgrams], sizes: Sequence[np.ndarray]) -> None:
+        self._levels, self._sizes = levels, sizes
+        self._largest = max(int(own.max(initial=0)) for own in sizes)
+        # tokens that are first held by a vocabulary of each size; the last ones by none
+        self._tokens_by_size = np.zeros(self._largest + 2, dtype=np.int64)  # i64 [sizes + 2]
+        self._was_seen = [np.zeros(len(own), dtype=bool) for own in sizes]  # bool [F] each
+        self._examples: list[list[_Examples]] = [[] for _ in sizes]
+
+    def read(self, sequences: Sequences) -> None:
+        """Count and collect what stands in one piece."""
+        words = PieceWords.of(sequences)
+        begins = word_beginnings(sequences)  # bool [T]
+        held_from = np.full(len(words), self._largest + 1)  # i64 [W], the smallest size that holds each word
+        for number, level in enumerate(self._levels):
+            word_count = level.words.shape[1]
+            places, keys = words.windows(word_count)
+            ngrams, is_frequent = level.find(keys)
+            places, ngrams = places[is_frequent], ngrams[is_frequent]  # i64 [w] each
+            for inner in range(word_count):
+                held_from[places + inner] = np.minimum(held_from[places + inner], self._sizes[number][ngrams])
+            new = np.flatnonzero(~self._was_seen[number][ngrams])  # i64 [places of n-grams not seen before]
+            seen, first = np.unique(ngrams[new], return_index=True)  # i64 [n-grams not seen before] each
+            self._was_seen[number][seen] = True
+            starts, last = words.starts[places[new[first]]], places[new[first]] + word_count - 1
+            stops = words.starts[last] + words.lengths[last]
+            positions = concatenated_ranges(starts, stops)
+            self._examples[number].append(
+                _Examples(seen, stops - starts, sequences.token_ids[positions], begins[positions])
+            )
+        np.add.at(self._tokens_by_size, held_from, words.lengths)
+
+    def size_for(self, coverage: float) -> int:
+        """The smallest size that holds a share `coverage` of all tokens, or the largest there is."""
+        held = np.cumsum(self._tokens_by_size[:-1])  # i64 [sizes + 1]
+        enough = int(np.searchsorted(held, coverage * self._tokens_by_size.sum()))
+        return min(enough, self._largest)
+
+    def covered_fraction(self, size: int) -> float:
+        """The share of all tokens that a vocabulary of `size` holds."""
+        return float(self._tokens_by_size[: min(size, self._largest) + 1].sum() / self._tokens_by_size.sum())
+
+    def entries(self, size: int, scores: Sequence[np.ndarray]) -> Entries:
+        """The vocabulary of `size`; each of its n-grams by its first example."""
+        token_ids, starts_word, lengths, counts, kept_scores = [], [], [], [], []
+        for number, level in enumerate(self._levels):
+            examples = _Examples.joined(self._examples[number])
+            ranked = np.argsort(self._sizes[number])  # i64 [F]
+            ranked = ranked[self._sizes[number][ranked] <= size]  # i64 [entries of so many words]
+            ends = np.cumsum(examples.lengths)[ranked]
+            positions = concatenated_ranges(ends - examples.lengths[ranked], ends)
+            token_ids.append(examples.token_ids[positions])
+            starts_word.append(examples.starts_word[positions])
+            lengths.append(examples.lengths[ranked])
+            counts.append(level.counts[ranked])
+            kept_scores.append(scores[number][ranked])
+        return Entries(
+            token_ids=np.concatenate(token_ids),  # i32 [X]
+            starts_word=np.concatenate(starts_word),  # bool [X]
+            offsets=np.append(0, np.cumsum(np.concatenate(lengths))),  # i64 [N + 1]
+            counts=np.concatenate(counts),  # i64 [N]
+            scores=np.concatenate(kept_scores),  # f64 [N]
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Examples:
+    """The tokens of some n-grams."""
+
+    numbers: np.ndarray  # i64 [n-grams], places among the frequent ones
+    lengths: np.ndarray  # i64 [n-grams], tokens
+    token_ids: np.ndarray  # i32 [tokens of all of them]
+    starts_word: np.ndarray  # bool [tokens of all of them]
+
+    @classmethod
+    def joined(cls, parts: Sequence[_Examples]) -> _Examples:
+        """All of them, in the order of their numbers."""
+        numbers = np.concatenate([part.numbers for part in parts])
+        lengths = np.concatenate([part.lengths for part in parts])
+        order = np.argsort(numbers)
+        ends = np.cumsum(lengths)[order]
+        positions = concatenated_ranges(ends - lengths[order], ends)
+        return cls(
+            numbers[order],
+            lengths[order],
+            np.concatenate([part.token_ids for part in parts])[positions],
+            np.concatenate([part.starts_word for part in parts])[positions],
+        )

@@ -1,0 +1,231 @@
+"""A mixture of denoisers: each sequence is corrupted in one of several ways, announced by a mode token.
+
+UL2 (Tay et al. 2022, arXiv 2205.05131, §3.1.2, Table 1) mixes regular span corruption (R), a suffix to be written from
+its prefix (S), and extreme corruption with long spans or many of them (X). How often each is drawn follows public
+re-implementations: S has 20 %, the others share the rest evenly.
+
+Shapes: S sequences, T tokens of all sequences in a row, n spans.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+import numpy as np
+
+from npm.errors import SettingError, check_range
+from npm.masking.renderers import merge_groups
+from npm.masking.run_samplers import PartitionSampler, SuffixSampler, run_count
+from npm.masking.samplers import Sampler
+from npm.masking.sentinels import Sentinels, check_sentinel_count
+from npm.masking.units import TokenUnits
+from npm.types import DenoisingBatch, Sequences, Spans
+
+
+class DenoiserFamily(Enum):
+    """The three kinds of denoisers, by what their mode token tells the model."""
+
+    R = "R"  # spans that a gap can be understood from, as T5 has them
+    S = "S"  # one span at the end
+    X = "X"  # long spans, or half of the text
+
+
+@dataclass(kw_only=True, slots=True)
+class DenoiserSettings:
+    """One way to corrupt a text."""
+
+    family: DenoiserFamily = DenoiserFamily.R
+    """`R` and `X` mask spans all over a block, `S` masks one at its end."""
+    rate: float = 0.15
+    """Tokens masked, as a share of those of a block (S: on average); above 0, below 1."""
+    mean_span_tokens: float = 3.0
+    """Mean length of the spans of R and X, in tokens; at least 1."""
+    weight: float = 1.0
+    """How often this denoiser is drawn, relative to the others of the mixture; at least 0."""
+    mode_token: str = ""
+    """What inputs begin with; empty: [R], [S] or [X]."""
+
+    def __post_init__(self) -> None:
+        where = "denoising.mixture"
+        check_range(0 < self.rate < 1, f"{where}.rate", expected="a share above 0 and below 1", got=self.rate)
+        check_range(
+            1 <= self.mean_span_tokens < math.inf,
+            f"{where}.mean_span_tokens",
+            expected="at least 1 token",
+            got=self.mean_span_tokens,
+        )
+        right = 0 <= self.weight < math.inf
+        check_range(right, f"{where}.weight", expected="a number of at least 0", got=self.weight)
+
+    @property
+    def mode(self) -> str:
+        """The mode token."""
+        return self.mode_token or f"[{self.family.value}]"
+
+    @property
+    def name(self) -> str:
+        """Family, mean span and rate; what tables of results call it.
+
+        >>> DenoiserSettings(family=DenoiserFamily.X, mean_span_tokens=64, rate=0.5).name
+        'X-64-0.5'
+        """
+        spans = [] if self.family is DenoiserFamily.S else [f"{self.mean_span_tokens:g}"]
+        return "-".join([self.family.value, *spans, f"{self.rate:g}"])
+
+    @property
+    def sampler(self) -> Sampler:
+        """What draws its spans."""
+        if self.family is DenoiserFamily.S:
+            return SuffixSampler()
+        return PartitionSampler(mean_span_tokens=self.mean_span_tokens)
+
+    def budget_tokens(self, text_tokens: int) -> int:
+        """How many of a block's tokens are masked: at least one is, and one is not; 0 if that cannot be."""
+        return min(max(1, round(self.rate * text_tokens)), text_tokens - 1) if text_tokens else 0
+
+    def most_spans(self, text_tokens: int) -> int:
+        """Spans of a block of `text_tokens` tokens without special tokens at most."""
+        budget = self.budget_tokens(text_tokens)
+        if self.family is DenoiserFamily.S or not budget:
+            return min(1, budget)
+        runs = run_count(text_tokens, budget, self.mean_span_tokens)
+        return runs + (budget > runs)  # the roll may cut one span of several tokens in two
+
+
+def ul2_denoisers() -> tuple[DenoiserSettings, ...]:
+    """The seven denoisers of UL2: S with 20 % of the draws, the others with 40/3 % each."""
+    spans = (
+        (DenoiserFamily.R, 3, 0.15),
+        (DenoiserFamily.R, 8, 0.15),
+        (DenoiserFamily.X, 3, 0.5),
+        (DenoiserFamily.X, 8, 0.5),
+        (DenoiserFamily.X, 64, 0.15),
+        (DenoiserFamily.X, 64, 0.5),
+    )
+    return (
+        *(
+            DenoiserSettings(family=family, mean_span_tokens=mean, rate=rate, weight=0.8 / len(spans))
+            for family, mean, rate in spans
+        ),
+        DenoiserSettings(family=DenoiserFamily.S, rate=0.25, weight=0.2),
+    )
+
+
+def ul2r_denoisers() -> tuple[DenoiserSettings, ...]:
+    """The mixture by which UL2R continues a language model (Tay et al. 2022, arXiv 2210.11399): half of it S."""
+    return (
+        DenoiserSettings(family=DenoiserFamily.R, weight=0.25),
+        DenoiserSettings(family=DenoiserFamily.X, mean_span_tokens=32, weight=0.125),
+        DenoiserSettings(family=DenoiserFamily.X, rate=0.5, weight=0.125),
+        DenoiserSettings(family=DenoiserFamily.S, rate=0.25, weight=0.5),
+    )
+
+
+class MixtureName(Enum):
+    """Mixtures that need not be written out."""
+
+    ul2 = "ul2"  # the seven denoisers of UL2
+    ul2r = "ul2r"  # half S, a quarter each of R and X
+    R = "R"  # of the seven those of one family
+    S = "S"
+    X = "X"
+
+
+@dataclass(kw_only=True, slots=True)
+class DenoisingSettings:
+    """How texts are corrupted for an encoder-decoder."""
+
+    preset: MixtureName = MixtureName.ul2
+    """The denoisers: `ul2` (seven, 20 % S), `ul2r` (half S), or only those of UL2 that are `R`, `S` or `X`."""
+    mixture: list[DenoiserSettings] = field(default_factory=list)
+    """Denoisers of your own in place of the preset: [{family: R, rate: 0.15, mean_span_tokens: 3, weight: 1,
+    mode_token: ""}, …]."""
+    mode_tokens: bool = True
+    """Begin each input with the mode token of its denoiser."""
+
+    def __post_init__(self) -> None:
+        if not sum(denoiser.weight for denoiser in self.denoisers()):
+            raise SettingError(
+                "no denoiser of the mixture is ever drawn",
+                expected="a weight above 0",
+                got=", ".join(f"{denoiser.name} weight={denoiser.weight:g}" for denoiser in self.mixture),
+                where="denoising.mixture",
+                fix="give one of them a weight",
+            )
+
+    def denoisers(self) -> tuple[DenoiserSettings, ...]:
+        """The denoisers by their numbers."""
+        if self.mixture:
+            return tuple(self.mixture)
+        if self.preset is MixtureName.ul2r:
+            return ul2r_denoisers()
+        chosen = ul2_denoisers()
+        if self.preset is MixtureName.ul2:
+            return chosen
+        return tuple(denoiser for denoiser in chosen if denoiser.family.value == self.preset.value)
+
+    def modes(self) -> tuple[str, ...]:
+        """The mode token of each denoiser; empty where inputs have none."""
+        return tuple(denoiser.mode for denoiser in self.denoisers()) if self.mode_tokens else ()
+
+    def families(self) -> tuple[str, ...]:
+        """The name of the family of each denoiser."""
+        return tuple(denoiser.family.value for denoiser in self.denoisers())
+
+
+@dataclass(frozen=True, slots=True)
+class MixtureMask:
+    """The masked spans of some sequences, and which denoiser drew those of each."""
+
+    spans: Spans
+    denoisers: np.ndarray  # i64 [S]
+
+
+@dataclass(frozen=True, slots=True)
+class MixtureMasker:
+    """Draws a denoiser for each sequence by weight, then its spans; special tokens are never masked."""
+
+    denoisers: tuple[DenoiserSettings, ...]
+
+    def select(self, sequences: Sequences, rng: np.random.Generator) -> MixtureMask:
+        """The mask; a sequence of fewer than two ordinary tokens has no span."""
+        weights = np.array([denoiser.weight for denoiser in self.denoisers])  # f64 [denoisers]
+        numbers = rng.choice(len(weights), size=len(sequences), p=weights / weights.sum())  # i64 [S]
+        starts, lengths = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.int64)]
+        edges = sequences.offsets.tolist()
+        for begin, end, number in zip(edges[:-1], edges[1:], numbers.tolist(), strict=True):
+            alone = Sequences(sequences.token_ids[begin:end], sequences.flags[begin:end], np.array([0, end - begin]))
+            candidates = TokenUnits().candidates(alone)
+            denoiser = self.denoisers[number]
+            spans = denoiser.sampler.draw(candidates, alone, denoiser.budget_tokens(len(candidates)), rng)
+            starts.append(spans.starts + begin)
+            lengths.append(spans.lengths)
+        return MixtureMask(Spans(np.concatenate(starts), np.concatenate(lengths)), numbers)
+
+
+@dataclass(frozen=True, slots=True)
+class DenoisingViews:
+    """Inputs and targets of an encoder-decoder: the view `denoising` of a training batch."""
+
+    masker: MixtureMasker
+    sentinels: Sentinels
+
+    def view(self, groups: Sequence[Sequences], rngs: Sequence[np.random.Generator]) -> DenoisingBatch:
+        """The groups corrupted one by one and merged."""
+        masks = [self.masker.select(group, rng) for group, rng in zip(groups, rngs, strict=True)]
+        merged = merge_groups([(group, mask.spans) for group, mask in zip(groups, masks, strict=True)])
+        return self.sentinels.render(*merged, np.concatenate([mask.denoisers for mask in masks]))
+
+
+def build_denoising_views(settings: DenoisingSettings, sentinels: Sentinels, *, max_text_tokens: int) -> DenoisingViews:
+    """The view maker that `settings` describe, for blocks of at most `max_text_tokens` tokens.
+
+    Raises EncoderError if a block may have more spans than there are sentinels.
+    """
+    denoisers = settings.denoisers()
+    needed = max(denoiser.most_spans(max_text_tokens) for denoiser in denoisers if denoiser.weight)
+    check_sentinel_count(len(sentinels.sentinel_ids), needed)
+    return DenoisingViews(MixtureMasker(denoisers), sentinels)

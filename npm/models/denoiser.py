@@ -1,0 +1,237 @@
+"""An encoder-decoder that writes back what was corrupted, with its tokenizer: loaded, made anew, saved, fingerprinted.
+
+Its tokenizer has sentinels, <extra_id_0> and so on, that stand for spans, and mode tokens that announce a denoiser.
+Both are special tokens: text that looks like them is cut into ordinary pieces, and no mask ever covers them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from itertools import count, islice, takewhile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from npm.errors import EncoderError
+from npm.masking.sentinels import Sentinels
+from npm.models.decoder_loading import load_encoder_decoder
+from npm.models.encoder import ComputeDtype, choose_device, choose_dtype
+from npm.models.fresh import FEED_FORWARD_FACTOR, FreshSettings
+from npm.models.loading import load_tokenizer, quiet_transformers
+from npm.models.places import locate_encoder
+from npm.models.stored import StoredModel
+from npm.models.vocabulary import cut_vocabulary
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+FreshDenoiserSettings = FreshSettings
+"""A fresh encoder-decoder is described as a fresh encoder is; its layers are those of each side."""
+SENTINEL_COUNT = 256
+"""Sentinels of a fresh tokenizer; the longest block of 256 tokens needs 44 under UL2's mixture, one of 512 needs 86."""
+UNLIMITED_TOKENS = 2**31 - 1
+"""Longest input where positions are relative, as they are in T5."""
+
+
+class Denoiser(StoredModel):
+    """An encoder-decoder of `transformers` with its head for text to text, and its tokenizer."""
+
+    FINGERPRINTED_KEYS = (
+        "model_type",
+        "num_heads",
+        "feed_forward_proj",
+        "layer_norm_epsilon",
+        "relative_attention_num_buckets",
+        "relative_attention_max_distance",
+        "encoder_attention_heads",
+        "decoder_attention_heads",
+        "activation_function",
+        "scale_decoder_outputs",
+        "decoder_start_token_id",
+    )
+
+    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, *, name: str) -> None:
+        super().__init__(model, tokenizer, name=name)
+        self.end_id = self._special_id("eos_token")
+        self.pad_id = self._special_id("pad_token")
+
+    @classmethod
+    def load(
+        cls,
+        name: str,
+        *,
+        mode_tokens: Iterable[str] = (),
+        device: str = "auto",
+        dtype: ComputeDtype | str = ComputeDtype.auto,
+        dropout: float | None = None,
+    ) -> Denoiser:
+        """Load from a folder or the hub, in evaluation mode; `dropout` None keeps the model's own.
+
+        Those of `mode_tokens` that its tokenizer lacks are added, with embeddings drawn from the mean and covariance of
+        all others. Raises EncoderError when there is no encoder-decoder of that name.
+        """
+        place = locate_encoder(name)
+        model, tokenizer = load_encoder_decoder(place, dropout=dropout)
+        _add_special_tokens(tokenizer, mode_tokens)
+        if len(tokenizer) > _embedding_rows(model):  # T5 has more rows than tokens as it is
+            with torch.random.fork_rng(devices=[]), quiet_transformers():
+                torch.manual_seed(0)
+                model.resize_token_embeddings(len(tokenizer))
+        denoiser = cls(model, tokenizer, name=Path(place).name if Path(place).is_dir() else place)
+        _ = denoiser.fingerprint  # hashed before a cast to bfloat16 loses bits
+        chosen = choose_device(device)
+        nn.Module.to(denoiser.model, device=chosen, dtype=choose_dtype(ComputeDtype(dtype), chosen)).eval()
+        return denoiser
+
+    @property
+    def max_input_tokens(self) -> int:
+        """Longest input in tokens, special tokens included."""
+        return int(getattr(self.model.config, "max_position_embeddings", UNLIMITED_TOKENS))
+
+    @property
+    def sentinel_ids(self) -> tuple[int, ...]:
+        """The ids of <extra_id_0>, <extra_id_1>, … as far as the tokenizer has them."""
+        vocabulary = self.tokenizer.get_vocab()
+        return tuple(vocabulary[name] for name in takewhile(vocabulary.__contains__, map(sentinel, count())))
+
+    def sentinels(self, mode_tokens: Sequence[str] = ()) -> Sentinels:
+        """What renders texts for this model, `mode_tokens` being those of the denoisers by their numbers.
+
+        Raises EncoderError if the tokenizer lacks one of them.
+        """
+        vocabulary = self.tokenizer.get_vocab()
+        if lacking := [token for token in mode_tokens if token not in vocabulary]:
+            raise EncoderError(
+                "the tokenizer lacks a mode token",
+                expected=", ".join(dict.fromkeys(mode_tokens)),
+                got=f"no {', no '.join(dict.fromkeys(lacking))}",
+                where=self.name,
+                fix="choose a model that was trained with them, or set denoising.mode_tokens=false",
+            )
+        mode_ids = tuple(vocabulary[token] for token in mode_tokens)
+        return Sentinels(self.sentinel_ids, end_id=self.end_id, pad_id=self.pad_id, mode_ids=mode_ids)
+
+    def _special_id(self, role: str) -> int:
+        token_id = getattr(self.tokenizer, f"{role}_id")
+        if token_id is None:
+            raise EncoderError(
+                f"the tokenizer has no {role.replace('_', ' ')}",
+                expected="the tokenizer of an encoder-decoder (T5, mT5, UL2, …)",
+                got=type(self.tokenizer).__name__,
+                where=self.name,
+                fix="choose another encoder-decoder",
+            )
+        return int(token_id)
+
+
+def sentinel(number: int) -> str:
+    """The name that T5's tokenizers give to a sentinel.
+
+    >>> sentinel(0)
+    '<extra_id_0>'
+    """
+    return f"<extra_id_{number}>"
+
+
+def fresh_denoiser(
+    place: str,
+    settings: FreshSettings,
+    *,
+    mode_tokens: Iterable[str] = (),
+    texts: Iterable[str] = (),
+    dropout: float = 0.0,
+    seed: int = 0,
+    device: str = "auto",
+) -> Denoiser:
+    """A T5 with random weights around the tokenizer of the encoder at `place`, a folder or hub name.
+
+    It has `settings.layers` layers on each side (Raffel et al. 2020, arXiv 1910.10683, §2.1), and sentinels and
+    `mode_tokens` beside the vocabulary, which is cut as `fresh_encoder` does it. The same tokenizer, texts, settings
+    and seed give the same model; torch's own generators are left as they are. In evaluation mode.
+    """
+    from transformers import T5Config, T5ForConditionalGeneration
+
+    tokenizer = load_tokenizer(place)
+    if settings.vocabulary_size:
+        counted = islice(texts, settings.vocabulary_documents)
+        tokenizer = cut_vocabulary(tokenizer, counted, size=settings.vocabulary_size, where=place)
+    tokenizer = denoising_tokenizer(tokenizer, mode_tokens, where=place)
+    config = T5Config(  # type: ignore[call-arg]  # what every config takes is no field of its class
+        vocab_size=len(tokenizer),
+        d_model=settings.dimensions,
+        d_kv=settings.dimensions // settings.attention_heads,
+        d_ff=FEED_FORWARD_FACTOR * settings.dimensions,
+        num_layers=settings.layers,
+        num_decoder_layers=settings.layers,
+        num_heads=settings.attention_heads,
+        dropout_rate=dropout,
+        pad_token_id=tokenizer.pad_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        decoder_start_token_id=tokenizer.pad_token_id,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = T5ForConditionalGeneration(config)
+    denoiser = Denoiser(model, tokenizer, name=f"fresh-t5-{settings.layers}x{settings.dimensions}")
+    nn.Module.to(denoiser.model, device=choose_device(device)).eval()
+    return denoiser
+
+
+def denoising_tokenizer(
+    tokenizer: PreTrainedTokenizerFast, mode_tokens: Iterable[str], *, where: str
+) -> PreTrainedTokenizerFast:
+    """The vocabulary of an encoder's tokenizer with sentinels and mode tokens; a text is followed by its end alone.
+
+    The encoder's separator serves as end. Raises EncoderError if it has none.
+    """
+    from transformers import PreTrainedTokenizerFast as Fast
+
+    end = tokenizer.eos_token or tokenizer.sep_token
+    if end is None or tokenizer.pad_token is None:
+        raise EncoderError(
+            "the tokenizer has no token that ends a text, or none for padding",
+            expected="the tokenizer of an encoder (BERT, RoBERTa, ModernBERT, …)",
+            got=type(tokenizer).__name__,
+            where=where,
+            fix="start from the tokenizer of another encoder",
+        )
+    definition: dict[str, Any] = json.loads(tokenizer.backend_tokenizer.to_str())
+    definition["post_processor"] = _ending_with(end, tokenizer.get_vocab()[end])
+    backend = type(tokenizer.backend_tokenizer).from_str(json.dumps(definition))
+    names = [sentinel(number) for number in range(SENTINEL_COUNT)]
+    return Fast(
+        tokenizer_object=backend,
+        pad_token=tokenizer.pad_token,
+        unk_token=tokenizer.unk_token,
+        eos_token=end,
+        extra_special_tokens=[*names, *dict.fromkeys(mode_tokens)],
+        model_max_length=tokenizer.model_max_length,
+    )
+
+
+def _ending_with(token: str, token_id: int) -> dict[str, Any]:
+    """What puts `token` behind a text, or behind each of two, in the JSON form of `tokenizers`."""
+    end = {"SpecialToken": {"id": token, "type_id": 0}}
+    first, second = ({"Sequence": {"id": name, "type_id": 0}} for name in "AB")
+    return {
+        "type": "TemplateProcessing",
+        "single": [first, end],
+        "pair": [first, end, second, end],
+        "special_tokens": {token: {"id": token, "ids": [token_id], "tokens": [token]}},
+    }
+
+
+def _embedding_rows(model: PreTrainedModel) -> int:
+    embeddings = model.get_input_embeddings()
+    assert isinstance(embeddings, nn.Embedding), f"token embeddings are a {type(embeddings).__name__}"
+    return embeddings.num_embeddings
+
+
+def _add_special_tokens(tokenizer: PreTrainedTokenizerFast, tokens: Iterable[str]) -> None:
+    vocabulary = tokenizer.get_vocab()
+    lacking = [token for token in dict.fromkeys(tokens) if token not in vocabulary]
+    if lacking:
+        tokenizer.add_special_tokens({"extra_special_tokens": lacking}, replace_extra_special_tokens=False)

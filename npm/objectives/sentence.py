@@ -1,0 +1,121 @@
+"""The contrastive loss over sentences.
+
+    L = −(1/N) Σ_i log  exp s(h_i, h_i⁺) / Σ_j [exp s(h_i, h_j⁺) + α^[i=j] exp s(h_i, h_j⁻)],  s(a, b) = cos(a, b) / τ
+
+(Gao et al. 2021, arXiv 2104.08821, equations 1, 4 and 5; the terms with h⁻ only where there are hard negatives.) One
+direction only. Without pairs, h_i and h_i⁺ are the same sentence under two dropouts. N is the number of anchors over
+all ranks: positives and negatives of all ranks stand in every sum, anchors stay where they are.
+
+Shapes: n pairs of this rank, N pairs of all ranks, d dimensions, L padded length.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from npm.errors import SettingError, check_range
+from npm.models.poolers import Pooler, PoolerKind
+from npm.objectives.encoded_views import EncodedSentences
+from npm.objectives.gather import gather_rows, rank, row_counts
+from npm.types import SentenceBatch, Term
+
+
+@dataclass(kw_only=True, slots=True)
+class SentenceSettings:
+    """The contrastive loss over sentences (SimCSE)."""
+
+    pooler: PoolerKind = PoolerKind.cls
+    """What gives a sentence its vector: `cls`, `cls_before_pooler`, `avg`, `avg_top2` or `avg_first_last`."""
+    mlp_only_train: bool = False
+    """With `cls`: the MLP serves in training only and is thrown away afterwards; best without labelled pairs."""
+    temperature: float = 0.05
+    """Cosines are divided by it; above 0."""
+    hard_negative_weight: float = 1.0
+    """How much a sentence's own hard negative counts among all negatives, α; above 0."""
+
+    def __post_init__(self) -> None:
+        for name in ("temperature", "hard_negative_weight"):
+            value = getattr(self, name)
+            check_range(value > 0, f"objective.sentence.{name}", expected="a number above 0", got=value)
+        if self.mlp_only_train and self.pooler is not PoolerKind.cls:
+            raise SettingError(
+                "this pooler has no MLP that could serve in training only",
+                expected="mlp_only_train=true with pooler=cls only",
+                got=f"pooler={self.pooler.name}",
+                where="objective.sentence.mlp_only_train",
+                fix="set objective.sentence.mlp_only_train=false, or pooler=cls",
+            )
+
+
+class SentenceContrast(nn.Module):
+    """Each anchor finds its positive: term `sentence`; `sentence_top1` of weight 0 counts those that do."""
+
+    view = "sentences"
+    reads_clean_copies = False
+
+    def __init__(self, settings: SentenceSettings, *, dimensions: int) -> None:
+        super().__init__()
+        self.settings = settings
+        self.pooler = Pooler(settings.pooler, dimensions, mlp_only_train=settings.mlp_only_train)
+
+    def counts(self, batch: SentenceBatch) -> dict[str, int]:
+        """Anchors of this rank."""
+        return {"sentence": batch.pair_count, "sentence_top1": batch.pair_count}
+
+    def forward(self, encoded: EncodedSentences) -> dict[str, Term]:
+        """The terms of one batch."""
+        parts = self._vectors(encoded).split(encoded.batch.pair_count)  # 2 or 3 of f32 [n, d]
+        logits = contrast_logits(
+            *parts,
+            temperature=self.settings.temperature,
+            hard_negative_weight=self.settings.hard_negative_weight,
+        )  # f32 [n, N] or [n, 2N]
+        own = own_columns(parts[0])  # i64 [n]
+        loss = nn.functional.cross_entropy(logits, own, reduction="sum")
+        found = (logits.detach().argmax(1) == own).sum()
+        count = len(own)
+        return {"sentence": Term(loss, count), "sentence_top1": Term(found, count, weight=0.0)}
+
+    def _vectors(self, encoded: EncodedSentences) -> torch.Tensor:
+        """The vectors f32 [2n or 3n, d] of all rows, pooled within each pass, so that none keeps its token vectors."""
+
+        def pooled(ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+            return self.pooler(encoded.passes.hidden_states(ids, mask), mask)
+
+        vectors: torch.Tensor = encoded.passes.piecewise(pooled, encoded.batch.input_ids, encoded.attention_mask)
+        return vectors
+
+
+def contrast_logits(
+    anchors: torch.Tensor,
+    positives: torch.Tensor,
+    negatives: torch.Tensor | None = None,
+    *,
+    temperature: float,
+    hard_negative_weight: float = 1.0,
+) -> torch.Tensor:
+    """Logits f32 [n, N], or [n, 2N] with hard negatives, of local anchors [n, d] with the positives of all ranks.
+
+    `log(hard_negative_weight)` is added to the logit of each anchor's own hard negative and to no other.
+    """
+    counts = row_counts(anchors)
+    anchors = nn.functional.normalize(anchors.float(), dim=1)  # f32 [n, d]
+    keys = gather_rows(nn.functional.normalize(positives.float(), dim=1), counts)  # f32 [N, d]
+    logits = anchors @ keys.T / temperature  # f32 [n, N]
+    if negatives is None:
+        return logits
+    hard_keys = gather_rows(nn.functional.normalize(negatives.float(), dim=1), counts)  # f32 [N, d]
+    hard_logits = anchors @ hard_keys.T / temperature  # f32 [n, N]
+    is_own = torch.zeros_like(hard_logits)  # f32 [n, N]
+    is_own[torch.arange(len(anchors), device=anchors.device), own_columns(anchors)] = 1.0
+    return torch.cat([logits, hard_logits + math.log(hard_negative_weight) * is_own], dim=1)  # f32 [n, 2N]
+
+
+def own_columns(anchors: torch.Tensor) -> torch.Tensor:
+    """Where the positives of this rank's anchors [n, d] stand among those of all ranks, i64 [n]."""
+    first = sum(row_counts(anchors)[: rank()])
+    return torch.arange(first, first + len(anchors), device=anchors.device)  # i64 [n]

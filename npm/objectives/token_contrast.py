@@ -1,0 +1,137 @@
+"""Token-level contrast with a frozen teacher (TaCL, Su et al. 2022, arXiv 2111.04198, §2).
+
+The student sees a masked copy x̃ of a sequence x, the teacher the clean one. A masked position i is to be nearer to
+what the teacher sees there than to what it sees at the other positions of the same sequence:
+
+    loss_i = −log ( exp(cos(S(x̃)_i, T(x)_i) / τ) / Σ_j exp(cos(S(x̃)_i, T(x)_j) / τ) ),
+
+with the sum over all tokens of x, special ones included. Selected positions count whether a mask, a random token or
+the token itself stands there.
+
+Shapes: B sequences, L padded length, n masked positions, d dimensions.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from npm.errors import SettingError, check_range
+from npm.models.encoder import Encoder
+from npm.objectives.encoded import EncodedBatch
+from npm.types import MaskedBatch, Term
+
+
+@dataclass(kw_only=True, slots=True)
+class TokenContrastSettings:
+    """How masked copies are contrasted with the teacher's clean ones."""
+
+    temperature: float = 0.01
+    """Divides cosines to make logits."""
+    repeated_tokens: bool = True
+    """Other positions with the masked token's own id are negatives too, as published; false leaves them out."""
+
+    def __post_init__(self) -> None:
+        temperature = self.temperature
+        check_range(
+            temperature > 0, "objective.token_contrast.temperature", expected="a number above 0", got=temperature
+        )
+
+    def check_copies(self, copy_count: int) -> None:
+        """Raise SettingError if each sequence is shown in several copies: their rows are not those of the teacher."""
+        if copy_count > 1:
+            raise _not_in_place(got=f"{copy_count} masked copies of each sequence")
+
+
+class TokenContrast(nn.Module):
+    """Terms `token_contrast` and, of weight 0, `token_contrast_top1`: how often the right position is the nearest."""
+
+    view = "tokens"
+    reads_clean_copies = False
+    """The student need not run on the clean copies; the teacher does."""
+
+    def __init__(self, settings: TokenContrastSettings, *, teacher: Encoder | nn.Module) -> None:
+        """The teacher is a frozen copy of `teacher` as it is now, in evaluation mode: the student may go on as it is.
+
+        It is no part of this module's parameters, state or training mode, so neither the optimiser nor a checkpoint
+        knows it; a resumed run makes it anew from the encoder that it started from.
+        """
+        super().__init__()
+        self.settings = settings
+        model = copy.deepcopy(teacher.model if isinstance(teacher, Encoder) else teacher)
+        self._teacher = (model.eval().requires_grad_(False),)  # in a tuple, so that it is not registered
+
+    @property
+    def teacher(self) -> nn.Module:
+        """The frozen model."""
+        return self._teacher[0]
+
+    def counts(self, batch: MaskedBatch) -> dict[str, int]:
+        """Masked positions of this rank. Raises SettingError where masked and clean positions do not coincide."""
+        _check_positions_coincide(batch)
+        return dict.fromkeys(("token_contrast", "token_contrast_top1"), len(batch.span_sequences))
+
+    def forward(self, encoded: EncodedBatch) -> dict[str, Term]:
+        """The terms of one batch."""
+        batch = encoded.batch
+        _check_positions_coincide(batch)
+        students, teachers = encoded.query_vectors, self._clean_vectors(batch)  # [B, L, d] each
+        with torch.autocast(students.device.type, enabled=False):  # a temperature of 0.01 needs float32
+            students = nn.functional.normalize(students.float(), dim=-1)  # f32 [B, L, d]
+            teachers = nn.functional.normalize(teachers.float(), dim=-1)  # f32 [B, L, d]
+            cosines = torch.bmm(students, teachers.transpose(1, 2))  # f32 [B, L, L]
+            logits = cosines[batch.span_sequences, batch.start_slots] / self.settings.temperature  # f32 [n, L]
+        logits = logits.masked_fill(~self._compared(batch), -torch.inf)
+        losses = nn.functional.cross_entropy(logits, batch.start_slots, reduction="sum")
+        correct = (logits.detach().argmax(1) == batch.start_slots).sum()
+        count = len(batch.start_slots)
+        return {
+            "token_contrast": Term(losses, count),
+            "token_contrast_top1": Term(correct, count, weight=0.0),
+        }
+
+    @torch.no_grad()
+    def _clean_vectors(self, batch: MaskedBatch) -> torch.Tensor:
+        """The teacher's vectors [B, L, d] of the clean copies."""
+        if next(self.teacher.parameters()).device != batch.key_input_ids.device:
+            self.teacher.to(batch.key_input_ids.device)  # nobody else moves it, as it is no part of the module
+        output = self.teacher(input_ids=batch.key_input_ids, attention_mask=batch.key_attention_mask)
+        vectors: torch.Tensor = output.last_hidden_state
+        return vectors  # [B, L, d]
+
+    def _compared(self, batch: MaskedBatch) -> torch.Tensor:
+        """Which positions of its sequence each masked position is compared with, bool [n, L]."""
+        compared = batch.key_attention_mask[batch.span_sequences].bool()  # bool [n, L]
+        if not self.settings.repeated_tokens:
+            own = batch.span_token_ids[:, :1]  # i64 [n, 1]
+            compared &= batch.key_input_ids[batch.span_sequences] != own
+            compared.scatter_(1, batch.start_slots[:, None], True)
+        return compared
+
+
+def _check_positions_coincide(batch: MaskedBatch) -> None:
+    """Raise SettingError unless every position of the masked copies stands for the same one of the clean copies."""
+    shapes = tuple(batch.query_input_ids.shape), tuple(batch.key_input_ids.shape)
+    if shapes[0] != shapes[1]:
+        raise _not_in_place(got=f"masked copies [rows, tokens] of shape {shapes[0]}, clean ones of shape {shapes[1]}")
+    if bool((batch.start_slots != batch.end_slots).any()):
+        raise SettingError(
+            "the contrast with a teacher needs single masks",
+            expected="one masked position a span",
+            got="mask pairs",
+            where="objective.token_contrast_weight, corruption",
+            fix="choose masks in place, or token_contrast_weight=0",
+        )
+
+
+def _not_in_place(*, got: str) -> SettingError:
+    return SettingError(
+        "the contrast with a teacher needs each sequence masked once, in place",
+        expected="one masked copy of each sequence, as long as the sequence",
+        got=got,
+        where="objective.token_contrast_weight, corruption",
+        fix="choose a corruption.predicted_fraction of at most masked_fraction, or token_contrast_weight=0",
+    )

@@ -1,0 +1,90 @@
+"""The verbs about training: a run, and the curves of runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from npm.errors import SettingError
+from npm.progress import StageProgress, say
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from npm.commands import PlotCommand, TrainCommand
+    from npm.objectives.combine import WeightedSum
+    from npm.training.held_out import Evaluator
+    from npm.training.run import RunSummary
+    from npm.training.start import Trained
+    from npm.training.trainer import StepReport
+
+
+def run_train(settings: TrainCommand) -> int:
+    """`npmlm train`."""
+    from npm.objectives.gather import rank
+    from npm.training.run import run_training
+
+    with StageProgress() as progress:
+
+        def announce(summary: RunSummary) -> None:
+            say(f"training on {summary.device} in {summary.precision}: {'; '.join(summary.texts)}")
+
+        def report_step(report: StepReport) -> None:
+            terms = " ".join(f"{name} {value:.3f}" for name, value in report.terms.items())
+            expected_tokens = report.tokens / max(report.progress, 1e-9)
+            progress("training", report.tokens, expected_tokens, note=f"step {report.step} {terms}")
+
+        def report_blocks(_: int, tokens: int) -> None:
+            progress("blocks", tokens, None)
+
+        def make_evaluators(trained: Trained, objective: WeightedSum) -> Sequence[Evaluator]:
+            return sts_evaluators(settings, trained, objective)
+
+        encoder = run_training(
+            Path(settings.run),
+            settings,
+            announce=announce,
+            report_blocks=report_blocks,
+            report_step=report_step,
+            make_evaluators=make_evaluators,
+        )
+    if rank() == 0:
+        say(f"the encoder is in {encoder}: npmlm build encoder={encoder} …")
+    return 0
+
+
+def sts_evaluators(settings: TrainCommand, trained: Trained, objective: WeightedSum) -> Sequence[Evaluator]:
+    """The correlation with the development half of STS-B, where `sts_dir` names its folder. Raises SettingError."""
+    if not settings.sts_dir:
+        return ()
+    from npm.evaluation.sts import sts_spearman
+    from npm.evaluation.sts_files import STS_B, read_set
+    from npm.models.encoder import Encoder
+    from npm.models.sentences import SentenceEncoder
+    from npm.objectives.sentence import SentenceContrast
+
+    losses = [part for part in objective.objectives.values() if isinstance(part, SentenceContrast)]
+    pairs = read_set(STS_B, Path(settings.sts_dir), split="dev")
+    if pairs is None or not losses or not isinstance(trained, Encoder):
+        raise SettingError(
+            "the correlation with STS-B cannot be measured during training",
+            expected="a folder with stsb-dev.jsonl, and an objective over sentences",
+            got="no such file" if pairs is None else "no objective over sentences",
+            where="sts_dir",
+            fix="check the folder, or leave sts_dir out",
+        )
+    encoder = SentenceEncoder(trained, losses[0].pooler)
+
+    def measure() -> dict[str, float]:
+        return {"stsb_dev_spearman": sts_spearman(encoder.encode, pairs)}
+
+    return (measure,)
+
+
+def run_plot(settings: PlotCommand, runs: list[str]) -> int:
+    """`npmlm plot`: the curves of several runs in one picture."""
+    from npm.plotting import plot_runs
+
+    picture = plot_runs([Path(run) for run in runs], settings)
+    say(f"the curves are in {picture}")
+    return 0

@@ -1,0 +1,193 @@
+"""The tasks `sts`, `masked_tokens` and `denoising` of `npmlm evaluate` as a user meets them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from npm.models.denoiser import fresh_denoiser
+from npm.models.fresh import FreshSettings
+from tests.cli.commands import CommandLine, all_bytes
+from tests.evaluation.language_models import random_language_model
+from tests.tiny_models import SENTENCES
+
+PAIRS = [
+    (SENTENCES[0], "Reykjavík is in Iceland.", 4.6),
+    (SENTENCES[1], "Oslo lies in Norway.", 1.2),
+    ("A city in Poland.", "Kraków is a city in Poland.", 3.5),
+    ("Hydrogen is light.", "The Rhine rises in Switzerland.", 0.0),
+    ("Don Quixote appeared.", "Don Quixote appeared in Madrid.", 4.2),
+]
+
+
+@pytest.fixture
+def sentence_pairs(tmp_path: Path) -> Path:
+    """A folder with the test part of STS-B, and a broken dev part."""
+    folder = tmp_path / "sentence pairs, own"
+    folder.mkdir()
+    lines = [json.dumps({"sentence1": a, "sentence2": b, "score": score}) for a, b, score in PAIRS]
+    (folder / "stsb-test.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    (folder / "stsb-dev.jsonl").write_text('{"sentence1": "a", "sentence2": "b", "label": 1}\n', encoding="utf-8")
+    return folder
+
+
+@pytest.fixture
+def sts(sentence_pairs: Path, tiny_encoder_folder: Path, tmp_path: Path) -> list[str]:
+    settings = [f"encoder={tiny_encoder_folder}", "pooler=avg", f"data_dir={sentence_pairs}", f"out={tmp_path / 'out'}"]
+    return ["evaluate", "task=sts", "geometry.pairs=split", "resamples=20", *settings]
+
+
+@pytest.fixture(scope="module")
+def language_model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("language-model") / "tiny"
+    random_language_model("bert", folder)
+    return folder
+
+
+@pytest.fixture
+def held_out(tmp_path: Path) -> Path:
+    """Two documents that are long enough to be articles."""
+    file = tmp_path / "held-out.jsonl"
+    lines = [json.dumps({"id": str(number), "text": " ".join(SENTENCES * 12)}) for number in range(2)]
+    file.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return file
+
+
+@pytest.fixture
+def masked_tokens(language_model_folder: Path, held_out: Path, tmp_path: Path) -> list[str]:
+    settings = [f"encoder={language_model_folder}", f"corpus.files={held_out}", f"out={tmp_path / 'out'}", "limit=2"]
+    return ["evaluate", "task=masked_tokens", *settings]
+
+
+def without(settings: list[str], given: str) -> list[str]:
+    return [part for part in settings if part.partition("=")[0] != given.partition("=")[0]]
+
+
+def test_sentence_pairs_are_scored_shown_and_written(npmlm: CommandLine, sts: list[str], tmp_path: Path) -> None:
+    outcome = npmlm(*sts)
+    assert outcome.status == 0, outcome.err
+    assert "STS-B test" in outcome.out
+    assert "uniformity" in outcome.out
+    assert "left out" in outcome.out and "STS12" in outcome.out
+    lines = (tmp_path / "out" / "predictions.jsonl").read_text(encoding="utf-8").splitlines()
+    assert [json.loads(line)["gold"] for line in lines] == [score for _, _, score in PAIRS]
+    metrics = json.loads((tmp_path / "out" / "metrics.json").read_bytes())
+    assert metrics["encoders"][0]["facts"]["pooler"] == "avg"
+    before = all_bytes(tmp_path / "out")
+    assert npmlm(*sts).status == 0
+    assert all_bytes(tmp_path / "out") == before
+    assert not any(str(tmp_path).encode() in data for data in before.values())
+
+
+def test_an_encoder_is_compared_with_what_it_was_before(
+    npmlm: CommandLine, sts: list[str], tiny_encoder_folder: Path, tmp_path: Path
+) -> None:
+    outcome = npmlm(*sts, f"before.encoder={tiny_encoder_folder}", "before.pooler=cls_before_pooler")
+    assert outcome.status == 0, outcome.err
+    assert "after − before" in outcome.out
+    assert "before: tiny (cls_before_pooler); after: tiny (avg)" in outcome.out
+    assert len(json.loads((tmp_path / "out" / "metrics.json").read_bytes())["differences"]) == 1
+
+
+def test_masked_tokens_are_predicted_shown_and_written(
+    npmlm: CommandLine, masked_tokens: list[str], tmp_path: Path
+) -> None:
+    outcome = npmlm(*masked_tokens, "masked_fraction=0.3")
+    assert outcome.status == 0, outcome.err
+    assert "30 % of them masked" in outcome.out
+    assert "perplexities compare encoders of the same tokenizer only" in outcome.out
+    metrics = json.loads((tmp_path / "out" / "metrics.json").read_bytes())
+    assert (metrics["article_count"], metrics["settings"]["masked_fraction"]) == (2, 0.3)
+    assert not any(str(tmp_path).encode() in data for data in all_bytes(tmp_path / "out").values())
+
+
+def test_denoisers_are_measured_shown_and_written(
+    npmlm: CommandLine, held_out: Path, tiny_encoder_folder: Path, tmp_path: Path
+) -> None:
+    fresh = FreshSettings(layers=1, dimensions=16)
+    made = fresh_denoiser(str(tiny_encoder_folder), fresh, mode_tokens=("[S]",), dropout=0.0, device="cpu")
+    made.save(tmp_path / "denoiser")
+    settings = [f"encoder={tmp_path / 'denoiser'}", f"corpus.files={held_out}", f"out={tmp_path / 'out'}", "limit=1"]
+    outcome = npmlm("evaluate", "task=denoising", *settings)
+    assert outcome.status == 0, outcome.err
+    assert "nats a target token" in outcome.out
+    assert json.loads((tmp_path / "out" / "metrics.json").read_bytes())["settings"]["articles"] == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "parts"),
+    [
+        ("data_dir=", ["data_dir= is empty"]),
+        ("data_dir=nowhere", ["no folder of sentence pairs", "nowhere"]),
+        ("split=dev", ["lacks the columns score", "stsb-dev.jsonl"]),
+        ("pooler=mean", ["pooler", "cls_before_pooler"]),
+        ("encoder=./nowhere", ["no such encoder"]),
+        ("before.encoder=./nowhere", ["no such encoder"]),
+        ("geometry.pairs=train", ["geometry.pairs", "all"]),
+        ("geometry.layer_sentences=-1", ["where:    geometry.layer_sentences", "0 or more"]),
+        ("index=nowhere", ["task=sts has no use for index"]),
+        ("limit=3", ["task=sts has no use for limit"]),
+        ("masked_fraction=0.2", ["task=sts has no use for masked_fraction"]),
+        ("corpus.files=texts.jsonl", ["task=sts has no use for corpus.files"]),
+        ("suite=all", ["task=sts stands alone"]),
+        ("task=[sts,masked_tokens]", ["task=sts stands alone"]),
+    ],
+)
+def test_what_cannot_be_asked_of_sentence_pairs_is_refused_and_nothing_is_made(
+    given: str, parts: list[str], npmlm: CommandLine, sts: list[str], tmp_path: Path
+) -> None:
+    before = all_bytes(tmp_path)
+    npmlm(*without(sts, given), given).refused(*parts)
+    assert all_bytes(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    ("given", "parts"),
+    [
+        ("masked_fraction=0", ["masked_fraction is out of range"]),
+        ("masked_fraction=1", ["masked_fraction is out of range"]),
+        ("encoder=", ["encoder= is empty"]),
+        ("corpus.files=nowhere.jsonl", ["nowhere.jsonl"]),
+        ("limit=3", ["too few long articles"]),
+        ("pooler=avg", ["task=masked_tokens has no use for pooler"]),
+        ("before.encoder=e", ["task=masked_tokens has no use for before.encoder"]),
+        ("resamples=5", ["task=masked_tokens has no use for resamples"]),
+        ("data_dir=d", ["task=masked_tokens has no use for data_dir"]),
+    ],
+)
+def test_what_cannot_be_asked_of_masked_tokens_is_refused_and_nothing_is_made(
+    given: str, parts: list[str], npmlm: CommandLine, masked_tokens: list[str], tmp_path: Path
+) -> None:
+    before = all_bytes(tmp_path)
+    npmlm(*without(masked_tokens, given), given).refused(*parts)
+    assert all_bytes(tmp_path) == before
+
+
+@pytest.mark.parametrize("task", ["in_batch", "masked_tokens", "denoising"])
+def test_tasks_on_held_out_text_need_some(task: str, npmlm: CommandLine, tmp_path: Path) -> None:
+    npmlm("evaluate", f"task={task}", f"out={tmp_path / 'out'}", "encoder=e").refused("needs corpus.files=")
+
+
+@pytest.mark.parametrize("task", ["masked_tokens", "denoising"])
+def test_the_shipped_encoder_does_not_stand_in_for_a_model_that_is_needed(
+    task: str, npmlm: CommandLine, held_out: Path, tmp_path: Path
+) -> None:
+    npmlm("evaluate", f"task={task}", f"out={tmp_path / 'out'}", f"corpus.files={held_out}").refused("needs encoder=")
+
+
+def test_an_encoder_without_a_head_is_refused_with_one_message(
+    npmlm: CommandLine, masked_tokens: list[str], tiny_encoder_folder: Path, tmp_path: Path
+) -> None:
+    given = f"encoder={tiny_encoder_folder}"
+    npmlm(*without(masked_tokens, given), given).refused("no trained head for masked tokens", "experiment=mlm_uniform")
+    assert not (tmp_path / "out").exists()
+
+
+def test_sentence_pairs_without_data_dir_say_what_is_needed(npmlm: CommandLine, sts: list[str]) -> None:
+    npmlm(*without(sts, "data_dir=")).refused("needs data_dir=", "STS-B")
+
+
+def test_an_encoder_that_says_nothing_of_a_pooler_needs_one(npmlm: CommandLine, sts: list[str]) -> None:
+    npmlm(*without(sts, "pooler=")).refused("pooler")

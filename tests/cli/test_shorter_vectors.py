@@ -1,0 +1,117 @@
+"""From training for several lengths of vectors to an index of the shortest, as a user does it; and the contrast with a
+frozen teacher."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from safetensors import safe_open
+
+from npm.models.encoder import Encoder
+from npm.retrieval.segments import Generation
+from npm.training.trainer import Trainer
+from tests.cli.commands import DOCUMENTS, CommandLine, write_corpus
+from tests.cli.test_train import SHRUNK
+
+SHORTER = "objective.nonparametric.dimensions=[8,16]"
+
+
+@pytest.fixture
+def texts(tmp_path: Path) -> Path:
+    """Documents that say everything eight times, so that their spans occur in several blocks."""
+    repeated = [{**document, "text": f"{document['text']} " * 8} for document in DOCUMENTS]
+    return write_corpus(tmp_path / "texts.jsonl", repeated)
+
+
+@pytest.fixture
+def train(texts: Path, tmp_path: Path, tiny_encoder_folder: Path) -> list[str]:
+    return ["train", f"corpus.files={texts}", f"run={tmp_path / 'run'}", f"encoder={tiny_encoder_folder}", *SHRUNK]
+
+
+def test_an_encoder_trained_for_several_lengths_builds_and_fills_a_short_index(
+    npmlm: CommandLine, train: list[str], texts: Path, tmp_path: Path
+) -> None:
+    npmlm(*train, SHORTER)
+    metrics = json.loads((tmp_path / "run" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()[-1])
+    assert {"start", "end", "start_8", "end_16", "start_8_top1"} <= metrics.keys()
+    encoder = tmp_path / "run" / "encoder"
+    assert Encoder.load(str(encoder), device="cpu").trained_dimensions == (8, 16)
+
+    build = ("build", f"corpus.files={texts}", f"encoder={encoder}", "blocks.max_block_tokens=64")
+    outcome = npmlm(*build, f"index={tmp_path / 'index'}", "dimensions=8")
+    assert (outcome.status, "note" in outcome.err) == (0, False), outcome.err
+    assert Generation.read(tmp_path / "index").settings["dimensions"] == 8
+    assert npmlm("verify", f"index={tmp_path / 'index'}", f"encoder={encoder}").status == 0
+    filled = npmlm("fill", f"index={tmp_path / 'index'}", f"encoder={encoder}", "The <mask> of Iceland.", "output=json")
+    assert (filled.status, len(filled.answers())) == (0, 1), filled.err
+    other = npmlm(*build, f"index={tmp_path / 'other'}", "dimensions=4")
+    assert "was not trained for vectors of 4 dimensions" in other.err
+    for wrong in (0, 33):
+        npmlm(*build, f"index={tmp_path / 'third'}", f"dimensions={wrong}").refused(
+            "from 1 to 32", f"got:      {wrong}\n"
+        )
+
+
+def test_an_estimate_is_smaller_for_fewer_dimensions(
+    npmlm: CommandLine, texts: Path, tiny_encoder_folder: Path
+) -> None:
+    command = ("estimate", f"corpus.files={texts}", f"encoder={tiny_encoder_folder}", "output=json")
+    small = ("blocks.max_block_tokens=64", "sample_seconds=0.1")
+    (whole,), (short,) = (npmlm(*command, *small, *further).answers() for further in ((), ("dimensions=8",)))
+    sizes = [found["stages"]["vectors"]["disk_bytes"] for found in (whole, short)]
+    assert sizes[1] < 0.3 * sizes[0]
+
+
+def test_lengths_are_refused_before_training_where_the_encoder_has_no_longer_ones(
+    npmlm: CommandLine, train: list[str], tmp_path: Path
+) -> None:
+    npmlm(*train, "objective.nonparametric.dimensions=[8,32]").refused(
+        "objective.nonparametric.dimensions", "from 1 to 31"
+    )
+
+
+def test_a_run_with_a_teacher_saves_nothing_of_it_and_goes_on_exactly_with_the_same_teacher(
+    npmlm: CommandLine, train: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = [*train, "objective.nonparametric_weight=0", "objective.token_contrast_weight=1"]
+    command += ["objective.masked_weight=1", "trainer.checkpoint_every_minutes=0"]
+    outcome = npmlm(*command)
+    assert outcome.status == 0, outcome.err
+    whole = (tmp_path / "run" / "encoder" / "model.safetensors").read_bytes()
+    (tmp_path / "run").rename(tmp_path / "whole")
+    save = Trainer.save_checkpoint
+
+    def interrupted(self: Trainer) -> None:
+        save(self)
+        if self.step == 2:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Trainer, "save_checkpoint", interrupted)
+        assert npmlm(*command).status == 130
+    assert npmlm(*command).status == 0
+    assert (tmp_path / "run" / "encoder" / "model.safetensors").read_bytes() == whole
+    metrics = json.loads((tmp_path / "run" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()[-1])
+    assert {"masked", "masked_top1", "token_contrast", "token_contrast_top1"} <= metrics.keys()
+    files = sorted((tmp_path / "run").rglob("*.safetensors"))
+    assert len(files) >= 3
+    for file in files:
+        with safe_open(file, "np") as tensors:
+            assert not [name for name in tensors.keys() if "teacher" in name], file  # noqa: SIM118 - no mapping
+
+
+def test_several_copies_of_a_sequence_do_not_go_with_a_teacher(npmlm: CommandLine, train: list[str]) -> None:
+    weights = ("objective.nonparametric_weight=0", "objective.token_contrast_weight=1")
+    copies = ("corruption.masked_fraction=0.2", "corruption.predicted_fraction=0.4", "corruption.copies=true")
+    npmlm(*train, *weights, *copies).refused("masked once, in place")
+
+
+def test_lengths_to_measure_are_refused_where_they_mean_nothing(
+    npmlm: CommandLine, texts: Path, tiny_encoder_folder: Path, tmp_path: Path
+) -> None:
+    command = ("evaluate", f"out={tmp_path / 'out'}", "dimensions=[8,33]")
+    npmlm(*command, "task=demo", "index=i").refused("task=demo has no use for dimensions")
+    in_batch = (*command, "task=in_batch", f"corpus.files={texts}", f"encoder={tiny_encoder_folder}", "limit=1")
+    npmlm(*in_batch).refused("numbers from 1 to 32, each once", "8, 33")

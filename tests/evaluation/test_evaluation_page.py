@@ -1,0 +1,45 @@
+"""docs/evaluation.md: its commands compose, and it names every task that stands alone and every measure."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from npm.arguments import split_arguments
+from npm.config import compose_settings
+from npm.errors import UserError
+from npm.evaluation.own_tasks import OWN_TASKS
+from npm.evaluation.run import run_evaluation
+from npm.evaluation.sts_files import PUBLIC_SETS, TABLES
+
+PAGE = (Path(__file__).parents[2] / "docs" / "evaluation.md").read_text(encoding="utf-8")
+
+
+def commands() -> list[list[str]]:
+    blocks = re.findall(r"```bash\n(.*?)```", PAGE, flags=re.DOTALL)
+    return [shlex.split(line) for block in blocks for line in block.splitlines()]
+
+
+@pytest.mark.parametrize("words", commands(), ids=" ".join)
+def test_every_command_of_the_page_names_a_task_that_reads_its_settings(words: list[str], tmp_path: Path) -> None:
+    settings = compose_settings(words[1], split_arguments(words[2:]).settings)
+    assert settings.task[0] in OWN_TASKS
+    with pytest.raises(UserError, match=r"no (such encoder|folder)|does not exist|no file"):  # but not: has no use for
+        run_evaluation(settings, task_folder=tmp_path, progress=lambda *_: None)
+
+
+def test_the_page_names_the_forms_that_are_read() -> None:
+    for name in [*TABLES, "STS12", "STS16", "STS-B", "SICK-R", "stsb-", "sickr-"]:
+        assert name in PAGE
+    for each in PUBLIC_SETS:
+        if each.name not in ("STS13", "STS14", "STS15", "STS16"):
+            assert each.folder in PAGE
+
+
+def test_the_settings_that_a_task_reads_are_settings() -> None:
+    for task in OWN_TASKS.values():
+        settings = compose_settings("evaluate", ["out=o"])
+        assert all(hasattr(settings, name) for name in task.reads), task.name

@@ -1,0 +1,113 @@
+"""A study of training runs: which commands it gives, what it skips, and the numbers of its table."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from statistics import stdev
+from typing import Any
+
+import pytest
+
+from npm.errors import SettingError
+from npm.evaluation.study import Study, run_study, table_rows
+
+STUDY = Study(
+    cells={"low": ["corruption.masked_fraction=0.15"], "high": ["corruption.masked_fraction=0.8"]},
+    train=["experiment=small", "corpus.files=[/data/a.jsonl]"],
+    evaluate=["task=masked_tokens", "corpus.files=[/data/b.jsonl]"],
+    metrics={"accuracy": "masked accuracy", "perplexity": "perplexity"},
+)
+
+
+class Commands:
+    """Stands for `npmlm`: keeps what it was given, and leaves what the verbs leave."""
+
+    def __init__(self, *, failing: str = "") -> None:
+        self.given: list[list[str]] = []
+        self.failing = failing
+
+    def __call__(self, arguments: list[str]) -> int:
+        self.given.append(arguments)
+        if self.failing and any(self.failing in argument for argument in arguments):
+            return 2
+        settings = dict(argument.split("=", 1) for argument in arguments[1:])
+        if arguments[0] == "train":
+            for part in ("corpus", "checkpoints", "encoder"):
+                (Path(settings["run"]) / part).mkdir(parents=True)
+            return 0
+        results = Path(settings["out"])
+        results.mkdir()
+        accuracy = (0.2 if "low" in str(results) else 0.1) + int(results.parent.name[-1]) / 100
+        metrics = {"accuracy": accuracy, "perplexity": 1234.5 - 1000 * accuracy, "task": "masked_tokens"}
+        (results / "metrics.json").write_text(json.dumps(metrics))
+        return 0
+
+
+def settings_of(command: list[str]) -> dict[str, str]:
+    return dict(argument.split("=", 1) for argument in command[1:])
+
+
+def test_every_cell_is_trained_and_evaluated_with_every_seed(tmp_path: Path) -> None:
+    commands = Commands()
+    assert run_study(STUDY, tmp_path / "study", seeds=[0, 1], command=commands) == 0
+    assert [command[0] for command in commands.given] == ["train", "evaluate"] * 4
+    trained = [settings_of(command) for command in commands.given[::2]]
+    assert [(each["corruption.masked_fraction"], each["trainer.seed"]) for each in trained] == [
+        ("0.15", "0"),
+        ("0.8", "0"),
+        ("0.15", "1"),
+        ("0.8", "1"),
+    ]
+    assert all(each["experiment"] == "small" for each in trained)
+    for train, evaluate in zip(trained, map(settings_of, commands.given[1::2]), strict=True):
+        assert evaluate["encoder"] == f"{train['run']}/encoder"
+        assert (evaluate["task"], evaluate["corpus.files"]) == ("masked_tokens", "[/data/b.jsonl]")
+        assert sorted(part.name for part in Path(train["run"]).iterdir()) == ["encoder"]
+
+
+def test_the_table_holds_means_and_deviations_over_the_seeds(tmp_path: Path) -> None:
+    run_study(STUDY, tmp_path, seeds=[0, 1, 2], command=Commands())
+    low, high = json.loads((tmp_path / "table.json").read_text())
+    assert (low["cell"], low["seeds"], high["seeds"]) == ("low", 3, 3)
+    assert low["accuracy"]["values"] == pytest.approx([0.20, 0.21, 0.22])
+    assert low["accuracy"]["mean"] == pytest.approx(0.21)
+    assert low["accuracy"]["deviation"] == pytest.approx(0.01)
+    assert high["perplexity"]["mean"] == pytest.approx(1234.5 - 110)
+    assert high["perplexity"]["deviation"] == pytest.approx(stdev([0, 10, 20]))
+    lines = (tmp_path / "table.md").read_text().splitlines()
+    assert lines[0] == "| cell | seeds | masked accuracy | perplexity |"
+    assert lines[2] == "| low | 3 | 0.21 ± 0.01 | 1024 ± 10 |"
+
+
+def test_what_is_finished_is_skipped_when_it_is_started_again(tmp_path: Path) -> None:
+    first = Commands(failing="seed-1")
+    assert run_study(STUDY, tmp_path, seeds=[0, 1], command=first) == 2
+    assert len(first.given) == 5  # the two cells of seed 0, and the run that failed
+    rows = table_rows(STUDY, tmp_path)
+    assert [row["seeds"] for row in rows] == [1, 1]
+    assert rows[0]["accuracy"]["deviation"] is None
+    second = Commands()
+    assert run_study(STUDY, tmp_path, seeds=[0, 1], command=second) == 0
+    assert [settings_of(command).get("trainer.seed") for command in second.given[::2]] == ["1", "1"]
+    third = Commands()
+    assert run_study(STUDY, tmp_path, seeds=[0, 1], command=third) == 0
+    assert not third.given
+
+
+def test_an_unfinished_cell_stays_empty_in_the_table(tmp_path: Path) -> None:
+    run_study(STUDY, tmp_path, seeds=[0], command=Commands(failing="high"))
+    assert (tmp_path / "table.md").read_text().splitlines()[-1] == "| high | 0 |  |  |"
+
+
+def test_another_study_in_the_same_folder_is_refused_and_a_moved_file_is_not(tmp_path: Path) -> None:
+    run_study(STUDY, tmp_path, seeds=[0], command=Commands())
+
+    def changed(**parts: Any) -> Study:
+        return Study(**({name: getattr(STUDY, name) for name in STUDY.__slots__} | parts))
+
+    moved = changed(train=["experiment=small", "corpus.files=[/elsewhere/a.jsonl]"])
+    assert run_study(moved, tmp_path, seeds=[0], command=Commands()) == 0
+    with pytest.raises(SettingError, match="begun with another study") as refusal:
+        run_study(changed(train=["experiment=large"]), tmp_path, seeds=[0], command=Commands())
+    assert "experiment=small" in refusal.value.expected and "experiment=large" in refusal.value.got

@@ -1,0 +1,197 @@
+"""Mining collocations: by hand on a toy text, against plain Python, and from a stored corpus."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from npm.corpus.store import BlockStore, write_block_store
+from npm.errors import ArtefactError, CorpusError, SettingError
+from npm.masking import frequent_ngrams as counting
+from npm.masking.collocation_mining import BlockPieces, collocations_of, mined_collocations, mutual_information
+from npm.masking.collocations import CollocationSettings, CollocationVocabulary
+from npm.masking.frequent_ngrams import FrequentNgrams, frequent_ngrams
+from npm.types import Block, Sequences
+from tests.masking.groups import WORD, group, random_group
+from tests.masking.plain_collocations import Ngram, ngrams_of, plain_counts, plain_mutual_information, plain_places
+
+
+def mined_levels(pieces: list[Sequences], *, min_count: int) -> list[FrequentNgrams]:
+    levels: list[FrequentNgrams] = []
+    for size in range(1, 6):
+        levels.append(frequent_ngrams(pieces, size, levels[-1] if levels else None, min_count=min_count))
+    return levels
+
+
+def settings(**fields: Any) -> CollocationSettings:
+    return dataclasses.replace(CollocationSettings(min_count=2, coverage=1.0), **fields)
+
+
+def mined(pieces: list[Sequences], **fields: Any) -> tuple[dict[Ngram, tuple[int, float]], float]:
+    entries, covered = mined_collocations(pieces, settings(**fields))
+    values = zip(entries.counts.tolist(), entries.scores.tolist(), strict=True)
+    return dict(zip(ngrams_of(entries), values, strict=True)), covered
+
+
+def test_mutual_information_by_hand() -> None:
+    """12 words: 5 6 7 three times, 8 in between; 9 windows of two words, 6 of three (three sequences of 4 words)."""
+    text = [group([5, 6, 7, 8], [5, 6, 7, 8], [8, 5, 6, 7])]
+    found, _ = mined(text, min_count=3)
+    assert set(found) == {((5,), (6,)), ((6,), (7,)), ((5,), (6,), (7,))}
+    count, score = found[((5,), (6,))]
+    assert count == 3
+    assert score == pytest.approx(math.log(3 / 9) - 2 * math.log(3 / 12))
+    # of the cuts 5|6|7, 56|7 and 5|67 the last two are the likelier ones: log(1/3) + log(1/4)
+    assert found[((5,), (6,), (7,))][1] == pytest.approx(math.log(3 / 6) - math.log(3 / 9) - math.log(3 / 12))
+
+
+def test_with_count_power_two_frequent_ngrams_lose_less() -> None:
+    text = [group([5, 6, 7, 8], [5, 6, 7, 8], [8, 5, 6, 7])]
+    found, _ = mined(text, min_count=3, count_power=2)
+    assert found[((5,), (6,))][1] == pytest.approx(2 * math.log(3 / 9) - 2 * math.log(3 / 12))
+
+
+def test_counts_and_scores_are_those_of_plain_python() -> None:
+    rng = np.random.default_rng(0)
+    for count_power in (1, 2):
+        pieces = [random_group(rng, sequence_count=9, max_tokens=40, vocabulary=4) for _ in range(5)]
+        counts = plain_counts(pieces)
+        found, covered = mined(pieces, min_count=3, count_power=count_power)
+        frequent = {ngram: count for size in counts[1:] for ngram, count in size.items() if count >= 3}
+        assert {ngram: count for ngram, (count, _) in found.items()} == frequent
+        assert {len(ngram) for ngram in found} == {2, 3, 4, 5}
+        for ngram, (_, score) in found.items():
+            assert score == pytest.approx(plain_mutual_information(ngram, counts, count_power=count_power))
+        assert covered == pytest.approx(plain_coverage(pieces, set(frequent)))
+
+
+def plain_coverage(pieces: list[Sequences], ngrams: set[Ngram]) -> float:
+    """The share of the tokens that are in words which stand in one of `ngrams`."""
+    held = total = 0
+    for sequences in pieces:
+        held += len({p for start, n in plain_places(sequences, ngrams) for p in range(start, start + n)})
+        total += int((sequences.token_ids != 1).sum())
+    return held / total
+
+
+def test_few_buckets_and_early_merges_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(1)
+    pieces = [random_group(rng, sequence_count=9, max_tokens=40, vocabulary=5) for _ in range(6)]
+    whole = mined(pieces, min_count=4)
+    monkeypatch.setattr(counting, "BUCKET_BITS", 5)
+    monkeypatch.setattr(counting, "MERGED_AT_LEAST", 7)
+    assert mined(pieces, min_count=4) == whole
+
+
+def test_half_of_the_vocabulary_are_pairs_and_the_best_of_each_length_come_first() -> None:
+    rng = np.random.default_rng(2)
+    pieces = [random_group(rng, sequence_count=20, max_tokens=60, vocabulary=4) for _ in range(4)]
+    entries, _ = mined_collocations(pieces, settings(entries=40))
+    ngrams, every = ngrams_of(entries), mined(pieces)[0]
+    assert [sum(len(ngram) == size for ngram in ngrams) for size in (2, 3, 4, 5)] == [20, 10, 5, 5]
+    for size in (2, 3, 4, 5):
+        scores = [score for ngram, score in zip(ngrams, entries.scores.tolist(), strict=True) if len(ngram) == size]
+        assert (
+            scores
+            == sorted((score for ngram, (_, score) in every.items() if len(ngram) == size), reverse=True)[: len(scores)]
+        )
+
+
+def test_the_vocabulary_is_as_large_as_the_coverage_asks_and_no_larger() -> None:
+    rng = np.random.default_rng(3)
+    pieces = [random_group(rng, sequence_count=20, max_tokens=60, vocabulary=5) for _ in range(3)]
+    entries, covered = mined_collocations(pieces, settings(coverage=0.4))
+    assert 0.4 <= covered == pytest.approx(plain_coverage(pieces, set(ngrams_of(entries))))
+    fewer, less = mined_collocations(pieces, settings(entries=len(entries) - 1))
+    assert len(fewer) < len(entries)
+    assert less < 0.4
+    entries, covered = mined_collocations(pieces, settings(coverage=1.0, min_count=50))
+    assert covered < 1
+    assert len(entries) == len(mined(pieces, min_count=50)[0])
+
+
+def test_a_text_without_collocations_is_refused() -> None:
+    with pytest.raises(CorpusError, match="no collocation") as refusal:
+        mined_collocations([group([5, 6, 7, 8])], CollocationSettings())
+    assert "11 times" in refusal.value.expected
+    assert "4 words" in refusal.value.got
+
+
+def store_of(folder: Path, *, fingerprint: str = "f", seed: int = 0) -> BlockStore:
+    rng = np.random.default_rng(seed)
+    text = random_group(rng, sequence_count=60, min_tokens=5, max_tokens=30, vocabulary=6)
+    bounds = zip(text.offsets[:-1].tolist(), text.offsets[1:].tolist(), strict=True)
+    blocks = [Block(text.token_ids[a:b], np.full(b - a, WORD, dtype=np.uint8)) for a, b in bounds]
+    return write_block_store(
+        folder, [(None, [block]) for block in blocks], settings={}, tokenizer_fingerprint=fingerprint
+    )
+
+
+def test_a_run_mines_its_corpus_once_and_opens_the_same_vocabulary_again(tmp_path: Path) -> None:
+    store = store_of(tmp_path / "corpus")
+    first = collocations_of(settings(), store, tmp_path / "c")
+    entries, _ = mined_collocations(BlockPieces(store), settings())
+    assert ngrams_of(first.entries) == ngrams_of(entries)
+    before = {path.name: path.read_bytes() for path in (tmp_path / "c").iterdir()}
+    assert collocations_of(settings(), store, tmp_path / "c").digest == first.digest
+    collocations_of(settings(), store, tmp_path / "again")
+    assert {path.name: path.read_bytes() for path in (tmp_path / "again").iterdir()} == before
+
+
+def test_a_long_text_is_mined_by_every_so_many_blocks(tmp_path: Path) -> None:
+    store = store_of(tmp_path / "corpus")
+    sample = [store.sequences(np.arange(0, store.block_count, 3))]
+    few = collocations_of(settings(max_mined_tokens=-(-store.token_count // 3)), store, tmp_path / "c")
+    assert ngrams_of(few.entries) == ngrams_of(mined_collocations(sample, settings())[0])
+
+
+def test_collocations_of_other_text_or_settings_are_not_used_silently(tmp_path: Path) -> None:
+    collocations_of(settings(), store_of(tmp_path / "corpus"), tmp_path / "c")
+    for store, changed in (
+        (store_of(tmp_path / "other", seed=1), settings()),
+        (BlockStore.open(tmp_path / "corpus"), settings(count_power=2)),
+    ):
+        with pytest.raises(ArtefactError, match="other text or with other settings"):
+            collocations_of(changed, store, tmp_path / "c")
+
+
+def test_a_named_vocabulary_is_opened_and_one_of_another_tokenizer_refused(tmp_path: Path) -> None:
+    mined_here = collocations_of(settings(), store_of(tmp_path / "corpus"), tmp_path / "c")
+    named = settings(vocabulary=str(tmp_path / "c"))
+    opened = collocations_of(named, store_of(tmp_path / "other", seed=1), tmp_path / "not-made")
+    assert isinstance(opened, CollocationVocabulary)
+    assert opened.digest == mined_here.digest
+    assert not (tmp_path / "not-made").exists()
+    with pytest.raises(ArtefactError, match="another tokenizer"):
+        collocations_of(named, store_of(tmp_path / "third", fingerprint="g"), tmp_path / "c")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("min_count", 0),
+        ("count_power", 0),
+        ("coverage", 0.0),
+        ("coverage", 1.5),
+        ("entries", -1),
+        ("max_mined_tokens", 0),
+    ],
+)
+def test_config_values_out_of_range_are_refused_by_name(key: str, value: Any) -> None:
+    with pytest.raises(SettingError) as refusal:
+        settings(**{key: value})
+    assert refusal.value.where == f"corruption.collocations.{key}"
+    assert str(value) in refusal.value.got
+
+
+def test_every_part_of_a_frequent_ngram_is_known() -> None:
+    rng = np.random.default_rng(4)
+    levels = mined_levels([random_group(rng, sequence_count=9, max_tokens=40, vocabulary=3)], min_count=3)
+    scores = mutual_information(levels, count_power=1)
+    assert [len(score) for score in scores] == [len(level.keys) for level in levels[1:]]
+    assert all(np.isfinite(score).all() for score in scores)

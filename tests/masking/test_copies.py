@@ -1,0 +1,177 @@
+"""Masks in place: labels are the originals, replacements have their shares, copies stand beside each other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from npm.masking.copies import InPlaceRenderer
+from npm.masking.corruption import CorruptionSampler, CorruptionSettings, CorruptionUnit, build_in_place_views
+from npm.masking.masker import mask_rng
+from npm.masking.renderers import SingleMaskRenderer
+from npm.masking.selection import Selection
+from npm.types import MaskedBatch, Sequences, Spans, TokenFlag
+from tests.masking.groups import group, random_group
+
+MASK, PAD, CLS, SEP = 900, 901, 902, 903
+ORDINARY = np.arange(100, 900)
+"""Disjoint from the ids of random groups, so that a random replacement can be told from what stood there."""
+BARE = InPlaceRenderer(mask_id=MASK, pad_id=PAD, ordinary_ids=ORDINARY)
+WRAPPED = InPlaceRenderer(mask_id=MASK, pad_id=PAD, ordinary_ids=ORDINARY, prefix_ids=(CLS,), suffix_ids=(SEP, SEP))
+
+
+def selection(*spans: tuple[int, int], predicted: list[int]) -> Selection:
+    table = np.array(spans, dtype=np.int64).reshape(-1, 2)  # i64 [n, 2]
+    return Selection(Spans(table[:, 0], table[:, 1]), np.array(predicted, dtype=np.int64))
+
+
+def rendered(renderer: InPlaceRenderer, sequences: Sequences, *selections: Selection, seed: int = 0) -> MaskedBatch:
+    return renderer.render([renderer.corrupt(sequences, selections, np.random.default_rng(seed))])
+
+
+def random_batch(seed: int, **fields: Any) -> tuple[Sequences, MaskedBatch]:
+    sequences = random_group(np.random.default_rng(seed), sequence_count=6, max_tokens=40, vocabulary=9)
+    views = build_in_place_views(
+        CorruptionSettings(**fields),
+        mask_id=MASK,
+        pad_id=PAD,
+        ordinary_ids=ORDINARY,
+        prefix_ids=(CLS,),
+        suffix_ids=(SEP,),
+    )
+    return sequences, views.view([sequences], [mask_rng(seed, 0, 0, 1)])
+
+
+def test_only_predicted_tokens_are_spans_though_more_are_masked() -> None:
+    batch = rendered(WRAPPED, group([5, 6, 7, 8], [9, 10]), selection((1, 2), (4, 1), predicted=[2, 4]))
+    assert batch.query_input_ids.tolist() == [[CLS, 5, MASK, MASK, 8, SEP, SEP], [CLS, MASK, 10, SEP, SEP, PAD, PAD]]
+    assert batch.query_attention_mask.tolist() == [[1] * 7, [1] * 5 + [0] * 2]
+    assert batch.span_sequences.tolist() == [0, 1]
+    assert batch.start_slots.tolist() == batch.end_slots.tolist() == [3, 1]
+    assert batch.span_token_ids.tolist() == [[7], [9]]
+    assert batch.key_input_ids.tolist() == [[CLS, 5, 6, 7, 8, SEP, SEP], [CLS, 9, 10, SEP, SEP, PAD, PAD]]
+
+
+def test_copies_of_a_sequence_stand_one_behind_the_other_and_its_text_counts_once() -> None:
+    selections = selection((0, 1), (2, 1), predicted=[0, 2]), selection((1, 1), (3, 1), predicted=[1, 3])
+    batch = rendered(BARE, group([5, 6], [7, 8]), *selections)
+    assert batch.query_input_ids.tolist() == [[MASK, 6], [5, MASK], [MASK, 8], [7, MASK]]
+    assert batch.key_input_ids.tolist() == [[5, 6], [7, 8]]
+    assert batch.token_count == 4
+    assert batch.span_sequences.tolist() == [0, 1, 2, 3]
+    assert batch.start_slots.tolist() == [0, 1, 0, 1]
+    assert batch.span_token_ids.tolist() == [[5], [6], [7], [8]]
+
+
+def test_with_masks_only_it_is_the_batch_of_the_single_mask_renderer() -> None:
+    for seed in range(20):
+        sequences = random_group(np.random.default_rng(seed), sequence_count=6, max_tokens=40, vocabulary=6)
+        positions = np.flatnonzero(np.random.default_rng(seed).random(len(sequences.token_ids)) < 0.2)
+        spans = Spans(positions, np.ones_like(positions))
+        ours = rendered(WRAPPED, sequences, Selection(spans, positions))
+        theirs = SingleMaskRenderer(mask_id=MASK, pad_id=PAD, prefix_ids=(CLS,), suffix_ids=(SEP, SEP))
+        expected = theirs.render(sequences, spans)
+        for name in MaskedBatch.__dataclass_fields__:
+            value = getattr(ours, name)
+            assert value == PAD if name == "pad_id" else value.equal(getattr(expected, name)), name
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"masked_fraction": 0.4, "random_fraction": 0.3, "unchanged_fraction": 0.3},
+        {"masked_fraction": 0.1, "predicted_fraction": 0.35, "copies": True, "random_fraction": 0.2},
+        {"masked_fraction": 0.5, "predicted_fraction": 0.1},
+        {"unit": CorruptionUnit.word, "sampler": CorruptionSampler.geometric},
+    ],
+)
+def test_labels_are_what_stood_there_and_all_else_is_unchanged_or_masked(fields: dict[str, Any]) -> None:
+    for seed in range(10):
+        _, batch = random_batch(seed, **fields)
+        copies = len(batch.query_input_ids) // len(batch.key_input_ids)
+        clean = batch.key_input_ids.repeat_interleave(copies, 0)  # i64 [Q, L]
+        assert batch.query_attention_mask.equal(batch.key_attention_mask.repeat_interleave(copies, 0))
+        assert clean[batch.span_sequences, batch.start_slots].equal(batch.span_token_ids[:, 0])
+        changed = batch.query_input_ids != clean
+        seen = batch.query_input_ids[changed]
+        assert (((seen >= 100) & (seen < 900)) | (seen == MASK)).all()
+        if "predicted_fraction" not in fields:  # what is changed is predicted
+            assert set(zip(*map(list, changed.nonzero().T.tolist()), strict=True)) <= set(
+                zip(batch.span_sequences.tolist(), batch.start_slots.tolist(), strict=True)
+            )
+
+
+def test_replacements_have_their_shares_and_random_tokens_are_even() -> None:
+    renderer = InPlaceRenderer(
+        mask_id=MASK, pad_id=PAD, ordinary_ids=ORDINARY, random_fraction=0.1, unchanged_fraction=0.1
+    )
+    count = 100_000
+    batch = rendered(renderer, group([5] * count), selection((0, count), predicted=[]))
+    seen = batch.query_input_ids[0].numpy()
+    shares = np.array([(seen == MASK).sum(), (seen == 5).sum(), ((seen >= 100) & (seen < 900)).sum()])
+    expected = np.array([0.8, 0.1, 0.1]) * count
+    assert shares.sum() == count
+    assert (np.abs(shares - expected) < 4 * np.sqrt(expected * (1 - expected / count))).all()
+    drawn = np.bincount(seen[(seen >= 100) & (seen < 900)], minlength=900)[100:]
+    assert abs((drawn - drawn.mean()).std() / np.sqrt(drawn.mean()) - 1) < 0.15
+    assert drawn.min() > 0
+
+
+def test_a_unit_may_have_one_fate_as_a_whole() -> None:
+    fields: dict[str, Any] = {"mask_id": MASK, "pad_id": PAD, "ordinary_ids": ORDINARY, "random_fraction": 0.3}
+    spans = selection(*((start, 5) for start in range(0, 5000, 5)), predicted=[])
+    together = rendered(InPlaceRenderer(**fields, decide_per_unit=True), group([5] * 5000), spans)
+    masks = (together.query_input_ids == MASK).reshape(1000, 5).sum(1)
+    assert set(masks.tolist()) == {0, 5}
+    assert abs(int((masks == 0).sum()) - 300) < 4 * np.sqrt(1000 * 0.3 * 0.7)
+    alone = rendered(InPlaceRenderer(**fields), group([5] * 5000), spans)
+    assert set((alone.query_input_ids == MASK).reshape(1000, 5).sum(1).tolist()) == {0, 1, 2, 3, 4, 5}
+
+
+def test_groups_share_a_batch_without_changing_each_other() -> None:
+    views = build_in_place_views(
+        CorruptionSettings(masked_fraction=0.2, predicted_fraction=0.4, copies=True, random_fraction=0.2),
+        mask_id=MASK,
+        pad_id=PAD,
+        ordinary_ids=ORDINARY,
+    )
+    groups = [random_group(np.random.default_rng(s), sequence_count=4, max_tokens=30, vocabulary=9) for s in range(3)]
+    whole = views.view(groups, [mask_rng(0, 0, number, 1) for number in range(3)])
+    first_row = 0
+    for number, sequences in enumerate(groups):
+        alone = views.view([sequences], [mask_rng(0, 0, number, 1)])
+        rows, width = alone.query_input_ids.shape
+        assert whole.query_input_ids[first_row : first_row + rows, :width].equal(alone.query_input_ids)
+        own = (whole.span_sequences >= first_row) & (whole.span_sequences < first_row + rows)
+        assert (whole.span_sequences[own] - first_row).equal(alone.span_sequences)
+        assert whole.start_slots[own].equal(alone.start_slots)
+        assert whole.span_token_ids[own].equal(alone.span_token_ids)
+        first_row += rows
+    assert first_row == len(whole.query_input_ids) == 2 * len(whole.key_input_ids)
+
+
+def test_special_tokens_inside_sequences_stay() -> None:
+    special = int(TokenFlag.SPECIAL)
+    sequences = group([1, 5, 6, 1], flags=[[special, 0, 0, special]])
+    views = build_in_place_views(
+        CorruptionSettings(masked_fraction=0.99), mask_id=MASK, pad_id=PAD, ordinary_ids=ORDINARY
+    )
+    seen = {tuple(views.view([sequences], [mask_rng(seed, 0, 0)]).query_input_ids[0].tolist()) for seed in range(20)}
+    assert (1, MASK, MASK, 1) in seen
+    assert all(row[0] == row[3] == 1 for row in seen)
+
+
+def test_no_masks_leave_the_clean_copies() -> None:
+    batch = rendered(WRAPPED, group([5, 6], [], [7]), selection(predicted=[]))
+    assert batch.query_input_ids.equal(batch.key_input_ids)
+    assert batch.span_token_ids.shape == (0, 1)
+    assert batch.span_sequences.shape == batch.start_slots.shape == (0,)
+
+
+def test_rendering_changes_none_of_its_arguments() -> None:
+    sequences = group([5, 6, 7], [8, 9])
+    before = sequences.token_ids.copy()
+    rendered(BARE, sequences, selection((0, 2), predicted=[0, 1]))
+    assert np.array_equal(sequences.token_ids, before)

@@ -1,0 +1,180 @@
+"""The settings of masked language modelling: what is refused, what they build, and words of a real tokenizer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from transformers import PreTrainedTokenizerFast
+
+from npm.corpus.blocks import BlockPacker, BlockSettings
+from npm.errors import SettingError
+from npm.masking.collocation_mining import mined_collocations
+from npm.masking.collocations import CollocationSettings, CollocationVocabulary
+from npm.masking.corruption import (
+    SAMPLERS,
+    CorruptionSampler,
+    CorruptionSettings,
+    CorruptionUnit,
+    build_in_place_views,
+    build_selector,
+)
+from npm.masking.masker import mask_rng
+from npm.masking.run_samplers import PartitionSampler, SuffixSampler
+from npm.masking.samplers import GeometricSpanSampler, Overflow, UniformSampler
+from npm.masking.selection import Selector
+from npm.masking.units import CooccurringUnits, TokenUnits, WordUnits
+from npm.masking.word_spans import WordSpanSampler
+from npm.types import Document, Sequences
+from tests.masking.groups import pairs
+from tests.tiny_models import SENTENCES, byte_bpe_tokenizer, wordpiece_tokenizer
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("masked_fraction", 0.0),
+        ("masked_fraction", 1.0),
+        ("masked_fraction", float("nan")),
+        ("predicted_fraction", 0.0),
+        ("predicted_fraction", 1.0),
+        ("random_fraction", -0.1),
+        ("random_fraction", 1.1),
+        ("unchanged_fraction", 2.0),
+        ("span_success_probability", 0.0),
+        ("max_span_units", 0),
+        ("mean_span_tokens", 0.5),
+    ],
+)
+def test_config_values_out_of_range_are_refused_by_name(key: str, value: Any) -> None:
+    with pytest.raises(SettingError) as refusal:
+        CorruptionSettings(**{key: value})
+    assert refusal.value.where == f"corruption.{key}"
+    assert repr(value) in refusal.value.got
+
+
+def test_config_more_replaced_than_masked_is_refused() -> None:
+    with pytest.raises(SettingError, match="random_fraction") as refusal:
+        CorruptionSettings(random_fraction=0.6, unchanged_fraction=0.5)
+    assert refusal.value.got == "1.1"
+    assert CorruptionSettings(random_fraction=0.6, unchanged_fraction=0.4).mask_probability == pytest.approx(0)
+
+
+def test_config_a_prediction_rate_above_the_corruption_rate_needs_copies() -> None:
+    with pytest.raises(SettingError, match="more is to be predicted than is masked") as refusal:
+        CorruptionSettings(masked_fraction=0.1, predicted_fraction=0.4)
+    assert "at most 0.1" in refusal.value.expected
+    assert "predicted_fraction=0.4" in refusal.value.got
+    assert refusal.value.where == "corruption.predicted_fraction"
+    assert "copies=true" in refusal.value.fix
+    assert "4 times" in refusal.value.fix
+
+
+def test_config_copies_that_would_mask_more_than_there_is_are_refused() -> None:
+    with pytest.raises(SettingError) as refusal:
+        CorruptionSettings(masked_fraction=0.4, predicted_fraction=0.9, copies=True)
+    assert "3 copies of masked_fraction=0.4" in refusal.value.got
+
+
+@pytest.mark.parametrize("sampler", [CorruptionSampler.partition, CorruptionSampler.suffix])
+def test_config_copies_need_a_sampler_that_can_leave_tokens_out(sampler: CorruptionSampler) -> None:
+    with pytest.raises(SettingError, match=f"sampler {sampler.name}"):
+        CorruptionSettings(sampler=sampler, masked_fraction=0.1, predicted_fraction=0.4, copies=True)
+    CorruptionSettings(sampler=sampler, masked_fraction=0.4, predicted_fraction=0.1, copies=True)
+
+
+def test_config_units_and_samplers_that_do_not_go_together_are_refused() -> None:
+    for unit in CorruptionUnit:
+        for sampler in CorruptionSampler:
+            if sampler in SAMPLERS[unit]:
+                assert CorruptionSettings(unit=unit, sampler=sampler).copy_count == 1
+                continue
+            with pytest.raises(SettingError) as refusal:
+                CorruptionSettings(unit=unit, sampler=sampler)
+            assert SAMPLERS[unit][0].name in refusal.value.expected
+            assert sampler.name in refusal.value.got
+
+
+@pytest.mark.parametrize(
+    ("masked", "predicted", "copies"),
+    [(0.1, 0.4, 4), (0.05, 0.4, 8), (0.2, 0.4, 2), (0.15, 0.4, 3), (0.3, 0.9, 3), (0.1, 0.7, 7), (0.4, 0.2, 1)],
+)
+def test_the_number_of_copies_is_the_quotient_of_the_rates_rounded_up(
+    masked: float, predicted: float, copies: int
+) -> None:
+    settings = CorruptionSettings(masked_fraction=masked, predicted_fraction=predicted, copies=True)
+    assert settings.copy_count == copies
+
+
+def test_config_settings_reach_what_is_built() -> None:
+    def built(**fields: Any) -> Selector:
+        return build_selector(CorruptionSettings(**fields))
+
+    assert built() == Selector(TokenUnits(), UniformSampler(), 0.15)
+    spans = built(
+        unit=CorruptionUnit.word,
+        sampler=CorruptionSampler.geometric,
+        masked_fraction=0.3,
+        predicted_fraction=0.2,
+        span_success_probability=0.4,
+        max_span_units=6,
+    )
+    sampler = WordSpanSampler(success_probability=0.4, max_span_words=6, overflow=Overflow.truncate)
+    assert spans == Selector(WordUnits(), sampler, 0.3, 0.2)
+    assert built(unit=CorruptionUnit.word, overflow=Overflow.truncate).sampler == UniformSampler(Overflow.truncate)
+    phrases = built(unit=CorruptionUnit.cooccurring, sampler=CorruptionSampler.geometric)
+    assert isinstance(phrases.sampler, GeometricSpanSampler)
+    assert phrases.sampler.overflow is Overflow.skip
+    assert phrases.units == CooccurringUnits(max_span_tokens=10)
+    tokens = built(unit=CorruptionUnit.cooccurring)
+    assert tokens.units == CooccurringUnits(max_span_tokens=1, word_boundaries=False)
+    assert built(sampler=CorruptionSampler.partition, mean_span_tokens=8.0).sampler == PartitionSampler(8.0)
+    assert built(sampler=CorruptionSampler.suffix).sampler == SuffixSampler(vary_length=False)
+    with pytest.raises(ValueError, match="needs a vocabulary"):
+        built(unit=CorruptionUnit.collocation)
+
+
+def packed_sentences(tokenizer: PreTrainedTokenizerFast) -> Sequences:
+    packer = BlockPacker(tokenizer, BlockSettings(max_block_tokens=64))
+    blocks = [b for n, text in enumerate(SENTENCES) for b in packer.pack_many([Document(str(n), "", text)])[0]]
+    return Sequences(
+        np.concatenate([block.token_ids for block in blocks]),
+        np.concatenate([block.flags for block in blocks]),
+        np.cumsum([0, *(len(block.token_ids) for block in blocks)]),
+    )
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta"])
+def test_masked_words_of_a_tokenizer_are_words_of_the_text(family: str) -> None:
+    tokenizer = wordpiece_tokenizer() if family == "bert" else byte_bpe_tokenizer()
+    sequences = packed_sentences(tokenizer)
+    selector = build_selector(CorruptionSettings(unit=CorruptionUnit.word, masked_fraction=0.5))
+    words = set()
+    for seed in range(5):
+        (selection,) = selector.select(sequences, mask_rng(seed, 0, 0))
+        for start, length in pairs(selection.masked):
+            text = str(tokenizer.decode(sequences.token_ids[start : start + length])).strip().lower()
+            assert length == 1 or text.isalnum(), text
+            words.add(text)
+    assert {"rhine", "kingdom", "america"} & words
+
+
+@pytest.mark.parametrize(("unit", "sampler"), [(u, s) for u, samplers in SAMPLERS.items() for s in samplers])
+def test_every_strategy_masks_real_text_from_its_settings_on(unit: CorruptionUnit, sampler: CorruptionSampler) -> None:
+    sequences = packed_sentences(wordpiece_tokenizer())
+    entries, _ = mined_collocations([sequences, sequences], CollocationSettings(min_count=2))
+    views = build_in_place_views(
+        CorruptionSettings(unit=unit, sampler=sampler, random_fraction=0.1, unchanged_fraction=0.1),
+        mask_id=1000,
+        pad_id=1001,
+        ordinary_ids=np.arange(5, 300),
+        vocabulary=CollocationVocabulary(entries),
+    )
+    batch = views.view([sequences], [mask_rng(0, 0, 0, 1)])
+    assert batch.query_input_ids.shape == batch.key_input_ids.shape
+    assert 0 < len(batch.span_sequences) <= 0.15 * len(sequences.token_ids) + len(sequences)
+    assert (batch.query_input_ids == 1000).any()
+    again = views.view([sequences], [mask_rng(0, 0, 0, 1)])
+    assert again.query_input_ids.equal(batch.query_input_ids)
+    assert not views.view([sequences], [mask_rng(1, 0, 0, 1)]).query_input_ids.equal(batch.query_input_ids)

@@ -1,0 +1,219 @@
+"""Mixtures of denoisers: their settings, how often each is drawn, and what each masks."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from npm.errors import EncoderError, SettingError
+from npm.masking.denoising import (
+    DenoiserFamily,
+    DenoiserSettings,
+    DenoisingSettings,
+    MixtureMasker,
+    MixtureName,
+    build_denoising_views,
+    ul2_denoisers,
+)
+from npm.masking.sentinels import Sentinels
+from npm.masking.units import has_flag, sequence_numbers
+from npm.types import Sequences, TokenFlag
+from tests.masking.groups import group, pairs, random_group
+
+SENTINELS = Sentinels(tuple(range(9000, 9100)), end_id=8000, pad_id=8001)
+
+
+def with_modes(settings: DenoisingSettings) -> Sentinels:
+    ids = {"[R]": 8002, "[S]": 8003, "[X]": 8004}
+    return replace(SENTINELS, mode_ids=tuple(ids[mode] for mode in settings.modes()))
+
+
+def test_the_default_is_ul2_with_seven_denoisers() -> None:
+    settings = DenoisingSettings()
+    found = {denoiser.name: denoiser.weight for denoiser in settings.denoisers()}
+    others = ("R-3-0.15", "R-8-0.15", "X-3-0.5", "X-8-0.5", "X-64-0.15", "X-64-0.5")
+    assert found == pytest.approx(dict.fromkeys(others, 0.8 / 6) | {"S-0.25": 0.2})
+    assert settings.modes() == ("[R]", "[R]", "[X]", "[X]", "[X]", "[X]", "[S]")
+    assert "".join(settings.families()) == "RRXXXXS"
+
+
+@pytest.mark.parametrize(("preset", "families"), [("R", "RR"), ("S", "S"), ("X", "XXXX"), ("ul2r", "RXXS")])
+def test_presets_choose_denoisers(preset: str, families: str) -> None:
+    assert "".join(DenoisingSettings(preset=MixtureName[preset]).families()) == families
+
+
+def test_ul2r_draws_half_s_and_a_quarter_of_each_other() -> None:
+    weights = dict.fromkeys("RSX", 0.0)
+    for denoiser in DenoisingSettings(preset=MixtureName.ul2r).denoisers():
+        weights[denoiser.family.value] += denoiser.weight
+    assert weights == {"R": 0.25, "S": 0.5, "X": 0.25}
+
+
+def test_a_mixture_of_ones_own_takes_the_place_of_the_preset() -> None:
+    own = DenoiserSettings(family=DenoiserFamily.X, rate=0.4, mean_span_tokens=5, mode_token="[Z]")
+    settings = DenoisingSettings(mixture=[own])
+    assert settings.denoisers() == (own,)
+    assert settings.modes() == ("[Z]",)
+
+
+def test_mode_tokens_can_be_switched_off() -> None:
+    assert DenoisingSettings(mode_tokens=False).modes() == ()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "where"),
+    [
+        ({"rate": 0.0}, "rate"),
+        ({"rate": 1.0}, "rate"),
+        ({"rate": math.nan}, "rate"),
+        ({"mean_span_tokens": 0.5}, "mean_span_tokens"),
+        ({"mean_span_tokens": math.inf}, "mean_span_tokens"),
+        ({"weight": -1.0}, "weight"),
+        ({"weight": math.nan}, "weight"),
+    ],
+)
+def test_denoisers_out_of_range_are_refused(wrong: dict[str, Any], where: str) -> None:
+    with pytest.raises(SettingError) as caught:
+        DenoiserSettings(**wrong)
+    assert caught.value.where == f"denoising.mixture.{where}"
+    assert caught.value.expected
+    assert caught.value.fix
+
+
+def test_weights_that_are_all_zero_are_refused() -> None:
+    with pytest.raises(SettingError, match="ever drawn") as caught:
+        DenoisingSettings(mixture=[DenoiserSettings(weight=0.0)])
+    assert caught.value.got == "R-3-0.15 weight=0"
+
+
+def test_denoisers_are_drawn_by_weight() -> None:
+    denoisers = ul2_denoisers()
+    sequences = group(*[[1, 2, 3]] * 6000)
+    numbers = MixtureMasker(denoisers).select(sequences, np.random.default_rng(0)).denoisers
+    counts = np.bincount(numbers, minlength=7)
+    expected = np.array([denoiser.weight for denoiser in denoisers])
+    assert (np.abs(counts - 6000 * expected) < 4.5 * np.sqrt(6000 * expected * (1 - expected))).all()
+
+
+def test_a_denoiser_of_weight_zero_is_never_drawn() -> None:
+    mixture = (DenoiserSettings(weight=0.0), DenoiserSettings(family=DenoiserFamily.S, weight=3.0))
+    numbers = MixtureMasker(mixture).select(group(*[[1, 2, 3]] * 200), np.random.default_rng(0)).denoisers
+    assert set(numbers.tolist()) == {1}
+
+
+def test_each_sequence_is_masked_at_the_rate_and_with_the_spans_of_its_denoiser() -> None:
+    denoisers = ul2_denoisers()
+    sequences = group(*[list(range(2, 202))] * 300)
+    mask = MixtureMasker(denoisers).select(sequences, np.random.default_rng(1))
+    owners = sequence_numbers(sequences)[mask.spans.starts]
+    for number, drawn in enumerate(mask.denoisers.tolist()):
+        denoiser = denoisers[drawn]
+        lengths = mask.spans.lengths[owners == number]
+        if denoiser.family is DenoiserFamily.S:
+            assert len(lengths) == 1
+            assert mask.spans.starts[owners == number][0] + lengths[0] == 200 * (number + 1)
+        else:
+            assert lengths.sum() == round(denoiser.rate * 200)
+            runs = max(1, round(lengths.sum() / denoiser.mean_span_tokens))
+            assert len(lengths) in (runs, runs + 1)
+        assert len(lengths) <= denoiser.most_spans(200)
+
+
+def test_suffixes_have_the_mean_length() -> None:
+    denoiser = DenoiserSettings(family=DenoiserFamily.S, rate=0.25)
+    sequences = group(*[list(range(40))] * 2000)
+    lengths = MixtureMasker((denoiser,)).select(sequences, np.random.default_rng(0)).spans.lengths
+    assert abs(lengths.mean() - 10) < 4 * np.sqrt((19**2 - 1) / 12 / 2000)  # evenly from 1 to 19
+
+
+def test_special_tokens_are_never_masked_and_something_of_each_text_stays() -> None:
+    rng = np.random.default_rng(2)
+    for seed in range(40):
+        sequences = random_group(rng, sequence_count=8, max_tokens=30, vocabulary=6)
+        mask = MixtureMasker(ul2_denoisers()).select(sequences, np.random.default_rng(seed))
+        masked = np.zeros(len(sequences.token_ids), dtype=bool)
+        for start, length in pairs(mask.spans):
+            masked[start : start + length] = True
+        special = has_flag(sequences.flags, TokenFlag.SPECIAL)
+        assert not (masked & special).any()
+        ordinary = np.bincount(sequence_numbers(sequences)[~special], minlength=8)
+        gone = np.bincount(sequence_numbers(sequences)[masked], minlength=8)
+        assert (gone[ordinary >= 2] >= 1).all()
+        assert (gone < np.maximum(ordinary, 1)).all()
+
+
+def test_the_mask_is_a_function_of_the_generator() -> None:
+    sequences = random_group(np.random.default_rng(0), sequence_count=8, max_tokens=90, vocabulary=900)
+    masker = MixtureMasker(ul2_denoisers())
+    first, again, other = (masker.select(sequences, np.random.default_rng(seed)) for seed in (5, 5, 6))
+    assert pairs(first.spans) == pairs(again.spans)
+    assert first.denoisers.tolist() == again.denoisers.tolist()
+    assert pairs(first.spans) != pairs(other.spans)
+
+
+def test_views_corrupt_each_group_by_its_own_generator_and_announce_the_denoiser() -> None:
+    settings = DenoisingSettings()
+    rng = np.random.default_rng(3)
+    groups = [random_group(rng, sequence_count=count, max_tokens=40, vocabulary=900) for count in (3, 5)]
+    views = build_denoising_views(settings, with_modes(settings), max_text_tokens=40)
+
+    def seeded() -> list[np.random.Generator]:
+        return [np.random.default_rng(seed) for seed in (7, 8)]
+
+    both = views.view(groups, seeded())
+    alone = views.view(groups[1:], seeded()[1:])
+    assert both.denoisers[3:].tolist() == alone.denoisers.tolist()
+    assert both.token_count == sum(len(each.token_ids) for each in groups)
+    ids = {"[R]": 8002, "[S]": 8003, "[X]": 8004}
+    assert both.input_ids[:, 0].tolist() == [ids[settings.modes()[number]] for number in both.denoisers]
+    texts = [text.tolist() for each in groups for text in np.split(each.token_ids, each.offsets[1:-1])]
+    assert views.sentinels.restored(both) == texts
+    assert views.sentinels.restored(alone) == texts[3:]
+
+
+@pytest.mark.parametrize("tokens", [1, 2, 5, 17, 60, 128])
+def test_no_block_has_more_spans_than_is_said_beforehand(tokens: int) -> None:
+    sequences = group(*[list(range(2, tokens + 2))] * 40)
+    for denoiser in (*ul2_denoisers(), DenoiserSettings(rate=0.9, mean_span_tokens=1)):
+        spans = MixtureMasker((replace(denoiser, weight=1.0),)).select(sequences, np.random.default_rng(0)).spans
+        most = np.bincount(spans.starts // tokens, minlength=1).max()
+        assert most <= denoiser.most_spans(tokens)
+        if denoiser.mean_span_tokens == 3 and tokens >= 17:
+            assert most == denoiser.most_spans(tokens)
+
+
+def test_the_number_of_spans_never_falls_as_blocks_grow() -> None:
+    for denoiser in (*ul2_denoisers(), DenoiserSettings(rate=0.97, mean_span_tokens=1)):
+        counts = [denoiser.most_spans(tokens) for tokens in range(300)]
+        assert counts == sorted(counts)
+
+
+def test_too_few_sentinels_for_the_longest_block_are_refused_beforehand() -> None:
+    settings = DenoisingSettings()
+    few = replace(with_modes(settings), sentinel_ids=tuple(range(9000, 9022)))
+    build_denoising_views(settings, few, max_text_tokens=126)  # 63 tokens in 21 spans, one of them cut in two
+    with pytest.raises(EncoderError, match="too few sentinels") as caught:
+        build_denoising_views(settings, few, max_text_tokens=512)
+    assert caught.value.expected.startswith("86 sentinels")
+
+
+def test_a_denoiser_that_is_never_drawn_needs_no_sentinels() -> None:
+    mixture = [DenoiserSettings(rate=0.5, weight=0.0), DenoiserSettings(family=DenoiserFamily.S, rate=0.25)]
+    build_denoising_views(
+        DenoisingSettings(mixture=mixture, mode_tokens=False),
+        replace(SENTINELS, sentinel_ids=(9000,)),
+        max_text_tokens=512,
+    )
+
+
+def test_a_text_of_one_token_is_shown_as_it_is() -> None:
+    settings = DenoisingSettings(mode_tokens=False)
+    views = build_denoising_views(settings, SENTINELS, max_text_tokens=4)
+    lone: Sequences = group([5], [])
+    batch = views.view([lone], [np.random.default_rng(0)])
+    assert batch.input_ids.tolist() == [[5, 8000], [8000, 8001]]
+    assert batch.target_ids.tolist() == [[8000], [8000]]

@@ -1,0 +1,145 @@
+"""Runs laid over single sequences: T5's span corruption with a roll, and spans at the end."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from npm.masking.run_samplers import PartitionSampler, SuffixSampler, random_composition, run_count, shared_budget
+from npm.masking.units import Candidates, TokenUnits, has_flag, sequence_numbers
+from npm.types import Sequences, Spans, TokenFlag
+from tests.masking.groups import WORD, group, pairs, random_group
+
+Sampler = PartitionSampler | SuffixSampler
+
+
+def draw(sampler: Sampler, sequences: Sequences, budget_tokens: int, seed: int = 0) -> Spans:
+    rng = np.random.default_rng(seed)
+    return sampler.draw(TokenUnits().candidates(sequences), sequences, budget_tokens, rng)
+
+
+def masked_places(spans: Spans, token_count: int) -> np.ndarray:
+    """Which tokens are masked, bool [T]."""
+    masked = np.zeros(token_count, dtype=bool)
+    for start, length in pairs(spans):
+        masked[start : start + length] = True
+    return masked
+
+
+def test_every_composition_is_drawn_equally_often() -> None:
+    rng = np.random.default_rng(0)
+    drawn = [tuple(random_composition(6, 3, rng).tolist()) for _ in range(5000)]
+    assert all(sum(lengths) == 6 and min(lengths) >= 1 for lengths in drawn)
+    counts = np.unique(np.array(drawn), axis=0, return_counts=True)[1]
+    assert len(counts) == 10  # C(5, 2)
+    assert (np.abs(counts - 500) < 4.5 * np.sqrt(5000 * 0.1 * 0.9)).all()
+
+
+def test_without_a_roll_clean_and_masked_runs_alternate_and_the_last_token_is_masked() -> None:
+    sequences = group(list(range(100)))
+    for seed in range(20):
+        spans = draw(PartitionSampler(mean_span_tokens=3, roll=False), sequences, 15, seed)
+        assert len(spans) == 5
+        assert spans.lengths.sum() == 15
+        assert spans.starts[0] > 0
+        assert spans.starts[-1] + spans.lengths[-1] == 100
+        assert (spans.starts[1:] > (spans.starts + spans.lengths)[:-1]).all()
+
+
+@pytest.mark.parametrize(("mean_span_tokens", "budget"), [(3, 6), (64, 6), (3, 20)])
+def test_with_the_roll_first_and_last_place_are_masked_at_the_rate(mean_span_tokens: float, budget: int) -> None:
+    sequences, draws = group(list(range(40))), 3000
+    sampler = PartitionSampler(mean_span_tokens=mean_span_tokens)
+    counts = sum(masked_places(draw(sampler, sequences, budget, seed), 40).astype(int) for seed in range(draws))
+    rate = budget / 40
+    assert (np.abs(counts - draws * rate) < 4.5 * np.sqrt(draws * rate * (1 - rate))).all()
+
+
+def test_the_roll_may_cut_one_span_in_two_and_no_more() -> None:
+    sequences = group(list(range(60)))
+    counts = {len(draw(PartitionSampler(mean_span_tokens=64), sequences, 30, seed)) for seed in range(50)}
+    assert counts == {1, 2}
+
+
+def test_the_budget_is_met_exactly_and_shared_by_length() -> None:
+    rng = np.random.default_rng(1)
+    for seed in range(30):
+        sequences = random_group(rng, sequence_count=6, max_tokens=70, vocabulary=50)
+        candidates = TokenUnits().candidates(sequences)
+        budget = int(rng.integers(0, len(candidates) + 10))
+        sizes = np.bincount(sequence_numbers(sequences)[candidates.starts], minlength=6)
+        for sampler in (PartitionSampler(mean_span_tokens=4), SuffixSampler(vary_length=False)):
+            masked = masked_places(draw(sampler, sequences, budget, seed), len(sequences.token_ids))
+            by_sequence = np.bincount(sequence_numbers(sequences)[masked], minlength=6)
+            assert masked.sum() == min(budget, len(candidates))
+            assert (np.abs(by_sequence - sizes * min(1, budget / len(candidates))) <= 1).all()
+
+
+def test_special_tokens_are_never_masked_and_spans_stay_in_their_sequence() -> None:
+    rng = np.random.default_rng(2)
+    for seed in range(30):
+        sequences = random_group(rng, sequence_count=5, max_tokens=40, vocabulary=6)
+        for sampler in (PartitionSampler(mean_span_tokens=3), SuffixSampler()):
+            spans = draw(sampler, sequences, len(sequences.token_ids) // 2, seed)
+            masked = masked_places(spans, len(sequences.token_ids))
+            assert not (masked & has_flag(sequences.flags, TokenFlag.SPECIAL)).any()
+            numbers = sequence_numbers(sequences)
+            assert (numbers[spans.starts] == numbers[spans.starts + spans.lengths - 1]).all()
+            assert masked.sum() == spans.lengths.sum()
+            assert (np.diff(spans.starts) > 0).all()
+
+
+def test_spans_of_neighbouring_sequences_are_two_spans() -> None:
+    sequences = group([1, 2, 3], [4, 5, 6])
+    assert pairs(draw(PartitionSampler(), sequences, 6)) == [(0, 3), (3, 3)]
+
+
+def test_a_special_token_splits_a_run() -> None:
+    flags = [[WORD, WORD, int(TokenFlag.SPECIAL), WORD, WORD]]
+    sequences = group([1, 2, 3, 4, 5], flags=flags)
+    assert pairs(draw(SuffixSampler(vary_length=False), sequences, 3)) == [(1, 1), (3, 2)]
+
+
+def test_a_suffix_reaches_the_end_and_its_length_is_even_around_the_mean() -> None:
+    sequences, draws = group(list(range(20))), 3000
+    spans = [draw(SuffixSampler(), sequences, 5, seed) for seed in range(draws)]
+    assert all(len(each) == 1 and each.starts[0] + each.lengths[0] == 20 for each in spans)
+    counts = np.bincount([each.lengths[0] for each in spans], minlength=11)
+    assert counts[0] == counts[10:].sum() == 0
+    assert (np.abs(counts[1:10] - draws / 9) < 4.5 * np.sqrt(draws / 9 * 8 / 9)).all()
+
+
+def test_a_long_suffix_leaves_one_token() -> None:
+    sequences = group(list(range(10)))
+    lengths = {int(draw(SuffixSampler(), sequences, 8, seed).lengths[0]) for seed in range(40)}
+    assert lengths == {7, 8, 9}
+
+
+@pytest.mark.parametrize("sampler", [PartitionSampler(), SuffixSampler()])
+def test_nothing_to_mask_gives_no_spans(sampler: Sampler) -> None:
+    assert not len(draw(sampler, group([], []), 5))
+    assert not len(draw(sampler, group([1, 2, 3]), 0))
+
+
+@pytest.mark.parametrize("sampler", [PartitionSampler(), SuffixSampler()])
+def test_candidates_of_several_tokens_are_refused(sampler: Sampler) -> None:
+    candidates = Candidates(np.array([0]), np.array([2]), np.array([0]))
+    with pytest.raises(ValueError, match="lengths up to 2"):
+        sampler.draw(candidates, group([1, 2, 3]), 2, np.random.default_rng(0))
+
+
+def test_runs_are_fewer_where_they_could_not_stand_apart() -> None:
+    assert run_count(10, 9, 1.0) == 1
+    assert run_count(10, 5, 1.0) == 5
+    assert run_count(10, 2, 64.0) == 1
+
+
+def test_a_budget_is_shared_to_within_one_token() -> None:
+    rng = np.random.default_rng(3)
+    for _ in range(50):
+        sizes = rng.integers(0, 30, 8)
+        budget = int(rng.integers(0, sizes.sum() + 1))
+        shares = shared_budget(sizes, budget)
+        assert shares.sum() == budget
+        assert (shares <= sizes).all()
+        assert (np.abs(shares - budget * sizes / max(1, sizes.sum())) <= 1).all()

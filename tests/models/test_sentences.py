@@ -1,0 +1,141 @@
+"""Sentence encoders saved, loaded by us and by sentence-transformers, and refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from npm.errors import EncoderError, QueryError
+from npm.models.encoder import Encoder
+from npm.models.poolers import POOLER_KEY, Pooler, PoolerKind
+from npm.models.sentence_transformer import SavedSentenceEncoder
+from npm.models.sentences import SentenceEncoder
+from tests.tiny_models import FAMILIES, SENTENCES, tiny_encoder
+
+TEXTS = [*SENTENCES, "Oslo", "Paris is in France."]
+
+
+def saved(folder: Path, kind: PoolerKind, *, family: str = "bert", mlp_only_train: bool = False) -> SentenceEncoder:
+    """A sentence encoder, written to `folder`."""
+    encoder = tiny_encoder(family)
+    pooler = Pooler(kind, encoder.dimensions, mlp_only_train=mlp_only_train)
+    SavedSentenceEncoder(encoder, pooler).save(folder)
+    return SentenceEncoder(encoder, pooler)
+
+
+@pytest.mark.parametrize("kind", PoolerKind)
+def test_what_was_saved_gives_the_same_vectors_without_being_told_its_pooler(tmp_path: Path, kind: PoolerKind) -> None:
+    before = saved(tmp_path / "encoder", kind)
+    after = SentenceEncoder.load(str(tmp_path / "encoder"), device="cpu")
+    assert after.pooler.kind is kind
+    np.testing.assert_allclose(after.encode(TEXTS), before.encode(TEXTS), atol=1e-6)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("kind", PoolerKind)
+def test_sentence_transformers_loads_the_folder_and_gives_our_vectors(
+    tmp_path: Path, kind: PoolerKind, family: str
+) -> None:
+    library = pytest.importorskip("sentence_transformers")
+    ours = saved(tmp_path / "encoder", kind, family=family)
+    theirs = library.SentenceTransformer(str(tmp_path / "encoder"), device="cpu")
+    expected = ours.encode(TEXTS)
+    assert np.linalg.norm(expected[0] - expected[1]) > 1e-3
+    np.testing.assert_allclose(theirs.encode(TEXTS), expected, atol=1e-5)
+
+
+def test_an_mlp_for_training_only_is_not_saved(tmp_path: Path) -> None:
+    before = saved(tmp_path / "encoder", PoolerKind.cls, mlp_only_train=True)
+    after = SentenceEncoder.load(str(tmp_path / "encoder"), device="cpu")
+    assert after.pooler.kind is PoolerKind.cls_before_pooler
+    np.testing.assert_allclose(after.encode(TEXTS), before.encode(TEXTS), atol=1e-6)
+    assert not (tmp_path / "encoder" / "2_Dense").exists()
+
+
+def test_the_vectors_do_not_depend_on_batches_or_on_the_order(tmp_path: Path) -> None:
+    encoder = saved(tmp_path / "encoder", PoolerKind.avg_first_last)
+    together = encoder.encode(TEXTS)
+    np.testing.assert_allclose(encoder.encode(TEXTS, rows_per_batch=3), together, atol=1e-6)
+    one_by_one = np.concatenate([encoder.encode([text]) for text in TEXTS])
+    np.testing.assert_allclose(one_by_one, together, atol=1e-6)
+    np.testing.assert_allclose(encoder.encode(TEXTS[::-1])[::-1], together, atol=1e-6)
+
+
+def test_the_modes_of_the_modules_are_left_as_they_were(tmp_path: Path) -> None:
+    encoder = saved(tmp_path / "encoder", PoolerKind.cls)
+    expected = encoder.encode(TEXTS)
+    encoder.encoder.model.config.hidden_dropout_prob = 0.5
+    encoder.encoder.model.train()
+    encoder.pooler.train()
+    np.testing.assert_array_equal(encoder.encode(TEXTS), expected)
+    assert encoder.encoder.model.training
+    assert encoder.pooler.training
+
+
+def test_unit_vectors_have_length_one_and_the_direction_of_the_others(tmp_path: Path) -> None:
+    encoder = saved(tmp_path / "encoder", PoolerKind.avg)
+    plain, unit = encoder.encode(TEXTS), encoder.encode(TEXTS, unit=True)
+    assert np.ptp(np.linalg.norm(plain, axis=1)) > 0
+    np.testing.assert_allclose(np.linalg.norm(unit, axis=1), 1, atol=1e-6)
+    np.testing.assert_allclose(unit * np.linalg.norm(plain, axis=1, keepdims=True), plain, atol=1e-5)
+
+
+def test_special_tokens_in_a_text_are_ordinary_text(tmp_path: Path) -> None:
+    encoder = saved(tmp_path / "encoder", PoolerKind.avg)
+    special, plain = encoder.encode(["Paris [MASK] France", "Paris [ MASK ] France"])
+    np.testing.assert_allclose(special, plain, atol=1e-6)
+
+
+def test_texts_are_cut_after_the_tokens_given(tmp_path: Path) -> None:
+    encoder = saved(tmp_path / "encoder", PoolerKind.avg)
+    long, cut = "Paris is the capital of France " * 50, "Paris is the capital"
+    tokens = len(encoder.encoder.tokenizer(cut)["input_ids"])
+    np.testing.assert_allclose(encoder.encode([long], max_sentence_tokens=tokens), encoder.encode([cut]), atol=1e-6)
+    assert encoder.encode([long]).shape == (1, 32)
+
+
+def test_folders_of_sentence_transformers_say_their_pooler_themselves(tmp_path: Path) -> None:
+    before = saved(tmp_path / "encoder", PoolerKind.avg)
+    config = json.loads((tmp_path / "encoder" / "config.json").read_text())
+    assert config.pop(POOLER_KEY) == "avg"
+    (tmp_path / "encoder" / "config.json").write_text(json.dumps(config))
+    after = SentenceEncoder.load(str(tmp_path / "encoder"), device="cpu")
+    np.testing.assert_allclose(after.encode(TEXTS), before.encode(TEXTS), atol=1e-6)
+
+
+def test_a_pooler_that_is_not_known_is_never_guessed(tmp_path: Path) -> None:
+    tiny_encoder("bert").save(tmp_path / "encoder")
+    with pytest.raises(EncoderError, match="nothing says how") as told:
+        SentenceEncoder.load(str(tmp_path / "encoder"), device="cpu")
+    assert "avg_first_last" in told.value.fix
+    given = SentenceEncoder.load(str(tmp_path / "encoder"), pooler="avg", device="cpu")
+    assert given.pooler.kind is PoolerKind.avg
+
+
+def test_an_unknown_pooler_a_missing_mlp_and_an_empty_sentence_are_refused(tmp_path: Path) -> None:
+    tiny_encoder("bert").save(tmp_path / "encoder")
+    place = str(tmp_path / "encoder")
+    with pytest.raises(EncoderError, match="no such pooler"):
+        SentenceEncoder.load(place, pooler="max", device="cpu")
+    with pytest.raises(EncoderError, match="no trained MLP"):
+        SentenceEncoder.load(place, pooler="cls", device="cpu")
+    with pytest.raises(QueryError, match="sentence 2 of 2 is empty"):
+        SentenceEncoder.load(place, pooler="avg", device="cpu").encode(["Oslo", " "])
+
+
+def test_a_masked_language_model_is_saved_as_both(tmp_path: Path) -> None:
+    from npm.models.masked_head import attach_masked_head
+
+    tiny_encoder("bert").save(tmp_path / "start")
+    encoder = Encoder.load(str(tmp_path / "start"), device="cpu", dtype="float32")
+    torch.manual_seed(0)
+    attach_masked_head(encoder, str(tmp_path / "start"), trained=False)
+    before = SentenceEncoder(encoder, Pooler(PoolerKind.avg, encoder.dimensions))
+    SavedSentenceEncoder(encoder, before.pooler).save(tmp_path / "encoder")
+    assert json.loads((tmp_path / "encoder" / "config.json").read_text())["architectures"] == ["BertForMaskedLM"]
+    after = SentenceEncoder.load(str(tmp_path / "encoder"), device="cpu")
+    np.testing.assert_allclose(after.encode(TEXTS), before.encode(TEXTS), atol=1e-6)

@@ -1,0 +1,155 @@
+"""The phrase loss at several lengths of vectors at once equals plain loops over the lengths, values and gradients."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from npm.errors import SettingError
+from npm.models.similarity import leading_scale
+from npm.objectives.encoded import EncodedBatch
+from npm.objectives.nonparametric import NonparametricMasked, NonparametricSettings
+from npm.types import Term
+from tests.objectives.batches import batch_of, encoded_with, plain_phrase_loss, random_batch, random_vectors
+
+WHOLE = 8
+SHORTER = [5, 2]
+"""In any order."""
+
+
+def objective_of(*, scale: float = 0.6, dimensions: list[int] | None = None, **settings: Any) -> NonparametricMasked:
+    chosen = SHORTER if dimensions is None else dimensions
+    return NonparametricMasked(
+        NonparametricSettings(dimensions=chosen, **settings), similarity_scale=scale, dimensions=WHOLE
+    )
+
+
+def loss_of(terms: dict[str, Term]) -> torch.Tensor:
+    return sum((term.weight * term.sum for term in terms.values()), torch.zeros(()))
+
+
+def test_the_scale_of_a_quarter_of_the_vector_is_twice_the_whole_ones() -> None:
+    """scale × √(whole / dimensions), which is 1/√dimensions where the whole has 1/√whole."""
+    assert leading_scale(0.25, 96, 384) == 0.5
+    assert leading_scale(384**-0.5, 64, 384) == pytest.approx(64**-0.5)
+    assert leading_scale(0.25, 384, 384) == 0.25
+
+
+def test_the_losses_of_one_span_at_two_lengths_worked_by_hand() -> None:
+    """ "5" is masked in A and stands in B = 5 6, whose keys are (ln 3, ln 2) and (0, ln 8); q = (1, 1), scale 1.
+
+    Whole: −ln 6 + ln(6 + 8) = ln(14/6). The first number alone, at scale √2: −√2 ln 3 + ln(3^√2 + 1).
+    """
+    batch = batch_of([[5], [5, 6]], [(0, 0, 1)])
+    vectors = torch.zeros(4, 2, 2)  # f32 [2B, L, d]
+    vectors[0] = 1.0
+    vectors[3] = torch.tensor([[3.0, 2.0], [1.0, 8.0]]).log()
+    settings = NonparametricSettings(dimensions=[1])
+    terms = NonparametricMasked(settings, similarity_scale=1.0, dimensions=2)(encoded_with(vectors, batch))
+    first = 3 ** math.sqrt(2)
+    assert terms["start"].sum.item() == pytest.approx(math.log(14 / 6), rel=1e-6)
+    assert terms["start_1"].sum.item() == pytest.approx(math.log((first + 1) / first), rel=1e-6)
+    assert (terms["start"].weight, terms["start_1"].weight) == (0.5, 0.5)
+    # by whole vectors the wrong key is the best one, by their first number the right one
+    assert (terms["start_top1"].sum.item(), terms["start_1_top1"].sum.item()) == (0, 1)
+    assert (terms["start_top1"].weight, terms["start_1_top1"].weight) == (0, 0)
+
+
+@pytest.mark.parametrize("max_logits_per_chunk", [10**6, 1, 200])
+@pytest.mark.parametrize("seed", range(3))
+def test_values_and_gradients_equal_those_of_a_plain_loop_over_lengths(seed: int, max_logits_per_chunk: int) -> None:
+    rng = np.random.default_rng(seed)
+    batch = random_batch(rng, specials=True)
+    vectors = random_vectors(batch, rng, dimensions=WHOLE)
+    expected = torch.zeros((), dtype=torch.float64)
+    sums: dict[str, float] = {}
+    for length in (*SHORTER, WHOLE):
+        plain = plain_phrase_loss(vectors[..., :length], batch, 0.6 * math.sqrt(WHOLE / length))
+        suffix = "" if length == WHOLE else f"_{length}"
+        sums |= {f"start{suffix}": plain.start.item(), f"end{suffix}": plain.end.item()}
+        sums |= {f"start{suffix}_top1": plain.start_top1, f"end{suffix}_top1": plain.end_top1}
+        expected = expected + (plain.start + plain.end) / 3  # the mean over lengths
+    expected.backward()
+    assert vectors.grad is not None
+    expected_gradient, vectors.grad = vectors.grad, None
+
+    objective = objective_of(max_logits_per_chunk=max_logits_per_chunk)
+    terms = objective(encoded_with(vectors, batch))
+    loss_of(terms).backward()
+    assert len(batch.span_sequences) > 0
+    assert objective.counts(batch) == {name: term.count for name, term in terms.items()}
+    assert {name: term.sum.item() for name, term in terms.items()} == pytest.approx(sums, rel=1e-5, abs=1e-5)
+    torch.testing.assert_close(vectors.grad, expected_gradient, rtol=1e-5, atol=1e-5)
+
+
+def test_without_shorter_lengths_nothing_but_the_whole_vectors_counts() -> None:
+    rng = np.random.default_rng(1)
+    batch = random_batch(rng, specials=True)
+    vectors = random_vectors(batch, rng, dimensions=WHOLE)
+    terms = objective_of(dimensions=[])(encoded_with(vectors, batch))
+    assert terms.keys() == {"start", "end", "start_top1", "end_top1"}
+    assert terms["start"].weight == 1
+
+
+def test_a_learned_scale_gets_the_gradient_of_all_lengths() -> None:
+    rng = np.random.default_rng(5)
+    batch = random_batch(rng, specials=True)
+    vectors = random_vectors(batch, rng, dimensions=WHOLE).detach()
+    objective = objective_of(learned_scale=True)
+    loss_of(objective(encoded_with(vectors, batch))).backward()
+    step = 1e-4
+
+    def mean_loss(scale: float) -> float:
+        at_lengths = [
+            plain_phrase_loss(vectors[..., :length], batch, scale * math.sqrt(WHOLE / length))
+            for length in (*SHORTER, WHOLE)
+        ]
+        return sum((each.start + each.end).item() for each in at_lengths) / 3
+
+    expected = (mean_loss(0.6 * math.exp(step)) - mean_loss(0.6 * math.exp(-step))) / (2 * step)
+    assert float(objective.log_scale.grad) == pytest.approx(expected, rel=1e-3)  # type: ignore[arg-type]
+
+
+def test_the_encoder_runs_once_for_all_lengths() -> None:
+    rng = np.random.default_rng(2)
+    batch = random_batch(rng, specials=True)
+    vectors = random_vectors(batch, rng, dimensions=WHOLE)
+    calls: list[tuple[int, ...]] = []
+
+    def encode(input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+        calls.append(tuple(input_ids.shape))
+        return vectors
+
+    objective_of()(EncodedBatch(encode, batch, long_copy_factor=math.inf))
+    assert len(calls) == 1
+
+
+def test_a_batch_without_spans_has_zero_gradients_at_all_lengths() -> None:
+    batch = batch_of([[5, 6], [5]], [])
+    vectors = random_vectors(batch, np.random.default_rng(0), dimensions=WHOLE)
+    objective = objective_of(learned_scale=True)
+    terms = objective(encoded_with(vectors, batch))
+    assert {(term.sum.item(), term.count) for term in terms.values()} == {(0.0, 0)}
+    loss_of(terms).backward()
+    assert vectors.grad is not None
+    assert not vectors.grad.any()
+    assert float(objective.log_scale.grad) == 0  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("dimensions", [[0], [-64], [2, 2]])
+def test_lengths_that_are_none_are_refused(dimensions: list[int]) -> None:
+    with pytest.raises(SettingError) as caught:
+        NonparametricSettings(dimensions=dimensions)
+    assert caught.value.where == "objective.nonparametric.dimensions"
+    assert caught.value.got == ", ".join(map(str, dimensions))
+
+
+@pytest.mark.parametrize("dimensions", [[WHOLE], [2, WHOLE + 1]])
+def test_lengths_that_are_not_shorter_than_the_encoders_vectors_are_refused(dimensions: list[int]) -> None:
+    with pytest.raises(SettingError) as caught:
+        objective_of(dimensions=dimensions)
+    assert caught.value.expected == f"numbers from 1 to {WHOLE - 1}, each once"

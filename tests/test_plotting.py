@@ -1,0 +1,200 @@
+"""`npmlm plot`: the numbers that are drawn, which terms, and what a mistake gets."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from npm import plotting
+from npm.errors import ArtefactError, SettingError, StorageError
+from npm.plotting import PlotAxis, PlotSettings, chosen_terms, draw_curves, plot_runs, read_curves, trailing_mean
+
+pytest.importorskip("matplotlib")
+
+TRAINING = {"learning_rate": 1e-3, "tokens_per_second": 900.0, "data_fraction": 0.01, "seconds": 1.0}
+
+
+def run_with(folder: Path, lines: list[dict[str, Any]]) -> Path:
+    folder.mkdir(parents=True)
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    return folder
+
+
+@pytest.fixture
+def first(tmp_path: Path) -> Path:
+    """A run of masked LM with evaluations at steps 0, 20 and 25, beyond its last line of training."""
+    training = [
+        {"step": step, "tokens": 100 * step, **TRAINING, "masked": 8.0 - step / 10, "masked_top1": step / 100}
+        for step in (10, 20)
+    ]
+    held_out = [{"step": step, "held_out_masked": 9.0 - step / 10, "stsb": step / 50} for step in (0, 20, 25)]
+    return run_with(tmp_path / "first", [held_out[0], training[0], training[1], *held_out[1:]])
+
+
+@pytest.fixture
+def second(tmp_path: Path) -> Path:
+    """A run of two losses without held-out text."""
+    lines = [
+        {"step": step, "tokens": 50 * step, **TRAINING, "masked": 7.0, "start": 3.0 + step, "end": 1.0}
+        for step in (5, 10, 15)
+    ]
+    return run_with(tmp_path / "second", lines)
+
+
+def drawn(figure: Any) -> dict[str, dict[str, tuple[list[float], list[float]]]]:
+    """x and y of every line, by the title of its panel and its label."""
+    return {
+        panel.get_title(): {
+            line.get_label(): (np.asarray(line.get_xdata()).tolist(), np.asarray(line.get_ydata()).tolist())
+            for line in panel.lines
+        }
+        for panel in figure.axes
+    }
+
+
+def curves_of(*runs: Path, **settings: Any) -> Any:
+    chosen = PlotSettings(**{"smoothed_points": 1, **settings})
+    return {run.name: read_curves(run, chosen) for run in runs}
+
+
+def test_the_curves_drawn_are_the_numbers_of_the_runs_over_their_tokens(first: Path, second: Path) -> None:
+    curves = curves_of(first, second)
+    found = drawn(draw_curves(curves, chosen_terms(curves, []), axis=PlotAxis.tokens))
+    assert found == {
+        "masked": {
+            "first": ([1000.0, 2000.0], [7.0, 6.0]),
+            "first (held out)": ([0.0, 2000.0, 2500.0], [9.0, 7.0, 6.5]),
+            "second": ([250.0, 500.0, 750.0], [7.0, 7.0, 7.0]),
+        }
+    }
+
+
+def test_over_steps_the_same_numbers_stand_at_their_steps(first: Path) -> None:
+    curves = curves_of(first, x=PlotAxis.steps)
+    found = drawn(draw_curves(curves, ["masked", "stsb"], axis=PlotAxis.steps))
+    assert found["masked"]["first"] == ([10.0, 20.0], [7.0, 6.0])
+    assert found["masked"]["first (held out)"] == ([0.0, 20.0, 25.0], [9.0, 7.0, 6.5])
+    assert found["stsb"] == {"first": ([0.0, 20.0, 25.0], [0.0, 0.4, 0.5])}
+
+
+def test_training_curves_are_smoothed_and_held_out_ones_are_not(first: Path) -> None:
+    curves = curves_of(first, smoothed_points=2)["first"]
+    assert curves["masked"].y.tolist() == [7.0, 6.5]
+    assert curves["held_out_masked"].y.tolist() == [9.0, 7.0, 6.5]
+    assert curves["stsb"].y.tolist() == [0.0, 0.4, 0.5]
+
+
+def test_a_trailing_mean_equals_a_plain_loop() -> None:
+    rng = np.random.default_rng(0)
+    for count, window in ((1, 3), (7, 1), (13, 4), (5, 9)):
+        values = rng.standard_normal(count)
+        expected = [values[max(0, at - window + 1) : at + 1].mean() for at in range(count)]
+        np.testing.assert_allclose(trailing_mean(values, window), expected, atol=1e-12)
+
+
+def test_without_terms_every_term_that_the_runs_share_has_a_panel(first: Path, second: Path) -> None:
+    assert chosen_terms(curves_of(first), []) == ["masked", "masked_top1", "stsb"]
+    assert chosen_terms(curves_of(second), []) == ["end", "masked", "start"]
+    assert chosen_terms(curves_of(first, second), []) == ["masked"]
+
+
+def test_terms_are_drawn_where_a_run_has_them_and_counters_by_name(first: Path, second: Path) -> None:
+    curves = curves_of(first, second)
+    terms = chosen_terms(curves, ["start", "tokens_per_second", "held_out_masked"])
+    found = drawn(draw_curves(curves, terms, axis=PlotAxis.tokens))
+    assert list(found) == ["start", "tokens_per_second", "held_out_masked"]
+    assert list(found["start"]) == ["second"]
+    assert found["tokens_per_second"]["first"] == ([1000.0, 2000.0], [900.0, 900.0])
+    assert list(found["held_out_masked"]) == ["first"]
+
+
+def test_the_picture_is_made_and_takes_the_place_of_an_older_one(first: Path, second: Path, tmp_path: Path) -> None:
+    picture = tmp_path / "curves.png"
+    picture.write_text("older")
+    assert plot_runs([first, second], PlotSettings(out=str(picture))) == picture
+    data = picture.read_bytes()
+    assert data.startswith(b"\x89PNG")
+    assert plot_runs([first, second], PlotSettings(out=str(picture))).read_bytes() == data
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["curves.png", "first", "second"]
+
+
+def test_runs_with_the_same_name_are_told_apart_by_their_folders(first: Path, tmp_path: Path) -> None:
+    for place in ("a", "b"):
+        (tmp_path / place).mkdir()
+        (tmp_path / place / "run").mkdir()
+    assert plotting.run_names([tmp_path / "a" / "run", tmp_path / "b" / "run", first]) == [
+        "a/run",
+        "b/run",
+        f"{tmp_path.name}/first",
+    ]
+    with pytest.raises(SettingError, match="named twice"):
+        plotting.run_names([first, first])
+
+
+def test_a_line_that_is_still_being_written_is_left_out(first: Path) -> None:
+    with (first / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 30, "tok')
+    assert curves_of(first)["first"]["masked"].x.tolist() == [1000.0, 2000.0]
+
+
+def test_a_damaged_line_is_named(first: Path, tmp_path: Path) -> None:
+    with (first / "metrics.jsonl").open("a") as file:
+        file.write("{broken\n")
+    with pytest.raises(ArtefactError, match="cannot be read") as refusal:
+        plot_runs([first], PlotSettings(out=str(tmp_path / "x.png")))
+    assert refusal.value.where.endswith("metrics.jsonl:6")
+
+
+def test_a_folder_without_metrics_is_refused(first: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    for folder, got in (("empty", "no metrics.jsonl"), ("nowhere", "no such folder")):
+        with pytest.raises(ArtefactError, match="not the folder of a training run") as refusal:
+            plot_runs([first, tmp_path / folder], PlotSettings(out=str(tmp_path / "x.png")))
+        assert refusal.value.got == got
+
+
+def test_runs_without_a_common_term_are_refused(first: Path, tmp_path: Path) -> None:
+    other = run_with(tmp_path / "other", [{"step": 1, "tokens": 5, **TRAINING, "sentence": 1.0}])
+    with pytest.raises(SettingError, match="no term in common") as refusal:
+        plot_runs([first, other], PlotSettings(out=str(tmp_path / "x.png")))
+    assert refusal.value.got == "first: masked, masked_top1, stsb; other: sentence"
+    plot_runs([first, other], PlotSettings(out=str(tmp_path / "x.png"), terms=["masked", "sentence"]))
+
+
+def test_a_term_of_no_run_is_refused(first: Path, tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match="no run has the term maskd") as refusal:
+        plot_runs([first], PlotSettings(out=str(tmp_path / "x.png"), terms=["maskd"]))
+    assert "masked_top1" in refusal.value.expected
+
+
+def test_without_matplotlib_one_message_says_what_to_install(
+    first: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plotting, "find_spec", lambda _: None)
+    with pytest.raises(SettingError, match="matplotlib is not installed") as refusal:
+        plot_runs([first], PlotSettings(out=str(tmp_path / "x.png")))
+    assert refusal.value.fix == "pip install 'npmlm[plots]'"
+
+
+def test_a_place_that_cannot_be_written_is_refused(first: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(StorageError, match="cannot write"):
+        plot_runs([first], PlotSettings(out=str(tmp_path / "file" / "x.png")))
+    (tmp_path / "folder.png").mkdir()
+    with pytest.raises(SettingError, match="PNG") as refusal:
+        plot_runs([first], PlotSettings(out=str(tmp_path / "folder.png")))
+    assert refusal.value.got.endswith("folder.png, a folder")
+    assert plot_runs([first], PlotSettings(out=str(tmp_path / "new" / "x.png"))).is_file()
+
+
+def test_mistakes_of_the_command_are_refused(first: Path) -> None:
+    with pytest.raises(SettingError, match="no run is named"):
+        plot_runs([], PlotSettings(out="x.png"))
+    with pytest.raises(SettingError, match="PNG"):
+        plot_runs([first], PlotSettings(out="x.pdf"))
+    with pytest.raises(SettingError, match="smoothed_points"):
+        PlotSettings(smoothed_points=0)

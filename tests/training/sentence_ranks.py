@@ -1,0 +1,75 @@
+"""What two gloo ranks compute of the contrastive loss over sentences, compared with one process by the tests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+
+import safetensors.torch
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from npm.models.poolers import PoolerKind, token_mean
+from npm.objectives.encoded_views import EncodedSentences
+from npm.objectives.passes import Passes
+from npm.objectives.sentence import SentenceContrast, SentenceSettings
+from tests.objectives.sentence_batches import LAST_WORD_ID, batch_of, sentences
+
+WORLD_SIZE = 2
+SHARES = {"even": (2, 2), "uneven": (3, 1)}
+"""By name, the pairs of each rank out of the four of the global batch."""
+COLUMNS = (2, 3)
+PAIRS = list(zip(sentences(4, seed=0), sentences(4, seed=1), sentences(4, seed=2), strict=True))
+
+
+class SmallEncoder(nn.Module):
+    """Two layers in the place of an encoder: importing `transformers` twice would cost most of the test's time."""
+
+    def __init__(self, dimensions: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(LAST_WORD_ID, dimensions)
+        self.layers = nn.ModuleList(nn.Linear(2 * dimensions, dimensions) for _ in range(2))
+
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, **_: bool) -> SimpleNamespace:
+        states = [self.embedding(input_ids)]  # f32 [B, L, d]
+        for layer in self.layers:
+            mean = token_mean(states[-1], attention_mask)[:, None].expand_as(states[-1])  # f32 [B, L, d]
+            states.append(torch.tanh(layer(torch.cat([states[-1], mean], dim=2))))
+        return SimpleNamespace(hidden_states=tuple(states))
+
+
+def gradients(pairs: Sequence[tuple[torch.Tensor, ...]], columns: int) -> dict[str, torch.Tensor]:
+    """Gradients of Σ terms / pairs of all ranks, on the pairs of this rank, by parameter name."""
+    torch.manual_seed(1)
+    encoder = SmallEncoder(16)
+    settings = SentenceSettings(pooler=PoolerKind.cls, temperature=0.2, hard_negative_weight=3.0)
+    objective = SentenceContrast(settings, dimensions=16)
+    batch = batch_of(*([pair[column] for pair in pairs] for column in range(columns)))
+    encoded = EncodedSentences(Passes(encoder, rows_per_pass=2), batch)
+    (objective(encoded)["sentence"].sum / len(PAIRS)).backward()
+    named = [*encoder.named_parameters(), *objective.named_parameters()]
+    return {name: weight.grad for name, weight in named if weight.grad is not None}
+
+
+def work(rank: int, runs: Path) -> None:
+    """Everything that one of the two processes does."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{runs}/rendezvous", rank=rank, world_size=WORLD_SIZE)
+    try:
+        save_gradients(rank, runs)
+    finally:
+        dist.destroy_process_group()
+
+
+def save_gradients(rank: int, runs: Path) -> None:
+    """Write the gradients summed over both ranks, as RUNS/<share>-<columns>.safetensors."""
+    for name, shares in SHARES.items():
+        first = sum(shares[:rank])
+        for columns in COLUMNS:
+            summed = gradients(PAIRS[first : first + shares[rank]], columns)
+            for gradient in summed.values():
+                dist.all_reduce(gradient)
+            if rank == 0:
+                safetensors.torch.save_file(summed, runs / f"{name}-{columns}.safetensors")

@@ -1,0 +1,131 @@
+"""An encoder-decoder through the one trainer: from a corpus to a folder that `transformers` loads."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+from npm.corpus.blocks import BlockSettings
+from npm.corpus.documents import CorpusSettings
+from npm.errors import EncoderError, SettingError
+from npm.masking.denoising import DenoisingSettings, MixtureName
+from npm.models.denoiser import Denoiser, fresh_denoiser
+from npm.models.fresh import FreshSettings
+from npm.objectives.settings import ObjectiveSettings
+from npm.training.run import run_training
+from npm.training.schedule import ScheduleSettings
+from npm.training.settings import GroupSettings, TrainingSettings
+from npm.training.trainer_settings import Precision, TrainerSettings
+from tests.tiny_models import SENTENCES, tiny_encoder
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """A corpus, an encoder, and a T5 without mode tokens around its tokenizer."""
+    folder = tmp_path_factory.mktemp("start")
+    lines = [json.dumps({"id": str(number), "title": "", "text": " ".join(SENTENCES)}) for number in range(4)]
+    (folder / "corpus.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    tiny_encoder("bert").save(folder / "bert")
+    fresh_denoiser(str(folder / "bert"), FreshSettings(layers=1, dimensions=16), device="cpu").save(folder / "t5")
+    return {name: str(folder / name) for name in ("corpus.jsonl", "bert", "t5")}
+
+
+def settings_of(
+    files: dict[str, str], *, start: str = "t5", denoising: DenoisingSettings | None = None
+) -> TrainingSettings:
+    return TrainingSettings(
+        encoder=files[start],
+        corpus=CorpusSettings(files=[files["corpus.jsonl"]]),
+        blocks=BlockSettings(max_block_tokens=24),
+        groups=GroupSettings(sequences_per_group=8),
+        denoising=denoising or DenoisingSettings(),
+        objective=ObjectiveSettings(nonparametric_weight=0.0, denoising_weight=1.0),
+        trainer=TrainerSettings(
+            device="cpu", precision=Precision.float32, log_every_steps=1, checkpoint_every_minutes=0, adam_epsilon=1e-8
+        ),
+        schedule=ScheduleSettings(max_steps=16, learning_rate=1e-2),
+    )
+
+
+def metrics(run: Path) -> list[dict[str, float]]:
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+
+
+def test_a_run_lowers_the_loss_and_leaves_what_transformers_loads(files: dict[str, str], tmp_path: Path) -> None:
+    folder = run_training(tmp_path / "run", settings_of(files))
+    lines = metrics(tmp_path / "run")
+    first, last = (sum(line["denoising"] for line in part) / 3 for part in (lines[:3], lines[-3:]))
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    assert last < math.log(len(tokenizer)) < first  # between them is a guess among all tokens alike
+    assert {"denoising_top1", "denoising_R", "denoising_S", "denoising_X"} <= lines[0].keys()
+
+    model = AutoModelForSeq2SeqLM.from_pretrained(folder)
+    inputs = tokenizer("[R] Paris is the <extra_id_0> of France.", return_tensors="pt")
+    assert inputs["input_ids"][0, 0] == tokenizer.get_vocab()["[R]"]
+    assert torch.isfinite(model(**inputs, labels=inputs["input_ids"]).loss)
+    trained, start = Denoiser.load(str(folder), device="cpu"), Denoiser.load(files["t5"], device="cpu")
+    assert trained.fingerprint != start.fingerprint
+    assert len(trained.tokenizer) == len(start.tokenizer) + 3  # mode tokens that the start had not
+
+
+def test_a_run_that_was_stopped_goes_on_exactly(files: dict[str, str], tmp_path: Path) -> None:
+    settings = settings_of(files)
+    whole = run_training(tmp_path / "whole", settings)
+
+    class Stopped(Exception):
+        pass
+
+    def stop(report: object) -> None:
+        if getattr(report, "step") == 7:  # noqa: B009 - the type of a report is the trainer's matter
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        run_training(tmp_path / "halves", settings, report_step=stop)
+    halves = run_training(tmp_path / "halves", settings)
+    expected, got = (load_file(folder / "model.safetensors") for folder in (whole, halves))
+    assert expected.keys() == got.keys()
+    assert all(torch.equal(expected[name], got[name]) for name in expected)
+
+
+def test_a_specialist_has_only_its_own_terms_and_mode_token(files: dict[str, str], tmp_path: Path) -> None:
+    settings = settings_of(files, denoising=DenoisingSettings(preset=MixtureName.S))
+    settings = replace(settings, schedule=ScheduleSettings(max_steps=2))
+    folder = run_training(tmp_path / "run", settings)
+    assert {key for key in metrics(tmp_path / "run")[0] if key.startswith("denoising")} == {
+        "denoising",
+        "denoising_top1",
+        "denoising_S",
+    }
+    vocabulary = AutoTokenizer.from_pretrained(folder).get_vocab()
+    assert "[S]" in vocabulary
+    assert "[R]" not in vocabulary
+
+
+def test_an_encoder_cannot_denoise(files: dict[str, str], tmp_path: Path) -> None:
+    with pytest.raises(EncoderError, match="no decoder"):
+        run_training(tmp_path / "run", settings_of(files, start="bert"))
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_encoder_decoder_cannot_serve_the_other_objectives(files: dict[str, str], tmp_path: Path) -> None:
+    masked = replace(settings_of(files), objective=ObjectiveSettings(nonparametric_weight=0.0, masked_weight=1.0))
+    with pytest.raises(EncoderError):
+        run_training(tmp_path / "run", masked)
+    with pytest.raises(SettingError, match="no head"):
+        replace(masked, objective=ObjectiveSettings(denoising_weight=1.0, masked_weight=1.0, nonparametric_weight=0.0))
+
+
+def test_too_few_sentinels_for_the_blocks_are_refused_before_anything_is_left(
+    files: dict[str, str], tmp_path: Path
+) -> None:
+    long = replace(settings_of(files), blocks=BlockSettings(max_block_tokens=2000))
+    with pytest.raises(EncoderError, match="too few sentinels"):
+        run_training(tmp_path / "run", long)
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,119 @@
+"""SimCSE end to end: text or pairs in, a sentence encoder out that is better than it was."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from npm.corpus.documents import CorpusSettings
+from npm.corpus.pairs import SentenceDataSettings
+from npm.models.poolers import POOLER_KEY, PoolerKind
+from npm.models.sentences import SentenceEncoder
+from npm.objectives.sentence import SentenceSettings
+from npm.objectives.settings import ObjectiveSettings
+from npm.training.run import run_training
+from npm.training.schedule import ScheduleSettings
+from npm.training.settings import StartSettings, TrainingSettings
+from npm.training.trainer_settings import Precision, TrainerSettings
+from tests.tiny_models import SENTENCES, tiny_encoder
+
+PAIRS = [sentence.split(". ") for sentence in SENTENCES if ". " in sentence]
+TRAINER = TrainerSettings(device="cpu", precision=Precision.float32, log_every_steps=1, max_gradient_norm=1e6)
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Path:
+    """A random encoder on disk."""
+    tiny_encoder("bert").save(tmp_path / "start")
+    return tmp_path / "start"
+
+
+def settings_of(start: Path, *, steps: int, masked_weight: float = 0.0, **sentence: Any) -> TrainingSettings:
+    """SimCSE on the sentences of a small corpus."""
+    (start.parent / "corpus.txt").write_text("\n".join(SENTENCES), encoding="utf-8")
+    return TrainingSettings(
+        encoder=str(start),
+        corpus=CorpusSettings(files=[str(start.parent / "corpus.txt")]),
+        sentences=SentenceDataSettings(pairs_per_device_batch=4),
+        start=StartSettings(hidden_dropout=0.1),
+        objective=ObjectiveSettings(
+            nonparametric_weight=0.0,
+            sentence_weight=1.0,
+            sentence=SentenceSettings(**{"mlp_only_train": True, **sentence}),
+            masked_weight=masked_weight,
+        ),
+        trainer=TRAINER,
+        schedule=ScheduleSettings(max_steps=steps, learning_rate=2e-3),
+    )
+
+
+def metrics_of(run: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+
+
+def most_alike(encoder: SentenceEncoder) -> float:
+    """The mean cosine of different sentences."""
+    vectors = encoder.encode(list(SENTENCES), unit=True)
+    return float((vectors @ vectors.T)[~np.eye(len(vectors), dtype=bool)].mean())
+
+
+def test_training_on_sentences_drives_them_apart(tmp_path: Path, start: Path) -> None:
+    encoder_folder = run_training(
+        tmp_path / "run", settings_of(start, steps=20, pooler=PoolerKind.avg, mlp_only_train=False)
+    )
+    lines = metrics_of(tmp_path / "run")
+    assert [line["step"] for line in lines] == list(range(1, 21))
+    assert lines[-1]["sentence"] < 0.7 * lines[0]["sentence"]
+    after = SentenceEncoder.load(str(encoder_folder), device="cpu")
+    assert after.pooler.kind is PoolerKind.avg
+    before = SentenceEncoder.load(str(start), pooler="avg", device="cpu")
+    assert most_alike(after) < most_alike(before) - 0.1
+
+
+def test_training_on_pairs_makes_a_folder_that_sentence_transformers_loads(tmp_path: Path, start: Path) -> None:
+    rows = [{"sentence1": one, "sentence2": two, "score": 5} for one, two in PAIRS]
+    (tmp_path / "pairs.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    columns = {"anchor_column": "sentence1", "positive_column": "sentence2", "score_column": "score"}
+    data = SentenceDataSettings(files=[str(tmp_path / "pairs.jsonl")], pairs_per_device_batch=3, **columns)  # type: ignore[arg-type]
+    settings = replace(
+        settings_of(start, steps=3, mlp_only_train=False),
+        corpus=CorpusSettings(),
+        sentences=data,
+        trainer=replace(TRAINER, rows_per_pass=2),
+    )
+    encoder_folder = run_training(tmp_path / "run", settings)
+    ours = SentenceEncoder.load(str(encoder_folder), device="cpu")
+    assert ours.pooler.kind is PoolerKind.cls
+    library = pytest.importorskip("sentence_transformers")
+    theirs = library.SentenceTransformer(str(encoder_folder), device="cpu")
+    np.testing.assert_allclose(theirs.encode(list(SENTENCES)), ours.encode(list(SENTENCES)), atol=1e-5)
+
+
+def test_masked_tokens_of_the_same_sentences_are_predicted_beside(tmp_path: Path, start: Path) -> None:
+    encoder_folder = run_training(tmp_path / "run", settings_of(start, steps=2, masked_weight=0.1))
+    assert {"sentence", "masked"} <= metrics_of(tmp_path / "run")[0].keys()
+    config = json.loads((encoder_folder / "config.json").read_text(encoding="utf-8"))
+    assert (config["architectures"], config[POOLER_KEY]) == (["BertForMaskedLM"], "cls_before_pooler")
+    assert not (tmp_path / "run" / "corpus").exists(), "blocks that nothing reads"
+
+
+def test_a_stopped_run_goes_on_as_if_it_had_not_been(tmp_path: Path, start: Path) -> None:
+    class Stopped(Exception):
+        pass
+
+    def stop(report: Any) -> None:
+        if report.step == 3:
+            raise Stopped
+
+    settings = settings_of(start, steps=5)
+    settings.trainer = replace(TRAINER, checkpoint_every_minutes=0.0)
+    whole = run_training(tmp_path / "whole", settings)
+    with pytest.raises(Stopped):
+        run_training(tmp_path / "stopped", settings, report_step=stop)
+    resumed = run_training(tmp_path / "stopped", settings)
+    assert (resumed / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
