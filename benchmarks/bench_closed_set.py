@@ -39,7 +39,8 @@ from npm.evaluation.nonparametric import NonparametricLabels
 from npm.evaluation.task import Calibration, ClosedRetrieval, ClosedScoring, Label, LabelMean, Suite, Task, TaskData
 from npm.evaluation.verbalizers import load_verbalizer
 from npm.models.encoder import Encoder
-from npm.retrieval.build import IndexBuildSettings, index_block_store
+from npm.retrieval.build import index_block_store
+from npm.retrieval.build_settings import IndexBuildSettings
 from npm.retrieval.embed import PruningRule, VectorSettings
 from npm.retrieval.occurrences import find_occurrences
 from npm.retrieval.phrase_index import PhraseIndex

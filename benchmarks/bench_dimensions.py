@@ -37,7 +37,8 @@ from npm.evaluation.tasks.demo import DemoSettings, evaluate_demo
 from npm.evaluation.tasks.in_batch import InBatchSettings, evaluate_in_batch
 from npm.models.encoder import SCALE_KEY, Encoder
 from npm.retrieval.batches import encode_padded
-from npm.retrieval.build import IndexBuildSettings, build_index
+from npm.retrieval.build import build_index
+from npm.retrieval.build_settings import IndexBuildSettings
 from npm.retrieval.fill import FillSettings, PhraseFiller, Retrieval
 from npm.retrieval.room import shown_bytes, stored_bytes
 from npm.retrieval.segments import Generation

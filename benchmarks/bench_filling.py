@@ -29,7 +29,8 @@ import torch
 
 from npm.corpus.store import BlockStore
 from npm.models.encoder import Encoder
-from npm.retrieval.build import IndexBuildSettings, index_block_store
+from npm.retrieval.build import index_block_store
+from npm.retrieval.build_settings import IndexBuildSettings
 from npm.retrieval.embed import PruningRule, VectorSettings, open_vectors
 from npm.retrieval.fill import FillSettings, PhraseFiller, Retrieval
 from npm.retrieval.queries import QueryVectors, encode_queries

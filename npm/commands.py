@@ -9,7 +9,7 @@ from npm.errors import check_range
 from npm.evaluation.settings import EvaluationSettings
 from npm.models.encoder import ComputeDtype
 from npm.plotting import PlotSettings
-from npm.retrieval.build import IndexBuildSettings
+from npm.retrieval.build_settings import IndexBuildSettings
 from npm.retrieval.changes import AddSettings, DeleteSettings
 from npm.retrieval.compact import CompactSettings
 from npm.retrieval.estimate import EstimateSettings

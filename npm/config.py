@@ -18,6 +18,7 @@ from npm.commands import COMMANDS
 from npm.errors import SettingError, UserError
 from npm.setting_kinds import LIST_SETTINGS, PATH_SETTINGS, REQUIRED, TEXT_SETTINGS
 
+
 def config_folder() -> Path:
     """The folder of the YAML files: in the package when installed, beside it in a checkout."""
     installed = Path(__file__).parent / "configs"

@@ -1,4 +1,4 @@
-"""Settings whose values are paths, plain text or lists, which hydra's grammar must not read; and those that verbs need."""
+"""Settings whose values are paths, plain text or lists, which hydra's grammar must not read."""
 
 from __future__ import annotations
 

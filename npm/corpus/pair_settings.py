@@ -42,6 +42,8 @@ class SentenceDataSettings:
             check_range(value >= low, f"sentences.{name}", expected=f"at least {low}", got=value)
         most = self.max_sentences
         check_range(most is None or most >= 1, "sentences.max_sentences", expected="at least 1, or null", got=most)
+        least = self.least_score
+        check_range(least >= 0, "sentences.least_score", expected="at least 0", got=least)
         check_range(bool(self.anchor_column), "sentences.anchor_column", expected="the name of a column", got="nothing")
         for name in ("negative_column", "label_column", "score_column"):
             if getattr(self, name) and not self.positive_column:

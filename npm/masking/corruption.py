@@ -62,7 +62,7 @@ class CorruptionSettings:
     """Corruption rate: tokens masked in one copy, as a share of the sequence's tokens that are not special; above 0,
     below 1."""
     predicted_fraction: float | None = None
-    """Prediction rate: tokens predicted, as a share of the same; empty: all that are masked. Below masked_fraction, a
+    """Prediction rate: tokens predicted, as a share of the same; null: all that are masked. Below masked_fraction, a
     random part of the masked tokens is predicted; above it, `copies` is needed."""
     copies: bool = False
     """Show each sequence in as many copies, with disjoint masks, as predicted_fraction needs."""
@@ -74,7 +74,7 @@ class CorruptionSettings:
     """Replace all tokens of a masked unit or span in the same way, instead of drawing for each token."""
     overflow: Overflow | None = None
     """What becomes of a unit longer than what is left of a sequence's budget: `skip`, `truncate` or `overshoot`;
-    empty: `truncate` for spans of words, `skip` else. Has no meaning for single tokens."""
+    null: `truncate` for spans of words, `skip` else. Has no meaning for single tokens."""
     span_success_probability: float = 0.2
     """p of the geometric distribution of span lengths, in words (0.2 in SpanBERT), or in tokens with unit=cooccurring
     (0.5 in NPM); above 0, at most 1."""
@@ -123,7 +123,7 @@ class CorruptionSettings:
         fitting = SAMPLERS[self.unit]
         if self.sampler not in fitting:
             raise SettingError(
-                f"the sampler {self.sampler.name} does not draw units of the kind {self.unit.name}",
+                f"the sampler {self.sampler.name} and the unit {self.unit.name} do not fit together",
                 expected=f"sampler {' or '.join(sampler.name for sampler in fitting)} with unit={self.unit.name}",
                 got=f"sampler={self.sampler.name}",
                 where="corruption.sampler, corruption.unit",

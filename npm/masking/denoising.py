@@ -129,9 +129,9 @@ class MixtureName(Enum):
 
     ul2 = "ul2"  # the seven denoisers of UL2
     ul2r = "ul2r"  # half S, a quarter each of R and X
-    R = "R"  # of the seven those of one family
-    S = "S"
-    X = "X"
+    r = "r"  # of the seven those of one family
+    s = "s"
+    x = "x"
 
 
 @dataclass(kw_only=True, slots=True)
@@ -139,7 +139,7 @@ class DenoisingSettings:
     """How texts are corrupted for an encoder-decoder."""
 
     preset: MixtureName = MixtureName.ul2
-    """The denoisers: `ul2` (seven, 20 % S), `ul2r` (half S), or only those of UL2 that are `R`, `S` or `X`."""
+    """The denoisers: `ul2` (seven, 20 % S), `ul2r` (half S), or only those of one family of UL2, `r`, `s` or `x`."""
     mixture: list[DenoiserSettings] = field(default_factory=list)
     """Denoisers of your own in place of the preset: [{family: R, rate: 0.15, mean_span_tokens: 3, weight: 1,
     mode_token: ""}, …]."""
@@ -165,7 +165,7 @@ class DenoisingSettings:
         chosen = ul2_denoisers()
         if self.preset is MixtureName.ul2:
             return chosen
-        return tuple(denoiser for denoiser in chosen if denoiser.family.value == self.preset.value)
+        return tuple(denoiser for denoiser in chosen if denoiser.family.value.lower() == self.preset.value)
 
     def modes(self) -> tuple[str, ...]:
         """The mode token of each denoiser; empty where inputs have none."""

@@ -8,10 +8,10 @@ import torch
 from safetensors import SafetensorError
 
 from npm.errors import EncoderError
-from npm.models.loading import load_tokenizer, quiet_transformers
+from npm.models.loading import check_decoder, load_tokenizer, quiet_transformers
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
+    from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 _DROPOUT_KEYS = ("dropout_rate", "dropout")
 
@@ -52,18 +52,3 @@ def load_encoder_decoder(place: str, *, dropout: float | None) -> tuple[PreTrain
             fix="give the whole folder as save_pretrained wrote it",
         )
     return model, load_tokenizer(place)
-
-
-def check_decoder(config: PreTrainedConfig, *, wanted: bool, where: str) -> None:
-    """Raise EncoderError for an encoder where a decoder is `wanted`, and for an encoder-decoder where none is."""
-    if bool(config.is_encoder_decoder) is wanted:
-        return
-    raise EncoderError(
-        "the model has no decoder" if wanted else "the model is an encoder-decoder, not an encoder",
-        expected="an encoder-decoder (T5, mT5, UL2, …)" if wanted else "an encoder (BERT, RoBERTa, ModernBERT, …)",
-        got=f"a model of type {config.model_type}",
-        where=where,
-        fix="choose an encoder-decoder with encoder=; experiment=ul2_small makes and trains one around a tokenizer"
-        if wanted
-        else "choose an encoder with encoder=; an encoder-decoder is trained with objective.denoising_weight=1 alone",
-    )

@@ -28,8 +28,6 @@ from npm.models.vocabulary import cut_vocabulary
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-FreshDenoiserSettings = FreshSettings
-"""A fresh encoder-decoder is described as a fresh encoder is; its layers are those of each side."""
 SENTINEL_COUNT = 256
 """Sentinels of a fresh tokenizer; the longest block of 256 tokens needs 44 under UL2's mixture, one of 512 needs 86."""
 UNLIMITED_TOKENS = 2**31 - 1

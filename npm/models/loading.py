@@ -31,6 +31,7 @@ def load_pretrained(
 
     try:
         config = AutoConfig.from_pretrained(place)
+        check_decoder(config, wanted=False, where=place)
         _override(config, _HIDDEN_DROPOUT_KEYS, hidden_dropout)
         _override(config, _ATTENTION_DROPOUT_KEYS, attention_dropout)
         tokenizer: Any = AutoTokenizer.from_pretrained(place, use_fast=True)
@@ -69,6 +70,21 @@ def load_tokenizer(place: str) -> PreTrainedTokenizerFast:
     _check_fast(tokenizer, place)
     fast: PreTrainedTokenizerFast = tokenizer
     return fast
+
+
+def check_decoder(config: PreTrainedConfig, *, wanted: bool, where: str) -> None:
+    """Raise EncoderError for an encoder where a decoder is `wanted`, and for an encoder-decoder where none is."""
+    if bool(config.is_encoder_decoder) is wanted:
+        return
+    raise EncoderError(
+        "the model has no decoder" if wanted else "the model is an encoder-decoder, not an encoder",
+        expected="an encoder-decoder (T5, mT5, UL2, …)" if wanted else "an encoder (BERT, RoBERTa, ModernBERT, …)",
+        got=f"a model of type {config.model_type}",
+        where=where,
+        fix="choose an encoder-decoder with encoder=; experiment=ul2_small makes and trains one around a tokenizer"
+        if wanted
+        else "choose an encoder with encoder=; an encoder-decoder is trained with objective.denoising_weight=1 alone",
+    )
 
 
 def load_language_model(place: str, config: PreTrainedConfig) -> tuple[PreTrainedModel, set[str]]:

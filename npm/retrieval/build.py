@@ -6,20 +6,21 @@ A build that was killed continues with the same command. Its stages may be jobs 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from index.build import SearchSettings, SearchTier, check_search
+from index.build import SearchTier, check_search
 from index.locking import remove_dead_locks
 from index.quantiser import Quantiser
 from index.store import MANIFEST_NAME, Manifest, folder_lock, read_manifest
-from npm.corpus.blocks import BlockPacker, BlockSettings
-from npm.corpus.documents import CorpusSettings, read_corpus
+from npm.corpus.blocks import BlockPacker
+from npm.corpus.documents import read_corpus
 from npm.corpus.store import BlockStore, build_block_store
 from npm.errors import ArtefactError, CorpusError
-from npm.models.encoder import Encoder, EncoderSettings
+from npm.models.encoder import Encoder
 from npm.retrieval.block_checks import check_input_tokens, open_packed, packing_record
+from npm.retrieval.build_settings import IndexBuildSettings
 from npm.retrieval.coding import (
     code_segment,
     finish_codes,
@@ -29,8 +30,6 @@ from npm.retrieval.coding import (
     train_segment_quantiser,
 )
 from npm.retrieval.dimensions import dimension_note
-from npm.retrieval.embed import VectorSettings
-from npm.retrieval.lexicon_shards import LexiconSettings
 from npm.retrieval.manifests import refuse_differences
 from npm.retrieval.pruning import count_kept_tokens
 from npm.retrieval.recording import copy_encoder, input_record, recorded_settings, search_settings_of
@@ -48,29 +47,6 @@ from npm.retrieval.shares import Share
 from npm.retrieval.stages import WHOLE, IndexProgress, SegmentSettings, Stage, encode_segment, finish_encoding, silent
 
 FIRST = "00000"
-
-
-@dataclass(kw_only=True, slots=True)
-class IndexBuildSettings:
-    """A phrase index: from which documents, with which encoder, and how."""
-
-    corpus: CorpusSettings = field(default_factory=CorpusSettings)
-    """The documents."""
-    blocks: BlockSettings = field(default_factory=BlockSettings)
-    """How documents are cut."""
-    encoder: EncoderSettings = field(default_factory=EncoderSettings)
-    """The encoder; it stays bound to the index."""
-    vectors: VectorSettings = field(default_factory=VectorSettings)
-    """Which token vectors are stored."""
-    lexicon: LexiconSettings = field(default_factory=LexiconSettings)
-    """The lexical stage."""
-    search: SearchSettings = field(default_factory=SearchSettings)
-    """How vectors are searched."""
-    dimensions: int | None = None
-    """Store and search only so many leading numbers of every vector, such as 128: a smaller index, at little cost with
-    an encoder that was trained for it (experiment=matryoshka); unset: whole vectors."""
-    copy_encoder: bool = False
-    """Whether the encoder is saved inside the index, so that `fill` needs no `encoder=`."""
 
 
 def print_nothing(message: str) -> None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from npm.corpus.blocks import BlockPacker
 from npm.corpus.store import TOKENS_PER_SHARD, build_block_store
 from npm.errors import CorpusError, check_range
-from npm.retrieval.build import IndexBuildSettings
+from npm.retrieval.build_settings import IndexBuildSettings
 from npm.retrieval.corpus_sample import sample_corpus
 from npm.retrieval.embed import frequent_token_ids, recorded_vectors
 from npm.retrieval.lexicon_shards import LexiconSettings, count_words

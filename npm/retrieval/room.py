@@ -12,7 +12,7 @@ from npm.errors import StorageError
 
 if TYPE_CHECKING:
     from npm.models.encoder import Encoder
-    from npm.retrieval.build import IndexBuildSettings
+    from npm.retrieval.build_settings import IndexBuildSettings
 
 KEPT_FREE_BYTES = 64 << 20
 """What is left for everything else on the disk."""

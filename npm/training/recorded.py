@@ -50,11 +50,11 @@ def recorded(value: Any) -> Any:
     if isinstance(value, Enum):
         return value.name
     if isinstance(value, dict):
-        return {key: _names(part) if key == "files" else recorded(part) for key, part in value.items()}
+        return {key: _names(part) if key in ("files", "vocabulary") else recorded(part) for key, part in value.items()}
     if isinstance(value, (list, tuple)):
         return [recorded(part) for part in value]
     return value
 
 
-def _names(files: list[str]) -> list[str]:
-    return [Path(file).name for file in files]
+def _names(files: list[str] | str) -> list[str] | str:
+    return Path(files).name if isinstance(files, str) else [Path(file).name for file in files]

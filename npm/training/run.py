@@ -11,10 +11,11 @@ from pathlib import Path
 import torch
 
 from index.store import folder_lock
-from npm.corpus.pairs import sentence_sources
+from npm.corpus.pairs import SentenceDataSettings, sentence_sources
 from npm.corpus.sources import find_sources
 from npm.errors import UserError
-from npm.masking.corruption import CorruptionSettings
+from npm.masking.collocations import CollocationVocabulary
+from npm.masking.corruption import CorruptionSettings, CorruptionUnit
 from npm.masking.views import SENTENCES, reads_blocks
 from npm.models.encoder import Encoder
 from npm.models.sentence_transformer import SavedSentenceEncoder
@@ -96,6 +97,11 @@ def recorded_facts(settings: TrainingSettings, trained: Trained, views: set[str]
     if reads_blocks(views) or not sentences:
         facts |= recorded_sources("corpus", find_sources(settings.corpus.files))
     facts |= recorded_sources("sentences", sentences)
+    if settings.corruption.unit is CorruptionUnit.collocation and settings.corruption.collocations.vocabulary:
+        vocabulary = CollocationVocabulary.open(
+            Path(settings.corruption.collocations.vocabulary), tokenizer_fingerprint=trained.tokenizer_fingerprint
+        )
+        facts["collocations"] = vocabulary.digest
     if settings.evaluation.files:
         held_out = held_out_texts(Path(), settings, views)
         given = sentence_sources(held_out.sentences) or find_sources(held_out.corpus.files)
@@ -118,9 +124,24 @@ def held_out_texts(folder: Path, settings: TrainingSettings, views: set[str]) ->
     return Texts(
         folder / "held-out",
         replace(settings.corpus, files=[] if pairs else chosen.files),
-        replace(settings.sentences, files=chosen.files if pairs else []),
+        settings.sentences if not settings.sentences.files else _held_out_sentences(settings, pairs=pairs),
         CorruptionSettings(masked_fraction=chosen.masked_fraction),
         settings.trainer.seed + 1,
+    )
+
+
+def _held_out_sentences(settings: TrainingSettings, *, pairs: bool) -> SentenceDataSettings:
+    """Held-out pairs in files of the same columns, or plain sentences of the held-out corpus."""
+    if pairs:
+        return replace(settings.sentences, files=settings.evaluation.files)
+    return replace(
+        settings.sentences,
+        files=[],
+        anchor_column="text",
+        positive_column="",
+        negative_column="",
+        label_column="",
+        score_column="",
     )
 
 

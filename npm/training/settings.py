@@ -13,7 +13,6 @@ from npm.masking.corruption import CorruptionSettings
 from npm.masking.denoising import DenoisingSettings
 from npm.masking.masker import MaskingSettings, MaskingUnit
 from npm.masking.units import MAX_GROUP_TOKENS
-from npm.models.denoiser import FreshDenoiserSettings
 from npm.models.encoder import MINILM
 from npm.models.fresh import FreshSettings
 from npm.objectives.settings import ObjectiveSettings
@@ -43,8 +42,6 @@ class StartSettings:
     """`plain` is faster on a CPU, `fused` on a GPU; `auto` chooses so."""
     fresh: FreshSettings = field(default_factory=FreshSettings)
     """Random weights instead of those of `encoder`, whose tokenizer is kept."""
-    fresh_denoiser: FreshDenoiserSettings = field(default_factory=FreshDenoiserSettings)
-    """The same for an encoder-decoder."""
     frozen: FrozenSettings = field(default_factory=FrozenSettings)
     """What is left as it is in training."""
 
@@ -128,6 +125,8 @@ class TrainingSettings:
                 fix="change one of the two",
             )
         self.objective.masked.check_masks(self.corruption.mask_probability)
+        if self.objective.token_contrast_weight:
+            self.objective.token_contrast.check_copies(self.corruption.copy_count)
         weights = {name: weight for name, weight in self.objective.weights().items() if weight}
         if "denoising_weight" in weights and (len(weights) > 1 or self.objective.others):
             raise SettingError(

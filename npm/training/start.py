@@ -28,10 +28,11 @@ def load_start(settings: TrainingSettings) -> Trained:
 
 def _load_denoiser(settings: TrainingSettings) -> Denoiser:
     start, modes = settings.start, settings.denoising.modes()
-    if start.fresh_denoiser.layers:
+    if start.fresh.layers:
         return fresh_denoiser(
             locate_encoder(settings.encoder),
-            start.fresh_denoiser,
+            start.fresh,
+            texts=(document.text for document in read_corpus(settings.corpus)),
             mode_tokens=modes,
             dropout=start.hidden_dropout,
             seed=settings.trainer.seed,

@@ -26,7 +26,7 @@ def token_views(
         prefix_ids=tuple(encoder.prefix_ids),
         suffix_ids=tuple(encoder.suffix_ids),
         ordinary_ids=ordinary_ids(encoder),
-        vocabulary=_collocations(corruption, store, folder),
+        vocabulary=_collocations(corruption, encoder, store, folder),
     )
 
 
@@ -36,16 +36,18 @@ def ordinary_ids(encoder: Encoder) -> np.ndarray:
 
 
 def _collocations(
-    corruption: CorruptionSettings, store: BlockStore | None, folder: Path
+    corruption: CorruptionSettings, encoder: Encoder, store: BlockStore | None, folder: Path
 ) -> CollocationVocabulary | None:
     if corruption.unit is not CorruptionUnit.collocation:
         return None
-    if store is None:
-        raise SettingError(
-            "there are no blocks to mine collocations from",
-            expected="another unit, or a run that trains on blocks too",
-            got="unit=collocation in a run on sentences alone",
-            where="corruption.unit",
-            fix="choose corruption.unit=word",
-        )
-    return collocations_of(corruption.collocations, store, folder / "collocations")
+    if store is not None:
+        return collocations_of(corruption.collocations, store, folder / "collocations")
+    if given := corruption.collocations.vocabulary:
+        return CollocationVocabulary.open(Path(given), tokenizer_fingerprint=encoder.tokenizer_fingerprint)
+    raise SettingError(
+        "there are no blocks to mine collocations from",
+        expected="corruption.collocations.vocabulary=DIR, or another unit",
+        got="unit=collocation in a run on sentences alone",
+        where="corruption.unit",
+        fix="name a vocabulary that another run has mined, or choose corruption.unit=word",
+    )

@@ -132,7 +132,8 @@ class Trainer:
                 self.prepared.backward(self._loss(terms, counts))
             sums.append({name: float(term.sum.detach()) for name, term in terms.items()})
         totals = sum_over_ranks([sum(part[name] for part in sums) for name in sums[0]], self.accelerator.device)
-        means = {name: total / max(1, counts[name]) for name, total in zip(sums[0], totals, strict=True)}
+        # a term without anything to count, such as a denoiser that was not drawn, has no mean
+        means = {name: total / counts[name] for name, total in zip(sums[0], totals, strict=True) if counts[name]}
         gradient_length = self.prepared.clip()
         self._refuse_not_finite({**means, "length of the gradient": gradient_length}, window, sums)
         self.optimizer.step()

@@ -11,7 +11,8 @@ from npm.corpus.blocks import BlockSettings
 from npm.corpus.documents import CorpusSettings
 from npm.models.encoder import Encoder
 from npm.models.masked_head import MaskedHead
-from npm.retrieval.build import IndexBuildSettings, build_index
+from npm.retrieval.build import build_index
+from npm.retrieval.build_settings import IndexBuildSettings
 from tests.evaluation.language_models import bert_with_words, random_language_model
 from tests.tiny_models import FAMILIES, tiny_encoder
 

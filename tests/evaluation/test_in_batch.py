@@ -124,7 +124,8 @@ def test_scores_at_shorter_lengths_are_those_of_the_cut_encoder_on_the_same_mask
     whole = evaluate_in_batch(encoder, store, SETTINGS)
     result = evaluate_in_batch(encoder, store, replace(SETTINGS, dimensions=[32, 16, 4]))
     assert [means.dimensions for means in result.shorter] == [4, 16]  # 32 are all
-    assert (result.top1, result.loss, result.chance) == (whole.top1, whole.loss, whole.chance)
+    assert (result.top1, result.chance) == (whole.top1, whole.chance)
+    assert result.loss == pytest.approx(whole.loss, rel=1e-5)  # inner products are summed in another order
     for means in result.shorter:
         cut = evaluate_in_batch(encoder.cut_to(means.dimensions), store, SETTINGS)
         assert (means.start_top1, means.end_top1, means.top1) == (cut.start_top1, cut.end_top1, cut.top1)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,6 +32,8 @@ from npm.masking.word_spans import WordSpanSampler
 from npm.types import Document, Sequences
 from tests.masking.groups import pairs
 from tests.tiny_models import SENTENCES, byte_bpe_tokenizer, wordpiece_tokenizer
+
+SHIPPED_ENCODER = Path(__file__).parents[2] / "npm" / "assets" / "encoder-mini"
 
 
 @pytest.mark.parametrize(
@@ -133,6 +138,14 @@ def test_config_settings_reach_what_is_built() -> None:
     assert built(sampler=CorruptionSampler.suffix).sampler == SuffixSampler(vary_length=False)
     with pytest.raises(ValueError, match="needs a vocabulary"):
         built(unit=CorruptionUnit.collocation)
+
+
+def test_the_shipped_vocabulary_is_that_of_uncased_bert() -> None:
+    """So that masking rates and token statistics can be set beside published ones; the number is theirs."""
+    tokenizer = json.loads((SHIPPED_ENCODER / "tokenizer.json").read_text(encoding="utf-8"))
+    vocabulary = tokenizer["model"]["vocab"]
+    assert len(vocabulary) == 30_522
+    assert sum(re.fullmatch(r"(##)?[A-Za-z]+", token) is not None for token in vocabulary) == 26_503
 
 
 def packed_sentences(tokenizer: PreTrainedTokenizerFast) -> Sequences:

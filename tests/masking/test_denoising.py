@@ -41,7 +41,7 @@ def test_the_default_is_ul2_with_seven_denoisers() -> None:
     assert "".join(settings.families()) == "RRXXXXS"
 
 
-@pytest.mark.parametrize(("preset", "families"), [("R", "RR"), ("S", "S"), ("X", "XXXX"), ("ul2r", "RXXS")])
+@pytest.mark.parametrize(("preset", "families"), [("r", "RR"), ("s", "S"), ("x", "XXXX"), ("ul2r", "RXXS")])
 def test_presets_choose_denoisers(preset: str, families: str) -> None:
     assert "".join(DenoisingSettings(preset=MixtureName[preset]).families()) == families
 

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from npm.models.encoder import Encoder
-from npm.retrieval.build import IndexBuildSettings, index_block_store
+from npm.retrieval.build import index_block_store
+from npm.retrieval.build_settings import IndexBuildSettings
 from npm.retrieval.embed import PruningRule, VectorSettings
 from npm.retrieval.fill import FillSettings, PhraseFiller, Retrieval
 from npm.retrieval.scoring import ScoringSettings

@@ -10,7 +10,8 @@ from index.build import SearchSettings
 from npm.corpus.blocks import BlockSettings
 from npm.corpus.documents import CorpusSettings
 from npm.models.encoder import Encoder
-from npm.retrieval.build import IndexBuildSettings, build_index
+from npm.retrieval.build import build_index
+from npm.retrieval.build_settings import IndexBuildSettings
 from npm.retrieval.changes import AddSettings, add_documents
 from npm.retrieval.embed import VectorDtype, VectorSettings
 from npm.retrieval.fill import PhraseFiller

@@ -17,7 +17,8 @@ from npm.corpus.documents import CorpusSettings
 from npm.errors import ArtefactError, SettingError
 from npm.evaluation.nonparametric import NonparametricLabels
 from npm.models.encoder import Encoder
-from npm.retrieval.build import IndexBuildSettings, build_index
+from npm.retrieval.build import build_index
+from npm.retrieval.build_settings import IndexBuildSettings
 from npm.retrieval.changes import AddSettings, DeleteSettings, add_documents, delete_documents
 from npm.retrieval.compact import CompactSettings, compact_index
 from npm.retrieval.embed import VectorDtype, VectorSettings

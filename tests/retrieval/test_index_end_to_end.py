@@ -14,7 +14,8 @@ from npm.corpus.documents import CorpusSettings
 from npm.errors import ArtefactError, CorpusError, EncoderError, SettingError, StorageError
 from npm.models.encoder import Encoder
 from npm.retrieval.answers import normalised_text
-from npm.retrieval.build import IndexBuildSettings, build_index
+from npm.retrieval.build import build_index
+from npm.retrieval.build_settings import IndexBuildSettings
 from npm.retrieval.embed import PruningRule, VectorDtype, VectorSettings, kept_tokens, open_vectors
 from npm.retrieval.fill import FillSettings, PhraseFiller, Retrieval
 from npm.retrieval.phrase_index import PhraseIndex

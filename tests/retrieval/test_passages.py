@@ -15,7 +15,8 @@ from npm.corpus.documents import CorpusSettings
 from npm.errors import CorpusError, QueryError, SettingError
 from npm.models.encoder import Encoder
 from npm.retrieval import passages as passages_module
-from npm.retrieval.build import IndexBuildSettings, build_index
+from npm.retrieval.build import build_index
+from npm.retrieval.build_settings import IndexBuildSettings
 from npm.retrieval.embed import VectorDtype, VectorSettings
 from npm.retrieval.passages import PassageFiller
 from npm.retrieval.queries import QueryVectors

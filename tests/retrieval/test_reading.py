@@ -14,7 +14,8 @@ from index import exact
 from npm.corpus.blocks import BlockSettings
 from npm.corpus.documents import CorpusSettings
 from npm.models.encoder import Encoder
-from npm.retrieval.build import IndexBuildSettings, build_index
+from npm.retrieval.build import build_index
+from npm.retrieval.build_settings import IndexBuildSettings
 from npm.retrieval.fill import FillSettings, PhraseFiller, Retrieval
 from npm.retrieval.queries import encode_queries
 from npm.retrieval.restriction import Restriction, lexical_restrictions, with_reading

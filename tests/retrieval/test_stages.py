@@ -14,7 +14,8 @@ from index.store import folder_lock, read_manifest
 from npm.corpus.store import BlockStore
 from npm.errors import ArtefactError, EncoderError, SettingError, UserError
 from npm.models.encoder import Encoder
-from npm.retrieval.build import IndexBuildSettings, build_index
+from npm.retrieval.build import build_index
+from npm.retrieval.build_settings import IndexBuildSettings
 from npm.retrieval.coding import HELD_OUT_EVERY, is_held_out
 from npm.retrieval.segments import Segment
 from npm.retrieval.shares import Share

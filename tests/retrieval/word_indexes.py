@@ -13,7 +13,8 @@ from index.store import ShardedArray
 from npm.corpus.blocks import BlockSettings
 from npm.corpus.documents import CorpusSettings
 from npm.models.encoder import Encoder
-from npm.retrieval.build import IndexBuildSettings, build_index
+from npm.retrieval.build import build_index
+from npm.retrieval.build_settings import IndexBuildSettings
 from npm.retrieval.fill import FillSettings
 from npm.retrieval.phrase_index import PhraseIndex, rows_of_blocks
 from npm.retrieval.pruning import PruningRule

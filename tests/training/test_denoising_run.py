@@ -95,7 +95,7 @@ def test_a_run_that_was_stopped_goes_on_exactly(files: dict[str, str], tmp_path:
 
 
 def test_a_specialist_has_only_its_own_terms_and_mode_token(files: dict[str, str], tmp_path: Path) -> None:
-    settings = settings_of(files, denoising=DenoisingSettings(preset=MixtureName.S))
+    settings = settings_of(files, denoising=DenoisingSettings(preset=MixtureName.s))
     settings = replace(settings, schedule=ScheduleSettings(max_steps=2))
     folder = run_training(tmp_path / "run", settings)
     assert {key for key in metrics(tmp_path / "run")[0] if key.startswith("denoising")} == {

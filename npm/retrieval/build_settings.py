@@ -1,0 +1,40 @@
+"""What an index is built from, and how."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from index.build import SearchSettings
+from npm.corpus.blocks import BlockSettings
+from npm.corpus.documents import CorpusSettings
+from npm.errors import check_range
+from npm.models.encoder import EncoderSettings
+from npm.retrieval.embed import VectorSettings
+from npm.retrieval.lexicon_shards import LexiconSettings
+
+
+@dataclass(kw_only=True, slots=True)
+class IndexBuildSettings:
+    """A phrase index: from which documents, with which encoder, and how."""
+
+    corpus: CorpusSettings = field(default_factory=CorpusSettings)
+    """The documents."""
+    blocks: BlockSettings = field(default_factory=BlockSettings)
+    """How documents are cut."""
+    encoder: EncoderSettings = field(default_factory=EncoderSettings)
+    """The encoder; it stays bound to the index."""
+    vectors: VectorSettings = field(default_factory=VectorSettings)
+    """Which token vectors are stored."""
+    lexicon: LexiconSettings = field(default_factory=LexiconSettings)
+    """The lexical stage."""
+    search: SearchSettings = field(default_factory=SearchSettings)
+    """How vectors are searched."""
+    dimensions: int | None = None
+    """Store and search only so many leading numbers of every vector, such as 128: a smaller index, at little cost with
+    an encoder that was trained for it (experiment=matryoshka); unset: whole vectors."""
+    copy_encoder: bool = False
+    """Whether the encoder is saved inside the index, so that `fill` needs no `encoder=`."""
+
+    def __post_init__(self) -> None:
+        cut = self.dimensions
+        check_range(cut is None or cut >= 1, "dimensions", expected="at least 1, or null for all", got=cut)

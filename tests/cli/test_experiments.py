@@ -1,0 +1,70 @@
+"""Every experiment file trains a few steps, as a user starts it, on a tiny encoder and a small corpus."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+
+from tests.cli.commands import CommandLine
+from tests.tiny_models import SENTENCES, tiny_encoder
+
+REPOSITORY = Path(__file__).parents[2]
+EXPERIMENTS = sorted(path.stem for path in (REPOSITORY / "configs" / "experiment").glob("*.yaml"))
+OWN = REPOSITORY / "docs" / "example-objective" / "span_boundary.yaml"
+SMALLER = [
+    "schedule.max_minutes=null",
+    "schedule.max_steps=2",
+    "trainer.device=cpu",
+    "trainer.precision=float32",
+    "trainer.log_every_steps=1",
+    "blocks.max_block_tokens=32",
+    "groups.sequences_per_group=4",
+    "sentences.pairs_per_device_batch=4",
+    "masking.max_spans_per_sequence=16",
+]
+CUT = {
+    "masking_study": ["start.fresh.dimensions=16", "start.fresh.vocabulary_size=300"],
+    "matryoshka": ["objective.nonparametric.dimensions=[8,16]"],
+    "mlm_collocation": ["corruption.collocations.min_count=3"],
+    **{name: ["start.fresh.dimensions=16"] for name in EXPERIMENTS if name.startswith("ul2_")},
+}
+"""What else an experiment needs to be small."""
+
+
+@pytest.fixture(scope="module")
+def start(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Settings that name an encoder and a corpus."""
+    folder = tmp_path_factory.mktemp("experiments")
+    tiny_encoder("bert").save(folder / "encoder")
+    order = random.Random(0)
+    texts = (" ".join(order.choices(SENTENCES, k=20)) for _ in range(12))
+    lines = [json.dumps({"id": str(number), "title": "", "text": text}) for number, text in enumerate(texts)]
+    (folder / "texts.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    pairs = [{"premise": a, "entailment": b, "contradiction": c} for a, b, c in triples()]
+    (folder / "pairs.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs), encoding="utf-8")
+    return [f"encoder={folder / 'encoder'}", f"corpus.files=[{folder / 'texts.jsonl'}]", str(folder / "pairs.jsonl")]
+
+
+def triples() -> list[tuple[str, str, str]]:
+    """Three sentences each, all of them different."""
+    return [(f"{text} {number}", f"{number} {text}", f"No, {text} {number}") for number, text in enumerate(SENTENCES)]
+
+
+@pytest.mark.parametrize("experiment", [*EXPERIMENTS, str(OWN)], ids=[*EXPERIMENTS, "of_ones_own"])
+def test_an_experiment_trains(
+    experiment: str, npmlm: CommandLine, start: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(OWN.parent))
+    encoder, corpus, pairs = start
+    texts = [f"sentences.files=[{pairs}]"] if experiment == "simcse_sup" else [corpus]
+    run = tmp_path / "run"
+    outcome = npmlm(
+        "train", f"experiment={experiment}", f"run={run}", encoder, *texts, *SMALLER, *CUT.get(experiment, [])
+    )
+    assert outcome.status == 0, outcome.err
+    steps = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert [line["step"] for line in steps] == [1, 2]
+    assert (run / "encoder" / "model.safetensors").is_file()
