@@ -49,8 +49,20 @@ def run_train(settings: TrainCommand) -> int:
             make_evaluators=make_evaluators,
         )
     if rank() == 0:
-        say(f"the encoder is in {encoder}: npmlm build encoder={encoder} …")
+        say(f"the encoder is in {encoder}: {next_command(settings, encoder)}")
     return 0
+
+
+def next_command(settings: TrainCommand, encoder: Path) -> str:
+    """What a user may want to do with what was trained."""
+    weights = settings.objective
+    if weights.denoising_weight:
+        return f"npmlm evaluate task=denoising encoder={encoder} …"
+    if weights.sentence_weight and not weights.nonparametric_weight:
+        return f"npmlm evaluate task=sts encoder={encoder} …"
+    if weights.masked_weight and not weights.nonparametric_weight:
+        return f"npmlm evaluate task=masked_tokens encoder={encoder} …"
+    return f"npmlm build encoder={encoder} …"
 
 
 def sts_evaluators(settings: TrainCommand, trained: Trained, objective: WeightedSum) -> Sequence[Evaluator]:

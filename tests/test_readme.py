@@ -23,10 +23,14 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
 
 
+PAGES = [path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs").glob("*.md")) if path.stem != "results"]
+
+
 def commands() -> Iterator[list[str]]:
-    """Every `npmlm` command line of the README, as words."""
-    for block in [*blocks("bash"), *blocks("text")]:
-        for line in block.splitlines():
+    """Every `npmlm` command line of the README and of the pages in docs, as words."""
+    shown = [block for page in PAGES for block in re.findall(r"```bash\n(.*?)```", page, flags=re.DOTALL)]
+    for block in [*blocks("bash"), *blocks("text"), *shown]:
+        for line in block.replace("\\\n", " ").splitlines():
             line = line.removeprefix("$ ")
             if line.startswith("npmlm "):
                 yield [word for word in shlex.split(line, comments=True) if word != ">"]
