@@ -158,15 +158,12 @@ class TrainingBatch:
     """The views of one micro-step on one rank, by the name under which objectives ask for them."""
 
     views: dict[str, View]
-
-    @property
-    def token_count(self) -> int:
-        """Tokens of training text; several views of the same text count once, as the largest of them."""
-        return max(view.token_count for view in self.views.values())
+    token_count: int
+    """Tokens of training text in it; several views of the same text count once."""
 
     def to(self, device: torch.device | str) -> TrainingBatch:
         """The same batch on `device`."""
-        return TrainingBatch({name: view.to(device) for name, view in self.views.items()})
+        return replace(self, views={name: view.to(device) for name, view in self.views.items()})
 
 
 def tensors_to(batch: Any, device: torch.device | str) -> Any:

@@ -42,11 +42,13 @@ class TrainingBatches(Dataset[TrainingBatch]):
 
     def __getitem__(self, micro_step: int) -> TrainingBatch:
         views: dict[str, View] = {}
+        token_count = 0
         for source in self.sources:
             made = source.views(micro_step)
             assert views.keys().isdisjoint(made), f"two sources make the views {views.keys() & made.keys()}"
             views |= made
-        return TrainingBatch(views)
+            token_count += max(view.token_count for view in made.values())  # all of them show the same text
+        return TrainingBatch(views, token_count)
 
 
 class _FromMicroStep(torch.utils.data.Sampler[int]):

@@ -143,7 +143,7 @@ def test_a_run_that_masks_single_tokens_leaves_a_masked_language_model(tmp_path:
     expected = logits_in_transformers(folder, inputs(again))
     torch.testing.assert_close(logits_of(again, same), expected, rtol=1e-5, atol=1e-5)
     assert not any(torch.equal(tensor, before[name]) for name, tensor in same.state_dict().items())
-    assert again.fingerprint == trainer.encoder.fingerprint != load(tmp_path / "bare").fingerprint
+    assert again.fingerprint == encoder.fingerprint != load(tmp_path / "bare").fingerprint
 
 
 def test_the_embedding_belongs_to_the_encoder_alone(bare: Path) -> None:

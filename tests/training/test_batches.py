@@ -11,7 +11,7 @@ import torch
 from npm.errors import SettingError
 from npm.masking.views import PHRASES
 from npm.training.batches import TrainingBatches, iterate_batches
-from npm.types import MaskedBatch, TrainingBatch
+from npm.types import MaskedBatch, SentenceBatch, TrainingBatch, View
 from tests.masking.groups import group
 from tests.training.toy import toy_batches, toy_encoder, toy_groups
 
@@ -49,7 +49,8 @@ def test_a_batch_does_not_depend_on_what_was_asked_before() -> None:
         assert_equal(phrases(other[micro_step]), phrases(expected[micro_step]))
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")  # more workers than this machine has cores
+@pytest.mark.parametrize("workers", [0, 1, 4])
 def test_a_stream_gives_the_batches_from_its_first_micro_step_on(workers: int) -> None:
     batches = toy_batches(toy_encoder())
     stream = iterate_batches(batches, first_micro_step=5, workers=workers)
@@ -148,6 +149,21 @@ def test_a_batch_counts_the_tokens_of_its_text_once_however_many_views_show_it()
     encoder = toy_encoder()
     both = toy_batches(encoder, views=("phrases", "tokens"))[0]
     assert both.token_count == phrases(toy_batches(encoder)[0]).token_count > 0
+
+
+def test_different_texts_count_together() -> None:
+    encoder = toy_encoder()
+
+    class Sentences:
+        rank, world_size, micro_steps_per_epoch = 0, 1, 1
+
+        def views(self, micro_step: int) -> dict[str, View]:
+            ids = torch.ones(4, 3, dtype=torch.long)
+            return {"sentences": SentenceBatch(ids, ids, pair_count=2, pad_id=0)}
+
+    blocks = toy_batches(encoder)
+    together = TrainingBatches([*blocks.sources, Sentences()])[0]
+    assert together.token_count == blocks[0].token_count + 12
 
 
 def test_the_masks_of_one_view_do_not_depend_on_the_views_beside_it() -> None:

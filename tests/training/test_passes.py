@@ -28,7 +28,9 @@ def sentence_batch(rows: int, *, seed: int = 0) -> TrainingBatch:
     lengths = torch.randint(3, 12, (3 * rows, 1), generator=rng)
     mask = (torch.arange(12)[None] < lengths).long()  # i64 [3 rows, 12]
     ids = torch.randint(20, 60, mask.shape, generator=rng) * mask
-    return TrainingBatch({"sentences": SentenceBatch(ids, mask, pair_count=rows, pad_id=0)})
+    return TrainingBatch(
+        {"sentences": SentenceBatch(ids, mask, pair_count=rows, pad_id=0)}, token_count=int(mask.sum())
+    )
 
 
 def gradients_of(model: TrainedModel, batch: TrainingBatch) -> dict[str, torch.Tensor]:
