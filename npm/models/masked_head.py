@@ -49,9 +49,9 @@ def attach_masked_head(encoder: Encoder, place: str | None, *, trained: bool) ->
 
     Weights of the head come from `place` where it has them; None stands for an encoder that was loaded from nowhere
     (`npm/models/fresh.py`). With `trained` they must be there; else what is lacking starts at random from torch's
-    default generator. It computes in float32 whatever the encoder computes in: logits rounded to bfloat16 would be the
-    same for many words. Raises EncoderError without a trained head, or for a class of encoder whose head is not known
-    here or does not share the embeddings.
+    default generator. Its weights are float32 whatever the encoder's are: logits rounded to bfloat16, as under the
+    autocast of training, are the same for many words. Raises EncoderError without a trained head, or for a class of
+    encoder whose head is not known here or does not share the embeddings.
     """
     if place is None:
         assert not trained, "a fresh encoder has no trained head"

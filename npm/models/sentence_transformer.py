@@ -57,6 +57,12 @@ class SavedSentenceEncoder:
         write_sentence_files(folder, self.encoder, self.pooler)
 
 
+def forget_pooler(encoder: Encoder) -> None:
+    """Let an encoder that was a sentence encoder be none any more, as training with other objectives makes it."""
+    if getattr(encoder.model.config, POOLER_KEY, None) is not None:
+        setattr(encoder.model.config, POOLER_KEY, None)
+
+
 def write_sentence_files(folder: Path, encoder: Encoder, pooler: Pooler) -> None:
     """Write the files of `sentence-transformers` into `folder`, which holds `encoder`, for the use after training.
 

@@ -106,12 +106,12 @@ class HeldOut:
                 weights[name] = term.weight
         global_sums = sum_over_ranks(list(sums.values()), device)
         global_counts = sum_over_ranks([counts[name] for name in sums], device)
-        means = [total / max(1.0, count) for total, count in zip(global_sums, global_counts, strict=True)]
+        totals = zip(sums, global_sums, global_counts, strict=True)
+        means = {name: total / count for name, total, count in totals if count}  # without a count there is no mean
         if not means:
             return {}
-        loss = sum(weights[name] * mean for name, mean in zip(sums, means, strict=True))
-        named = {f"{HELD_OUT_PREFIX}{name}": mean for name, mean in zip(sums, means, strict=True)}
-        return {**named, HELD_OUT_LOSS: loss}
+        loss = sum(weights[name] * mean for name, mean in means.items())
+        return {**{f"{HELD_OUT_PREFIX}{name}": mean for name, mean in means.items()}, HELD_OUT_LOSS: loss}
 
 
 @contextmanager

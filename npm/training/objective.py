@@ -7,10 +7,11 @@ import importlib
 from torch import nn
 
 from npm.errors import SettingError
-from npm.masking.views import VIEW_NUMBERS
+from npm.masking.views import DENOISING, VIEW_NUMBERS
 from npm.models.denoiser import Denoiser
 from npm.models.encoder import Encoder, locate_encoder
 from npm.models.masked_head import attach_masked_head
+from npm.models.sentence_transformer import forget_pooler
 from npm.models.visible import VisibleOnly
 from npm.objectives.combine import WeightedSum
 from npm.objectives.denoising import Denoising
@@ -29,14 +30,23 @@ def make_objective(settings: TrainingSettings, trained: Trained) -> WeightedSum:
     Raises SettingError for an objective that the model cannot serve.
     """
     chosen = settings.objective
+    others = {name: (_other_objective(name, other, trained), other.weight) for name, other in chosen.others.items()}
     if isinstance(trained, Denoiser):
-        return _weighted({"denoising": (Denoising(families=settings.denoising.families()), chosen.denoising_weight)})
+        denoising = Denoising(families=settings.denoising.families())
+        return _weighted({"denoising": (denoising, chosen.denoising_weight), **others})
+    return _weighted({**_known_objectives(settings, trained), **others})
+
+
+def _known_objectives(settings: TrainingSettings, trained: Encoder) -> dict[str, tuple[nn.Module, float]]:
+    """The objectives of an encoder with their weights; what the encoder was trained for before is forgotten."""
+    chosen = settings.objective
     parts: dict[str, tuple[nn.Module, float]] = {}
+    trained.trained_dimensions = chosen.nonparametric.dimensions if chosen.nonparametric_weight else ()
+    forget_pooler(trained)
     if chosen.nonparametric_weight:
         phrase_loss = NonparametricMasked(
             chosen.nonparametric, similarity_scale=trained.similarity_scale, dimensions=trained.dimensions
         )
-        trained.trained_dimensions = chosen.nonparametric.dimensions
         parts["nonparametric"] = (phrase_loss, chosen.nonparametric_weight)
     if chosen.masked_weight:
         parts["masked"] = (_masked_tokens(settings, trained), chosen.masked_weight)
@@ -45,9 +55,7 @@ def make_objective(settings: TrainingSettings, trained: Trained) -> WeightedSum:
     if chosen.token_contrast_weight:
         teacher_loss = TokenContrast(chosen.token_contrast, teacher=trained)
         parts["token_contrast"] = (teacher_loss, chosen.token_contrast_weight)
-    for name, other in chosen.others.items():
-        parts[name] = (_other_objective(name, other, trained), other.weight)
-    return _weighted(parts)
+    return parts
 
 
 def _weighted(parts: dict[str, tuple[nn.Module, float]]) -> WeightedSum:
@@ -59,16 +67,18 @@ def _masked_tokens(settings: TrainingSettings, encoder: Encoder) -> MaskedTokens
     place = None if settings.start.fresh.layers else locate_encoder(settings.encoder)
     head = attach_masked_head(encoder, place, trained=False)
     chosen = settings.objective.masked
-    visible = VisibleOnly(encoder, decoder_layers=chosen.decoder_layers) if chosen.visible_only else None
-    return MaskedTokens(head, visible=visible)
+    if not chosen.visible_only:
+        return MaskedTokens(head)
+    encoder.language_model = None  # the head reads the decoder's vectors, so that without it the head is not saved
+    return MaskedTokens(head, visible=VisibleOnly(encoder, decoder_layers=chosen.decoder_layers))
 
 
-def _other_objective(name: str, other: OtherObjective, encoder: Encoder) -> nn.Module:
+def _other_objective(name: str, other: OtherObjective, trained: Trained) -> nn.Module:
     """An objective that stands in a file of its own, made by its class."""
     module, _, attribute = other.target.rpartition(".")
     where = f"objective.others.{name}"
     try:
-        made = getattr(importlib.import_module(module), attribute)(encoder, **other.settings)
+        made = getattr(importlib.import_module(module), attribute)(trained, **other.settings)
     except (ImportError, AttributeError, TypeError) as error:
         raise SettingError(
             f"the objective {name} cannot be made",
@@ -85,5 +95,13 @@ def _other_objective(name: str, other: OtherObjective, encoder: Encoder) -> nn.M
             got=f"{type(made).__name__} with view {view!r}",
             where=where,
             fix="docs/own-objective.md shows what an objective has",
+        )
+    if (view == DENOISING) != isinstance(trained, Denoiser):
+        raise SettingError(
+            f"the model has nothing that the objective {name} reads",
+            expected="denoising_weight above 0, which loads an encoder-decoder, and only then the view denoising",
+            got=f"view {view} of {type(trained).__name__.lower()} {trained.name}",
+            where=where,
+            fix="set objective.denoising_weight, or choose an objective for encoders",
         )
     return made

@@ -13,7 +13,7 @@ import torch
 from index.store import folder_lock
 from npm.corpus.pairs import SentenceDataSettings, sentence_sources
 from npm.corpus.sources import find_sources
-from npm.errors import UserError
+from npm.errors import SettingError, UserError
 from npm.masking.collocations import CollocationVocabulary
 from npm.masking.corruption import CorruptionSettings, CorruptionUnit
 from npm.masking.views import SENTENCES, reads_blocks
@@ -24,7 +24,7 @@ from npm.objectives.gather import rank
 from npm.objectives.sentence import SentenceContrast
 from npm.training.acceleration import make_accelerator
 from npm.training.batches import TrainingBatches
-from npm.training.held_out import Evaluator, HeldOut
+from npm.training.held_out import EvaluationSettings, Evaluator, HeldOut
 from npm.training.objective import make_objective
 from npm.training.recorded import recorded_settings, recorded_sources
 from npm.training.run_folder import RunFolder
@@ -79,14 +79,16 @@ def run_training(
                 )
                 held_out = _held_out(folder, settings, trained, objective, evaluators)
             trainer = make_trainer(RunFolder(folder), settings, trained, objective, sources.batches, held_out)
+            if rank() == 0:
+                device, precision = trainer.accelerator.device, trainer.accelerator.mixed_precision
+                announce(RunSummary(str(device), str(precision), sources.notes))
+            trainer.train(report_step if rank() == 0 else lambda _: None)
         except UserError:
-            if rank() == 0 and not was_there:  # a run that never began leaves nothing behind
+            if (
+                rank() == 0 and not was_there and not RunFolder(folder).has_begun
+            ):  # a run that never began leaves nothing behind
                 shutil.rmtree(folder, ignore_errors=True)
             raise
-        if rank() == 0:
-            device, precision = trainer.accelerator.device, trainer.accelerator.mixed_precision
-            announce(RunSummary(str(device), str(precision), sources.notes))
-        trainer.train(report_step if rank() == 0 else lambda _: None)
     return trainer.run_folder.encoder_path
 
 
@@ -149,6 +151,14 @@ def _held_out(
     folder: Path, settings: TrainingSettings, trained: Trained, objective: WeightedSum, evaluators: Sequence[Evaluator]
 ) -> HeldOut | None:
     if not settings.evaluation.files and not evaluators:
+        if settings.evaluation != EvaluationSettings():
+            raise SettingError(
+                "there is nothing to evaluate",
+                expected="evaluation.files=[…], or sts_dir= for sentences",
+                got="other settings of evaluation without them",
+                where="evaluation.files",
+                fix="give held-out text, or leave the settings of evaluation out",
+            )
         return None
     batches = None
     if settings.evaluation.files:

@@ -61,6 +61,11 @@ class RunFolder:
         self.encoder_path = path / ENCODER
         self.bad_batch_path = path / "bad-batch"
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether training has left something here: metrics, a checkpoint, or the batch that it stumbled over."""
+        return any(path.exists() for path in (self.metrics_path, self.path / "checkpoints", self.bad_batch_path))
+
     def start(self, settings: dict[str, Any]) -> None:
         """Record the settings, or refuse those that differ from what the folder was begun with (SettingError)."""
         file = self.path / "settings.json"

@@ -128,11 +128,11 @@ class TrainingSettings:
         if self.objective.token_contrast_weight:
             self.objective.token_contrast.check_copies(self.corruption.copy_count)
         weights = {name: weight for name, weight in self.objective.weights().items() if weight}
-        if "denoising_weight" in weights and (len(weights) > 1 or self.objective.others):
+        if "denoising_weight" in weights and len(weights) > 1:
             raise SettingError(
                 "an encoder-decoder has no head for the other objectives",
                 expected="denoising_weight alone",
-                got=", ".join([*weights, *self.objective.others]),
+                got=", ".join(weights),
                 where="objective",
                 fix="set the other weights to 0, or denoising_weight to 0",
             )
