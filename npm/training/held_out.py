@@ -25,7 +25,7 @@ Evaluator = Callable[[], dict[str, float]]
 
 
 @dataclass(kw_only=True, slots=True)
-class EvaluationSettings:
+class TrainingEvaluationSettings:
     """Evaluation during training: at its start, every so many steps, and at its end."""
 
     files: list[str] = field(default_factory=list)
@@ -56,7 +56,11 @@ class HeldOut:
     """Measures a model on fixed batches, and by evaluators from outside."""
 
     def __init__(
-        self, settings: EvaluationSettings, batches: TrainingBatches | None, *, evaluators: Sequence[Evaluator] = ()
+        self,
+        settings: TrainingEvaluationSettings,
+        batches: TrainingBatches | None,
+        *,
+        evaluators: Sequence[Evaluator] = (),
     ) -> None:
         assert batches is not None or evaluators, "nothing to evaluate"
         self.settings, self.batches, self.evaluators = settings, batches, tuple(evaluators)

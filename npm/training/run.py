@@ -24,7 +24,7 @@ from npm.objectives.gather import rank
 from npm.objectives.sentence import SentenceContrast
 from npm.training.acceleration import make_accelerator
 from npm.training.batches import TrainingBatches
-from npm.training.held_out import EvaluationSettings, Evaluator, HeldOut
+from npm.training.held_out import Evaluator, HeldOut, TrainingEvaluationSettings
 from npm.training.objective import make_objective
 from npm.training.recorded import recorded_settings, recorded_sources
 from npm.training.run_folder import RunFolder
@@ -151,7 +151,7 @@ def _held_out(
     folder: Path, settings: TrainingSettings, trained: Trained, objective: WeightedSum, evaluators: Sequence[Evaluator]
 ) -> HeldOut | None:
     if not settings.evaluation.files and not evaluators:
-        if settings.evaluation != EvaluationSettings():
+        if settings.evaluation != TrainingEvaluationSettings():
             raise SettingError(
                 "there is nothing to evaluate",
                 expected="evaluation.files=[…], or sts_dir= for sentences",

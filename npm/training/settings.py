@@ -16,7 +16,7 @@ from npm.masking.units import MAX_GROUP_TOKENS
 from npm.models.encoder import MINILM
 from npm.models.fresh import FreshSettings
 from npm.objectives.settings import ObjectiveSettings
-from npm.training.held_out import EvaluationSettings
+from npm.training.held_out import TrainingEvaluationSettings
 from npm.training.parameter_groups import FrozenSettings
 from npm.training.schedule import ScheduleSettings
 from npm.training.trainer_settings import TrainerSettings
@@ -99,7 +99,7 @@ class TrainingSettings:
     """The loop."""
     schedule: ScheduleSettings = field(default_factory=lambda: ScheduleSettings(max_steps=1000))
     """How long, and the learning rate."""
-    evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
+    evaluation: TrainingEvaluationSettings = field(default_factory=TrainingEvaluationSettings)
     """Measures during training, the best encoder so far, and when to stop early."""
 
     def __post_init__(self) -> None:

@@ -24,6 +24,7 @@ from npm.training.batches import TrainingBatches, iterate_batches
 from npm.training.early_stop import BestSoFar
 from npm.training.held_out import HeldOut
 from npm.training.loggers import MetricsLogger, check_loggers, open_loggers
+from npm.training.memory import return_freed_memory
 from npm.training.ranks import sum_over_ranks
 from npm.training.run_folder import BEST_ENCODER, ENCODER, Counters, RunFolder
 from npm.training.schedule import ScheduleSettings
@@ -230,6 +231,7 @@ class Trainer:
         checkpoint = captured_state(self.model, self.optimizer, counters)
         if rank() == 0:
             self.run_folder.save_checkpoint(checkpoint)
+        return_freed_memory()  # kept from step to step, it grows with the different lengths of batches
         self.accelerator.wait_for_everyone()
 
     def resume(self) -> None:

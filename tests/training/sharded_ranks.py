@@ -15,7 +15,7 @@ import safetensors.torch
 import torch
 import torch.distributed as dist
 
-from npm.training.held_out import EvaluationSettings
+from npm.training.held_out import TrainingEvaluationSettings
 from npm.training.sharding import whole_tensor
 from npm.training.trainer import StepReport, Trainer
 from npm.training.trainer_settings import Sharding
@@ -67,7 +67,7 @@ def measuring_trainer(run: Path, *, parts: Sequence[str] = ("masked",), **settin
         ids = torch.arange(20, 32).view(2, 6)  # i64 [2, 6]
         return {"length": float(encoder.token_vectors(ids, torch.ones_like(ids)).norm())}
 
-    evaluation = EvaluationSettings(every_steps=2, best="length")
+    evaluation = TrainingEvaluationSettings(every_steps=2, best="length")
     further: dict[str, Any] = {"evaluation": evaluation, "evaluators": [length], **STEEP}
     return toy_trainer(run, encoder=encoder, parts=parts, **further, **settings)
 

@@ -13,7 +13,7 @@ import torch
 from npm.errors import SettingError
 from npm.models.encoder import Encoder
 from npm.training.early_stop import BestSoFar
-from npm.training.held_out import EvaluationSettings
+from npm.training.held_out import TrainingEvaluationSettings
 from npm.training.trainer import StepReport, Trainer
 from tests.training.toy import parameters_of, toy_trainer
 
@@ -40,7 +40,9 @@ def scripted_trainer(run: Path, values: dict[int, float], **settings: Any) -> Tr
     chosen = {"every_steps": 2, "best": "score", "higher_is_better": True, **settings.pop("evaluation", {})}
     trainers: list[Trainer] = []
     evaluator = scripted(lambda: trainers[0], values)
-    trainers.append(toy_trainer(run, evaluation=EvaluationSettings(**chosen), evaluators=[evaluator], **settings))
+    trainers.append(
+        toy_trainer(run, evaluation=TrainingEvaluationSettings(**chosen), evaluators=[evaluator], **settings)
+    )
     return trainers[0]
 
 
@@ -50,7 +52,7 @@ def test_a_run_with_evaluations_has_the_losses_of_one_without(tmp_path: Path) ->
 
     settings: dict[str, Any] = {"max_steps": 7, "dropout": 0.3}
     with_evaluations = toy_trainer(
-        tmp_path / "with", evaluation=EvaluationSettings(every_steps=2), evaluators=[draws], **settings
+        tmp_path / "with", evaluation=TrainingEvaluationSettings(every_steps=2), evaluators=[draws], **settings
     )
     with_evaluations.train()
     without = toy_trainer(tmp_path / "without", **settings)
@@ -62,7 +64,7 @@ def test_a_run_with_evaluations_has_the_losses_of_one_without(tmp_path: Path) ->
 
 
 def test_it_measures_at_the_start_every_few_steps_and_at_the_end(tmp_path: Path) -> None:
-    toy_trainer(tmp_path / "run", max_steps=5, evaluation=EvaluationSettings(every_steps=2)).train()
+    toy_trainer(tmp_path / "run", max_steps=5, evaluation=TrainingEvaluationSettings(every_steps=2)).train()
     lines = lines_of(tmp_path / "run", of_evaluation=True)
     assert [line["step"] for line in lines] == [0, 2, 4, 5]
     terms = {"start", "end", "start_top1", "end_top1", "masked", "masked_top1"}
@@ -70,7 +72,9 @@ def test_it_measures_at_the_start_every_few_steps_and_at_the_end(tmp_path: Path)
 
 
 def test_the_metrics_are_the_terms_of_all_batches_over_their_counts_without_dropout(tmp_path: Path) -> None:
-    trainer = toy_trainer(tmp_path / "run", max_steps=1, dropout=0.5, evaluation=EvaluationSettings(max_batches=3))
+    trainer = toy_trainer(
+        tmp_path / "run", max_steps=1, dropout=0.5, evaluation=TrainingEvaluationSettings(max_batches=3)
+    )
     assert trainer.held_out is not None and trainer.held_out.batches is not None
     sums: dict[str, float] = {}
     counts: dict[str, int] = {}
@@ -89,7 +93,7 @@ def test_the_metrics_are_the_terms_of_all_batches_over_their_counts_without_drop
 
 
 def test_the_smallest_source_is_read_once_at_most(tmp_path: Path) -> None:
-    trainer = toy_trainer(tmp_path / "run", max_steps=1, evaluation=EvaluationSettings(max_batches=50))
+    trainer = toy_trainer(tmp_path / "run", max_steps=1, evaluation=TrainingEvaluationSettings(max_batches=50))
     assert trainer.held_out is not None
     assert trainer.held_out.micro_steps == 4  # groups of held-out text
 
@@ -173,7 +177,7 @@ def test_a_kill_between_checkpoint_and_best_encoder_is_made_good(
 
 
 def test_a_metric_that_is_not_measured_is_refused_before_the_first_step(tmp_path: Path) -> None:
-    trainer = toy_trainer(tmp_path / "run", max_steps=3, evaluation=EvaluationSettings(best="held_out_startt"))
+    trainer = toy_trainer(tmp_path / "run", max_steps=3, evaluation=TrainingEvaluationSettings(best="held_out_startt"))
     with pytest.raises(SettingError) as caught:
         trainer.train()
     assert "held_out_start" in caught.value.expected
@@ -201,5 +205,5 @@ def test_a_metric_that_is_not_finite_is_written_as_null(tmp_path: Path) -> None:
 )
 def test_settings_of_the_evaluation_out_of_range_are_refused(setting: str, value: float) -> None:
     with pytest.raises(SettingError) as caught:
-        EvaluationSettings(**{setting: value})  # type: ignore[arg-type]
+        TrainingEvaluationSettings(**{setting: value})  # type: ignore[arg-type]
     assert (caught.value.where, caught.value.got) == (f"evaluation.{setting}", str(value))

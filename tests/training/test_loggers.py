@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from npm.errors import SettingError
-from npm.training.held_out import EvaluationSettings
+from npm.training.held_out import TrainingEvaluationSettings
 from npm.training.trainer import StepReport
 from tests.training.toy import toy_trainer
 
@@ -30,7 +30,11 @@ def stop_at_three(done: StepReport) -> None:
 def test_tensorboard_shows_each_step_once_though_the_run_was_killed(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    settings: dict[str, Any] = {"max_steps": 4, "tensorboard": True, "evaluation": EvaluationSettings(every_steps=2)}
+    settings: dict[str, Any] = {
+        "max_steps": 4,
+        "tensorboard": True,
+        "evaluation": TrainingEvaluationSettings(every_steps=2),
+    }
     with pytest.raises(Stopped):
         toy_trainer(tmp_path / "run", **settings).train(stop_at_three)
     toy_trainer(tmp_path / "run", **settings).train()

@@ -20,7 +20,7 @@ from npm.objectives.masked import MaskedTokens
 from npm.objectives.nonparametric import NonparametricMasked, NonparametricSettings
 from npm.training.batches import TrainingBatches
 from npm.training.block_source import BlockSource
-from npm.training.held_out import EvaluationSettings, Evaluator, HeldOut
+from npm.training.held_out import Evaluator, HeldOut, TrainingEvaluationSettings
 from npm.training.run_folder import RunFolder
 from npm.training.schedule import ScheduleSettings
 from npm.training.trainer import Trainer
@@ -111,7 +111,7 @@ def toy_trainer(
     world_size: int = 1,
     context_fraction: float = 0.0,
     groups: Sequence[Sequences] | None = None,
-    evaluation: EvaluationSettings | None = None,
+    evaluation: TrainingEvaluationSettings | None = None,
     evaluators: Sequence[Evaluator] = (),
     **settings: Any,
 ) -> Trainer:
