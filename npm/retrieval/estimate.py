@@ -48,6 +48,7 @@ class EstimateSettings(IndexBuildSettings):
     """Seconds of encoding, of which the speed is measured."""
 
     def __post_init__(self) -> None:
+        IndexBuildSettings.__post_init__(self)
         check_range(self.sample_documents >= 1, "sample_documents", expected="at least 1", got=self.sample_documents)
         check_range(self.sample_seconds > 0, "sample_seconds", expected="more than 0", got=self.sample_seconds)
 

@@ -48,10 +48,9 @@ def test_an_encoder_trained_for_several_lengths_builds_and_fills_a_short_index(
     assert (filled.status, len(filled.answers())) == (0, 1), filled.err
     other = npmlm(*build, f"index={tmp_path / 'other'}", "dimensions=4")
     assert "was not trained for vectors of 4 dimensions" in other.err
-    for wrong in (0, 33):
-        npmlm(*build, f"index={tmp_path / 'third'}", f"dimensions={wrong}").refused(
-            "from 1 to 32", f"got:      {wrong}\n"
-        )
+    for wrong, expected in ((0, "at least 1"), (33, "from 1 to 32")):
+        outcome = npmlm(*build, f"index={tmp_path / 'third'}", f"dimensions={wrong}")
+        outcome.refused(expected, f"got:      {wrong}\n")
 
 
 def test_an_estimate_is_smaller_for_fewer_dimensions(

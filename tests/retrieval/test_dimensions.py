@@ -193,9 +193,8 @@ def test_an_encoder_that_was_not_trained_for_the_length_gets_a_note(tmp_path: Pa
 def test_a_length_that_the_encoder_does_not_have_is_refused_and_nothing_is_made(
     dimensions: int, encoder: Encoder, tmp_path: Path
 ) -> None:
-    settings = settings_for(tmp_path / "index", range(4), dimensions=dimensions)
     with pytest.raises(SettingError) as caught:
-        build_index(tmp_path / "index", settings, encoder)
+        build_index(tmp_path / "index", settings_for(tmp_path / "index", range(4), dimensions=dimensions), encoder)
     assert (caught.value.where, caught.value.got) == ("dimensions", str(dimensions))
     assert not (tmp_path / "index").exists()
 

@@ -64,7 +64,8 @@ def test_a_run_lowers_the_loss_and_leaves_what_transformers_loads(files: dict[st
     first, last = (sum(line["denoising"] for line in part) / 3 for part in (lines[:3], lines[-3:]))
     tokenizer = AutoTokenizer.from_pretrained(folder)
     assert last < math.log(len(tokenizer)) < first  # between them is a guess among all tokens alike
-    assert {"denoising_top1", "denoising_R", "denoising_S", "denoising_X"} <= lines[0].keys()
+    drawn = set().union(*lines)  # a denoiser that was not drawn for a batch has no mean in its line
+    assert {"denoising_top1", "denoising_R", "denoising_S", "denoising_X"} <= drawn
 
     model = AutoModelForSeq2SeqLM.from_pretrained(folder)
     inputs = tokenizer("[R] Paris is the <extra_id_0> of France.", return_tensors="pt")
