@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING
 from npm.errors import SettingError
 from npm.progress import StageProgress, say
 
+STSB_DEV = "stsb_dev_spearman"
+"""What the correlation with the development half of STS-B is called in metrics.jsonl."""
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -23,6 +26,8 @@ def run_train(settings: TrainCommand) -> int:
     """`npmlm train`."""
     from npm.objectives.gather import rank
     from npm.training.run import run_training
+
+    let_sts_decide(settings)
 
     with StageProgress() as progress:
 
@@ -53,6 +58,13 @@ def run_train(settings: TrainCommand) -> int:
     return 0
 
 
+def let_sts_decide(settings: TrainCommand) -> None:
+    """Where the correlation with STS-B is all that is measured, it decides which encoder is the best."""
+    chosen = settings.evaluation
+    if settings.sts_dir and not chosen.files and chosen.best == type(chosen)().best:
+        chosen.best, chosen.higher_is_better = STSB_DEV, True
+
+
 def next_command(settings: TrainCommand, encoder: Path) -> str:
     """What a user may want to do with what was trained."""
     weights = settings.objective
@@ -60,7 +72,7 @@ def next_command(settings: TrainCommand, encoder: Path) -> str:
         return f"npmlm evaluate task=denoising encoder={encoder} …"
     if weights.sentence_weight and not weights.nonparametric_weight:
         return f"npmlm evaluate task=sts encoder={encoder} …"
-    if weights.masked_weight and not weights.nonparametric_weight:
+    if weights.masked_weight and not weights.nonparametric_weight and not weights.masked.visible_only:
         return f"npmlm evaluate task=masked_tokens encoder={encoder} …"
     return f"npmlm build encoder={encoder} …"
 
@@ -88,7 +100,7 @@ def sts_evaluators(settings: TrainCommand, trained: Trained, objective: Weighted
     encoder = SentenceEncoder(trained, losses[0].pooler)
 
     def measure() -> dict[str, float]:
-        return {"stsb_dev_spearman": sts_spearman(encoder.encode, pairs)}
+        return {STSB_DEV: sts_spearman(encoder.encode, pairs)}
 
     return (measure,)
 

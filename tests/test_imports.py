@@ -17,6 +17,7 @@ ORDER = (
     "index",
     "npm.types",
     "npm.errors",
+    "npm.changed_settings",
     "npm.corpus",
     "npm.masking",
     "npm.models",

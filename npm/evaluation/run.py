@@ -5,11 +5,11 @@ from __future__ import annotations
 import io
 import shutil
 from collections.abc import Iterator, Sequence
-from dataclasses import fields, is_dataclass
-from operator import attrgetter
+from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from npm.changed_settings import changed_settings
 from npm.errors import SettingError
 from npm.evaluation.own_tasks import DEFAULT_TASK, OWN_TASKS, READ_BY_ALL, OwnTask, Progress
 from npm.evaluation.results import check_out
@@ -102,7 +102,7 @@ def _refuse_unused(
     default = EvaluationSettings()
     known = {*READ_BY_ALL, *reads}
     unused = [*(item.name for item in fields(EvaluationSettings) if item.name not in known), *refused]
-    changed = [key for name in unused for key in _changed(name, attrgetter(name)(settings), attrgetter(name)(default))]
+    changed = changed_settings(settings, default, unused)
     if changed:
         raise SettingError(
             f"{asked} has no use for {', '.join(changed)}",
@@ -140,15 +140,6 @@ def _unused_by(settings: EvaluationSettings, tasks: Sequence[Task]) -> Iterator[
         retrievals = {task.scoring.retrieval for task in tasks}
         if ClosedRetrieval.top_k not in retrievals or settings.closed.retrieval is ClosedRetrieval.exact:
             yield "closed.k"
-
-
-def _changed(key: str, value: Any, default: Any) -> Iterator[str]:
-    """Full keys of the settings under `key` that differ from their defaults."""
-    if is_dataclass(value):
-        for item in fields(value):
-            yield from _changed(f"{key}.{item.name}", getattr(value, item.name), getattr(default, item.name))
-    elif value != default:
-        yield key
 
 
 def _console() -> Console:

@@ -57,6 +57,14 @@ class ObjectiveSettings:
 
     def __post_init__(self) -> None:
         weights = self.weights()
+        if taken := sorted(name for name in self.others if f"{name}_weight" in weights):
+            raise SettingError(
+                "an objective of one's own has the name of another",
+                expected="a name of its own",
+                got=", ".join(taken),
+                where="objective.others",
+                fix="choose another name",
+            )
         if min(weights.values()) < 0 or not (sum(weights.values()) or self.others):
             raise SettingError(
                 "the weights of the objective leave nothing to train",

@@ -32,6 +32,7 @@ from npm.training.settings import TrainingSettings
 from npm.training.sources import Progress, Texts, make_sources
 from npm.training.start import Trained, check_input_length, load_start
 from npm.training.trainer import StepReport, Trainer
+from npm.training.unused import refuse_unused
 
 MakeEvaluators = Callable[[Trained, WeightedSum], Sequence[Evaluator]]
 """Makes what else is measured during training, of the model and its objective."""
@@ -63,6 +64,7 @@ def run_training(
     trained = load_start(settings)
     torch.manual_seed(settings.trainer.seed)  # the heads of objectives start at random
     objective = make_objective(settings, trained)
+    refuse_unused(settings, objective.views)
     check_input_length(settings, trained, objective.views)
     facts = recorded_facts(settings, trained, objective.views)  # a misspelt file is reported before anything is made
     evaluators = make_evaluators(trained, objective)

@@ -20,14 +20,15 @@ SMALLER = [
     "trainer.device=cpu",
     "trainer.precision=float32",
     "trainer.log_every_steps=1",
-    "blocks.max_block_tokens=32",
-    "groups.sequences_per_group=4",
-    "sentences.pairs_per_device_batch=4",
-    "masking.max_spans_per_sequence=16",
 ]
+BLOCKS = ["blocks.max_block_tokens=32", "groups.sequences_per_group=4"]
+SENTENCES_A_STEP = ["sentences.pairs_per_device_batch=4"]
+MASK_PAIRS = ["masking.max_spans_per_sequence=16"]
 CUT = {
     "masking_study": ["start.fresh.dimensions=16", "start.fresh.vocabulary_size=300"],
-    "matryoshka": ["objective.nonparametric.dimensions=[8,16]"],
+    "encoder_mini": MASK_PAIRS,
+    "npm_mlm": MASK_PAIRS,
+    "matryoshka": [*MASK_PAIRS, "objective.nonparametric.dimensions=[8,16]"],
     "mlm_collocation": ["corruption.collocations.min_count=3"],
     **{name: ["start.fresh.dimensions=16"] for name in EXPERIMENTS if name.startswith("ul2_")},
 }
@@ -60,9 +61,10 @@ def test_an_experiment_trains(
     monkeypatch.syspath_prepend(str(OWN.parent))
     encoder, corpus, pairs = start
     texts = [f"sentences.files=[{pairs}]"] if experiment == "simcse_sup" else [corpus]
+    batch = SENTENCES_A_STEP if experiment.startswith("simcse") else BLOCKS
     run = tmp_path / "run"
     outcome = npmlm(
-        "train", f"experiment={experiment}", f"run={run}", encoder, *texts, *SMALLER, *CUT.get(experiment, [])
+        "train", f"experiment={experiment}", f"run={run}", encoder, *texts, *batch, *SMALLER, *CUT.get(experiment, [])
     )
     assert outcome.status == 0, outcome.err
     steps = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]

@@ -12,8 +12,10 @@ import pytest
 
 from index.files import CountingFile
 from index.store import folder_lock
+from npm.commands import TrainCommand
 from npm.models.encoder import Encoder
 from npm.training.trainer import Trainer
+from npm.training_verbs import let_sts_decide
 from tests.cli.commands import DOCUMENTS, CommandLine, all_bytes, run_subprocess, write_corpus
 from tests.tiny_models import tiny_encoder
 
@@ -156,6 +158,25 @@ def test_blocks_that_their_masks_can_lengthen_to_just_what_the_encoder_takes_are
         (["groups.sequences_per_group=50000"], ["where:    groups.sequences_per_group", "at most 43690"]),
         (["blocks.max_block_tokens=120"], ["masked blocks may be longer", "at most 128 tokens", "max_block_tokens"]),
         (["blocks.max_block_tokens=129", "masking.unit=token", TOKEN], ["at most 128 tokens", "129 tokens of a block"]),
+        (["corruption.masked_fraction=0.4"], ["no use for corruption.masked_fraction"]),
+        (["sentences.files=[a.jsonl]"], ["no use for sentences.files"]),
+        (["objective.masked.visible_only=true"], ["no use for objective.masked.visible_only"]),
+        (["evaluation.patience_evaluations=3"], ["nothing to evaluate", "evaluation.files"]),
+        (["evaluation.files=[no.jsonl]"], ["no.jsonl"]),
+        (["objective.denoising_weight=1"], ["no head for the other objectives"]),
+        (
+            ["objective.denoising_weight=1", "objective.nonparametric_weight=0", "masking.min_masked_fraction=0.05"],
+            ["the model has no decoder"],
+        ),
+        (
+            ["objective.masked_weight=1", "corruption.predicted_fraction=0.4"],
+            ["corruption.predicted_fraction", "copies"],
+        ),
+        (["objective.masked_weight=1", "corruption.masked_fraction=1.5"], ["corruption.masked_fraction"]),
+        (
+            ["objective.masked_weight=1", "objective.masked.visible_only=true", "corruption.random_fraction=0.1"],
+            ["visible"],
+        ),
     ],
 )
 def test_what_cannot_be_trained_is_refused_and_nothing_is_made(
@@ -232,3 +253,41 @@ def refuse_writing(patched: pytest.MonkeyPatch, code: int, *, after: int) -> Non
         return write(self, data)  # type: ignore[no-any-return]
 
     patched.setattr(CountingFile, "write", refusing)
+
+
+def test_a_misspelt_metric_of_evaluation_leaves_no_run_folder(
+    npmlm: CommandLine, train: list[str], texts: Path, tmp_path: Path
+) -> None:
+    before = all_bytes(tmp_path)
+    npmlm(*train, f"evaluation.files=[{texts}]", "evaluation.best=held_out_los").refused(
+        "held_out_loss", "got:      held_out_los\n"
+    )
+    assert all_bytes(tmp_path) == before
+
+
+def test_an_encoder_of_visible_tokens_alone_is_saved_without_the_head_that_read_its_decoder(
+    npmlm: CommandLine, train: list[str], texts: Path, tmp_path: Path
+) -> None:
+    settings = ["objective.nonparametric_weight=0", "objective.masked_weight=1", "objective.masked.visible_only=true"]
+    kept = [part for part in train if not part.startswith("masking.")]
+    outcome = npmlm(*kept, *settings)
+    encoder = tmp_path / "run" / "encoder"
+    assert (outcome.status, f"npmlm build encoder={encoder}" in outcome.err) == (0, True), outcome.err
+    command = (
+        "evaluate",
+        "task=masked_tokens",
+        f"encoder={encoder}",
+        f"corpus.files={texts}",
+        f"out={tmp_path / 'out'}",
+    )
+    npmlm(*command).refused("no trained head")
+
+
+def test_the_correlation_with_sts_decides_about_the_best_encoder_where_nothing_else_is_measured() -> None:
+    alone = TrainCommand(sts_dir="sts")
+    let_sts_decide(alone)
+    assert (alone.evaluation.best, alone.evaluation.higher_is_better) == ("stsb_dev_spearman", True)
+    beside = TrainCommand(sts_dir="sts")
+    beside.evaluation.files = ["held-out.jsonl"]
+    let_sts_decide(beside)
+    assert (beside.evaluation.best, beside.evaluation.higher_is_better) == ("held_out_loss", False)

@@ -190,7 +190,8 @@ def test_the_parametric_baseline_trains_and_answers(
     npmlm: CommandLine, task: Path, tiny_encoder_folder: Path, tmp_path: Path
 ) -> None:
     run, texts = tmp_path / "run", write_corpus(tmp_path / "texts.jsonl")
-    settings = [f"corpus.files={texts}", f"encoder={tiny_encoder_folder}", *SHRUNK, "blocks.min_filled_fraction=0"]
+    shrunk = [part for part in SHRUNK if not part.startswith("masking.")]
+    settings = [f"corpus.files={texts}", f"encoder={tiny_encoder_folder}", *shrunk, "blocks.min_filled_fraction=0"]
     assert main(["train", "experiment=mlm_uniform", f"run={run}", *settings]) == 0
     assert npmlm("evaluate", f"task={task}", f"mlm.encoder={run / 'encoder'}", f"out={tmp_path / 'out'}").status == 0
     found = metrics_of(tmp_path / "out")["tasks"]["places"]["methods"]  # type: ignore[index]

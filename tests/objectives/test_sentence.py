@@ -200,3 +200,19 @@ def test_settings_without_meaning_are_refused(settings: dict[str, Any], name: st
     with pytest.raises(SettingError) as told:
         SentenceSettings(**settings)
     assert told.value.where == name
+
+
+def test_cosines_keep_their_digits_where_the_encoder_computes_in_bfloat16() -> None:
+    vectors = random_parts(2, 24, seed=5)
+    pooled = torch.cat(vectors)
+
+    class Pooled(SentenceContrast):
+        def _vectors(self, encoded: EncodedSentences) -> torch.Tensor:
+            return pooled
+
+    loss = Pooled(SentenceSettings(), dimensions=pooled.shape[1])
+    rows = torch.ones(48, 1, dtype=torch.long)
+    encoded = EncodedSentences(Passes(torch.nn.Identity()), SentenceBatch(rows, rows, pair_count=24, pad_id=0))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = loss(encoded)["sentence"].sum
+    assert torch.equal(found, loss_of(vectors))
