@@ -28,6 +28,8 @@ SHRUNK = (
     "trainer.log_every_steps=1",
     "masking.min_masked_fraction=0.01",
 )
+NO_PHRASES = "masking."
+"""How the settings begin that a run without the phrase loss has no use for."""
 TOKEN = "objective.nonparametric.end_queries=false"
 
 
@@ -269,7 +271,7 @@ def test_an_encoder_of_visible_tokens_alone_is_saved_without_the_head_that_read_
     npmlm: CommandLine, train: list[str], texts: Path, tmp_path: Path
 ) -> None:
     settings = ["objective.nonparametric_weight=0", "objective.masked_weight=1", "objective.masked.visible_only=true"]
-    kept = [part for part in train if not part.startswith("masking.")]
+    kept = [part for part in train if not part.startswith(NO_PHRASES)]
     outcome = npmlm(*kept, *settings)
     encoder = tmp_path / "run" / "encoder"
     assert (outcome.status, f"npmlm build encoder={encoder}" in outcome.err) == (0, True), outcome.err

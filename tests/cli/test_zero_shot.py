@@ -12,7 +12,7 @@ from npm.evaluation.nonparametric import NonparametricLabels
 from npm.models.encoder import Encoder
 from npm.models.masked_head import attach_masked_head
 from tests.cli.commands import CommandLine, all_bytes, write_corpus
-from tests.cli.test_train import SHRUNK
+from tests.cli.test_train import NO_PHRASES, SHRUNK
 from tests.tiny_models import tiny_encoder
 
 TASK = """\
@@ -190,7 +190,7 @@ def test_the_parametric_baseline_trains_and_answers(
     npmlm: CommandLine, task: Path, tiny_encoder_folder: Path, tmp_path: Path
 ) -> None:
     run, texts = tmp_path / "run", write_corpus(tmp_path / "texts.jsonl")
-    shrunk = [part for part in SHRUNK if not part.startswith("masking.")]
+    shrunk = [part for part in SHRUNK if not part.startswith(NO_PHRASES)]
     settings = [f"corpus.files={texts}", f"encoder={tiny_encoder_folder}", *shrunk, "blocks.min_filled_fraction=0"]
     assert main(["train", "experiment=mlm_uniform", f"run={run}", *settings]) == 0
     assert npmlm("evaluate", f"task={task}", f"mlm.encoder={run / 'encoder'}", f"out={tmp_path / 'out'}").status == 0
