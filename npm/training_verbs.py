@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 def run_train(settings: TrainCommand) -> int:
     """`npmlm train`."""
     from npm.objectives.gather import rank
+    from npm.training.ranks import leave_ranks
     from npm.training.run import run_training
 
     let_sts_decide(settings)
@@ -55,6 +56,7 @@ def run_train(settings: TrainCommand) -> int:
         )
     if rank() == 0:
         say(f"the encoder is in {encoder}: {next_command(settings, encoder)}")
+    leave_ranks()
     return 0
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import torch
-from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers, processors
 from tokenizers import decoders as token_decoders
 from transformers import (
     BertConfig,
@@ -79,12 +81,17 @@ def tiny_encoder(
 
 def wordpiece_tokenizer(sentences: Sequence[str] = SENTENCES, *, vocabulary_size: int = 320) -> PreTrainedTokenizerFast:
     """An uncased WordPiece tokenizer like BERT's."""
+    letters = [chr(code) for code in range(33, 127)]
     backend = Tokenizer(models.WordPiece(unk_token=WORDPIECE_SPECIALS["unk"]))
     backend.normalizer = normalizers.BertNormalizer(lowercase=True)
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     backend.decoder = token_decoders.WordPiece()
-    alphabet = {"initial_alphabet": [chr(code) for code in range(33, 127)]}
-    return _trained(backend, trainers.WordPieceTrainer, sentences, WORDPIECE_SPECIALS, vocabulary_size, **alphabet)
+    words = {word: (word[0], *(f"##{letter}" for letter in word[1:])) for word in _words(backend, sentences)}
+    known = [*WORDPIECE_SPECIALS.values(), *letters, *_beyond(letters, words.values())]
+    counts = Counter(words[word] for word in _words(backend, sentences))
+    known += [_joined(pair) for pair in merges_of(counts, known, vocabulary_size)]
+    backend.model = models.WordPiece(vocab=_ids(known), unk_token=WORDPIECE_SPECIALS["unk"])
+    return _finished(backend, WORDPIECE_SPECIALS)
 
 
 def byte_bpe_tokenizer(sentences: Sequence[str] = SENTENCES, *, vocabulary_size: int = 420) -> PreTrainedTokenizerFast:
@@ -92,22 +99,70 @@ def byte_bpe_tokenizer(sentences: Sequence[str] = SENTENCES, *, vocabulary_size:
     backend = Tokenizer(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = token_decoders.ByteLevel()
-    alphabet = {"initial_alphabet": pre_tokenizers.ByteLevel.alphabet()}
-    return _trained(backend, trainers.BpeTrainer, sentences, BYTE_BPE_SPECIALS, vocabulary_size, **alphabet)
+    known = [*BYTE_BPE_SPECIALS.values(), *sorted(pre_tokenizers.ByteLevel.alphabet())]
+    merges = merges_of(Counter(map(tuple, _words(backend, sentences))), known, vocabulary_size)
+    backend.model = models.BPE(vocab=_ids([*known, *map(_joined, merges)]), merges=merges)
+    return _finished(backend, BYTE_BPE_SPECIALS)
 
 
-def _trained(
-    backend: Tokenizer,
-    trainer: type,
-    sentences: Sequence[str],
-    specials: dict[str, str],
-    vocabulary_size: int,
-    **trainer_settings: object,
-) -> PreTrainedTokenizerFast:
+def merges_of(
+    word_counts: Mapping[tuple[str, ...], int], known: Sequence[str], vocabulary_size: int
+) -> list[tuple[str, str]]:
+    """Merges of byte-pair encoding until there are `vocabulary_size` pieces with the `known` ones; older pieces first.
+
+    The trainers of `tokenizers` number some pieces, and so break ties, differently in each process.
+    """
+    words = dict(word_counts)
+    ids = _ids(known)
+    merges: list[tuple[str, str]] = []
+    while len(ids) < vocabulary_size:
+        pairs: Counter[tuple[str, str]] = Counter()
+        for word, times in words.items():
+            for pair in pairwise(word):
+                pairs[pair] += times
+        if not pairs:
+            break
+        best = min(pairs, key=lambda pair: (-pairs[pair], ids[pair[0]], ids[pair[1]]))
+        merges.append(best)
+        ids.setdefault(_joined(best), len(ids))
+        words = {_merged(word, best): times for word, times in words.items()}
+    return merges
+
+
+def _merged(word: tuple[str, ...], pair: tuple[str, str]) -> tuple[str, ...]:
+    pieces: list[str] = []
+    for piece in word:
+        if pieces and (pieces[-1], piece) == pair:
+            pieces[-1] = _joined(pair)
+        else:
+            pieces.append(piece)
+    return tuple(pieces)
+
+
+def _joined(pair: tuple[str, str]) -> str:
+    return pair[0] + pair[1].removeprefix("##")
+
+
+def _words(backend: Tokenizer, sentences: Sequence[str]) -> list[str]:
+    """What the pre-tokenizer makes of the sentences, in their order."""
+    assert backend.pre_tokenizer is not None
+    normal = sentences if backend.normalizer is None else map(backend.normalizer.normalize_str, sentences)
+    return [word for sentence in normal for word, _ in backend.pre_tokenizer.pre_tokenize_str(sentence)]
+
+
+def _beyond(letters: Sequence[str], words: Iterable[tuple[str, ...]]) -> list[str]:
+    """The first pieces of words that `letters` lacks."""
+    return sorted({piece for word in words for piece in word} - set(letters))
+
+
+def _ids(pieces: Sequence[str]) -> dict[str, int]:
+    return {piece: position for position, piece in enumerate(dict.fromkeys(pieces))}
+
+
+def _finished(backend: Tokenizer, specials: dict[str, str]) -> PreTrainedTokenizerFast:
     mask = AddedToken(specials["mask"], lstrip=specials is BYTE_BPE_SPECIALS, special=True, normalized=False)
     others = [AddedToken(token, special=True, normalized=False) for role, token in specials.items() if role != "mask"]
-    settings = {"vocab_size": vocabulary_size, "show_progress": False, "special_tokens": [*others, mask]}
-    backend.train_from_iterator(sentences, trainer(**settings, **trainer_settings))
+    backend.add_special_tokens([*others, mask])
     cls, sep = specials["cls"], specials["sep"]
     backend.post_processor = processors.TemplateProcessing(
         single=f"{cls} $A {sep}",

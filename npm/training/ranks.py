@@ -29,3 +29,10 @@ def of_first_rank(own: Told) -> Told:
     told = [own]
     dist.broadcast_object_list(told, src=0)
     return told[0]
+
+
+def leave_ranks() -> None:
+    """End the process group, if there is one, when all ranks are here: none waits for one that has left."""
+    if dist.is_initialized():
+        dist.barrier()
+        dist.destroy_process_group()

@@ -17,7 +17,6 @@ from npm.objectives.passes import Passes
 from npm.objectives.sentence import SentenceContrast, SentenceSettings
 from tests.objectives.sentence_batches import LAST_WORD_ID, batch_of, sentences
 
-WORLD_SIZE = 2
 SHARES = {"even": (2, 2), "uneven": (3, 1)}
 """By name, the pairs of each rank out of the four of the global batch."""
 COLUMNS = (2, 3)
@@ -53,17 +52,7 @@ def gradients(pairs: Sequence[tuple[torch.Tensor, ...]], columns: int) -> dict[s
     return {name: weight.grad for name, weight in named if weight.grad is not None}
 
 
-def work(rank: int, runs: Path) -> None:
-    """Everything that one of the two processes does."""
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{runs}/rendezvous", rank=rank, world_size=WORLD_SIZE)
-    try:
-        save_gradients(rank, runs)
-    finally:
-        dist.destroy_process_group()
-
-
-def save_gradients(rank: int, runs: Path) -> None:
+def write_gradients(rank: int, runs: Path) -> None:
     """Write the gradients summed over both ranks, as RUNS/<share>-<columns>.safetensors."""
     for name, shares in SHARES.items():
         first = sum(shares[:rank])

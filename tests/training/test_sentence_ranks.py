@@ -7,16 +7,16 @@ from pathlib import Path
 import pytest
 import safetensors.torch
 import torch
-import torch.multiprocessing
 
-from tests.training.sentence_ranks import COLUMNS, PAIRS, SHARES, WORLD_SIZE, gradients, work
+from tests.training.sentence_ranks import COLUMNS, PAIRS, SHARES, gradients, write_gradients
+from tests.training.two_processes import run_two_ranks
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What two processes left behind; they are started once, because starting them costs seconds."""
     folder = tmp_path_factory.mktemp("sentence_ranks")
-    torch.multiprocessing.spawn(work, args=(folder,), nprocs=WORLD_SIZE)
+    run_two_ranks(write_gradients, folder)
     return folder
 
 

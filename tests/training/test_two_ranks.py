@@ -10,18 +10,18 @@ import numpy as np
 import pytest
 import safetensors.torch
 import torch
-import torch.multiprocessing
 
 from tests.training.sharded_ranks import PIECES, measuring_trainer
 from tests.training.toy import STEEP, parameters_of, toy_trainer
-from tests.training.two_ranks import PARTS, SPANS, WORLD_SIZE, batch_of, gradients, work
+from tests.training.two_processes import WORLD_SIZE, run_two_ranks
+from tests.training.two_ranks import PARTS, SPANS, batch_of, gradients, work
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What two processes left behind; they are started once, because starting them costs seconds."""
     folder = tmp_path_factory.mktemp("two_ranks")
-    torch.multiprocessing.spawn(work, args=(folder,), nprocs=WORLD_SIZE)
+    run_two_ranks(work, folder)
     return folder
 
 

@@ -35,8 +35,8 @@ from tests.masking.groups import group
 from tests.tiny_models import SENTENCES, tiny_encoder
 from tests.training.sharded_ranks import measuring_trainer, sharded_work
 from tests.training.toy import STEEP, parameters_of, toy_batches, toy_encoder, toy_groups, toy_objective, toy_trainer
+from tests.training.two_processes import WORLD_SIZE
 
-WORLD_SIZE = 2
 PARTS = {"phrase": ("phrase",), "masked": ("masked",), "both": ("phrase", "masked")}
 SPANS = {
     "uneven": [toy_groups(1)[0], group([20, 21, 20, 20, 21, 20], [20, 21, 21, 20], [22, 20])],
@@ -98,21 +98,16 @@ class Stopped(Exception):
 
 def work(rank: int, runs: Path) -> None:
     """Everything that one of the two processes does, `sharded_ranks.py` included."""
-    torch.set_num_threads(1)
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(WORLD_SIZE)}
     os.environ |= {"LOCAL_WORLD_SIZE": str(WORLD_SIZE), "MASTER_ADDR": "127.0.0.1", "OMP_NUM_THREADS": "1"}
-    dist.init_process_group("gloo", init_method=f"file://{runs}/rendezvous", rank=rank, world_size=WORLD_SIZE)
-    try:
-        _gradients(rank, runs)
-        _gradients_in_passes(rank, runs)
-        _trained(rank, runs)
-        measuring_trainer(runs / "measured", rank=rank, world_size=WORLD_SIZE).train()
-        _stopped_and_resumed(rank, runs)
-        _stopped_by_numbers(rank, runs)
-        _run_from_settings(rank, runs)
-        sharded_work(rank, runs)
-    finally:
-        dist.destroy_process_group()
+    _gradients(rank, runs)
+    _gradients_in_passes(rank, runs)
+    _trained(rank, runs)
+    measuring_trainer(runs / "measured", rank=rank, world_size=WORLD_SIZE).train()
+    _stopped_and_resumed(rank, runs)
+    _stopped_by_numbers(rank, runs)
+    _run_from_settings(rank, runs)
+    sharded_work(rank, runs)
 
 
 def _gradients(rank: int, runs: Path) -> None:
