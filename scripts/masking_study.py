@@ -2,8 +2,9 @@
 
     python scripts/masking_study.py out=runs/masking "files=[enwiki-00.jsonl.zst]" "held_out=[enwiki-07.jsonl.zst]"
 
-Trains every cell with seeds 0, 1, 2 (experiment=masking_study) and evaluates it at 15 % on the held-out files; what is
-finished is skipped. Further arguments are settings of every training run; seeds=[0] and articles=100 are ours.
+Trains every cell with seeds 0, 1, 2 (experiment=masking_study) and evaluates it at 15 % on the held-out files, with
+single tokens and with whole words masked; what is finished is skipped. Further arguments are settings of every training
+run; seeds=[0] and articles=100 are ours.
 """
 
 import json
@@ -36,10 +37,11 @@ def main(arguments: list[str]) -> int:
     ours = {"out": "runs/masking-study", "files": "[]", "held_out": "[]", "seeds": "[0,1,2]", "articles": "100"}
     given = dict(argument.split("=", 1) for argument in arguments)
     ours |= {key: given.pop(key) for key in ours if key in given}
+    evaluate = ["task=masked_tokens", f"corpus.files={ours['held_out']}", f"limit={ours['articles']}"]
     study = Study(
         cells=RATES | UNITS | CORRUPTION_AND_PREDICTION,
         train=["experiment=masking_study", f"corpus.files={ours['files']}", *(f"{k}={v}" for k, v in given.items())],
-        evaluate=["task=masked_tokens", f"corpus.files={ours['held_out']}", f"limit={ours['articles']}"],
+        evaluations={f"{unit}s": [*evaluate, f"masked_unit={unit}"] for unit in ("token", "word")},
         metrics=METRICS,
     )
     try:

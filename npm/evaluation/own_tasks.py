@@ -78,11 +78,14 @@ def run_masked_tokens(settings: EvaluationSettings, progress: Progress, console:
 
     _require_documents(settings)
     _require(settings.encoder, "encoder", "a masked language model, such as npmlm train experiment=mlm_uniform makes")
+    chosen = MaskedTokensSettings(
+        articles=settings.limit or DEFAULT_ARTICLES,
+        masked_fraction=settings.masked_fraction,
+        masked_unit=settings.masked_unit,
+        mask_seed=settings.seed,
+    )
     encoder = Encoder.load(settings.encoder, device=settings.device, dtype=settings.dtype)
     head = attach_masked_head(encoder, locate_encoder(settings.encoder), trained=True)
-    chosen = MaskedTokensSettings(
-        articles=settings.limit or DEFAULT_ARTICLES, masked_fraction=settings.masked_fraction, mask_seed=settings.seed
-    )
     result = evaluate_held_out_masks(
         encoder, head, settings.corpus, chosen, progress=lambda done, total: progress("articles", done, total)
     )
@@ -153,7 +156,7 @@ OWN_TASKS = {
     task.name: task
     for task in (
         OwnTask("demo", run_demo, reads=("index", "questions", "split", "limit", "fill")),
-        OwnTask("masked_tokens", run_masked_tokens, reads=("corpus", "limit", "masked_fraction")),
+        OwnTask("masked_tokens", run_masked_tokens, reads=("corpus", "limit", "masked_fraction", "masked_unit")),
         OwnTask("denoising", run_denoising, reads=("corpus", "limit")),
         OwnTask("sts", run_sts, reads=("data_dir", "split", "resamples", "pooler", "before", "geometry")),
         OwnTask("in_batch", run_in_batch, reads=("corpus", "limit", "dimensions")),

@@ -172,8 +172,9 @@ def print_in_batch(result: InBatchResult, console: Console) -> None:
 
 def print_masked_tokens(result: MaskedTokensResult, console: Console) -> None:
     """The report of task `masked_tokens`."""
-    share = result.record["settings"]["masked_fraction"]
-    title = f"masked tokens of held-out articles, {100 * share:g} % of them masked"
+    asked = result.record["settings"]
+    whole = "masked tokens" if asked["masked_unit"] == "token" else "whole masked words"
+    title = f"{whole} of held-out articles, {100 * asked['masked_fraction']:g} % of the tokens masked"
     console.print(terminal_table(*masked_tokens_rows(result), title=title))
     console.print("note: ± is the standard error over articles.", markup=False)
     console.print("note: perplexities compare encoders of the same tokenizer only.", markup=False)

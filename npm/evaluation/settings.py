@@ -10,6 +10,7 @@ from npm.errors import check_range
 from npm.evaluation.geometry import GeometrySettings
 from npm.evaluation.questions import Split
 from npm.evaluation.task import ClosedScoring
+from npm.masking.corruption import CorruptionUnit
 from npm.models.encoder import ComputeDtype
 from npm.models.poolers import PoolerKind
 from npm.retrieval.fill import FillSettings
@@ -93,6 +94,8 @@ class EvaluationSettings:
     """Held-out documents for the tasks in_batch, masked_tokens and denoising."""
     masked_fraction: float = 0.15
     """Share of the tokens that task=masked_tokens masks, whatever rate the model was trained at; above 0, below 1."""
+    masked_unit: CorruptionUnit = CorruptionUnit.token
+    """What task=masked_tokens masks as a whole: `token` or `word`."""
     pooler: PoolerKind | None = None
     """How token vectors become the vector of a sentence for task=sts; null: as the encoder was saved."""
     before: BeforeSettings = field(default_factory=BeforeSettings)

@@ -2,7 +2,7 @@
 
 OUT/study.json                 what the study consists of; another study is refused
 OUT/CELL/seed-N/run            a training run; its blocks and checkpoints go when it was evaluated
-OUT/CELL/seed-N/results        what the evaluation wrote; a cell that has it is finished
+OUT/CELL/seed-N/NAME           what the evaluation of that name wrote; a cell that has all of them is finished
 OUT/table.json, OUT/table.md   the table of what is finished so far
 """
 
@@ -19,6 +19,7 @@ from typing import Any
 from index.files import json_bytes, storage_errors
 from npm.errors import SettingError
 
+METRICS_FILE = "metrics.json"
 Command = Callable[[list[str]], int]
 """Runs `npmlm` with these arguments in this process; returns its exit status."""
 
@@ -29,8 +30,8 @@ class Study:
 
     cells: Mapping[str, Sequence[str]]  # settings of a training run by the name of the cell
     train: Sequence[str]  # settings of all runs
-    evaluate: Sequence[str]  # settings of all evaluations
-    metrics: Mapping[str, str]  # head of a column by the name of a number in metrics.json
+    evaluations: Mapping[str, Sequence[str]]  # settings of every evaluation by its name
+    metrics: Mapping[str, str]  # head of a column by the name of a number in metrics.json of each evaluation
 
 
 def run_study(study: Study, out: Path, *, seeds: Sequence[int], command: Command) -> int:
@@ -42,15 +43,17 @@ def run_study(study: Study, out: Path, *, seeds: Sequence[int], command: Command
     for seed in seeds:
         for name, settings in study.cells.items():
             folder = out / name / f"seed-{seed}"
-            if (folder / "results" / "metrics.json").is_file():
+            missing = [each for each in study.evaluations if not (folder / each / METRICS_FILE).is_file()]
+            if not missing:
                 continue
             run = folder / "run"
-            trained = command(["train", f"run={run}", f"trainer.seed={seed}", *study.train, *settings])
-            measured = trained or command(
-                ["evaluate", f"encoder={run / 'encoder'}", f"out={folder / 'results'}", *study.evaluate]
-            )
-            if measured:
-                return measured
+            status = command(["train", f"run={run}", f"trainer.seed={seed}", *study.train, *settings])
+            for each in missing:
+                status = status or command(
+                    ["evaluate", f"encoder={run / 'encoder'}", f"out={folder / each}", *study.evaluations[each]]
+                )
+            if status:
+                return status
             for part in ("corpus", "checkpoints"):
                 shutil.rmtree(run / part, ignore_errors=True)
             write_table(study, out)
@@ -62,7 +65,9 @@ def _start(study: Study, out: Path) -> None:
     record = {
         "cells": {name: list(settings) for name, settings in study.cells.items()},
         "train": [_without_folders(setting) for setting in study.train],
-        "evaluate": [_without_folders(setting) for setting in study.evaluate],
+        "evaluations": {
+            name: [_without_folders(setting) for setting in settings] for name, settings in study.evaluations.items()
+        },
     }
     file = out / "study.json"
     if file.is_file():
@@ -95,33 +100,42 @@ def _without_folders(setting: str) -> str:
 
 
 def table_rows(study: Study, out: Path) -> list[dict[str, Any]]:
-    """A row for each cell: its name, the seeds that are finished, and mean and standard deviation of every metric.
+    """A row for each cell: its name, the seeds that are finished, and by evaluation the mean and deviation of metrics.
 
     The deviation is that of a sample, None with one seed; both are None where nothing is finished.
     """
     rows = []
     for name in study.cells:
-        found = sorted((out / name).glob("seed-*/results/metrics.json"))
-        measured = [json.loads(file.read_text(encoding="utf-8")) for file in found]
-        row: dict[str, Any] = {"cell": name, "seeds": len(measured)}
-        for metric in study.metrics:
-            values = [float(each[metric]) for each in measured]
-            row[metric] = {
-                "mean": fmean(values) if values else None,
-                "deviation": stdev(values) if len(values) > 1 else None,
-                "values": values,
-            }
+        finished = [
+            folder
+            for folder in sorted((out / name).glob("seed-*"))
+            if all((folder / each / METRICS_FILE).is_file() for each in study.evaluations)
+        ]
+        row: dict[str, Any] = {"cell": name, "seeds": len(finished)}
+        for each in study.evaluations:
+            files = [folder / each / METRICS_FILE for folder in finished]
+            measured = [json.loads(file.read_text(encoding="utf-8")) for file in files]
+            row[each] = {metric: _summary([float(numbers[metric]) for numbers in measured]) for metric in study.metrics}
         rows.append(row)
     return rows
+
+
+def _summary(values: list[float]) -> dict[str, Any]:
+    return {
+        "mean": fmean(values) if values else None,
+        "deviation": stdev(values) if len(values) > 1 else None,
+        "values": values,
+    }
 
 
 def write_table(study: Study, out: Path) -> None:
     """Write table.json and table.md for the cells that are finished; what is not stays empty."""
     rows = table_rows(study, out)
-    heads = ["cell", "seeds", *study.metrics.values()]
+    heads = ["cell", "seeds", *(f"{name}: {head}" for name in study.evaluations for head in study.metrics.values())]
     lines = ["| " + " | ".join(heads) + " |", "| --- " + "| ---: " * (len(heads) - 1) + "|"]
     for row in rows:
-        entries = [row["cell"], str(row["seeds"]), *(_entry(row[metric]) for metric in study.metrics)]
+        numbers = [_entry(row[name][metric]) for name in study.evaluations for metric in study.metrics]
+        entries = [row["cell"], str(row["seeds"]), *numbers]
         lines.append("| " + " | ".join(entries) + " |")
     with storage_errors(out):
         (out / "table.json").write_bytes(json_bytes(rows))

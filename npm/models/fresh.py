@@ -1,7 +1,8 @@
 """Encoders that start from random weights around a tokenizer that exists.
 
 Studies of training itself need starts that know nothing. The encoder is of BERT's architecture (Devlin et al. 2019,
-arXiv 1810.04805, §3) with feed-forward layers four times as wide as its vectors.
+arXiv 1810.04805, §3) with feed-forward layers four times as wide as its vectors, or, where tokens read only their
+neighbours, of ModernBERT's (Warner et al. 2024, arXiv 2412.13663, §2.1), gated and half as wide.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 FEED_FORWARD_FACTOR = 4
 """Width of the feed-forward layers over the length of a token vector, as in BERT."""
+GATED_FACTOR = 2
+"""The same where a layer has three matrices, one of them a gate, instead of two."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -38,6 +41,11 @@ class FreshSettings:
     """Attention heads of a layer; dimensions must be a multiple of them."""
     max_input_tokens: int = 512
     """Longest input in tokens, special tokens included."""
+    window_tokens: int = 0
+    """Neighbours that a token reads in each layer, half of them on either side; 0 reads the whole input.
+
+    A small encoder learns from its neighbours within 100 steps; to find them among all tokens takes it thousands.
+    """
     vocabulary_size: int = 0
     """Cut a WordPiece vocabulary to this many of its pieces, those most frequent in the text; 0 keeps all of it."""
     vocabulary_documents: int = 10_000
@@ -49,12 +57,16 @@ class FreshSettings:
             "dimensions": 1,
             "attention_heads": 1,
             "max_input_tokens": 4,
+            "window_tokens": 0,
             "vocabulary_size": 0,
             "vocabulary_documents": 1,
         }
         for name, low in lowest.items():
             value = getattr(self, name)
             check_range(value >= low, f"start.fresh.{name}", expected=f"at least {low}", got=value)
+        check_range(
+            self.window_tokens % 2 == 0, "start.fresh.window_tokens", expected="an even number", got=self.window_tokens
+        )
         check_range(
             self.dimensions % self.attention_heads == 0,
             "start.fresh.dimensions",
@@ -103,20 +115,38 @@ def _random_model(
     attention_dropout: float,
     seed: int,
 ) -> PreTrainedModel:
-    """A BERT model without pooler, its weights drawn on the CPU from a generator of their own."""
-    from transformers import BertConfig, BertModel
+    """A model without pooler, its weights drawn on the CPU from a generator of their own."""
+    from transformers import BertConfig, BertModel, ModernBertConfig, ModernBertModel
 
-    config = BertConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=settings.dimensions,
-        num_hidden_layers=settings.layers,
-        num_attention_heads=settings.attention_heads,
-        intermediate_size=FEED_FORWARD_FACTOR * settings.dimensions,
-        max_position_embeddings=settings.max_input_tokens,
-        hidden_dropout_prob=hidden_dropout,
-        attention_probs_dropout_prob=attention_dropout,
-        pad_token_id=tokenizer.pad_token_id,
-    )
+    sizes: dict[str, Any] = {
+        "vocab_size": len(tokenizer),
+        "hidden_size": settings.dimensions,
+        "num_hidden_layers": settings.layers,
+        "num_attention_heads": settings.attention_heads,
+        "max_position_embeddings": settings.max_input_tokens,
+        "pad_token_id": tokenizer.pad_token_id,
+    }
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return BertModel(config, add_pooling_layer=False)
+        if settings.window_tokens == 0:
+            bert = BertConfig(
+                intermediate_size=FEED_FORWARD_FACTOR * settings.dimensions,
+                hidden_dropout_prob=hidden_dropout,
+                attention_probs_dropout_prob=attention_dropout,
+                **sizes,
+            )
+            return BertModel(bert, add_pooling_layer=False)
+        local = ModernBertConfig(
+            intermediate_size=GATED_FACTOR * settings.dimensions,
+            local_attention=settings.window_tokens,
+            layer_types=["sliding_attention"] * settings.layers,
+            embedding_dropout=hidden_dropout,
+            mlp_dropout=hidden_dropout,
+            attention_dropout=attention_dropout,
+            cls_token_id=tokenizer.cls_token_id,
+            bos_token_id=tokenizer.cls_token_id,
+            sep_token_id=tokenizer.sep_token_id,
+            eos_token_id=tokenizer.sep_token_id,
+            **sizes,
+        )
+        return ModernBertModel(local)

@@ -96,11 +96,20 @@ def test_masked_tokens_are_predicted_shown_and_written(
 ) -> None:
     outcome = npmlm(*masked_tokens, "masked_fraction=0.3")
     assert outcome.status == 0, outcome.err
-    assert "30 % of them masked" in outcome.out
+    assert "30 % of the tokens masked" in outcome.out
     assert "perplexities compare encoders of the same tokenizer only" in outcome.out
     metrics = json.loads((tmp_path / "out" / "metrics.json").read_bytes())
     assert (metrics["article_count"], metrics["settings"]["masked_fraction"]) == (2, 0.3)
     assert not any(str(tmp_path).encode() in data for data in all_bytes(tmp_path / "out").values())
+
+
+def test_whole_words_are_masked_where_that_is_asked(
+    npmlm: CommandLine, masked_tokens: list[str], tmp_path: Path
+) -> None:
+    outcome = npmlm(*masked_tokens, "masked_unit=word")
+    assert outcome.status == 0, outcome.err
+    assert "whole masked words of held-out articles" in outcome.out
+    assert json.loads((tmp_path / "out" / "metrics.json").read_bytes())["settings"]["masked_unit"] == "word"
 
 
 def test_denoisers_are_measured_shown_and_written(
@@ -130,6 +139,7 @@ def test_denoisers_are_measured_shown_and_written(
         ("index=nowhere", ["task=sts has no use for index"]),
         ("limit=3", ["task=sts has no use for limit"]),
         ("masked_fraction=0.2", ["task=sts has no use for masked_fraction"]),
+        ("masked_unit=word", ["task=sts has no use for masked_unit"]),
         ("corpus.files=texts.jsonl", ["task=sts has no use for corpus.files"]),
         ("suite=all", ["task=sts stands alone"]),
         ("task=[sts,masked_tokens]", ["task=sts stands alone"]),
@@ -148,6 +158,8 @@ def test_what_cannot_be_asked_of_sentence_pairs_is_refused_and_nothing_is_made(
     [
         ("masked_fraction=0", ["masked_fraction is out of range"]),
         ("masked_fraction=1", ["masked_fraction is out of range"]),
+        ("masked_unit=collocation", ["masked_unit is out of range", "token or word"]),
+        ("masked_unit=letter", ["masked_unit", "token", "word"]),
         ("encoder=", ["encoder= is empty"]),
         ("corpus.files=nowhere.jsonl", ["nowhere.jsonl"]),
         ("limit=3", ["too few long articles"]),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +23,7 @@ from npm.evaluation.tasks.masked_tokens import (
     evaluate_held_out_masks,
     evaluate_masked_tokens,
 )
-from npm.masking.corruption import CorruptionSettings, build_in_place_views
+from npm.masking.corruption import CorruptionSettings, CorruptionUnit, build_in_place_views
 from npm.masking.masker import mask_rng
 from npm.models.encoder import Encoder
 from npm.models.masked_head import MaskedHead
@@ -38,25 +39,34 @@ def held_out(encoder: Encoder, folder: Path, settings: MaskedTokensSettings = SE
     return build_held_out_store(folder / "blocks", DOCUMENTS, encoder, settings)
 
 
-def test_the_sums_of_each_article_equal_those_of_transformers_over_its_blocks(model: Model, tmp_path: Path) -> None:
+@pytest.mark.parametrize("unit", [CorruptionUnit.token, CorruptionUnit.word])
+def test_the_sums_of_each_article_equal_those_of_transformers_over_its_blocks(
+    model: Model, unit: CorruptionUnit, tmp_path: Path
+) -> None:
     encoder, head, folder = model
     store = held_out(encoder, tmp_path)
-    result = evaluate_masked_tokens(encoder, head, store, SETTINGS)
+    result = evaluate_masked_tokens(encoder, head, store, replace(SETTINGS, masked_unit=unit))
+    assert result.record["settings"]["masked_unit"] == unit.value
     language_model = published(folder)
     assert [each.document for each in result.articles] == ["d0", "d2"]
     for number, sums in enumerate(result.articles):
         first = int(np.flatnonzero(store.block_documents == number)[0])
-        masked = masked_blocks(encoder, store, range(first, first + 4), number)
+        masked = masked_blocks(encoder, store, range(first, first + 4), number, unit)
         plain = [block_sums(language_model, *block) for block in masked]
         assert sums.predictions == sum(count for count, _, _ in plain) > 0
         assert sums.correct == sum(correct for _, correct, _ in plain)
         assert sums.loss == pytest.approx(sum(loss for _, _, loss in plain), rel=1e-4)
 
 
-def masked_blocks(encoder: Encoder, store: BlockStore, blocks: range, number: int) -> list[tuple[list[int], list[int]]]:
+def masked_blocks(
+    encoder: Encoder, store: BlockStore, blocks: range, number: int, unit: CorruptionUnit
+) -> list[tuple[list[int], list[int]]]:
     """What the encoder reads of each block, and what stood there; where masks are is the corruption's own business."""
     views = build_in_place_views(
-        CorruptionSettings(masked_fraction=0.15), mask_id=-5, pad_id=-7, ordinary_ids=np.zeros(0, dtype=np.int64)
+        CorruptionSettings(unit=unit, masked_fraction=0.15),
+        mask_id=-5,
+        pad_id=-7,
+        ordinary_ids=np.zeros(0, dtype=np.int64),
     )
     shown = views.view([store.sequences(blocks)], [mask_rng(0, 0, number, 1)])
     found = []
@@ -89,6 +99,17 @@ def test_about_the_asked_share_of_the_tokens_is_predicted_in_every_article(model
         result = evaluate_masked_tokens(encoder, head, store, settings)
         for sums in result.articles:
             assert 4 * (fraction * 30 - 1) <= sums.predictions <= 4 * (fraction * 30 + 1)
+
+
+def test_whole_words_are_masked_at_once_where_that_is_asked(bert: Encoder, tmp_path: Path) -> None:
+    store = held_out(bert, tmp_path)
+    inside = 0
+    for read, clean in masked_blocks(bert, store, range(8), 0, CorruptionUnit.word):
+        for place, piece in enumerate(bert.tokenizer.convert_ids_to_tokens(clean)):
+            if piece.startswith("##"):
+                inside += read[place] == bert.mask_id
+                assert (read[place] == bert.mask_id) == (read[place - 1] == bert.mask_id)
+    assert inside
 
 
 def test_a_head_that_is_deaf_has_the_loss_and_the_accuracy_of_its_probabilities(bert: Encoder, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from statistics import stdev
 from typing import Any
@@ -15,7 +16,10 @@ from npm.evaluation.study import Study, run_study, table_rows
 STUDY = Study(
     cells={"low": ["corruption.masked_fraction=0.15"], "high": ["corruption.masked_fraction=0.8"]},
     train=["experiment=small", "corpus.files=[/data/a.jsonl]"],
-    evaluate=["task=masked_tokens", "corpus.files=[/data/b.jsonl]"],
+    evaluations={
+        "tokens": ["task=masked_tokens", "corpus.files=[/data/b.jsonl]"],
+        "words": ["task=masked_tokens", "corpus.files=[/data/b.jsonl]", "masked_unit=word"],
+    },
     metrics={"accuracy": "masked accuracy", "perplexity": "perplexity"},
 )
 
@@ -39,6 +43,7 @@ class Commands:
         results = Path(settings["out"])
         results.mkdir()
         accuracy = (0.2 if "low" in str(results) else 0.1) + int(results.parent.name[-1]) / 100
+        accuracy /= 2 if settings.get("masked_unit") == "word" else 1
         metrics = {"accuracy": accuracy, "perplexity": 1234.5 - 1000 * accuracy, "task": "masked_tokens"}
         (results / "metrics.json").write_text(json.dumps(metrics))
         return 0
@@ -51,8 +56,8 @@ def settings_of(command: list[str]) -> dict[str, str]:
 def test_every_cell_is_trained_and_evaluated_with_every_seed(tmp_path: Path) -> None:
     commands = Commands()
     assert run_study(STUDY, tmp_path / "study", seeds=[0, 1], command=commands) == 0
-    assert [command[0] for command in commands.given] == ["train", "evaluate"] * 4
-    trained = [settings_of(command) for command in commands.given[::2]]
+    assert [command[0] for command in commands.given] == ["train", "evaluate", "evaluate"] * 4
+    trained = [settings_of(command) for command in commands.given[::3]]
     assert [(each["corruption.masked_fraction"], each["trainer.seed"]) for each in trained] == [
         ("0.15", "0"),
         ("0.8", "0"),
@@ -60,9 +65,12 @@ def test_every_cell_is_trained_and_evaluated_with_every_seed(tmp_path: Path) -> 
         ("0.8", "1"),
     ]
     assert all(each["experiment"] == "small" for each in trained)
-    for train, evaluate in zip(trained, map(settings_of, commands.given[1::2]), strict=True):
-        assert evaluate["encoder"] == f"{train['run']}/encoder"
-        assert (evaluate["task"], evaluate["corpus.files"]) == ("masked_tokens", "[/data/b.jsonl]")
+    for number, train in enumerate(trained):
+        tokens, words = map(settings_of, commands.given[3 * number + 1 : 3 * number + 3])
+        for evaluate in (tokens, words):
+            assert evaluate["encoder"] == f"{train['run']}/encoder"
+            assert (evaluate["task"], evaluate["corpus.files"]) == ("masked_tokens", "[/data/b.jsonl]")
+        assert "masked_unit" not in tokens and words["masked_unit"] == "word"
         assert sorted(part.name for part in Path(train["run"]).iterdir()) == ["encoder"]
 
 
@@ -70,34 +78,46 @@ def test_the_table_holds_means_and_deviations_over_the_seeds(tmp_path: Path) -> 
     run_study(STUDY, tmp_path, seeds=[0, 1, 2], command=Commands())
     low, high = json.loads((tmp_path / "table.json").read_text())
     assert (low["cell"], low["seeds"], high["seeds"]) == ("low", 3, 3)
-    assert low["accuracy"]["values"] == pytest.approx([0.20, 0.21, 0.22])
-    assert low["accuracy"]["mean"] == pytest.approx(0.21)
-    assert low["accuracy"]["deviation"] == pytest.approx(0.01)
-    assert high["perplexity"]["mean"] == pytest.approx(1234.5 - 110)
-    assert high["perplexity"]["deviation"] == pytest.approx(stdev([0, 10, 20]))
+    assert low["tokens"]["accuracy"]["values"] == pytest.approx([0.20, 0.21, 0.22])
+    assert low["tokens"]["accuracy"]["mean"] == pytest.approx(0.21)
+    assert low["tokens"]["accuracy"]["deviation"] == pytest.approx(0.01)
+    assert low["words"]["accuracy"]["values"] == pytest.approx([0.10, 0.105, 0.11])
+    assert high["tokens"]["perplexity"]["mean"] == pytest.approx(1234.5 - 110)
+    assert high["tokens"]["perplexity"]["deviation"] == pytest.approx(stdev([0, 10, 20]))
     lines = (tmp_path / "table.md").read_text().splitlines()
-    assert lines[0] == "| cell | seeds | masked accuracy | perplexity |"
-    assert lines[2] == "| low | 3 | 0.21 ± 0.01 | 1024 ± 10 |"
+    heads = ["tokens: masked accuracy", "tokens: perplexity", "words: masked accuracy", "words: perplexity"]
+    assert lines[0] == "| " + " | ".join(["cell", "seeds", *heads]) + " |"
+    assert lines[2] == "| low | 3 | 0.21 ± 0.01 | 1024 ± 10 | 0.105 ± 0.005 | 1130 ± 5 |"
 
 
 def test_what_is_finished_is_skipped_when_it_is_started_again(tmp_path: Path) -> None:
     first = Commands(failing="seed-1")
     assert run_study(STUDY, tmp_path, seeds=[0, 1], command=first) == 2
-    assert len(first.given) == 5  # the two cells of seed 0, and the run that failed
+    assert len(first.given) == 7  # the two cells of seed 0, and the run that failed
     rows = table_rows(STUDY, tmp_path)
     assert [row["seeds"] for row in rows] == [1, 1]
-    assert rows[0]["accuracy"]["deviation"] is None
+    assert rows[0]["tokens"]["accuracy"]["deviation"] is None
     second = Commands()
     assert run_study(STUDY, tmp_path, seeds=[0, 1], command=second) == 0
-    assert [settings_of(command).get("trainer.seed") for command in second.given[::2]] == ["1", "1"]
+    assert [settings_of(command).get("trainer.seed") for command in second.given[::3]] == ["1", "1"]
     third = Commands()
     assert run_study(STUDY, tmp_path, seeds=[0, 1], command=third) == 0
     assert not third.given
 
 
+def test_only_the_evaluation_that_failed_is_repeated_and_the_cell_counts_with_all_of_them(tmp_path: Path) -> None:
+    assert run_study(STUDY, tmp_path, seeds=[0], command=Commands(failing="masked_unit=word")) == 2
+    assert not (tmp_path / "table.md").exists() and table_rows(STUDY, tmp_path)[0]["seeds"] == 0
+    shutil.rmtree(tmp_path / "low" / "seed-0" / "run")
+    again = Commands()
+    assert run_study(STUDY, tmp_path, seeds=[0], command=again) == 0
+    assert [command[0] for command in again.given] == ["train", "evaluate", "train", "evaluate", "evaluate"]
+    assert settings_of(again.given[1])["masked_unit"] == "word"
+
+
 def test_an_unfinished_cell_stays_empty_in_the_table(tmp_path: Path) -> None:
     run_study(STUDY, tmp_path, seeds=[0], command=Commands(failing="high"))
-    assert (tmp_path / "table.md").read_text().splitlines()[-1] == "| high | 0 |  |  |"
+    assert (tmp_path / "table.md").read_text().splitlines()[-1] == "| high | 0 |  |  |  |  |"
 
 
 def test_another_study_in_the_same_folder_is_refused_and_a_moved_file_is_not(tmp_path: Path) -> None:

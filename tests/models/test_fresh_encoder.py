@@ -152,6 +152,32 @@ def test_the_head_of_a_fresh_encoder_shares_its_embeddings_and_trains(place: Pat
     assert head.embedding.weight.grad is not None
 
 
+@pytest.mark.parametrize("layers", [1, 2])
+def test_with_a_window_a_token_reads_so_many_neighbours_a_layer(place: Path, layers: int) -> None:
+    encoder = made(place, layers=layers, window_tokens=4)
+    ids = torch.full((1, 17), 20)  # i64 [1, L]
+    changed = ids.clone()
+    changed[0, 8] = 30
+    with torch.no_grad():
+        before, after = (encoder.token_vectors(each, torch.ones_like(each))[0] for each in (ids, changed))  # f32 [L, d]
+    reached = (before - after).abs().sum(dim=1).nonzero().flatten().tolist()
+    assert reached == list(range(8 - 2 * layers, 8 + 2 * layers + 1))
+
+
+def test_an_encoder_with_a_window_is_loaded_as_it_was_saved(place: Path, tmp_path: Path) -> None:
+    encoder = made(place, window_tokens=4, vocabulary_size=190)
+    head = attach_masked_head(encoder, None, trained=False)
+    encoder.save(tmp_path / "saved")
+    again = Encoder.load(str(tmp_path / "saved"), device="cpu", dtype="float32")
+    assert again.fingerprint == encoder.fingerprint
+    ids = torch.arange(5, 25)[None]  # i64 [1, L]
+    with torch.no_grad():
+        ours, theirs = (each.token_vectors(ids, torch.ones_like(ids)) for each in (encoder, again))  # f32 [1, L, d]
+        model = AutoModelForMaskedLM.from_pretrained(tmp_path / "saved", dtype=torch.float32).eval()
+        torch.testing.assert_close(head(ours), model(ids).logits, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(theirs, ours)
+
+
 def test_the_seed_alone_decides_the_weights_and_torch_keeps_its_own_state(place: Path) -> None:
     torch.manual_seed(11)
     state = torch.get_rng_state()
@@ -202,7 +228,15 @@ def test_a_place_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("layers", -1), ("dimensions", 15), ("attention_heads", 0), ("max_input_tokens", 3), ("vocabulary_size", -1)],
+    [
+        ("layers", -1),
+        ("dimensions", 15),
+        ("attention_heads", 0),
+        ("max_input_tokens", 3),
+        ("window_tokens", 3),
+        ("window_tokens", -2),
+        ("vocabulary_size", -1),
+    ],
 )
 def test_sizes_out_of_range_are_refused(key: str, value: int) -> None:
     with pytest.raises(SettingError, match=f"start.fresh.{key} is out of range"):

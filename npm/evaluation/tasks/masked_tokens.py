@@ -1,8 +1,9 @@
 """Task `masked_tokens`: how well does a masked language model predict masked tokens of articles never trained on?
 
 Every model is asked the same: the same share of the tokens masked, evenly, each by the mask token, whatever rate and
-strategy it was trained with, because the loss at the training rate says nothing across rates. Perplexity exp(NLL)
-compares encoders of one tokenizer only.
+strategy it was trained with, because the loss at the training rate says nothing across rates. Single tokens are masked,
+or whole words: where the rest of a word is to be seen, a model that was trained on whole words guesses wrong, because
+it has learned that what is masked is a word of its own. Perplexity exp(NLL) compares encoders of one tokenizer only.
 
 Shapes: A articles.
 """
@@ -26,7 +27,7 @@ from npm.evaluation.held_out import HeldOutSettings, build_held_out_store, check
 from npm.evaluation.metrics import ratio_standard_error
 from npm.evaluation.predictions import Progress
 from npm.evaluation.results import write_results
-from npm.masking.corruption import CorruptionSettings, build_in_place_views
+from npm.masking.corruption import CorruptionSettings, CorruptionUnit, build_in_place_views
 from npm.masking.masker import mask_rng
 from npm.masking.views import TOKENS, VIEW_NUMBERS
 from npm.objectives.encoded import EncodedBatch
@@ -51,6 +52,8 @@ class MaskedTokensSettings(HeldOutSettings):
     """Blocks from the beginning of each article; at least 2."""
     masked_fraction: float = 0.15
     """Share of each block's tokens that is masked, and predicted."""
+    masked_unit: CorruptionUnit = CorruptionUnit.token
+    """What is masked as a whole, `token` or `word`."""
     mask_seed: int = 0
     """Seed of the masks."""
 
@@ -58,6 +61,8 @@ class MaskedTokensSettings(HeldOutSettings):
         HeldOutSettings.__post_init__(self)  # super() does not find its class in a dataclass with slots
         right = 0 < self.masked_fraction < 1
         check_range(right, "masked_fraction", expected="a share above 0 and below 1", got=self.masked_fraction)
+        known = self.masked_unit in (CorruptionUnit.token, CorruptionUnit.word)  # others need more than the text
+        check_range(known, "masked_unit", expected="token or word", got=self.masked_unit.value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +185,7 @@ def evaluate_masked_tokens(
 def _views(encoder: Encoder, store: BlockStore, settings: MaskedTokensSettings) -> InPlaceViews:
     framed = store.special_tokens_in_blocks
     return build_in_place_views(
-        CorruptionSettings(masked_fraction=settings.masked_fraction),
+        CorruptionSettings(unit=settings.masked_unit, masked_fraction=settings.masked_fraction),
         mask_id=encoder.mask_id,
         pad_id=encoder.pad_id,
         ordinary_ids=np.zeros(0, dtype=np.int64),  # nothing is replaced at random
@@ -218,7 +223,7 @@ def _record(encoder: Encoder, store: BlockStore, settings: MaskedTokensSettings)
     """What the numbers depend on, without where anything lies."""
     return {
         "task": TASK,
-        "settings": asdict(settings),
+        "settings": asdict(settings) | {"masked_unit": settings.masked_unit.value},
         "encoder": {
             "name": encoder.name,
             "fingerprint": encoder.fingerprint,
