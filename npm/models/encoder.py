@@ -58,7 +58,8 @@ class EncoderSettings:
     """Where an encoder comes from and how it computes."""
 
     name: str = ""
-    """A folder written by `save_pretrained`, a hub name, or `minilm` (extra `pretrained`); empty: the shipped one."""
+    """A folder written by `save_pretrained`, a hub name, `minilm` (extra `pretrained`) or `encoder-mini`, the shipped
+    one; empty: that one too."""
     device: str = "auto"
     """`cpu`, `cuda`, `cuda:1`, …; `auto` takes a GPU where there is one."""
     dtype: ComputeDtype = ComputeDtype.auto
@@ -145,7 +146,7 @@ class Encoder(StoredModel):
         hidden_dropout: float | None = None,
         attention_dropout: float | None = None,
     ) -> Encoder:
-        """Load from a folder, the hub, the extra `pretrained` (`minilm`) or, with an empty name, the shipped encoder.
+        """Load from a folder, the hub, the extra `pretrained` (`minilm`) or the shipped one (`encoder-mini`, or empty).
 
         `similarity_scale` None takes the saved one, else 1/√d. Dropouts None keep the encoder's own. The model is in
         evaluation mode. Raises EncoderError when there is no encoder of that name or it cannot serve.

@@ -8,6 +8,8 @@ from pathlib import Path
 
 from npm.errors import EncoderError
 
+SHIPPED = "encoder-mini"
+"""Name of the encoder inside the package, which an empty name stands for too."""
 MINILM = "minilm"
 """Name of the encoder in the extra `pretrained`: sentence-transformers/all-MiniLM-L6-v2, 6×384, no MLM head."""
 MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
@@ -15,7 +17,7 @@ MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9d
 
 def shipped_encoder_folder() -> Path:
     """The folder of encoder-mini inside the package."""
-    return Path(__file__).parent.parent / "assets" / "encoder-mini"
+    return Path(__file__).parent.parent / "assets" / SHIPPED
 
 
 def minilm_folder() -> Path:
@@ -47,13 +49,13 @@ def minilm_folder() -> Path:
 
 
 def locate_encoder(name: str) -> str:
-    """The folder or hub name that a setting `encoder=` stands for.
+    """The folder or hub name that a setting `encoder=` stands for; `minilm` and `encoder-mini` are no folders.
 
     Raises EncoderError when `name` looks like a folder and none is there, or nothing was shipped.
     """
     if name == MINILM:
         return str(minilm_folder())
-    if not name:
+    if name in ("", SHIPPED):
         folder = shipped_encoder_folder()
         if not (folder / "config.json").is_file():
             raise EncoderError(

@@ -76,7 +76,7 @@ class TrainingSettings:
     """One training run."""
 
     encoder: str = MINILM
-    """Folder, hub name, or `minilm`: what training starts from."""
+    """The start: folder, hub name, `minilm` (extra `pretrained`) or `encoder-mini` (the shipped one)."""
     corpus: CorpusSettings = field(default_factory=CorpusSettings)
     """The text to train on."""
     blocks: BlockSettings = field(default_factory=BlockSettings)

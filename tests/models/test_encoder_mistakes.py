@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from npm.errors import EncoderError
 from npm.models import places
-from npm.models.encoder import MINILM_SHA256, Encoder, choose_device
+from npm.models.encoder import MINILM_SHA256, Encoder, choose_device, locate_encoder
 from tests.tiny_models import tiny_encoder
 
 
@@ -110,6 +110,14 @@ def test_other_weights_in_the_extra_pretrained(monkeypatch: pytest.MonkeyPatch, 
 def test_nothing_was_shipped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(places, "shipped_encoder_folder", lambda: tmp_path / "nothing")
     assert "no encoder is shipped" in mistake("").problem
+    assert "no encoder is shipped" in mistake("encoder-mini").problem
+
+
+def test_the_shipped_encoder_has_a_name_that_no_folder_takes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "encoder-mini").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert locate_encoder("encoder-mini") == locate_encoder("") == str(places.shipped_encoder_folder())
+    assert locate_encoder("./encoder-mini") == "encoder-mini"
 
 
 @pytest.mark.parametrize("device", ["abacus", "meta", "mps", "cpu:1", "cuda:99"])
