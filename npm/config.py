@@ -45,7 +45,7 @@ def compose_settings(verb: str, overrides: list[str]) -> Any:
         if not getattr(typed, key):
             raise SettingError(
                 f"{verb} needs {key}=",
-                expected=f"{key}=DIR",
+                expected=f"{key}={'FILE.png' if verb == 'plot' else 'DIR'}",
                 got="nothing",
                 where=key,
                 fix=f"npmlm {verb} --help lists all settings",

@@ -37,7 +37,7 @@ evaluate() { # evaluate FOLDER settings…
 }
 both=("mlm.encoder=$out/mlm-mini/encoder" "mlm.index=$out/mlm" "index=$out/npm" "data_dir=$data")
 evaluate closed "task=[sst2,mr,agn,subj,rte]" "${both[@]}"
-evaluate agn-wikipedia task=agn "method=[npm,npm-single,mlm-fuzzy-corpus]" "${both[@]:0:2}" "data_dir=$data" index="$out/npm/wiki"
+evaluate agn-wikipedia task=agn "method=[npm,npm-single,mlm-fuzzy-corpus]" "${both[0]}" "data_dir=$data" index="$out/npm/wiki"
 for seed in 0 1 2; do
   evaluate trex-$seed task=trex seed=$seed limit=2000 fill.scoring.length_exponent=-3 "${both[@]}"
 done

@@ -291,6 +291,7 @@ def test_config_help_and_version_need_no_verb_and_an_unknown_verb_is_refused(npm
         npmlm(verb, *needed_by(verb), "text").refused("settings only")
     for verb, needed in REQUIRED.items():
         npmlm(verb).refused(f"{verb} needs {needed.partition('=')[0]}=")
+    npmlm("plot").refused("out=FILE.png")
 
 
 @pytest.mark.parametrize("verb", COMMANDS)

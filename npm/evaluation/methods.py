@@ -15,9 +15,9 @@ from npm.evaluation.parametric import ParametricLabels, WordLogs, remembered
 from npm.evaluation.parametric_open import ParametricPhrases
 from npm.evaluation.phrase_answers import RETRIEVAL_OF, PhraseAnswers
 from npm.evaluation.predictions import ClosedMethod, OpenMethod
-from npm.evaluation.task import Calibration, Suite, Task, resolved_scoring
+from npm.evaluation.task import LABEL_WORDS, Calibration, Suite, Task, resolved_scoring
 from npm.evaluation.trivial import FrequentAnswer, MajorityLabel, RandomLabel, RandomSpanOfBestBlock
-from npm.evaluation.verbalizers import EXPANDED, LABEL_WORDS, Verbalizer, load_verbalizer
+from npm.evaluation.verbalizers import EXPANDED, Verbalizer, load_verbalizer
 from npm.models.encoder import Encoder, locate_encoder
 from npm.models.masked_head import MaskedHead, attach_masked_head
 from npm.retrieval.fill import PhraseFiller
@@ -42,6 +42,10 @@ READS_CLOSED = ("npm", "npm-single", "mlm-knn", "mlm-fuzzy", "mlm-fuzzy-pmi", "m
 """Methods of closed tasks that the settings closed.* say something to."""
 READS_FILL = ("npm", "npm-dense", "npm-bm25", "npm-hybrid", "random")
 """Methods of open tasks that the settings fill.* say something to."""
+READS_RETRIEVAL = tuple(name for name, retrieval in RETRIEVAL_OF.items() if retrieval is None)
+"""Those of them that look where fill.retrieval says; the others have that in their names."""
+READS_LANGUAGE_MODEL, READS_ITS_INDEX = (*PARAMETRIC, "mlm-knn"), ("mlm-knn",)
+"""Methods that mlm.encoder is for, and those of them that mlm.index is for."""
 
 
 class Methods:

@@ -119,6 +119,14 @@ def run_sts(settings: EvaluationSettings, progress: Progress, console: Console) 
     from npm.evaluation.tasks.sts import StsSettings, evaluate_sts, sentence_vectors
 
     _require(settings.data_dir, "data_dir", "the folder with the files of STS12–16, STS-B and SICK-R, or some of them")
+    if settings.before.pooler is not None and not settings.before.encoder:
+        raise SettingError(
+            "before.pooler is of no use without before.encoder",
+            expected="before.encoder=…, or no before.pooler",
+            got=f"before.pooler={settings.before.pooler.value} alone",
+            where="before.pooler",
+            fix="name the other encoder with before.encoder=, or give the pooler of encoder= with pooler=",
+        )
     split = settings.split.value
     sets = read_sets(settings.data_dir, split=split)
     measured = {GeometryPairs.all: ("train", "dev", "test"), GeometryPairs.split: (split,), GeometryPairs.none: ()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from npm.evaluation.task import Task
+    from npm.retrieval.settings import FillSettings
 
-ZERO_SHOT = "zero-shot tasks"
+ZERO_SHOT = "a zero-shot evaluation"
 READ_BY_ZERO_SHOT = (
     "suite",
     "method",
@@ -45,7 +46,7 @@ def run_evaluation(settings: EvaluationSettings, *, task_folder: Path, progress:
     console = _console()
     if own is None:
         tasks = _tasks(settings, task_folder)
-        _refuse_unused(settings, ZERO_SHOT, READ_BY_ZERO_SHOT, refused=tuple(_unused_by(settings, tasks)))
+        _refuse_unused(settings, ZERO_SHOT, READ_BY_ZERO_SHOT, refused=dict(_unused_by(settings, tasks)))
         check_out(settings.out)
         _run_zero_shot(settings, tasks, progress, console)
     else:
@@ -96,26 +97,36 @@ def _run_zero_shot(settings: EvaluationSettings, tasks: list[Task], progress: Pr
 
 
 def _refuse_unused(
-    settings: EvaluationSettings, asked: str, reads: Sequence[str], *, refused: Sequence[str] = ()
+    settings: EvaluationSettings, asked: str, reads: Sequence[str], *, refused: Mapping[str, str] | None = None
 ) -> None:
-    """What was set for another task would be passed over without a word; `refused` are exceptions from `reads`."""
+    """What was set for another task would be passed over without a word.
+
+    `refused` are exceptions from `reads`, each with what would read it; "" where only another task or method does.
+    """
+    refused = refused or {}
     default = EvaluationSettings()
     known = {*READ_BY_ALL, *reads}
     unused = [*(item.name for item in fields(EvaluationSettings) if item.name not in known), *refused]
     changed = changed_settings(settings, default, unused)
     if changed:
+        readers = [refused[name] for name in changed if refused.get(name)]
+        others = f"give {', '.join(readers)}" if readers else "choose another task or method"
+        only = f"of the settings of single tasks only {', '.join(name for name in reads if name not in refused)}"
         raise SettingError(
             f"{asked} has no use for {', '.join(changed)}",
-            expected=f"of the settings of single tasks only {', '.join(name for name in reads if name not in refused)}",
+            expected=", ".join(readers) if len(readers) == len(changed) else only,
             got=f"{asked} and {', '.join(changed)}",
             where=", ".join(changed),
-            fix="leave these out, or choose another task or method",
+            fix=f"leave these out, or {others}",
         )
 
 
-def _unused_by(settings: EvaluationSettings, tasks: Sequence[Task]) -> Iterator[str]:
-    """Groups of settings that none of the methods of `tasks` reads; a method that answers none of them is refused."""
-    from npm.evaluation.methods import CLOSED_METHODS, OPEN_METHODS, READS_CLOSED, READS_FILL
+def _unused_by(settings: EvaluationSettings, tasks: Sequence[Task]) -> Iterator[tuple[str, str]]:
+    """Settings that none of the methods of `tasks` reads, each with what would read it.
+
+    Raises SettingError for a method that answers none of the tasks.
+    """
+    from npm.evaluation.methods import CLOSED_METHODS, OPEN_METHODS, READS_CLOSED, READS_FILL, READS_RETRIEVAL
     from npm.evaluation.task import ClosedRetrieval, Suite
 
     suites = {task.suite for task in tasks}
@@ -131,15 +142,40 @@ def _unused_by(settings: EvaluationSettings, tasks: Sequence[Task]) -> Iterator[
                 where="method",
                 fix="leave it out, or ask a task of the other suite",
             )
+    if any(name not in (*CLOSED_METHODS, *OPEN_METHODS) for name in settings.method):
+        return  # that there is no such method is said where methods are made
     asked = settings.method or list(known)
     if not any(name in READS_FILL and name in opened for name in asked):
-        yield "fill"
+        yield "fill", ""
+    elif not _is_of_reference(settings.fill) and not any(name in READS_RETRIEVAL for name in settings.method):
+        yield "fill.retrieval", f"method={READS_RETRIEVAL[0]}, whose retrieval it is"
     if not any(name in READS_CLOSED and name in closed for name in asked):
-        yield "closed"
+        yield "closed", ""
     elif settings.closed.k is not None and settings.closed.retrieval is not ClosedRetrieval.top_k:
         retrievals = {task.scoring.retrieval for task in tasks}
         if ClosedRetrieval.top_k not in retrievals or settings.closed.retrieval is ClosedRetrieval.exact:
-            yield "closed.k"
+            yield "closed.k", "closed.retrieval=top_k, which reads it"
+    yield from _unused_of_language_model(settings)
+
+
+def _unused_of_language_model(settings: EvaluationSettings) -> Iterator[tuple[str, str]]:
+    """Of the settings mlm.*, those that none of the methods asked for reads."""
+    from npm.evaluation.methods import READS_ITS_INDEX, READS_LANGUAGE_MODEL
+
+    asked = settings.method
+    # without index= the language model says how long prompts may be, whoever answers them
+    if asked and settings.index and not any(name in READS_LANGUAGE_MODEL for name in asked):
+        yield "mlm.encoder", "a method that asks it, such as mlm"
+    if asked and not any(name in READS_ITS_INDEX for name in asked):
+        yield "mlm.index", f"method={READS_ITS_INDEX[0]}, which asks it"
+
+
+def _is_of_reference(settings: FillSettings) -> bool:
+    """Whether fill.retrieval came with scoring=reference, which sets it for whichever method reads it."""
+    reference = type(settings).reference()
+    return (
+        settings.retrieval is reference.retrieval and settings.scoring.normalisation is reference.scoring.normalisation
+    )
 
 
 def _console() -> Console:

@@ -10,7 +10,6 @@ from npm.errors import check_range
 from npm.evaluation.geometry import GeometrySettings
 from npm.evaluation.questions import Split
 from npm.evaluation.task import ClosedScoring
-from npm.masking.corruption import CorruptionUnit
 from npm.models.encoder import ComputeDtype
 from npm.models.poolers import PoolerKind
 from npm.retrieval.fill import FillSettings
@@ -22,6 +21,13 @@ class SuiteName(Enum):
     closed = "closed"  # nine tasks with a few labels
     open = "open"  # seven tasks answered by any phrase
     all = "all"
+
+
+class MaskedUnit(Enum):
+    """What task=masked_tokens masks as a whole."""
+
+    token = "token"
+    word = "word"
 
 
 @dataclass(kw_only=True, slots=True)
@@ -42,7 +48,7 @@ class BeforeSettings:
     encoder: str = ""
     """Folder or name; empty: one encoder alone is evaluated."""
     pooler: PoolerKind | None = None
-    """How it makes a sentence one vector; null: as it was saved."""
+    """How it makes a sentence one vector; null: as it was saved. Refused without before.encoder=."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -94,7 +100,7 @@ class EvaluationSettings:
     """Held-out documents for the tasks in_batch, masked_tokens and denoising."""
     masked_fraction: float = 0.15
     """Share of the tokens that task=masked_tokens masks, whatever rate the model was trained at; above 0, below 1."""
-    masked_unit: CorruptionUnit = CorruptionUnit.token
+    masked_unit: MaskedUnit = MaskedUnit.token
     """What task=masked_tokens masks as a whole: `token` or `word`."""
     pooler: PoolerKind | None = None
     """How token vectors become the vector of a sentence for task=sts; null: as the encoder was saved."""

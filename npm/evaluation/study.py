@@ -22,6 +22,8 @@ from npm.errors import SettingError
 METRICS_FILE = "metrics.json"
 Command = Callable[[list[str]], int]
 """Runs `npmlm` with these arguments in this process; returns its exit status."""
+Check = Callable[[list[str]], object]
+"""Raises SettingError if `npmlm` would refuse these arguments before it begins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,34 +36,47 @@ class Study:
     metrics: Mapping[str, str]  # head of a column by the name of a number in metrics.json of each evaluation
 
 
-def run_study(study: Study, out: Path, *, seeds: Sequence[int], command: Command) -> int:
+def run_study(study: Study, out: Path, *, seeds: Sequence[int], command: Command, check: Check) -> int:
     """Train and evaluate every cell that is not finished, seed by seed; the table is written after each.
 
-    Returns 0, or the exit status of the first command that failed. Raises SettingError if `out` holds another study.
+    Returns 0, or the exit status of the first command that failed. Raises SettingError if `out` holds another study, or
+    what `check` raises for one of the commands, before the first of them.
     """
+    for name in study.cells:
+        for arguments in _commands(study, name, out / name / "seed-0", seed=0):
+            check(arguments)
     _start(study, out)
     for seed in seeds:
-        for name, settings in study.cells.items():
+        for name in study.cells:
             folder = out / name / f"seed-{seed}"
-            missing = [each for each in study.evaluations if not (folder / each / METRICS_FILE).is_file()]
-            if not missing:
+            if not _missing(study, folder):
                 continue
-            run = folder / "run"
-            status = command(["train", f"run={run}", f"trainer.seed={seed}", *study.train, *settings])
-            for each in missing:
-                status = status or command(
-                    ["evaluate", f"encoder={run / 'encoder'}", f"out={folder / each}", *study.evaluations[each]]
-                )
-            if status:
-                return status
+            for arguments in _commands(study, name, folder, seed=seed):
+                if status := command(arguments):
+                    return status
             for part in ("corpus", "checkpoints"):
-                shutil.rmtree(run / part, ignore_errors=True)
+                shutil.rmtree(folder / "run" / part, ignore_errors=True)
             write_table(study, out)
     return 0
 
 
+def _missing(study: Study, folder: Path) -> list[str]:
+    """The evaluations of a cell that are not there."""
+    return [name for name in study.evaluations if not (folder / name / METRICS_FILE).is_file()]
+
+
+def _commands(study: Study, cell: str, folder: Path, *, seed: int) -> list[list[str]]:
+    """What is left to do for a cell and a seed."""
+    run = folder / "run"
+    train = ["train", f"run={run}", f"trainer.seed={seed}", *study.train, *study.cells[cell]]
+    return [train] + [
+        ["evaluate", f"encoder={run / 'encoder'}", f"out={folder / name}", *study.evaluations[name]]
+        for name in _missing(study, folder)
+    ]
+
+
 def _start(study: Study, out: Path) -> None:
-    """Record the study, or refuse another one in the same folder; files count by their names."""
+    """Record the study, or refuse another one where cells of this one are finished; files count by their names."""
     record = {
         "cells": {name: list(settings) for name, settings in study.cells.items()},
         "train": [_without_folders(setting) for setting in study.train],
@@ -70,7 +85,7 @@ def _start(study: Study, out: Path) -> None:
         },
     }
     file = out / "study.json"
-    if file.is_file():
+    if file.is_file() and any(out.glob(f"*/seed-*/*/{METRICS_FILE}")):
         before = json.loads(file.read_text(encoding="utf-8"))
         changed = [key for key in record if before.get(key) != record[key]]
         if changed:
@@ -106,11 +121,7 @@ def table_rows(study: Study, out: Path) -> list[dict[str, Any]]:
     """
     rows = []
     for name in study.cells:
-        finished = [
-            folder
-            for folder in sorted((out / name).glob("seed-*"))
-            if all((folder / each / METRICS_FILE).is_file() for each in study.evaluations)
-        ]
+        finished = [folder for folder in sorted((out / name).glob("seed-*")) if not _missing(study, folder)]
         row: dict[str, Any] = {"cell": name, "seeds": len(finished)}
         for each in study.evaluations:
             files = [folder / each / METRICS_FILE for folder in finished]

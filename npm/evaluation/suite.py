@@ -132,14 +132,20 @@ def _refuse_missing_data(settings: EvaluationSettings, tasks: Sequence[Task]) ->
     if not missing:
         return
     left = [task.name for task in tasks if task not in missing]
+    files = [data_file(task, settings.split) for task in missing]
+    is_looked_for = not all(file and Path(file).is_absolute() for file in files)
+    is_folder = data_dir is None or data_dir.is_dir() or not is_looked_for
+    ways = [f"choose the others, task=[{','.join(left)}]"] if left else []
+    ways += ["give data_dir=DIR with the files, or put them beside the task's own file"] if is_looked_for else []
+    ways += ["mend the absolute path in the task's own file"] if any(Path(file).is_absolute() for file in files) else []
     raise SettingError(
         f"the data of {len(missing)} of {len(tasks)} tasks is not at hand",
-        expected=", ".join(data_file(task, settings.split) for task in missing),
-        got="no such files" if data_dir is None or data_dir.is_dir() else "no such folder",
-        where=f"data_dir={settings.data_dir}",
-        fix=f"choose the others, task=[{','.join(left)}], or give the files"
-        if left
-        else "give data_dir=DIR with the files",
+        expected=", ".join(files),
+        got="no such files" if is_folder else "no such folder",
+        where=f"data_dir={settings.data_dir}"
+        if is_looked_for
+        else f"data of {', '.join(task.name for task in missing)}",
+        fix="; or ".join(ways),
     )
 
 

@@ -7,7 +7,10 @@ from enum import Enum
 from typing import Any
 
 from npm.errors import check_range
-from npm.retrieval.scoring import Combination
+from npm.retrieval.scoring import LEAST_TEMPERATURE, Combination
+
+LABEL_WORDS = "label_words"
+"""The verbalizer of the labels' own words, which needs no list."""
 
 
 class Suite(Enum):
@@ -73,7 +76,7 @@ class ClosedScoring:
     k: int | None = None
     """Rows that each query finds with `top_k`; 4096."""
     temperature: float | None = None
-    """Divides scaled similarities; 2."""
+    """Divides scaled similarities; 2, and at least 0.001."""
     combination: Combination | None = None
     """`product`: an occurrence weighs e^(s + t) (the default); `sum`: e^s + e^t."""
     label_mean: LabelMean | None = None
@@ -87,8 +90,9 @@ class ClosedScoring:
 
     def __post_init__(self) -> None:
         check_range(self.k is None or self.k >= 1, "closed.k", expected="at least 1", got=self.k)
-        right = self.temperature is None or 0 < self.temperature < float("inf")
-        check_range(right, "closed.temperature", expected="a number above 0", got=self.temperature)
+        right = self.temperature is None or LEAST_TEMPERATURE <= self.temperature < float("inf")
+        expected = f"a number of at least {LEAST_TEMPERATURE}"
+        check_range(right, "closed.temperature", expected=expected, got=self.temperature)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +115,7 @@ DEFAULT_SCORING: dict[str, Any] = {
     "combination": Combination.product,
     "label_mean": LabelMean.words,
     "calibration": Calibration.corpus,
-    "verbalizer": "label_words",
+    "verbalizer": LABEL_WORDS,
 }
 """For tasks without development data: what held on those of SST-2, AGN and Subj (docs/results.md)."""
 
@@ -170,7 +174,7 @@ class Task:
     template: str
     """Prompt with `{field}` for each field and one `<mask>`; a file may bring its own (`template_column`)."""
     labels: tuple[Label, ...] = ()
-    verbalizer: str = "label_words"
+    verbalizer: str = LABEL_WORDS
     corpus: str = ""
     """Name of the reference corpus: the folder below index= where index= holds several indexes."""
     macro: Macro = Macro.none

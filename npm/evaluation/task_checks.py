@@ -7,7 +7,7 @@ from difflib import get_close_matches
 
 from npm.errors import UserError
 from npm.evaluation.prompts import ANSWERS, Template, TemplateError, parse_template
-from npm.evaluation.task import Development, Macro, Suite, Task
+from npm.evaluation.task import LABEL_WORDS, ClosedScoring, Development, Macro, Suite, Task
 from npm.evaluation.task_rows import columns_of
 from npm.types import MASK_TEXT
 
@@ -109,6 +109,10 @@ def _check_rest(task: Task, where: str) -> None:
     data, problem = task.data, None
     if task.suite is Suite.open and task.labels:
         problem = ("is open and has labels", "labels in closed tasks only", "labels", "take them out, or suite: closed")
+    elif task.suite is Suite.open and task.scoring != ClosedScoring():
+        problem = ("is open and has scoring", "scoring in closed tasks only", "scoring", "take it out: fill.scoring.…=")
+    elif task.suite is Suite.open and task.verbalizer != LABEL_WORDS:
+        problem = ("is open and has a verbalizer", "one in closed tasks only", task.verbalizer, "take it out")
     elif task.macro is Macro.answer_tokens and task.suite is Suite.closed:
         problem = ("has no answers to count", "macro: answer_tokens in open tasks only", "closed", "take macro out")
     elif task.macro is Macro.group and "group" not in data.columns:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Any
 
 from npm.evaluation.examples import Example
-from npm.evaluation.prompts import ANSWERS, Template, filled_cloze
+from npm.evaluation.prompts import ANSWERS, SURROGATE, Template, filled_cloze
 from npm.evaluation.table_rows import Row, TaskDataError
 from npm.evaluation.task import Suite, Task
 from npm.evaluation.treebank import detokenise
@@ -44,7 +45,7 @@ class RowReader:
     def read(self, row: Row, *, name: str, where: str) -> Asked:
         """One row as the example `name`, all of it checked but its length. Raises TaskDataError if it does not fit."""
         task = self.task
-        subject = _text(task, row, "subject", where) if "subject" in task.data.columns else ""
+        subject = _aside(task, row, "subject", where)
         values = {field: _text(task, row, field, where) for field in self.template.fields}
         if task.data.detokenise:
             values = {field: detokenise(value) for field, value in values.items()}
@@ -55,7 +56,7 @@ class RowReader:
             values[task.template_column] = filled_cloze(cloze, subject)
         label = _label(task, row, where) if task.suite is Suite.closed else -1
         answers = self._answers(row, where) if task.suite is Suite.open else ()
-        group = _text(task, row, "group", where) if "group" in task.data.columns else ""
+        group = _aside(task, row, "group", where)
         text = self.template.fill(values, answers)
         if text.count(MASK_TEXT) != 1:
             raise TaskDataError(
@@ -84,6 +85,8 @@ class RowReader:
                 value = value.split(ANSWER_SEPARATOR) if self.splits_answers else [value]
             if not isinstance(value, list) or not all(isinstance(answer, str) for answer in value):
                 raise _wrong_cell(column, "a string or a list of strings", value, where)
+            for answer in value:
+                _check_whole(column, answer, where)
             found += [answer.strip() for answer in value]
         answers = tuple(dict.fromkeys(answer for answer in found if answer))
         if not answers:
@@ -129,14 +132,30 @@ def _inside(value: Any, key: str) -> Any:
 
 
 def _text(task: Task, row: Row, name: str, where: str) -> str:
-    """A field as text; numbers are written out."""
+    """A field as text; numbers are written out, but not the NaN that stands for an empty cell of a data frame."""
     column = task.data.columns.get(name, name)
     value = _cell(row, column, where)
-    if isinstance(value, int | float) and not isinstance(value, bool):
+    is_finite = not isinstance(value, float) or math.isfinite(value)
+    if isinstance(value, int | float) and not isinstance(value, bool) and is_finite:
         return str(value)
     if isinstance(value, str):
         return value
-    raise _wrong_cell(column, "text", value, where)
+    raise _wrong_cell(column, "text, or a finite number", value, where)
+
+
+def _aside(task: Task, row: Row, name: str, where: str) -> str:
+    """A column beside the prompt, which alone `check_query` looks at; "" where the task names none."""
+    if name not in task.data.columns:
+        return ""
+    text = _text(task, row, name, where)
+    _check_whole(task.data.columns[name], text, where)
+    return text
+
+
+def _check_whole(column: str, text: str, where: str) -> None:
+    """Refuse half a character, which an escape in JSON can write and neither a tokenizer nor a UTF-8 file takes."""
+    if SURROGATE.search(text):
+        raise _wrong_cell(column, "whole characters, no half of one (\\ud800 to \\udfff)", text, where)
 
 
 def _label(task: Task, row: Row, where: str) -> int:

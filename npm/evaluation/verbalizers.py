@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from npm.errors import SettingError
 from npm.evaluation.prompts import SURROGATE
+from npm.evaluation.task import LABEL_WORDS
 from npm.retrieval.answers import normalised_text
 from npm.retrieval.neighbours import NEIGHBOURS_PER_GROUP, neighbouring_words
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from npm.models.encoder import Encoder
     from npm.retrieval.phrase_index import PhraseIndex
 
-LABEL_WORDS, EXPANDED = "label_words", "expanded"
+EXPANDED = "expanded"
 SHIPPED_LISTS = Path(__file__).parent.parent / "assets" / "verbalizers"
 FILE_ENDINGS = (".json", ".txt")
 FORMS = (
@@ -178,7 +179,17 @@ def _in_order(name: str, lists: Sequence[Sequence[str]], task: Task, path: Path)
 
 def _by_label(lists: Mapping[str, list[str]], task: Task, path: Path) -> tuple[list[list[str]], list[str]]:
     """The list of each label, and the names of those that are no label's."""
-    named = {normalised_text(name): name for name in lists}
+    named: dict[str, str] = {}
+    for name in lists:
+        first = named.setdefault(normalised_text(name), name)
+        if first != name:
+            raise SettingError(
+                "the verbalizer has two lists of one name",
+                expected="names that differ in more than case and spaces",
+                got=f"{first!r} and {name!r}",
+                where=str(path),
+                fix="put the two lists together, or rename one of them",
+            )
     holding: dict[str, list[str]] = {}
     for name, words in lists.items():
         for word in {normalised_text(word) for word in words}:

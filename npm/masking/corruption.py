@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import Enum
 
 import numpy as np
@@ -50,7 +50,7 @@ SAMPLERS_WITH_COPIES = (CorruptionSampler.uniform, CorruptionSampler.geometric)
 
 @dataclass(kw_only=True, slots=True)
 class CorruptionSettings:
-    """How text is masked for masked language modelling. Settings of other units and samplers have no meaning."""
+    """How text is masked for masked language modelling. Settings that the unit or sampler does not read are refused."""
 
     unit: CorruptionUnit = CorruptionUnit.token
     """What is masked as a whole: `token`, `word`, `collocation`, or what stands in another sequence of the group too
@@ -74,7 +74,7 @@ class CorruptionSettings:
     """Replace all tokens of a masked unit or span in the same way, instead of drawing for each token."""
     overflow: Overflow | None = None
     """What becomes of a unit longer than what is left of a sequence's budget: `skip`, `truncate` or `overshoot`;
-    null: `truncate` for spans of words, `skip` else. Has no meaning for single tokens."""
+    null: `truncate` for spans of words, `skip` else. Not for single tokens."""
     span_success_probability: float = 0.2
     """p of the geometric distribution of span lengths, in words (0.2 in SpanBERT), or in tokens with unit=cooccurring
     (0.5 in NPM); above 0, at most 1."""
@@ -103,6 +103,7 @@ class CorruptionSettings:
         self._check("max_span_units", self.max_span_units >= 1, "at least 1")
         self._check("mean_span_tokens", self.mean_span_tokens >= 1, "at least 1")
         self._check_sampler()
+        self._check_unread()
         self._check_copies()
 
     @property
@@ -129,6 +130,32 @@ class CorruptionSettings:
                 where="corruption.sampler, corruption.unit",
                 fix="change one of the two",
             )
+
+    def _check_unread(self) -> None:
+        """A setting that nothing reads is a slip: whoever gives the length of spans wants spans."""
+        geometric, partition = (
+            self.sampler is each for each in (CorruptionSampler.geometric, CorruptionSampler.partition)
+        )
+        of_single_tokens = self.unit in (CorruptionUnit.token, CorruptionUnit.cooccurring) and not geometric
+        replaces = self.random_fraction + self.unchanged_fraction > 0
+        needs = {
+            "span_success_probability": (geometric, "sampler=geometric"),
+            "max_span_units": (geometric, "sampler=geometric"),
+            "mean_span_tokens": (partition, "sampler=partition"),
+            "overflow": (not of_single_tokens, "unit=word or unit=collocation"),
+            "decide_per_unit": (replaces, "random_fraction or unchanged_fraction above 0"),
+            "collocations": (self.unit is CorruptionUnit.collocation, "unit=collocation"),
+        }
+        default = {item.name: item.default for item in fields(self)} | {"collocations": CollocationSettings()}
+        for name, (is_read, needed) in needs.items():
+            if not is_read and getattr(self, name) != default[name]:
+                raise SettingError(
+                    f"this way to mask has no use for corruption.{name}",
+                    expected=f"corruption.{needed} beside it",
+                    got=f"unit={self.unit.name}, sampler={self.sampler.name}, {name}={getattr(self, name)}",
+                    where=f"corruption.{name}",
+                    fix=f"set corruption.{needed}, or leave corruption.{name} out",
+                )
 
     def _check_copies(self) -> None:
         if self.copy_count == 1:

@@ -68,6 +68,13 @@ class FreshSettings:
             self.window_tokens % 2 == 0, "start.fresh.window_tokens", expected="an even number", got=self.window_tokens
         )
         check_range(
+            self.window_tokens == 0 or self.dimensions // self.attention_heads % 2 == 0,
+            "start.fresh.dimensions",
+            expected="an even number for each attention head, because positions turn pairs of numbers",
+            got=f"dimensions={self.dimensions}, attention_heads={self.attention_heads}",
+            fix="change one of the two, or leave start.fresh.window_tokens out",
+        )
+        check_range(
             self.dimensions % self.attention_heads == 0,
             "start.fresh.dimensions",
             expected=f"a multiple of start.fresh.attention_heads={self.attention_heads}",

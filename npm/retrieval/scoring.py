@@ -13,6 +13,9 @@ import numpy as np
 
 from npm.errors import check_range
 
+LEAST_TEMPERATURE = 1e-3
+"""Below it the best occurrence alone would count, and similarities soon be more than floats hold."""
+
 
 class Combination(Enum):
     """How the start and the end of an occurrence are combined."""
@@ -57,7 +60,7 @@ class ScoringSettings:
     length_exponent: float = -1.0
     """α: an occurrence of n tokens weighs n^α times as much."""
     temperature: float = 1.0
-    """Divides the scaled similarities s and t."""
+    """Divides the scaled similarities s and t; at least 0.001."""
     stopwords_inside: StopwordsInside = StopwordsInside.linking
     """Stop-words that a phrase may hold: `all`, `linking` (of, the, and, 's: those of names), or `none`, which bars
     punctuation too. Whether its ends may be stop-words is up to which tokens have a vector."""
@@ -70,7 +73,8 @@ class ScoringSettings:
 
     def __post_init__(self) -> None:
         divisor, exponent = self.temperature, self.length_exponent
-        check_range(0 < divisor < math.inf, "scoring.temperature", expected="a number above 0", got=divisor)
+        expected = f"a number of at least {LEAST_TEMPERATURE}"
+        check_range(LEAST_TEMPERATURE <= divisor < math.inf, "scoring.temperature", expected=expected, got=divisor)
         check_range(abs(exponent) <= 10, "scoring.length_exponent", expected="a number in [-10, 10]", got=exponent)
 
     @classmethod

@@ -32,7 +32,7 @@ from npm.training.settings import TrainingSettings
 from npm.training.sources import Progress, Texts, make_sources
 from npm.training.start import Trained, check_input_length, load_start
 from npm.training.trainer import StepReport, Trainer
-from npm.training.unused import refuse_unused
+from npm.training.unused import refuse_unused, refuse_unused_of_start
 
 MakeEvaluators = Callable[[Trained, WeightedSum], Sequence[Evaluator]]
 """Makes what else is measured during training, of the model and its objective."""
@@ -61,6 +61,7 @@ def run_training(
     Only the first rank calls `announce`, `report_blocks` and `report_step`. Raises SettingError if the folder was begun
     with other settings, CorpusError or EncoderError for bad input, ArtefactError while another process trains in it.
     """
+    refuse_unused_of_start(settings)
     trained = load_start(settings)
     torch.manual_seed(settings.trainer.seed)  # the heads of objectives start at random
     objective = make_objective(settings, trained)

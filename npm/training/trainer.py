@@ -202,7 +202,7 @@ class Trainer:
 
     def _report(self, terms: dict[str, float], report: Callable[[StepReport], None]) -> None:
         report(StepReport(self.step, self._progress(), self.tokens, terms))
-        if self.step % self.settings.log_every_steps == 0:
+        if self.step % self.settings.log_every_steps == 0 or self._progress() >= 1.0:
             counters = {"tokens": self.tokens, "seconds": round(self.seconds, 2)}
             learning_rate = self.optimizer.param_groups[0]["lr"]
             self._log({**counters, "learning_rate": learning_rate, **self._meter.rates(), **terms})

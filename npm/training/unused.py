@@ -1,4 +1,4 @@
-"""Settings that no objective of a run reads: to pass them over without a word would be a trap."""
+"""Settings that nothing in a run reads: to pass them over without a word would be a trap."""
 
 from __future__ import annotations
 
@@ -33,4 +33,26 @@ def refuse_unused(settings: TrainingSettings, views: set[str]) -> None:
             got=f"objectives that read {', '.join(sorted(views))}, and {', '.join(changed)}",
             where=", ".join(changed),
             fix="leave these out, or give the objective that reads them a weight",
+        )
+
+
+def refuse_unused_of_start(settings: TrainingSettings) -> None:
+    """Raise SettingError for sizes of random weights where `encoder=` gives the weights, and those that T5 lacks."""
+    fresh = "start.fresh"
+    if not settings.start.fresh.layers:
+        changed = changed_settings(settings, TrainingSettings(), [fresh])
+        expected, fix = f"{fresh}.layers of at least 1 beside them", f"set {fresh}.layers, or leave these out"
+    elif settings.objective.denoising_weight:
+        names = [f"{fresh}.window_tokens", f"{fresh}.max_input_tokens"]
+        changed = changed_settings(settings, TrainingSettings(), names)
+        expected, fix = "an encoder-decoder that reads the whole of an input of any length", "leave these out"
+    else:
+        return
+    if changed:
+        raise SettingError(
+            f"this start has no use for {', '.join(changed)}",
+            expected=expected,
+            got=f"{fresh}.layers={settings.start.fresh.layers}, and {', '.join(changed)}",
+            where=", ".join(changed),
+            fix=fix,
         )

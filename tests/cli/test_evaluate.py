@@ -76,6 +76,7 @@ def test_a_process_of_its_own_evaluates(evaluate: list[str], tmp_path: Path) -> 
         ("corpus.files=texts.jsonl", ["has no use for corpus.files", "task=demo"]),
         ("limit=0", ["limit"]),
         ("fill.k=0", ["where:    fill.k"]),
+        ("fill.scoring.temperature=1e-320", ["fill.scoring.temperature", "at least 0.001"]),
         ("task=magic", ["no task 'magic'", "sst2"]),
         ("encoder=./nowhere", ["no such encoder"]),
     ],

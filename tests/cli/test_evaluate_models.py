@@ -134,6 +134,7 @@ def test_denoisers_are_measured_shown_and_written(
         ("pooler=mean", ["pooler", "cls_before_pooler"]),
         ("encoder=./nowhere", ["no such encoder"]),
         ("before.encoder=./nowhere", ["no such encoder"]),
+        ("before.pooler=cls", ["before.pooler is of no use without before.encoder", "pooler="]),
         ("geometry.pairs=train", ["geometry.pairs", "all"]),
         ("geometry.layer_sentences=-1", ["where:    geometry.layer_sentences", "0 or more"]),
         ("index=nowhere", ["task=sts has no use for index"]),
@@ -158,8 +159,8 @@ def test_what_cannot_be_asked_of_sentence_pairs_is_refused_and_nothing_is_made(
     [
         ("masked_fraction=0", ["masked_fraction is out of range"]),
         ("masked_fraction=1", ["masked_fraction is out of range"]),
-        ("masked_unit=collocation", ["masked_unit is out of range", "token or word"]),
-        ("masked_unit=letter", ["masked_unit", "token", "word"]),
+        ("masked_unit=collocation", ["masked_unit", "[token, word]"]),
+        ("masked_unit=letter", ["masked_unit", "[token, word]"]),
         ("encoder=", ["encoder= is empty"]),
         ("corpus.files=nowhere.jsonl", ["nowhere.jsonl"]),
         ("limit=3", ["too few long articles"]),

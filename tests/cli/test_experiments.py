@@ -26,6 +26,7 @@ SENTENCES_A_STEP = ["sentences.pairs_per_device_batch=4"]
 MASK_PAIRS = ["masking.max_spans_per_sequence=16"]
 CUT = {
     "masking_study": ["start.fresh.dimensions=16", "start.fresh.vocabulary_size=300"],
+    "mlm_scratch": ["start.fresh.dimensions=16", "start.fresh.vocabulary_size=300"],
     "encoder_mini": MASK_PAIRS,
     "npm_mlm": MASK_PAIRS,
     "matryoshka": [*MASK_PAIRS, "objective.nonparametric.dimensions=[8,16]"],

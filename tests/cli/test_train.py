@@ -162,6 +162,22 @@ def test_blocks_that_their_masks_can_lengthen_to_just_what_the_encoder_takes_are
         (["blocks.max_block_tokens=129", "masking.unit=token", TOKEN], ["at most 128 tokens", "129 tokens of a block"]),
         (["corruption.masked_fraction=0.4"], ["no use for corruption.masked_fraction"]),
         (["sentences.files=[a.jsonl]"], ["no use for sentences.files"]),
+        (["start.fresh.window_tokens=4"], ["no use for start.fresh.window_tokens", "start.fresh.layers"]),
+        (["start.fresh.dimensions=64"], ["no use for start.fresh.dimensions", "start.fresh.layers"]),
+        (
+            [
+                "start.fresh.layers=1",
+                "start.fresh.window_tokens=4",
+                "objective.nonparametric_weight=0",
+                "objective.denoising_weight=1",
+            ],
+            ["no use for start.fresh.window_tokens", "whole of an input"],
+        ),
+        (
+            ["start.fresh.layers=1", "start.fresh.window_tokens=4", "start.fresh.dimensions=6"],
+            ["where:    start.fresh.dimensions", "even"],
+        ),
+        (["objective.masked_weight=1", "corruption.span_success_probability=0.5"], ["corruption.sampler=geometric"]),
         (["objective.masked.visible_only=true"], ["no use for objective.masked.visible_only"]),
         (["evaluation.patience_evaluations=3"], ["nothing to evaluate", "evaluation.files"]),
         (["evaluation.files=[no.jsonl]"], ["no.jsonl"]),

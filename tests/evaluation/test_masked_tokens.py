@@ -16,6 +16,7 @@ from npm.corpus.store import BlockStore
 from npm.errors import ArtefactError, CorpusError, EncoderError, SettingError
 from npm.evaluation.held_out import build_held_out_store
 from npm.evaluation.metrics import ratio_standard_error
+from npm.evaluation.settings import MaskedUnit
 from npm.evaluation.tasks.masked_tokens import (
     ArticleSums,
     MaskedTokensResult,
@@ -39,9 +40,9 @@ def held_out(encoder: Encoder, folder: Path, settings: MaskedTokensSettings = SE
     return build_held_out_store(folder / "blocks", DOCUMENTS, encoder, settings)
 
 
-@pytest.mark.parametrize("unit", [CorruptionUnit.token, CorruptionUnit.word])
+@pytest.mark.parametrize("unit", MaskedUnit)
 def test_the_sums_of_each_article_equal_those_of_transformers_over_its_blocks(
-    model: Model, unit: CorruptionUnit, tmp_path: Path
+    model: Model, unit: MaskedUnit, tmp_path: Path
 ) -> None:
     encoder, head, folder = model
     store = held_out(encoder, tmp_path)
@@ -51,7 +52,7 @@ def test_the_sums_of_each_article_equal_those_of_transformers_over_its_blocks(
     assert [each.document for each in result.articles] == ["d0", "d2"]
     for number, sums in enumerate(result.articles):
         first = int(np.flatnonzero(store.block_documents == number)[0])
-        masked = masked_blocks(encoder, store, range(first, first + 4), number, unit)
+        masked = masked_blocks(encoder, store, range(first, first + 4), number, CorruptionUnit[unit.name])
         plain = [block_sums(language_model, *block) for block in masked]
         assert sums.predictions == sum(count for count, _, _ in plain) > 0
         assert sums.correct == sum(correct for _, correct, _ in plain)
@@ -181,11 +182,17 @@ def test_what_cannot_be_asked_is_refused(model: Model, tmp_path: Path) -> None:
         MaskedTokensSettings(blocks_per_article=1)
     with pytest.raises(EncoderError, match="does not take the blocks"):
         evaluate_masked_tokens(encoder, head, store, MaskedTokensSettings(max_block_tokens=4096))
-    with pytest.raises(CorpusError, match="no token of the articles was masked"):
+    with pytest.raises(CorpusError, match="no token of the articles was masked") as raised:
         tiny = MaskedTokensSettings(
             articles=2, least_tokens=90, blocks_per_article=4, max_block_tokens=32, masked_fraction=1e-9
         )
         evaluate_masked_tokens(encoder, head, store, tiny)
+    assert raised.value.where == str(store.folder)
+    corpus = tmp_path / "held-out.jsonl"
+    corpus.write_text("".join(json.dumps({"id": each.id, "text": each.text}) + "\n" for each in DOCUMENTS), "utf-8")
+    with pytest.raises(CorpusError, match="no token of the articles was masked") as raised:
+        evaluate_held_out_masks(encoder, head, CorpusSettings(files=[str(corpus)]), tiny)
+    assert raised.value.where == "corpus.files"  # the folder of the blocks is gone
     other = tiny_encoder("roberta" if encoder.name == "tiny-bert" else "bert")
     with pytest.raises(ArtefactError, match="another tokenizer"):
         evaluate_masked_tokens(other, head, store, SETTINGS)

@@ -49,13 +49,17 @@ class Commands:
         return 0
 
 
+def accept(_: list[str]) -> None:
+    """Finds nothing to refuse."""
+
+
 def settings_of(command: list[str]) -> dict[str, str]:
     return dict(argument.split("=", 1) for argument in command[1:])
 
 
 def test_every_cell_is_trained_and_evaluated_with_every_seed(tmp_path: Path) -> None:
     commands = Commands()
-    assert run_study(STUDY, tmp_path / "study", seeds=[0, 1], command=commands) == 0
+    assert run_study(STUDY, tmp_path / "study", seeds=[0, 1], command=commands, check=accept) == 0
     assert [command[0] for command in commands.given] == ["train", "evaluate", "evaluate"] * 4
     trained = [settings_of(command) for command in commands.given[::3]]
     assert [(each["corruption.masked_fraction"], each["trainer.seed"]) for each in trained] == [
@@ -75,7 +79,7 @@ def test_every_cell_is_trained_and_evaluated_with_every_seed(tmp_path: Path) -> 
 
 
 def test_the_table_holds_means_and_deviations_over_the_seeds(tmp_path: Path) -> None:
-    run_study(STUDY, tmp_path, seeds=[0, 1, 2], command=Commands())
+    run_study(STUDY, tmp_path, seeds=[0, 1, 2], command=Commands(), check=accept)
     low, high = json.loads((tmp_path / "table.json").read_text())
     assert (low["cell"], low["seeds"], high["seeds"]) == ("low", 3, 3)
     assert low["tokens"]["accuracy"]["values"] == pytest.approx([0.20, 0.21, 0.22])
@@ -92,42 +96,68 @@ def test_the_table_holds_means_and_deviations_over_the_seeds(tmp_path: Path) -> 
 
 def test_what_is_finished_is_skipped_when_it_is_started_again(tmp_path: Path) -> None:
     first = Commands(failing="seed-1")
-    assert run_study(STUDY, tmp_path, seeds=[0, 1], command=first) == 2
+    assert run_study(STUDY, tmp_path, seeds=[0, 1], command=first, check=accept) == 2
     assert len(first.given) == 7  # the two cells of seed 0, and the run that failed
     rows = table_rows(STUDY, tmp_path)
     assert [row["seeds"] for row in rows] == [1, 1]
     assert rows[0]["tokens"]["accuracy"]["deviation"] is None
     second = Commands()
-    assert run_study(STUDY, tmp_path, seeds=[0, 1], command=second) == 0
+    assert run_study(STUDY, tmp_path, seeds=[0, 1], command=second, check=accept) == 0
     assert [settings_of(command).get("trainer.seed") for command in second.given[::3]] == ["1", "1"]
     third = Commands()
-    assert run_study(STUDY, tmp_path, seeds=[0, 1], command=third) == 0
+    assert run_study(STUDY, tmp_path, seeds=[0, 1], command=third, check=accept) == 0
     assert not third.given
 
 
 def test_only_the_evaluation_that_failed_is_repeated_and_the_cell_counts_with_all_of_them(tmp_path: Path) -> None:
-    assert run_study(STUDY, tmp_path, seeds=[0], command=Commands(failing="masked_unit=word")) == 2
+    assert run_study(STUDY, tmp_path, seeds=[0], command=Commands(failing="masked_unit=word"), check=accept) == 2
     assert not (tmp_path / "table.md").exists() and table_rows(STUDY, tmp_path)[0]["seeds"] == 0
     shutil.rmtree(tmp_path / "low" / "seed-0" / "run")
     again = Commands()
-    assert run_study(STUDY, tmp_path, seeds=[0], command=again) == 0
+    assert run_study(STUDY, tmp_path, seeds=[0], command=again, check=accept) == 0
     assert [command[0] for command in again.given] == ["train", "evaluate", "train", "evaluate", "evaluate"]
     assert settings_of(again.given[1])["masked_unit"] == "word"
 
 
+def test_what_would_be_refused_is_told_before_anything_is_trained(tmp_path: Path) -> None:
+    def check(arguments: list[str]) -> None:
+        if "masked_unit=word" in arguments:
+            raise SettingError("no", expected="a", got="b", where="c", fix="d")
+
+    commands = Commands()
+    with pytest.raises(SettingError, match="no"):
+        run_study(STUDY, tmp_path / "study", seeds=[0], command=commands, check=check)
+    assert not commands.given and not (tmp_path / "study").exists()
+
+
+def test_every_command_is_checked(tmp_path: Path) -> None:
+    checked: list[list[str]] = []
+    commands = Commands()
+    run_study(STUDY, tmp_path, seeds=[0], command=commands, check=checked.append)
+    assert checked == commands.given
+
+
+def test_another_study_may_begin_where_no_cell_of_the_first_was_finished(tmp_path: Path) -> None:
+    assert run_study(STUDY, tmp_path, seeds=[0], command=Commands(failing="low"), check=accept) == 2
+    other = Study(cells=STUDY.cells, train=["experiment=large"], evaluations=STUDY.evaluations, metrics=STUDY.metrics)
+    assert run_study(other, tmp_path, seeds=[0], command=Commands(), check=accept) == 0
+    with pytest.raises(SettingError, match="begun with another study"):
+        run_study(STUDY, tmp_path, seeds=[0], command=Commands(), check=accept)
+
+
 def test_an_unfinished_cell_stays_empty_in_the_table(tmp_path: Path) -> None:
-    run_study(STUDY, tmp_path, seeds=[0], command=Commands(failing="high"))
+    run_study(STUDY, tmp_path, seeds=[0], command=Commands(failing="high"), check=accept)
     assert (tmp_path / "table.md").read_text().splitlines()[-1] == "| high | 0 |  |  |  |  |"
 
 
 def test_another_study_in_the_same_folder_is_refused_and_a_moved_file_is_not(tmp_path: Path) -> None:
-    run_study(STUDY, tmp_path, seeds=[0], command=Commands())
+    run_study(STUDY, tmp_path, seeds=[0], command=Commands(), check=accept)
 
     def changed(**parts: Any) -> Study:
         return Study(**({name: getattr(STUDY, name) for name in STUDY.__slots__} | parts))
 
     moved = changed(train=["experiment=small", "corpus.files=[/elsewhere/a.jsonl]"])
-    assert run_study(moved, tmp_path, seeds=[0], command=Commands()) == 0
+    assert run_study(moved, tmp_path, seeds=[0], command=Commands(), check=accept) == 0
     with pytest.raises(SettingError, match="begun with another study") as refusal:
-        run_study(changed(train=["experiment=large"]), tmp_path, seeds=[0], command=Commands())
+        run_study(changed(train=["experiment=large"]), tmp_path, seeds=[0], command=Commands(), check=accept)
     assert "experiment=small" in refusal.value.expected and "experiment=large" in refusal.value.got

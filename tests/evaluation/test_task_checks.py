@@ -60,6 +60,9 @@ def test_a_template_without_one_mask_and_a_field_is_refused(tmp_path: Path, temp
     ("change", "problem"),
     [
         ({"labels": SMALL["labels"]}, "is open and has labels"),
+        ({"scoring": {"temperature": 3}}, "is open and has scoring"),
+        ({"scoring": {"verbalizer": "agn"}}, "is open and has scoring"),
+        ({"verbalizer": "agn"}, "is open and has a verbalizer"),
         ({"macro": "group"}, "has no groups"),
         ({"examples_per_group": 5}, "samples groups that it does not have"),
         ({"examples_per_group": 0, "macro": "answer_tokens"}, "samples groups that it does not have"),

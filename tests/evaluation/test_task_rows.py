@@ -182,6 +182,34 @@ def test_an_example_without_answers_is_refused(tmp_path: Path, answers: object) 
     assert "'answers' has the wrong content" in refused(tmp_path, opened(), [row]).problem
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_a_number_that_is_none_is_refused_and_others_are_written_out(tmp_path: Path, value: float) -> None:
+    told = refused(tmp_path, closed(), [*REVIEWS, {"text": value, "label": 0}])
+    assert "'text' has the wrong content" in told.problem and told.got == repr(value)
+    assert told.where.endswith("data.jsonl:4")
+    told = refused(tmp_path, opened(), [{"relation": value, "subject": "s", "answers": ["a"]}])
+    assert "'relation' has the wrong content" in told.problem
+    written(tmp_path, [{"text": 1.5, "label": 0}, {"text": 10**400, "label": 1}])
+    assert [each.passage for each in read_examples(closed(), tmp_path)] == ["1.5", str(10**400)]
+
+
+@pytest.mark.parametrize(
+    ("change", "column"),
+    [
+        ({"answers": ["a", "half \ud800"]}, "answers"),
+        ({"answers": "\udfff"}, "answers"),
+        ({"subject": "half \ud800"}, "subject"),
+        ({"relation": "half \ud800"}, "relation"),
+    ],
+)
+def test_half_a_character_beside_the_prompt_is_refused(tmp_path: Path, change: dict[str, Any], column: str) -> None:
+    row = {"relation": "r", "subject": "s", "answers": ["a"], "text": "t"}
+    told = refused(tmp_path, replace(opened(), template="{text} is <mask>."), [row, {**row, **change}])
+    assert f"{column!r} has the wrong content" in told.problem and "\\ud" in told.got
+    assert "no half of one" in told.expected and told.where.endswith("data.jsonl:2")
+    str(told).encode()
+
+
 def test_a_prompt_with_a_mask_of_its_own_or_none_is_refused(tmp_path: Path) -> None:
     told = refused(tmp_path, closed(), [*REVIEWS, {"text": "what a <mask>", "label": 0}])
     assert "several <mask>" in told.problem and told.where.endswith(":4")

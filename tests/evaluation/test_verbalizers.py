@@ -113,6 +113,13 @@ def test_a_list_under_the_name_goes_before_one_with_the_word(tmp_path: Path) -> 
     assert verbalizer.notes == ("no label of task toy has the lists mixed of mine.json",)
 
 
+@pytest.mark.parametrize("other", ["Bad", "BAD", " bad "])
+def test_two_names_that_differ_in_case_or_spaces_are_refused(tmp_path: Path, other: str) -> None:
+    error = refused(written(tmp_path, "mine.json", {"bad": ["awful"], other: ["fine"], "good": ["great"]}))
+    assert "two lists of one name" in error.problem and error.got == f"'bad' and {other!r}"
+    assert error.where.endswith("mine.json")
+
+
 def test_a_text_file_has_a_line_of_words_for_each_label(tmp_path: Path) -> None:
     file = written(tmp_path, "mine.txt", "bad, not good ,awful\r\n\ngreat\n")
     assert load_verbalizer(TOY, file).words == (("bad", "not good", "awful"), ("great",))

@@ -59,6 +59,42 @@ def test_config_values_out_of_range_are_refused_by_name(key: str, value: Any) ->
     assert repr(value) in refusal.value.got
 
 
+@pytest.mark.parametrize(
+    ("settings", "needed"),
+    [
+        ({"span_success_probability": 0.5}, "sampler=geometric"),
+        ({"unit": CorruptionUnit.word, "max_span_units": 3}, "sampler=geometric"),
+        ({"mean_span_tokens": 5.0}, "sampler=partition"),
+        ({"overflow": Overflow.truncate}, "unit=word"),
+        ({"sampler": CorruptionSampler.partition, "overflow": Overflow.skip}, "unit=word"),
+        ({"unit": CorruptionUnit.cooccurring, "overflow": Overflow.skip}, "unit=word"),
+        ({"unit": CorruptionUnit.word, "decide_per_unit": True}, "random_fraction"),
+        ({"collocations": CollocationSettings(min_count=3)}, "unit=collocation"),
+    ],
+)
+def test_config_that_the_unit_or_the_sampler_does_not_read_is_refused(settings: dict[str, Any], needed: str) -> None:
+    with pytest.raises(SettingError, match="no use for") as refusal:
+        CorruptionSettings(**settings)
+    *_, name = settings
+    assert refusal.value.where == f"corruption.{name}"
+    assert needed in refusal.value.expected
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"unit": CorruptionUnit.word, "overflow": Overflow.overshoot},
+        {"unit": CorruptionUnit.cooccurring, "sampler": CorruptionSampler.geometric, "overflow": Overflow.truncate},
+        {"unit": CorruptionUnit.cooccurring, "sampler": CorruptionSampler.geometric, "span_success_probability": 0.5},
+        {"sampler": CorruptionSampler.partition, "mean_span_tokens": 5.0},
+        {"unit": CorruptionUnit.word, "random_fraction": 0.1, "decide_per_unit": True},
+        {"unit": CorruptionUnit.collocation, "collocations": CollocationSettings(min_count=3)},
+    ],
+)
+def test_config_that_is_read_is_taken(settings: dict[str, Any]) -> None:
+    CorruptionSettings(**settings)
+
+
 def test_config_more_replaced_than_masked_is_refused() -> None:
     with pytest.raises(SettingError, match="random_fraction") as refusal:
         CorruptionSettings(random_fraction=0.6, unchanged_fraction=0.5)

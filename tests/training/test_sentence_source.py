@@ -147,6 +147,7 @@ def test_a_batch_depends_on_seed_and_micro_step_alone(tmp_path: Path) -> None:
     assert texts_at(source_of(table, 4, seed=1), 7) != later
 
 
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")  # more workers than this machine has cores
 @pytest.mark.parametrize("workers", [0, 2])
 def test_background_processes_make_the_same_batches(tmp_path: Path, workers: int) -> None:
     source = source_of(table_of(tmp_path, [[words(number)] for number in range(9)]), 3)

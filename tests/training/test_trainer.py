@@ -81,6 +81,13 @@ def test_metrics_tell_every_step_and_the_finished_encoder_is_what_was_trained(tm
     assert not trainer.trained.model.training
 
 
+def test_the_last_step_is_logged_however_few_there_are(tmp_path: Path) -> None:
+    toy_trainer(tmp_path / "few", max_steps=1, log_every_steps=10).train()
+    toy_trainer(tmp_path / "more", max_steps=5, log_every_steps=2).train()
+    assert [line["step"] for line in metrics_of(tmp_path / "few")] == [1]
+    assert [line["step"] for line in metrics_of(tmp_path / "more")] == [2, 4, 5]
+
+
 def interrupted_run(run: Path, *, max_steps: int, stops: tuple[int, ...], **settings: Any) -> dict[str, torch.Tensor]:
     """Parameters after a run that was killed in each of the steps `stops` and started again each time."""
     for step in stops:

@@ -27,6 +27,7 @@ from npm.evaluation.held_out import HeldOutSettings, build_held_out_store, check
 from npm.evaluation.metrics import ratio_standard_error
 from npm.evaluation.predictions import Progress
 from npm.evaluation.results import write_results
+from npm.evaluation.settings import MaskedUnit
 from npm.masking.corruption import CorruptionSettings, CorruptionUnit, build_in_place_views
 from npm.masking.masker import mask_rng
 from npm.masking.views import TOKENS, VIEW_NUMBERS
@@ -52,7 +53,7 @@ class MaskedTokensSettings(HeldOutSettings):
     """Blocks from the beginning of each article; at least 2."""
     masked_fraction: float = 0.15
     """Share of each block's tokens that is masked, and predicted."""
-    masked_unit: CorruptionUnit = CorruptionUnit.token
+    masked_unit: MaskedUnit = MaskedUnit.token
     """What is masked as a whole, `token` or `word`."""
     mask_seed: int = 0
     """Seed of the masks."""
@@ -61,8 +62,6 @@ class MaskedTokensSettings(HeldOutSettings):
         HeldOutSettings.__post_init__(self)  # super() does not find its class in a dataclass with slots
         right = 0 < self.masked_fraction < 1
         check_range(right, "masked_fraction", expected="a share above 0 and below 1", got=self.masked_fraction)
-        known = self.masked_unit in (CorruptionUnit.token, CorruptionUnit.word)  # others need more than the text
-        check_range(known, "masked_unit", expected="token or word", got=self.masked_unit.value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +116,11 @@ def evaluate_held_out_masks(
     settings = settings if settings is not None else MaskedTokensSettings()
     with TemporaryDirectory(prefix="npmlm-held-out-") as folder:
         store = build_held_out_store(Path(folder) / "blocks", read_corpus(corpus), encoder, settings)
-        return evaluate_masked_tokens(encoder, head, store, settings, progress=progress)
+        try:
+            return evaluate_masked_tokens(encoder, head, store, settings, progress=progress)
+        except CorpusError as error:  # names the folder, which is gone when this is read
+            error.where = "corpus.files"
+            raise
 
 
 def evaluate_masked_tokens(
@@ -185,7 +188,7 @@ def evaluate_masked_tokens(
 def _views(encoder: Encoder, store: BlockStore, settings: MaskedTokensSettings) -> InPlaceViews:
     framed = store.special_tokens_in_blocks
     return build_in_place_views(
-        CorruptionSettings(unit=settings.masked_unit, masked_fraction=settings.masked_fraction),
+        CorruptionSettings(unit=CorruptionUnit(settings.masked_unit.value), masked_fraction=settings.masked_fraction),
         mask_id=encoder.mask_id,
         pad_id=encoder.pad_id,
         ordinary_ids=np.zeros(0, dtype=np.int64),  # nothing is replaced at random

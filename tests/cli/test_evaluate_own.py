@@ -1,0 +1,136 @@
+"""`npmlm evaluate` on tasks of one's own: what is refused because nothing would read it, or before it goes wrong."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from pathlib import Path
+
+import pytest
+
+from tests.cli.commands import CommandLine, all_bytes
+
+CLOSED = """\
+suite: closed
+data: {file: places.csv, columns: {text: sentence, label: kind}}
+template: "{text} It is near <mask>."
+labels:
+  - {value: north, words: [Oslo, Reykjavík]}
+  - {value: south, words: [Paris]}
+"""
+ROWS = "sentence,kind\nThe fjord is cold.,north\nThe Seine is warm.,south\nSnow falls here.,north\n"
+OPEN = """\
+suite: open
+data: {file: capitals.jsonl}
+template: "The capital of {country} is <mask>."
+"""
+
+
+@pytest.fixture
+def tasks(tmp_path: Path) -> dict[str, Path]:
+    """A closed and an open task with their data."""
+    (tmp_path / "places.csv").write_text(ROWS, encoding="utf-8")
+    row = {"country": "Norway", "answers": ["Oslo"]}
+    (tmp_path / "capitals.jsonl").write_text(json.dumps(row) + "\n", encoding="utf-8")
+    files = {"closed": tmp_path / "places.yaml", "open": tmp_path / "capitals.yaml"}
+    files["closed"].write_text(CLOSED, encoding="utf-8")
+    files["open"].write_text(OPEN, encoding="utf-8")
+    return files
+
+
+@pytest.mark.parametrize(
+    ("suite", "settings", "parts"),
+    [
+        ("closed", ["method=[npm,majority]", "mlm.encoder=zz"], ["no use for mlm.encoder", "such as mlm"]),
+        ("closed", ["method=[npm,npm-single]", "mlm.index=/nonexist"], ["no use for mlm.index", "method=mlm-knn"]),
+        ("closed", ["method=[npm,mlm]", "mlm.encoder=zz", "mlm.index=i"], ["no use for mlm.index\n"]),
+        ("closed", ["method=npm", "mlm.encoder=zz", "mlm.index=i"], ["no use for mlm.encoder, mlm.index\n"]),
+        ("closed", ["method=[npm,mlm-fuzy]", "mlm.encoder=zz"], ["there is no method 'mlm-fuzy'"]),
+        ("closed", ["closed.k=5"], ["no use for closed.k\n", "expected: closed.retrieval=top_k", "or give closed.ret"]),
+        ("closed", ["closed.k=5", "questions=q"], ["no use for questions, closed.k\n", "expected: of the settings"]),
+        ("closed", ["closed.temperature=1e-300"], ["closed.temperature is out of range", "at least 0.001"]),
+        ("open", ["method=npm-dense", "mlm.encoder=zz"], ["no use for mlm.encoder"]),
+        ("open", ["method=[npm-dense,npm-bm25]", "fill.retrieval=bm25"], ["no use for fill.retrieval", "method=npm,"]),
+        ("open", ["fill.retrieval=bm25"], ["no use for fill.retrieval", "method=npm,"]),
+        ("open", ["method=random", "fill.retrieval=dense", "fill.k=3"], ["no use for fill.retrieval\n"]),
+    ],
+)
+def test_a_setting_that_no_method_reads_is_refused_with_what_would_read_it(
+    suite: str,
+    settings: list[str],
+    parts: list[str],
+    npmlm: CommandLine,
+    tasks: dict[str, Path],
+    built_index: Path,
+    tmp_path: Path,
+) -> None:
+    before = all_bytes(tmp_path)
+    command = ["evaluate", f"task={tasks[suite]}", f"index={built_index}", f"out={tmp_path / 'out'}"]
+    npmlm(*command, *settings).refused(*parts)
+    assert all_bytes(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    ("suite", "settings"),
+    [
+        ("open", ["method=[npm,npm-dense]", "fill.retrieval=bm25"]),
+        ("open", ["method=[npm-dense,npm-bm25]", "scoring=reference"]),
+        ("open", ["scoring=reference"]),
+        ("closed", ["closed.k=5", "closed.retrieval=top_k", "method=[npm,random]"]),
+        *(
+            ("closed", ["method=[npm,npm-single]", "closed.temperature=0.001", *more])
+            for more in (
+                [],
+                ["closed.calibration=none", "closed.label_mean=sum"],
+                ["closed.calibration=prompt", "closed.combination=sum"],
+                ["closed.calibration=corpus_scaled"],
+                ["closed.retrieval=top_k"],
+            )
+        ),
+    ],
+)
+def test_settings_that_some_method_reads_and_the_least_temperature_are_taken(
+    suite: str, settings: list[str], npmlm: CommandLine, tasks: dict[str, Path], built_index: Path, tmp_path: Path
+) -> None:
+    command = ["evaluate", f"task={tasks[suite]}", f"index={built_index}", f"out={tmp_path / 'out'}", "resamples=10"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        outcome = npmlm(*command, *settings)
+    assert outcome.status == 0, outcome.err
+
+
+def test_a_language_model_that_measures_prompts_is_not_refused(
+    npmlm: CommandLine, tasks: dict[str, Path], tmp_path: Path
+) -> None:
+    command = ["evaluate", f"task={tasks['closed']}", "method=majority", f"out={tmp_path / 'out'}"]
+    npmlm(*command, "mlm.encoder=./nowhere").refused("no such encoder")
+
+
+@pytest.mark.parametrize(
+    ("change", "part"),
+    [
+        ({"country": "Norway", "answers": ["\ud800"]}, "'answers' has the wrong content"),
+        ({"country": float("nan"), "answers": ["Oslo"]}, "'country' has the wrong content"),
+    ],
+)
+def test_a_row_that_no_encoder_takes_is_refused_with_its_line(
+    change: dict[str, object], part: str, npmlm: CommandLine, tasks: dict[str, Path], built_index: Path, tmp_path: Path
+) -> None:
+    with (tmp_path / "capitals.jsonl").open("a", encoding="utf-8") as file:
+        file.write(json.dumps(change) + "\n")
+    command = ["evaluate", f"task={tasks['open']}", f"index={built_index}", f"out={tmp_path / 'out'}"]
+    npmlm(*command, "method=npm-dense").refused(part, "capitals.jsonl:2")
+    assert not (tmp_path / "out").exists()
+
+
+def test_where_to_put_a_missing_file_is_told_as_it_is_named(
+    npmlm: CommandLine, tasks: dict[str, Path], tmp_path: Path
+) -> None:
+    out = f"out={tmp_path / 'out'}"
+    (tmp_path / "places.csv").unlink()
+    message = npmlm("evaluate", f"task={tasks['closed']}", "method=majority", out).refused("expected: places.csv\n")
+    assert "do:       give data_dir=DIR with the files, or put them beside the task's own file\n" in message
+    tasks["closed"].write_text(CLOSED.replace("places.csv", "/nonexist/m.csv"), encoding="utf-8")
+    message = npmlm("evaluate", f"task={tasks['closed']}", "method=majority", out).refused("/nonexist/m.csv")
+    assert "do:       mend the absolute path in the task's own file\n" in message
+    assert "data_dir" not in message and "where:    data of places\n" in message
