@@ -9,16 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.cli.commands import CommandLine, all_bytes
+from tests.cli.test_zero_shot import ROWS, TASK
 
-CLOSED = """\
-suite: closed
-data: {file: places.csv, columns: {text: sentence, label: kind}}
-template: "{text} It is near <mask>."
-labels:
-  - {value: north, words: [Oslo, Reykjavík]}
-  - {value: south, words: [Paris]}
-"""
-ROWS = "sentence,kind\nThe fjord is cold.,north\nThe Seine is warm.,south\nSnow falls here.,north\n"
 OPEN = """\
 suite: open
 data: {file: capitals.jsonl}
@@ -33,7 +25,7 @@ def tasks(tmp_path: Path) -> dict[str, Path]:
     row = {"country": "Norway", "answers": ["Oslo"]}
     (tmp_path / "capitals.jsonl").write_text(json.dumps(row) + "\n", encoding="utf-8")
     files = {"closed": tmp_path / "places.yaml", "open": tmp_path / "capitals.yaml"}
-    files["closed"].write_text(CLOSED, encoding="utf-8")
+    files["closed"].write_text(TASK, encoding="utf-8")
     files["open"].write_text(OPEN, encoding="utf-8")
     return files
 
@@ -130,7 +122,7 @@ def test_where_to_put_a_missing_file_is_told_as_it_is_named(
     (tmp_path / "places.csv").unlink()
     message = npmlm("evaluate", f"task={tasks['closed']}", "method=majority", out).refused("expected: places.csv\n")
     assert "do:       give data_dir=DIR with the files, or put them beside the task's own file\n" in message
-    tasks["closed"].write_text(CLOSED.replace("places.csv", "/nonexist/m.csv"), encoding="utf-8")
+    tasks["closed"].write_text(TASK.replace("places.csv", "/nonexist/m.csv"), encoding="utf-8")
     message = npmlm("evaluate", f"task={tasks['closed']}", "method=majority", out).refused("/nonexist/m.csv")
     assert "do:       mend the absolute path in the task's own file\n" in message
     assert "data_dir" not in message and "where:    data of places\n" in message
