@@ -5,6 +5,7 @@ Shapes: T tokens of all sequences in a row, S sequences, n spans, B padded seque
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, fields, replace
 from enum import IntFlag
 from typing import TYPE_CHECKING, Any, Protocol, Self
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
 MASK_TEXT = "<mask>"
 """What users write in a text where a phrase is missing, whatever the encoder's own mask token is."""
+SURROGATE = re.compile("[\ud800-\udfff]")
+"""Half a character, which an escape in JSON or YAML can write, and neither a tokenizer nor a UTF-8 file takes."""
 
 
 class TokenFlag(IntFlag):

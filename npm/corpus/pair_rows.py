@@ -17,6 +17,7 @@ from npm.corpus.pair_settings import SentenceDataSettings
 from npm.corpus.sentences import sentence_bounds
 from npm.corpus.sources import Source, find_sources, read_parquet
 from npm.errors import CorpusError
+from npm.types import SURROGATE
 
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
 ENTAILMENT, NEUTRAL, CONTRADICTION, NO_LABEL = 0, 1, 2, -1
@@ -201,14 +202,9 @@ def _text_row(
     if label in (NEUTRAL, NO_LABEL):
         return None
     for name, text in zip(settings.text_columns, texts, strict=True):
-        if not isinstance(text, str) or not text or text.isspace() or not _is_unicode(text):
+        if not isinstance(text, str) or not text or text.isspace() or SURROGATE.search(text):
             raise _unusable(name, text, where, expected="a string with text")
     return TextRow(texts, where, label)
-
-
-def _is_unicode(text: str) -> bool:
-    """False with half a surrogate pair, which JSON can spell and no tokenizer takes."""
-    return not any("\ud800" <= character <= "\udfff" for character in text) if not text.isascii() else True
 
 
 def _score(value: object, settings: SentenceDataSettings, where: str) -> float:

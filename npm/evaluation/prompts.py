@@ -25,8 +25,6 @@ GOLD_FIELDS = ("label", ANSWERS)
 """What a prompt may not hold, since it is what is asked for."""
 STOP_EDIT = "stop"
 """The one edit of `answers`: a full stop, unless an answer brings its own end of a sentence (the KAMEL protocol)."""
-SURROGATE = re.compile("[\ud800-\udfff]")
-"""Half a character, which an escape in JSON or YAML can write and no tokenizer takes."""
 _ENDS = (".", "!", "+")
 
 

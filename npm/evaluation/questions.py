@@ -12,6 +12,7 @@ from typing import Any
 from npm.errors import UserError
 from npm.evaluation.metrics import normalise_answer
 from npm.retrieval.queries import check_query
+from npm.types import SURROGATE
 
 EXAMPLE = '{"questions": [{"id": "q1", "kind": "river", "text": "… <mask>.", "answers": ["…"], "split": "dev"}]}'
 _STRING_KEYS = ("id", "kind", "text", "split")
@@ -96,6 +97,8 @@ def _question(entry: object, *, where: str) -> Question:
         raise _malformed(
             "has an answer that nothing can equal", "answers with letters or digits", repr(empty[0]), where
         )
+    if halves := [text for text in (*answers, *(entry[key] for key in _STRING_KEYS)) if SURROGATE.search(text)]:
+        raise _malformed("is not valid Unicode", "whole characters", ascii(halves[0]), where)
     if entry["split"] not in Split.__members__:
         raise _malformed("has an unknown split", " or ".join(Split.__members__), entry["split"], where)
     check_query(entry["text"], where=where)

@@ -17,9 +17,9 @@ import yaml
 
 from index.files import sha256_of_bytes
 from npm.errors import SettingError
-from npm.evaluation.prompts import SURROGATE
 from npm.evaluation.task import Label, Task
 from npm.evaluation.task_checks import TaskFileError, check_task
+from npm.types import SURROGATE
 
 EXTENSIONS = (".yaml", ".yml")
 EXAMPLE = """

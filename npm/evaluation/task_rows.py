@@ -9,12 +9,12 @@ from difflib import get_close_matches
 from typing import Any
 
 from npm.evaluation.examples import Example
-from npm.evaluation.prompts import ANSWERS, SURROGATE, Template, filled_cloze
+from npm.evaluation.prompts import ANSWERS, Template, filled_cloze
 from npm.evaluation.table_rows import Row, TaskDataError
 from npm.evaluation.task import Suite, Task
 from npm.evaluation.treebank import detokenise
 from npm.retrieval.queries import check_query
-from npm.types import MASK_TEXT
+from npm.types import MASK_TEXT, SURROGATE
 
 ALTERNATIVES, TOGETHER = " | ", " + "
 """In `data.columns`: the first of several columns that the data has; for answers, the values of several columns."""

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from npm.errors import SettingError
-from npm.evaluation.prompts import SURROGATE
 from npm.evaluation.task import LABEL_WORDS
 from npm.retrieval.answers import normalised_text
 from npm.retrieval.neighbours import NEIGHBOURS_PER_GROUP, neighbouring_words
+from npm.types import SURROGATE
 
 if TYPE_CHECKING:
     from npm.evaluation.task import Task

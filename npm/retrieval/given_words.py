@@ -16,8 +16,7 @@ import numpy as np
 
 from npm.errors import QueryError
 from npm.retrieval.answers import normalised_text
-from npm.retrieval.passage_store import SURROGATES
-from npm.types import TokenFlag
+from npm.types import SURROGATE, TokenFlag
 
 if TYPE_CHECKING:
     from npm.corpus.store import BlockStore
@@ -41,7 +40,7 @@ def checked_texts(given: object, *, name: str) -> list[str]:
         if not isinstance(text, str):
             fix = "give strings alone, or leave this one out"
             raise QueryError(f"a {name} is no text", expected=expected, got=type(text).__name__, where=where, fix=fix)
-        if half := SURROGATES.search(text):
+        if half := SURROGATE.search(text):
             raise QueryError(
                 f"a {name} is not valid Unicode",
                 expected="text that can be written as UTF-8",

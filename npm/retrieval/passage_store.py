@@ -7,7 +7,6 @@ Shapes: T tokens of all passages in a row, d dimensions.
 
 from __future__ import annotations
 
-import re
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from npm.corpus.blocks import BlockPacker, BlockSettings
 from npm.corpus.store import BlockStore
 from npm.errors import CorpusError
 from npm.retrieval.batches import encode_padded, length_sorted_batches
-from npm.types import Document
+from npm.types import SURROGATE, Document
 
 if TYPE_CHECKING:
     from npm.corpus.fields import FieldValues
@@ -32,8 +31,6 @@ if TYPE_CHECKING:
 
 CACHED_VECTOR_BYTES = 256 << 20
 """Vectors of passages kept for later calls: 175,000 tokens of 384 dimensions."""
-
-SURROGATES = re.compile(r"[\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +204,7 @@ def checked_passages(passages: Sequence[str | Document]) -> list[Document]:
         if not document.text.strip():
             fix = "leave this passage out"
             raise _no_passages("a passage is empty", got="nothing but space", where=where, fix=fix)
-        if SURROGATES.search(document.text):
+        if SURROGATE.search(document.text):
             got = "half a surrogate pair"
             raise _no_passages("a passage is not valid Unicode", got=got, where=where, fix="mend or leave it out")
         if (earlier := places.setdefault(document.id, place)) != place:

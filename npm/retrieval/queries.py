@@ -15,7 +15,7 @@ import numpy as np
 from npm.errors import QueryError
 from npm.masking.renderers import MASKS_PER_SPAN
 from npm.retrieval.batches import encode_padded, length_sorted_batches
-from npm.types import MASK_TEXT
+from npm.types import MASK_TEXT, SURROGATE
 
 if TYPE_CHECKING:
     from npm.models.encoder import Encoder
@@ -39,7 +39,7 @@ def check_query(text: str, *, where: str = "text") -> None:
     mask_count = text.count(MASK_TEXT)
     if not text.strip():
         problem, expected, got = "the text is empty", f"a text with one {MASK_TEXT}", "nothing but space"
-    elif half := re.search(r"[\ud800-\udfff]", text):
+    elif half := SURROGATE.search(text):
         raise QueryError(
             "the text is not valid Unicode",
             expected="UTF-8",

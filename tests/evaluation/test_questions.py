@@ -38,6 +38,8 @@ def test_questions_come_in_the_order_of_the_file(tmp_path: Path) -> None:
         ({"answers": "Danube"}, "lacks 'answers'"),
         ({"answers": ["Danube", "…"]}, "an answer that nothing can equal"),
         ({"split": "train"}, "unknown split"),
+        ({"answers": ["Danube", "\ud800"]}, "not valid Unicode"),
+        ({"kind": "river\udfff"}, "not valid Unicode"),
     ],
 )
 def test_a_malformed_question_is_named_with_its_number(tmp_path: Path, change: dict[str, Any], named: str) -> None:
