@@ -13,7 +13,7 @@ from tests.tiny_models import SENTENCES, tiny_encoder
 
 REPOSITORY = Path(__file__).parents[2]
 EXPERIMENTS = sorted(path.stem for path in (REPOSITORY / "configs" / "experiment").glob("*.yaml"))
-OWN = REPOSITORY / "docs" / "example-objective" / "span_boundary.yaml"
+OWN = sorted((REPOSITORY / "docs" / "example-objective").glob("*.yaml"))
 SMALLER = [
     "schedule.max_minutes=null",
     "schedule.max_steps=2",
@@ -28,6 +28,7 @@ CUT = {
     "masking_study": ["start.fresh.dimensions=16", "start.fresh.vocabulary_size=300"],
     "mlm_scratch": ["start.fresh.dimensions=16", "start.fresh.vocabulary_size=300"],
     "encoder_mini": MASK_PAIRS,
+    "frozen_teacher": MASK_PAIRS,
     "npm_mlm": MASK_PAIRS,
     "matryoshka": [*MASK_PAIRS, "objective.nonparametric.dimensions=[8,16]"],
     "mlm_collocation": ["corruption.collocations.min_count=3"],
@@ -55,17 +56,24 @@ def triples() -> list[tuple[str, str, str]]:
     return [(f"{text} {number}", f"{number} {text}", f"No, {text} {number}") for number, text in enumerate(SENTENCES)]
 
 
-@pytest.mark.parametrize("experiment", [*EXPERIMENTS, str(OWN)], ids=[*EXPERIMENTS, "of_ones_own"])
+@pytest.mark.parametrize("experiment", [*EXPERIMENTS, *map(str, OWN)], ids=[*EXPERIMENTS, *(path.stem for path in OWN)])
 def test_an_experiment_trains(
     experiment: str, npmlm: CommandLine, start: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.syspath_prepend(str(OWN.parent))
+    monkeypatch.syspath_prepend(str(OWN[0].parent))
     encoder, corpus, pairs = start
     texts = [f"sentences.files=[{pairs}]"] if experiment == "simcse_sup" else [corpus]
     batch = SENTENCES_A_STEP if experiment.startswith("simcse") else BLOCKS
     run = tmp_path / "run"
     outcome = npmlm(
-        "train", f"experiment={experiment}", f"run={run}", encoder, *texts, *batch, *SMALLER, *CUT.get(experiment, [])
+        "train",
+        f"experiment={experiment}",
+        f"run={run}",
+        encoder,
+        *texts,
+        *batch,
+        *SMALLER,
+        *CUT.get(Path(experiment).stem, []),
     )
     assert outcome.status == 0, outcome.err
     steps = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
