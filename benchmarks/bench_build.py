@@ -24,9 +24,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from index.files import shown_bytes, stored_bytes
 from npm.retrieval.footprint import footprint
 from npm.retrieval.private_memory import private_bytes
-from npm.retrieval.room import shown_bytes, stored_bytes
 from npm.retrieval.segments import Generation
 
 STAGES = ("start", "blocks", "vectors", "lexicon", "quantiser", "codes", "lists")

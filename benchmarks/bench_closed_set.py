@@ -31,8 +31,8 @@ import numpy as np
 import torch
 
 from benchmarks.bench_filling import open_parity_index
-from index.build import SearchSettings
 from index.faiss_library import faiss_threads, new_faiss_index
+from index.settings import SearchSettings
 from npm.corpus.store import BlockStore
 from npm.evaluation.examples import Example
 from npm.evaluation.nonparametric import NonparametricLabels
@@ -41,9 +41,10 @@ from npm.evaluation.verbalizers import load_verbalizer
 from npm.models.encoder import Encoder
 from npm.retrieval.build import index_block_store
 from npm.retrieval.build_settings import IndexBuildSettings
-from npm.retrieval.embed import PruningRule, VectorSettings
+from npm.retrieval.embed import VectorSettings
 from npm.retrieval.occurrences import find_occurrences
 from npm.retrieval.phrase_index import PhraseIndex
+from npm.retrieval.pruning import PruningRule
 from npm.retrieval.queries import QueryVectors, encode_queries
 from npm.retrieval.segments import Segment
 from npm.retrieval.word_hits import MOST_TEXTS_PER_SCAN

@@ -28,6 +28,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from index.files import shown_bytes, stored_bytes
 from npm.corpus.blocks import BlockPacker, BlockSettings
 from npm.corpus.documents import CorpusSettings, read_corpus
 from npm.corpus.store import BlockStore, build_block_store
@@ -39,9 +40,9 @@ from npm.models.encoder import SCALE_KEY, Encoder
 from npm.retrieval.batches import encode_padded
 from npm.retrieval.build import build_index
 from npm.retrieval.build_settings import IndexBuildSettings
-from npm.retrieval.fill import FillSettings, PhraseFiller, Retrieval
-from npm.retrieval.room import shown_bytes, stored_bytes
+from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.segments import Generation
+from npm.retrieval.settings import FillSettings, Retrieval
 
 DEMO_CORPUS = CorpusSettings(files=[str(Path(__file__).parents[1] / "npm" / "assets" / "demo" / "*.jsonl")])
 BLOCKS_AT_ONCE = 32

@@ -9,9 +9,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from index.half import to_float32
-from index.row_set import RowSet
-from index.sharded import ShardedArray
+from index.arrays import RowSet, ShardedArray, to_float32
 from index.types import ArtefactError, Hits
 
 SCORE_BYTES_PER_SCAN = 256 << 20

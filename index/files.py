@@ -8,16 +8,21 @@ import json
 import math
 import os
 import resource
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
 from index.types import StorageError
+
+if TYPE_CHECKING:
+    pass
+
 
 NPY_HEADER_BYTES = 128
 CHUNK_BYTES = 16 << 20
@@ -243,3 +248,44 @@ def rows_per_chunk(array: np.ndarray) -> int:
 def json_bytes(value: Any) -> bytes:
     """A JSON value as stored in files: keys sorted, UTF-8, one final newline."""
     return (json.dumps(value, sort_keys=True, ensure_ascii=False, indent=1, allow_nan=False) + "\n").encode()
+
+
+KEPT_FREE_BYTES = 64 << 20
+"""What is left for everything else on the disk."""
+
+
+def check_room(folder: Path, needed_bytes: float, *, what: str) -> None:
+    """Raise StorageError unless the disk of `folder`, which need not be there yet, has room for `needed_bytes` more."""
+    place = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    free_bytes = shutil.disk_usage(place).free
+    if needed_bytes > 0 and needed_bytes + KEPT_FREE_BYTES > free_bytes:
+        raise StorageError(
+            f"the disk has no room for the {what}",
+            expected=f"{shown_bytes(needed_bytes)} free, and {shown_bytes(KEPT_FREE_BYTES)} to spare",
+            got=f"{shown_bytes(free_bytes)} free",
+            where=str(folder),
+            fix="free some space, or choose a folder on another disk; what is finished is kept",
+        )
+
+
+def stored_bytes(folder: Path) -> int:
+    """Bytes of all files below `folder`; 0 where there is none. Files that vanish meanwhile do not count."""
+    total = 0
+    for place, _, names in os.walk(folder):  # passes over folders that vanish meanwhile
+        for name in names:
+            with suppress(FileNotFoundError):
+                total += (Path(place) / name).stat().st_size
+    return total
+
+
+def shown_bytes(count: float) -> str:
+    """A number of bytes for people.
+
+    >>> shown_bytes(512), shown_bytes(3 << 20), shown_bytes(5 * 2**30)
+    ('512 B', '3.0 MiB', '5.0 GiB')
+    """
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TiB"

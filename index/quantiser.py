@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from index.clustering import Assign, faiss_assigner, train_centroids
+from index.arrays import RowSet, ShardedArray, to_float32
 from index.exact import check_finite
 from index.faiss_library import (
     FaissIndex,
@@ -29,20 +29,11 @@ from index.faiss_library import (
     whole_threads,
     write_faiss,
 )
-from index.finished import finished_folder
-from index.half import to_float32
-from index.row_set import RowSet
-from index.sharded import ShardedArray
-from index.store import (
-    Manifest,
-    check_folder,
-    digest_of,
-    folder_lock,
-    read_manifest,
-    sha256_of_bytes,
-    write_folder,
-)
-from index.torch_device import cuda_device, torch_assigner
+from index.files import digest_of, sha256_of_bytes
+from index.gpu import cuda_device, torch_assigner
+from index.kmeans import Assign, faiss_assigner, train_centroids
+from index.locking import folder_lock
+from index.store import Manifest, check_folder, finished_folder, read_manifest, write_folder
 from index.types import ArtefactError
 
 QUANTISER_KIND, TRAINED_FILE = "quantiser", "trained.faiss"
@@ -63,7 +54,7 @@ def train_quantiser(
 ) -> Manifest:
     """Train on rows of `vectors` f16|f32 [n, d], or on those in `trainable_rows`, i64 [m] or a set; write `folder`.
 
-    `resolved` are settings of `index.build.resolved_settings`, which the manifest records, with whatever else the
+    `resolved` are settings of `index.settings.resolved_settings`, which the manifest records, with whatever else the
     caller adds to them; a finished quantiser of the same settings is kept. K-means keeps its state in `.<name>.partial`
     beside `folder`: after a kill the same call goes on there and ends in the same bytes. `progress(rounds done,
     rounds)`. Raises UserError if FAISS does not know the factory or has too few rows for it, ArtefactError if a vector

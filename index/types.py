@@ -10,7 +10,7 @@ from typing import Protocol
 
 import numpy as np
 
-from index.row_set import RowSet
+from index.arrays import RowSet
 
 
 class UserError(Exception):

@@ -13,7 +13,7 @@ from npm.retrieval.build_settings import IndexBuildSettings
 from npm.retrieval.changes import AddSettings, DeleteSettings
 from npm.retrieval.compact import CompactSettings
 from npm.retrieval.estimate import EstimateSettings
-from npm.retrieval.fill import FillSettings
+from npm.retrieval.settings import FillSettings
 from npm.retrieval.stages import Stage
 from npm.retrieval.tune_settings import TuneSettings
 from npm.training.settings import TrainingSettings

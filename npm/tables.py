@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from npm.retrieval.room import shown_bytes
+from index.files import shown_bytes
 
 if TYPE_CHECKING:
     from npm.retrieval.footprint import Footprint

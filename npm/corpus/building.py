@@ -12,7 +12,8 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from index.store import MANIFEST_NAME, Manifest, check_folder, folder_lock, read_manifest, write_folder, write_manifest
+from index.locking import folder_lock
+from index.store import MANIFEST_NAME, Manifest, check_folder, read_manifest, write_folder, write_manifest
 from npm.corpus.shards import COUNTS_NAME, DOCUMENTS_FILE, SHARD_KIND, STORE_KIND, ShardWriter, document_line
 from npm.errors import ArtefactError, CorpusError
 from npm.types import Block, Document

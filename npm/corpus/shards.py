@@ -18,7 +18,8 @@ from dataclasses import asdict
 
 import numpy as np
 
-from index.store import ArrayStream, FolderWriter
+from index.files import ArrayStream
+from index.store import FolderWriter
 from npm.corpus.fields import FieldEncoder
 from npm.corpus.identifiers import document_key
 from npm.types import Block, Document

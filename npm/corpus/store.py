@@ -14,7 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from index.store import MANIFEST_NAME, Manifest, ShardedArray, check_folder, digest_of, open_array
+from index.arrays import ShardedArray
+from index.files import digest_of
+from index.store import MANIFEST_NAME, Manifest, check_folder, open_array
 from npm.corpus.blocks import BlockPacker
 from npm.corpus.building import Batches, Packed, Progress, StoreBuild
 from npm.corpus.fields import FieldValues

@@ -18,8 +18,9 @@ from npm.evaluation.predictions import ClosedMethod, OpenMethod
 from npm.evaluation.task import LABEL_WORDS, Calibration, Suite, Task, resolved_scoring
 from npm.evaluation.trivial import FrequentAnswer, MajorityLabel, RandomLabel, RandomSpanOfBestBlock
 from npm.evaluation.verbalizers import EXPANDED, Verbalizer, load_verbalizer
-from npm.models.encoder import Encoder, locate_encoder
+from npm.models.encoder import Encoder
 from npm.models.masked_head import MaskedHead, attach_masked_head
+from npm.models.places import locate_encoder
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.phrase_index import PhraseIndex
 

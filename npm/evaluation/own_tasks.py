@@ -73,8 +73,9 @@ def run_masked_tokens(settings: EvaluationSettings, progress: Progress, console:
     """Task `masked_tokens`."""
     from npm.evaluation.report import print_masked_tokens
     from npm.evaluation.tasks.masked_tokens import MaskedTokensSettings, evaluate_held_out_masks
-    from npm.models.encoder import Encoder, locate_encoder
+    from npm.models.encoder import Encoder
     from npm.models.masked_head import attach_masked_head
+    from npm.models.places import locate_encoder
 
     _require_documents(settings)
     _require(settings.encoder, "encoder", "a masked language model, such as npmlm train experiment=mlm_uniform makes")

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from dataclasses import asdict, fields, replace
 from typing import TYPE_CHECKING, Any
 
-from index.store import digest_of
+from index.files import digest_of
 from npm.errors import SettingError
 from npm.evaluation.examples import Example
 from npm.evaluation.predictions import Progress
 from npm.evaluation.task import Task
-from npm.retrieval.fill import FillSettings, Retrieval
 from npm.retrieval.recording import enum_value
+from npm.retrieval.settings import FillSettings, Retrieval
 from npm.types import Answer
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from npm.evaluation.questions import Split
 from npm.evaluation.task import ClosedScoring
 from npm.models.encoder import ComputeDtype
 from npm.models.poolers import PoolerKind
-from npm.retrieval.fill import FillSettings
+from npm.retrieval.settings import FillSettings
 
 
 class SuiteName(Enum):

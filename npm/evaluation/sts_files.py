@@ -20,7 +20,7 @@ import numpy as np
 from index.files import sha256_of_file
 from npm.evaluation.sts import SentencePairs
 from npm.evaluation.sts_rows import PairRow, benchmark_rows, broken_pairs, sick_rows, subset_rows, table_rows
-from npm.evaluation.task_data import TaskDataError
+from npm.evaluation.table_rows import TaskDataError
 
 HIGHEST_GOLD = 5.0
 PLACES = (".", "STS", "sts", "SICK")

@@ -13,7 +13,7 @@ import numpy as np
 
 from npm.evaluation.geometry import GeometrySettings, Spectrum, alignment, mean_cosine, spectrum, uniformity
 from npm.evaluation.sts import SentencePairs, SentenceVectors, encode_distinct
-from npm.evaluation.task_data import TaskDataError
+from npm.evaluation.table_rows import TaskDataError
 
 if TYPE_CHECKING:
     from npm.evaluation.geometry_layers import LayerGeometry

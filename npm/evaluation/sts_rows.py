@@ -9,7 +9,7 @@ from typing import Any
 
 from npm.corpus.lines import read_lines
 from npm.corpus.sources import Source, read_parquet
-from npm.evaluation.task_data import TaskDataError, read_rows
+from npm.evaluation.table_rows import TaskDataError, read_rows
 
 COLUMNS = ("sentence1", "sentence2", "score")
 SUBSET_COLUMN = "subset"

@@ -14,7 +14,8 @@ import torch
 from torch import nn
 
 from npm.errors import EncoderError, QueryError
-from npm.models.encoder import ComputeDtype, Encoder, locate_encoder
+from npm.models.encoder import ComputeDtype, Encoder
+from npm.models.places import locate_encoder
 from npm.models.poolers import Pooler, PoolerKind
 from npm.models.sentence_transformer import pooler_kind_of, read_pooler
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from index.build import SearchTier, check_search
-from index.locking import remove_dead_locks
+from index.locking import folder_lock, remove_dead_locks
 from index.quantiser import Quantiser
-from index.store import MANIFEST_NAME, Manifest, folder_lock, read_manifest
+from index.settings import SearchTier, check_search
+from index.store import MANIFEST_NAME, Manifest, read_manifest
 from npm.corpus.blocks import BlockPacker
 from npm.corpus.documents import read_corpus
 from npm.corpus.store import BlockStore, build_block_store

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from index.store import digest_of, folder_lock, read_manifest
+from index.files import digest_of
+from index.locking import folder_lock
+from index.store import read_manifest
 from npm.corpus.blocks import BlockPacker, BlockSettings
 from npm.corpus.documents import CorpusSettings, read_corpus
 from npm.corpus.lines import read_lines

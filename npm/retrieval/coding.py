@@ -11,16 +11,24 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from index.build import SearchSettings, SearchTier, resolved_settings
-from index.codes import CODE_SHARD_KIND, code_shard_settings, write_code_shard
+from index.arrays import ShardedArray
+from index.files import check_room, stored_bytes
+from index.lists import (
+    CODE_SHARD_KIND,
+    ID_BYTES,
+    code_shard_settings,
+    list_parts,
+    write_code_shard,
+    write_list_part,
+    write_search_folder,
+)
 from index.locking import folder_lock
-from index.merge import ID_BYTES, list_parts, write_list_part, write_search_folder
 from index.quantiser import QUANTISER_KIND, Quantiser, train_quantiser
-from index.store import MANIFEST_NAME, Manifest, ShardedArray, check_folder, open_array, read_manifest, write_manifest
+from index.settings import SearchSettings, SearchTier, resolved_settings
+from index.store import MANIFEST_NAME, Manifest, check_folder, open_array, read_manifest, write_manifest
 from npm.errors import ArtefactError
 from npm.retrieval.embed import VECTOR_SHARD_KIND, VECTORS_KIND, open_vectors
 from npm.retrieval.manifests import keeps_finished
-from npm.retrieval.room import check_room, stored_bytes
 from npm.retrieval.shares import Share
 from npm.retrieval.stages import WHOLE, IndexProgress, silent
 from npm.training.memory import return_freed_memory

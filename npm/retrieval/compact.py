@@ -12,9 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from index.build import SearchSettings, resolved_settings
-from index.merge import SEARCH_KIND
-from index.store import ShardedArray, folder_lock, read_manifest, verify_folder, write_folder
+from index.arrays import ShardedArray
+from index.files import check_room
+from index.lists import SEARCH_KIND
+from index.locking import folder_lock
+from index.settings import SearchSettings, resolved_settings
+from index.store import read_manifest, verify_folder, write_folder
 from npm.corpus.packed import packed_documents
 from npm.corpus.ranges import concatenated_ranges
 from npm.corpus.shards import STORE_KIND
@@ -33,7 +36,6 @@ from npm.retrieval.embed import (
 from npm.retrieval.lexicon_shards import LexiconSettings
 from npm.retrieval.manifests import keeps_finished
 from npm.retrieval.recording import settings_from
-from npm.retrieval.room import check_room
 from npm.retrieval.rows import RowMap, pack_kept
 from npm.retrieval.segments import Generation, Segment
 from npm.retrieval.stages import IndexProgress, count_segment_words, finish_segment, silent

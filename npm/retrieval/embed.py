@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from index.arrays import ShardedArray
+from index.locking import folder_lock
 from index.store import (
     HASHED_AT_OPENING_BYTES,
     MANIFEST_NAME,
-    ShardedArray,
     check_files,
     check_folder,
-    folder_lock,
     open_array,
     read_manifest,
     write_folder,

@@ -13,7 +13,7 @@ from npm.errors import QueryError
 from npm.retrieval.phrase_index import rows_of_blocks
 
 if TYPE_CHECKING:
-    from index.row_set import RowSet
+    from index.arrays import RowSet
     from npm.retrieval.phrase_index import PhraseIndex
 
 NAMED_AT_MOST = 5

@@ -9,12 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from index.build import SearchTier
-from index.lists import LISTS_FILE
-from index.manifests import read_any_manifest
-from index.merge import FAISS_FILE, ID_BYTES, SEARCH_KIND
+from index.lists import FAISS_FILE, ID_BYTES, LISTS_FILE, SEARCH_KIND
 from index.quantiser import QUANTISER_KIND, TRAINED_FILE
-from index.store import MANIFEST_NAME, read_manifest
+from index.settings import SearchTier
+from index.store import MANIFEST_NAME, read_any_manifest, read_manifest
 from npm.retrieval.rows import ROWS_PER_SAMPLE
 from npm.retrieval.segments import SEGMENTS_FOLDER
 

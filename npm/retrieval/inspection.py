@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from index.merge import SEARCH_KIND
+from index.lists import SEARCH_KIND
 from index.store import read_manifest
 from npm.retrieval.embed import VECTORS_KIND
 from npm.retrieval.footprint import Footprint, footprint

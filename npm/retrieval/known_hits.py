@@ -13,8 +13,7 @@ from index.exact import score_unordered_rows
 from index.types import Hits
 
 if TYPE_CHECKING:
-    from index.row_set import RowSet
-    from index.sharded import ShardedArray
+    from index.arrays import RowSet, ShardedArray
     from index.types import Scan, Searcher
 
 

@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from index.store import Manifest, check_folder, folder_lock, open_array, write_folder, write_manifest
+from index.locking import folder_lock
+from index.store import Manifest, check_folder, open_array, write_folder, write_manifest
 from npm.errors import ArtefactError, check_range
 from npm.retrieval.manifests import keeps_finished
 from npm.retrieval.words import Stemming, counted_forms, folded_words

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from index.build import SearchSettings, SearchTier, resolved_settings
+from index.settings import SearchSettings, SearchTier, resolved_settings
 from npm.corpus.blocks import BlockPacker
 from npm.corpus.building import LARGEST_U16_VOCABULARY
 from npm.corpus.shards import document_line

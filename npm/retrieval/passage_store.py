@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from index.sharded import ShardedArray
+from index.arrays import ShardedArray
 from npm.corpus.blocks import BlockPacker, BlockSettings
 from npm.corpus.store import BlockStore
 from npm.errors import CorpusError

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from index.row_set import RowSet
+from index.arrays import RowSet
 from index.search import open_search, searches_exactly
 from index.store import check_folder, verify_folder
 from npm.corpus.store import BlockStore
@@ -22,7 +22,7 @@ from npm.retrieval.rows import RowMap
 from npm.retrieval.segments import ENCODER_FOLDER, ENCODER_KIND, INDEX_KIND, Generation, candidates_per_side
 
 if TYPE_CHECKING:
-    from index.store import ShardedArray
+    from index.arrays import ShardedArray
     from index.types import Searcher
 
 OPENING_ATTEMPTS = 5

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from index.store import ShardedArray
+from index.arrays import ShardedArray
 from npm.corpus.ranges import concatenated_ranges
 
 _EVERY_BYTE = np.uint64(0x0101010101010101)

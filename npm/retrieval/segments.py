@@ -21,8 +21,15 @@ from typing import Any
 
 import numpy as np
 
-from index.manifests import read_any_manifest
-from index.store import Manifest, check_folder, open_array, read_manifest, write_folder, write_manifest
+from index.store import (
+    Manifest,
+    check_folder,
+    open_array,
+    read_any_manifest,
+    read_manifest,
+    write_folder,
+    write_manifest,
+)
 from npm.errors import ArtefactError
 
 INDEX_KIND, ENCODER_KIND, DELETED_KIND = "phrase-index", "encoder", "deleted-documents"

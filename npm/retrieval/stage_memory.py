@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from index.clustering import ROWS_PER_CHUNK as TRAINED_AT_ONCE
-from index.codes import ROWS_PER_CHUNK as CODED_AT_ONCE
-from index.merge import BATCH_BYTES, ID_BYTES
+from index.kmeans import ROWS_PER_CHUNK as TRAINED_AT_ONCE
+from index.lists import BATCH_BYTES, ID_BYTES
+from index.lists import ROWS_PER_CHUNK as CODED_AT_ONCE
 from index.quantiser import CODEC_TRAIN_ROWS, ROW_GRAPH_LISTS
 from npm.corpus.identifiers import FIRST_SLOTS
 from npm.retrieval.needs import CorpusCounts, SearchShape, graph_bytes
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 BLOCK_BYTES = 32
 """A block of an opened store: where it begins, its document, and its length while shards are laid out."""
 MERGED_ROW_BYTES = 56
-"""`index.merge._write_lists`: list, row and their copies; codes, three times over, come on top."""
+"""`index.lists._write_lists`: list, row and their copies; codes, three times over, come on top."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,8 +94,8 @@ def search_speed(shape: SearchShape, folder: Path, *, row_count: int, seed: int)
     """
     if not shape.code_bytes:
         return SearchSpeed(0.0, 0.0, 0.0)
+    from index.arrays import ShardedArray
     from index.quantiser import ROW_GRAPH_LISTS, Quantiser, train_quantiser
-    from index.sharded import ShardedArray
 
     resolved = shape.resolved
     lists = min(max(shape.list_count, 1), MOST_LISTS)  # k
@@ -139,8 +139,7 @@ def _coding_seconds_per_row(quantiser: Any, vectors: np.ndarray) -> float:
 
 def _merging_seconds_per_row(quantiser: Any, vectors: np.ndarray, folder: Path) -> float:
     """One code shard of `vectors` f16 [n, d], merged with itself as if it were many."""
-    from index.codes import code_shard_settings, write_code_shard
-    from index.merge import write_list_part
+    from index.lists import code_shard_settings, write_code_shard, write_list_part
 
     write_code_shard(folder / "codes", vectors, quantiser, settings=code_shard_settings(quantiser, "measured"))
     first_rows = [number * len(vectors) for number in range(MERGED_SHARDS)]

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from index.build import SearchSettings, SearchTier, chosen_tier
+from index.lists import SEARCH_KIND
 from index.locking import remove_dead_locks
-from index.merge import SEARCH_KIND
 from index.quantiser import Quantiser
+from index.settings import SearchSettings, SearchTier, chosen_tier
 from index.store import MANIFEST_NAME, Manifest, check_folder, read_manifest, write_folder
 from npm.errors import ArtefactError
 from npm.retrieval.coding import code_segment, finish_codes, finish_search

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from index.approximate import FaissSearcher
 from index.faiss_library import inverted_file
+from index.lists import SEARCH_KIND
 from index.locking import folder_lock
-from index.merge import SEARCH_KIND
 from index.quantiser import Quantiser
+from index.search import FaissSearcher
 from index.store import read_manifest
 from npm.errors import ArtefactError
 from npm.retrieval.footprint import Footprint, footprint

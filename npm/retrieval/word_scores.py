@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from index.half import to_float32
+from index.arrays import to_float32
 from npm.models.similarity import scaled_similarity
 from npm.retrieval.occurrences import WordOccurrences
 from npm.retrieval.scoring import Combination
 
 if TYPE_CHECKING:
-    from index.store import ShardedArray
+    from index.arrays import ShardedArray
     from npm.retrieval.phrase_index import PhraseIndex
     from npm.retrieval.queries import QueryVectors
 

@@ -9,8 +9,9 @@ from torch import nn
 from npm.errors import SettingError
 from npm.masking.views import DENOISING, VIEW_NUMBERS
 from npm.models.denoiser import Denoiser
-from npm.models.encoder import Encoder, locate_encoder
+from npm.models.encoder import Encoder
 from npm.models.masked_head import attach_masked_head
+from npm.models.places import locate_encoder
 from npm.models.sentence_transformer import forget_pooler
 from npm.models.visible import VisibleOnly
 from npm.objectives.combine import WeightedSum

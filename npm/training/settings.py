@@ -7,14 +7,14 @@ from enum import Enum
 
 from npm.corpus.blocks import BlockSettings
 from npm.corpus.documents import CorpusSettings
-from npm.corpus.pairs import SentenceDataSettings
+from npm.corpus.pair_settings import SentenceDataSettings
 from npm.errors import SettingError, check_range
 from npm.masking.corruption import CorruptionSettings
 from npm.masking.denoising import DenoisingSettings
 from npm.masking.masker import MaskingSettings, MaskingUnit
 from npm.masking.units import MAX_GROUP_TOKENS
-from npm.models.encoder import MINILM
 from npm.models.fresh import FreshSettings
+from npm.models.places import MINILM
 from npm.objectives.settings import ObjectiveSettings
 from npm.training.held_out import TrainingEvaluationSettings
 from npm.training.parameter_groups import FrozenSettings

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from index.files import CountingFile
-from index.store import folder_lock
+from index.locking import folder_lock
 from npm.commands import TrainCommand
 from npm.models.encoder import Encoder
 from npm.training.trainer import Trainer

@@ -16,7 +16,8 @@ import zstandard
 
 from npm.corpus.blocks import BlockPacker, BlockSettings
 from npm.corpus.documents import CorpusSettings
-from npm.corpus.pairs import PairTable, SentenceDataSettings, build_pair_table, labelled_triplets, text_keys
+from npm.corpus.pair_settings import SentenceDataSettings
+from npm.corpus.pairs import PairTable, build_pair_table, labelled_triplets, text_keys
 from npm.corpus.sentence_tokens import SentenceTokenizer
 from npm.errors import ArtefactError, CorpusError, SettingError
 from npm.types import Document

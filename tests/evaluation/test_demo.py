@@ -15,7 +15,8 @@ from npm.evaluation.questions import Question, Split
 from npm.evaluation.results import write_results
 from npm.evaluation.tasks.demo import DemoResult, DemoSettings, evaluate_demo
 from npm.models.encoder import Encoder
-from npm.retrieval.fill import FillSettings, PhraseFiller, Retrieval
+from npm.retrieval.fill import PhraseFiller
+from npm.retrieval.settings import FillSettings, Retrieval
 
 
 @pytest.fixture(scope="module")

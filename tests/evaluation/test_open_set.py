@@ -21,8 +21,9 @@ from npm.evaluation.task import Macro, Suite, Task, TaskData
 from npm.evaluation.tasks.closed_set import examples_digest
 from npm.evaluation.tasks.open_set import OpenTaskResult, evaluate_open
 from npm.models.encoder import Encoder
-from npm.retrieval.fill import FillSettings, PhraseFiller
+from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.phrase_index import PhraseIndex
+from npm.retrieval.settings import FillSettings
 from npm.types import Answer, Occurrence, Phrase
 
 TASK = Task(

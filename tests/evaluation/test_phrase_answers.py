@@ -14,8 +14,9 @@ from npm.evaluation.examples import Example
 from npm.evaluation.phrase_answers import RETRIEVAL_OF, TEXTS_PER_CALL, PhraseAnswers, filler_facts
 from npm.evaluation.task import Suite, Task, TaskData
 from npm.models.encoder import Encoder
-from npm.retrieval.fill import FillSettings, PhraseFiller, Retrieval
+from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.pruning import PruningRule
+from npm.retrieval.settings import FillSettings, Retrieval
 from tests.retrieval.random_indexes import random_index
 
 TASK = Task("capitals", Suite.open, TaskData("capitals.jsonl"), "{question} <mask>.")

@@ -12,7 +12,7 @@ import pytest
 
 from npm.errors import CorpusError, UserError
 from npm.evaluation.sts_files import PUBLIC_SETS, SICK_R, STS_B, YEARS, read_set, read_sets
-from npm.evaluation.task_data import TaskDataError
+from npm.evaluation.table_rows import TaskDataError
 from tests.evaluation.sentence_pairs import write_lines
 
 ROWS: list[dict[str, Any]] = [

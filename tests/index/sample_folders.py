@@ -7,7 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from index.store import digest_of, write_folder
+from index.files import digest_of
+from index.store import write_folder
 
 MATRIX = np.arange(12, dtype=np.float32).reshape(4, 3)
 

@@ -9,14 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from index.approximate import FaissSearcher
-from index.build import SearchSettings, resolved_settings
-from index.codes import code_shard_settings, write_code_shard
+from index.arrays import ShardedArray
 from index.exact import ExactSearcher
-from index.merge import write_search_folder
+from index.lists import code_shard_settings, write_code_shard, write_search_folder
 from index.quantiser import Quantiser, train_quantiser
-from index.search import open_search
-from index.sharded import ShardedArray
+from index.search import FaissSearcher, open_search
+from index.settings import SearchSettings, resolved_settings
 from index.store import Manifest
 
 ROWS, DIMENSIONS, QUERIES = 700, 16, 5

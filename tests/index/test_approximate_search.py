@@ -14,14 +14,13 @@ import pytest
 from omegaconf import OmegaConf
 from omegaconf.errors import ValidationError
 
-from index import approximate
-from index.approximate import FaissSearcher
-from index.build import SearchSettings, SearchTier, automatic_list_count, automatic_tier, resolved_settings
+from index import search as approximate
+from index.arrays import RowSet, ShardedArray
 from index.exact import ExactSearcher
 from index.faiss_library import assert_inner_product, inverted_file, read_faiss
 from index.quantiser import Quantiser
-from index.row_set import RowSet
-from index.sharded import ShardedArray
+from index.search import FaissSearcher
+from index.settings import SearchSettings, SearchTier, automatic_list_count, automatic_tier, resolved_settings
 from index.store import verify_folder
 from index.types import ArtefactError, Hits, UserError
 from tests.index.search_folders import (

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from index import clustering
-from index.clustering import Assign, faiss_assigner, train_centroids
-from index.torch_device import torch_assigner
+from index import kmeans as clustering
+from index.gpu import torch_assigner
+from index.kmeans import Assign, faiss_assigner, train_centroids
 from tests.index.sample_folders import flip_byte
 
 

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from index import exact
+from index.arrays import RowSet, ShardedArray
 from index.exact import ExactSearcher, best_columns, exact_top
-from index.row_set import RowSet
-from index.sharded import ShardedArray
-from index.torch_exact import TorchExactSearcher
+from index.gpu import TorchExactSearcher
 from index.types import ArtefactError, Hits, Searcher
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from index import half
-from index.half import to_float32
+from index import arrays as half
+from index.arrays import to_float32
 
 
 def test_every_finite_half_precision_number_becomes_the_same_bits_as_by_casting(

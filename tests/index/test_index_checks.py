@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from index import store
-from index.store import check_folder, read_manifest, sha256_of_file, verify_folder, write_manifest
+from index.files import sha256_of_file
+from index.store import check_folder, read_manifest, verify_folder, write_manifest
 from index.types import ArtefactError
 from tests.index.sample_folders import flip_byte, rewrite_manifest, write_sample
 

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from index import locking
-from index.locking import remove_dead_locks
-from index.store import folder_lock, read_manifest, write_folder, write_manifest
+from index.locking import folder_lock, remove_dead_locks
+from index.store import read_manifest, write_folder, write_manifest
 from index.types import ArtefactError
 from tests.index.sample_folders import write_sample
 

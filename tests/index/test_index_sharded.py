@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from index.sharded import ShardedArray
+from index.arrays import ShardedArray
 
 LENGTHS = [[6], [3, 1, 4], [0, 5, 0, 2, 0]]
 

@@ -11,19 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from index.files import npy_header
-from index.store import (
-    CountingFile,
-    check_folder,
-    folder_lock,
-    open_array,
-    read_manifest,
-    sha256_of_bytes,
-    sha256_of_file,
-    verify_folder,
-    write_folder,
-    write_manifest,
-)
+from index.files import CountingFile, npy_header, sha256_of_bytes, sha256_of_file
+from index.locking import folder_lock
+from index.store import check_folder, open_array, read_manifest, verify_folder, write_folder, write_manifest
 from index.types import ArtefactError, StorageError
 from tests.index.sample_folders import MATRIX, write_sample
 

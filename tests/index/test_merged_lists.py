@@ -9,12 +9,12 @@ import faiss
 import numpy as np
 import pytest
 
-from index import merge
+from index import lists as merge
+from index.arrays import ShardedArray
 from index.exact import ExactSearcher
 from index.faiss_library import inverted_file, read_faiss
 from index.lists import attach_lists
 from index.quantiser import TRAINED_FILE, Quantiser, transforms
-from index.sharded import ShardedArray
 from index.store import verify_folder
 from tests.index.search_folders import (
     QUERIES,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from index import row_set
-from index.row_set import RowSet
+from index import arrays as row_set
+from index.arrays import RowSet
 
 
 def test_bits_by_hand() -> None:

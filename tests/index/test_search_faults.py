@@ -11,15 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from index import codes, merge
-from index.build import resolved_settings
-from index.codes import code_shard_settings, write_code_shard
-from index.merge import list_parts, write_list_part
+from index import lists as codes
+from index import lists as merge
+from index.arrays import RowSet, ShardedArray
+from index.files import CountingFile, digest_of, sha256_of_file
+from index.lists import code_shard_settings, list_parts, write_code_shard, write_list_part
 from index.quantiser import Quantiser, train_quantiser
-from index.row_set import RowSet
 from index.search import open_search
-from index.sharded import ShardedArray
-from index.store import CountingFile, digest_of, sha256_of_file
+from index.settings import resolved_settings
 from index.types import ArtefactError, StorageError
 from tests.index.sample_folders import flip_byte, rewrite_manifest
 from tests.index.search_folders import (

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from index import search, torch_device
-from index.build import SearchSettings
+from index import gpu as torch_device
+from index import search
 from index.exact import ExactSearcher
+from index.gpu import TorchExactSearcher, cuda_device, fitting_device, torch_assigner
 from index.search import open_search
-from index.torch_device import cuda_device, fitting_device, torch_assigner
-from index.torch_exact import TorchExactSearcher
+from index.settings import SearchSettings
 from tests.index.search_folders import build_search, sample_queries, sample_vectors
 
 

@@ -19,10 +19,10 @@ from transformers import (
 from npm.corpus.blocks import BlockPacker, BlockSettings
 from npm.errors import EncoderError
 from npm.masking.denoising import DenoisingSettings, build_denoising_views
-from npm.models.decoder_loading import check_decoder
 from npm.models.denoiser import SENTINEL_COUNT, UNLIMITED_TOKENS, Denoiser, fresh_denoiser
 from npm.models.encoder import Encoder
 from npm.models.fresh import FreshSettings
+from npm.models.loading import check_decoder
 from npm.types import Document, Sequences
 from tests.tiny_models import FAMILIES, SENTENCES, tiny_encoder
 

@@ -13,7 +13,8 @@ from safetensors.torch import load_file, save_file
 
 from npm.errors import EncoderError
 from npm.models import places
-from npm.models.encoder import MINILM_SHA256, Encoder, choose_device, locate_encoder
+from npm.models.encoder import Encoder, choose_device
+from npm.models.places import MINILM_SHA256, locate_encoder
 from tests.tiny_models import tiny_encoder
 
 

@@ -18,8 +18,8 @@ from pathlib import Path
 
 import numpy as np
 
-from index.build import SearchSettings, SearchTier
 from index.files import CountingFile
+from index.settings import SearchSettings, SearchTier
 from npm.corpus.blocks import BlockSettings
 from npm.corpus.documents import CorpusSettings
 from npm.models.encoder import Encoder

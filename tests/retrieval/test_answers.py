@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from npm.retrieval.answers import says_nothing_new
-from npm.retrieval.lexical import words_of
+from npm.retrieval.words import words_of
 
 
 @pytest.mark.parametrize(

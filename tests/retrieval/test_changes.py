@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import index.store
-from index.manifests import manifest_bytes
-from index.store import folder_lock
+from index.locking import folder_lock
+from index.store import manifest_bytes
 from npm.corpus.documents import CorpusSettings
 from npm.errors import ArtefactError, CorpusError, SettingError, UserError
 from npm.models.encoder import Encoder

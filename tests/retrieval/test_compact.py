@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import index.build
+import index.settings
 import index.store
 from index.store import read_manifest
 from npm.errors import ArtefactError, StorageError
@@ -163,7 +163,7 @@ def test_the_quantiser_is_kept_unless_the_rows_call_for_another_tier(
     assert (added(automatic, [record(31)], encoder, name="one").advice or "").endswith("without them")
     compact_index(automatic, KEEPS)
     assert added(automatic, [record(32)], encoder, name="two").advice is None
-    monkeypatch.setattr(index.build, "EXACT_ROWS", 10)
+    monkeypatch.setattr(index.settings, "EXACT_ROWS", 10)
     assert (added(automatic, [record(30)], encoder, name="three").advice or "").endswith("changes to it")
     delete_documents(automatic, DeleteSettings(ids=["d30", "d31", "d32"]))
     compact_index(automatic, KEEPS)

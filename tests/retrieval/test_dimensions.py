@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from index.build import SearchSettings
+from index.settings import SearchSettings
 from npm.corpus.blocks import BlockSettings
 from npm.corpus.documents import CorpusSettings
 from npm.errors import ArtefactError, SettingError

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from index.store import folder_lock, read_manifest, write_folder, write_manifest
+from index.locking import folder_lock
+from index.store import read_manifest, write_folder, write_manifest
 from npm.corpus.blocks import BlockPacker, BlockSettings
 from npm.corpus.store import BlockStore, build_block_store
 from npm.errors import ArtefactError, EncoderError, SettingError

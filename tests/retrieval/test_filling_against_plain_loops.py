@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from npm.retrieval import fill, phrases
-from npm.retrieval.embed import PruningRule
-from npm.retrieval.fill import FillSettings, Retrieval
+from npm.retrieval.pruning import PruningRule
 from npm.retrieval.restriction import Restriction
 from npm.retrieval.scoring import Aggregation, Combination, Normalisation, ScoringSettings, StopwordsInside
+from npm.retrieval.settings import FillSettings, Retrieval
 from npm.types import Answer
 from tests.retrieval.plain_filling import LentToBlock, plain_fill
 from tests.retrieval.random_indexes import SCALE, random_index, random_queries

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from index.files import CountingFile
+from index.files import KEPT_FREE_BYTES, CountingFile, check_room, stored_bytes
 from npm.errors import StorageError
 from npm.models.encoder import Encoder
 from npm.retrieval.build import build_index
-from npm.retrieval.room import KEPT_FREE_BYTES, check_build_room, check_room, corpus_needs, stored_bytes
+from npm.retrieval.room import check_build_room, corpus_needs
 from tests.cli.commands import all_bytes
 from tests.retrieval.small_builds import small_settings, write_corpus
 from tests.tiny_models import tiny_encoder

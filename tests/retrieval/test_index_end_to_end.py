@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from index.build import SearchSettings
+from index.settings import SearchSettings
 from npm.corpus.blocks import BlockSettings
 from npm.corpus.documents import CorpusSettings
 from npm.errors import ArtefactError, CorpusError, EncoderError, SettingError, StorageError
@@ -16,11 +16,13 @@ from npm.models.encoder import Encoder
 from npm.retrieval.answers import normalised_text
 from npm.retrieval.build import build_index
 from npm.retrieval.build_settings import IndexBuildSettings
-from npm.retrieval.embed import PruningRule, VectorDtype, VectorSettings, kept_tokens, open_vectors
-from npm.retrieval.fill import FillSettings, PhraseFiller, Retrieval
+from npm.retrieval.embed import VectorDtype, VectorSettings, open_vectors
+from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.phrase_index import PhraseIndex
+from npm.retrieval.pruning import PruningRule, kept_tokens
 from npm.retrieval.scoring import ScoringSettings
 from npm.retrieval.segments import Segment
+from npm.retrieval.settings import FillSettings, Retrieval
 from npm.retrieval.stages import Stage
 from npm.retrieval.verification import verify_index
 from tests.tiny_models import FAMILIES, SENTENCES, tiny_encoder

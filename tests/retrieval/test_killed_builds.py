@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from index.store import folder_lock
+from index.locking import folder_lock
 from npm.corpus.store import BlockStore
 from npm.errors import ArtefactError
 from npm.models.encoder import Encoder

@@ -3,9 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from index.arrays import RowSet, ShardedArray
 from index.exact import ExactSearcher, exact_top
-from index.row_set import RowSet
-from index.sharded import ShardedArray
 from npm.retrieval.known_hits import HitRecorder, KnownHitsSearcher
 
 

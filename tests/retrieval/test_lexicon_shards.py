@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from index.store import folder_lock, read_manifest
+from index.locking import folder_lock
+from index.store import read_manifest
 from npm.corpus.store import BlockStore
 from npm.errors import ArtefactError
 from npm.retrieval.lexical import BlockLexicon

@@ -13,8 +13,8 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
+from index.arrays import ShardedArray
 from index.exact import ExactSearcher
-from index.sharded import ShardedArray
 from npm.corpus.store import write_block_store
 from npm.errors import SettingError
 from npm.evaluation.task import Label, Suite, Task, TaskData

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from index.build import SearchSettings
+from index.settings import SearchSettings
 from npm import PhraseFiller
 from npm.corpus.blocks import BlockSettings
 from npm.corpus.documents import CorpusSettings

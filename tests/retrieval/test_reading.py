@@ -16,10 +16,11 @@ from npm.corpus.documents import CorpusSettings
 from npm.models.encoder import Encoder
 from npm.retrieval.build import build_index
 from npm.retrieval.build_settings import IndexBuildSettings
-from npm.retrieval.fill import FillSettings, PhraseFiller, Retrieval
+from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.queries import encode_queries
 from npm.retrieval.restriction import Restriction, lexical_restrictions, with_reading
 from npm.retrieval.scoring import ScoringSettings
+from npm.retrieval.settings import FillSettings, Retrieval
 from npm.types import MASK_TEXT, Answer
 from tests.tiny_models import FAMILIES, SENTENCES, tiny_encoder
 

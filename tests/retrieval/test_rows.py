@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from index.store import ShardedArray
+from index.arrays import ShardedArray
 from npm.retrieval.rows import ROWS_PER_SAMPLE, RowMap, gather, pack_kept
 from tests.retrieval.random_indexes import packed_kept
 

@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from index.build import SearchSettings
-from index.store import folder_lock, read_manifest
+from index.locking import folder_lock
+from index.settings import SearchSettings
+from index.store import read_manifest
 from npm.corpus.store import BlockStore
 from npm.errors import ArtefactError, EncoderError, SettingError, UserError
 from npm.models.encoder import Encoder

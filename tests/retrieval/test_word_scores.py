@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from index import exact
-from index.store import ShardedArray
+from index.arrays import ShardedArray
 from npm.retrieval import word_scores
 from npm.retrieval.occurrences import WordOccurrences, find_occurrences
 from npm.retrieval.queries import QueryVectors

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from index.build import SearchSettings
+from index.settings import SearchSettings
 from npm.corpus.blocks import BlockSettings
 from npm.corpus.documents import CorpusSettings
 from npm.models.encoder import Encoder

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import numpy as np
 
+from index.arrays import ShardedArray
 from index.exact import ExactSearcher
-from index.store import ShardedArray
 from npm.corpus.blocks import BlockSettings
 from npm.corpus.documents import CorpusSettings
 from npm.models.encoder import Encoder
 from npm.retrieval.build import build_index
 from npm.retrieval.build_settings import IndexBuildSettings
-from npm.retrieval.fill import FillSettings
 from npm.retrieval.phrase_index import PhraseIndex, rows_of_blocks
 from npm.retrieval.pruning import PruningRule
+from npm.retrieval.settings import FillSettings
 from npm.types import TokenFlag
 from tests.retrieval.live_indexes import record, write_records
 from tests.retrieval.plain_filling import PlainCorpus

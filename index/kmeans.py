@@ -16,8 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
+from index.arrays import to_float32
 from index.faiss_library import import_faiss
-from index.half import to_float32
 from index.store import check_folder, open_array, write_folder
 from index.types import ArtefactError
 
