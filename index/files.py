@@ -14,15 +14,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 
 from index.types import StorageError
-
-if TYPE_CHECKING:
-    pass
-
 
 NPY_HEADER_BYTES = 128
 CHUNK_BYTES = 16 << 20
