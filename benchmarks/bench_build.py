@@ -25,8 +25,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from index.files import shown_bytes, stored_bytes
+from npm.memory import private_bytes
 from npm.retrieval.footprint import footprint
-from npm.retrieval.private_memory import private_bytes
 from npm.retrieval.segments import Generation
 
 STAGES = ("start", "blocks", "vectors", "lexicon", "quantiser", "codes", "lists")

@@ -26,9 +26,9 @@ def step_seconds(encoder_name: str, repeats: int, *, plain: bool, one_pass: bool
     """Seconds of each of `repeats` training steps on random tokens, forward and backward and AdamW in bfloat16."""
     import torch
 
+    from npm.memory import keep_freed_memory
     from npm.models.attention import use_plain_attention
     from npm.models.encoder import Encoder
-    from npm.training.memory import keep_freed_memory
 
     if keep_memory:
         keep_freed_memory()

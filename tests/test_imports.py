@@ -17,7 +17,7 @@ ORDER = (
     "index",
     "npm.types",
     "npm.errors",
-    "npm.changed_settings",
+    "npm.settings",
     "npm.corpus",
     "npm.masking",
     "npm.models",

@@ -12,8 +12,8 @@ from npm.errors import SettingError
 from npm.evaluation.examples import Example
 from npm.evaluation.predictions import Progress
 from npm.evaluation.task import Task
-from npm.retrieval.recording import enum_value
 from npm.retrieval.settings import FillSettings, Retrieval
+from npm.settings import enum_value
 from npm.types import Answer
 
 if TYPE_CHECKING:

@@ -9,11 +9,11 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from npm.changed_settings import changed_settings
 from npm.errors import SettingError
 from npm.evaluation.own_tasks import DEFAULT_TASK, OWN_TASKS, READ_BY_ALL, OwnTask, Progress
 from npm.evaluation.results import check_out
 from npm.evaluation.settings import EvaluationSettings
+from npm.settings import changed_settings
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -23,7 +23,7 @@ from npm.evaluation.task_file import load_task, task_names
 from npm.evaluation.tasks.closed_set import ClosedTaskResult, evaluate_closed
 from npm.evaluation.tasks.open_set import OpenTaskResult, evaluate_open
 from npm.models.encoder import Encoder
-from npm.retrieval.recording import enum_value
+from npm.settings import enum_value
 
 if TYPE_CHECKING:
     from npm.evaluation.examples import Example

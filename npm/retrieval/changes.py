@@ -24,7 +24,7 @@ from npm.errors import ArtefactError, CorpusError, SettingError
 from npm.retrieval.embed import VECTORS_KIND, VectorSettings
 from npm.retrieval.lexicon_shards import LexiconSettings
 from npm.retrieval.phrase_index import fitted_encoder
-from npm.retrieval.recording import input_record, recorded_corpus, settings_from
+from npm.retrieval.recording import input_record, recorded_corpus
 from npm.retrieval.segments import Generation, Segment
 from npm.retrieval.stages import IndexProgress, SegmentSettings, encode_segment, finish_encoding, silent
 from npm.retrieval.swaps import (
@@ -38,6 +38,7 @@ from npm.retrieval.swaps import (
     settled,
     swap,
 )
+from npm.settings import settings_from
 
 if TYPE_CHECKING:
     from npm.models.encoder import Encoder

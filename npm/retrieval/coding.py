@@ -27,11 +27,11 @@ from index.quantiser import QUANTISER_KIND, Quantiser, train_quantiser
 from index.settings import SearchSettings, SearchTier, resolved_settings
 from index.store import MANIFEST_NAME, Manifest, check_folder, open_array, read_manifest, write_manifest
 from npm.errors import ArtefactError
+from npm.memory import return_freed_memory
 from npm.retrieval.embed import VECTOR_SHARD_KIND, VECTORS_KIND, open_vectors
 from npm.retrieval.manifests import keeps_finished
 from npm.retrieval.shares import Share
 from npm.retrieval.stages import WHOLE, IndexProgress, silent
-from npm.training.memory import return_freed_memory
 
 if TYPE_CHECKING:
     from npm.corpus.store import BlockStore

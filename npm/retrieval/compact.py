@@ -35,7 +35,6 @@ from npm.retrieval.embed import (
 )
 from npm.retrieval.lexicon_shards import LexiconSettings
 from npm.retrieval.manifests import keeps_finished
-from npm.retrieval.recording import settings_from
 from npm.retrieval.rows import RowMap, pack_kept
 from npm.retrieval.segments import Generation, Segment
 from npm.retrieval.stages import IndexProgress, count_segment_words, finish_segment, silent
@@ -50,6 +49,7 @@ from npm.retrieval.swaps import (
     settled,
     swap,
 )
+from npm.settings import settings_from
 
 ROWS_AT_ONCE = 1 << 14
 

@@ -19,12 +19,12 @@ from index.files import shown_bytes
 from npm.corpus.blocks import BlockPacker
 from npm.corpus.store import TOKENS_PER_SHARD, build_block_store
 from npm.errors import CorpusError, check_range
+from npm.memory import PeakMemory, private_bytes
 from npm.retrieval.build_settings import IndexBuildSettings
 from npm.retrieval.corpus_sample import sample_corpus
 from npm.retrieval.embed import recorded_vectors
 from npm.retrieval.lexicon_shards import LexiconSettings, count_words
 from npm.retrieval.needs import block_texts, corpus_counts, disk_needs, packed_in_batches, search_shape
-from npm.retrieval.private_memory import PeakMemory, private_bytes
 from npm.retrieval.pruning import frequent_token_ids
 from npm.retrieval.shard_blocks import ShardBlocks
 from npm.retrieval.stage_memory import MeasuredMemory, stage_memory

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
 from dataclasses import asdict, fields
-from enum import Enum
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Any
 
 from index.files import sha256_of_file
 from index.quantiser import QUANTISER_KIND
@@ -19,12 +17,13 @@ from npm.errors import SettingError
 from npm.models.encoder import Encoder
 from npm.retrieval.manifests import keeps_finished
 from npm.retrieval.segments import ENCODER_KIND
+from npm.settings import enum_value
 
 if TYPE_CHECKING:
     from npm.corpus.documents import CorpusSettings
 
+
 PACKAGES_RECORDED = ("npmlm", "torch", "transformers", "tokenizers", "numpy")
-Settings = TypeVar("Settings")
 
 
 def input_record(corpus: CorpusSettings) -> list[dict[str, Any]]:
@@ -57,34 +56,11 @@ def recorded_settings(settings: Any, encoder: Encoder, root: type) -> dict[str, 
     }
 
 
-def settings_from(kind: type[Settings], recorded: Mapping[str, Any]) -> Settings:
-    """The settings of class `kind` that a manifest recorded.
-
-    >>> from npm.corpus.documents import CorpusSettings
-    >>> settings_from(CorpusSettings, {**asdict(CorpusSettings()), "split": "line"}).split
-    <DocumentSplit.line: 'line'>
-    """
-    hints = get_type_hints(kind)
-    values: dict[str, Any] = {}
-    for item in fields(kind):  # type: ignore[arg-type]
-        hint = hints[item.name]
-        is_enum = isinstance(hint, type) and issubclass(hint, Enum)
-        values[item.name] = hint(recorded[item.name]) if is_enum else recorded[item.name]
-    return kind(**values)
-
-
 def recorded_corpus(corpus: CorpusSettings) -> dict[str, Any]:
     """How the files were read, as the manifest of a segment says it."""
     recorded: dict[str, Any] = json.loads(json.dumps(asdict(corpus), default=enum_value))
     del recorded["files"]
     return recorded
-
-
-def enum_value(value: object) -> Any:
-    """What `json.dumps` writes for an enum among settings; raises TypeError for anything else it cannot write."""
-    if isinstance(value, Enum):
-        return value.value
-    raise TypeError(f"not a setting: {value!r}")
 
 
 def _version(package: str) -> str | None:

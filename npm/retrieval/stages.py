@@ -18,11 +18,11 @@ from index.locking import folder_lock
 from index.store import MANIFEST_NAME
 from npm.corpus.store import BlockStore
 from npm.errors import CorpusError
+from npm.memory import return_freed_memory
 from npm.retrieval.embed import VectorSettings, embed_shard, finish_vectors, recorded_vectors, vector_shards
 from npm.retrieval.lexicon_shards import LexiconSettings, finish_lexicon, write_lexicon_shard
 from npm.retrieval.pruning import frequent_token_ids, kept_tokens
 from npm.retrieval.shares import Share
-from npm.training.memory import return_freed_memory
 
 if TYPE_CHECKING:
     from npm.models.encoder import Encoder

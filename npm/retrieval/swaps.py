@@ -23,7 +23,7 @@ from index.store import MANIFEST_NAME, Manifest, check_folder, read_manifest, wr
 from npm.errors import ArtefactError
 from npm.retrieval.coding import code_segment, finish_codes, finish_search
 from npm.retrieval.embed import VECTORS_KIND
-from npm.retrieval.recording import search_settings_of, settings_from
+from npm.retrieval.recording import search_settings_of
 from npm.retrieval.segments import (
     DELETED_FOLDER,
     QUANTISER_FOLDER,
@@ -34,6 +34,7 @@ from npm.retrieval.segments import (
     write_deleted,
     write_generation,
 )
+from npm.settings import settings_from
 
 if TYPE_CHECKING:
     from npm.corpus.store import BlockStore

@@ -6,12 +6,12 @@ from npm.corpus.documents import read_corpus
 from npm.errors import SettingError
 from npm.masking.masker import MaskingUnit
 from npm.masking.views import PHRASES, SENTENCES, reads_blocks
+from npm.memory import keep_freed_memory
 from npm.models.attention import use_plain_attention
 from npm.models.denoiser import Denoiser, fresh_denoiser
 from npm.models.encoder import ComputeDtype, Encoder
 from npm.models.fresh import fresh_encoder
 from npm.models.places import locate_encoder
-from npm.training.memory import keep_freed_memory
 from npm.training.parameter_groups import freeze
 from npm.training.settings import Attention, TrainingSettings
 

@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass, field
 import torch
 
 from npm.errors import SettingError
+from npm.memory import return_freed_memory
 from npm.objectives.combine import WeightedSum
 from npm.objectives.gather import rank, world_size
 from npm.training.acceleration import PreparedModel, kept_modules, make_accelerator
@@ -24,7 +25,6 @@ from npm.training.batches import TrainingBatches, iterate_batches
 from npm.training.early_stop import BestSoFar
 from npm.training.held_out import HeldOut
 from npm.training.loggers import MetricsLogger, check_loggers, open_loggers
-from npm.training.memory import return_freed_memory
 from npm.training.ranks import sum_over_ranks
 from npm.training.run_folder import BEST_ENCODER, ENCODER, Counters, RunFolder
 from npm.training.schedule import ScheduleSettings

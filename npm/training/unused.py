@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from npm.changed_settings import changed_settings
 from npm.errors import SettingError
 from npm.masking.views import DENOISING, PHRASES, SENTENCES, TOKENS, reads_blocks
+from npm.settings import changed_settings
 from npm.training.settings import TrainingSettings
 
 READ_BY_VIEW = {PHRASES: "masking", TOKENS: "corruption", DENOISING: "denoising", SENTENCES: "sentences"}

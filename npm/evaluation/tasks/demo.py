@@ -22,7 +22,7 @@ from npm.evaluation.phrase_answers import filler_facts
 from npm.evaluation.predictions import Progress
 from npm.evaluation.questions import Question, Split, read_questions
 from npm.evaluation.results import write_results
-from npm.retrieval.recording import enum_value
+from npm.settings import enum_value
 
 if TYPE_CHECKING:
     from npm.retrieval.fill import PhraseFiller
