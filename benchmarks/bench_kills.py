@@ -134,7 +134,7 @@ def running_stage(index: Path) -> str:
 
 def child(log: Path, arguments: list[str]) -> int:
     """`npmlm build`, which also writes every block that it encodes to `log`."""
-    from npm.cli import main as npmlm
+    from npm.cli.main import main as npmlm
     from npm.retrieval.shard_blocks import ShardBlocks
 
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)

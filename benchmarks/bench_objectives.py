@@ -52,7 +52,7 @@ def matrix_rate() -> float:
 
 def measure(name: str, *, corpus: str, encoder: str, steps: int) -> dict[str, float]:
     """Tokens/s, share of data, matrix operations a token and the matrix rate of one objective."""
-    from npm.config import compose_settings
+    from npm.cli.settings import compose_settings
     from npm.training.objective import make_objective
     from npm.training.run import make_trainer, training_texts
     from npm.training.run_folder import RunFolder

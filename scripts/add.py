@@ -2,7 +2,7 @@
 
 import sys
 
-from npm.cli import main
+from npm.cli.main import main
 
 if __name__ == "__main__":
     sys.exit(main(["add", *sys.argv[1:]]))

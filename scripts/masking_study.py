@@ -9,8 +9,8 @@ run; seeds=[0] and articles=100 are ours.
 
 import sys
 
-from npm.cli import main as npmlm
-from npm.config import compose_settings
+from npm.cli.main import main as npmlm
+from npm.cli.settings import compose_settings
 from npm.errors import UserError
 from npm.evaluation.masking_study import MaskingStudy
 from npm.evaluation.study import run_study

@@ -28,7 +28,7 @@ def corpus(tmp_path: Path) -> Path:
 @pytest.fixture(scope="session")
 def built_index(tiny_encoder_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An index over six documents, with its encoder inside. Not to be changed: copy it first."""
-    from npm.cli import main
+    from npm.cli.main import main
 
     folder = tmp_path_factory.mktemp("index")
     corpus = write_corpus(folder / "corpus.jsonl")

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from npm.cli import main
-from npm.commands import COMMANDS
-from npm.config import compose_settings, config_folder, declared_settings
+from npm.cli.commands import COMMANDS
+from npm.cli.help import VERBS, documented_settings
+from npm.cli.main import main
+from npm.cli.settings import compose_settings, config_folder, declared_settings
 from npm.errors import UserError
-from npm.help import VERBS, documented_settings
 from npm.retrieval.scoring import ScoringSettings
 from npm.retrieval.settings import FillSettings, Retrieval
 from tests.cli.commands import CommandLine, run_subprocess
@@ -251,7 +251,7 @@ def names_read() -> set[str]:
 
 
 READ_BEFORE_COMPOSING = {"debug"}
-"""npm.arguments.wants_debug: a traceback is also wanted of mistakes in other settings."""
+"""npm.cli.settings.wants_debug: a traceback is also wanted of mistakes in other settings."""
 
 
 def test_config_fields_are_all_read_somewhere() -> None:
@@ -305,6 +305,6 @@ def test_config_mistakes_end_with_status_2_and_make_nothing(
 
 
 def test_config_help_of_the_program_is_there_at_once_in_a_process_of_its_own() -> None:
-    outcome = run_subprocess(sys.executable, "-m", "npm.cli", "--help")
+    outcome = run_subprocess(sys.executable, "-m", "npm.cli.main", "--help")
     assert outcome.status == 0
     assert main(["--version"]) == 0

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from npm.commands import COMMANDS
-from npm.config import compose_settings, declared_settings
-from npm.setting_kinds import LIST_SETTINGS, PATH_SETTINGS, TEXT_SETTINGS
+from npm.cli.commands import COMMANDS
+from npm.cli.settings import LIST_SETTINGS, PATH_SETTINGS, TEXT_SETTINGS, compose_settings, declared_settings
 from tests.cli.commands import CommandLine
 
 ODD_PATHS = [

@@ -18,26 +18,17 @@ ORDER = (
     "npm.types",
     "npm.errors",
     "npm.settings",
+    "npm.memory",
     "npm.corpus",
     "npm.masking",
     "npm.models",
     "npm.objectives",
     "npm.training",
+    "npm.indexing",
     "npm.retrieval",
+    "npm.tuning",
     "npm.display",
     "npm.evaluation",
-    "npm.plotting",
-    "npm.arguments",
-    "npm.texts",
-    "npm.commands",
-    "npm.setting_kinds",
-    "npm.config",
-    "npm.help",
-    "npm.progress",
-    "npm.tables",
-    "npm.maintenance",
-    "npm.measuring",
-    "npm.training_verbs",
     "npm.cli",
     "scripts",
 )
@@ -49,16 +40,16 @@ LAZY = {("npm/__init__.py", "npm.retrieval.fill")}
 ONLY_IN = {
     "faiss": ("index/faiss_library.py",),
     "bm25s": (),
-    "hydra": ("npm/config.py",),
-    "omegaconf": ("npm/config.py",),
+    "hydra": ("npm/cli/settings.py",),
+    "omegaconf": ("npm/cli/settings.py",),
     "datasets": ("npm/corpus/sources.py",),
     "pyarrow": ("npm/corpus/sources.py",),
     "zstandard": ("npm/corpus/lines.py",),
     "tokenizers": ("npm/corpus/blocks.py",),
     "rich": (
-        "npm/progress.py",
+        "npm/cli/progress.py",
         "npm/display.py",
-        "npm/tables.py",
+        "npm/cli/tables.py",
         "npm/evaluation/report.py",
         "npm/evaluation/run.py",
     ),
@@ -72,7 +63,7 @@ BARE_IMAGE = {"torch", "transformers", "accelerate", "numpy", "safetensors"}
 """All that is there where encoders are trained, besides the standard library."""
 ON_A_BARE_IMAGE = ("npm.masking", "npm.models", "npm.objectives", "npm.training")
 CATCH_ALL_NAMES = {"utils.py", "common.py", "misc.py", "helpers.py"}
-MOST_LINES, MOST_FUNCTION_LINES = 300, 60
+MOST_LINES, MOST_FUNCTION_LINES = 500, 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +129,11 @@ def test_imports_point_one_way() -> None:
 
 def test_packages_do_not_import_each_other_in_circles_for_types_either() -> None:
     """A type from further on is named in one way only: by the file that is handed such an object."""
-    allowed = {("npm/types.py", "torch"), ("npm/__init__.py", "npm.retrieval.fill"), ("npm/cli.py", "npm.config")}
+    allowed = {
+        ("npm/types.py", "torch"),
+        ("npm/__init__.py", "npm.retrieval.fill"),
+        ("npm/cli/main.py", "npm.cli.settings"),
+    }
     for path in source_files("npm", "index"):
         for found in imports_of(path):
             ours, theirs = place(module_of(found.file)), place(found.module)

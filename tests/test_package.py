@@ -61,7 +61,7 @@ def test_the_wheel_holds_every_module_config_and_asset_and_nothing_else(wheel: P
 def test_the_command_is_npmlm_and_never_npm(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         entry_points = next(name for name in archive.namelist() if name.endswith("entry_points.txt"))
-        assert archive.read(entry_points).decode().split() == ["[console_scripts]", "npmlm", "=", "npm.cli:main"]
+        assert archive.read(entry_points).decode().split() == ["[console_scripts]", "npmlm", "=", "npm.cli.main:main"]
 
 
 def site_packages() -> str:
@@ -85,9 +85,10 @@ def test_the_installed_command_answers_from_a_folder_with_a_file_index_py(
 
 def test_the_installed_command_is_that_of_the_wheel_and_finds_its_configs(installed: Path, tmp_path: Path) -> None:
     program = (
-        "import npm.config, index.types\n"
-        "settings = npm.config.compose_settings('fill', ['index=x', 'scoring=reference'])\n"
-        "print(npm.config.__file__, index.types.__file__, npm.config.config_folder(), settings.scoring.combination)\n"
+        "import npm.cli.settings, index.types\n"
+        "settings = npm.cli.settings.compose_settings('fill', ['index=x', 'scoring=reference'])\n"
+        "folder = npm.cli.settings.config_folder()\n"
+        "print(npm.cli.settings.__file__, index.types.__file__, folder, settings.scoring.combination)\n"
     )
     where = f"{installed}{os.pathsep}{site_packages()}"
     outcome = run_subprocess(sys.executable, "-c", program, cwd=tmp_path, PYTHONPATH=where)

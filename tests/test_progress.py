@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from npm.progress import StageProgress
+from npm.cli.progress import StageProgress
 
 
 def test_each_stage_is_said_once_when_it_is_done(capsys: pytest.CaptureFixture[str]) -> None:

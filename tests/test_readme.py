@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from npm.arguments import split_arguments
-from npm.config import compose_settings
+from npm.cli.settings import compose_settings, split_arguments
 from tests.test_imports import ORDER
 
 ROOT = Path(__file__).parents[1]
@@ -65,7 +64,7 @@ def test_the_import_order_it_shows_is_the_one_that_is_held() -> None:
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder in which the first command of `make demo` has run."""
-    from npm.cli import main
+    from npm.cli.main import main
 
     folder = tmp_path_factory.mktemp("demo")
     build, _ = makefile_demo()
@@ -79,7 +78,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_first_example_gives_the_answer_that_is_shown(
     demo: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from npm.cli import main
+    from npm.cli.main import main
 
     monkeypatch.chdir(demo)
     block = blocks("text")[0]
@@ -104,7 +103,7 @@ def test_the_python_example_runs(
 def test_make_demo_answers_the_questions(
     demo: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from npm.cli import main
+    from npm.cli.main import main
 
     monkeypatch.chdir(demo)
     _, evaluate = makefile_demo()

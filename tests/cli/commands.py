@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from npm.cli import main
+from npm.cli.main import main
 
 REPOSITORY = Path(__file__).parents[2]
 QUESTION = "The capital of Iceland is <mask>."

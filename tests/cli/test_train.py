@@ -12,10 +12,10 @@ import pytest
 
 from index.files import CountingFile
 from index.locking import folder_lock
-from npm.commands import TrainCommand
+from npm.cli.commands import TrainCommand
+from npm.cli.verbs import let_sts_decide
 from npm.models.encoder import Encoder
 from npm.training.trainer import Trainer
-from npm.training_verbs import let_sts_decide
 from tests.cli.commands import DOCUMENTS, CommandLine, all_bytes, run_subprocess, write_corpus
 from tests.tiny_models import tiny_encoder
 

@@ -36,7 +36,7 @@ KINDS = {
 @pytest.fixture(scope="module")
 def faiss_index(tiny_encoder_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An index with a file of FAISS, and its encoder inside."""
-    from npm.cli import main
+    from npm.cli.main import main
 
     folder = tmp_path_factory.mktemp("faiss")
     corpus = write_corpus(folder / "corpus.jsonl")

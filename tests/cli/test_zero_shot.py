@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from npm.cli import main
+from npm.cli.main import main
 from npm.evaluation.nonparametric import NonparametricLabels
 from npm.models.encoder import Encoder
 from npm.models.masked_head import attach_masked_head

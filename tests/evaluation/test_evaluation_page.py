@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from npm.arguments import split_arguments
-from npm.config import compose_settings
+from npm.cli.settings import compose_settings, split_arguments
 from npm.errors import UserError
 from npm.evaluation.own_tasks import OWN_TASKS
 from npm.evaluation.run import run_evaluation

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from npm.config import compose_settings
+from npm.cli.settings import compose_settings
 from npm.errors import SettingError
 from npm.evaluation.masking_study import MaskingStudy
 

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from npm.arguments import split_arguments
-from npm.config import compose_settings
+from npm.cli.settings import compose_settings, split_arguments
 from npm.evaluation.compare import compare_results
 from npm.evaluation.questions import Split
 from npm.evaluation.task import ClosedScoring, Label, Suite, Task, TaskData
@@ -83,7 +82,7 @@ def test_every_command_of_the_page_has_settings_that_compose(words: list[str]) -
 @pytest.fixture(scope="module")
 def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder `runs` after all commands of the page have run, in their order."""
-    from npm.cli import main
+    from npm.cli.main import main
 
     folder = tmp_path_factory.mktemp("own-task")
     for words in commands():

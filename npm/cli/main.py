@@ -4,21 +4,82 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from npm import maintenance, measuring, training_verbs
-from npm.arguments import before_texts, split_arguments, wants_debug
+from npm.cli import verbs
+from npm.cli.help import VERBS, usage, verb_help
+from npm.cli.progress import say
+from npm.cli.settings import before_texts, split_arguments, wants_debug
 from npm.errors import QueryError, SettingError, UserError
-from npm.help import VERBS, usage, verb_help
-from npm.progress import say
-from npm.texts import piped_lines, read_texts, typed_line
 from npm.types import MASK_TEXT, Answer
 
 if TYPE_CHECKING:
-    from npm.commands import FillCommand
+    from npm.cli.commands import FillCommand
     from npm.retrieval.fill import PhraseFiller
+
+
+def read_texts(path: Path) -> list[tuple[str, str]]:
+    """The lines of a file, each with its place; blank lines are passed over.
+
+    Raises QueryError if the file is missing, empty or not UTF-8, with the line.
+    """
+    advice = {"expected": "a UTF-8 file with one text a line", "where": str(path), "fix": "check texts=FILE"}
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise QueryError("the file of texts cannot be read", got=str(error.strerror), **advice) from error
+    lines = data.removesuffix(b"\n").split(b"\n")
+    places = ((line, f"{path}, line {number}") for number, line in enumerate(lines, start=1))
+    texts = [(text, place) for line, place in places if (text := _decoded(line, place)).strip()]
+    if not texts:
+        raise QueryError("the file of texts is empty", got="no text", **advice)
+    return texts
+
+
+def piped_lines() -> Iterator[tuple[str, str]]:
+    """The lines of a pipe with their places, each as soon as it comes; blank lines are passed over."""
+    if sys.stdin is None:  # closed by the shell, as with <&-
+        return
+    stream = getattr(sys.stdin, "buffer", None)
+    lines = iter(stream.readline, b"") if stream is not None else iter(sys.stdin.readline, "")
+    for number, line in enumerate(lines, start=1):
+        place = f"standard input, line {number}"
+        text = line if isinstance(line, str) else _decoded(line, place)
+        if text.strip():
+            yield text.rstrip("\r\n"), place
+
+
+def typed_line() -> str:
+    """A line from the keyboard. Raises EOFError at the end, QueryError for a line that is not UTF-8."""
+    prompt = "> "
+    if not sys.stdout.isatty():  # `input` would write the prompt among the answers
+        sys.stderr.write(prompt)
+        sys.stderr.flush()
+        prompt = ""
+    try:
+        return input(prompt)
+    except UnicodeDecodeError as error:
+        raise _not_utf8(error, "the prompt") from error
+
+
+def _decoded(line: bytes, where: str) -> str:
+    try:
+        return line.decode("utf-8").rstrip("\r")
+    except UnicodeDecodeError as error:
+        raise _not_utf8(error, where) from error
+
+
+def _not_utf8(error: UnicodeDecodeError, where: str) -> QueryError:
+    return QueryError(
+        "the text is not valid UTF-8",
+        expected="UTF-8",
+        got=f"byte 0x{error.object[error.start]:02x} at place {error.start}",
+        where=where,
+        fix="convert the text to UTF-8",
+    )
+
 
 RESUMED = ("train", "build", "add", "compact")
 """Verbs that go on where they were stopped."""
@@ -72,8 +133,8 @@ def run(arguments: list[str]) -> int:
             where="npmlm VERB",
             fix="npmlm --help shows what there is",
         )
-    from npm.commands import COMMANDS
-    from npm.config import compose_settings, group_choices
+    from npm.cli.commands import COMMANDS
+    from npm.cli.settings import compose_settings, group_choices
 
     if not {"--help", "-h"}.isdisjoint(before_texts(rest)):
         sys.stdout.write(verb_help(verb, COMMANDS[verb], group_choices(verb)) + "\n")
@@ -178,7 +239,7 @@ def _refresh(filler: PhraseFiller) -> None:
 
 def shower(settings: FillCommand) -> Callable[[Answer, str], None]:
     """What prints one answer on stdout and its notes on stderr, with the place of its text where there are several."""
-    from npm.commands import Output
+    from npm.cli.commands import Output
     from npm.display import answer_json, print_answer
 
     def show(answer: Answer, place: str) -> None:
@@ -203,22 +264,22 @@ def _version() -> str:
 
 
 _VERBS: dict[str, Callable[[Any], int]] = {
-    "train": training_verbs.run_train,
-    "evaluate": measuring.run_evaluate,
-    "build": maintenance.run_build,
-    "verify": maintenance.run_verify,
-    "add": maintenance.run_add,
-    "delete": maintenance.run_delete,
-    "compact": maintenance.run_compact,
-    "tune": maintenance.run_tune,
-    "inspect": maintenance.run_inspect,
-    "estimate": maintenance.run_estimate,
+    "train": verbs.run_train,
+    "evaluate": verbs.run_evaluate,
+    "build": verbs.run_build,
+    "verify": verbs.run_verify,
+    "add": verbs.run_add,
+    "delete": verbs.run_delete,
+    "compact": verbs.run_compact,
+    "tune": verbs.run_tune,
+    "inspect": verbs.run_inspect,
+    "estimate": verbs.run_estimate,
 }
 
 WITH_TEXTS: dict[str, Callable[[Any, list[str]], int]] = {
     "fill": run_fill,
-    "compare": measuring.run_compare,
-    "plot": training_verbs.run_plot,
+    "compare": verbs.run_compare,
+    "plot": verbs.run_plot,
 }
 """Verbs that take more than settings: texts, or folders."""
 

@@ -7,22 +7,171 @@ character. Everything else does, against the root dataclass as schema, and unkno
 from __future__ import annotations
 
 import dataclasses
+import errno
+import os
 import re
 import typing
+from dataclasses import dataclass, field
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from npm.arguments import parse_list, quoted, usable_path
-from npm.commands import COMMANDS
+from npm.cli.commands import COMMANDS
 from npm.errors import SettingError, UserError
-from npm.setting_kinds import LIST_SETTINGS, PATH_SETTINGS, REQUIRED, TEXT_SETTINGS
+from npm.types import MASK_TEXT
+
+SETTING = re.compile(r"^(\+{0,2}|~)[A-Za-z_][\w.]*=")
+LIST_ENTRY = re.compile(
+    r"""\s*(?:'((?:[^'\\]|\\.)*)'|"((?:[^"\\]|\\.)*)"|([^,\s'"](?:\[[^\[\]]*\]|[^,])*?|))\s*(?:,|$)"""
+)
+DEBUG = re.compile(r"^\+{0,2}debug=(true|yes|on|1)$", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """What stood on the command line: settings, and texts."""
+
+    settings: list[str] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
+
+
+def before_texts(arguments: list[str]) -> list[str]:
+    """The arguments up to `--`."""
+    return arguments[: arguments.index("--")] if "--" in arguments else arguments
+
+
+def split_arguments(arguments: list[str]) -> Arguments:
+    """Settings are `key=value` without a mask in it; all else, and everything after `--`, is text.
+
+    >>> split_arguments(["k=3", "a=<mask>", "The capital", "--", "k=4"])
+    Arguments(settings=['k=3'], texts=['a=<mask>', 'The capital', 'k=4'])
+    """
+    found = Arguments()
+    first = before_texts(arguments)
+    for argument in first:
+        is_setting = SETTING.match(argument) is not None and MASK_TEXT not in argument
+        (found.settings if is_setting else found.texts).append(argument)
+    found.texts.extend(arguments[len(first) + 1 :])
+    return found
+
+
+def wants_debug(arguments: list[str]) -> bool:
+    """Whether tracebacks are asked for; known before settings are, so that it covers mistakes in settings too."""
+    return any(DEBUG.match(argument) for argument in before_texts(arguments))
+
+
+def parse_list(value: str, key: str) -> list[str]:
+    """One entry, or a list of them in brackets; an entry that holds a comma, quote or space at its ends is quoted.
+
+    >>> parse_list("a, b.jsonl", "files"), parse_list("[a.jsonl, 'b, c.jsonl']", "files"), parse_list("[]", "files")
+    (['a, b.jsonl'], ['a.jsonl', 'b, c.jsonl'], [])
+    >>> parse_list("[topic in [a, b], year>=1990]", "where")
+    ['topic in [a, b]', 'year>=1990']
+    """
+    if not (value.startswith("[") and value.endswith("]")):
+        return [value]
+    inside = value[1:-1].strip()
+    entries: list[str] = []
+    place = 0
+    while place < len(inside):
+        match = LIST_ENTRY.match(inside, place)
+        if match is None:
+            raise SettingError(
+                f"the list in {key}= cannot be read",
+                expected="[a,b], with quotes around entries that hold commas",
+                got=value,
+                where=key,
+                fix="close the quotes, or give one entry without brackets",
+            )
+        single, double, plain = match.groups()
+        quoted = single if single is not None else double
+        entries.append(plain if quoted is None else re.sub(r"\\(.)", r"\1", quoted))
+        place = match.end()
+    return entries
+
+
+def quoted(value: str) -> str:
+    """A string in hydra's grammar; `null`, nothing at all and what is in quotes already stay as they are."""
+    if value in ("", "null") or (len(value) > 1 and value[0] == value[-1] and value[0] in "'\""):
+        return value
+    return "'" + value.replace("'", "\\'") + "'"
+
+
+def usable_path(path: str, key: str) -> str:
+    """The path with `~` at its beginning as the shell would read it, which leaves `key=~/…` alone.
+
+    Raises SettingError for what the system takes for no path at all, whether something is there or not.
+    """
+    path = os.path.expanduser(path)  # noqa: PTH111 - Path would change the path in other ways, and raise for ~nobody
+    try:
+        os.stat(path)  # noqa: PTH116
+    except OSError as error:
+        if error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
+            raise SettingError(
+                f"{key} holds a path that cannot be",
+                expected="a path that the file system knows",
+                got=error.strerror or str(error),
+                where=key,
+                fix="give a shorter path, or mend the links in it",
+            ) from error
+    return path
+
+
+PATH_SETTINGS = (
+    "run",
+    "ids_file",
+    "index",
+    "encoder",
+    "encoder.name",
+    "texts",
+    "out",
+    "questions",
+    "data_dir",
+    "mlm.encoder",
+    "mlm.index",
+    "before.encoder",
+    "sts_dir",
+    "corruption.collocations.vocabulary",
+)
+TEXT_SETTINGS = (
+    "shard",
+    "search.factory",
+    "corpus.id_field",
+    "corpus.title_field",
+    "corpus.text_field",
+    "sentences.anchor_column",
+    "sentences.positive_column",
+    "sentences.negative_column",
+    "sentences.label_column",
+    "sentences.score_column",
+    "evaluation.best",
+    "trainer.wandb_project",
+)
+"""Plain strings that may hold what hydra's grammar has a meaning for, such as the comma of IVF64,SQ8."""
+LIST_SETTINGS = (
+    "corpus.files",
+    "sentences.files",
+    "evaluation.files",
+    "documents",
+    "where",
+    "ids",
+    "fill.documents",
+    "fill.where",
+    "task",
+    "method",
+    "methods",
+    "terms",
+)
+"""Lists that hydra does not read either: of paths, ids and conditions."""
+REQUIRED = {"train": ("run",), "evaluate": ("out",), "estimate": (), "compare": (), "plot": ("out",)}
+"""Settings without which a verb cannot begin; for all others, the index."""
 
 
 def config_folder() -> Path:
     """The folder of the YAML files: in the package when installed, beside it in a checkout."""
-    installed = Path(__file__).parent / "configs"
-    return installed if installed.is_dir() else Path(__file__).parent.parent / "configs"
+    package = Path(__file__).parents[1]
+    installed = package / "configs"
+    return installed if installed.is_dir() else package.parent / "configs"
 
 
 def group_choices(verb: str) -> dict[str, list[str]]:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from npm.retrieval.tune import TuneResult
     from npm.retrieval.tune_measures import Measured
 
+
 DIGEST_CHARS = 12
 """Of a SHA-256 shown in a table; the JSON form has all of it."""
 

@@ -1,0 +1,317 @@
+"""The verbs that build, change and look into an index: settings in, a message or a table out."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from npm.cli.progress import StageProgress, say
+from npm.errors import ArtefactError, SettingError
+from npm.types import MASK_TEXT
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from npm.cli.commands import (
+        AddCommand,
+        BuildCommand,
+        CompactCommand,
+        CompareCommand,
+        DeleteCommand,
+        EstimateCommand,
+        EvaluateCommand,
+        InspectCommand,
+        PlotCommand,
+        TrainCommand,
+        TuneCommand,
+        VerifyCommand,
+    )
+    from npm.objectives.combine import WeightedSum
+    from npm.retrieval.swaps import Changed
+    from npm.training.held_out import Evaluator
+    from npm.training.run import RunSummary
+    from npm.training.start import Trained
+    from npm.training.trainer import StepReport
+
+
+def run_build(settings: BuildCommand) -> int:
+    """`npmlm build`."""
+    from npm.retrieval.build import build_index
+    from npm.retrieval.shares import Share
+
+    share = Share.parse(settings.shard)
+    if settings.stage is None and share.count > 1:
+        raise SettingError(
+            "a share needs a stage",
+            expected="stage=encode|quantise|code|merge beside shard=",
+            got=f"shard={settings.shard} alone",
+            where="shard",
+            fix="give the stage too, or leave shard out to run all stages here",
+        )
+    with StageProgress() as progress:
+        built = build_index(
+            Path(settings.index), settings, stage=settings.stage, share=share, progress=progress, notice=progress.say
+        )
+    if built.was_finished:
+        say(f"{settings.index} is finished already, with the same settings: nothing to do")
+    elif built.manifest is None:
+        name = "" if settings.stage is None else settings.stage.value
+        say(f"stage {name}, share {share.number} of {share.count}: done")
+    else:
+        say(f'the index is in {settings.index}: npmlm fill index={settings.index} "… {MASK_TEXT} …"')
+    return 0
+
+
+def run_verify(settings: VerifyCommand) -> int:
+    """`npmlm verify`."""
+    from npm.retrieval.verification import index_encoder, verify_index, verify_vectors
+
+    checked = 0
+    folder = Path(settings.index)
+    with StageProgress() as progress:
+
+        def report(_: str, byte_count: int) -> None:
+            nonlocal checked
+            checked += byte_count
+            progress("verify", checked, None)
+
+        verify_index(folder, report)
+    sys.stdout.write(f"{settings.index} is whole: {checked:,} bytes checked\n")
+    if settings.reencoded_batches > 0:
+        try:
+            encoder = index_encoder(folder, settings.encoder)
+        except ArtefactError as error:
+            if settings.encoder:
+                raise
+            say(f"note: no vector was encoded again: {error.problem}; give it with encoder=…")
+            return 0
+        found = verify_vectors(folder, encoder, batches=settings.reencoded_batches, seed=settings.seed)
+        sys.stdout.write(f"{found.row_count:,} vectors encoded again, the least cosine {found.worst_cosine:.5f}\n")
+    return 0
+
+
+def run_add(settings: AddCommand) -> int:
+    """`npmlm add`."""
+    from npm.retrieval.changes import add_documents
+    from npm.retrieval.verification import index_encoder
+
+    encoder = index_encoder(Path(settings.index), settings.encoder, device=settings.device, dtype=settings.dtype)
+    with StageProgress() as progress:
+        changed = add_documents(settings.index, settings, encoder, progress=progress)
+    _tell(settings.index, changed, "these documents are in the index already: nothing to do")
+    return 0
+
+
+def run_delete(settings: DeleteCommand) -> int:
+    """`npmlm delete`."""
+    from npm.retrieval.changes import delete_documents
+
+    _tell(settings.index, delete_documents(settings.index, settings), "nothing to do")
+    return 0
+
+
+def run_compact(settings: CompactCommand) -> int:
+    """`npmlm compact`."""
+    from npm.retrieval.compact import compact_index
+
+    with StageProgress() as progress:
+        changed = compact_index(settings.index, settings, progress=progress)
+    _tell(settings.index, changed, "one segment without deleted documents: nothing to do")
+    return 0
+
+
+def run_tune(settings: TuneCommand) -> int:
+    """`npmlm tune`."""
+    from npm.cli.tables import tune_text
+    from npm.retrieval.tune import run_tune as tune
+
+    with StageProgress() as progress:
+        result = tune(settings, progress=progress)
+    sys.stdout.write(tune_text(result))
+    return 0
+
+
+def run_inspect(settings: InspectCommand) -> int:
+    """`npmlm inspect`."""
+    from npm.cli.commands import Output
+    from npm.cli.tables import inspection_json, inspection_text
+    from npm.retrieval.inspection import inspect_index
+
+    inspection = inspect_index(Path(settings.index))
+    sys.stdout.write(inspection_json(inspection) if settings.output is Output.json else inspection_text(inspection))
+    return 0
+
+
+def run_estimate(settings: EstimateCommand) -> int:
+    """`npmlm estimate`."""
+    from npm.cli.commands import Output
+    from npm.cli.tables import estimate_text
+    from npm.models.encoder import Encoder
+    from npm.retrieval.estimate import estimate_build, summary, table_rows
+
+    chosen = settings.encoder
+    with StageProgress() as progress:
+        encoder = Encoder.load(chosen.name, device=chosen.device, dtype=chosen.dtype)
+        estimate = estimate_build(settings, encoder, progress=progress)
+    if settings.output is Output.json:
+        sys.stdout.write(json.dumps(estimate.record(), ensure_ascii=False) + "\n")
+    else:
+        sys.stdout.write(estimate_text(table_rows(estimate), summary(estimate)))
+    return 0
+
+
+def _tell(index: str, changed: Changed, nothing: str) -> None:
+    """What a change did, and what may be worth doing next."""
+    if changed.was_finished:
+        say(f"{index}: {nothing}")
+        return
+    counts = changed.manifest.settings["counts"]
+    live = counts["documents"] - counts["deleted_documents"]
+    say(
+        f"{index} is generation {changed.manifest.settings['generation']} now: {changed.added_documents:,} documents "
+        f"added, {changed.deleted_documents:,} deleted, {live:,} answer"
+    )
+    if changed.advice:
+        say(f"note: {changed.advice}")
+
+
+def run_evaluate(settings: EvaluateCommand) -> int:
+    """`npmlm evaluate`."""
+    from npm.cli.settings import config_folder
+    from npm.evaluation.run import run_evaluation
+
+    with StageProgress() as progress:
+        report = run_evaluation(settings, task_folder=config_folder() / "task", progress=progress)
+        sys.stdout.write(report + "\n")
+    return 0
+
+
+def run_compare(settings: CompareCommand, folders: list[str]) -> int:
+    """`npmlm compare`: two folders of results, or two methods in one."""
+    from npm.cli.commands import Output
+    from npm.cli.tables import plain_table
+    from npm.evaluation.compare import compare_results, comparison_rows
+
+    methods = tuple(settings.methods)
+    if len(folders) not in (1, 2) or len(methods) not in (0, 2) or (len(folders) == 1 and not methods):
+        raise SettingError(
+            "compare needs two things to compare",
+            expected="two folders of results, or one and methods=[A,B]",
+            got=f"{len(folders)} folders and {len(methods)} methods",
+            where="npmlm compare",
+            fix="npmlm compare A B, or npmlm compare A methods=[npm,mlm]",
+        )
+    comparison = compare_results(
+        Path(folders[0]),
+        Path(folders[-1]),
+        methods=(methods[0], methods[1]) if methods else None,
+        seed=settings.seed,
+        resamples=settings.resamples,
+    )
+    for note in comparison.notes:
+        say(f"note: {note}")
+    if settings.output is Output.json:
+        sys.stdout.write(json.dumps(comparison.record(), ensure_ascii=False, allow_nan=False) + "\n")
+    else:
+        sys.stdout.write(plain_table(*comparison_rows(comparison)))
+    return 0
+
+
+STSB_DEV = "stsb_dev_spearman"
+"""What the correlation with the development half of STS-B is called in metrics.jsonl."""
+
+
+def run_train(settings: TrainCommand) -> int:
+    """`npmlm train`."""
+    from npm.objectives.gather import rank
+    from npm.training.ranks import leave_ranks
+    from npm.training.run import run_training
+
+    let_sts_decide(settings)
+
+    with StageProgress() as progress:
+
+        def announce(summary: RunSummary) -> None:
+            say(f"training on {summary.device} in {summary.precision}: {'; '.join(summary.texts)}")
+
+        def report_step(report: StepReport) -> None:
+            terms = " ".join(f"{name} {value:.3f}" for name, value in report.terms.items())
+            expected_tokens = report.tokens / max(report.progress, 1e-9)
+            progress("training", report.tokens, expected_tokens, note=f"step {report.step} {terms}")
+
+        def report_blocks(_: int, tokens: int) -> None:
+            progress("blocks", tokens, None)
+
+        def make_evaluators(trained: Trained, objective: WeightedSum) -> Sequence[Evaluator]:
+            return sts_evaluators(settings, trained, objective)
+
+        encoder = run_training(
+            Path(settings.run),
+            settings,
+            announce=announce,
+            report_blocks=report_blocks,
+            report_step=report_step,
+            make_evaluators=make_evaluators,
+        )
+    if rank() == 0:
+        say(f"the encoder is in {encoder}: {next_command(settings, encoder)}")
+    leave_ranks()
+    return 0
+
+
+def let_sts_decide(settings: TrainCommand) -> None:
+    """Where the correlation with STS-B is all that is measured, it decides which encoder is the best."""
+    chosen = settings.evaluation
+    if settings.sts_dir and not chosen.files and chosen.best == type(chosen)().best:
+        chosen.best, chosen.higher_is_better = STSB_DEV, True
+
+
+def next_command(settings: TrainCommand, encoder: Path) -> str:
+    """What a user may want to do with what was trained."""
+    weights = settings.objective
+    if weights.denoising_weight:
+        return f"npmlm evaluate task=denoising encoder={encoder} …"
+    if weights.sentence_weight and not weights.nonparametric_weight:
+        return f"npmlm evaluate task=sts encoder={encoder} …"
+    if weights.masked_weight and not weights.nonparametric_weight and not weights.masked.visible_only:
+        return f"npmlm evaluate task=masked_tokens encoder={encoder} …"
+    return f"npmlm build encoder={encoder} …"
+
+
+def sts_evaluators(settings: TrainCommand, trained: Trained, objective: WeightedSum) -> Sequence[Evaluator]:
+    """The correlation with the development half of STS-B, where `sts_dir` names its folder. Raises SettingError."""
+    if not settings.sts_dir:
+        return ()
+    from npm.evaluation.sts import sts_spearman
+    from npm.evaluation.sts_files import STS_B, read_set
+    from npm.models.encoder import Encoder
+    from npm.models.sentences import SentenceEncoder
+    from npm.objectives.sentence import SentenceContrast
+
+    losses = [part for part in objective.objectives.values() if isinstance(part, SentenceContrast)]
+    pairs = read_set(STS_B, Path(settings.sts_dir), split="dev")
+    if pairs is None or not losses or not isinstance(trained, Encoder):
+        raise SettingError(
+            "the correlation with STS-B cannot be measured during training",
+            expected="a folder with stsb-dev.jsonl, and an objective over sentences",
+            got="no such file" if pairs is None else "no objective over sentences",
+            where="sts_dir",
+            fix="check the folder, or leave sts_dir out",
+        )
+    encoder = SentenceEncoder(trained, losses[0].pooler)
+
+    def measure() -> dict[str, float]:
+        return {STSB_DEV: sts_spearman(encoder.encode, pairs)}
+
+    return (measure,)
+
+
+def run_plot(settings: PlotCommand, runs: list[str]) -> int:
+    """`npmlm plot`: the curves of several runs in one picture."""
+    from npm.plotting import plot_runs
+
+    picture = plot_runs([Path(run) for run in runs], settings)
+    say(f"the curves are in {picture}")
+    return 0
