@@ -44,7 +44,7 @@ ONLY_IN = {
     "omegaconf": ("npm/cli/settings.py",),
     "datasets": ("npm/corpus/sources.py",),
     "pyarrow": ("npm/corpus/sources.py",),
-    "zstandard": ("npm/corpus/lines.py",),
+    "zstandard": ("npm/corpus/sources.py",),
     "tokenizers": ("npm/corpus/blocks.py",),
     "rich": (
         "npm/cli/progress.py",

@@ -1,23 +1,38 @@
-"""Documents as blocks of tokens, cut between sentences or words, with character offsets and flags."""
+"""Documents as blocks of tokens, cut between sentences or words, with character offsets and flags.
+
+Shapes: m ranges.
+
+Shapes: x texts, T tokens of all texts in a row.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import TYPE_CHECKING
+from itertools import chain, pairwise
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from npm.corpus.fingerprints import tokenizer_fingerprint
-from npm.corpus.words import SPACE, character_kinds, code_points, token_flags, trimmed_offsets
+from npm.corpus.text import SPACE, character_kinds, code_points, token_flags, trimmed_offsets
 from npm.errors import EncoderError, SettingError, check_range
-from npm.types import Block, Document, TokenFlag
+from npm.types import Block, Document, Sequences, TokenFlag
 
 if TYPE_CHECKING:
     from tokenizers import Encoding
     from transformers import PreTrainedTokenizerBase
+
+
+def tokenizer_fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:
+    """SHA-256 of the whole definition of a fast tokenizer; how a call cuts and pads is no part of it."""
+    definition = json.loads(tokenizer.backend_tokenizer.to_str())
+    definition.pop("truncation", None)
+    definition.pop("padding", None)
+    return hashlib.sha256(json.dumps(definition, sort_keys=True).encode()).hexdigest()
+
 
 MAX_PIECE_CHARS = 1_000_000
 """Longer texts are encoded in pieces cut before a space: an encoding takes about 40 times the bytes of its text."""
@@ -195,3 +210,64 @@ def _cut_before_space(text: str, start: int, max_chars: int) -> int:
         return len(text)
     space = max(text.rfind(" ", start + 1, stop), text.rfind("\n", start + 1, stop))
     return space if space > start else stop
+
+
+def concatenated_ranges(starts: np.ndarray, stops: np.ndarray) -> np.ndarray:
+    """The integers of the half-open ranges [starts[i], stops[i]), one range after the other, i64 [Σ lengths].
+
+    >>> import numpy as np
+    >>> concatenated_ranges(np.array([3, 9, 5]), np.array([5, 9, 8])).tolist()
+    [3, 4, 5, 6, 7]
+    """
+    lengths = stops - starts  # [m]
+    shifts = starts - (np.cumsum(lengths) - lengths)  # [m], what to add to a running number
+    return np.arange(lengths.sum(), dtype=np.int64) + np.repeat(shifts, lengths)  # i64 [Σ lengths]
+
+
+BETWEEN = "\n"
+"""No word and no sentence reaches over it."""
+
+
+class SentenceTokenizer:
+    """Cuts each text after so many tokens; special tokens in a text are ordinary text."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, *, max_tokens: int) -> None:
+        """Works on a private copy of a fast tokenizer; special tokens do not count among `max_tokens`."""
+        backend: Any = tokenizer.backend_tokenizer
+        self._backend = type(backend).from_str(backend.to_str())
+        self._backend.no_padding()
+        self._backend.encode_special_tokens = True
+        # one more, because it tells whether the last one kept is the end of a word
+        self._backend.enable_truncation(max_tokens + 1)
+        self._max_tokens = max_tokens
+        self._special_ids = np.array(sorted(set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}))
+
+    def encode(self, texts: Sequence[str]) -> Sequences:
+        """The tokens of x texts; those of a text may be none. Raises EncoderError for a special token among them."""
+        encodings = self._backend.encode_batch(list(texts), add_special_tokens=False)
+        lengths = np.array([len(encoding) for encoding in encodings])  # i64 [x]
+        token_ids = np.array(list(chain.from_iterable(encoding.ids for encoding in encodings)), np.int32)  # i32 [T]
+        offsets = np.array(list(chain.from_iterable(encoding.offsets for encoding in encodings)), np.int64)
+        first_chars = np.cumsum([0, *(len(text) + len(BETWEEN) for text in texts[:-1])])  # i64 [x]
+        offsets = offsets.reshape(-1, 2) + np.repeat(first_chars, lengths)[:, None]  # i64 [T, 2]
+        joined = BETWEEN.join(texts)
+        kinds = character_kinds()[code_points(joined)]  # u8 [characters]
+        starts, ends = trimmed_offsets(offsets[:, 0], offsets[:, 1], kinds == SPACE)  # i64 [T] each
+        flags = token_flags(joined, starts, ends, kinds)  # u8 [T]
+        self._check_special(token_ids, texts)
+        stops = np.cumsum(lengths)  # i64 [x]
+        places = np.arange(len(token_ids)) - np.repeat(stops - lengths, lengths)  # i64 [T], place in its text
+        kept = places < self._max_tokens  # bool [T]
+        kept_lengths = np.minimum(lengths, self._max_tokens)  # i64 [x]
+        return Sequences(token_ids[kept], flags[kept], np.append(0, np.cumsum(kept_lengths)))
+
+    def _check_special(self, token_ids: np.ndarray, texts: Sequence[str]) -> None:
+        present = np.intersect1d(token_ids, self._special_ids)
+        if len(present):
+            raise EncoderError(
+                "the tokenizer makes special tokens out of ordinary text",
+                expected="a tokenizer that splits its special tokens when they stand in a text",
+                got=repr(self._backend.id_to_token(int(present[0]))),
+                where=f"one of the sentences from {texts[0][:40]!r} on",
+                fix="choose another encoder, or take these characters out of the text",
+            )

@@ -11,8 +11,7 @@ import numpy as np
 from npm.types import Block
 
 if TYPE_CHECKING:
-    from npm.corpus.building import Packed
-    from npm.corpus.store import BlockStore
+    from npm.corpus.store import BlockStore, Packed
 
 
 def packed_documents(store: BlockStore, chosen: np.ndarray) -> Iterator[Packed]:

@@ -7,24 +7,202 @@ Reading takes 16 bytes of private memory a block (where it begins, and its docum
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
 from index.arrays import ShardedArray
 from index.files import digest_of
-from index.store import MANIFEST_NAME, Manifest, check_folder, open_array
-from npm.corpus.blocks import BlockPacker
-from npm.corpus.building import Batches, Packed, Progress, StoreBuild
-from npm.corpus.fields import FieldValues
-from npm.corpus.ranges import concatenated_ranges
-from npm.corpus.shards import SHARD_KIND, STORE_KIND
-from npm.corpus.stored_documents import StoredDocuments
-from npm.errors import ArtefactError
-from npm.types import Document, Sequences
+from index.locking import folder_lock
+from index.store import MANIFEST_NAME, Manifest, check_folder, open_array, read_manifest, write_folder, write_manifest
+from npm.corpus.blocks import BlockPacker, concatenated_ranges
+from npm.corpus.shards import (
+    COUNTS_NAME,
+    DOCUMENTS_FILE,
+    SHARD_KIND,
+    STORE_KIND,
+    FieldValues,
+    ShardWriter,
+    StoredDocuments,
+    document_line,
+)
+from npm.errors import ArtefactError, CorpusError
+from npm.types import Block, Document, Sequences
+
+LARGEST_U16_VOCABULARY = 1 << 16
+
+Item = TypeVar("Item")
+Packed = tuple[Document | None, Sequence[Block]]
+Progress = Callable[[int, int], None]
+"""Called with the documents and the tokens that are in the store so far."""
+
+
+class Batches(Generic[Item]):
+    """Takes items in batches; what was taken too much can be put back."""
+
+    def __init__(
+        self, items: Iterable[Item], *, most_items: int, most_chars: int, chars: Callable[[Item], int]
+    ) -> None:
+        self._items = iter(items)
+        self._put_back: deque[Item] = deque()
+        self._most_items, self._most_chars, self._chars = most_items, most_chars, chars
+
+    def one(self) -> Item | None:
+        """The next item, None at the end."""
+        return self._put_back.popleft() if self._put_back else next(self._items, None)
+
+    def take(self) -> list[Item]:
+        """The next batch, at least one item; empty at the end."""
+        batch: list[Item] = []
+        char_count = 0
+        while len(batch) < self._most_items and char_count < self._most_chars:
+            item = self.one()
+            if item is None:
+                break
+            batch.append(item)
+            char_count += self._chars(item)
+        return batch
+
+    def put_back(self, items: Sequence[Item]) -> None:
+        """Make `items` the next ones."""
+        self._put_back.extendleft(reversed(items))
+
+
+@dataclass(frozen=True, slots=True)
+class StoreBuild(Generic[Item]):
+    """Builds the shards of `folder` and then its manifest. `settings` decide every byte, together with the items.
+
+    A batch never reaches over the end of a shard: what is left of it is packed again at the beginning of the next,
+    so that a continued build hands the packer the same batches as one that was never interrupted.
+    """
+
+    folder: Path
+    settings: dict[str, Any]
+    pack: Callable[[list[Item]], Iterable[Packed]]
+    document_of: Callable[[Item], Document | None]
+    progress: Progress
+
+    def run(self, batches: Batches[Item]) -> None:
+        """Build what is not there yet. Raises ArtefactError, CorpusError and StorageError."""
+        with folder_lock(self.folder):
+            if (self.folder / MANIFEST_NAME).is_file():
+                self._check_settings(read_manifest(self.folder, kind=STORE_KIND), self.folder)
+                return
+            try:
+                parts = self._build_shards(batches)
+            except BaseException:
+                with suppress(OSError):  # only an empty folder goes: finished shards are kept for the next attempt
+                    self.folder.rmdir()
+                raise
+            write_manifest(self.folder, kind=STORE_KIND, settings=self.settings, parts=parts)
+
+    def _build_shards(self, batches: Batches[Item]) -> dict[str, str]:
+        """Write or pass over shard after shard; returns the manifest digest of each by its name."""
+        parts: dict[str, str] = {}
+        document_count = token_count = 0
+        while True:
+            name = f"{len(parts):05d}"
+            path = self.folder / name
+            if path.exists():
+                manifest = self._skip(path, batches)
+            elif batch := batches.take():
+                self._write(path, batch, batches, documents_before=document_count, tokens_before=token_count)
+                manifest = read_manifest(path, kind=SHARD_KIND)
+            elif parts:
+                return parts
+            else:
+                raise no_text(self.folder, got="no document")
+            parts[name] = manifest.digest
+            counts = read_counts(path)
+            document_count += counts["documents"]
+            token_count += counts["tokens"]
+            self.progress(document_count, token_count)
+
+    def _write(
+        self, path: Path, batch: list[Item], batches: Batches[Item], *, documents_before: int, tokens_before: int
+    ) -> None:
+        """Write the shard that begins with `batch`."""
+        enough_tokens = self.settings["tokens_per_shard"]
+        token_dtype = np.dtype(np.uint16 if self.settings["vocabulary_size"] <= LARGEST_U16_VOCABULARY else np.int32)
+        with write_folder(path, kind=SHARD_KIND, settings=self.settings) as folder:
+            shard = ShardWriter(folder, token_dtype=token_dtype)
+            while batch:
+                for number, (document, blocks) in enumerate(self.pack(batch)):
+                    if shard.token_count >= enough_tokens:
+                        batches.put_back(batch[number:])
+                        break
+                    shard.append(document, blocks)
+                self.progress(documents_before + shard.document_count, tokens_before + shard.token_count)
+                batch = batches.take() if shard.token_count < enough_tokens else []
+            if tokens_before + shard.token_count == 0:
+                raise no_text(self.folder, got="documents without any token")
+            shard.finish()
+
+    def _skip(self, path: Path, batches: Batches[Item]) -> Manifest:
+        """Pass over the items of a finished shard, making sure that they are the same."""
+        manifest = check_folder(path, kind=SHARD_KIND)
+        self._check_settings(manifest, path)
+        counts = read_counts(path)
+        with (path / DOCUMENTS_FILE).open("rb") as lines:
+            for _ in range(counts["sources"]):
+                item = batches.one()
+                document = None if item is None else self.document_of(item)
+                if item is None or (document is not None and lines.readline() != document_line(document)):
+                    got = "fewer documents" if item is None else "another text or title"
+                    raise self._changed(path, got)
+            if lines.readline():
+                raise self._changed(path, "fewer documents")
+        if counts["tokens"] < self.settings["tokens_per_shard"] and (item := batches.one()) is not None:
+            raise self._changed(path, "more documents")
+        return manifest
+
+    def _changed(self, path: Path, got: str) -> ArtefactError:
+        return ArtefactError(
+            f"the corpus has changed since the build of {self.folder} began",
+            expected="the same documents in the same order",
+            got=got,
+            where=str(path),
+            fix=f"remove {self.folder} and build it again",
+        )
+
+    def _check_settings(self, manifest: Manifest, path: Path) -> None:
+        if manifest.settings == self.settings:
+            return
+        names = sorted(
+            name
+            for name in manifest.settings.keys() | self.settings.keys()
+            if manifest.settings.get(name) != self.settings.get(name)
+        )
+        raise ArtefactError(
+            f"{path} was built with other settings",
+            expected=", ".join(f"{name}={self.settings.get(name)!r}" for name in names),
+            got=", ".join(f"{name}={manifest.settings.get(name)!r}" for name in names),
+            where=str(path),
+            fix="choose another folder, give the settings it was built with, or remove it",
+        )
+
+
+def read_counts(shard: Path) -> dict[str, int]:
+    """How many sources, documents, blocks and tokens a shard holds."""
+    counts: dict[str, int] = json.loads((shard / f"{COUNTS_NAME}.json").read_bytes())
+    return counts
+
+
+def no_text(folder: Path, *, got: str) -> CorpusError:
+    """The error for a corpus without a single token."""
+    return CorpusError(
+        "the corpus has no text",
+        expected="at least one document with a token",
+        got=got,
+        where=str(folder),
+        fix="check the files of the corpus",
+    )
+
 
 TOKENS_PER_SHARD = 4_194_304
 DOCUMENTS_PER_BATCH = 64
@@ -262,3 +440,54 @@ def _store_settings(settings: Mapping[str, Any], **own: Any) -> dict[str, Any]:
     """Settings as they come back from JSON, so that they can be compared with stored ones."""
     stored: dict[str, Any] = json.loads(json.dumps({**settings, **own}, allow_nan=False))
     return stored
+
+
+LEAST_SEQUENCES = 2
+"""A group of one sequence has no other sequence to find its spans in."""
+
+
+class BlockGroups:
+    """The blocks of a store in groups of `sequences_per_group`, of one document where it is long enough.
+
+    Out of each document come first all full groups of consecutive blocks. The remainders of all documents, and the
+    documents that are shorter than a group, wait in a queue in their order; whenever it holds a group's worth, that
+    becomes a group of mixed documents. The end of the queue is a smaller group if it has at least two blocks.
+    Consecutive blocks without a document count as one document.
+    """
+
+    def __init__(self, store: BlockStore, *, sequences_per_group: int = 16, drop_mixed: bool = False) -> None:
+        """With `drop_mixed`, groups that hold blocks of more than one document are left out."""
+        if sequences_per_group < LEAST_SEQUENCES:
+            raise ValueError(f"a group of {sequences_per_group} sequences: at least {LEAST_SEQUENCES} are needed")
+        self._store = store
+        documents = store.block_documents  # [blocks]
+        first_blocks = np.flatnonzero(np.append(True, documents[1:] != documents[:-1])[: len(documents)])  # [D]
+        block_counts = np.diff(np.append(first_blocks, len(documents)))  # [D]
+        runs = np.repeat(np.arange(len(first_blocks)), block_counts)  # [blocks], number of the block's document
+        within = np.arange(len(documents)) - first_blocks[runs]  # [blocks], number of the block in its document
+        is_full = within < (block_counts // sequences_per_group * sequences_per_group)[runs]  # [blocks]
+        blocks = np.concatenate([np.flatnonzero(is_full), np.flatnonzero(~is_full)])  # [blocks]
+        offsets = np.append(np.arange(0, len(blocks), sequences_per_group), len(blocks))  # [G + 1]
+        if len(offsets) > 1 and offsets[-1] - offsets[-2] < LEAST_SEQUENCES:
+            offsets = offsets[:-1]
+        last_runs, first_runs = runs[blocks[offsets[1:] - 1]], runs[blocks[offsets[:-1]]]  # [G]
+        is_mixed = first_runs != last_runs  # [G]
+        self.mixed_share = float(is_mixed.mean()) if len(is_mixed) else 0.0
+        """Share of the groups, before any is dropped, that mix documents."""
+        # A group stands where its last document ends, after the full groups of that document; the rest of the queue
+        # is known to be the rest only at the very end.
+        is_rest = np.diff(offsets) < sequences_per_group  # [G]
+        order = np.lexsort((is_mixed, last_runs, is_rest))  # [G]
+        self._order = order[~is_mixed[order]] if drop_mixed else order  # [groups kept]
+        self._blocks, self._offsets = blocks, offsets
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    def blocks(self, group: int) -> np.ndarray:
+        """The block numbers of a group: i64 [sequences of the group]."""
+        number = self._order[group]
+        return self._blocks[self._offsets[number] : self._offsets[number + 1]]
+
+    def __getitem__(self, group: int) -> Sequences:
+        return self._store.sequences(self.blocks(group))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from npm.corpus.sentences import sentence_bounds
+from npm.corpus.text import sentence_bounds
 from npm.errors import SettingError
 from npm.evaluation.prompts import parse_template
 from npm.evaluation.treebank import detokenise

@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from npm.corpus.stopwords import CONTRACTION_TAILS, STOP_WORDS
+from npm.corpus.text import CONTRACTION_TAILS, STOP_WORDS, words_of
 from npm.evaluation.parametric import EXAMPLES_PER_CALL, mask_takes_space, masked_logits, model_facts, word_tokens
 from npm.retrieval.queries import encode_masks, query_notes
-from npm.retrieval.words import words_of
 from npm.types import MASK_TEXT, Answer, Phrase
 
 if TYPE_CHECKING:

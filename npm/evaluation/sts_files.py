@@ -18,9 +18,9 @@ from pathlib import Path
 import numpy as np
 
 from index.files import sha256_of_file
+from npm.corpus.rows import TaskDataError
 from npm.evaluation.sts import SentencePairs
 from npm.evaluation.sts_rows import PairRow, benchmark_rows, broken_pairs, sick_rows, subset_rows, table_rows
-from npm.evaluation.table_rows import TaskDataError
 
 HIGHEST_GOLD = 5.0
 PLACES = (".", "STS", "sts", "SICK")

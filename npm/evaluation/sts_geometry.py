@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from npm.corpus.rows import TaskDataError
 from npm.evaluation.geometry import GeometrySettings, Spectrum, alignment, mean_cosine, spectrum, uniformity
 from npm.evaluation.sts import SentencePairs, SentenceVectors, encode_distinct
-from npm.evaluation.table_rows import TaskDataError
 
 if TYPE_CHECKING:
     from npm.evaluation.geometry_layers import LayerGeometry

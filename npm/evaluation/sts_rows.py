@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from npm.corpus.lines import read_lines
-from npm.corpus.sources import Source, read_parquet
-from npm.evaluation.table_rows import TaskDataError, read_rows
+from npm.corpus.rows import TaskDataError, read_rows
+from npm.corpus.sources import Source, read_lines, read_parquet
 
 COLUMNS = ("sentence1", "sentence2", "score")
 SUBSET_COLUMN = "subset"

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Any
 
+from npm.corpus.rows import Row, TaskDataError
 from npm.evaluation.examples import Example
 from npm.evaluation.prompts import ANSWERS, Template, filled_cloze
-from npm.evaluation.table_rows import Row, TaskDataError
 from npm.evaluation.task import Suite, Task
 from npm.evaluation.treebank import detokenise
 from npm.retrieval.queries import check_query

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from npm.corpus.text import words_of
 from npm.evaluation.baselines import BlockSpans, lexicon_of
 from npm.evaluation.metrics import open_answer
 from npm.evaluation.phrase_answers import filler_facts
 from npm.evaluation.predictions import LabelPrediction
 from npm.retrieval.answers import says_nothing_new
-from npm.retrieval.words import words_of
 from npm.types import MASK_TEXT, Answer, Phrase
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from npm.corpus.text import normalised_text
 from npm.errors import SettingError
 from npm.evaluation.task import LABEL_WORDS
-from npm.retrieval.answers import normalised_text
 from npm.retrieval.neighbours import NEIGHBOURS_PER_GROUP, neighbouring_words
 from npm.types import SURROGATE
 

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from index.store import MANIFEST_NAME, check_folder
-from npm.corpus.ranges import concatenated_ranges
+from npm.corpus.blocks import concatenated_ranges
 from npm.corpus.store import BlockStore
 from npm.errors import ArtefactError, CorpusError
 from npm.masking.collocations import KIND, CollocationSettings, CollocationVocabulary, Entries, write_collocations

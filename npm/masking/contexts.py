@@ -15,7 +15,7 @@ from enum import Enum
 
 import numpy as np
 
-from npm.corpus.ranges import concatenated_ranges
+from npm.corpus.blocks import concatenated_ranges
 from npm.types import Sequences, Spans, TokenFlag
 
 NO_CONTEXT = -1

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from npm.corpus.ranges import concatenated_ranges
+from npm.corpus.blocks import concatenated_ranges
 from npm.masking.contexts import masked_positions
 from npm.masking.renderers import padded_rows
 from npm.masking.selection import Selection, Selector

@@ -12,7 +12,7 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from npm.corpus.ranges import concatenated_ranges
+from npm.corpus.blocks import concatenated_ranges
 from npm.masking.contexts import Contexts, masked_positions, spans_kept
 from npm.types import MaskedBatch, Sequences, Spans
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from npm.corpus.ranges import concatenated_ranges
+from npm.corpus.blocks import concatenated_ranges
 from npm.errors import EncoderError
 from npm.masking.contexts import masked_positions
 from npm.types import DenoisingBatch, Sequences, Spans

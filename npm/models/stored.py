@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 
 from index.files import storage_errors
-from npm.corpus.fingerprints import tokenizer_fingerprint
+from npm.corpus.blocks import tokenizer_fingerprint
 from npm.models.loading import quiet_transformers, safetensors_errors
 
 if TYPE_CHECKING:

@@ -6,7 +6,6 @@ Shapes: m candidate spans of one query, g groups of equal token sequences.
 from __future__ import annotations
 
 import itertools
-import unicodedata
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from functools import lru_cache
@@ -14,12 +13,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from npm.corpus.ranges import concatenated_ranges
-from npm.corpus.sentences import sentence_around
-from npm.corpus.stopwords import CONTRACTION_TAILS, STOP_WORDS
+from npm.corpus.blocks import concatenated_ranges
+from npm.corpus.text import CONTRACTION_TAILS, STOP_WORDS, normalised_text, sentence_around, words_of
 from npm.retrieval.phrases import Candidates, Groups, best_groups
 from npm.retrieval.scoring import Aggregation, ScoringSettings
-from npm.retrieval.words import words_of
 from npm.types import MASK_TEXT, Occurrence, Phrase
 
 if TYPE_CHECKING:
@@ -28,18 +25,10 @@ if TYPE_CHECKING:
     from npm.corpus.store import BlockStore
     from npm.types import Document
 
+
 SURFACES_COMPARED = 16
 """How many of a phrase's best occurrences decide how it is written."""
 DOCUMENTS_IN_MEMORY, BLOCKS_IN_MEMORY = 64, 1024
-
-
-def normalised_text(text: str) -> str:
-    """Case-folded, composed (NFC), runs of space made one, none at the ends.
-
-    >>> normalised_text("  Bank of\\nAmerica "), normalised_text("Cafe\\u0301") == normalised_text("CAFÉ")
-    ('bank of america', True)
-    """
-    return " ".join(unicodedata.normalize("NFC", text.casefold()).split())
 
 
 def says_nothing_new(phrase: str, question_words: Set[str]) -> bool:

@@ -18,7 +18,7 @@ from index.locking import folder_lock
 from index.store import read_manifest
 from npm.corpus.blocks import BlockPacker, BlockSettings
 from npm.corpus.documents import CorpusSettings, read_corpus
-from npm.corpus.lines import read_lines
+from npm.corpus.sources import read_lines
 from npm.corpus.store import BlockStore, build_block_store
 from npm.errors import ArtefactError, CorpusError, SettingError
 from npm.retrieval.embed import VECTORS_KIND, VectorSettings

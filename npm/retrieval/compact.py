@@ -18,8 +18,8 @@ from index.lists import SEARCH_KIND
 from index.locking import folder_lock
 from index.settings import SearchSettings, resolved_settings
 from index.store import read_manifest, verify_folder, write_folder
+from npm.corpus.blocks import concatenated_ranges
 from npm.corpus.packed import packed_documents
-from npm.corpus.ranges import concatenated_ranges
 from npm.corpus.shards import STORE_KIND
 from npm.corpus.store import BlockStore, write_block_store
 from npm.retrieval.changes import COMPACT

@@ -14,8 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from npm.corpus.documents import CorpusSettings, DocumentSplit, read_documents
-from npm.corpus.lines import CHUNK_BYTES, read_lines
-from npm.corpus.sources import Source, find_sources, parquet_row_count
+from npm.corpus.sources import CHUNK_BYTES, Source, find_sources, parquet_row_count, read_lines
 from npm.types import Document
 
 MOST_FILES = 16

@@ -14,8 +14,8 @@ from unicodedata import combining, normalize
 
 import numpy as np
 
+from npm.corpus.text import normalised_text
 from npm.errors import QueryError
-from npm.retrieval.answers import normalised_text
 from npm.types import SURROGATE, TokenFlag
 
 if TYPE_CHECKING:

@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from index.store import Manifest, check_folder
+from npm.corpus.text import Stemming, lexical_query, words_of
 from npm.retrieval.lexicon_shards import LEXICON_KIND, LexiconSettings, LexiconShard
 from npm.retrieval.manifests import refuse_differences
-from npm.retrieval.words import Stemming, lexical_query, words_of
 
 
 class BlockHits(NamedTuple):

@@ -23,9 +23,9 @@ import numpy as np
 
 from index.locking import folder_lock
 from index.store import Manifest, check_folder, open_array, write_folder, write_manifest
+from npm.corpus.text import Stemming, counted_forms, folded_words
 from npm.errors import ArtefactError, check_range
 from npm.retrieval.manifests import keeps_finished
-from npm.retrieval.words import Stemming, counted_forms, folded_words
 
 if TYPE_CHECKING:
     from npm.corpus.store import BlockStore

@@ -16,9 +16,8 @@ import numpy as np
 
 from index.settings import SearchSettings, SearchTier, resolved_settings
 from npm.corpus.blocks import BlockPacker
-from npm.corpus.building import LARGEST_U16_VOCABULARY
 from npm.corpus.shards import document_line
-from npm.corpus.store import DOCUMENTS_PER_BATCH, TOKENS_PER_SHARD
+from npm.corpus.store import DOCUMENTS_PER_BATCH, LARGEST_U16_VOCABULARY, TOKENS_PER_SHARD
 from npm.retrieval.corpus_sample import CorpusSample
 from npm.retrieval.embed import VectorSettings
 from npm.retrieval.lexicon_shards import LexiconSettings, count_words

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from npm.corpus.ranges import concatenated_ranges
+from npm.corpus.blocks import concatenated_ranges
+from npm.corpus.text import normalised_text
 from npm.errors import SettingError
-from npm.retrieval.answers import SurfaceReader, normalised_text
+from npm.retrieval.answers import SurfaceReader
 from npm.retrieval.occurrences import WordOccurrences, find_occurrences
 from npm.types import TokenFlag
 

@@ -25,7 +25,7 @@ from npm.retrieval.batches import encode_padded, length_sorted_batches
 from npm.types import SURROGATE, Document
 
 if TYPE_CHECKING:
-    from npm.corpus.fields import FieldValues
+    from npm.corpus.shards import FieldValues
     from npm.models.encoder import Encoder
     from npm.types import Block
 

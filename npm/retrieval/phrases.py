@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from npm.corpus.ranges import concatenated_ranges
+from npm.corpus.blocks import concatenated_ranges
 from npm.retrieval.rows import RowMap, gather
 from npm.retrieval.scoring import ScoringSettings, StopwordsInside
 from npm.types import TokenFlag

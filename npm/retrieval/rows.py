@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from index.arrays import ShardedArray
-from npm.corpus.ranges import concatenated_ranges
+from npm.corpus.blocks import concatenated_ranges
 
 _EVERY_BYTE = np.uint64(0x0101010101010101)
 _HIGH_BITS = np.uint64(0x8080808080808080)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from npm.corpus.ranges import concatenated_ranges
+from npm.corpus.blocks import concatenated_ranges
 from npm.retrieval.batches import encode_padded, length_sorted_batches
 from npm.retrieval.pruning import PruningRule, kept_tokens
 

@@ -15,7 +15,7 @@ from index.kmeans import ROWS_PER_CHUNK as TRAINED_AT_ONCE
 from index.lists import BATCH_BYTES, ID_BYTES
 from index.lists import ROWS_PER_CHUNK as CODED_AT_ONCE
 from index.quantiser import CODEC_TRAIN_ROWS, ROW_GRAPH_LISTS
-from npm.corpus.identifiers import FIRST_SLOTS
+from npm.corpus.documents import FIRST_SLOTS
 from npm.retrieval.needs import CorpusCounts, SearchShape, graph_bytes
 
 if TYPE_CHECKING:

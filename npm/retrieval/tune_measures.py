@@ -16,7 +16,7 @@ import numpy as np
 
 from index.exact import exact_top
 from index.search import open_search
-from npm.retrieval.answers import normalised_text
+from npm.corpus.text import normalised_text
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.known_hits import HitRecorder, KnownHitsSearcher
 from npm.retrieval.queries import QueryVectors, encode_queries

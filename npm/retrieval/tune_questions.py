@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from npm.corpus.sentences import sentence_bounds
+from npm.corpus.text import sentence_bounds
 from npm.errors import ArtefactError, QueryError
 from npm.retrieval.coding import HELD_OUT_EVERY, unseen_documents
 from npm.retrieval.phrases import Candidates, SpanFinder

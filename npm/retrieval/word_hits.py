@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from index.arrays import RowSet
-from npm.corpus.ranges import concatenated_ranges
+from npm.corpus.blocks import concatenated_ranges
 from npm.models.similarity import scaled_similarity
 from npm.retrieval.word_scores import WordScores
 

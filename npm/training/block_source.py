@@ -14,7 +14,7 @@ from npm.types import Sequences, View
 
 
 class Groups(Protocol):
-    """Groups of sequences, such as `npm.corpus.groups.BlockGroups`."""
+    """Groups of sequences, such as `npm.corpus.store.BlockGroups`."""
 
     def __len__(self) -> int: ...
     def __getitem__(self, index: int) -> Sequences: ...

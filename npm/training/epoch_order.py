@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from npm.corpus.pairs import mixed_bits
+from npm.corpus.sentence_pairs import mixed_bits
 
 ROUNDS = 6
 

@@ -11,8 +11,7 @@ from pathlib import Path
 import torch
 
 from index.locking import folder_lock
-from npm.corpus.pair_rows import sentence_sources
-from npm.corpus.pair_settings import SentenceDataSettings
+from npm.corpus.sentence_pairs import SentenceDataSettings, sentence_sources
 from npm.corpus.sources import find_sources
 from npm.errors import SettingError, UserError
 from npm.masking.collocations import CollocationVocabulary

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from npm.corpus.pairs import PairTable
+from npm.corpus.sentence_pairs import PairTable
 from npm.errors import CorpusError
 from npm.masking.masker import mask_rng
 from npm.masking.renderers import padded_rows

@@ -7,7 +7,7 @@ from enum import Enum
 
 from npm.corpus.blocks import BlockSettings
 from npm.corpus.documents import CorpusSettings
-from npm.corpus.pair_settings import SentenceDataSettings
+from npm.corpus.sentence_pairs import SentenceDataSettings
 from npm.errors import SettingError, check_range
 from npm.masking.corruption import CorruptionSettings
 from npm.masking.denoising import DenoisingSettings

@@ -8,10 +8,8 @@ from pathlib import Path
 
 from npm.corpus.blocks import BlockPacker
 from npm.corpus.documents import CorpusSettings, read_corpus
-from npm.corpus.groups import BlockGroups
-from npm.corpus.pair_settings import SentenceDataSettings
-from npm.corpus.pairs import build_pair_table
-from npm.corpus.store import BlockStore, build_block_store
+from npm.corpus.sentence_pairs import SentenceDataSettings, build_pair_table
+from npm.corpus.store import BlockGroups, BlockStore, build_block_store
 from npm.masking.corruption import CorruptionSettings
 from npm.masking.denoising import build_denoising_views
 from npm.masking.masker import MaskingUnit, build_masker

@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from npm.corpus.building import Packed
-from npm.corpus.store import BlockStore, write_block_store
+from npm.corpus.store import BlockStore, Packed, write_block_store
 from npm.types import Block, Document
 
 

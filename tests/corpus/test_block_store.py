@@ -10,8 +10,7 @@ import pytest
 from transformers import PreTrainedTokenizerFast
 
 from npm.corpus.blocks import BlockPacker, BlockSettings
-from npm.corpus.building import read_counts
-from npm.corpus.store import BlockStore, build_block_store, write_block_store
+from npm.corpus.store import BlockStore, build_block_store, read_counts, write_block_store
 from npm.errors import ArtefactError, CorpusError
 from npm.types import Block, Document
 

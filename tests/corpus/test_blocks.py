@@ -9,8 +9,7 @@ import pytest
 from transformers import PreTrainedTokenizerFast
 
 from npm.corpus.blocks import BlockPacker, BlockSettings
-from npm.corpus.sentences import sentence_bounds
-from npm.corpus.stopwords import is_stop_word
+from npm.corpus.text import is_stop_word, sentence_bounds
 from npm.errors import EncoderError, SettingError
 from npm.types import Block, Document, TokenFlag
 

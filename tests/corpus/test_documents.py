@@ -10,8 +10,14 @@ import numpy as np
 import pytest
 import zstandard
 
-from npm.corpus.documents import CorpusSettings, DocumentSplit, read_corpus, read_documents
-from npm.corpus.identifiers import FIRST_SLOTS, SeenIdentifiers
+from npm.corpus.documents import (
+    FIRST_SLOTS,
+    CorpusSettings,
+    DocumentSplit,
+    SeenIdentifiers,
+    read_corpus,
+    read_documents,
+)
 from npm.errors import CorpusError, SettingError
 from npm.types import Document
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from npm.corpus.identifiers import document_key
+from npm.corpus.documents import document_key
 from npm.corpus.store import BlockStore
 from tests.corpus.stores import stored_documents
 

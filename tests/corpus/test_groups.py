@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from npm.corpus.groups import BlockGroups
-from npm.corpus.store import BlockStore, write_block_store
+from npm.corpus.store import BlockGroups, BlockStore, write_block_store
 from npm.types import Block, Document
 
 

@@ -14,11 +14,9 @@ import pyarrow.parquet
 import pytest
 import zstandard
 
-from npm.corpus.blocks import BlockPacker, BlockSettings
+from npm.corpus.blocks import BlockPacker, BlockSettings, SentenceTokenizer
 from npm.corpus.documents import CorpusSettings
-from npm.corpus.pair_settings import SentenceDataSettings
-from npm.corpus.pairs import PairTable, build_pair_table, labelled_triplets, text_keys
-from npm.corpus.sentence_tokens import SentenceTokenizer
+from npm.corpus.sentence_pairs import PairTable, SentenceDataSettings, build_pair_table, labelled_triplets, text_keys
 from npm.errors import ArtefactError, CorpusError, SettingError
 from npm.types import Document
 from tests.tiny_models import FAMILIES, SENTENCES, tiny_encoder, wordpiece_tokenizer

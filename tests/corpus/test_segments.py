@@ -9,9 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from npm.corpus.building import Packed
 from npm.corpus.conditions import matching_documents, parse_conditions
-from npm.corpus.store import BlockStore
+from npm.corpus.store import BlockStore, Packed
 from npm.errors import ArtefactError
 from npm.types import Block, Document
 from tests.corpus.stores import random_packed, stored, stored_documents

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from npm.corpus.sentences import CONTEXT_CHARS, sentence_around, sentence_bounds
+from npm.corpus.text import CONTEXT_CHARS, sentence_around, sentence_bounds
 
 
 def sentences(text: str) -> list[str]:

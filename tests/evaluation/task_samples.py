@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import yaml
 
+from npm.corpus.rows import TaskDataError
 from npm.errors import UserError
-from npm.evaluation.table_rows import TaskDataError
 from npm.evaluation.task import Label, Suite, Task, TaskData
 from npm.evaluation.task_checks import TaskFileError
 from npm.evaluation.task_data import read_examples

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from npm.corpus import rows as table_rows
+from npm.corpus.rows import TaskDataError
 from npm.errors import CorpusError
-from npm.evaluation import table_rows
 from npm.evaluation.questions import Split
-from npm.evaluation.table_rows import TaskDataError
 from npm.evaluation.task import Development, Task
 from npm.evaluation.task_data import OFFLINE_VARIABLES, data_file, find_data, missing_data, read_examples
 from tests.evaluation.task_samples import REVIEWS, closed, opened, written

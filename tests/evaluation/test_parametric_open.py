@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from npm.corpus.stopwords import CONTRACTION_TAILS, STOP_WORDS
+from npm.corpus.text import CONTRACTION_TAILS, STOP_WORDS
 from npm.evaluation import parametric
 from npm.evaluation.parametric_open import ParametricPhrases
 from npm.evaluation.task import Suite, Task, TaskData

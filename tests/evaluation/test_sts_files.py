@@ -10,9 +10,9 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
+from npm.corpus.rows import TaskDataError
 from npm.errors import CorpusError, UserError
 from npm.evaluation.sts_files import PUBLIC_SETS, SICK_R, STS_B, YEARS, read_set, read_sets
-from npm.evaluation.table_rows import TaskDataError
 from tests.evaluation.sentence_pairs import write_lines
 
 ROWS: list[dict[str, Any]] = [

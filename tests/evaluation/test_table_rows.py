@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import zstandard
 
+from npm.corpus.rows import TaskDataError, read_rows
 from npm.errors import CorpusError, UserError
-from npm.evaluation.table_rows import TaskDataError, read_rows
 
 ROWS = [{"text": 'a, "b"\nc', "label": "0"}, {"text": "é\td", "label": "1"}]
 

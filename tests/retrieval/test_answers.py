@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from npm.corpus.text import words_of
 from npm.retrieval.answers import says_nothing_new
-from npm.retrieval.words import words_of
 
 
 @pytest.mark.parametrize(

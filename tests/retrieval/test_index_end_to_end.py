@@ -11,9 +11,9 @@ import torch
 from index.settings import SearchSettings
 from npm.corpus.blocks import BlockSettings
 from npm.corpus.documents import CorpusSettings
+from npm.corpus.text import normalised_text
 from npm.errors import ArtefactError, CorpusError, EncoderError, SettingError, StorageError
 from npm.models.encoder import Encoder
-from npm.retrieval.answers import normalised_text
 from npm.retrieval.build import build_index
 from npm.retrieval.build_settings import IndexBuildSettings
 from npm.retrieval.embed import VectorDtype, VectorSettings, open_vectors

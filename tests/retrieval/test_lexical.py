@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from npm.corpus.store import BlockStore
+from npm.corpus.text import Stemming, lexical_query, words_of
 from npm.errors import ArtefactError, SettingError
 from npm.retrieval.lexical import BlockLexicon
 from npm.retrieval.lexicon_shards import LexiconSettings
-from npm.retrieval.words import Stemming, lexical_query, words_of
 from npm.types import Document
 from tests.retrieval.lexicons import (
     ALPHABET,

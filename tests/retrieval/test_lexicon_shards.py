@@ -12,6 +12,7 @@ import pytest
 from index.locking import folder_lock
 from index.store import read_manifest
 from npm.corpus.store import BlockStore
+from npm.corpus.text import Stemming, words_of
 from npm.errors import ArtefactError
 from npm.retrieval.lexical import BlockLexicon
 from npm.retrieval.lexicon_shards import (
@@ -23,7 +24,6 @@ from npm.retrieval.lexicon_shards import (
     finish_lexicon,
     write_lexicon_shard,
 )
-from npm.retrieval.words import Stemming, words_of
 from npm.types import Document
 from tests.index.sample_folders import flip_byte, rewrite_manifest
 from tests.retrieval.lexicons import ALPHABET, block_words, random_documents, store_of, write_lexicon

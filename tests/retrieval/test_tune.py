@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from index.exact import ExactSearcher
+from npm.corpus.text import normalised_text
 from npm.errors import ArtefactError, SettingError
 from npm.models.encoder import Encoder
-from npm.retrieval.answers import normalised_text
 from npm.retrieval.changes import DeleteSettings, delete_documents
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.phrase_index import PhraseIndex

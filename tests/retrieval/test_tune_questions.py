@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from npm.corpus.sentences import sentence_bounds
+from npm.corpus.text import sentence_bounds
 from npm.errors import ArtefactError
 from npm.models.encoder import Encoder
 from npm.retrieval.changes import DeleteSettings, delete_documents

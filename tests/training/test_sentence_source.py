@@ -11,8 +11,7 @@ import pytest
 import torch
 
 from npm.corpus.documents import CorpusSettings
-from npm.corpus.pair_settings import SentenceDataSettings
-from npm.corpus.pairs import PairTable, build_pair_table
+from npm.corpus.sentence_pairs import PairTable, SentenceDataSettings, build_pair_table
 from npm.errors import CorpusError
 from npm.masking.views import SENTENCES, TOKENS
 from npm.training.batches import TrainingBatches, iterate_batches

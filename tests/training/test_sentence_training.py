@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from npm.corpus.documents import CorpusSettings
-from npm.corpus.pair_settings import SentenceDataSettings
+from npm.corpus.sentence_pairs import SentenceDataSettings
 from npm.models.poolers import POOLER_KEY, PoolerKind
 from npm.models.sentences import SentenceEncoder
 from npm.objectives.sentence import SentenceSettings

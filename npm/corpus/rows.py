@@ -8,8 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from npm.corpus.lines import read_lines
-from npm.corpus.sources import HUB_PREFIX, Source, read_hub
+from npm.corpus.sources import HUB_PREFIX, Source, read_hub, read_lines
 from npm.errors import UserError
 
 SEPARATORS = {".csv": ",", ".tsv": "\t"}

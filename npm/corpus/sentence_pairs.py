@@ -1,0 +1,537 @@
+"""Sentences, pairs and triplets of them as token ids on disk, for the contrastive loss over sentences.
+
+token_ids.npy  i32 [T]     the tokens of all texts in a row, without special tokens
+flags.npy      u8 [T]      TokenFlag
+offsets.npy    i64 [X + 1] text x has the tokens [offsets[x], offsets[x + 1])
+keys.npy       u64 [X]     equal for texts of equal tokens
+rows.npy       i64 [R, c]  the texts of each row: anchor, positive, hard negative; c = 1: the anchor twice
+
+Shapes: R rows, c columns (1 to 3), X texts, T tokens.
+"""
+
+from __future__ import annotations
+
+import csv
+import glob
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from index.files import sha256_of_file
+from index.store import MANIFEST_NAME, FolderWriter, check_folder, open_array, write_folder
+from npm.corpus.blocks import SentenceTokenizer, concatenated_ranges, tokenizer_fingerprint
+from npm.corpus.documents import CorpusSettings, read_corpus
+from npm.corpus.sources import Source, find_sources, read_lines, read_parquet
+from npm.corpus.text import sentence_bounds
+from npm.errors import ArtefactError, CorpusError, SettingError, check_range
+from npm.types import SURROGATE, Sequences
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+@dataclass(kw_only=True, slots=True)
+class SentenceDataSettings:
+    """Sentences to be told apart: from files of sentences, pairs or triplets, or split out of the corpus."""
+
+    files: list[str] = field(default_factory=list)
+    """Files (.jsonl, .jsonl.zst, .csv, .tsv, .parquet, or .txt with a sentence a line); empty: the corpus's own."""
+    anchor_column: str = "text"
+    """Column with a sentence, a question or a premise; .txt files are this column."""
+    positive_column: str = ""
+    """Column with a sentence of the same meaning; empty: the same sentence again, under another dropout."""
+    negative_column: str = ""
+    """Column with a sentence that is near but of other meaning (hard negative); empty: none."""
+    label_column: str = ""
+    """Column with entailment, neutral or contradiction of the positive column, or 0, 1, 2; empty: none. Each anchor
+    with an entailment and a contradiction then becomes one triplet, of the first of each; the rest is left out."""
+    score_column: str = ""
+    """Column with a score of similarity; empty: none. Pairs below `least_score` are left out."""
+    least_score: float = 4.0
+    """Pairs with this score or more are positives; in the unit of `score_column`."""
+    max_sentence_tokens: int = 32
+    """Tokens of a sentence as the encoder sees it, its special tokens included; longer ones are cut."""
+    least_sentence_words: int = 5
+    """Sentences of the corpus with fewer words are left out; files keep all of theirs."""
+    max_sentences: int | None = None
+    """Sentences, pairs or triplets used at most, from the beginning; null uses all."""
+    pairs_per_device_batch: int = 64
+    """Sentences, pairs or triplets that one device works on at once; they are each other's negatives."""
+
+    def __post_init__(self) -> None:
+        lowest = {"max_sentence_tokens": 4, "least_sentence_words": 1, "pairs_per_device_batch": 2}
+        for name, low in lowest.items():
+            value = getattr(self, name)
+            check_range(value >= low, f"sentences.{name}", expected=f"at least {low}", got=value)
+        most = self.max_sentences
+        check_range(most is None or most >= 1, "sentences.max_sentences", expected="at least 1, or null", got=most)
+        least = self.least_score
+        check_range(least >= 0, "sentences.least_score", expected="at least 0", got=least)
+        check_range(bool(self.anchor_column), "sentences.anchor_column", expected="the name of a column", got="nothing")
+        for name in ("negative_column", "label_column", "score_column"):
+            if getattr(self, name) and not self.positive_column:
+                self._refuse(name, "a column of positives beside it", "name it with sentences.positive_column=")
+        if self.label_column and self.negative_column:
+            self._refuse("label_column", "labels or a column of hard negatives, not both", "leave one of the two empty")
+
+    def _refuse(self, name: str, expected: str, fix: str) -> None:
+        raise SettingError(
+            "the columns of sentences do not fit together",
+            expected=expected,
+            got=f"{name}={getattr(self, name)}",
+            where=f"sentences.{name}",
+            fix=fix,
+        )
+
+    def check_files(self) -> None:
+        """Raise SettingError if there are columns but no files: the corpus has sentences only."""
+        if self.positive_column and not self.files:
+            self._refuse("positive_column", "files to read pairs from", "give sentences.files=, or leave it empty")
+
+    @property
+    def text_columns(self) -> tuple[str, ...]:
+        """The columns that hold text, anchor first."""
+        return tuple(name for name in (self.anchor_column, self.positive_column, self.negative_column) if name)
+
+
+DELIMITERS = {".csv": ",", ".tsv": "\t"}
+ENTAILMENT, NEUTRAL, CONTRADICTION, NO_LABEL = 0, 1, 2, -1
+LABELS = {"entailment": ENTAILMENT, "neutral": NEUTRAL, "contradiction": CONTRADICTION, "-": NO_LABEL}
+"""Codes of labels; `-` stands where the annotators did not agree."""
+NAME_COLUMNS = "name the columns of your files with sentences.anchor_column=, sentences.positive_column=, …"
+MOST_SHOWN_CHARS = 80
+
+
+@dataclass(frozen=True, slots=True)
+class TextRow:
+    """The texts of one row in the order of the columns, where they stand, and the label of the pair if it has one."""
+
+    texts: tuple[str, ...]
+    where: str
+    label: int | None = None
+
+
+def sentence_sources(settings: SentenceDataSettings) -> list[Source]:
+    """The files that `settings` name, checked, globs expanded; empty if sentences come from the corpus.
+
+    Raises CorpusError for a file that is missing, empty, given twice or of an unknown kind, SettingError if there are
+    columns to read but no files.
+    """
+    settings.check_files()
+    sources: list[Source] = []
+    for file in settings.files:
+        sources += _delimited_sources(file) if Path(file).suffix in DELIMITERS else find_sources([file])
+    paths = [source.path for source in sources]
+    if twice := next((path for path in paths if paths.count(path) > 1), None):
+        raise CorpusError(
+            f"{Path(twice).name} is given twice",
+            expected="each file once",
+            got=f"{paths.count(twice)} times",
+            where="sentences.files",
+            fix="leave one of them out; globs may overlap",
+        )
+    return sources
+
+
+def _delimited_sources(name: str) -> list[Source]:
+    names = sorted(glob.glob(name, recursive=True)) if glob.has_magic(name) and not Path(name).exists() else [name]  # noqa: PTH207
+    for path in map(Path, names or [name]):
+        if not path.is_file() or not path.stat().st_size:
+            raise CorpusError(
+                f"{path.name} is empty" if path.is_file() else f"{path.name} does not exist",
+                expected="a file with a line of column names and rows",
+                got="0 bytes" if path.is_file() else "no such file",
+                where=str(path),
+                fix="check sentences.files, or fetch the file again",
+            )
+    return [Source(path=path, name=Path(path).name, format=Path(path).suffix[1:]) for path in names]
+
+
+def read_text_rows(settings: SentenceDataSettings, corpus: CorpusSettings) -> Iterator[TextRow]:
+    """The rows that `settings` describe, out of their files, else the sentences of `corpus`.
+
+    With labels, each row is an anchor and what it is compared with. Pairs under the least score, neutral pairs and
+    pairs without a label are left out. Raises CorpusError, with file and row, for what is not usable.
+    """
+    sources = sentence_sources(settings)
+    if not sources:
+        yield from _corpus_sentences(settings, corpus)
+    for source in sources:
+        is_empty = True
+        for number, record in _records(source, settings):
+            is_empty = False
+            row = _text_row(record, settings, where=f"{source.path}:{number}", source=source)
+            if row is not None:
+                yield row
+        if is_empty:
+            raise CorpusError(
+                f"{source.name} has no rows",
+                expected="at least one row with text",
+                got="column names or empty lines only",
+                where=source.path,
+                fix="check the file, or leave it out",
+            )
+
+
+def _corpus_sentences(settings: SentenceDataSettings, corpus: CorpusSettings) -> Iterator[TextRow]:
+    for document in read_corpus(corpus):
+        for start, end in sentence_bounds(document.text).tolist():
+            sentence = document.text[start:end]
+            if len(sentence.split()) >= settings.least_sentence_words:
+                yield TextRow((sentence,), document.id)
+
+
+def _records(source: Source, settings: SentenceDataSettings) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """Numbered rows of one file by column."""
+    if source.format in ("csv", "tsv"):
+        return _delimited_records(source, settings)
+    if source.format == "parquet":
+        return _parquet_records(source, settings)
+    if source.format == "jsonl":
+        return _json_records(source)
+    if source.format == "txt" and len(settings.text_columns) == 1:
+        lines = read_lines(Path(source.path))
+        return ((number, {settings.anchor_column: line}) for number, line in lines if line and not line.isspace())
+    raise CorpusError(
+        f"{source.name} cannot hold pairs",
+        expected="files with columns: .jsonl, .csv, .tsv or .parquet",
+        got=source.name,
+        where=source.path,
+        fix="give a file with columns, or only sentences.anchor_column for a sentence a line",
+    )
+
+
+def _json_records(source: Source) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    for number, line in read_lines(Path(source.path)):
+        if not line or line.isspace():
+            continue
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError):
+            record = None
+        if not isinstance(record, dict):
+            raise CorpusError(
+                f"{source.name} has a line {number} that is not a JSON object",
+                expected='one JSON object a line, such as {"sentence1": "…", "sentence2": "…"}',
+                got=line[:MOST_SHOWN_CHARS],
+                where=f"{source.path}:{number}",
+                fix="mend or remove this line",
+            )
+        yield number, record
+
+
+def _delimited_records(source: Source, settings: SentenceDataSettings) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """Rows under a line of column names; quotes are quotes in .csv files and ordinary characters in .tsv files."""
+    suffix = Path(source.path).suffix
+    lines = (line for _, line in read_lines(Path(source.path), keep_ends=True))
+    if suffix == ".tsv":
+        rows = csv.reader(lines, delimiter=DELIMITERS[suffix], quoting=csv.QUOTE_NONE, strict=True)
+    else:
+        rows = csv.reader(lines, delimiter=DELIMITERS[suffix], strict=True)
+    try:
+        names = next(rows, [])
+        if missing := [name for name in _needed_columns(settings) if name not in names]:
+            raise _without_columns(source, missing, names)
+        for values in rows:
+            if values:
+                yield rows.line_num, dict(zip(names, values, strict=False))
+    except csv.Error as error:
+        raise CorpusError(
+            f"{source.name} cannot be read as {suffix} in line {rows.line_num}",
+            expected=f"rows of cells parted by {DELIMITERS[suffix]!r}",
+            got=str(error),
+            where=f"{source.path}:{rows.line_num}",
+            fix="mend this line, or convert the file to .jsonl",
+        ) from None
+
+
+def _parquet_records(source: Source, settings: SentenceDataSettings) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    needed = _needed_columns(settings)
+    return read_parquet(source, columns=needed, required=needed[0], fix=NAME_COLUMNS)
+
+
+def _needed_columns(settings: SentenceDataSettings) -> list[str]:
+    return [name for name in (*settings.text_columns, settings.label_column, settings.score_column) if name]
+
+
+def _without_columns(source: Source, missing: list[str], present: list[str], where: str = "") -> CorpusError:
+    return CorpusError(
+        f"{source.name} lacks {', '.join(map(repr, missing))}",
+        expected=f"the columns {', '.join(map(repr, missing))}",
+        got=", ".join(present)[:MOST_SHOWN_CHARS] or "none",
+        where=where or source.path,
+        fix=NAME_COLUMNS,
+    )
+
+
+def _text_row(
+    record: Mapping[str, Any], settings: SentenceDataSettings, *, where: str, source: Source
+) -> TextRow | None:
+    """One record as texts; None if its score or label leaves it out."""
+    if missing := [name for name in _needed_columns(settings) if name not in record]:
+        raise _without_columns(source, missing, sorted(record), where)
+    texts = tuple(record[name] for name in settings.text_columns)
+    if settings.score_column and _score(record[settings.score_column], settings, where) < settings.least_score:
+        return None
+    label = _label(record[settings.label_column], settings, where) if settings.label_column else None
+    if label in (NEUTRAL, NO_LABEL):
+        return None
+    for name, text in zip(settings.text_columns, texts, strict=True):
+        if not isinstance(text, str) or not text or text.isspace() or SURROGATE.search(text):
+            raise _unusable(name, text, where, expected="a string with text")
+    return TextRow(texts, where, label)
+
+
+def _score(value: object, settings: SentenceDataSettings, where: str) -> float:
+    try:
+        score = float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        score = math.nan
+    if math.isnan(score):
+        raise _unusable(settings.score_column, value, where, expected="a number")
+    return score
+
+
+def _label(value: object, settings: SentenceDataSettings, where: str) -> int:
+    text = str(value).strip().lower()
+    if text in LABELS:
+        return LABELS[text]
+    if text.removeprefix("-").isdigit() and int(text) in LABELS.values():
+        return int(text)
+    raise _unusable(
+        settings.label_column, value, where, expected="entailment, neutral, contradiction or -, or 0, 1, 2 or -1"
+    )
+
+
+def _unusable(column: str, value: object, where: str, *, expected: str) -> CorpusError:
+    return CorpusError(
+        f"the column {column!r} of a row cannot be used",
+        expected=expected,
+        got=repr(value)[:MOST_SHOWN_CHARS],
+        where=where,
+        fix="mend or remove this row, or name another column",
+    )
+
+
+PAIR_TABLE_KIND = "npmlm-sentences"
+ROWS_PER_BATCH = 512
+_BATCHING = ("files", "pairs_per_device_batch")
+"""Settings that do not change what is stored; files count by their content."""
+
+
+class PairTable:
+    """Sentences, pairs or triplets on disk; nothing but what is asked for comes into memory."""
+
+    def __init__(self, folder: Path) -> None:
+        """Raises ArtefactError if `folder` is not a whole table."""
+        manifest = check_folder(folder, kind=PAIR_TABLE_KIND)
+        self.fingerprint = manifest.digest
+        """Equal for equal tables: SHA-256 over settings and content."""
+        self._token_ids, self._flags, self._offsets, self._keys, self._rows = (
+            open_array(folder, name) for name in ("token_ids", "flags", "offsets", "keys", "rows")
+        )
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @property
+    def column_count(self) -> int:
+        """1 for sentences, 2 for pairs, 3 with hard negatives."""
+        return int(self._rows.shape[1])
+
+    @property
+    def token_count(self) -> int:
+        """Tokens of all texts, without special tokens."""
+        return len(self._token_ids)
+
+    def text_numbers(self, rows: np.ndarray) -> np.ndarray:
+        """The texts of some rows i64 [r]: i64 [r, c]."""
+        return np.asarray(self._rows[rows])
+
+    def keys(self, texts: np.ndarray) -> np.ndarray:
+        """What tells texts of any shape apart, u64 of the same shape."""
+        return np.asarray(self._keys[texts])
+
+    def texts(self, numbers: np.ndarray) -> Sequences:
+        """Some texts i64 [x], in that order."""
+        starts, stops = self._offsets[numbers], self._offsets[numbers + 1]  # i64 [x]
+        positions = concatenated_ranges(starts, stops)  # i64 [their tokens]
+        return Sequences(
+            token_ids=np.asarray(self._token_ids[positions]),  # i32 [their tokens]
+            flags=np.asarray(self._flags[positions]),  # u8 [their tokens]
+            offsets=np.append(0, np.cumsum(stops - starts)),  # i64 [x + 1]
+        )
+
+
+def build_pair_table(
+    folder: Path,
+    settings: SentenceDataSettings,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    corpus: CorpusSettings,
+    progress: Callable[[int], None] | None = None,
+) -> PairTable:
+    """The table that `settings` describe, built in `folder` unless it is there; `progress` gets the rows read so far.
+
+    Raises CorpusError for files that are not usable or hold nothing to train on, ArtefactError if `folder` was made
+    otherwise. `tokenizer` is a fast one.
+    """
+    recorded = _recorded(settings, corpus) | {"tokenizer": tokenizer_fingerprint(tokenizer)}
+    if (folder / MANIFEST_NAME).is_file():
+        _check_settings(folder, recorded)
+        return PairTable(folder)
+    rows = read_text_rows(settings, corpus)
+    if not settings.label_column:
+        rows = islice(rows, settings.max_sentences)
+    max_tokens = settings.max_sentence_tokens - tokenizer.num_special_tokens_to_add()
+    with write_folder(folder, kind=PAIR_TABLE_KIND, settings=recorded) as writer:
+        table = _TableWriter(writer, SentenceTokenizer(tokenizer, max_tokens=max_tokens), settings)
+        while batch := list(islice(rows, ROWS_PER_BATCH)):
+            table.append(batch)
+            if progress is not None:
+                progress(table.row_count)
+        table.finish()
+    return PairTable(folder)
+
+
+class _TableWriter:
+    """Writes the files of a table, batch by batch."""
+
+    def __init__(self, folder: FolderWriter, tokenizer: SentenceTokenizer, settings: SentenceDataSettings) -> None:
+        self._tokenizer, self._settings = tokenizer, settings
+        self._token_ids = folder.stream_array("token_ids", np.int32)
+        self._flags = folder.stream_array("flags", np.uint8)
+        self._offsets = folder.stream_array("offsets", np.int64)
+        self._offsets.append(np.zeros(1, dtype=np.int64))
+        self._keys = folder.stream_array("keys", np.uint64)
+        columns = 3 if settings.label_column else len(settings.text_columns)
+        self._rows = folder.stream_array("rows", np.int64, (columns,))
+        self._premises: list[np.ndarray] = []  # u64 [rows] of each batch, 9 bytes a row with their labels
+        self._labels: list[np.ndarray] = []  # i8 [rows] of each batch
+        self.row_count = 0
+
+    def append(self, rows: list[TextRow]) -> None:
+        """Add some rows; sentences of the corpus without a token are left out, those of files are refused."""
+        columns = len(rows[0].texts)
+        texts = self._tokenizer.encode([text for row in rows for text in row.texts])
+        empty = np.flatnonzero(np.diff(texts.offsets) == 0)  # [texts without a token]
+        if len(empty) and self._settings.files:
+            row = rows[empty[0] // columns]
+            raise CorpusError(
+                "a text has no tokens",
+                expected="text that the tokenizer does not drop as a whole",
+                got=repr(row.texts[empty[0] % columns])[:80],
+                where=row.where,
+                fix="mend or remove this row",
+            )
+        first = self._keys.row_count
+        keys = self._append_texts(texts.token_ids, texts.flags, np.delete(texts.offsets, empty + 1))  # u64 [texts]
+        self.row_count += len(keys) // columns
+        if self._settings.label_column:
+            self._labels.append(np.array([row.label for row in rows], dtype=np.int8))
+            self._premises.append(keys[::columns])
+        else:
+            self._rows.append(np.arange(first, first + len(keys)).reshape(-1, columns))
+
+    def _append_texts(self, token_ids: np.ndarray, flags: np.ndarray, offsets: np.ndarray) -> np.ndarray:
+        """Add x texts, none of them empty, with `offsets` i64 [x + 1] in their tokens; returns their keys, u64 [x]."""
+        keys = text_keys(token_ids, offsets)  # u64 [x]
+        self._offsets.append(self._token_ids.row_count + offsets[1:])
+        self._token_ids.append(token_ids)
+        self._flags.append(flags)
+        self._keys.append(keys)
+        return keys
+
+    def finish(self) -> None:
+        """Write what is known at the end only. Raises CorpusError if there is no row."""
+        if self._labels:
+            triplets = labelled_triplets(np.concatenate(self._premises), np.concatenate(self._labels))
+            self._rows.append(triplets[: self._settings.max_sentences])
+        if not self._rows.row_count:
+            raise _nothing_to_train_on(self._settings)
+
+
+def _nothing_to_train_on(settings: SentenceDataSettings) -> CorpusError:
+    expected = "at least one sentence, pair or triplet"
+    if settings.label_column:
+        expected = f"{settings.anchor_column!r} with an entailment and a contradiction, at least once"
+    elif settings.score_column:
+        expected = f"a pair with {settings.score_column!r} of at least {settings.least_score}"
+    return CorpusError(
+        "there is nothing to train sentences on",
+        expected=expected,
+        got="none" if settings.files else f"no sentence of {settings.least_sentence_words} words or more",
+        where=", ".join(Path(file).name for file in settings.files) or "corpus.files",
+        fix="give other files, or set the columns, sentences.least_score or sentences.least_sentence_words otherwise",
+    )
+
+
+def labelled_triplets(premises: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """The triplets of labelled pairs: premise, first entailment and first contradiction of it, i64 [triplets, 3].
+
+    `premises` u64 [P] are the keys of the premises, `labels` i8 [P] their labels; the texts of pair p are 2p and
+    2p + 1. In the order of the entailments.
+
+    >>> labelled_triplets(np.array([7, 8, 7, 7]), np.array([0, 0, 2, 0])).tolist()
+    [[0, 1, 5]]
+    """
+    entailments, contradictions = np.flatnonzero(labels == ENTAILMENT), np.flatnonzero(labels == CONTRADICTION)
+    entailed, first_entailments = np.unique(premises[entailments], return_index=True)
+    contradicted, first_contradictions = np.unique(premises[contradictions], return_index=True)
+    _, left, right = np.intersect1d(entailed, contradicted, assume_unique=True, return_indices=True)
+    pairs = entailments[first_entailments[left]]  # i64 [triplets]
+    opposed = contradictions[first_contradictions[right]]  # i64 [triplets]
+    triplets = np.stack([2 * pairs, 2 * pairs + 1, 2 * opposed + 1], axis=1)  # i64 [triplets, 3]
+    return triplets[np.argsort(pairs)]
+
+
+def text_keys(token_ids: np.ndarray, offsets: np.ndarray) -> np.ndarray:
+    """A number for each of x texts, u64 [x], that is equal for equal tokens and, as good as always, for no others.
+
+    `token_ids` i32 [T] are those of all texts, none of them empty, `offsets` i64 [x + 1].
+    """
+    lengths = np.diff(offsets)  # i64 [x]
+    places = np.arange(len(token_ids)) - np.repeat(offsets[:-1], lengths)  # i64 [T], place of a token in its text
+    mixed = mixed_bits(mixed_bits(places.astype(np.uint64)) + token_ids.astype(np.uint64))  # u64 [T]
+    return mixed_bits(np.add.reduceat(mixed, offsets[:-1]) + lengths.astype(np.uint64))  # u64 [x]
+
+
+def mixed_bits(numbers: np.ndarray) -> np.ndarray:
+    """A permutation of the numbers u64 of any shape that spreads each bit over all (the finaliser of SplitMix64)."""
+    mixed = numbers + np.uint64(0x9E3779B97F4A7C15)
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return np.asarray(mixed ^ (mixed >> np.uint64(31)))
+
+
+def _recorded(settings: SentenceDataSettings, corpus: CorpusSettings) -> dict[str, Any]:
+    """What decides the bytes of a table, besides the tokenizer: settings, and the files by name and content."""
+    sources = sentence_sources(settings) or find_sources(corpus.files)
+    digests = {
+        f"source.{number}": source.name + ("" if source.format == "hub" else f" {sha256_of_file(Path(source.path))}")
+        for number, source in enumerate(sources, start=1)
+    }
+    own = {f"sentences.{name}": value for name, value in asdict(settings).items() if name not in _BATCHING}
+    if not settings.files:
+        reading = {name: getattr(corpus, name) for name in ("id_field", "title_field", "text_field", "max_documents")}
+        own |= {f"corpus.{name}": value for name, value in reading.items()} | {"corpus.split": corpus.split.name}
+    return own | digests
+
+
+def _check_settings(folder: Path, recorded: dict[str, Any]) -> None:
+    found = check_folder(folder, kind=PAIR_TABLE_KIND).settings
+    names = sorted(name for name in found.keys() | recorded.keys() if found.get(name) != recorded.get(name))
+    if names:
+        raise ArtefactError(
+            f"{folder} was made from other sentences or with other settings",
+            expected=", ".join(f"{name}={recorded.get(name)!r}" for name in names),
+            got=", ".join(f"{name}={found.get(name)!r}" for name in names),
+            where=str(folder),
+            fix="give what it was made with, or choose another run folder",
+        )
