@@ -32,9 +32,9 @@ from index.files import shown_bytes, stored_bytes
 from npm.corpus.blocks import BlockPacker, BlockSettings
 from npm.corpus.documents import CorpusSettings, read_corpus
 from npm.corpus.store import BlockStore, build_block_store
+from npm.evaluation.demo import DemoSettings, evaluate_demo
 from npm.evaluation.held_out import build_held_out_store
 from npm.evaluation.report import markdown_table, percent
-from npm.evaluation.tasks.demo import DemoSettings, evaluate_demo
 from npm.evaluation.tasks.in_batch import InBatchSettings, evaluate_in_batch
 from npm.models.encoder import SCALE_KEY, Encoder
 from npm.retrieval.batches import encode_padded

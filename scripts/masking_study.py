@@ -12,8 +12,7 @@ import sys
 from npm.cli.main import main as npmlm
 from npm.cli.settings import compose_settings
 from npm.errors import UserError
-from npm.evaluation.masking_study import MaskingStudy
-from npm.evaluation.study import run_study
+from npm.evaluation.study import MaskingStudy, run_study
 
 
 def main(arguments: list[str]) -> int:

@@ -18,8 +18,9 @@ import numpy as np
 from npm.errors import SettingError
 from npm.evaluation.corpus_prompts import corpus_prompts, relative_logs
 from npm.evaluation.label_words import LabelWords, label_logs, label_shares
-from npm.evaluation.predictions import Evidence, LabelPrediction, Progress
+from npm.evaluation.predictions import Evidence, LabelPrediction
 from npm.evaluation.prompts import empty_prompt
+from npm.evaluation.results import Progress
 from npm.evaluation.task import (
     Calibration,
     ClosedRetrieval,

@@ -32,7 +32,7 @@ from npm.types import MASK_TEXT
 
 if TYPE_CHECKING:
     from npm.evaluation.examples import Example
-    from npm.evaluation.predictions import Progress
+    from npm.evaluation.results import Progress
     from npm.evaluation.task import Task
     from npm.evaluation.verbalizers import Verbalizer
     from npm.models.encoder import Encoder

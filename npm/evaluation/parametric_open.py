@@ -20,7 +20,7 @@ from npm.types import MASK_TEXT, Answer, Phrase
 
 if TYPE_CHECKING:
     from npm.evaluation.examples import Example
-    from npm.evaluation.predictions import Progress
+    from npm.evaluation.results import Progress
     from npm.evaluation.task import Task
     from npm.models.encoder import Encoder
     from npm.models.masked_head import MaskedHead

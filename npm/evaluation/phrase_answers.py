@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from index.files import digest_of
 from npm.errors import SettingError
 from npm.evaluation.examples import Example
-from npm.evaluation.predictions import Progress
+from npm.evaluation.results import Progress, filler_facts
 from npm.evaluation.task import Task
-from npm.retrieval.settings import FillSettings, Retrieval
-from npm.settings import enum_value
+from npm.retrieval.settings import Retrieval
 from npm.types import Answer
 
 if TYPE_CHECKING:
     from npm.retrieval.fill import PhraseFiller
+
 
 TEXTS_PER_CALL = 64
 RETRIEVAL_OF: dict[str, Retrieval | None] = {
@@ -74,16 +72,3 @@ class PhraseAnswers:
             **filler_facts(self._filler, self._settings),
             "counts": {"cut": self._cut, "unanswered": self._unanswered},
         }
-
-
-def filler_facts(filler: PhraseFiller, settings: FillSettings | None = None) -> dict[str, Any]:
-    """What the answers of `filler` depend on, without where anything lies: JSON values only."""
-    given = asdict(settings if settings is not None else filler.settings)
-    # How much is shown is the task's matter; a command's own settings, such as paths, are nobody's.
-    names = sorted({item.name for item in fields(FillSettings)} - {"k", "occurrences"})
-    filling: dict[str, Any] = json.loads(json.dumps({name: given[name] for name in names}, default=enum_value))
-    return {
-        "filling": filling,
-        "encoder": {"name": filler.encoder.name, "fingerprint": filler.encoder.fingerprint},
-        "index": {"settings_digest": digest_of(filler.index.settings), "corpus_digest": filler.index.store.digest},
-    }

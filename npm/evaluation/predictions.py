@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 from npm.evaluation.examples import Example
+from npm.evaluation.results import Progress
 from npm.evaluation.task import Task
 from npm.types import Answer, Occurrence
-
-Progress = Callable[[int, int], None]
-"""Called with the examples done so far and their number."""
 
 
 @dataclass(frozen=True, slots=True)

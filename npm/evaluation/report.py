@@ -3,28 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from rich import box
-from rich.console import Console, Group, RenderableType
-from rich.padding import Padding
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from npm.display import CONTEXT_CHARS, marked_context, one_line
-from npm.evaluation.metrics import Interval, is_hit
+from npm.evaluation.metrics import Interval
 
 if TYPE_CHECKING:
-    from npm.evaluation.tasks.demo import DemoResult, HitRates, Prediction
     from npm.evaluation.tasks.denoising import DenoisingResult
     from npm.evaluation.tasks.in_batch import InBatchResult
     from npm.evaluation.tasks.masked_tokens import MaskedTokensResult
-    from npm.types import Occurrence, Phrase
 
-PHRASES_SHOWN = 3
-PHRASE_COLUMNS = 22
-"""Widest a phrase may be in a table before it is wrapped."""
 
 Row = Sequence[str]
 
@@ -61,12 +53,6 @@ def terminal_table(header: Row, rows: Iterable[Row], *, title: str | None = None
     return table
 
 
-def hit_rows(rates: Iterable[HitRates], *, k: int) -> tuple[Row, list[Row]]:
-    """Header and rows of a table of hit rates, in per cent."""
-    header = ["", "questions", "hit@1, % [95 %]", f"hit@{k}, % [95 %]"]
-    return header, [[row.name, str(row.question_count), percent(row.hit_at_1), percent(row.hit_at_k)] for row in rates]
-
-
 def in_batch_rows(result: InBatchResult) -> tuple[Row, list[Row]]:
     """Header and rows of the in-batch retrieval table: whole vectors, shorter ones, and what a random key scores."""
     header = ["", "articles", "spans", "top-1, % [95 %]", "start, %", "end, %", "loss"]
@@ -98,71 +84,6 @@ def masked_tokens_rows(result: MaskedTokensResult) -> tuple[Row, list[Row]]:
         "∞" if result.perplexity is None else f"{result.perplexity:.4g}",
     ]
     return header, [row]
-
-
-def spread_over_kinds(predictions: Iterable[Prediction], count: int) -> list[Prediction]:
-    """The first `count` predictions when each kind of question has its turn, in the order in which kinds first come."""
-    by_kind: dict[str, list[Prediction]] = {}
-    for prediction in predictions:
-        by_kind.setdefault(prediction.question.kind, []).append(prediction)
-    turns = (prediction for turn in zip_longest(*by_kind.values()) for prediction in turn if prediction is not None)
-    return [prediction for prediction, _ in zip(turns, range(count), strict=False)]
-
-
-def answer_table(predictions: Iterable[Prediction], *, phrases: int = PHRASES_SHOWN) -> Group:
-    """Each question with its best phrases: score, phrase, and the sentence it stands in with the document's title.
-
-    The phrase is marked in the sentence, bold and with «»; ✓ stands before a right one. A question that no shown
-    phrase answers says what would have been right.
-    """
-    parts: list[RenderableType] = []
-    for prediction in predictions:
-        shown = prediction.answer.phrases[:phrases]
-        heading = Text(prediction.question.text, style="bold cyan")
-        if prediction.hit_rank is None or prediction.hit_rank > len(shown):
-            heading.append(f"  (answer: {prediction.question.answers[0]})", style="not bold red")
-        parts += [heading, Padding(_phrase_grid(shown, prediction.question.answers), (0, 0, 1, 2))]
-    return Group(*parts)
-
-
-def _phrase_grid(phrases: Sequence[Phrase], answers: Sequence[str]) -> Table:
-    grid = Table.grid(padding=(0, 2, 0, 0), expand=True)
-    grid.add_column(no_wrap=True, width=1)
-    grid.add_column(no_wrap=True, width=5, justify="right")
-    grid.add_column(overflow="fold", max_width=PHRASE_COLUMNS, min_width=PHRASE_COLUMNS)
-    grid.add_column(overflow="fold", ratio=1)
-    for phrase in phrases:
-        right = is_hit(phrase.phrase, answers)
-        where = marked_occurrence(phrase.occurrences[0]) if phrase.occurrences else Text("")
-        grid.add_row(
-            Text("✓" if right else "", style="green"),
-            f"{phrase.score:.3f}",
-            Text(one_line(phrase.phrase), style="bold green" if right else "bold"),
-            where,
-        )
-    if not phrases:
-        grid.add_row("", "", Text("no phrase found", style="dim"), "")
-    return grid
-
-
-def marked_occurrence(occurrence: Occurrence, *, most_chars: int = CONTEXT_CHARS) -> Text:
-    """The sentence around a phrase, the phrase marked, and the document's title behind it."""
-    text = marked_context(occurrence, most_chars=most_chars)
-    text.append(f" ({one_line(occurrence.title or occurrence.document)})", style="italic dim")
-    return text
-
-
-def print_demo(result: DemoResult, console: Console, *, shown: int | None = None) -> None:
-    """The whole report of task `demo`: answers (`shown` of them, spread over the kinds; None: all), then hit rates."""
-    count = len(result.predictions) if shown is None else shown
-    console.print(answer_table(spread_over_kinds(result.predictions, count)))
-    if count < len(result.predictions):
-        console.print(Text(f"{count} of {len(result.predictions)} questions shown.\n", style="dim"))
-    header, rows = hit_rows(result.kinds, k=result.k)
-    console.print(terminal_table(["kind of question", *header[1:]], rows))
-    compared = [result.total] if result.baseline is None else [result.baseline, result.total]
-    header, rows = hit_rows(compared, k=result.k)
-    console.print(terminal_table(["all questions", *header[1:]], rows))
 
 
 def print_in_batch(result: InBatchResult, console: Console) -> None:

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from index.files import json_bytes, storage_errors
+from index.files import digest_of, json_bytes, storage_errors
 from index.store import MANIFEST_NAME, read_manifest, write_folder
 from npm.errors import ArtefactError
+from npm.retrieval.settings import FillSettings
+from npm.settings import enum_value
+
+if TYPE_CHECKING:
+    from npm.retrieval.fill import PhraseFiller
+
 
 EVALUATION_KIND = "evaluation"
 
@@ -64,3 +71,20 @@ def write_results(
             fresh.rename(out)
         finally:
             shutil.rmtree(fresh, ignore_errors=True)
+
+
+Progress = Callable[[int, int], None]
+"""Called with the examples done so far and their number."""
+
+
+def filler_facts(filler: PhraseFiller, settings: FillSettings | None = None) -> dict[str, Any]:
+    """What the answers of `filler` depend on, without where anything lies: JSON values only."""
+    given = asdict(settings if settings is not None else filler.settings)
+    # How much is shown is the task's matter; a command's own settings, such as paths, are nobody's.
+    names = sorted({item.name for item in fields(FillSettings)} - {"k", "occurrences"})
+    filling: dict[str, Any] = json.loads(json.dumps({name: given[name] for name in names}, default=enum_value))
+    return {
+        "filling": filling,
+        "encoder": {"name": filler.encoder.name, "fingerprint": filler.encoder.fingerprint},
+        "index": {"settings_digest": digest_of(filler.index.settings), "corpus_digest": filler.index.store.digest},
+    }

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from npm.errors import SettingError
 from npm.evaluation.coverage import standing_examples
+from npm.evaluation.demo import Split
 from npm.evaluation.methods import Methods
 from npm.evaluation.predictions import ClosedMethod, OpenMethod
-from npm.evaluation.questions import Split
 from npm.evaluation.results import write_results
 from npm.evaluation.settings import SuiteName
 from npm.evaluation.suite_report import SuiteTable, suite_markdown

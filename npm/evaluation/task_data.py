@@ -18,9 +18,9 @@ import numpy as np
 
 from npm.corpus.rows import SEPARATORS, Row, TaskDataError, read_hub_rows, read_rows
 from npm.errors import CorpusError, check_range
+from npm.evaluation.demo import Split
 from npm.evaluation.examples import Example
 from npm.evaluation.prompts import answer_tokens, cut_values, parse_template, prompt_tokens
-from npm.evaluation.questions import Split
 from npm.evaluation.task import Development, Macro, Suite, Task, TooLong
 from npm.evaluation.task_rows import Asked, RowReader
 

@@ -15,14 +15,14 @@ import numpy as np
 from npm.corpus.text import words_of
 from npm.evaluation.baselines import BlockSpans, lexicon_of
 from npm.evaluation.metrics import open_answer
-from npm.evaluation.phrase_answers import filler_facts
 from npm.evaluation.predictions import LabelPrediction
+from npm.evaluation.results import filler_facts
 from npm.retrieval.answers import says_nothing_new
 from npm.types import MASK_TEXT, Answer, Phrase
 
 if TYPE_CHECKING:
     from npm.evaluation.examples import Example
-    from npm.evaluation.predictions import Progress
+    from npm.evaluation.results import Progress
     from npm.evaluation.task import Task
     from npm.retrieval.fill import PhraseFiller
 

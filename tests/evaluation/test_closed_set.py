@@ -13,7 +13,8 @@ import pytest
 from npm.errors import SettingError
 from npm.evaluation.examples import Example
 from npm.evaluation.metrics import bootstrap_interval
-from npm.evaluation.predictions import Evidence, LabelPrediction, Progress
+from npm.evaluation.predictions import Evidence, LabelPrediction
+from npm.evaluation.results import Progress
 from npm.evaluation.task import Label, Suite, Task, TaskData
 from npm.evaluation.tasks.closed_set import confusion_counts, evaluate_closed, examples_digest, macro_f1
 from npm.types import Occurrence

@@ -9,11 +9,9 @@ import numpy as np
 import pytest
 
 from npm.errors import ArtefactError, SettingError
-from npm.evaluation.baselines import RandomSpanOfRightPassage
+from npm.evaluation.demo import DemoResult, DemoSettings, Question, RandomSpanOfRightPassage, Split, evaluate_demo
 from npm.evaluation.metrics import is_hit
-from npm.evaluation.questions import Question, Split
 from npm.evaluation.results import write_results
-from npm.evaluation.tasks.demo import DemoResult, DemoSettings, evaluate_demo
 from npm.models.encoder import Encoder
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.settings import FillSettings, Retrieval

@@ -8,7 +8,7 @@ import pytest
 
 from npm.cli.settings import compose_settings
 from npm.errors import SettingError
-from npm.evaluation.masking_study import MaskingStudy
+from npm.evaluation.study import MaskingStudy
 
 FILES = ["files=[a.jsonl]", "held_out=[b.jsonl]"]
 

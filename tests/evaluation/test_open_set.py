@@ -15,8 +15,7 @@ from npm.errors import SettingError
 from npm.evaluation.examples import Example
 from npm.evaluation.metrics import bootstrap_interval, exact_match
 from npm.evaluation.phrase_answers import PhraseAnswers
-from npm.evaluation.predictions import Progress
-from npm.evaluation.results import write_results
+from npm.evaluation.results import Progress, write_results
 from npm.evaluation.task import Macro, Suite, Task, TaskData
 from npm.evaluation.tasks.closed_set import examples_digest
 from npm.evaluation.tasks.open_set import OpenTaskResult, evaluate_open

@@ -12,7 +12,7 @@ import pytest
 
 from npm.cli.settings import compose_settings, split_arguments
 from npm.evaluation.compare import compare_results
-from npm.evaluation.questions import Split
+from npm.evaluation.demo import Split
 from npm.evaluation.task import ClosedScoring, Label, Suite, Task, TaskData
 from npm.evaluation.task_data import read_examples
 from npm.evaluation.task_file import load_task

@@ -11,7 +11,8 @@ import pytest
 
 from npm.errors import SettingError
 from npm.evaluation.examples import Example
-from npm.evaluation.phrase_answers import RETRIEVAL_OF, TEXTS_PER_CALL, PhraseAnswers, filler_facts
+from npm.evaluation.phrase_answers import RETRIEVAL_OF, TEXTS_PER_CALL, PhraseAnswers
+from npm.evaluation.results import filler_facts
 from npm.evaluation.task import Suite, Task, TaskData
 from npm.models.encoder import Encoder
 from npm.retrieval.fill import PhraseFiller

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from npm.errors import QueryError
-from npm.evaluation.questions import QuestionFileError, Split, read_questions
-from npm.evaluation.tasks.demo import shipped_questions_file
+from npm.evaluation.demo import QuestionFileError, Split, read_questions, shipped_questions_file
 
 GOOD = {"id": "q1", "kind": "river", "text": "Vienna lies on <mask>.", "answers": ["Danube"], "split": "dev"}
 

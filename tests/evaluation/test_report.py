@@ -8,18 +8,20 @@ from typing import Any
 import pytest
 from rich.console import Console, RenderableType
 
-from npm.evaluation.metrics import Interval
-from npm.evaluation.questions import Question, Split
-from npm.evaluation.report import (
+from npm.evaluation.demo import (
+    DemoResult,
+    HitRates,
+    Prediction,
+    Question,
+    Split,
     answer_table,
     hit_rows,
-    markdown_table,
     marked_occurrence,
     print_demo,
     spread_over_kinds,
-    terminal_table,
 )
-from npm.evaluation.tasks.demo import DemoResult, HitRates, Prediction
+from npm.evaluation.metrics import Interval
+from npm.evaluation.report import markdown_table, terminal_table
 from npm.types import Answer, Occurrence, Phrase
 
 SENTENCE = "Its largest city [bold] is Łódź, which lies :smile: in the middle of the country."

@@ -12,8 +12,8 @@ import pytest
 
 from npm.corpus.rows import TaskDataError
 from npm.errors import SettingError
+from npm.evaluation.demo import Split
 from npm.evaluation.examples import Example
-from npm.evaluation.questions import Split
 from npm.evaluation.task import Development, Macro, TooLong
 from npm.evaluation.task_data import answer_groups, read_examples
 from npm.evaluation.task_file import load_task

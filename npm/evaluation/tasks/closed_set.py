@@ -16,7 +16,8 @@ from index.files import sha256_of_bytes
 from npm.errors import SettingError
 from npm.evaluation.examples import Example
 from npm.evaluation.metrics import Interval, bootstrap_interval
-from npm.evaluation.predictions import ClosedMethod, LabelPrediction, OpenMethod, Progress
+from npm.evaluation.predictions import ClosedMethod, LabelPrediction, OpenMethod
+from npm.evaluation.results import Progress
 from npm.evaluation.task import Suite, Task
 from npm.evaluation.task_scores import TaskScores
 

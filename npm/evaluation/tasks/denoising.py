@@ -23,8 +23,7 @@ from npm.corpus.store import BlockStore
 from npm.errors import check_range
 from npm.evaluation.held_out import HeldOutSettings, build_held_out_store, check_tokenizer, long_articles
 from npm.evaluation.metrics import Interval, bootstrap_interval
-from npm.evaluation.predictions import Progress
-from npm.evaluation.results import write_results
+from npm.evaluation.results import Progress, write_results
 from npm.masking.denoising import DenoiserSettings, MixtureMasker, ul2_denoisers
 from npm.masking.masker import mask_rng
 from npm.masking.sentinels import Sentinels, check_sentinel_count

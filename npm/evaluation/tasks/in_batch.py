@@ -29,8 +29,7 @@ from npm.evaluation.held_out import (
     long_articles,
 )
 from npm.evaluation.metrics import Interval, bootstrap_interval
-from npm.evaluation.predictions import Progress
-from npm.evaluation.results import write_results
+from npm.evaluation.results import Progress, write_results
 from npm.masking.masker import MaskingSettings, build_masker, mask_rng
 from npm.masking.renderers import MaskPairRenderer
 from npm.models.similarity import check_leading_dimensions

@@ -25,8 +25,7 @@ from npm.corpus.store import BlockStore
 from npm.errors import CorpusError, EncoderError, check_range
 from npm.evaluation.held_out import HeldOutSettings, build_held_out_store, check_tokenizer, long_articles
 from npm.evaluation.metrics import ratio_standard_error
-from npm.evaluation.predictions import Progress
-from npm.evaluation.results import write_results
+from npm.evaluation.results import Progress, write_results
 from npm.evaluation.settings import MaskedUnit
 from npm.masking.corruption import CorruptionSettings, CorruptionUnit, build_in_place_views
 from npm.masking.masker import mask_rng

@@ -14,7 +14,8 @@ import numpy as np
 from npm.evaluation.coverage import Coverage, answer_token_groups, coverage_of, macro_groups
 from npm.evaluation.examples import Example
 from npm.evaluation.metrics import Interval, bootstrap_interval, exact_match, group_mean_interval
-from npm.evaluation.predictions import OpenMethod, Progress
+from npm.evaluation.predictions import OpenMethod
+from npm.evaluation.results import Progress
 from npm.evaluation.task import Task
 from npm.evaluation.task_scores import TaskScores
 from npm.evaluation.tasks.closed_set import check_something_to_do, examples_digest

@@ -17,8 +17,7 @@ import numpy as np
 
 from npm.evaluation.geometry import GeometrySettings
 from npm.evaluation.metrics import Interval
-from npm.evaluation.predictions import Progress
-from npm.evaluation.results import write_results
+from npm.evaluation.results import Progress, write_results
 from npm.evaluation.sts import SentencePairs, SentenceVectors, pair_cosines, resampled_spearman, spearman
 from npm.evaluation.sts_geometry import Geometry, geometry_facts, measure_geometry
 from npm.models.encoder import ComputeDtype
