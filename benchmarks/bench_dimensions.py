@@ -33,9 +33,9 @@ from npm.corpus.blocks import BlockPacker, BlockSettings
 from npm.corpus.documents import CorpusSettings, read_corpus
 from npm.corpus.store import BlockStore, build_block_store
 from npm.evaluation.demo import DemoSettings, evaluate_demo
-from npm.evaluation.held_out import build_held_out_store
+from npm.evaluation.held_out.articles import build_held_out_store
+from npm.evaluation.held_out.in_batch import InBatchSettings, evaluate_in_batch
 from npm.evaluation.report import markdown_table, percent
-from npm.evaluation.tasks.in_batch import InBatchSettings, evaluate_in_batch
 from npm.models.encoder import SCALE_KEY, Encoder
 from npm.retrieval.batches import encode_padded
 from npm.retrieval.build import build_index

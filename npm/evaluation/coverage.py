@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from npm.evaluation.examples import Example
-from npm.evaluation.held_out import check_tokenizer
+from npm.evaluation.held_out.articles import check_tokenizer
 from npm.evaluation.task import Macro
 from npm.evaluation.task_data import LONGEST_ANSWER_GROUP, answer_groups
 from npm.retrieval.occurrences import name_counts

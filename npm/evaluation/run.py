@@ -58,8 +58,7 @@ def run_demo(settings: EvaluationSettings, progress: Progress, console: Console)
 
 def run_in_batch(settings: EvaluationSettings, progress: Progress, console: Console) -> None:
     """Task `in_batch`."""
-    from npm.evaluation.report import print_in_batch
-    from npm.evaluation.tasks.in_batch import InBatchSettings, evaluate_held_out
+    from npm.evaluation.held_out.in_batch import InBatchSettings, evaluate_held_out, print_in_batch
     from npm.models.encoder import Encoder
 
     _require_documents(settings)
@@ -79,8 +78,7 @@ def run_in_batch(settings: EvaluationSettings, progress: Progress, console: Cons
 
 def run_masked_tokens(settings: EvaluationSettings, progress: Progress, console: Console) -> None:
     """Task `masked_tokens`."""
-    from npm.evaluation.report import print_masked_tokens
-    from npm.evaluation.tasks.masked_tokens import MaskedTokensSettings, evaluate_held_out_masks
+    from npm.evaluation.held_out.masked_tokens import MaskedTokensSettings, evaluate_held_out_masks, print_masked_tokens
     from npm.models.encoder import Encoder
     from npm.models.masked_head import attach_masked_head
     from npm.models.places import locate_encoder
@@ -104,8 +102,7 @@ def run_masked_tokens(settings: EvaluationSettings, progress: Progress, console:
 
 def run_denoising(settings: EvaluationSettings, progress: Progress, console: Console) -> None:
     """Task `denoising`."""
-    from npm.evaluation.report import print_denoising
-    from npm.evaluation.tasks.denoising import DenoisingTaskSettings, evaluate_held_out_denoising
+    from npm.evaluation.held_out.denoising import DenoisingTaskSettings, evaluate_held_out_denoising, print_denoising
     from npm.models.denoiser import Denoiser
 
     _require_documents(settings)

@@ -13,8 +13,8 @@ import torch
 from npm.corpus.documents import CorpusSettings
 from npm.corpus.store import BlockStore
 from npm.errors import ArtefactError, CorpusError, EncoderError, SettingError
-from npm.evaluation.held_out import build_held_out_store
-from npm.evaluation.tasks.denoising import (
+from npm.evaluation.held_out.articles import build_held_out_store
+from npm.evaluation.held_out.denoising import (
     DenoisingResult,
     DenoisingTaskSettings,
     denoising_rows,

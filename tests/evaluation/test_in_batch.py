@@ -15,9 +15,14 @@ from npm.corpus.blocks import BlockPacker, BlockSettings
 from npm.corpus.documents import CorpusSettings
 from npm.corpus.store import BlockStore, build_block_store
 from npm.errors import ArtefactError, CorpusError, SettingError
-from npm.evaluation.held_out import build_held_out_store
-from npm.evaluation.report import in_batch_rows
-from npm.evaluation.tasks.in_batch import InBatchResult, InBatchSettings, evaluate_held_out, evaluate_in_batch
+from npm.evaluation.held_out.articles import build_held_out_store
+from npm.evaluation.held_out.in_batch import (
+    InBatchResult,
+    InBatchSettings,
+    evaluate_held_out,
+    evaluate_in_batch,
+    in_batch_rows,
+)
 from npm.masking.masker import MaskingSettings, build_masker, mask_rng
 from npm.models.encoder import Encoder
 from npm.types import Document

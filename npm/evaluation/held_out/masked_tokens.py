@@ -18,13 +18,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from rich.console import Console
 from torch import nn
 
 from npm.corpus.documents import CorpusSettings, read_corpus
 from npm.corpus.store import BlockStore
 from npm.errors import CorpusError, EncoderError, check_range
-from npm.evaluation.held_out import HeldOutSettings, build_held_out_store, check_tokenizer, long_articles
+from npm.evaluation.held_out.articles import HeldOutSettings, build_held_out_store, check_tokenizer, long_articles
 from npm.evaluation.metrics import ratio_standard_error
+from npm.evaluation.report import Row, terminal_table
 from npm.evaluation.results import Progress, write_results
 from npm.evaluation.settings import MaskedUnit
 from npm.masking.corruption import CorruptionSettings, CorruptionUnit, build_in_place_views
@@ -37,6 +39,35 @@ if TYPE_CHECKING:
     from npm.masking.copies import InPlaceViews
     from npm.models.encoder import Encoder
     from npm.models.masked_head import MaskedHead
+
+
+def masked_tokens_rows(result: MaskedTokensResult) -> tuple[Row, list[Row]]:
+    """Header and rows of the table of one masked language model."""
+
+    def error(value: float | None, scale: float, digits: int) -> str:
+        return "" if value is None else f" ± {scale * value:.{digits}f}"
+
+    header = ["", "articles", "predictions", "accuracy, %", "loss, nats", "perplexity"]
+    row = [
+        result.encoder_name,
+        str(len(result.articles)),
+        str(result.prediction_count),
+        f"{100 * result.accuracy:.2f}{error(result.accuracy_standard_error, 100, 2)}",
+        f"{result.loss:.3f}{error(result.loss_standard_error, 1, 3)}",
+        "∞" if result.perplexity is None else f"{result.perplexity:.4g}",
+    ]
+    return header, [row]
+
+
+def print_masked_tokens(result: MaskedTokensResult, console: Console) -> None:
+    """The report of task `masked_tokens`."""
+    asked = result.record["settings"]
+    whole = "masked tokens" if asked["masked_unit"] == "token" else "whole masked words"
+    title = f"{whole} of held-out articles, {100 * asked['masked_fraction']:g} % of the tokens masked"
+    console.print(terminal_table(*masked_tokens_rows(result), title=title))
+    console.print("note: ± is the standard error over articles.", markup=False)
+    console.print("note: perplexities compare encoders of the same tokenizer only.", markup=False)
+
 
 TASK = "masked_tokens"
 MOST_LOSS = 700.0

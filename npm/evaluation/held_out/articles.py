@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from npm.models.stored import StoredModel
     from npm.types import Block, Document
 
+
 MIN_FILLED_FRACTION = 0.97  # full blocks, as in training, so that articles are comparable
 
 

@@ -17,12 +17,14 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
+from rich.console import Console
 
 from npm.corpus.documents import CorpusSettings, read_corpus
 from npm.corpus.store import BlockStore
 from npm.errors import check_range
-from npm.evaluation.held_out import HeldOutSettings, build_held_out_store, check_tokenizer, long_articles
+from npm.evaluation.held_out.articles import HeldOutSettings, build_held_out_store, check_tokenizer, long_articles
 from npm.evaluation.metrics import Interval, bootstrap_interval
+from npm.evaluation.report import terminal_table
 from npm.evaluation.results import Progress, write_results
 from npm.masking.denoising import DenoiserSettings, MixtureMasker, ul2_denoisers
 from npm.masking.masker import mask_rng
@@ -36,6 +38,15 @@ if TYPE_CHECKING:
     from npm.models.denoiser import Denoiser
     from npm.models.encoder import Encoder
     from npm.types import Sequences
+
+
+def print_denoising(result: DenoisingResult, console: Console) -> None:
+    """The report of task `denoising`."""
+
+    title = "loss of denoisers (rows) under mode tokens (columns)"
+    console.print(terminal_table(*denoising_rows(result), title=title))
+    console.print("note: nats a target token; the star marks the mode token of the denoiser.", markup=False)
+
 
 TASK = "denoising"
 NO_MODE = "none"

@@ -18,17 +18,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from rich.console import Console
 
 from npm.corpus.documents import CorpusSettings, read_corpus
 from npm.corpus.store import BlockStore
 from npm.errors import CorpusError, check_range
-from npm.evaluation.held_out import (
-    HeldOutSettings,
-    build_held_out_store,
-    check_tokenizer,
-    long_articles,
-)
+from npm.evaluation.held_out.articles import HeldOutSettings, build_held_out_store, check_tokenizer, long_articles
 from npm.evaluation.metrics import Interval, bootstrap_interval
+from npm.evaluation.report import Row, percent, terminal_table
 from npm.evaluation.results import Progress, write_results
 from npm.masking.masker import MaskingSettings, build_masker, mask_rng
 from npm.masking.renderers import MaskPairRenderer
@@ -45,6 +42,27 @@ from npm.objectives.nonparametric import (
 if TYPE_CHECKING:
     from npm.models.encoder import Encoder
     from npm.types import MaskedBatch
+
+
+def in_batch_rows(result: InBatchResult) -> tuple[Row, list[Row]]:
+    """Header and rows of the in-batch retrieval table: whole vectors, shorter ones, and what a random key scores."""
+    header = ["", "articles", "spans", "top-1, % [95 %]", "start, %", "end, %", "loss"]
+    chance = f"{100 * result.chance:.2f}"
+    counts = [str(len(result.articles)), str(result.span_count)]
+    sides = [f"{100 * result.start_top1:.1f}", f"{100 * result.end_top1:.1f}"]
+    rows = [[result.encoder_name, *counts, percent(result.top1), *sides, f"{result.loss:.2f}"]]
+    for each in reversed(result.shorter):
+        sides = [f"{100 * each.start_top1:.1f}", f"{100 * each.end_top1:.1f}"]
+        rows.append(
+            [f"its first {each.dimensions} dimensions", *counts, percent(each.top1), *sides, f"{each.loss:.2f}"]
+        )
+    return header, [*rows, ["a random key", *counts, chance, chance, chance, ""]]
+
+
+def print_in_batch(result: InBatchResult, console: Console) -> None:
+    """The report of task `in_batch`."""
+    console.print(terminal_table(*in_batch_rows(result), title="in-batch retrieval on held-out articles"))
+
 
 TASK = "in_batch"
 
