@@ -284,8 +284,8 @@ def sts_evaluators(settings: TrainCommand, trained: Trained, objective: Weighted
     """The correlation with the development half of STS-B, where `sts_dir` names its folder. Raises SettingError."""
     if not settings.sts_dir:
         return ()
-    from npm.evaluation.sts import sts_spearman
-    from npm.evaluation.sts_files import STS_B, read_set
+    from npm.evaluation.sts.correlation import sts_spearman
+    from npm.evaluation.sts.data import STS_B, read_set
     from npm.models.encoder import Encoder
     from npm.models.sentences import SentenceEncoder
     from npm.objectives.sentence import SentenceContrast

@@ -119,10 +119,9 @@ def run_denoising(settings: EvaluationSettings, progress: Progress, console: Con
 
 def run_sts(settings: EvaluationSettings, progress: Progress, console: Console) -> None:
     """Task `sts`."""
-    from npm.evaluation.geometry import GeometryPairs
-    from npm.evaluation.sts_files import STS_B, read_set, read_sets
-    from npm.evaluation.sts_report import print_sts
-    from npm.evaluation.tasks.sts import StsSettings, evaluate_sts, sentence_vectors
+    from npm.evaluation.sts.data import STS_B, read_set, read_sets
+    from npm.evaluation.sts.evaluate import StsSettings, evaluate_sts, print_sts, sentence_vectors
+    from npm.evaluation.sts.geometry import GeometryPairs
 
     _require(settings.data_dir, "data_dir", "the folder with the files of STS12–16, STS-B and SICK-R, or some of them")
     if settings.before.pooler is not None and not settings.before.encoder:

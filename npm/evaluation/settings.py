@@ -8,7 +8,7 @@ from enum import Enum
 from npm.corpus.documents import CorpusSettings
 from npm.errors import check_range
 from npm.evaluation.demo import Split
-from npm.evaluation.geometry import GeometrySettings
+from npm.evaluation.sts.geometry import GeometrySettings
 from npm.evaluation.task import ClosedScoring
 from npm.models.encoder import ComputeDtype
 from npm.models.poolers import PoolerKind

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from npm.evaluation.sts import Encode, SentencePairs
+from npm.evaluation.sts.correlation import Encode, SentencePairs
 
 ANGLES = {"a": 0.0, "b": 0.3, "c": 0.7, "d": 1.2, "e": 1.9, "f": 2.8}
 """Sentences as directions in the plane, in radians."""

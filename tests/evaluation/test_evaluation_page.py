@@ -11,7 +11,7 @@ import pytest
 from npm.cli.settings import compose_settings, split_arguments
 from npm.errors import UserError
 from npm.evaluation.run import OWN_TASKS, run_evaluation
-from npm.evaluation.sts_files import PUBLIC_SETS, TABLES
+from npm.evaluation.sts.data import PUBLIC_SETS, TABLES
 
 PAGE = (Path(__file__).parents[2] / "docs" / "evaluation.md").read_text(encoding="utf-8")
 

@@ -9,16 +9,16 @@ import pytest
 import torch
 
 from npm.errors import SettingError
-from npm.evaluation.geometry import (
+from npm.evaluation.sts.correlation import unit_rows
+from npm.evaluation.sts.geometry import (
     GeometrySettings,
     alignment,
+    layer_geometry,
     mean_cosine,
     mean_cosine_of_sum,
     spectrum,
     uniformity,
 )
-from npm.evaluation.geometry_layers import layer_geometry
-from npm.evaluation.sts import unit_rows
 from tests.tiny_models import FAMILIES, SENTENCES, tiny_encoder
 
 
@@ -51,7 +51,7 @@ def test_uniformity_of_random_directions_comes_near_minus_4_as_dimensions_grow()
 def test_uniformity_in_pieces_equals_a_loop_over_different_pairs(
     rows_at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("npm.evaluation.geometry.ROWS_AT_ONCE", rows_at_once)
+    monkeypatch.setattr("npm.evaluation.sts.geometry.ROWS_AT_ONCE", rows_at_once)
     for count in (2, 7):
         units = random_units(count, 3, seed=count)
         kernels = [math.exp(-2 * ((units[i] - units[j]) ** 2).sum()) for i in range(count) for j in range(i)]
@@ -89,7 +89,7 @@ def test_the_spectrum_of_two_and_one_orthogonal_rows_is_worked_by_hand() -> None
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_layers_equal_loops_over_sentences_and_tokens(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("npm.evaluation.geometry_layers.SENTENCES_PER_PASS", 3)
+    monkeypatch.setattr("npm.evaluation.sts.geometry.SENTENCES_PER_PASS", 3)
     encoder = tiny_encoder(family)
     sentences = [SENTENCES[0], "Paris.", SENTENCES[3], SENTENCES[5][:20]]
     found = layer_geometry(encoder, sentences)

@@ -7,7 +7,7 @@ import pytest
 from scipy.stats import rankdata, spearmanr
 
 from npm.errors import EncoderError
-from npm.evaluation.sts import (
+from npm.evaluation.sts.correlation import (
     pair_cosines,
     resampled_spearman,
     spearman,
@@ -73,7 +73,7 @@ def test_resamples_drawn_in_pieces_are_those_drawn_at_once(monkeypatch: pytest.M
     rng = np.random.default_rng(4)
     scores, gold = rng.normal(size=(1, 10)), rng.normal(size=10)
     at_once = resampled_spearman(scores, gold, np.random.default_rng(0), resamples=9)
-    monkeypatch.setattr("npm.evaluation.sts.DRAWN_AT_ONCE", 40)
+    monkeypatch.setattr("npm.evaluation.sts.correlation.DRAWN_AT_ONCE", 40)
     assert (resampled_spearman(scores, gold, np.random.default_rng(0), resamples=9) == at_once).all()
 
 

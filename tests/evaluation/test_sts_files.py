@@ -12,7 +12,7 @@ import pytest
 
 from npm.corpus.rows import TaskDataError
 from npm.errors import CorpusError, UserError
-from npm.evaluation.sts_files import PUBLIC_SETS, SICK_R, STS_B, YEARS, read_set, read_sets
+from npm.evaluation.sts.data import PUBLIC_SETS, SICK_R, STS_B, YEARS, read_set, read_sets
 from tests.evaluation.sentence_pairs import write_lines
 
 ROWS: list[dict[str, Any]] = [
@@ -98,7 +98,7 @@ def test_a_sick_file_with_the_rows_of_all_splits_says_so(tmp_path: Path, monkeyp
     write_jsonl(tmp_path / "sickr-sts" / "test.jsonl", [*ROWS, {**ROWS[0], "score": None}])
     (pairs,) = read_sets(tmp_path, split="test")
     assert (pairs.split, len(pairs), pairs.without_gold) == ("test", 3, 1)
-    monkeypatch.setattr("npm.evaluation.sts_files.SICK_R_PAIRS", 4)
+    monkeypatch.setattr("npm.evaluation.sts.data.SICK_R_PAIRS", 4)
     (pairs,) = read_sets(tmp_path, split="test")
     assert pairs.split == "all"
 

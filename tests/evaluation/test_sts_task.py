@@ -11,10 +11,25 @@ import pytest
 from rich.console import Console
 
 from npm.corpus.rows import TaskDataError
-from npm.evaluation.geometry import GeometryPairs, GeometrySettings, alignment, mean_cosine, uniformity
-from npm.evaluation.sts import SentencePairs, SentenceVectors, pair_cosines, resampled_spearman, spearman, unit_rows
-from npm.evaluation.sts_report import geometry_rows, layer_rows, notes, print_sts, set_rows
-from npm.evaluation.tasks.sts import StsSettings, evaluate_sts, sentence_vectors
+from npm.evaluation.sts.correlation import (
+    SentencePairs,
+    SentenceVectors,
+    pair_cosines,
+    resampled_spearman,
+    spearman,
+    unit_rows,
+)
+from npm.evaluation.sts.evaluate import (
+    StsSettings,
+    evaluate_sts,
+    geometry_rows,
+    layer_rows,
+    notes,
+    print_sts,
+    sentence_vectors,
+    set_rows,
+)
+from npm.evaluation.sts.geometry import GeometryPairs, GeometrySettings, alignment, mean_cosine, uniformity
 from npm.models.poolers import PoolerKind
 from tests.evaluation.sentence_pairs import in_the_plane, pairs_of, random_vectors
 from tests.tiny_models import SENTENCES, tiny_encoder

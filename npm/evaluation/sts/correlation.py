@@ -19,6 +19,7 @@ from npm.errors import EncoderError
 if TYPE_CHECKING:
     from npm.models.encoder import Encoder
 
+
 Encode = Callable[[list[str]], np.ndarray]
 """Maps n sentences to f32 [n, d], one vector a sentence."""
 DRAWN_AT_ONCE = 1 << 20
