@@ -34,20 +34,28 @@ from benchmarks.bench_filling import open_parity_index
 from index.faiss_library import faiss_threads, new_faiss_index
 from index.settings import SearchSettings
 from npm.corpus.store import BlockStore
-from npm.evaluation.examples import Example
-from npm.evaluation.nonparametric import NonparametricLabels
-from npm.evaluation.task import Calibration, ClosedRetrieval, ClosedScoring, Label, LabelMean, Suite, Task, TaskData
-from npm.evaluation.verbalizers import load_verbalizer
+from npm.evaluation.zero_shot.nonparametric import NonparametricLabels
+from npm.evaluation.zero_shot.occurrences import MOST_TEXTS_PER_SCAN, find_occurrences
+from npm.evaluation.zero_shot.task import (
+    Calibration,
+    ClosedRetrieval,
+    ClosedScoring,
+    Example,
+    Label,
+    LabelMean,
+    Suite,
+    Task,
+    TaskData,
+)
+from npm.evaluation.zero_shot.verbalizers import load_verbalizer
 from npm.models.encoder import Encoder
 from npm.retrieval.build import index_block_store
 from npm.retrieval.build_settings import IndexBuildSettings
 from npm.retrieval.embed import VectorSettings
-from npm.retrieval.occurrences import find_occurrences
 from npm.retrieval.phrase_index import PhraseIndex
 from npm.retrieval.pruning import PruningRule
 from npm.retrieval.queries import QueryVectors, encode_queries
 from npm.retrieval.segments import Segment
-from npm.retrieval.word_hits import MOST_TEXTS_PER_SCAN
 from tests.parity.corpus import write_parity_store
 
 K = 4096

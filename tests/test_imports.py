@@ -55,7 +55,7 @@ ONLY_IN = {
     ),
     "matplotlib": ("npm/plotting.py", "npm/retrieval/pareto.py"),
     "accelerate": ("npm/training/acceleration.py",),
-    "yaml": ("npm/evaluation/task_file.py",),
+    "yaml": ("npm/evaluation/zero_shot/task_file.py",),
 }
 """Libraries that enter through few files."""
 

@@ -22,10 +22,10 @@ from rich.text import Text
 from index.files import sha256_of_file
 from npm.display import CONTEXT_CHARS, marked_context, one_line
 from npm.errors import SettingError, UserError, check_range
-from npm.evaluation.baselines import BlockSpans, lexicon_of
 from npm.evaluation.metrics import Interval, bootstrap_interval, chance_of_hit, hit_rank, is_hit, normalise_answer
 from npm.evaluation.report import Row, percent, terminal_table
 from npm.evaluation.results import Progress, filler_facts, write_results
+from npm.evaluation.zero_shot.baselines import BlockSpans, lexicon_of
 from npm.retrieval.queries import check_query
 from npm.retrieval.rows import RowMap
 from npm.settings import enum_value

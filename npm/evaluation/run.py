@@ -17,7 +17,7 @@ from npm.settings import changed_settings
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from npm.evaluation.task import Task
+    from npm.evaluation.zero_shot.task import Task
     from npm.retrieval.settings import FillSettings
 
 
@@ -235,15 +235,15 @@ def _own_task(settings: EvaluationSettings) -> OwnTask | None:
 
 
 def _tasks(settings: EvaluationSettings, task_folder: Path) -> list[Task]:
-    from npm.evaluation.suite import chosen_tasks
+    from npm.evaluation.zero_shot.suite import chosen_tasks
 
     return chosen_tasks(settings, task_folder)
 
 
 def _run_zero_shot(settings: EvaluationSettings, tasks: list[Task], progress: Progress, console: Console) -> None:
     from npm.evaluation.report import terminal_table
-    from npm.evaluation.suite import evaluate_suite
-    from npm.evaluation.suite_report import fitting_rows
+    from npm.evaluation.zero_shot.report import fitting_rows
+    from npm.evaluation.zero_shot.suite import evaluate_suite
 
     result = evaluate_suite(settings, tasks, progress=progress)
     result.write(settings.out)
@@ -284,8 +284,8 @@ def _unused_by(settings: EvaluationSettings, tasks: Sequence[Task]) -> Iterator[
 
     Raises SettingError for a method that answers none of the tasks.
     """
-    from npm.evaluation.methods import CLOSED_METHODS, OPEN_METHODS, READS_CLOSED, READS_FILL, READS_RETRIEVAL
-    from npm.evaluation.task import ClosedRetrieval, Suite
+    from npm.evaluation.zero_shot.methods import CLOSED_METHODS, OPEN_METHODS, READS_CLOSED, READS_FILL, READS_RETRIEVAL
+    from npm.evaluation.zero_shot.task import ClosedRetrieval, Suite
 
     suites = {task.suite for task in tasks}
     closed = CLOSED_METHODS if Suite.closed in suites else ()
@@ -318,7 +318,7 @@ def _unused_by(settings: EvaluationSettings, tasks: Sequence[Task]) -> Iterator[
 
 def _unused_of_language_model(settings: EvaluationSettings) -> Iterator[tuple[str, str]]:
     """Of the settings mlm.*, those that none of the methods asked for reads."""
-    from npm.evaluation.methods import READS_ITS_INDEX, READS_LANGUAGE_MODEL
+    from npm.evaluation.zero_shot.methods import READS_ITS_INDEX, READS_LANGUAGE_MODEL
 
     asked = settings.method
     # without index= the language model says how long prompts may be, whoever answers them

@@ -9,7 +9,7 @@ from npm.corpus.documents import CorpusSettings
 from npm.errors import check_range
 from npm.evaluation.demo import Split
 from npm.evaluation.sts.geometry import GeometrySettings
-from npm.evaluation.task import ClosedScoring
+from npm.evaluation.zero_shot.task import ClosedScoring
 from npm.models.encoder import ComputeDtype
 from npm.models.poolers import PoolerKind
 from npm.retrieval.settings import FillSettings

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from npm.cli.main import main
-from npm.evaluation.nonparametric import NonparametricLabels
+from npm.evaluation.zero_shot.nonparametric import NonparametricLabels
 from npm.models.encoder import Encoder
 from npm.models.masked_head import attach_masked_head
 from tests.cli.commands import CommandLine, all_bytes, write_corpus

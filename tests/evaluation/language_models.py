@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from transformers import AutoModelForMaskedLM, PreTrainedModel
 
-from npm.evaluation.examples import Example
+from npm.evaluation.zero_shot.task import Example
 from npm.models.encoder import Encoder
 from npm.models.masked_head import MaskedHead, attach_masked_head
 from npm.types import MASK_TEXT

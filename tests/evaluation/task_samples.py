@@ -13,10 +13,9 @@ import yaml
 
 from npm.corpus.rows import TaskDataError
 from npm.errors import UserError
-from npm.evaluation.task import Label, Suite, Task, TaskData
-from npm.evaluation.task_checks import TaskFileError
-from npm.evaluation.task_data import read_examples
-from npm.evaluation.task_file import EXAMPLE, load_task
+from npm.evaluation.zero_shot.data import read_examples
+from npm.evaluation.zero_shot.task import Label, Suite, Task, TaskData
+from npm.evaluation.zero_shot.task_file import EXAMPLE, TaskFileError, load_task
 
 SHIPPED = Path(__file__).parents[2] / "configs" / "task"
 SMALL: dict[str, Any] = yaml.safe_load(EXAMPLE)

@@ -11,12 +11,10 @@ import numpy as np
 import pytest
 
 from npm.errors import SettingError
-from npm.evaluation.examples import Example
 from npm.evaluation.metrics import bootstrap_interval
-from npm.evaluation.predictions import Evidence, LabelPrediction
 from npm.evaluation.results import Progress
-from npm.evaluation.task import Label, Suite, Task, TaskData
-from npm.evaluation.tasks.closed_set import confusion_counts, evaluate_closed, examples_digest, macro_f1
+from npm.evaluation.zero_shot.closed_set import confusion_counts, evaluate_closed, examples_digest, macro_f1
+from npm.evaluation.zero_shot.task import Evidence, Example, Label, LabelPrediction, Suite, Task, TaskData
 from npm.types import Occurrence
 
 LABELS = (Label(0, "bad", ("bad",)), Label(1, "good", ("good", "great")), Label(2, "mixed", ("mixed",)))

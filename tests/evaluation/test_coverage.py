@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from npm.errors import ArtefactError
-from npm.evaluation.coverage import answer_token_groups, coverage_of, macro_groups
-from npm.evaluation.examples import Example
-from npm.evaluation.task import Macro
+from npm.evaluation.zero_shot.open_set import answer_token_groups, coverage_of, macro_groups
+from npm.evaluation.zero_shot.task import Example, Macro
 from npm.models.encoder import Encoder
 from npm.retrieval.phrase_index import PhraseIndex
 from tests.evaluation.conftest import PASSAGES

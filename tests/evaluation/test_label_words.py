@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from npm.errors import SettingError
-from npm.evaluation.label_words import LabelWords, label_logs, label_shares
-from npm.evaluation.task import LabelMean
-from npm.retrieval.occurrences import WordOccurrences, find_occurrences
-from npm.retrieval.word_scores import WordScores
+from npm.evaluation.zero_shot.occurrences import WordOccurrences, WordScores, find_occurrences
+from npm.evaluation.zero_shot.task import LabelMean
+from npm.evaluation.zero_shot.verbalizers import LabelWords, label_logs, label_shares
 from tests.retrieval.word_indexes import index_of_texts
 from tests.tiny_models import SENTENCES, tiny_encoder
 

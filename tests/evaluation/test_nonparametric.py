@@ -9,24 +9,23 @@ import numpy as np
 import pytest
 
 from npm.errors import ArtefactError, SettingError
-from npm.evaluation import nonparametric
-from npm.evaluation.corpus_prompts import corpus_prompts
-from npm.evaluation.examples import Example
-from npm.evaluation.label_words import LabelWords
-from npm.evaluation.nonparametric import Masks, NonparametricLabels
-from npm.evaluation.predictions import LabelPrediction
-from npm.evaluation.task import (
+from npm.evaluation.zero_shot import nonparametric
+from npm.evaluation.zero_shot.calibration import corpus_prompts
+from npm.evaluation.zero_shot.nonparametric import Masks, NonparametricLabels
+from npm.evaluation.zero_shot.task import (
     Calibration,
     ClosedRetrieval,
     ClosedScoring,
+    Example,
     Label,
     LabelMean,
+    LabelPrediction,
     Suite,
     Task,
     TaskData,
     resolved_scoring,
 )
-from npm.evaluation.verbalizers import Verbalizer, load_verbalizer
+from npm.evaluation.zero_shot.verbalizers import LabelWords, Verbalizer, load_verbalizer
 from npm.models.encoder import Encoder
 from npm.retrieval.phrase_index import PhraseIndex
 from npm.retrieval.queries import encode_masks

@@ -12,13 +12,12 @@ import numpy as np
 import pytest
 
 from npm.errors import SettingError
-from npm.evaluation.examples import Example
 from npm.evaluation.metrics import bootstrap_interval, exact_match
-from npm.evaluation.phrase_answers import PhraseAnswers
 from npm.evaluation.results import Progress, write_results
-from npm.evaluation.task import Macro, Suite, Task, TaskData
-from npm.evaluation.tasks.closed_set import examples_digest
-from npm.evaluation.tasks.open_set import OpenTaskResult, evaluate_open
+from npm.evaluation.zero_shot.closed_set import examples_digest
+from npm.evaluation.zero_shot.nonparametric import PhraseAnswers
+from npm.evaluation.zero_shot.open_set import OpenTaskResult, evaluate_open
+from npm.evaluation.zero_shot.task import Example, Macro, Suite, Task, TaskData
 from npm.models.encoder import Encoder
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.phrase_index import PhraseIndex

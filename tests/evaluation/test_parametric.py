@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 import torch
 
-from npm.evaluation import parametric
-from npm.evaluation.parametric import (
+from npm.evaluation.zero_shot import parametric
+from npm.evaluation.zero_shot.parametric import (
     LabelWordError,
     ParametricLabels,
     label_scores,
     remembered,
     word_log_probabilities,
 )
-from npm.evaluation.task import Calibration, Label, Suite, Task, TaskData
-from npm.evaluation.verbalizers import Verbalizer
+from npm.evaluation.zero_shot.task import Calibration, Label, Suite, Task, TaskData
+from npm.evaluation.zero_shot.verbalizers import Verbalizer
 from npm.models.encoder import Encoder
 from npm.models.masked_head import MaskedHead
 from tests.evaluation.language_models import (

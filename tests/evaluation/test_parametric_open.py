@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from npm.corpus.text import CONTRACTION_TAILS, STOP_WORDS
-from npm.evaluation import parametric
-from npm.evaluation.parametric_open import ParametricPhrases
-from npm.evaluation.task import Suite, Task, TaskData
+from npm.evaluation.zero_shot import parametric
+from npm.evaluation.zero_shot.parametric import ParametricPhrases
+from npm.evaluation.zero_shot.task import Suite, Task, TaskData
 from npm.models.encoder import Encoder
 from npm.models.masked_head import MaskedHead
 from npm.types import Answer
@@ -104,7 +104,7 @@ def test_examples_are_answered_in_their_order_a_call_at_a_time(
     method = ParametricPhrases("mlm", encoder, head)
     expected = [told(answer) for answer in method.fill(TEXTS)]
     monkeypatch.setattr(parametric, "LOGITS_AT_ONCE", 1)
-    monkeypatch.setattr("npm.evaluation.parametric_open.EXAMPLES_PER_CALL", 3)
+    monkeypatch.setattr("npm.evaluation.zero_shot.parametric.EXAMPLES_PER_CALL", 3)
     calls: list[tuple[int, int]] = []
     answers = method.predict(TASK, examples_of(TEXTS), lambda done, total: calls.append((done, total)))
     assert calls == [(3, 4), (4, 4)]

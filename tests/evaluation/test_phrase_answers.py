@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 
 from npm.errors import SettingError
-from npm.evaluation.examples import Example
-from npm.evaluation.phrase_answers import RETRIEVAL_OF, TEXTS_PER_CALL, PhraseAnswers
 from npm.evaluation.results import filler_facts
-from npm.evaluation.task import Suite, Task, TaskData
+from npm.evaluation.zero_shot.nonparametric import RETRIEVAL_OF, TEXTS_PER_CALL, PhraseAnswers
+from npm.evaluation.zero_shot.task import Example, Suite, Task, TaskData
 from npm.models.encoder import Encoder
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.pruning import PruningRule

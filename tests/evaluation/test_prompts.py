@@ -6,16 +6,16 @@ import random
 
 import pytest
 
-from npm.evaluation.prompts import (
+from npm.evaluation.zero_shot.prompts import (
     answer_tokens,
     cut_values,
+    detokenise,
     empty_prompt,
     filled_cloze,
     parse_template,
     prompt_tokens,
 )
-from npm.evaluation.task import Suite, Task, TaskData, TooLong
-from npm.evaluation.treebank import detokenise
+from npm.evaluation.zero_shot.task import Suite, Task, TaskData, TooLong
 from npm.models.encoder import Encoder
 from npm.retrieval.queries import encode_masks
 from tests.tiny_models import FAMILIES, tiny_encoder

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from npm.evaluation.prompts import TemplateError
-from npm.evaluation.task_file import load_task
+from npm.evaluation.zero_shot.prompts import TemplateError
+from npm.evaluation.zero_shot.task_file import load_task
 from tests.evaluation.task_samples import OPEN_SMALL, SHIPPED, SMALL, file_refused, task_written
 
 

@@ -13,10 +13,9 @@ import pytest
 from npm.corpus.rows import TaskDataError
 from npm.errors import SettingError
 from npm.evaluation.demo import Split
-from npm.evaluation.examples import Example
-from npm.evaluation.task import Development, Macro, TooLong
-from npm.evaluation.task_data import answer_groups, read_examples
-from npm.evaluation.task_file import load_task
+from npm.evaluation.zero_shot.data import answer_groups, read_examples
+from npm.evaluation.zero_shot.task import Development, Example, Macro, TooLong
+from npm.evaluation.zero_shot.task_file import load_task
 from npm.models.encoder import Encoder
 from npm.retrieval.queries import encode_masks
 from tests.evaluation.task_samples import REVIEWS, SHIPPED, closed, facts, opened, refused, written

@@ -9,11 +9,10 @@ import pytest
 
 from index.files import sha256_of_bytes
 from npm.errors import SettingError
-from npm.evaluation.prompts import parse_template
-from npm.evaluation.task import Calibration, Development, Label, LabelMean, Macro, Suite, TooLong
-from npm.evaluation.task_checks import TaskFileError
-from npm.evaluation.task_file import EXAMPLE, load_task, task_names
-from npm.evaluation.verbalizers import load_verbalizer
+from npm.evaluation.zero_shot.prompts import parse_template
+from npm.evaluation.zero_shot.task import Calibration, Development, Label, LabelMean, Macro, Suite, TooLong
+from npm.evaluation.zero_shot.task_file import EXAMPLE, TaskFileError, load_task, task_names
+from npm.evaluation.zero_shot.verbalizers import load_verbalizer
 from tests.evaluation.task_samples import SHIPPED, SMALL, file_refused, task_written
 
 CLOSED = ["agn", "amazon", "cr", "mr", "rt", "rte", "sst2", "subj", "yahoo"]

@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 
 from npm.errors import QueryError
-from npm.evaluation.examples import Example
-from npm.evaluation.task import Suite, Task, TaskData, TooLong
-from npm.evaluation.task_data import read_examples
-from npm.evaluation.task_file import load_task
+from npm.evaluation.zero_shot.data import read_examples
+from npm.evaluation.zero_shot.task import Example, Suite, Task, TaskData, TooLong
+from npm.evaluation.zero_shot.task_file import load_task
 from npm.models.encoder import Encoder
 from tests.evaluation.task_samples import REVIEWS, SHIPPED, closed, facts, opened, refused, written
 from tests.tiny_models import tiny_encoder

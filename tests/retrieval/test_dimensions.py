@@ -15,7 +15,7 @@ from index.settings import SearchSettings
 from npm.corpus.blocks import BlockSettings
 from npm.corpus.documents import CorpusSettings
 from npm.errors import ArtefactError, SettingError
-from npm.evaluation.nonparametric import NonparametricLabels
+from npm.evaluation.zero_shot.nonparametric import NonparametricLabels
 from npm.models.encoder import Encoder
 from npm.retrieval.build import build_index
 from npm.retrieval.build_settings import IndexBuildSettings

@@ -17,12 +17,12 @@ from index.arrays import ShardedArray
 from index.exact import ExactSearcher
 from npm.corpus.store import write_block_store
 from npm.errors import SettingError
-from npm.evaluation.task import Label, Suite, Task, TaskData
-from npm.evaluation.verbalizers import Verbalizer, expand, load_verbalizer
+from npm.evaluation.zero_shot import neighbours
+from npm.evaluation.zero_shot.neighbours import NEAREST_PER_WORD, neighbouring_words
+from npm.evaluation.zero_shot.task import Label, Suite, Task, TaskData
+from npm.evaluation.zero_shot.verbalizers import Verbalizer, expand, load_verbalizer
 from npm.models.encoder import Encoder
-from npm.retrieval import neighbours
 from npm.retrieval.changes import DeleteSettings, delete_documents
-from npm.retrieval.neighbours import NEAREST_PER_WORD, neighbouring_words
 from npm.retrieval.phrase_index import PhraseIndex
 from npm.retrieval.rows import RowMap
 from npm.types import Block, TokenFlag

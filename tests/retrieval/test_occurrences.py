@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from npm.errors import ArtefactError
-from npm.retrieval import occurrences
+from npm.evaluation.zero_shot import occurrences
+from npm.evaluation.zero_shot.occurrences import WordOccurrences, find_occurrences, name_counts, token_forms
 from npm.retrieval.answers import SurfaceReader
-from npm.retrieval.occurrences import WordOccurrences, find_occurrences, name_counts, token_forms
 from tests.retrieval.word_indexes import index_of_texts, random_words, word_index
 from tests.tiny_models import SENTENCES, tiny_encoder
 

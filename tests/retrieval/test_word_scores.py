@@ -9,12 +9,10 @@ import pytest
 
 from index import exact
 from index.arrays import ShardedArray
-from npm.retrieval import word_scores
-from npm.retrieval.occurrences import WordOccurrences, find_occurrences
+from npm.evaluation.zero_shot import occurrences as word_scores
+from npm.evaluation.zero_shot.occurrences import WordHits, WordOccurrences, WordScorer, WordScores, find_occurrences
 from npm.retrieval.queries import QueryVectors
 from npm.retrieval.scoring import Combination
-from npm.retrieval.word_hits import WordHits
-from npm.retrieval.word_scores import WordScorer, WordScores
 from tests.retrieval.random_indexes import random_queries
 from tests.retrieval.word_indexes import WordIndex, random_words, word_index
 

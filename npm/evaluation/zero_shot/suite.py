@@ -10,24 +10,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from npm.errors import SettingError
-from npm.evaluation.coverage import standing_examples
 from npm.evaluation.demo import Split
-from npm.evaluation.methods import Methods
-from npm.evaluation.predictions import ClosedMethod, OpenMethod
 from npm.evaluation.results import write_results
 from npm.evaluation.settings import SuiteName
-from npm.evaluation.suite_report import SuiteTable, suite_markdown
-from npm.evaluation.task import Macro, Suite, Task
-from npm.evaluation.task_data import data_file, missing_data, read_examples
-from npm.evaluation.task_file import load_task, task_names
-from npm.evaluation.tasks.closed_set import ClosedTaskResult, evaluate_closed
-from npm.evaluation.tasks.open_set import OpenTaskResult, evaluate_open
+from npm.evaluation.zero_shot.closed_set import ClosedTaskResult, evaluate_closed
+from npm.evaluation.zero_shot.data import data_file, missing_data, read_examples
+from npm.evaluation.zero_shot.methods import Methods
+from npm.evaluation.zero_shot.open_set import OpenTaskResult, evaluate_open, standing_examples
+from npm.evaluation.zero_shot.report import SuiteTable, suite_markdown
+from npm.evaluation.zero_shot.task import ClosedMethod, Macro, OpenMethod, Suite, Task
+from npm.evaluation.zero_shot.task_file import load_task, task_names
 from npm.models.encoder import Encoder
 from npm.settings import enum_value
 
 if TYPE_CHECKING:
-    from npm.evaluation.examples import Example
     from npm.evaluation.settings import EvaluationSettings
+    from npm.evaluation.zero_shot.task import Example
+
 
 EXAMPLES_PER_TASK = 3000
 """Unless said otherwise, as in the paper."""

@@ -16,32 +16,35 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from npm.errors import SettingError
-from npm.evaluation.corpus_prompts import corpus_prompts, relative_logs
-from npm.evaluation.label_words import LabelWords, label_logs, label_shares
-from npm.evaluation.predictions import Evidence, LabelPrediction
-from npm.evaluation.prompts import empty_prompt
-from npm.evaluation.results import Progress
-from npm.evaluation.task import (
+from npm.evaluation.results import Progress, filler_facts
+from npm.evaluation.zero_shot.calibration import corpus_prompts, relative_logs
+from npm.evaluation.zero_shot.occurrences import WordHits, WordOccurrences, WordScorer, WordScores, find_occurrences
+from npm.evaluation.zero_shot.prompts import empty_prompt
+from npm.evaluation.zero_shot.task import (
     Calibration,
     ClosedRetrieval,
     ClosedScoring,
+    Evidence,
+    Example,
     LabelMean,
+    LabelPrediction,
     ResolvedScoring,
+    Task,
     resolved_scoring,
 )
+from npm.evaluation.zero_shot.verbalizers import LabelWords, label_logs, label_shares
 from npm.retrieval.answers import SurfaceReader
-from npm.retrieval.occurrences import WordOccurrences, find_occurrences
 from npm.retrieval.queries import QueryVectors, encode_masks
 from npm.retrieval.scoring import Combination
-from npm.retrieval.word_hits import WordHits
-from npm.retrieval.word_scores import WordScorer, WordScores
+from npm.retrieval.settings import Retrieval
+from npm.types import Answer
 
 if TYPE_CHECKING:
-    from npm.evaluation.examples import Example
-    from npm.evaluation.task import Task
-    from npm.evaluation.verbalizers import Verbalizer
+    from npm.evaluation.zero_shot.verbalizers import Verbalizer
     from npm.models.encoder import Encoder
+    from npm.retrieval.fill import PhraseFiller
     from npm.retrieval.phrase_index import PhraseIndex
+
 
 EXAMPLES_SCORED_TOGETHER, EXAMPLES_ENCODED_TOGETHER = 4096, 512
 BY_CORPUS = (Calibration.corpus, Calibration.corpus_scaled)
@@ -243,3 +246,60 @@ def _plain(scoring: ResolvedScoring) -> dict[str, Any]:
     """Values that JSON can hold."""
     values = {item.name: getattr(scoring, item.name) for item in fields(scoring)}
     return {name: value.value if isinstance(value, Enum) else value for name, value in values.items()}
+
+
+TEXTS_PER_CALL = 64
+RETRIEVAL_OF: dict[str, Retrieval | None] = {
+    "npm": None,
+    "npm-dense": Retrieval.dense,
+    "npm-bm25": Retrieval.bm25,
+    "npm-hybrid": Retrieval.hybrid,
+}
+"""Where each method looks: `npm` as the filler's settings say."""
+
+
+class PhraseAnswers:
+    """Fills the mask with phrases of an index: an `OpenMethod`."""
+
+    def __init__(self, filler: PhraseFiller, name: str = "npm") -> None:
+        """`name` is one of `RETRIEVAL_OF`; raises SettingError for another, and for one that the index cannot serve."""
+        if name not in RETRIEVAL_OF:
+            raise SettingError(
+                f"no method fills open tasks under the name {name}",
+                expected=", ".join(RETRIEVAL_OF),
+                got=name,
+                where="method",
+                fix="choose one of these",
+            )
+        self.name = name
+        self._filler = filler
+        self._settings = replace(filler.settings, retrieval=RETRIEVAL_OF[name] or filler.settings.retrieval)
+        if self._settings.retrieval is not Retrieval.dense and filler.index.lexicon is None:
+            raise SettingError(
+                f"method={name} needs the text of the blocks",
+                expected="an index over blocks with text, or method=npm-dense",
+                got="an index over blocks of token ids",
+                where=str(filler.index.folder),
+                fix="use method=npm-dense",
+            )
+        self._cut = self._unanswered = 0
+
+    def predict(self, task: Task, examples: Sequence[Example], progress: Progress) -> list[Answer]:  # noqa: ARG002
+        """One answer an example, from the filler's settings; `task` changes nothing."""
+        answers: list[Answer] = []
+        for first in range(0, len(examples), TEXTS_PER_CALL):
+            texts = [example.text for example in examples[first : first + TEXTS_PER_CALL]]
+            # One occurrence at least, whatever the filler would show: a prediction says where it was found.
+            shown = max(1, self._settings.occurrences)
+            answers += self._filler.fill(texts, occurrences=shown, retrieval=self._settings.retrieval)
+            progress(len(answers), len(examples))
+        self._cut = sum(answer.cut for answer in answers)
+        self._unanswered = sum(not answer.phrases for answer in answers)
+        return answers
+
+    def facts(self) -> dict[str, Any]:
+        """Settings of filling, fingerprints, and how many texts were cut or found no phrase in the last call."""
+        return {
+            **filler_facts(self._filler, self._settings),
+            "counts": {"cut": self._cut, "unanswered": self._unanswered},
+        }

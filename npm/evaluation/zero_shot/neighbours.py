@@ -18,13 +18,14 @@ import numpy as np
 from npm.corpus.blocks import concatenated_ranges
 from npm.corpus.text import normalised_text
 from npm.errors import SettingError
+from npm.evaluation.zero_shot.occurrences import WordOccurrences, find_occurrences
 from npm.retrieval.answers import SurfaceReader
-from npm.retrieval.occurrences import WordOccurrences, find_occurrences
 from npm.types import TokenFlag
 
 if TYPE_CHECKING:
     from npm.models.encoder import Encoder
     from npm.retrieval.phrase_index import PhraseIndex
+
 
 NEIGHBOURS_PER_GROUP = 20
 """Words that are added to a group unless said otherwise."""

@@ -13,12 +13,12 @@ import numpy as np
 
 from npm.corpus.text import sentence_bounds
 from npm.errors import SettingError
-from npm.evaluation.prompts import parse_template
-from npm.evaluation.treebank import detokenise
+from npm.evaluation.zero_shot.prompts import detokenise, parse_template
 
 if TYPE_CHECKING:
-    from npm.evaluation.task import Task
+    from npm.evaluation.zero_shot.task import Task
     from npm.retrieval.phrase_index import PhraseIndex
+
 
 PROMPT_COUNT = 256
 SHORTEST_CHARS, LONGEST_CHARS = 30, 250

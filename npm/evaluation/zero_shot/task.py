@@ -2,12 +2,41 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
 from enum import Enum
-from typing import Any
+from typing import Any, Protocol
 
 from npm.errors import check_range
+from npm.evaluation.metrics import Interval
+from npm.evaluation.results import Progress
 from npm.retrieval.scoring import LEAST_TEMPERATURE, Combination
+from npm.types import Answer, Occurrence
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A prompt with one `<mask>`, and its gold label (closed tasks) or its gold answers (open tasks)."""
+
+    id: str
+    """Its place in the file, from 0; unique within a task, and the same whatever `limit` is."""
+    text: str
+    """The task's template with the example's fields in it, one `<mask>`."""
+    label: int = -1
+    """Closed tasks: number of the right label, in the task's order."""
+    answers: tuple[str, ...] = ()
+    """Open tasks: everything that is right."""
+    group: str = ""
+    """What the example belongs to, such as a relation or a language; "" where the task names no such column."""
+    subject: str = ""
+    """Open tasks: the entity that is asked about; "" where the task names no such column."""
+    cut: bool = False
+    """Whether the text was longer than the encoder takes and the task allowed to cut it."""
+    blank: bool = False
+    """Whether nothing of the example stands in the text: its fields were blank, so that the template is all of it."""
+    passage: str = ""
+    """Closed tasks: the longest of the example's fields as it stands in the text."""
+
 
 LABEL_WORDS = "label_words"
 """The verbalizer of the labels' own words, which needs no list."""
@@ -196,3 +225,71 @@ class Task:
     def has_development(self) -> bool:
         """Whether there are examples to choose settings on."""
         return bool(self.data.development_file) or self.data.development is not Development.none
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """The word that counts most for one label, and the occurrence of it that fits best."""
+
+    label: int
+    word: str
+    score: float
+    """Log of the occurrence's weight, before anything is divided."""
+    occurrence: Occurrence
+
+
+@dataclass(frozen=True, slots=True)
+class LabelPrediction:
+    """The scores of all labels for one example of a closed task; they sum to 1."""
+
+    scores: tuple[float, ...]
+    evidence: tuple[Evidence, ...] = ()
+
+    @property
+    def label(self) -> int:
+        """The best label; the first of equals."""
+        return max(range(len(self.scores)), key=lambda number: self.scores[number])
+
+    def record(self) -> dict[str, Any]:
+        """As in a line of predictions.jsonl."""
+        return {"scores": list(self.scores), "evidence": [asdict(each) for each in self.evidence]}
+
+
+class ClosedMethod(Protocol):
+    """Chooses among the labels of a closed task."""
+
+    name: str
+
+    def prepare(self, task: Task) -> None:
+        """Raise UserError for whatever would stop `predict`, so that it is told before any task is asked."""
+
+    def predict(self, task: Task, examples: Sequence[Example], progress: Progress) -> list[LabelPrediction]:
+        """One prediction an example."""
+
+    def facts(self) -> dict[str, Any]:
+        """What the predictions of the last call depend on: settings, fingerprints, counts; goes into metrics.json."""
+
+
+class OpenMethod(Protocol):
+    """Fills the mask of an open task with phrases, best first."""
+
+    name: str
+
+    def predict(self, task: Task, examples: Sequence[Example], progress: Progress) -> list[Answer]:
+        """One answer an example."""
+
+    def facts(self) -> dict[str, Any]:
+        """As for a closed method."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskScores:
+    """A task's metric by method, over the same examples."""
+
+    task: str
+    count: int
+    """Examples."""
+    methods: Mapping[str, Interval]
+    """Method name → mean and 95 % confidence interval, as shares of 1."""
+    paper: Mapping[str, float] = field(default_factory=dict)
+    """Method name → what Min et al. 2022 report, per cent."""

@@ -14,12 +14,9 @@ import numpy as np
 
 from index.files import sha256_of_bytes
 from npm.errors import SettingError
-from npm.evaluation.examples import Example
 from npm.evaluation.metrics import Interval, bootstrap_interval
-from npm.evaluation.predictions import ClosedMethod, LabelPrediction, OpenMethod
 from npm.evaluation.results import Progress
-from npm.evaluation.task import Suite, Task
-from npm.evaluation.task_scores import TaskScores
+from npm.evaluation.zero_shot.task import ClosedMethod, Example, LabelPrediction, OpenMethod, Suite, Task, TaskScores
 
 BLIND_METHODS = ("majority",)
 """Methods that give every example the same label by what they are, which is worth no note."""

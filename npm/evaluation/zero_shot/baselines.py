@@ -1,6 +1,8 @@
 """What answers without reading: the largest class, a label or span at random, the most frequent answer.
 
 Shapes: n examples, m candidate spans of one block.
+
+Shapes: T tokens of the corpus, m candidate spans of one block.
 """
 
 from __future__ import annotations
@@ -13,18 +15,56 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from npm.corpus.text import words_of
-from npm.evaluation.baselines import BlockSpans, lexicon_of
+from npm.errors import SettingError
 from npm.evaluation.metrics import open_answer
-from npm.evaluation.predictions import LabelPrediction
 from npm.evaluation.results import filler_facts
-from npm.retrieval.answers import says_nothing_new
+from npm.evaluation.zero_shot.task import LabelPrediction
+from npm.retrieval.answers import SurfaceReader, says_nothing_new
+from npm.retrieval.phrases import SpanFinder
+from npm.retrieval.rows import RowMap
 from npm.types import MASK_TEXT, Answer, Phrase
 
 if TYPE_CHECKING:
-    from npm.evaluation.examples import Example
     from npm.evaluation.results import Progress
-    from npm.evaluation.task import Task
+    from npm.evaluation.zero_shot.task import Example, Task
     from npm.retrieval.fill import PhraseFiller
+    from npm.retrieval.lexical import BlockLexicon
+    from npm.retrieval.phrases import Candidates
+
+
+class BlockSpans:
+    """The phrases of one block that a filler's settings allow, whatever is asked."""
+
+    def __init__(self, filler: PhraseFiller, ends: RowMap) -> None:
+        """`ends` are the tokens that a phrase may start and end with."""
+        self._store = filler.index.store
+        self._ends = ends
+        self._finder = SpanFinder(
+            self._store, ends, max_phrase_tokens=filler.settings.max_phrase_tokens, scoring=filler.settings.scoring
+        )
+        self.reader = SurfaceReader(self._store, filler.encoder.tokenizer)
+
+    def of(self, block: int) -> Candidates:
+        """All of them, m spans."""
+        edges = self._store.block_offsets[block : block + 2]  # i64 [2]
+        return self._finder.find(self._ends.rows_within(edges[:1], edges[1:]), None)
+
+    def texts(self, candidates: Candidates) -> list[str]:
+        """The surface text of each."""
+        return self.reader.texts(candidates.starts, candidates.lengths)
+
+
+def lexicon_of(filler: PhraseFiller, *, fix: str) -> BlockLexicon:
+    """The lexicon of a filler's index. Raises SettingError, which advises `fix`, if the index has no text."""
+    if filler.index.lexicon is None:
+        raise SettingError(
+            "the baseline needs the text of the blocks",
+            expected="an index over blocks with text",
+            got="an index over blocks of token ids",
+            where=str(filler.index.folder),
+            fix=fix,
+        )
+    return filler.index.lexicon
 
 
 class MajorityLabel:

@@ -9,15 +9,20 @@ from typing import TYPE_CHECKING
 
 from index.store import MANIFEST_NAME
 from npm.errors import SettingError
-from npm.evaluation.corpus_prompts import corpus_prompts
-from npm.evaluation.nonparametric import Masks, NonparametricLabels
-from npm.evaluation.parametric import ParametricLabels, WordLogs, remembered
-from npm.evaluation.parametric_open import ParametricPhrases
-from npm.evaluation.phrase_answers import RETRIEVAL_OF, PhraseAnswers
-from npm.evaluation.predictions import ClosedMethod, OpenMethod
-from npm.evaluation.task import LABEL_WORDS, Calibration, Suite, Task, resolved_scoring
-from npm.evaluation.trivial import FrequentAnswer, MajorityLabel, RandomLabel, RandomSpanOfBestBlock
-from npm.evaluation.verbalizers import EXPANDED, Verbalizer, load_verbalizer
+from npm.evaluation.zero_shot.baselines import FrequentAnswer, MajorityLabel, RandomLabel, RandomSpanOfBestBlock
+from npm.evaluation.zero_shot.calibration import corpus_prompts
+from npm.evaluation.zero_shot.nonparametric import RETRIEVAL_OF, Masks, NonparametricLabels, PhraseAnswers
+from npm.evaluation.zero_shot.parametric import ParametricLabels, ParametricPhrases, WordLogs, remembered
+from npm.evaluation.zero_shot.task import (
+    LABEL_WORDS,
+    Calibration,
+    ClosedMethod,
+    OpenMethod,
+    Suite,
+    Task,
+    resolved_scoring,
+)
+from npm.evaluation.zero_shot.verbalizers import EXPANDED, Verbalizer, load_verbalizer
 from npm.models.encoder import Encoder
 from npm.models.masked_head import MaskedHead, attach_masked_head
 from npm.models.places import locate_encoder
@@ -25,8 +30,9 @@ from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.phrase_index import PhraseIndex
 
 if TYPE_CHECKING:
-    from npm.evaluation.examples import Example
     from npm.evaluation.settings import EvaluationSettings
+    from npm.evaluation.zero_shot.task import Example
+
 
 PARAMETRIC = {
     "mlm": Calibration.none,
