@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from npm.types import Answer, Occurrence, Phrase
 
 
-NAME = "BM25, random span"
+BASELINE_NAME = "BM25, random span"
 
 
 class RandomSpanOfRightPassage:
@@ -344,7 +344,7 @@ class DemoResult:
 
 def shipped_questions_file() -> Path:
     """The questions about the shipped demo corpus."""
-    return Path(__file__).parents[2] / "assets" / "demo" / "questions.json"
+    return Path(__file__).parents[1] / "assets" / "demo" / "questions.json"
 
 
 def evaluate_demo(

@@ -184,7 +184,7 @@ def _log_sum(logs: np.ndarray) -> np.ndarray:
 
 
 EXPANDED = "expanded"
-SHIPPED_LISTS = Path(__file__).parent.parent / "assets" / "verbalizers"
+SHIPPED_LISTS = Path(__file__).parents[2] / "assets" / "verbalizers"
 FILE_ENDINGS = (".json", ".txt")
 FORMS = (
     "JSON: [[words of the first label], …] in the task's order of labels, or {label: [words], …}; "
@@ -260,7 +260,7 @@ def load_verbalizer(
 def expand(index: PhraseIndex, encoder: Encoder, verbalizer: Verbalizer, count: int) -> Verbalizer:
     """`verbalizer` with up to `count` more words a label: those nearer to its words than to those of other labels.
 
-    Distance is between vectors of `index`; see `npm.evaluation.zero_shot.neighbours`. The same index gives the same words.
+    Distance is between vectors of `index`, as in neighbours.py. The same index gives the same words.
     Raises SettingError if the index holds no vector of any word of a label.
     """
     found = neighbouring_words(index, encoder, verbalizer.words, count)

@@ -1,0 +1,1 @@
+"""Zero-shot tasks: prompts, labels, methods, scores."""
