@@ -48,14 +48,13 @@ from npm.evaluation.zero_shot.task import (
     TaskData,
 )
 from npm.evaluation.zero_shot.verbalizers import load_verbalizer
+from npm.indexing.build import index_block_store
+from npm.indexing.embed import PruningRule, VectorSettings
+from npm.indexing.generation import Segment
+from npm.indexing.phrase_index import PhraseIndex
+from npm.indexing.settings import IndexBuildSettings
 from npm.models.encoder import Encoder
-from npm.retrieval.build import index_block_store
-from npm.retrieval.build_settings import IndexBuildSettings
-from npm.retrieval.embed import VectorSettings
-from npm.retrieval.phrase_index import PhraseIndex
-from npm.retrieval.pruning import PruningRule
 from npm.retrieval.queries import QueryVectors, encode_queries
-from npm.retrieval.segments import Segment
 from tests.parity.corpus import write_parity_store
 
 K = 4096

@@ -36,12 +36,12 @@ from npm.evaluation.demo import DemoSettings, evaluate_demo
 from npm.evaluation.held_out.articles import build_held_out_store
 from npm.evaluation.held_out.in_batch import InBatchSettings, evaluate_in_batch
 from npm.evaluation.report import markdown_table, percent
+from npm.indexing.build import build_index
+from npm.indexing.generation import Generation
+from npm.indexing.settings import IndexBuildSettings
 from npm.models.encoder import SCALE_KEY, Encoder
 from npm.retrieval.batches import encode_padded
-from npm.retrieval.build import build_index
-from npm.retrieval.build_settings import IndexBuildSettings
 from npm.retrieval.fill import PhraseFiller
-from npm.retrieval.segments import Generation
 from npm.retrieval.settings import FillSettings, Retrieval
 
 DEMO_CORPUS = CorpusSettings(files=[str(Path(__file__).parents[1] / "npm" / "assets" / "demo" / "*.jsonl")])

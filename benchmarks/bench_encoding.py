@@ -28,11 +28,10 @@ import torch
 from npm.corpus.blocks import BlockPacker, BlockSettings
 from npm.corpus.documents import CorpusSettings, read_corpus
 from npm.corpus.store import BlockStore, build_block_store
+from npm.indexing.embed import ShardBlocks, VectorSettings, embed_shard, recorded_vectors, shard_folder, vector_shards
 from npm.models.attention import use_plain_attention
 from npm.models.encoder import Encoder
 from npm.retrieval.batches import padded
-from npm.retrieval.embed import VectorSettings, embed_shard, recorded_vectors, shard_folder, vector_shards
-from npm.retrieval.shard_blocks import ShardBlocks
 
 GOAL = 0.9
 BARE, WHOLE = "forward pass alone", "blocks on disk to vectors on disk"

@@ -135,7 +135,7 @@ def running_stage(index: Path) -> str:
 def child(log: Path, arguments: list[str]) -> int:
     """`npmlm build`, which also writes every block that it encodes to `log`."""
     from npm.cli.main import main as npmlm
-    from npm.retrieval.shard_blocks import ShardBlocks
+    from npm.indexing.embed import ShardBlocks
 
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     begin, encoded = ShardBlocks.__init__, ShardBlocks.encoded

@@ -7,14 +7,14 @@ from enum import Enum
 
 from npm.errors import check_range
 from npm.evaluation.settings import EvaluationSettings
+from npm.indexing.changes import AddSettings, DeleteSettings
+from npm.indexing.compact import CompactSettings
+from npm.indexing.estimate import EstimateSettings
+from npm.indexing.settings import IndexBuildSettings
+from npm.indexing.stages import Stage
 from npm.models.encoder import ComputeDtype
 from npm.plotting import PlotSettings
-from npm.retrieval.build_settings import IndexBuildSettings
-from npm.retrieval.changes import AddSettings, DeleteSettings
-from npm.retrieval.compact import CompactSettings
-from npm.retrieval.estimate import EstimateSettings
 from npm.retrieval.settings import FillSettings
-from npm.retrieval.stages import Stage
 from npm.retrieval.tune_settings import TuneSettings
 from npm.training.settings import TrainingSettings
 

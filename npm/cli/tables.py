@@ -17,8 +17,7 @@ from rich.text import Text
 from index.files import shown_bytes
 
 if TYPE_CHECKING:
-    from npm.retrieval.footprint import Footprint
-    from npm.retrieval.inspection import Inspection
+    from npm.indexing.inspection import Footprint, Inspection
     from npm.retrieval.tune import TuneResult
     from npm.retrieval.tune_measures import Measured
 

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
         TuneCommand,
         VerifyCommand,
     )
+    from npm.indexing.changes import Changed
     from npm.objectives.combine import WeightedSum
-    from npm.retrieval.swaps import Changed
     from npm.training.held_out import Evaluator
     from npm.training.run import RunSummary
     from npm.training.start import Trained
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 
 def run_build(settings: BuildCommand) -> int:
     """`npmlm build`."""
-    from npm.retrieval.build import build_index
-    from npm.retrieval.shares import Share
+    from npm.indexing.build import build_index
+    from npm.indexing.stages import Share
 
     share = Share.parse(settings.shard)
     if settings.stage is None and share.count > 1:
@@ -66,7 +66,7 @@ def run_build(settings: BuildCommand) -> int:
 
 def run_verify(settings: VerifyCommand) -> int:
     """`npmlm verify`."""
-    from npm.retrieval.verification import index_encoder, verify_index, verify_vectors
+    from npm.indexing.inspection import index_encoder, verify_index, verify_vectors
 
     checked = 0
     folder = Path(settings.index)
@@ -94,8 +94,8 @@ def run_verify(settings: VerifyCommand) -> int:
 
 def run_add(settings: AddCommand) -> int:
     """`npmlm add`."""
-    from npm.retrieval.changes import add_documents
-    from npm.retrieval.verification import index_encoder
+    from npm.indexing.changes import add_documents
+    from npm.indexing.inspection import index_encoder
 
     encoder = index_encoder(Path(settings.index), settings.encoder, device=settings.device, dtype=settings.dtype)
     with StageProgress() as progress:
@@ -106,7 +106,7 @@ def run_add(settings: AddCommand) -> int:
 
 def run_delete(settings: DeleteCommand) -> int:
     """`npmlm delete`."""
-    from npm.retrieval.changes import delete_documents
+    from npm.indexing.changes import delete_documents
 
     _tell(settings.index, delete_documents(settings.index, settings), "nothing to do")
     return 0
@@ -114,7 +114,7 @@ def run_delete(settings: DeleteCommand) -> int:
 
 def run_compact(settings: CompactCommand) -> int:
     """`npmlm compact`."""
-    from npm.retrieval.compact import compact_index
+    from npm.indexing.compact import compact_index
 
     with StageProgress() as progress:
         changed = compact_index(settings.index, settings, progress=progress)
@@ -137,7 +137,7 @@ def run_inspect(settings: InspectCommand) -> int:
     """`npmlm inspect`."""
     from npm.cli.commands import Output
     from npm.cli.tables import inspection_json, inspection_text
-    from npm.retrieval.inspection import inspect_index
+    from npm.indexing.inspection import inspect_index
 
     inspection = inspect_index(Path(settings.index))
     sys.stdout.write(inspection_json(inspection) if settings.output is Output.json else inspection_text(inspection))
@@ -148,8 +148,8 @@ def run_estimate(settings: EstimateCommand) -> int:
     """`npmlm estimate`."""
     from npm.cli.commands import Output
     from npm.cli.tables import estimate_text
+    from npm.indexing.estimate import estimate_build, summary, table_rows
     from npm.models.encoder import Encoder
-    from npm.retrieval.estimate import estimate_build, summary, table_rows
 
     chosen = settings.encoder
     with StageProgress() as progress:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from enum import Enum
 from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,8 +25,9 @@ from npm.evaluation.metrics import Interval, bootstrap_interval, chance_of_hit, 
 from npm.evaluation.report import Row, percent, terminal_table
 from npm.evaluation.results import Progress, filler_facts, write_results
 from npm.evaluation.zero_shot.baselines import BlockSpans, lexicon_of
+from npm.evaluation.zero_shot.task import Split
+from npm.indexing.rows import RowMap
 from npm.retrieval.queries import check_query
-from npm.retrieval.rows import RowMap
 from npm.settings import enum_value
 from npm.types import SURROGATE, TokenFlag
 
@@ -86,13 +86,6 @@ _STRING_KEYS = ("id", "kind", "text", "split")
 
 class QuestionFileError(UserError):
     """A file of questions is missing or not in its form."""
-
-
-class Split(Enum):
-    """What a question may be used for."""
-
-    dev = "dev"  # to choose settings on
-    test = "test"  # to report
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,8 @@ from enum import Enum
 
 from npm.corpus.documents import CorpusSettings
 from npm.errors import check_range
-from npm.evaluation.demo import Split
 from npm.evaluation.sts.geometry import GeometrySettings
-from npm.evaluation.zero_shot.task import ClosedScoring
+from npm.evaluation.zero_shot.task import ClosedScoring, Split
 from npm.models.encoder import ComputeDtype
 from npm.models.poolers import PoolerKind
 from npm.retrieval.settings import FillSettings

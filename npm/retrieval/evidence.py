@@ -16,7 +16,7 @@ from npm.retrieval.scoring import Normalisation, ScoringSettings, occurrence_sha
 
 if TYPE_CHECKING:
     from index.types import Scan
-    from npm.retrieval.phrase_index import PhraseIndex
+    from npm.indexing.phrase_index import PhraseIndex
     from npm.retrieval.phrases import Candidates
     from npm.retrieval.restriction import Restriction
 

@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 
 from npm.errors import SettingError
+from npm.indexing.phrase_index import PhraseIndex, Selection, select
 from npm.models.encoder import ComputeDtype, Encoder
 from npm.retrieval.answers import SurfaceReader, ranked_phrases
 from npm.retrieval.evidence import ScannedSimilarities, candidate_weights
-from npm.retrieval.filters import Selection, select
-from npm.retrieval.phrase_index import PhraseIndex
 from npm.retrieval.phrases import Candidates, SpanFinder
 from npm.retrieval.queries import QueryVectors, check_query, encode_queries, query_notes
 from npm.retrieval.restriction import Restriction, lexical_restrictions, with_reading

@@ -14,23 +14,23 @@ import numpy as np
 
 from index.exact import ExactSearcher
 from npm.errors import CorpusError, QueryError, SettingError
+from npm.indexing.embed import PruningRule, kept_tokens
+from npm.indexing.phrase_index import PhraseIndex
+from npm.indexing.rows import RowMap
 from npm.models.similarity import scaled_similarity
 from npm.retrieval.claims import ClaimMasks
 from npm.retrieval.evidence import candidate_weights
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.given_words import GivenWords, checked_texts
 from npm.retrieval.passage_store import PassageCache, PassageStore, checked_passages
-from npm.retrieval.phrase_index import PhraseIndex
 from npm.retrieval.phrases import Candidates, SpanFinder
-from npm.retrieval.pruning import PruningRule, kept_tokens
 from npm.retrieval.queries import QueryVectors, check_query, encode_queries
 from npm.retrieval.restriction import Restriction
-from npm.retrieval.rows import RowMap
 from npm.retrieval.settings import FillSettings, Retrieval
 
 if TYPE_CHECKING:
+    from npm.indexing.phrase_index import Selection
     from npm.models.encoder import Encoder
-    from npm.retrieval.filters import Selection
     from npm.types import Document
 
 SHARED_CACHE = PassageCache()

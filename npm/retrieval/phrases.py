@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from npm.corpus.blocks import concatenated_ranges
-from npm.retrieval.rows import RowMap, gather
+from npm.indexing.rows import RowMap, gather
 from npm.retrieval.scoring import ScoringSettings, StopwordsInside
 from npm.types import TokenFlag
 

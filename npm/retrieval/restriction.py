@@ -16,8 +16,8 @@ from npm.retrieval.queries import QueryVectors, encode_queries
 from npm.retrieval.settings import FillSettings, Retrieval
 
 if TYPE_CHECKING:
+    from npm.indexing.phrase_index import PhraseIndex
     from npm.models.encoder import Encoder
-    from npm.retrieval.phrase_index import PhraseIndex
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,11 +14,11 @@ from index.quantiser import Quantiser
 from index.search import FaissSearcher
 from index.store import read_manifest
 from npm.errors import ArtefactError
-from npm.retrieval.footprint import Footprint, footprint
-from npm.retrieval.phrase_index import PhraseIndex
-from npm.retrieval.segments import Generation, write_generation
-from npm.retrieval.stages import silent
-from npm.retrieval.swaps import OF_ONE_GENERATION
+from npm.indexing.changes import OF_ONE_GENERATION
+from npm.indexing.generation import Generation, write_generation
+from npm.indexing.inspection import Footprint, footprint
+from npm.indexing.phrase_index import PhraseIndex
+from npm.indexing.stages import silent
 from npm.retrieval.tune_measures import EncodedQuestions, Measured, Report, exact_answers, measured_choices
 from npm.retrieval.tune_questions import draw_questions, held_out_documents
 from npm.retrieval.tune_report import make_out, write_report

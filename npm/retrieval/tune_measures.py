@@ -25,8 +25,8 @@ from npm.retrieval.tune_settings import SearchChoice
 
 if TYPE_CHECKING:
     from index.types import Hits, Searcher
+    from npm.indexing.phrase_index import PhraseIndex
     from npm.models.encoder import Encoder
-    from npm.retrieval.phrase_index import PhraseIndex
 
 RECALL_AT = (1, 10, 100)
 QUESTIONS_PER_PASS = 512

@@ -12,15 +12,15 @@ import numpy as np
 
 from npm.corpus.text import sentence_bounds
 from npm.errors import ArtefactError, QueryError
-from npm.retrieval.coding import HELD_OUT_EVERY, unseen_documents
+from npm.indexing.generation import Segment
+from npm.indexing.stages import HELD_OUT_EVERY, unseen_documents
 from npm.retrieval.phrases import Candidates, SpanFinder
 from npm.retrieval.queries import check_query
 from npm.retrieval.scoring import ScoringSettings
-from npm.retrieval.segments import Segment
 from npm.types import MASK_TEXT
 
 if TYPE_CHECKING:
-    from npm.retrieval.phrase_index import PhraseIndex
+    from npm.indexing.phrase_index import PhraseIndex
 
 MIN_SENTENCE_CHARS, MAX_SENTENCE_CHARS = 60, 300
 MAX_MASKED_TOKENS = 4

@@ -17,9 +17,9 @@ import pytest
 from index.store import read_manifest
 from npm import PhraseFiller
 from npm.display import answer_json
+from npm.indexing import phrase_index
+from npm.indexing.generation import Segment
 from npm.models import places
-from npm.retrieval import phrase_index
-from npm.retrieval.segments import Segment
 from npm.retrieval.settings import FillSettings
 from npm.types import Answer, Phrase
 from tests.cli.commands import DOCUMENTS, QUESTION, CommandLine, all_bytes, run_subprocess

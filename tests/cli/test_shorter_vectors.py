@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from safetensors import safe_open
 
+from npm.indexing.generation import Generation
 from npm.models.encoder import Encoder
-from npm.retrieval.segments import Generation
 from npm.training.trainer import Trainer
 from tests.cli.commands import DOCUMENTS, CommandLine, write_corpus
 from tests.cli.test_train import NO_PHRASES, SHRUNK

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from index import store
-from npm.retrieval import embed
+from npm.indexing import embed
 from tests.cli.commands import QUESTION, CommandLine, all_bytes, run_subprocess, write_corpus
 
 SEGMENT = "segments/00000"

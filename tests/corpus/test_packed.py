@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from npm.corpus.packed import packed_documents
 from npm.corpus.store import BlockStore, Packed
+from npm.indexing.compact import packed_documents
 from npm.types import Block, Document
 from tests.corpus.stores import random_packed, stored
 

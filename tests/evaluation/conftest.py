@@ -9,10 +9,10 @@ import pytest
 
 from npm.corpus.blocks import BlockSettings
 from npm.corpus.documents import CorpusSettings
+from npm.indexing.build import build_index
+from npm.indexing.settings import IndexBuildSettings
 from npm.models.encoder import Encoder
 from npm.models.masked_head import MaskedHead
-from npm.retrieval.build import build_index
-from npm.retrieval.build_settings import IndexBuildSettings
 from tests.evaluation.language_models import bert_with_words, random_language_model
 from tests.tiny_models import FAMILIES, tiny_encoder
 

@@ -12,8 +12,8 @@ import pytest
 from npm.errors import ArtefactError
 from npm.evaluation.zero_shot.open_set import answer_token_groups, coverage_of, macro_groups
 from npm.evaluation.zero_shot.task import Example, Macro
+from npm.indexing.phrase_index import PhraseIndex
 from npm.models.encoder import Encoder
-from npm.retrieval.phrase_index import PhraseIndex
 from tests.evaluation.conftest import PASSAGES
 from tests.tiny_models import tiny_encoder
 

@@ -12,9 +12,8 @@ import pytest
 from npm.corpus import rows as table_rows
 from npm.corpus.rows import TaskDataError
 from npm.errors import CorpusError
-from npm.evaluation.demo import Split
 from npm.evaluation.zero_shot.data import OFFLINE_VARIABLES, data_file, find_data, missing_data, read_examples
-from npm.evaluation.zero_shot.task import Development, Task
+from npm.evaluation.zero_shot.task import Development, Split, Task
 from tests.evaluation.task_samples import REVIEWS, closed, opened, written
 
 

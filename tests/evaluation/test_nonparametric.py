@@ -26,8 +26,8 @@ from npm.evaluation.zero_shot.task import (
     resolved_scoring,
 )
 from npm.evaluation.zero_shot.verbalizers import LabelWords, Verbalizer, load_verbalizer
+from npm.indexing.phrase_index import PhraseIndex
 from npm.models.encoder import Encoder
-from npm.retrieval.phrase_index import PhraseIndex
 from npm.retrieval.queries import encode_masks
 from npm.retrieval.scoring import Combination
 from tests.retrieval.word_indexes import index_of_texts

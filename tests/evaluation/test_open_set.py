@@ -18,9 +18,9 @@ from npm.evaluation.zero_shot.closed_set import examples_digest
 from npm.evaluation.zero_shot.nonparametric import PhraseAnswers
 from npm.evaluation.zero_shot.open_set import OpenTaskResult, evaluate_open
 from npm.evaluation.zero_shot.task import Example, Macro, Suite, Task, TaskData
+from npm.indexing.phrase_index import PhraseIndex
 from npm.models.encoder import Encoder
 from npm.retrieval.fill import PhraseFiller
-from npm.retrieval.phrase_index import PhraseIndex
 from npm.retrieval.settings import FillSettings
 from npm.types import Answer, Occurrence, Phrase
 

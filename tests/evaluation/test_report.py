@@ -13,7 +13,6 @@ from npm.evaluation.demo import (
     HitRates,
     Prediction,
     Question,
-    Split,
     answer_table,
     hit_rows,
     marked_occurrence,
@@ -22,6 +21,7 @@ from npm.evaluation.demo import (
 )
 from npm.evaluation.metrics import Interval
 from npm.evaluation.report import markdown_table, terminal_table
+from npm.evaluation.zero_shot.task import Split
 from npm.types import Answer, Occurrence, Phrase
 
 SENTENCE = "Its largest city [bold] is Łódź, which lies :smile: in the middle of the country."

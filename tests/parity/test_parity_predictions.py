@@ -11,14 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from npm.indexing.build import index_block_store
+from npm.indexing.embed import PruningRule, VectorSettings
+from npm.indexing.generation import Segment
+from npm.indexing.settings import IndexBuildSettings
 from npm.models.encoder import Encoder
-from npm.retrieval.build import index_block_store
-from npm.retrieval.build_settings import IndexBuildSettings
-from npm.retrieval.embed import VectorSettings
 from npm.retrieval.fill import PhraseFiller
-from npm.retrieval.pruning import PruningRule
 from npm.retrieval.scoring import ScoringSettings
-from npm.retrieval.segments import Segment
 from npm.retrieval.settings import FillSettings, Retrieval
 from npm.types import Answer
 from tests.parity.corpus import write_parity_store

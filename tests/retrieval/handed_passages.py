@@ -12,10 +12,10 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from npm.corpus.blocks import BlockPacker, BlockSettings
+from npm.indexing.embed import PruningRule
 from npm.models.encoder import Encoder
 from npm.retrieval.passage_store import EmbeddedPassage, PassageCache
 from npm.retrieval.passages import PassageFiller
-from npm.retrieval.pruning import PruningRule
 from npm.retrieval.scoring import Normalisation, ScoringSettings
 from npm.retrieval.settings import FillSettings
 from npm.types import Document

@@ -15,8 +15,7 @@ from transformers import PreTrainedTokenizerFast
 from npm.corpus.blocks import BlockPacker, BlockSettings
 from npm.corpus.store import BlockStore, build_block_store
 from npm.corpus.text import words_of
-from npm.retrieval.lexical import BlockLexicon
-from npm.retrieval.lexicon_shards import LexiconSettings, finish_lexicon, write_lexicon_shard
+from npm.indexing.lexicon import BlockLexicon, LexiconSettings, finish_lexicon, write_lexicon_shard
 from npm.types import Document
 from tests.tiny_models import wordpiece_tokenizer
 

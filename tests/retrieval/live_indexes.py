@@ -9,14 +9,13 @@ from pathlib import Path
 from index.settings import SearchSettings
 from npm.corpus.blocks import BlockSettings
 from npm.corpus.documents import CorpusSettings
+from npm.indexing.build import build_index
+from npm.indexing.changes import AddSettings, Changed, add_documents
+from npm.indexing.embed import VectorDtype, VectorSettings
+from npm.indexing.settings import IndexBuildSettings
 from npm.models.encoder import Encoder
-from npm.retrieval.build import build_index
-from npm.retrieval.build_settings import IndexBuildSettings
-from npm.retrieval.changes import AddSettings, add_documents
-from npm.retrieval.embed import VectorDtype, VectorSettings
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.settings import Retrieval
-from npm.retrieval.swaps import Changed
 from tests.tiny_models import SENTENCES
 
 Record = dict[str, str]

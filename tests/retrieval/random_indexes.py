@@ -12,12 +12,12 @@ from transformers import PreTrainedTokenizerFast
 
 from index.exact import ExactSearcher
 from npm.corpus.store import BlockStore, write_block_store
+from npm.indexing.embed import PruningRule, kept_tokens
+from npm.indexing.phrase_index import PhraseIndex
+from npm.indexing.rows import RowMap, pack_kept
 from npm.models.encoder import Encoder
 from npm.retrieval.fill import PhraseFiller
-from npm.retrieval.phrase_index import PhraseIndex
-from npm.retrieval.pruning import PruningRule, kept_tokens
 from npm.retrieval.queries import QueryVectors
-from npm.retrieval.rows import RowMap, pack_kept
 from npm.retrieval.settings import FillSettings
 from npm.types import Block, TokenFlag
 from tests.retrieval.plain_filling import PlainCorpus, plain_kept

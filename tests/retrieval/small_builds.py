@@ -22,11 +22,10 @@ from index.files import CountingFile
 from index.settings import SearchSettings, SearchTier
 from npm.corpus.blocks import BlockSettings
 from npm.corpus.documents import CorpusSettings
+from npm.indexing.build import build_index
+from npm.indexing.embed import ShardBlocks, VectorSettings
+from npm.indexing.settings import IndexBuildSettings
 from npm.models.encoder import Encoder
-from npm.retrieval.build import build_index
-from npm.retrieval.build_settings import IndexBuildSettings
-from npm.retrieval.embed import VectorSettings
-from npm.retrieval.shard_blocks import ShardBlocks
 from tests.tiny_models import SENTENCES
 
 COPIES = 6

@@ -12,14 +12,15 @@ from index.locking import folder_lock
 from index.store import manifest_bytes
 from npm.corpus.documents import CorpusSettings
 from npm.errors import ArtefactError, CorpusError, SettingError, UserError
+from npm.indexing import changes
+from npm.indexing import changes as swaps
+from npm.indexing.changes import AddSettings, DeleteSettings, add_documents, delete_documents
+from npm.indexing.compact import CompactSettings, compact_index
+from npm.indexing.generation import Generation, Segment
+from npm.indexing.inspection import verify_index
+from npm.indexing.phrase_index import PhraseIndex
 from npm.models.encoder import Encoder
-from npm.retrieval import changes, swaps
-from npm.retrieval.changes import AddSettings, DeleteSettings, add_documents, delete_documents
-from npm.retrieval.compact import CompactSettings, compact_index
 from npm.retrieval.fill import PhraseFiller
-from npm.retrieval.phrase_index import PhraseIndex
-from npm.retrieval.segments import Generation, Segment
-from npm.retrieval.verification import verify_index
 from tests.retrieval.live_indexes import (
     FACTORIES,
     added,
@@ -270,8 +271,8 @@ def test_ids_that_exist_are_refused_before_anything_is_encoded(
     live: Path, encoder: Encoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = all_bytes(live)
-    monkeypatch.setattr("npm.retrieval.changes.IDS_AT_ONCE", 4)
-    monkeypatch.setattr("npm.retrieval.changes.encode_segment", lambda *_, **__: pytest.fail("encoded"))
+    monkeypatch.setattr("npm.indexing.changes.IDS_AT_ONCE", 4)
+    monkeypatch.setattr("npm.indexing.changes.encode_segment", lambda *_, **__: pytest.fail("encoded"))
     with pytest.raises(CorpusError, match="6 of the documents to add have an id that exists") as refused:
         added(live, [record(40), *FIRST, *MORE], encoder)
     assert refused.value.got == "'d0', 'd1', 'd2', 'd3', 'd4' and 1 more"

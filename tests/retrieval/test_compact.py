@@ -10,15 +10,15 @@ import index.settings
 import index.store
 from index.store import read_manifest
 from npm.errors import ArtefactError, StorageError
+from npm.indexing import changes as swaps
+from npm.indexing.changes import DeleteSettings, delete_documents
+from npm.indexing.compact import CompactSettings, compact_index
+from npm.indexing.embed import open_vectors, reencode_sample
+from npm.indexing.generation import Generation
+from npm.indexing.inspection import verify_index
+from npm.indexing.phrase_index import PhraseIndex
 from npm.models.encoder import Encoder
-from npm.retrieval import swaps
-from npm.retrieval.changes import DeleteSettings, delete_documents
-from npm.retrieval.compact import CompactSettings, compact_index
-from npm.retrieval.embed import open_vectors, reencode_sample
 from npm.retrieval.fill import PhraseFiller
-from npm.retrieval.phrase_index import PhraseIndex
-from npm.retrieval.segments import Generation
-from npm.retrieval.verification import verify_index
 from tests.retrieval.live_indexes import (
     FACTORIES,
     added,
@@ -294,7 +294,7 @@ def test_damage_is_refused_instead_of_copied(file: str, live: Path, monkeypatch:
     data[-3] ^= 1
     path.write_bytes(data)
     monkeypatch.setattr(index.store, "HASHED_AT_OPENING_BYTES", 0)  # as if all files were large
-    monkeypatch.setattr("npm.retrieval.embed.HASHED_AT_OPENING_BYTES", 0)
+    monkeypatch.setattr("npm.indexing.embed.HASHED_AT_OPENING_BYTES", 0)
     with pytest.raises(ArtefactError, match="is damaged"):
         compact_index(live, KEEPS)
     assert Generation.read(live).number == 2
@@ -302,7 +302,7 @@ def test_damage_is_refused_instead_of_copied(file: str, live: Path, monkeypatch:
 
 def test_a_full_disk_is_told_before_vectors_are_copied(live: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr("npm.retrieval.room.KEPT_FREE_BYTES", 1 << 60)
+        patched.setattr("npm.indexing.room.KEPT_FREE_BYTES", 1 << 60)
         with pytest.raises(StorageError, match="no room for the vectors"):
             compact_index(live, KEEPS)
     assert not compact_index(live, KEEPS).was_finished

@@ -16,20 +16,19 @@ from npm.corpus.blocks import BlockSettings
 from npm.corpus.documents import CorpusSettings
 from npm.errors import ArtefactError, SettingError
 from npm.evaluation.zero_shot.nonparametric import NonparametricLabels
+from npm.indexing.build import build_index
+from npm.indexing.changes import AddSettings, DeleteSettings, add_documents, delete_documents
+from npm.indexing.compact import CompactSettings, compact_index
+from npm.indexing.disk_needs import corpus_needs
+from npm.indexing.embed import VectorDtype, VectorSettings
+from npm.indexing.generation import Generation
+from npm.indexing.inspection import inspect_index, verify_index, verify_vectors
+from npm.indexing.phrase_index import PhraseIndex
+from npm.indexing.settings import IndexBuildSettings
 from npm.models.encoder import Encoder
-from npm.retrieval.build import build_index
-from npm.retrieval.build_settings import IndexBuildSettings
-from npm.retrieval.changes import AddSettings, DeleteSettings, add_documents, delete_documents
-from npm.retrieval.compact import CompactSettings, compact_index
-from npm.retrieval.embed import VectorDtype, VectorSettings
 from npm.retrieval.fill import PhraseFiller
-from npm.retrieval.inspection import inspect_index
 from npm.retrieval.passage_store import PassageCache
 from npm.retrieval.passages import PassageFiller
-from npm.retrieval.phrase_index import PhraseIndex
-from npm.retrieval.room import corpus_needs
-from npm.retrieval.segments import Generation
-from npm.retrieval.verification import verify_index, verify_vectors
 from tests.retrieval.live_indexes import added, all_bytes, answers, assert_same_answers, record, write_records
 from tests.tiny_models import SENTENCES, tiny_encoder
 
@@ -170,7 +169,7 @@ def test_an_index_of_before_there_were_lengths_is_one_of_whole_vectors(
     build_index(tmp_path / "index", settings, encoder)
     read = Generation.read(tmp_path / "index").manifest
     older = replace(read, settings={name: value for name, value in read.settings.items() if name != "dimensions"})
-    monkeypatch.setattr("npm.retrieval.build.read_manifest", lambda folder, kind: older)
+    monkeypatch.setattr("npm.indexing.build.read_manifest", lambda folder, kind: older)
     assert build_index(tmp_path / "index", settings, encoder).was_finished
 
 

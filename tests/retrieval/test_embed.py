@@ -15,21 +15,24 @@ from index.store import read_manifest, write_folder, write_manifest
 from npm.corpus.blocks import BlockPacker, BlockSettings
 from npm.corpus.store import BlockStore, build_block_store
 from npm.errors import ArtefactError, EncoderError, SettingError
-from npm.models.encoder import Encoder
-from npm.retrieval.embed import (
+from npm.indexing.embed import (
     VECTOR_SHARD_KIND,
     VECTORS_KIND,
+    PruningRule,
     VectorDtype,
     VectorSettings,
     embed_shard,
     finish_vectors,
+    frequent_token_ids,
+    kept_tokens,
     open_vectors,
+    pruning_counts,
     recorded_vectors,
     reencode_sample,
     shard_folder,
     vector_shards,
 )
-from npm.retrieval.pruning import PruningRule, frequent_token_ids, kept_tokens, pruning_counts
+from npm.models.encoder import Encoder
 from npm.types import Document
 from tests.tiny_models import SENTENCES, tiny_encoder
 
@@ -245,7 +248,7 @@ def test_a_flipped_byte_is_found_when_vectors_are_opened_to_be_read_whole(
     file.write_bytes(data)
     with pytest.raises(ArtefactError, match="damaged"):
         open_vectors([finished])
-    monkeypatch.setattr("npm.retrieval.embed.HASHED_AT_OPENING_BYTES", 1000)
+    monkeypatch.setattr("npm.indexing.embed.HASHED_AT_OPENING_BYTES", 1000)
     with pytest.raises(ArtefactError, match="damaged"):
         open_vectors([finished], hash_all=True)
     open_vectors([finished])

@@ -17,17 +17,15 @@ from index.store import read_any_manifest
 from npm.corpus.blocks import BlockPacker, BlockSettings
 from npm.corpus.documents import CorpusSettings, DocumentSplit, read_corpus
 from npm.errors import CorpusError, SettingError
+from npm.indexing import disk_needs as corpus_sample
+from npm.indexing import estimate as stage_speeds
+from npm.indexing.build import build_index
+from npm.indexing.disk_needs import CorpusSample, corpus_counts, corpus_needs, packed_in_batches, sample_corpus
+from npm.indexing.embed import PruningRule, VectorSettings
+from npm.indexing.estimate import Estimate, EstimateSettings, StageNeeds, estimate_build, summary, table_rows
+from npm.indexing.generation import Generation
+from npm.indexing.lexicon import LexiconSettings
 from npm.models.encoder import Encoder
-from npm.retrieval import corpus_sample, stage_speeds
-from npm.retrieval.build import build_index
-from npm.retrieval.corpus_sample import CorpusSample, sample_corpus
-from npm.retrieval.embed import VectorSettings
-from npm.retrieval.estimate import Estimate, EstimateSettings, StageNeeds, estimate_build, summary, table_rows
-from npm.retrieval.lexicon_shards import LexiconSettings
-from npm.retrieval.needs import corpus_counts, packed_in_batches
-from npm.retrieval.pruning import PruningRule
-from npm.retrieval.room import corpus_needs
-from npm.retrieval.segments import Generation
 from tests.tiny_models import SENTENCES, tiny_encoder
 
 DAY = 86_400.0

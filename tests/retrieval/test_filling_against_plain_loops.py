@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from npm.indexing.embed import PruningRule
 from npm.retrieval import fill, phrases
-from npm.retrieval.pruning import PruningRule
 from npm.retrieval.restriction import Restriction
 from npm.retrieval.scoring import Aggregation, Combination, Normalisation, ScoringSettings, StopwordsInside
 from npm.retrieval.settings import FillSettings, Retrieval

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from npm.errors import QueryError, SettingError
+from npm.indexing.changes import DeleteSettings, delete_documents
+from npm.indexing.phrase_index import select
 from npm.models.encoder import Encoder
-from npm.retrieval.changes import DeleteSettings, delete_documents
 from npm.retrieval.fill import PhraseFiller
-from npm.retrieval.filters import select
 from npm.retrieval.settings import Retrieval
 from npm.types import Answer
 from tests.retrieval.live_indexes import FACTORIES, QUESTIONS, built, record

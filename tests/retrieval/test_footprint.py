@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from npm.indexing.changes import DeleteSettings, delete_documents
+from npm.indexing.generation import Generation
+from npm.indexing.inspection import footprint, table_bytes
+from npm.indexing.phrase_index import PhraseIndex
 from npm.models.encoder import Encoder
-from npm.retrieval.changes import DeleteSettings, delete_documents
-from npm.retrieval.footprint import footprint, table_bytes
-from npm.retrieval.phrase_index import PhraseIndex
-from npm.retrieval.segments import Generation
 from tests.retrieval.tuned_indexes import LISTS, build_measured
 from tests.tiny_models import tiny_encoder
 

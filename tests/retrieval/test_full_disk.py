@@ -13,9 +13,9 @@ import pytest
 
 from index.files import KEPT_FREE_BYTES, CountingFile, check_room, stored_bytes
 from npm.errors import StorageError
+from npm.indexing.build import build_index
+from npm.indexing.disk_needs import check_build_room, corpus_needs
 from npm.models.encoder import Encoder
-from npm.retrieval.build import build_index
-from npm.retrieval.room import check_build_room, corpus_needs
 from tests.cli.commands import all_bytes
 from tests.retrieval.small_builds import small_settings, write_corpus
 from tests.tiny_models import tiny_encoder

@@ -13,18 +13,17 @@ from npm.corpus.blocks import BlockSettings
 from npm.corpus.documents import CorpusSettings
 from npm.corpus.text import normalised_text
 from npm.errors import ArtefactError, CorpusError, EncoderError, SettingError, StorageError
+from npm.indexing.build import build_index
+from npm.indexing.embed import PruningRule, VectorDtype, VectorSettings, kept_tokens, open_vectors
+from npm.indexing.generation import Segment
+from npm.indexing.inspection import verify_index
+from npm.indexing.phrase_index import PhraseIndex
+from npm.indexing.settings import IndexBuildSettings
+from npm.indexing.stages import Stage
 from npm.models.encoder import Encoder
-from npm.retrieval.build import build_index
-from npm.retrieval.build_settings import IndexBuildSettings
-from npm.retrieval.embed import VectorDtype, VectorSettings, open_vectors
 from npm.retrieval.fill import PhraseFiller
-from npm.retrieval.phrase_index import PhraseIndex
-from npm.retrieval.pruning import PruningRule, kept_tokens
 from npm.retrieval.scoring import ScoringSettings
-from npm.retrieval.segments import Segment
 from npm.retrieval.settings import FillSettings, Retrieval
-from npm.retrieval.stages import Stage
-from npm.retrieval.verification import verify_index
 from tests.tiny_models import FAMILIES, SENTENCES, tiny_encoder
 
 

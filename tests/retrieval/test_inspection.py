@@ -10,12 +10,12 @@ import pytest
 
 from npm.corpus.documents import CorpusSettings
 from npm.errors import ArtefactError
+from npm.indexing.changes import AddSettings, DeleteSettings, add_documents, delete_documents
+from npm.indexing.embed import PruningRule, kept_tokens
+from npm.indexing.generation import Generation
+from npm.indexing.inspection import Inspection, inspect_index
+from npm.indexing.phrase_index import PhraseIndex
 from npm.models.encoder import Encoder
-from npm.retrieval.changes import AddSettings, DeleteSettings, add_documents, delete_documents
-from npm.retrieval.inspection import Inspection, inspect_index
-from npm.retrieval.phrase_index import PhraseIndex
-from npm.retrieval.pruning import PruningRule, kept_tokens
-from npm.retrieval.segments import Generation
 from npm.retrieval.tune import write_searching
 from npm.retrieval.tune_settings import SearchChoice
 from tests.retrieval.tuned_indexes import DOCUMENTS, LISTS, build_measured

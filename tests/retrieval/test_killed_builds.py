@@ -15,9 +15,9 @@ import pytest
 from index.locking import folder_lock
 from npm.corpus.store import BlockStore
 from npm.errors import ArtefactError
+from npm.indexing.build import build_index
+from npm.indexing.embed import vector_shards
 from npm.models.encoder import Encoder
-from npm.retrieval.build import build_index
-from npm.retrieval.embed import vector_shards
 from tests.cli.commands import all_bytes, run_subprocess
 from tests.retrieval.small_builds import KILLS, small_settings, write_corpus
 from tests.tiny_models import tiny_encoder
@@ -107,7 +107,7 @@ def test_what_a_killed_build_left_is_no_index_until_it_is_finished(bert: Encoder
     settings = small_settings(write_corpus(tmp_path / "corpus.jsonl"))
     with pytest.raises(Killed):
         build_index(tmp_path / "index", settings, bert, progress=kill)
-    from npm.retrieval.phrase_index import PhraseIndex
+    from npm.indexing.phrase_index import PhraseIndex
 
     with pytest.raises(ArtefactError):
         PhraseIndex.open(tmp_path / "index")

@@ -11,8 +11,7 @@ import pytest
 from npm.corpus.store import BlockStore
 from npm.corpus.text import Stemming, lexical_query, words_of
 from npm.errors import ArtefactError, SettingError
-from npm.retrieval.lexical import BlockLexicon
-from npm.retrieval.lexicon_shards import LexiconSettings
+from npm.indexing.lexicon import BlockLexicon, LexiconSettings
 from npm.types import Document
 from tests.retrieval.lexicons import (
     ALPHABET,

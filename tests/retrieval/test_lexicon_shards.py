@@ -14,10 +14,10 @@ from index.store import read_manifest
 from npm.corpus.store import BlockStore
 from npm.corpus.text import Stemming, words_of
 from npm.errors import ArtefactError
-from npm.retrieval.lexical import BlockLexicon
-from npm.retrieval.lexicon_shards import (
+from npm.indexing.lexicon import (
     LEXICON_KIND,
     LEXICON_SHARD_KIND,
+    BlockLexicon,
     LexiconSettings,
     LexiconShard,
     count_words,
@@ -126,7 +126,7 @@ def test_a_finished_shard_is_kept_and_a_lost_one_written_again_with_the_same_byt
         counted.append(len(texts))
         return count_words(texts, settings)
 
-    monkeypatch.setattr("npm.retrieval.lexicon_shards.count_words", count)
+    monkeypatch.setattr("npm.indexing.lexicon_shards.count_words", count)
     write_lexicon(folder, store)
     assert counted == [int(store.shard_blocks[2] - store.shard_blocks[1])]
     assert files_of(folder) == before

@@ -21,10 +21,10 @@ from npm.evaluation.zero_shot import neighbours
 from npm.evaluation.zero_shot.neighbours import NEAREST_PER_WORD, neighbouring_words
 from npm.evaluation.zero_shot.task import Label, Suite, Task, TaskData
 from npm.evaluation.zero_shot.verbalizers import Verbalizer, expand, load_verbalizer
+from npm.indexing.changes import DeleteSettings, delete_documents
+from npm.indexing.phrase_index import PhraseIndex
+from npm.indexing.rows import RowMap
 from npm.models.encoder import Encoder
-from npm.retrieval.changes import DeleteSettings, delete_documents
-from npm.retrieval.phrase_index import PhraseIndex
-from npm.retrieval.rows import RowMap
 from npm.types import Block, TokenFlag
 from tests.retrieval.live_indexes import built, record
 from tests.retrieval.random_indexes import PlainEncoder

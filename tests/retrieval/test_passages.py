@@ -13,11 +13,11 @@ from npm import PhraseFiller
 from npm.corpus.blocks import BlockSettings
 from npm.corpus.documents import CorpusSettings
 from npm.errors import CorpusError, QueryError, SettingError
+from npm.indexing.build import build_index
+from npm.indexing.embed import VectorDtype, VectorSettings
+from npm.indexing.settings import IndexBuildSettings
 from npm.models.encoder import Encoder
 from npm.retrieval import passages as passages_module
-from npm.retrieval.build import build_index
-from npm.retrieval.build_settings import IndexBuildSettings
-from npm.retrieval.embed import VectorDtype, VectorSettings
 from npm.retrieval.passages import PassageFiller
 from npm.retrieval.queries import QueryVectors
 from npm.retrieval.scoring import Combination, ScoringSettings, StopwordsInside
@@ -44,7 +44,7 @@ def ask_with(monkeypatch: pytest.MonkeyPatch, queries: dict[str, tuple[np.ndarra
         return QueryVectors(start=pairs[:, 0], end=pairs[:, 1], cut=np.zeros(len(texts), dtype=bool))
 
     monkeypatch.setattr(passages_module, "encode_queries", chosen)
-    monkeypatch.setattr("npm.retrieval.fill.encode_queries", chosen)
+    monkeypatch.setattr("npm.indexing.fill.encode_queries", chosen)
 
 
 def counted_words(monkeypatch: pytest.MonkeyPatch, passages: list[str], scoring: ScoringSettings) -> PassageFiller:

@@ -13,9 +13,9 @@ import torch
 from index import exact
 from npm.corpus.blocks import BlockSettings
 from npm.corpus.documents import CorpusSettings
+from npm.indexing.build import build_index
+from npm.indexing.settings import IndexBuildSettings
 from npm.models.encoder import Encoder
-from npm.retrieval.build import build_index
-from npm.retrieval.build_settings import IndexBuildSettings
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.queries import encode_queries
 from npm.retrieval.restriction import Restriction, lexical_restrictions, with_reading
@@ -146,7 +146,7 @@ def test_a_share_of_zero_answers_like_a_hybrid_that_cannot_read(
     vectors = encode_queries(bert_filler.encoder, TEXTS)
     lexical = lexical_restrictions(bert_filler.index, TEXTS, settings_with(0.0))
     mixed = with_reading(bert_filler.index, bert_filler.encoder, TEXTS, vectors, lexical, settings_with(0.0))
-    monkeypatch.setattr("npm.retrieval.fill.lexical_restrictions", lambda *_, allowed: mixed)
+    monkeypatch.setattr("npm.indexing.fill.lexical_restrictions", lambda *_, allowed: mixed)
     assert_same_answers(filled(bert_filler, settings_with(0.0)), read_nothing)
 
 

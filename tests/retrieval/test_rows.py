@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from index.arrays import ShardedArray
-from npm.retrieval.rows import ROWS_PER_SAMPLE, RowMap, gather, pack_kept
+from npm.indexing.rows import ROWS_PER_SAMPLE, RowMap, gather, pack_kept
 from tests.retrieval.random_indexes import packed_kept
 
 

@@ -14,13 +14,11 @@ from index.settings import SearchSettings
 from index.store import read_manifest
 from npm.corpus.store import BlockStore
 from npm.errors import ArtefactError, EncoderError, SettingError, UserError
+from npm.indexing.build import build_index
+from npm.indexing.generation import Segment
+from npm.indexing.settings import IndexBuildSettings
+from npm.indexing.stages import HELD_OUT_EVERY, Share, Stage, is_held_out
 from npm.models.encoder import Encoder
-from npm.retrieval.build import build_index
-from npm.retrieval.build_settings import IndexBuildSettings
-from npm.retrieval.coding import HELD_OUT_EVERY, is_held_out
-from npm.retrieval.segments import Segment
-from npm.retrieval.shares import Share
-from npm.retrieval.stages import Stage
 from tests.retrieval.small_builds import small_settings, write_corpus
 from tests.tiny_models import tiny_encoder
 
@@ -154,7 +152,7 @@ def test_a_whole_build_and_a_job_do_not_run_at_once(
 def test_the_quantiser_is_trained_without_the_documents_held_out(
     settings: IndexBuildSettings, encoder: Encoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from npm.retrieval import coding
+    from npm.indexing import stages as coding
 
     seen: list[np.ndarray] = []
     trained = coding.train_quantiser

@@ -12,17 +12,17 @@ import pytest
 from index.exact import ExactSearcher
 from npm.corpus.text import normalised_text
 from npm.errors import ArtefactError, SettingError
+from npm.indexing.changes import DeleteSettings, delete_documents
+from npm.indexing.inspection import verify_index
+from npm.indexing.phrase_index import PhraseIndex
 from npm.models.encoder import Encoder
-from npm.retrieval.changes import DeleteSettings, delete_documents
 from npm.retrieval.fill import PhraseFiller
-from npm.retrieval.phrase_index import PhraseIndex
 from npm.retrieval.queries import encode_queries
 from npm.retrieval.settings import FillSettings, Retrieval
 from npm.retrieval.tune import TuneResult, choose, run_tune, write_searching
 from npm.retrieval.tune_measures import TIE, Measured
 from npm.retrieval.tune_questions import draw_questions
 from npm.retrieval.tune_settings import SearchChoice, TuneSettings
-from npm.retrieval.verification import verify_index
 from tests.retrieval.live_indexes import all_bytes
 from tests.retrieval.tuned_indexes import LISTS, build_measured
 from tests.tiny_models import tiny_encoder
@@ -212,7 +212,7 @@ def test_writing_changes_the_root_manifest_only_and_the_index_is_then_searched_s
 
 
 def test_an_index_that_was_changed_after_it_was_measured_is_not_written(own_folder: Path, tuned: TuneResult) -> None:
-    from npm.retrieval.segments import Generation
+    from npm.indexing.generation import Generation
 
     generation = Generation.read(own_folder)
     delete_documents(own_folder, DeleteSettings(ids=["d3"]))

@@ -7,9 +7,9 @@ import pytest
 
 from npm.corpus.text import sentence_bounds
 from npm.errors import ArtefactError
+from npm.indexing.changes import DeleteSettings, delete_documents
+from npm.indexing.phrase_index import PhraseIndex
 from npm.models.encoder import Encoder
-from npm.retrieval.changes import DeleteSettings, delete_documents
-from npm.retrieval.phrase_index import PhraseIndex
 from npm.retrieval.tune_questions import asked_documents, draw_questions
 from npm.types import MASK_TEXT
 from tests.retrieval.tuned_indexes import DOCUMENTS, LISTS, build_measured

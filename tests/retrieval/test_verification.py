@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from npm.errors import ArtefactError
+from npm.indexing.inspection import index_encoder, verify_vectors
 from npm.models.encoder import Encoder
-from npm.retrieval.verification import index_encoder, verify_vectors
 from tests.retrieval.live_indexes import added, built, record
 from tests.tiny_models import tiny_encoder
 

@@ -10,10 +10,10 @@ import numpy as np
 from index.settings import SearchSettings
 from npm.corpus.blocks import BlockSettings
 from npm.corpus.documents import CorpusSettings
+from npm.indexing.build import build_index
+from npm.indexing.embed import VectorSettings
+from npm.indexing.settings import IndexBuildSettings
 from npm.models.encoder import Encoder
-from npm.retrieval.build import build_index
-from npm.retrieval.build_settings import IndexBuildSettings
-from npm.retrieval.embed import VectorSettings
 from tests.tiny_models import SENTENCES
 
 DOCUMENTS = 150

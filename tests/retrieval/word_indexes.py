@@ -12,11 +12,11 @@ from index.arrays import ShardedArray
 from index.exact import ExactSearcher
 from npm.corpus.blocks import BlockSettings
 from npm.corpus.documents import CorpusSettings
+from npm.indexing.build import build_index
+from npm.indexing.embed import PruningRule
+from npm.indexing.phrase_index import PhraseIndex, rows_of_blocks
+from npm.indexing.settings import IndexBuildSettings
 from npm.models.encoder import Encoder
-from npm.retrieval.build import build_index
-from npm.retrieval.build_settings import IndexBuildSettings
-from npm.retrieval.phrase_index import PhraseIndex, rows_of_blocks
-from npm.retrieval.pruning import PruningRule
 from npm.retrieval.settings import FillSettings
 from npm.types import TokenFlag
 from tests.retrieval.live_indexes import record, write_records

@@ -19,16 +19,16 @@ from npm.errors import SettingError
 from npm.evaluation.metrics import open_answer
 from npm.evaluation.results import filler_facts
 from npm.evaluation.zero_shot.task import LabelPrediction
+from npm.indexing.rows import RowMap
 from npm.retrieval.answers import SurfaceReader, says_nothing_new
 from npm.retrieval.phrases import SpanFinder
-from npm.retrieval.rows import RowMap
 from npm.types import MASK_TEXT, Answer, Phrase
 
 if TYPE_CHECKING:
     from npm.evaluation.results import Progress
     from npm.evaluation.zero_shot.task import Example, Task
+    from npm.indexing.lexicon import BlockLexicon
     from npm.retrieval.fill import PhraseFiller
-    from npm.retrieval.lexical import BlockLexicon
     from npm.retrieval.phrases import Candidates
 
 

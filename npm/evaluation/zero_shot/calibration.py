@@ -17,7 +17,7 @@ from npm.evaluation.zero_shot.prompts import detokenise, parse_template
 
 if TYPE_CHECKING:
     from npm.evaluation.zero_shot.task import Task
-    from npm.retrieval.phrase_index import PhraseIndex
+    from npm.indexing.phrase_index import PhraseIndex
 
 
 PROMPT_COUNT = 256

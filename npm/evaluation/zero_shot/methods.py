@@ -23,11 +23,11 @@ from npm.evaluation.zero_shot.task import (
     resolved_scoring,
 )
 from npm.evaluation.zero_shot.verbalizers import EXPANDED, Verbalizer, load_verbalizer
+from npm.indexing.phrase_index import PhraseIndex
 from npm.models.encoder import Encoder
 from npm.models.masked_head import MaskedHead, attach_masked_head
 from npm.models.places import locate_encoder
 from npm.retrieval.fill import PhraseFiller
-from npm.retrieval.phrase_index import PhraseIndex
 
 if TYPE_CHECKING:
     from npm.evaluation.settings import EvaluationSettings

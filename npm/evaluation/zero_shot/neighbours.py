@@ -23,8 +23,8 @@ from npm.retrieval.answers import SurfaceReader
 from npm.types import TokenFlag
 
 if TYPE_CHECKING:
+    from npm.indexing.phrase_index import PhraseIndex
     from npm.models.encoder import Encoder
-    from npm.retrieval.phrase_index import PhraseIndex
 
 
 NEIGHBOURS_PER_GROUP = 20

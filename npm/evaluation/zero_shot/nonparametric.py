@@ -41,9 +41,9 @@ from npm.types import Answer
 
 if TYPE_CHECKING:
     from npm.evaluation.zero_shot.verbalizers import Verbalizer
+    from npm.indexing.phrase_index import PhraseIndex
     from npm.models.encoder import Encoder
     from npm.retrieval.fill import PhraseFiller
-    from npm.retrieval.phrase_index import PhraseIndex
 
 
 EXAMPLES_SCORED_TOGETHER, EXAMPLES_ENCODED_TOGETHER = 4096, 512

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from index.arrays import ShardedArray
     from index.types import Hits
     from npm.corpus.store import BlockStore
+    from npm.indexing.phrase_index import PhraseIndex
     from npm.models.encoder import Encoder
-    from npm.retrieval.phrase_index import PhraseIndex
     from npm.retrieval.queries import QueryVectors
 
 

@@ -24,8 +24,8 @@ from npm.evaluation.zero_shot.task import Example, Macro, OpenMethod, Task, Task
 from npm.types import Answer
 
 if TYPE_CHECKING:
+    from npm.indexing.phrase_index import PhraseIndex
     from npm.models.encoder import Encoder
-    from npm.retrieval.phrase_index import PhraseIndex
 
 
 LEAST_WORDS_LOOKED_FOR, BLOCKS_LOOKED_IN, LEAST_ASCII_LETTERS = 8, 3, 24

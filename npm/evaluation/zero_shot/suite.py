@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from npm.errors import SettingError
-from npm.evaluation.demo import Split
 from npm.evaluation.results import write_results
 from npm.evaluation.settings import SuiteName
 from npm.evaluation.zero_shot.closed_set import ClosedTaskResult, evaluate_closed
@@ -18,7 +17,7 @@ from npm.evaluation.zero_shot.data import data_file, missing_data, read_examples
 from npm.evaluation.zero_shot.methods import Methods
 from npm.evaluation.zero_shot.open_set import OpenTaskResult, evaluate_open, standing_examples
 from npm.evaluation.zero_shot.report import SuiteTable, suite_markdown
-from npm.evaluation.zero_shot.task import ClosedMethod, Macro, OpenMethod, Suite, Task
+from npm.evaluation.zero_shot.task import ClosedMethod, Macro, OpenMethod, Split, Suite, Task
 from npm.evaluation.zero_shot.task_file import load_task, task_names
 from npm.models.encoder import Encoder
 from npm.settings import enum_value

@@ -293,3 +293,10 @@ class TaskScores:
     """Method name → mean and 95 % confidence interval, as shares of 1."""
     paper: Mapping[str, float] = field(default_factory=dict)
     """Method name → what Min et al. 2022 report, per cent."""
+
+
+class Split(Enum):
+    """What a question may be used for."""
+
+    dev = "dev"  # to choose settings on
+    test = "test"  # to report

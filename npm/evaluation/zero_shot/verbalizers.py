@@ -24,8 +24,8 @@ from npm.types import SURROGATE
 if TYPE_CHECKING:
     from npm.evaluation.zero_shot.occurrences import WordOccurrences, WordScores
     from npm.evaluation.zero_shot.task import Task
+    from npm.indexing.phrase_index import PhraseIndex
     from npm.models.encoder import Encoder
-    from npm.retrieval.phrase_index import PhraseIndex
 
 
 WORDS_NAMED = 12

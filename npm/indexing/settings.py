@@ -8,9 +8,9 @@ from index.settings import SearchSettings
 from npm.corpus.blocks import BlockSettings
 from npm.corpus.documents import CorpusSettings
 from npm.errors import check_range
+from npm.indexing.embed import VectorSettings
+from npm.indexing.lexicon import LexiconSettings
 from npm.models.encoder import EncoderSettings
-from npm.retrieval.embed import VectorSettings
-from npm.retrieval.lexicon_shards import LexiconSettings
 
 
 @dataclass(kw_only=True, slots=True)

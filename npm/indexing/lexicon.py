@@ -8,14 +8,18 @@ Postings of a word stand in block order. Counts take as many bytes as the larges
 no weights: those depend on all live blocks, and are computed when a text is looked up.
 
 Shapes: v words, n postings, m occurrences of words, B blocks of a shard.
+
+Shapes: q texts, k blocks a text, n postings of a word.
 """
 
 from __future__ import annotations
 
+import math
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -23,12 +27,13 @@ import numpy as np
 
 from index.locking import folder_lock
 from index.store import Manifest, check_folder, open_array, write_folder, write_manifest
-from npm.corpus.text import Stemming, counted_forms, folded_words
+from npm.corpus.text import Stemming, counted_forms, folded_words, lexical_query, words_of
 from npm.errors import ArtefactError, check_range
-from npm.retrieval.manifests import keeps_finished
+from npm.indexing.generation import keeps_finished, refuse_differences
 
 if TYPE_CHECKING:
     from npm.corpus.store import BlockStore
+
 
 LEXICON_KIND, LEXICON_SHARD_KIND = "lexicon", "lexicon-shard"
 
@@ -251,3 +256,149 @@ def _block_texts(store: BlockStore, first: int, stop: int) -> Iterator[tuple[str
     for block in range(first, stop):
         document = int(store.block_documents[block])
         yield store.document(document).title if document >= 0 else "", store.block_text(block)
+
+
+class BlockHits(NamedTuple):
+    """The best blocks of each text, best first."""
+
+    blocks: np.ndarray  # i64 [q, k], 0 where not found
+    scores: np.ndarray  # f32 [q, k], BM25, 0 where not found
+    found: np.ndarray  # bool [q, k]
+
+
+def inverse_document_frequency(block_count: int, blocks_with_word: int) -> float:
+    """How much a word tells: ln(1 + (N − df + 0.5) / (df + 0.5)), as Lucene has it: never negative.
+
+    >>> round(inverse_document_frequency(10, 1), 6), round(inverse_document_frequency(10, 10), 6)
+    (1.99243, 0.04652)
+    """
+    return math.log(1 + (block_count - blocks_with_word + 0.5) / (blocks_with_word + 0.5))
+
+
+def term_saturation(counts: np.ndarray, relative_lengths: np.ndarray, *, k1: float, b: float) -> np.ndarray:
+    """What occurrences of a word count for: tf / (tf + k1 (1 − b + b · length / mean length)), f64 [n].
+
+    Robertson and Zaragoza 2009, section 3.4, without the constant factor k1 + 1.
+
+    >>> term_saturation(np.array([1, 3]), np.array([1.0, 2.0]), k1=1.0, b=0.5).tolist()
+    [0.5, 0.6666666666666666]
+    """
+    saturation: np.ndarray = counts / (counts + k1 * (1 - b + b * relative_lengths))  # f64 [n]
+    return saturation
+
+
+class BlockLexicon:
+    """BM25 scores of the blocks of all segments, over those that are live. Made by `BlockLexicon.open`.
+
+    How many blocks there are, how many hold a word and how long they are on average is counted over live blocks only,
+    so that scores equal those of a lexicon that never held the others. Takes 4 bytes of private memory a block.
+    """
+
+    def __init__(
+        self,
+        shards: Sequence[LexiconShard],
+        settings: LexiconSettings,
+        *,
+        block_lengths: np.ndarray,
+        live_blocks: np.ndarray | None = None,
+    ) -> None:
+        self._shards = shards
+        self._settings = settings
+        self._block_lengths = block_lengths  # u32 [blocks]
+        self._live_blocks = live_blocks  # bool [blocks], or None: all
+        self.block_count = len(block_lengths)
+        self._live_count = self.block_count if live_blocks is None else int(np.count_nonzero(live_blocks))
+        live = True if live_blocks is None else live_blocks
+        self._mean_length = int(block_lengths.sum(dtype=np.int64, where=live)) / max(1, self._live_count)
+
+    @classmethod
+    def open(cls, folders: Sequence[Path]) -> BlockLexicon:
+        """Open the lexicons of all segments, in their order.
+
+        Raises ArtefactError if one is missing, damaged, or counts or weighs words otherwise than the first.
+        """
+        manifests = [check_folder(folder, kind=LEXICON_KIND) for folder in folders]
+        recorded = [_recorded(manifest) for manifest in manifests]
+        for folder, own in zip(folders, recorded, strict=True):
+            refuse_differences(folder, made_with=own, wanted=recorded[0])
+        settings = LexiconSettings(**{**recorded[0], "stemming": Stemming(recorded[0]["stemming"])})
+        shards = [
+            LexiconShard(folder / name)
+            for folder, manifest in zip(folders, manifests, strict=True)
+            for name in manifest.parts
+        ]
+        block_lengths = np.concatenate([shard.block_lengths() for shard in shards])  # u32 [blocks]
+        return cls(shards, settings, block_lengths=block_lengths)
+
+    def with_live(self, live_blocks: np.ndarray | None) -> BlockLexicon:
+        """The same lexicon over the blocks that are live, bool [blocks]; None: over all."""
+        if live_blocks is not None and live_blocks.shape != (self.block_count,):
+            raise ValueError(f"live blocks {live_blocks.shape} for {self.block_count} blocks")
+        return BlockLexicon(self._shards, self._settings, block_lengths=self._block_lengths, live_blocks=live_blocks)
+
+    def best_blocks(self, texts: Sequence[str], k: int, *, allowed: np.ndarray | None = None) -> BlockHits:
+        """The k blocks with the highest BM25 scores for each text with a mask; a block must share a word with it.
+
+        Only blocks that are live and `allowed`, bool [blocks], are found; `allowed` changes no score. Ties go to the
+        block that stands earlier in the corpus.
+        """
+        blocks = np.zeros((len(texts), k), dtype=np.int64)  # [q, k]
+        scores = np.zeros((len(texts), k), dtype=np.float32)  # [q, k]
+        for number, text in enumerate(texts):
+            all_scores = self.scores(text)  # f32 [blocks]
+            has_word = all_scores > 0  # bool [blocks]
+            reached = np.flatnonzero(has_word if allowed is None else has_word & allowed)  # i64 [reached]
+            best = reached[_best_places(all_scores[reached], k)]  # i64 [at most k]
+            blocks[number, : len(best)] = best
+            scores[number, : len(best)] = all_scores[best]
+        return BlockHits(blocks=blocks, scores=scores, found=scores > 0)
+
+    def scores(self, text: str) -> np.ndarray:
+        """BM25 score of every block for one text with a mask, f32 [blocks]; 0 for blocks that are not live.
+
+        The words' contributions are added in the order of their first occurrence in the text, whatever the shards.
+        """
+        settings = self._settings
+        words = words_of(lexical_query(text), settings.stemming, keep_stopwords=settings.keep_stopwords)
+        scores = np.zeros(self.block_count, dtype=np.float64)  # f64 [blocks]
+        for word, times in Counter(words).items():
+            blocks, counts = self._live_postings(word.encode())  # i64 [n], [n]
+            if not len(blocks):
+                continue
+            relative_lengths = self._block_lengths[blocks] / self._mean_length  # f64 [n]
+            saturation = term_saturation(counts, relative_lengths, k1=settings.k1, b=settings.b)  # f64 [n]
+            scores[blocks] += times * inverse_document_frequency(self._live_count, len(blocks)) * saturation
+        return scores.astype(np.float32)  # f32 [blocks]
+
+    def _live_postings(self, word: bytes) -> tuple[np.ndarray, np.ndarray]:
+        """The live blocks i64 [n] that hold a word, ascending, and how often each does, [n]."""
+        blocks, counts = [], []
+        first = 0
+        for shard in self._shards:
+            postings = shard.postings(word)
+            blocks.append(postings.blocks + np.int64(first))  # i64 [n of the shard]
+            counts.append(postings.counts)
+            first += shard.block_count
+        all_blocks, all_counts = np.concatenate(blocks), np.concatenate(counts)  # i64 [n], [n]
+        if self._live_blocks is None:
+            return all_blocks, all_counts
+        live = self._live_blocks[all_blocks]  # bool [n]
+        return all_blocks[live], all_counts[live]
+
+
+def _best_places(scores: np.ndarray, k: int) -> np.ndarray:
+    """The places i64 [at most k] of the highest of some scores f32 [n], best first, ties in order."""
+    if len(scores) > k > 0:
+        limit = np.partition(scores, -k)[-k]
+        above = np.flatnonzero(scores > limit)  # i64 [fewer than k]
+        # Of all that are as good as the last place only the first ones: there may be as many as there are blocks.
+        level = np.flatnonzero(scores == limit)[: k - len(above)]  # i64
+        places = np.concatenate([above, level])  # i64 [k]
+    else:
+        places = np.arange(len(scores))[:k]  # i64
+    return places[np.lexsort((places, -scores[places]))]
+
+
+def _recorded(manifest: Manifest) -> dict[str, Any]:
+    """The settings of a lexicon, without the corpus it is of."""
+    return {item.name: manifest.settings[item.name] for item in fields(LexiconSettings)}

@@ -4,6 +4,10 @@ A shard `vectors/<number>` holds `vectors.npy` [n, d] and `kept.npy`, u8 [ceil(T
 first, that says whether it has a vector. Any process may write any shard; `vectors/manifest.json` comes last.
 
 Shapes: T tokens and n kept tokens of one shard, B blocks of a batch, L padded length, d dimensions.
+
+Shapes: T tokens.
+
+Shapes: T tokens and n kept tokens of the shard, B blocks of a batch, L padded length, d dimensions.
 """
 
 from __future__ import annotations
@@ -29,36 +33,212 @@ from index.store import (
     write_folder,
     write_manifest,
 )
-from npm.errors import ArtefactError, check_range
-from npm.retrieval.block_checks import check_blocks
-from npm.retrieval.manifests import keeps_finished, refuse_differences
-from npm.retrieval.pruning import PruningRule, frequent_token_ids, kept_tokens, pruning_counts
-from npm.retrieval.rows import RowMap, pack_kept
-from npm.retrieval.shard_blocks import ShardBlocks
+from npm.corpus.blocks import concatenated_ranges
+from npm.corpus.store import BlockStore
+from npm.errors import ArtefactError, EncoderError, check_range
+from npm.indexing.generation import keeps_finished, refuse_differences
+from npm.indexing.rows import RowMap, pack_kept
+from npm.retrieval.batches import encode_padded, length_sorted_batches
+from npm.types import TokenFlag
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from index.store import Manifest
-    from npm.corpus.store import BlockStore
     from npm.models.encoder import Encoder
 
-__all__ = [
-    "VECTORS_KIND",
-    "VECTOR_SHARD_KIND",
-    "PruningRule",
-    "Reencoded",
-    "VectorDtype",
-    "VectorSettings",
-    "embed_shard",
-    "finish_vectors",
-    "frequent_token_ids",
-    "kept_tokens",
-    "open_vectors",
-    "recorded_vectors",
-    "reencode_sample",
-    "shard_folder",
-    "shard_settings",
-    "vector_shards",
-]
+
+def check_blocks(store: BlockStore, encoder: Encoder) -> None:
+    """Raise EncoderError if the blocks were cut by another tokenizer or are longer than the encoder takes."""
+    if store.tokenizer_fingerprint != encoder.tokenizer_fingerprint:
+        raise EncoderError(
+            "the blocks were cut by another tokenizer than the encoder's",
+            expected=f"tokenizer fingerprint {store.tokenizer_fingerprint}",
+            got=f"{encoder.name}, tokenizer fingerprint {encoder.tokenizer_fingerprint}",
+            where=str(store.folder),
+            fix="give the encoder that the blocks were made for with encoder=…, or build into another folder",
+        )
+    specials = 0 if store.special_tokens_in_blocks else len(encoder.prefix_ids) + len(encoder.suffix_ids)
+    check_input_tokens(encoder, store.max_block_tokens + specials)
+
+
+def check_input_tokens(encoder: Encoder, token_count: int) -> None:
+    """Raise EncoderError if blocks of up to `token_count` tokens, special tokens included, are too long for it."""
+    if token_count > encoder.max_input_tokens:
+        raise EncoderError(
+            "blocks are longer than the encoder takes",
+            expected=f"at most {encoder.max_input_tokens} tokens, special tokens included",
+            got=f"up to {token_count}",
+            where=f"encoder {encoder.name}",
+            fix=f"set blocks.max_block_tokens={encoder.max_input_tokens} or less",
+        )
+
+
+def packing_record(made: Mapping[str, Any], sources: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What the blocks of a build with the recorded settings `made` depend on, besides its tokenizer."""
+    return {"sources": list(sources), "corpus": made["corpus"], "blocks": made["blocks"]}
+
+
+def open_packed(folder: Path, packing: Mapping[str, Any], *, index: Path) -> BlockStore:
+    """The finished blocks in `folder`, which an earlier run left in the folder of the index.
+
+    Raises ArtefactError if they were not made as `packing` says. Without sources nothing is compared: they were handed
+    over ready.
+    """
+    store = BlockStore.open(folder)
+    if packing["sources"]:
+        refuse_differences(index, made_with={name: store.settings[name] for name in packing}, wanted=packing)
+    return store
+
+
+TOKENS_AT_ONCE = 1 << 20
+_FLAG_VALUES = 256
+
+
+class PruningRule(Enum):
+    """Which tokens have a vector, and so may stand at the start or the end of a phrase; special tokens never do."""
+
+    all = "all"
+    word_boundaries = "word_boundaries"
+    without_punctuation = "without_punctuation"
+    without_stopwords = "without_stopwords"
+
+
+def kept_tokens(
+    flags: np.ndarray,
+    rule: PruningRule,
+    token_ids: np.ndarray | None = None,
+    dropped: np.ndarray | None = None,
+) -> np.ndarray:
+    """Whether each token has a vector, bool [T]: by `rule` from its flags u8 [T], and not if its id is a dropped one.
+
+    `token_ids` [T] are needed only with `dropped` ids [n].
+
+    >>> import numpy as np
+    >>> from npm.types import TokenFlag as F
+    >>> flags = np.array([F.WORD_START | F.WORD_END, F.WORD_START | F.WORD_END | F.STOPWORD, F.SPECIAL, 0], np.uint8)
+    >>> kept_tokens(flags, PruningRule.without_stopwords).tolist()
+    [True, False, False, False]
+    >>> kept_tokens(flags, PruningRule.all, np.array([7, 7, 9, 8]), np.array([7])).tolist()
+    [False, False, False, True]
+    """
+    kept = _kept_by_rule(flags, rule)  # bool [T]
+    if dropped is not None and len(dropped):
+        if token_ids is None:
+            raise ValueError("dropped token ids need the ids of the tokens")
+        kept &= ~np.isin(token_ids, dropped)
+    return kept
+
+
+def frequent_token_ids(store: BlockStore, max_token_share: float | None) -> np.ndarray:
+    """The token ids, ascending i64, that each make up more than `max_token_share` of the store's tokens; None: none."""
+    if max_token_share is None:
+        return np.zeros(0, dtype=np.int64)
+    counts = np.zeros(0, dtype=np.int64)  # i64 [largest id so far + 1]
+    for token_ids, _ in _pieces(store):
+        more = np.bincount(token_ids, minlength=len(counts))  # i64 [largest id so far + 1]
+        more[: len(counts)] += counts
+        counts = more
+    return np.flatnonzero(counts > max_token_share * store.token_count)
+
+
+def pruning_counts(store: BlockStore, rule: PruningRule, dropped: np.ndarray) -> dict[str, Any]:
+    """The store's tokens, how many of them each rule alone would keep, and how many `rule` and `dropped` ids keep."""
+    with_flags = np.zeros(_FLAG_VALUES, dtype=np.int64)  # i64 [256], tokens with exactly these flags
+    left = np.zeros(_FLAG_VALUES, dtype=np.int64)  # i64 [256], of these not of a dropped id
+    for token_ids, flags in _pieces(store):
+        with_flags += np.bincount(flags, minlength=_FLAG_VALUES)
+        spared = flags[~np.isin(token_ids, dropped)] if len(dropped) else flags  # u8 [tokens left]
+        left += np.bincount(spared, minlength=_FLAG_VALUES)
+    every_flag = np.arange(_FLAG_VALUES, dtype=np.uint8)  # u8 [256]
+    return {
+        "tokens": store.token_count,
+        "kept_by_rule": {each.value: int(with_flags[_kept_by_rule(every_flag, each)].sum()) for each in PruningRule},
+        "kept": int(left[_kept_by_rule(every_flag, rule)].sum()),
+    }
+
+
+def count_kept_tokens(store: BlockStore, rule: PruningRule) -> int:
+    """How many tokens of the store `rule` alone would keep."""
+    return int(pruning_counts(store, rule, np.zeros(0, dtype=np.int64))["kept"])
+
+
+def _kept_by_rule(flags: np.ndarray, rule: PruningRule) -> np.ndarray:
+    kept = (flags & TokenFlag.SPECIAL.value) == 0  # bool [T]
+    if rule is PruningRule.all:
+        return kept
+    kept &= (flags & (TokenFlag.WORD_START | TokenFlag.WORD_END).value) != 0
+    if rule in (PruningRule.without_punctuation, PruningRule.without_stopwords):
+        kept &= (flags & TokenFlag.PUNCTUATION.value) == 0
+    if rule is PruningRule.without_stopwords:
+        kept &= (flags & TokenFlag.STOPWORD.value) == 0
+    return kept
+
+
+def _pieces(store: BlockStore) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Token ids and flags [≤ TOKENS_AT_ONCE] of the whole store, in order."""
+    for token_ids, flags in zip(store.token_ids.arrays, store.flags.arrays, strict=True):
+        for start in range(0, len(token_ids), TOKENS_AT_ONCE):
+            stop = start + TOKENS_AT_ONCE
+            yield token_ids[start:stop], flags[start:stop]
+
+
+class ShardBlocks:
+    """The blocks of one vector shard; its batches are a function of the shard alone."""
+
+    def __init__(self, store: BlockStore, encoder: Encoder, settings: Mapping[str, Any]) -> None:
+        """`settings` are those in the manifest of the shard."""
+        first = settings["first_block"]
+        sequences = store.sequences(np.arange(first, first + settings["block_count"]))
+        rule, dropped = PruningRule(settings["pruning"]), np.array(settings["frequent_token_ids"], dtype=np.int64)
+        self.kept = kept_tokens(sequences.flags, rule, sequences.token_ids, dropped)  # bool [T]
+        self._dtype = np.dtype(settings["dtype"])
+        self._encoder = encoder
+        self._token_ids = sequences.token_ids  # i32 [T]
+        self._offsets = sequences.offsets  # i64 [blocks + 1]
+        self._positions = np.flatnonzero(self.kept)  # i64 [n]
+        self._row_bounds = np.searchsorted(self._positions, self._offsets)  # i64 [blocks + 1]
+        around = ([], []) if store.special_tokens_in_blocks else (encoder.prefix_ids, encoder.suffix_ids)
+        self._prefix, self._suffix = (np.array(ids, dtype=np.int64) for ids in around)
+        lengths = np.diff(self._offsets) + len(self._prefix) + len(self._suffix)  # i64 [blocks]
+        self.batches = length_sorted_batches(lengths, tokens_per_batch=settings["tokens_per_batch"])
+
+    def vectors(self, progress: Callable[[int, int], None] | None = None) -> np.ndarray:
+        """The vectors [n, d] of all kept tokens, in corpus order and in the dtype of the settings.
+
+        `progress(tokens done, tokens of the shard)` is called after each batch.
+        """
+        vectors = np.empty((len(self._positions), self._encoder.dimensions), dtype=self._dtype)  # [n, d]
+        tokens_done = 0
+        for batch in self.batches:
+            vectors[self.rows_of(batch)] = self.encoded(batch)
+            tokens_done += int((self._offsets[batch + 1] - self._offsets[batch]).sum())
+            if progress is not None:
+                progress(tokens_done, len(self._token_ids))
+        return vectors
+
+    def rows_of(self, batch: np.ndarray) -> np.ndarray:
+        """The rows i64 [kept of the batch] within the shard, block after block of `batch` i64 [B]."""
+        return concatenated_ranges(self._row_bounds[batch], self._row_bounds[batch + 1])
+
+    def sequences_of(self, batch: np.ndarray) -> list[np.ndarray]:
+        """What the encoder reads for each block of `batch` i64 [B]: token ids with the special ones around them."""
+        blocks = [self._token_ids[self._offsets[block] : self._offsets[block + 1]] for block in batch]
+        return [np.concatenate([self._prefix, block, self._suffix]) for block in blocks]
+
+    def encoded(self, batch: np.ndarray) -> np.ndarray:
+        """The vectors f32 [kept of the batch, d] of the rows `rows_of(batch)`."""
+        import torch
+
+        states = encode_padded(self._encoder, self.sequences_of(batch))  # f32 [B, L, d]
+        counts = np.diff(self._row_bounds)[batch]  # i64 [B]
+        in_block = self._positions[self.rows_of(batch)] - np.repeat(self._offsets[batch], counts)  # i64 [kept]
+        places = np.repeat(np.arange(len(batch)), counts)  # i64 [kept of the batch]
+        slots = torch.from_numpy(places * states.shape[1] + in_block + len(self._prefix)).to(states.device)
+        kept = states.reshape(-1, states.shape[2]).index_select(0, slots)  # f32 [kept of the batch, d]
+        vectors: np.ndarray = kept.cpu().numpy()  # f32 [kept of the batch, d]
+        return vectors
+
 
 VECTORS_KIND, VECTOR_SHARD_KIND = "vectors", "vector-shard"
 _VECTORS_FILE = "vectors.npy"

@@ -18,33 +18,52 @@ from npm.corpus.blocks import BlockPacker
 from npm.corpus.documents import read_corpus
 from npm.corpus.store import BlockStore, build_block_store
 from npm.errors import ArtefactError, CorpusError
-from npm.models.encoder import Encoder
-from npm.retrieval.block_checks import check_input_tokens, open_packed, packing_record
-from npm.retrieval.build_settings import IndexBuildSettings
-from npm.retrieval.coding import (
-    code_segment,
-    finish_codes,
-    finish_search,
-    merge_parts,
-    missing_parts,
-    train_segment_quantiser,
-)
-from npm.retrieval.dimensions import dimension_note
-from npm.retrieval.manifests import refuse_differences
-from npm.retrieval.pruning import count_kept_tokens
-from npm.retrieval.recording import copy_encoder, input_record, recorded_settings, search_settings_of
-from npm.retrieval.room import check_build_room
-from npm.retrieval.segments import (
+from npm.indexing.disk_needs import check_build_room
+from npm.indexing.embed import check_input_tokens, count_kept_tokens, open_packed, packing_record
+from npm.indexing.generation import (
     ENCODER_FOLDER,
     INDEX_KIND,
     QUANTISER_FOLDER,
     SEARCH_FOLDER,
     Segment,
     clear_folder,
+    copy_encoder,
+    input_record,
+    recorded_settings,
+    refuse_differences,
+    search_settings_of,
     write_generation,
 )
-from npm.retrieval.shares import Share
-from npm.retrieval.stages import WHOLE, IndexProgress, SegmentSettings, Stage, encode_segment, finish_encoding, silent
+from npm.indexing.settings import IndexBuildSettings
+from npm.indexing.stages import (
+    WHOLE,
+    IndexProgress,
+    SegmentSettings,
+    Share,
+    Stage,
+    code_segment,
+    encode_segment,
+    finish_codes,
+    finish_encoding,
+    finish_search,
+    merge_parts,
+    missing_parts,
+    silent,
+    train_segment_quantiser,
+)
+from npm.models.encoder import Encoder
+
+
+def dimension_note(encoder: Encoder) -> str:
+    """What to say before vectors are stored at a length that the encoder was not trained for; else nothing."""
+    if encoder.dimensions in (encoder.whole_dimensions, *encoder.trained_dimensions):
+        return ""
+    trained = ", ".join(map(str, (*encoder.trained_dimensions, encoder.whole_dimensions)))
+    return (
+        f"note: {encoder.name} was not trained for vectors of {encoder.dimensions} dimensions (but of {trained}), so "
+        "answers may be much worse; npmlm train experiment=matryoshka trains one for several lengths"
+    )
+
 
 FIRST = "00000"
 

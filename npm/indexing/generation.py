@@ -12,16 +12,21 @@ the generation that was opened.
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from index.files import sha256_of_file
+from index.quantiser import QUANTISER_KIND
 from index.store import (
+    MANIFEST_NAME,
     Manifest,
     check_folder,
     open_array,
@@ -30,7 +35,54 @@ from index.store import (
     write_folder,
     write_manifest,
 )
-from npm.errors import ArtefactError
+from npm.corpus.sources import find_sources
+from npm.errors import ArtefactError, SettingError
+from npm.models.encoder import Encoder
+from npm.settings import enum_value
+
+if TYPE_CHECKING:
+    from npm.corpus.documents import CorpusSettings
+
+
+def keeps_finished(folder: Path, *, kind: str, settings: Mapping[str, Any]) -> Manifest | None:
+    """The manifest of a finished folder made with exactly `settings`; None if there is none yet.
+
+    Raises ArtefactError if it was made with others, or is damaged.
+    """
+    if not (folder / MANIFEST_NAME).is_file():
+        return None
+    refuse_differences(folder, made_with=read_manifest(folder, kind=kind).settings, wanted=settings)
+    return check_folder(folder, kind=kind)
+
+
+def refuse_differences(folder: Path, *, made_with: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+    """Raise ArtefactError, naming what differs, unless `folder` was made with the settings wanted."""
+    ours, theirs = _flat(wanted), _flat(made_with)
+    names = sorted(name for name in ours.keys() | theirs.keys() if ours.get(name) != theirs.get(name))
+    if names:
+        raise ArtefactError(
+            f"{folder} was made with other settings",
+            expected=_named(ours, names),
+            got=_named(theirs, names),
+            where=str(folder),
+            fix="choose another folder with index=…, give the same settings as before, or delete this folder",
+        )
+
+
+def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """Settings by dotted name, values as JSON, so that a message can name the one that differs."""
+    flat: dict[str, str] = {}
+    for name, value in settings.items():
+        if isinstance(value, Mapping):
+            flat |= _flat(value, f"{prefix}{name}.")
+        else:
+            flat[prefix + name] = json.dumps(value, ensure_ascii=False, sort_keys=True)
+    return flat
+
+
+def _named(settings: Mapping[str, str], names: list[str]) -> str:
+    return ", ".join(f"{name}={settings[name]}" for name in names if name in settings) or "nothing of the kind"
+
 
 INDEX_KIND, ENCODER_KIND, DELETED_KIND = "phrase-index", "encoder", "deleted-documents"
 SEGMENTS_FOLDER, ENCODER_FOLDER, QUANTISER_FOLDER = "segments", "encoder", "quantiser"
@@ -206,3 +258,86 @@ def clear_folder(folder: Path, *, entirely: bool) -> None:
                 path.rmdir()
         if folder.is_dir() and not any(folder.iterdir()):
             folder.rmdir()
+
+
+PACKAGES_RECORDED = ("npmlm", "torch", "transformers", "tokenizers", "numpy")
+
+
+def input_record(corpus: CorpusSettings) -> list[dict[str, Any]]:
+    """Name, size and SHA-256 of every corpus file, in order: what the blocks depend on, without where it lies."""
+    records: list[dict[str, Any]] = []
+    for source in find_sources(corpus.files):
+        record: dict[str, Any] = {"name": source.name}
+        if source.format != "hub":
+            path = Path(source.path)
+            record |= {"bytes": path.stat().st_size, "sha256": sha256_of_file(path)}
+        records.append(record)
+    return records
+
+
+def recorded_settings(settings: Any, encoder: Encoder, root: type) -> dict[str, Any]:
+    """What the manifest says of how the index was made: the fields of the settings class `root`, without paths."""
+    # a command adds settings of its own, such as where the index lies
+    own = {item.name: asdict(settings)[item.name] for item in fields(root)}
+    chosen: dict[str, Any] = json.loads(json.dumps(own, default=enum_value))
+    del chosen["corpus"]["files"], chosen["encoder"]
+    return {
+        **chosen,
+        "encoder": {
+            "name": encoder.name,
+            "fingerprint": encoder.fingerprint,
+            "tokenizer_fingerprint": encoder.tokenizer_fingerprint,
+            "similarity_scale": encoder.similarity_scale,
+        },
+        "versions": {name: found for name in PACKAGES_RECORDED if (found := _version(name))},
+    }
+
+
+def recorded_corpus(corpus: CorpusSettings) -> dict[str, Any]:
+    """How the files were read, as the manifest of a segment says it."""
+    recorded: dict[str, Any] = json.loads(json.dumps(asdict(corpus), default=enum_value))
+    del recorded["files"]
+    return recorded
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def search_settings_of(quantiser: Path) -> dict[str, Any]:
+    """What the search folders of a quantiser record: how it was made, without what it was trained on."""
+    made = read_manifest(quantiser, kind=QUANTISER_KIND).settings
+    return {name: value for name, value in made.items() if name not in ("vectors", "held_out_every")}
+
+
+def copy_encoder(folder: Path, name: str, encoder: Encoder) -> Manifest:
+    """Save the encoder as a folder that `transformers` loads, under the same protection as the other parts."""
+    import torch
+
+    recorded = {"fingerprint": encoder.fingerprint}
+    if (kept := keeps_finished(folder, kind=ENCODER_KIND, settings=recorded)) is not None:
+        return kept
+    whole = next(encoder.model.parameters()).dtype is torch.float32
+    # What computes in bfloat16 has lost bits that the fingerprint counts.
+    original = encoder if whole else Encoder.load(name, device="cpu", dtype="float32")
+    if original.fingerprint != encoder.fingerprint:
+        raise SettingError(
+            "copy_encoder=true needs the encoder's own weights",
+            expected=f"fingerprint {encoder.fingerprint}",
+            got=f"{original.name}, fingerprint {original.fingerprint}",
+            where="encoder.name",
+            fix="give the encoder's folder as encoder.name, or load it with dtype=float32",
+        )
+    saved = folder.parent / f".{folder.name}.saved"
+    shutil.rmtree(saved, ignore_errors=True)
+    try:
+        original.save(saved)
+        with write_folder(folder, kind=ENCODER_KIND, settings=recorded) as writer:
+            for file in sorted(path for path in saved.iterdir() if path.is_file()):
+                writer.open_binary(file.name).write(file.read_bytes())
+    finally:
+        shutil.rmtree(saved, ignore_errors=True)
+    return read_manifest(folder, kind=ENCODER_KIND)

@@ -3,29 +3,175 @@
 Counts come from the sample, each with its weight; bytes come from the shapes of the arrays that are stored.
 
 Shapes: S sampled documents, T tokens of a document, d dimensions, K inverted lists.
+
+Shapes: S sampled documents.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from index.files import check_room, stored_bytes
 from index.settings import SearchSettings, SearchTier, resolved_settings
 from npm.corpus.blocks import BlockPacker
+from npm.corpus.documents import CorpusSettings, DocumentSplit, read_documents
 from npm.corpus.shards import document_line
+from npm.corpus.sources import CHUNK_BYTES, Source, find_sources, parquet_row_count, read_lines
 from npm.corpus.store import DOCUMENTS_PER_BATCH, LARGEST_U16_VOCABULARY, TOKENS_PER_SHARD
-from npm.retrieval.corpus_sample import CorpusSample
-from npm.retrieval.embed import VectorSettings
-from npm.retrieval.lexicon_shards import LexiconSettings, count_words
-from npm.retrieval.pruning import kept_tokens
-from npm.types import Block
+from npm.indexing.embed import VectorSettings, kept_tokens
+from npm.indexing.lexicon import LexiconSettings, count_words
+from npm.types import Block, Document
 
 if TYPE_CHECKING:
+    from npm.indexing.settings import IndexBuildSettings
     from npm.models.encoder import Encoder
+
+
+MOST_FILES = 16
+"""Files looked into; of more, as many, spread evenly."""
+RATIO_BYTES = 5 * CHUNK_BYTES
+"""Read of each compressed file to learn how far its text is compressed."""
+MOST_CHARS = 1 << 18
+"""Read of one document; a longer one stands for as many of this length as it makes."""
+
+
+@dataclass(frozen=True, slots=True)
+class CorpusSample:
+    """Some documents, and how many of its length each stands for."""
+
+    documents: list[Document]  # S
+    weights: np.ndarray  # f64 [S]
+    document_count: float  # documents of the corpus, as far as that is known
+    unknown_sources: list[str]  # data sets of unknown size: of these only the sample counts
+
+
+@dataclass(frozen=True, slots=True)
+class _SourceSample:
+    documents: list[Document]
+    factor: float  # the whole source as a multiple of these documents
+    is_known: bool = True
+
+
+def sample_corpus(
+    settings: CorpusSettings, *, documents: int, seconds: float, clock: Callable[[], float] = time.monotonic
+) -> CorpusSample:
+    """About `documents` documents; after `seconds` no further file is opened once there is one of every kind.
+
+    Raises CorpusError as reading the corpus does.
+    """
+    sources = find_sources(settings.files)
+    kinds: dict[str, list[Source]] = {}
+    for source in sources:
+        kinds.setdefault(_kind(source), []).append(source)
+    chosen = {kind: _spread(group, max(1, MOST_FILES * len(group) // len(sources))) for kind, group in kinds.items()}
+    files_left = sum(map(len, chosen.values()))
+    stop_at = clock() + seconds
+    sampled: list[Document] = []
+    weights: list[float] = []
+    unknown: list[str] = []
+    for kind, group in kinds.items():
+        read: list[tuple[Source, _SourceSample]] = []
+        for source in chosen[kind]:
+            if not read or kind == "hub" or clock() < stop_at:
+                quota = max(1, (documents - len(sampled)) // files_left)
+                read.append((source, _sample_source(source, settings, quota)))
+                sampled += read[-1][1].documents
+            files_left -= 1
+        spread = _stored_bytes(group) / _stored_bytes([source for source, _ in read])
+        for source, found in read:
+            weights += [found.factor * spread] * len(found.documents)
+            if not found.is_known:
+                unknown.append(source.name)
+    return _scaled(sampled, np.array(weights), unknown, settings.max_documents)
+
+
+def _scaled(
+    documents: list[Document], weights: np.ndarray, unknown: list[str], max_documents: int | None
+) -> CorpusSample:
+    """The sample with `weights` f64 [S] cut to `max_documents`, and its long documents cut too."""
+    document_count = float(weights.sum())
+    if max_documents is not None and document_count > 0 and (unknown or max_documents < document_count):
+        weights = weights * (max_documents / document_count)  # f64 [S]
+        document_count, unknown = float(max_documents), []
+    lengths = np.array([len(document.text) for document in documents], dtype=np.float64)  # f64 [S]
+    weights = weights * np.maximum(1.0, lengths / MOST_CHARS)  # f64 [S]
+    documents = [replace(document, text=document.text[:MOST_CHARS]) for document in documents]
+    return CorpusSample(documents, weights, document_count, unknown)
+
+
+def _sample_source(source: Source, settings: CorpusSettings, quota: int) -> _SourceSample:
+    """The first `quota` documents of a source, and how many times as much it holds."""
+    read = read_documents(
+        [source.path],
+        split=settings.split,
+        id_field=settings.id_field,
+        title_field=settings.title_field,
+        text_field=settings.text_field,
+        kept_fields=settings.kept_fields,
+    )
+    documents = list(islice(read, quota))
+    is_whole = next(read, None) is None
+    read.close()  # type: ignore[attr-defined]
+    if is_whole or (source.format == "txt" and settings.split is DocumentSplit.file):
+        return _SourceSample(documents, 1.0)
+    if source.format == "hub":
+        return _SourceSample(documents, 1.0, is_known=False)
+    if source.format == "parquet":
+        return _SourceSample(documents, parquet_row_count(source) / len(documents))
+    if source.format == "txt":
+        taken_bytes = sum(len(document.text.encode()) + 1 for document in documents)
+        return _SourceSample(documents, max(1.0, Path(source.path).stat().st_size / taken_bytes))
+    return _SourceSample(documents, _text_factor(Path(source.path), len(documents)))
+
+
+def _text_factor(path: Path, line_count: int) -> float:
+    """How many times the text of the first `line_count` lines that are not empty the file holds, decompressed."""
+    read_bytes = text_bytes = taken_bytes = taken = 0
+    marks: list[tuple[int, int]] = []  # before each piece: bytes of the file read, bytes of text that came of them
+
+    def mark(byte_count: int) -> None:
+        nonlocal read_bytes
+        marks.append((read_bytes, text_bytes))
+        read_bytes += byte_count
+
+    size = path.stat().st_size
+    is_plain = path.suffix != ".zst"
+    for _, line in read_lines(path, keep_ends=True, on_bytes=mark):
+        text_bytes += len(line.encode())
+        if taken < line_count and not line.isspace():
+            taken += 1
+            taken_bytes = text_bytes
+        if taken == line_count and (is_plain or RATIO_BYTES <= read_bytes < size):
+            break
+    if is_plain or read_bytes == size:
+        return max(1.0, (size if is_plain else text_bytes) / taken_bytes)
+    # A decompressor is always behind by a part of what it has read: differences leave that out.
+    (first_read, first_text), (last_read, last_text) = marks[1], marks[-1]
+    return max(1.0, size * (last_text - first_text) / (last_read - first_read) / taken_bytes)
+
+
+def _kind(source: Source) -> str:
+    return "zst" if source.path.endswith(".zst") else source.format
+
+
+def _spread(sources: Sequence[Source], most: int) -> list[Source]:
+    """At most so many of them, evenly spread."""
+    count = min(most, len(sources))
+    return [sources[number * len(sources) // count] for number in range(count)]
+
+
+def _stored_bytes(sources: Sequence[Source]) -> float:
+    """The bytes of all sources; of data sets, whose bytes nobody knows, their number."""
+    return sum(1.0 if source.format == "hub" else float(Path(source.path).stat().st_size) for source in sources)
+
 
 GRAPH_LINKS = 32
 """Links of a node of the graph over centroids; twice as many in its lowest level."""
@@ -217,3 +363,35 @@ def _vocabulary(half_words: int, words: int, sample_tokens: int, tokens: float) 
     exponent = min(1.0, math.log2(words / half_words)) if half_words else 1.0
     shards = max(1.0, tokens / TOKENS_PER_SHARD)
     return shards * words * (tokens / shards / max(1, sample_tokens)) ** exponent
+
+
+SAMPLED_DOCUMENTS, SAMPLE_SECONDS = 32, 0.5
+"""Read before every build."""
+
+
+def check_build_room(folder: Path, settings: IndexBuildSettings, encoder: Encoder) -> None:
+    """Raise StorageError if the finished index will not fit the disk, less what an earlier build left in `folder`."""
+    check_room(folder, corpus_needs(settings, encoder) - stored_bytes(folder), what="index")
+
+
+def corpus_needs(settings: IndexBuildSettings, encoder: Encoder) -> float:
+    """About the bytes of the finished index, from a few documents, without encoding any; a part of a second.
+
+    Data sets of unknown size count with those documents only. Raises CorpusError as reading the corpus does.
+    """
+    from npm.corpus.blocks import BlockPacker
+
+    packer = BlockPacker(encoder.tokenizer, settings.blocks)
+    sample = sample_corpus(settings.corpus, documents=SAMPLED_DOCUMENTS, seconds=SAMPLE_SECONDS)
+    packed = packed_in_batches(packer, sample)
+    counts = corpus_counts(sample, packed, settings.vectors, settings.lexicon)
+    shape = search_shape(settings.search, round(counts.rows), encoder.dimensions)
+    needs = disk_needs(
+        counts,
+        shape,
+        settings.vectors,
+        encoder=encoder,
+        vocabulary_size=packer.vocabulary_size,
+        copy_encoder=settings.copy_encoder,
+    )
+    return needs.total

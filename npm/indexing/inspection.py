@@ -1,0 +1,343 @@
+"""`npmlm inspect`: what an index holds, made by what, and how big its parts are; from manifests and sizes alone.
+
+Computed from manifests, file sizes and counts alone, so that it takes no time at any size.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from index.lists import FAISS_FILE, ID_BYTES, LISTS_FILE, SEARCH_KIND
+from index.quantiser import QUANTISER_KIND, TRAINED_FILE
+from index.settings import SearchTier
+from index.store import MANIFEST_NAME, read_any_manifest, read_manifest, verify_folder
+from npm.corpus.store import BlockStore
+from npm.errors import ArtefactError
+from npm.indexing.embed import VECTORS_KIND, Reencoded, reencode_sample
+from npm.indexing.generation import ENCODER_FOLDER, INDEX_KIND, SEGMENTS_FOLDER, Generation, candidates_per_side
+from npm.indexing.phrase_index import fitted_encoder, load_index_encoder
+from npm.indexing.rows import ROWS_PER_SAMPLE
+from npm.models.encoder import ComputeDtype
+
+if TYPE_CHECKING:
+    from npm.models.encoder import Encoder
+
+
+LIST_ENTRY_BYTES = 24
+"""FAISS keeps size, capacity and offset of each list that it maps, 8 bytes each."""
+HOT_FILES = (LISTS_FILE, FAISS_FILE, TRAINED_FILE)
+"""Files of which every search reads, so that they must be in memory, mapped or not."""
+ROW_COUNT_LIMIT = 2**32
+
+
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """Bytes of one generation of an index."""
+
+    disk: dict[str, int]  # by part, all segments together
+    hot: dict[str, int]  # by item
+    cold: int  # on disk, and not in a hot file
+    token_count: int
+    row_count: int
+
+    @property
+    def hot_bytes_per_vector(self) -> float:
+        """Hot bytes for each stored vector."""
+        return sum(self.hot.values()) / self.row_count
+
+    @property
+    def cold_bytes_per_token(self) -> float:
+        """Bytes left on disk for each token of the corpus, vectors and texts among them."""
+        return self.cold / self.token_count
+
+    @property
+    def disk_bytes_per_token(self) -> float:
+        """All bytes on disk for each token of the corpus."""
+        return sum(self.disk.values()) / self.token_count
+
+    def record(self) -> dict[str, Any]:
+        """As JSON values."""
+        return {
+            "rows": self.row_count,
+            "tokens": self.token_count,
+            "disk_bytes": self.disk,
+            "hot_bytes": self.hot,
+            "cold_bytes": self.cold,
+            "hot_bytes_per_vector": self.hot_bytes_per_vector,
+            "cold_bytes_per_token": self.cold_bytes_per_token,
+            "disk_bytes_per_token": self.disk_bytes_per_token,
+        }
+
+
+def footprint(generation: Generation) -> Footprint:
+    """The bytes of `generation`. Raises ArtefactError if a manifest of it is missing or damaged."""
+    disk: dict[str, int] = {"manifest": _manifest_bytes(generation.folder)}
+    cold = disk["manifest"]
+    for name in generation.manifest.parts:
+        part = Path(name).name if name.startswith(f"{SEGMENTS_FOLDER}/") else Path(name).parts[0]
+        sizes = file_sizes(generation.folder / name)
+        disk[part] = disk.get(part, 0) + sum(sizes.values())
+        cold += sum(size for path, size in sizes.items() if path.name not in HOT_FILES)
+    counts = generation.settings["counts"]
+    return Footprint(
+        disk=disk,
+        hot={**_search_bytes(generation), **table_bytes(generation)},
+        cold=cold,
+        token_count=int(counts["tokens"]),
+        row_count=int(counts["rows"]),
+    )
+
+
+def file_sizes(folder: Path) -> dict[Path, int]:
+    """The bytes of every file of `folder` and of the folders that its manifest names, manifests among them."""
+    manifest = read_any_manifest(folder)
+    sizes = {folder / name: record.bytes for name, record in manifest.files.items()}
+    sizes[folder / MANIFEST_NAME] = _manifest_bytes(folder)
+    for name in manifest.parts:
+        sizes |= file_sizes(folder / name)
+    return sizes
+
+
+def table_bytes(generation: Generation) -> dict[str, int]:
+    """Bytes of the arrays that an opened index holds in memory beside its searcher, whatever the tier."""
+    counts = generation.settings["counts"]
+    documents, blocks, tokens, rows = (int(counts[name]) for name in ("documents", "blocks", "tokens", "rows"))
+    words = tokens // 64 + 1  # see npm/indexing/rows.py
+    count_bytes = 4 if rows < ROW_COUNT_LIMIT else 8
+    found = {
+        "row bitmap": 8 * words,
+        "row counts": count_bytes * words + 8 * (-(-rows // ROWS_PER_SAMPLE) + 1),
+        "block offsets": 8 * (blocks + 1),
+        "block documents": 8 * blocks,
+        "block lengths": 4 * blocks if _has_lexicon(generation) else 0,
+    }
+    if generation.settings["deleted"] is not None:
+        found["live documents, blocks, rows"] = documents + blocks + -(-rows // 8)
+    return found
+
+
+def _search_bytes(generation: Generation) -> dict[str, int]:
+    """Bytes that the searcher needs."""
+    search = read_manifest(generation.search, kind=SEARCH_KIND)
+    rows, dimensions = int(search.settings["row_count"]), int(search.settings["dimensions"])
+    if search.settings["tier"] == SearchTier.exact.value:
+        return {"vectors (float32)": 4 * rows * dimensions}
+    sizes = file_sizes(generation.search)
+    if whole := sum(size for path, size in sizes.items() if path.name == FAISS_FILE):
+        return {"search index": whole}
+    assert generation.quantiser is not None, "inverted lists have a quantiser"
+    quantiser = read_manifest(generation.quantiser, kind=QUANTISER_KIND)
+    lists = sum(size for path, size in sizes.items() if path.name == LISTS_FILE)
+    return {
+        "codes": lists - ID_BYTES * rows,
+        "row ids": ID_BYTES * rows,
+        "centroids, graph, codec": quantiser.files[TRAINED_FILE].bytes,
+        "list table": LIST_ENTRY_BYTES * _list_count(generation),
+    }
+
+
+def _list_count(generation: Generation) -> int:
+    """The lists of all list parts."""
+    search = read_manifest(generation.search, kind=SEARCH_KIND)
+    return max(int(read_any_manifest(generation.search / name).settings["stop_list"]) for name in search.parts)
+
+
+def _has_lexicon(generation: Generation) -> bool:
+    return any(segment.lexicon.is_dir() for segment in generation.segments)
+
+
+def _manifest_bytes(folder: Path) -> int:
+    return (folder / MANIFEST_NAME).stat().st_size
+
+
+MADE_BY_SETTINGS = ("corpus", "blocks", "vectors", "lexicon", "search")
+
+
+@dataclass(frozen=True, slots=True)
+class InspectedSegment:
+    """What one build or one add brought."""
+
+    name: str
+    counts: dict[str, int]  # documents, blocks, tokens, rows
+    sources: tuple[dict[str, Any], ...]  # name, bytes and SHA-256 of each corpus file
+
+
+@dataclass(frozen=True, slots=True)
+class Pruning:
+    """Which tokens have a vector, and how many that leaves; over all segments."""
+
+    rule: str
+    max_token_share: float | None  # a token id that makes up more of the corpus has no vector; None: no such rule
+    token_count: int
+    kept_by_rule: dict[str, int]  # tokens that each rule alone would keep
+    kept: int
+
+
+@dataclass(frozen=True, slots=True)
+class Inspection:
+    """All that the manifests of an index tell."""
+
+    generation: int
+    digest: str  # of the root manifest
+    counts: dict[str, int]  # documents, deleted_documents, blocks, tokens, rows
+    segments: tuple[InspectedSegment, ...]
+    kept_fields: tuple[str, ...]
+    encoder: dict[str, Any]  # name, fingerprints, similarity scale
+    encoder_inside: bool
+    versions: dict[str, str]
+    made_with: dict[str, Any]  # settings of corpus, blocks, vectors, lexicon, search
+    pruning: Pruning
+    tier: str
+    factory: str | None
+    dimensions: int
+    searching: dict[str, int | None]  # probed_lists, rerank_factor, candidates_per_side in use; None: not in this tier
+    footprint: Footprint
+
+    def record(self) -> dict[str, Any]:
+        """As JSON values; no path of this machine."""
+        return {
+            "generation": self.generation,
+            "digest": self.digest,
+            "counts": self.counts,
+            "segments": {each.name: {"counts": each.counts, "sources": list(each.sources)} for each in self.segments},
+            "kept_fields": list(self.kept_fields),
+            "encoder": {**self.encoder, "inside": self.encoder_inside},
+            "versions": self.versions,
+            "settings": self.made_with,
+            "pruning": {
+                "rule": self.pruning.rule,
+                "max_token_share": self.pruning.max_token_share,
+                "tokens": self.pruning.token_count,
+                "kept_by_rule": self.pruning.kept_by_rule,
+                "kept": self.pruning.kept,
+            },
+            "tier": self.tier,
+            "factory": self.factory,
+            "dimensions": self.dimensions,
+            "searching": self.searching,
+            "bytes": self.footprint.record(),
+        }
+
+
+def inspect_index(folder: str | Path) -> Inspection:
+    """What the manifests of the index in `folder` tell; raises ArtefactError if one is missing or damaged.
+
+    Files are not read: `npmlm verify` does that.
+    """
+    generation = Generation.read(Path(folder))
+    settings = generation.settings
+    search = read_manifest(generation.search, kind=SEARCH_KIND).settings
+    segments = tuple(
+        InspectedSegment(name, dict(segment["counts"]), tuple(segment["sources"]))
+        for name, segment in sorted(settings["segments"].items())
+    )
+    return Inspection(
+        generation=generation.number,
+        digest=generation.manifest.digest,
+        counts=dict(settings["counts"]),
+        segments=segments,
+        kept_fields=tuple(settings["corpus"]["kept_fields"]),
+        encoder=dict(settings["encoder"]),
+        encoder_inside=ENCODER_FOLDER in generation.manifest.parts,
+        versions=dict(settings["versions"]),
+        made_with={name: settings[name] for name in MADE_BY_SETTINGS},
+        pruning=_pruning(generation),
+        tier=str(search["tier"]),
+        factory=search.get("factory"),
+        dimensions=int(search["dimensions"]),
+        searching=_searching(generation, search),
+        footprint=footprint(generation),
+    )
+
+
+def _pruning(generation: Generation) -> Pruning:
+    """The rule of all segments, and what it leaves of them together."""
+    settings = generation.settings["vectors"]
+    token_count = kept = 0
+    kept_by_rule: Counter[str] = Counter()
+    for segment in generation.segments:
+        counts = read_manifest(segment.vectors, kind=VECTORS_KIND).settings["pruning_counts"]
+        token_count += counts["tokens"]
+        kept += counts["kept"]
+        kept_by_rule.update(counts["kept_by_rule"])
+    return Pruning(settings["pruning"], settings["max_token_share"], token_count, dict(kept_by_rule), kept)
+
+
+def _searching(generation: Generation, search: Mapping[str, Any]) -> dict[str, int | None]:
+    """How the index is searched unless said otherwise: as it records, else as its search folder was made."""
+    recorded = generation.settings["searching"]
+    exact = generation.quantiser is None
+    return {
+        "probed_lists": None if exact else recorded["probed_lists"] or search["probed_lists"],
+        "rerank_factor": None if exact else recorded["rerank_factor"] or search["rerank_factor"],
+        "candidates_per_side": candidates_per_side(generation.settings),
+    }
+
+
+LEAST_COSINE = 0.99
+"""Between a stored vector and the same token encoded again: storing in float16 and computing in bfloat16 leave more."""
+
+
+@dataclass(frozen=True, slots=True)
+class VectorCheck:
+    """What encoding a sample again has shown."""
+
+    row_count: int
+    worst_cosine: float
+
+
+def verify_index(folder: Path, progress: Callable[[str, int], None] | None = None) -> None:
+    """Read every byte of an index and check it; `progress(file, bytes)` after each piece.
+
+    Raises ArtefactError on the first fault. If a change replaces the generation meanwhile, the new one is checked.
+    """
+    while True:
+        before = Generation.read(folder).manifest.digest
+        try:
+            verify_folder(folder, INDEX_KIND, progress)
+            return
+        except (ArtefactError, FileNotFoundError):
+            if Generation.read(folder).manifest.digest == before:
+                raise
+
+
+def index_encoder(folder: Path, name: str, *, device: str = "auto", dtype: ComputeDtype = ComputeDtype.auto) -> Encoder:
+    """The encoder that made the index, by `name` or as `fill` finds it, its vectors as long as those stored.
+
+    Raises ArtefactError if it is another one.
+    """
+    settings = Generation.read(folder).settings
+    return fitted_encoder(
+        folder, settings, load_index_encoder(folder, settings, name or None, device=device, dtype=dtype)
+    )
+
+
+def verify_vectors(folder: Path, encoder: Encoder, *, batches: int, seed: int) -> VectorCheck:
+    """Encode `batches` random batches of every segment again and compare with what is stored.
+
+    Raises ArtefactError if a vector points elsewhere: its cosine with the new one is below 0.99.
+    """
+    rng = np.random.default_rng(seed)
+    row_count, worst_cosine = 0, 1.0
+    generation = Generation.read(folder)
+    encoder = encoder.cut_to(generation.settings.get("dimensions"))
+    for segment in generation.segments:
+        store = BlockStore.open(segment.corpus)
+        found: Reencoded = reencode_sample(store, encoder, segment.vectors, batch_count=batches, rng=rng)
+        row_count += found.row_count
+        worst_cosine = min(worst_cosine, found.worst_cosine)
+        if found.worst_cosine < LEAST_COSINE:
+            raise ArtefactError(
+                "stored vectors are not those of the encoder",
+                expected=f"cosines of at least {LEAST_COSINE} with the same tokens encoded again",
+                got=f"{found.worst_cosine:.4f}, the worst of {found.row_count} rows",
+                where=str(segment.vectors),
+                fix="build the index again; if it stays, the encoder computes otherwise here than where it was built",
+            )
+    return VectorCheck(row_count, worst_cosine)
