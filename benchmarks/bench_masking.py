@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from npm.masking.masker import MaskingSettings, build_masker, mask_rng
-from npm.masking.renderers import MaskPairRenderer
+from npm.masking.rendering import MaskPairRenderer
 from npm.types import Sequences, Spans, TokenFlag
 from tests.masking.plain_masking import plain_select
 

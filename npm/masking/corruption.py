@@ -1,22 +1,254 @@
-"""How text is masked for masked language modelling: the settings, and what is built from them."""
+"""How text is masked for masked language modelling: the settings, and what is built from them.
+
+Shapes: T tokens of all sequences in a row, S sequences, c copies, n masked spans, p predicted tokens.
+
+The share of tokens that are masked (the corruption rate) and the share that are predicted are set apart (Wettig et al.
+2023, arXiv 2202.08005). Where more is to be predicted than masked, a sequence is shown in several copies
+whose masked tokens are disjoint.
+
+Shapes: T tokens of all sequences in a row, S sequences, m candidates, n masked spans, p predicted tokens.
+"""
 
 from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from enum import Enum
+from typing import Protocol
 
 import numpy as np
+import torch
 
+from npm.corpus.blocks import concatenated_ranges
 from npm.errors import SettingError, check_range
 from npm.masking.collocations import CollocationSettings, CollocationUnits, CollocationVocabulary, LongestUnits
-from npm.masking.copies import InPlaceRenderer, InPlaceViews
-from npm.masking.run_samplers import PartitionSampler, SuffixSampler
-from npm.masking.samplers import GeometricSpanSampler, Overflow, Sampler, UniformSampler
-from npm.masking.selection import Selector
-from npm.masking.units import CooccurringUnits, TokenUnits, Units, WordUnits
-from npm.masking.word_spans import WordSpanSampler
+from npm.masking.masker import masked_positions
+from npm.masking.rendering import padded_rows
+from npm.masking.samplers import (
+    GeometricSpanSampler,
+    Overflow,
+    PartitionSampler,
+    Sampler,
+    SuffixSampler,
+    UniformSampler,
+    WordSpanSampler,
+)
+from npm.masking.units import Candidates, CooccurringUnits, TokenUnits, Units, WordUnits, has_flag
+from npm.types import MaskedBatch, Sequences, Spans, TokenFlag
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What is masked in one copy of the sequences of a group, and what of it is to be predicted."""
+
+    masked: Spans  # positions in [0, T) of the group's flat tokens
+    predicted: np.ndarray  # i64 [p], sorted positions in [0, T), of masked tokens all
+
+
+class CandidateFilter(Protocol):
+    """Takes some of the candidates of a group, such as `LongestUnits`."""
+
+    def keep(self, candidates: Candidates, sequences: Sequences, rng: np.random.Generator) -> Candidates:
+        """Those that stay."""
+
+
+@dataclass(frozen=True, slots=True)
+class Selector:
+    """Selects the masked and the predicted tokens of each copy of the sequences of a group.
+
+    Each sequence has a budget of its own: of its n tokens that are not special, ⌊m·n + u⌋ are masked, u drawn evenly
+    from [0, 1), so that the mean is m·n exactly. Only what the sampler does with a last unit that is too long, and a
+    lack of candidates, can change that.
+    """
+
+    units: Units
+    sampler: Sampler
+    masked_fraction: float = 0.15
+    """m, of one copy."""
+    predicted_fraction: float | None = None
+    """Share of a sequence's tokens to predict, in all copies together; None: all that are masked."""
+    copy_count: int = 1
+    filter: CandidateFilter | None = None
+
+    def select(self, sequences: Sequences, rng: np.random.Generator) -> list[Selection]:
+        """One selection for each copy; their masked tokens are disjoint."""
+        candidates = self.units.candidates(sequences)
+        if self.filter is not None:
+            candidates = self.filter.keep(candidates, sequences, rng)
+        candidates = candidates.where(np.argsort(candidates.starts, kind="stable"))
+        bounds = np.searchsorted(candidates.starts, sequences.offsets)  # i64 [S + 1]
+        drawn: list[list[tuple[Spans, np.ndarray]]] = [[] for _ in range(self.copy_count)]
+        for number in range(len(sequences)):
+            first, stop = sequences.offsets[number : number + 2].tolist()
+            own = candidates.where(np.arange(bounds[number], bounds[number + 1]))
+            alone = Sequences(sequences.token_ids[first:stop], sequences.flags[first:stop], np.array([0, stop - first]))
+            within = Candidates(own.starts - first, own.lengths, own.phrase_ids)
+            for copy, (spans, predicted) in zip(drawn, self._select_one(within, alone, rng), strict=True):
+                copy.append((Spans(spans.starts + first, spans.lengths), predicted + first))
+        return [_joined(copy) for copy in drawn]
+
+    def _select_one(
+        self, candidates: Candidates, sequence: Sequences, rng: np.random.Generator
+    ) -> list[tuple[Spans, np.ndarray]]:
+        """The masked spans and the predicted positions i64 [p] of each copy of one sequence."""
+        maskable = int((~has_flag(sequence.flags, TokenFlag.SPECIAL)).sum())
+        # One u for all copies: rounded sums, so that c copies of m/c mask as much as one copy of m.
+        rounding = rng.random()
+        sums = [_rounded(copy * self.masked_fraction * maskable, rounding) for copy in range(self.copy_count + 1)]
+        to_predict = maskable
+        if self.predicted_fraction is not None:
+            to_predict = _rounded(self.predicted_fraction * maskable, rounding)
+        is_used = np.zeros(len(sequence.token_ids), dtype=bool)  # bool [T]
+        chosen = []
+        for copy in range(self.copy_count):
+            if copy:
+                used_before = np.append(0, np.cumsum(is_used))  # i64 [T + 1]
+                ends = candidates.starts + candidates.lengths  # i64 [m]
+                candidates = candidates.where(used_before[ends] == used_before[candidates.starts])
+            spans = self.sampler.draw(candidates, sequence, sums[copy + 1] - sums[copy], rng)
+            positions = masked_positions(spans)  # i64 [masked tokens]
+            is_used[positions] = True
+            predicted = positions
+            if len(positions) > to_predict:
+                predicted = np.sort(rng.permutation(positions)[:to_predict])  # i64 [p]
+            to_predict -= len(predicted)
+            chosen.append((spans, predicted))
+        return chosen
+
+
+def _rounded(tokens: float, rounding: float) -> int:
+    # 20 · 0.15 is a hair below 3; without the allowance an exact share would fall one short once in a while
+    return math.floor(tokens + rounding + 1e-9)
+
+
+def _joined(parts: list[tuple[Spans, np.ndarray]]) -> Selection:
+    none = np.zeros(0, dtype=np.int64)
+    starts = np.concatenate([none, *(spans.starts for spans, _ in parts)])  # i64 [n]
+    lengths = np.concatenate([none, *(spans.lengths for spans, _ in parts)])  # i64 [n]
+    return Selection(Spans(starts, lengths), np.concatenate([none, *(predicted for _, predicted in parts)]))
+
+
+@dataclass(frozen=True, slots=True)
+class CorruptedGroup:
+    """The c copies of each sequence of a group, one sequence after the other, and the group itself."""
+
+    sequences: Sequences
+    token_ids: np.ndarray  # i64 [cT], what the encoder sees
+    offsets: np.ndarray  # i64 [cS + 1]; row r, a copy of sequence r // c, is [offsets[r], offsets[r + 1])
+    predicted: np.ndarray  # i64 [p], sorted positions in [0, cT)
+    targets: np.ndarray  # i64 [p], the tokens that stood there
+
+
+@dataclass(frozen=True, slots=True)
+class InPlaceRenderer:
+    """A masked token becomes the mask token, a random token, or stays as it is (Devlin et al. 2019, section 3.1).
+
+    `prefix_ids` and `suffix_ids` are the special tokens that the encoder wants around a sequence.
+    """
+
+    mask_id: int
+    pad_id: int
+    ordinary_ids: np.ndarray
+    """i64 [v], what a random token is drawn from, evenly: the vocabulary without special tokens."""
+    prefix_ids: tuple[int, ...] = ()
+    suffix_ids: tuple[int, ...] = ()
+    random_fraction: float = 0.0
+    unchanged_fraction: float = 0.0
+    decide_per_unit: bool = False
+    """Whether a masked span has one fate as a whole, instead of each of its tokens its own."""
+
+    def corrupt(
+        self, sequences: Sequences, selections: Sequence[Selection], rng: np.random.Generator
+    ) -> CorruptedGroup:
+        """The copies of one group, one for each selection, with their masked tokens replaced."""
+        copies, count = len(selections), len(sequences)
+        rows = np.repeat(np.arange(count), copies)  # i64 [cS], the sequence of each row
+        sizes = np.diff(sequences.offsets)  # i64 [S]
+        offsets = np.append(0, np.cumsum(sizes[rows]))  # i64 [cS + 1]
+        sources = concatenated_ranges(sequences.offsets[rows], sequences.offsets[rows + 1])  # i64 [cT]
+        originals = sequences.token_ids[sources].astype(np.int64)  # i64 [cT]
+        token_ids = originals.copy()
+        owners = np.repeat(np.arange(count), sizes)  # i64 [T]
+        predicted = []
+        for number, selection in enumerate(selections):
+            # what to add to a position in the group for its place in this copy
+            shifts = (offsets[:-1][number::copies] - sequences.offsets[:-1])[owners]  # i64 [T]
+            positions = masked_positions(selection.masked)  # i64 [masked tokens]
+            seen = self._seen_instead(sequences.token_ids[positions], selection.masked.lengths, rng)
+            token_ids[positions + shifts[positions]] = seen
+            predicted.append(selection.predicted + shifts[selection.predicted])
+        places = np.sort(np.concatenate(predicted))  # i64 [p]
+        return CorruptedGroup(sequences, token_ids, offsets, places, originals[places])
+
+    def _seen_instead(self, token_ids: np.ndarray, lengths: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """What stands for the masked `token_ids` [masked tokens] of spans of `lengths` [n], i64 [masked tokens]."""
+        seen = np.full(len(token_ids), self.mask_id, dtype=np.int64)  # i64 [masked tokens]
+        if not self.random_fraction and not self.unchanged_fraction:
+            return seen
+        draws = np.repeat(rng.random(len(lengths)), lengths) if self.decide_per_unit else rng.random(len(token_ids))
+        is_random = draws < self.random_fraction  # bool [masked tokens]
+        is_unchanged = ~is_random & (draws < self.random_fraction + self.unchanged_fraction)  # bool [masked tokens]
+        seen[is_random] = rng.choice(self.ordinary_ids, int(is_random.sum()))
+        seen[is_unchanged] = token_ids[is_unchanged]
+        return seen
+
+    def render(self, groups: Sequence[CorruptedGroup]) -> MaskedBatch:
+        """The batch of several groups, at least one; its spans are the predicted tokens, each one by itself."""
+        query_offsets = _joined_offsets([group.offsets for group in groups])  # i64 [rows + 1]
+        key_offsets = _joined_offsets([group.sequences.offsets for group in groups])  # i64 [sequences + 1]
+        firsts = np.cumsum([0, *(len(group.token_ids) for group in groups)])  # i64 [groups + 1]
+        shifted = [group.predicted + first for group, first in zip(groups, firsts[:-1], strict=True)]
+        predicted = np.concatenate(shifted)  # i64 [p]
+        rows = np.searchsorted(query_offsets, predicted, side="right") - 1  # i64 [p]
+        slots = torch.from_numpy(predicted - query_offsets[rows] + len(self.prefix_ids))  # i64 [p]
+        targets = np.concatenate([group.targets for group in groups])  # i64 [p]
+        query_input_ids, query_attention_mask = self._padded([group.token_ids for group in groups], query_offsets)
+        key_input_ids, key_attention_mask = self._padded([group.sequences.token_ids for group in groups], key_offsets)
+        return MaskedBatch(
+            query_input_ids=query_input_ids,
+            query_attention_mask=query_attention_mask,
+            key_input_ids=key_input_ids,
+            key_attention_mask=key_attention_mask,
+            span_sequences=torch.from_numpy(rows),
+            start_slots=slots,
+            end_slots=slots,
+            span_token_ids=torch.from_numpy(targets[:, None]),  # i64 [p, 1]
+            pad_id=self.pad_id,
+        )
+
+    def _padded(self, parts: list[np.ndarray], offsets: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
+        return padded_rows(
+            np.concatenate(parts),
+            offsets,
+            pad_id=self.pad_id,
+            prefix_ids=self.prefix_ids,
+            suffix_ids=self.suffix_ids,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class InPlaceViews:
+    """Makes the view for masked language modelling; a group's masks depend on its own generator only."""
+
+    selector: Selector
+    renderer: InPlaceRenderer
+
+    def view(self, groups: Sequence[Sequences], rngs: Sequence[np.random.Generator]) -> MaskedBatch:
+        """The groups masked one by one, in one batch."""
+        corrupted = [
+            self.renderer.corrupt(group, self.selector.select(group, rng), rng)
+            for group, rng in zip(groups, rngs, strict=True)
+        ]
+        return self.renderer.render(corrupted)
+
+
+def _joined_offsets(parts: Sequence[np.ndarray]) -> np.ndarray:
+    """Offsets of ragged arrays that are put one behind the other, each [rows + 1]; i64 [all rows + 1]."""
+    firsts = np.cumsum([0, *(part[-1] for part in parts)])  # i64 [parts + 1]
+    moved = [part[:-1] + first for part, first in zip(parts, firsts[:-1], strict=True)]
+    return np.concatenate([*moved, firsts[-1:]])
 
 
 class CorruptionUnit(Enum):

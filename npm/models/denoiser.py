@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from npm.errors import EncoderError
-from npm.masking.sentinels import Sentinels
+from npm.masking.denoising import Sentinels
 from npm.models.decoder_loading import load_encoder_decoder
 from npm.models.encoder import ComputeDtype, choose_device, choose_dtype
 from npm.models.fresh import FEED_FORWARD_FACTOR, FreshSettings

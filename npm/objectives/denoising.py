@@ -14,8 +14,8 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from npm.masking.sentinels import NO_TARGET
-from npm.masking.views import DENOISING
+from npm.masking.denoising import NO_TARGET
+from npm.masking.rendering import DENOISING
 from npm.objectives.encoded_views import EncodedDenoising
 from npm.types import DenoisingBatch, Term
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from npm.errors import QueryError
-from npm.masking.renderers import MASKS_PER_SPAN
+from npm.masking.rendering import MASKS_PER_SPAN
 from npm.retrieval.batches import encode_padded, length_sorted_batches
 from npm.types import MASK_TEXT, SURROGATE
 
@@ -157,7 +157,7 @@ def _masked_inputs(
 
 
 def _with_context(encoder: Encoder, sequence: np.ndarray, context: np.ndarray) -> np.ndarray:
-    """A text's token ids with those of a passage behind them, as queries read in training (npm/masking/contexts.py)."""
+    """A text's token ids with those of a passage behind them, as queries read in training (npm/masking/masker.py)."""
     suffix = np.array(encoder.suffix_ids, dtype=np.int64)
     room = encoder.max_input_tokens - len(sequence) - len(suffix)
     return np.concatenate([sequence, context[:room].astype(np.int64), suffix]) if room > 0 else sequence

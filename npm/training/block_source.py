@@ -9,7 +9,7 @@ import numpy as np
 
 from npm.errors import SettingError
 from npm.masking.masker import mask_rng
-from npm.masking.views import VIEW_NUMBERS, ViewMaker
+from npm.masking.rendering import VIEW_NUMBERS, ViewMaker
 from npm.types import Sequences, View
 
 

@@ -7,7 +7,7 @@ import importlib
 from torch import nn
 
 from npm.errors import SettingError
-from npm.masking.views import DENOISING, VIEW_NUMBERS
+from npm.masking.rendering import DENOISING, VIEW_NUMBERS
 from npm.models.denoiser import Denoiser
 from npm.models.encoder import Encoder
 from npm.models.masked_head import attach_masked_head

@@ -16,7 +16,7 @@ from npm.corpus.sources import find_sources
 from npm.errors import SettingError, UserError
 from npm.masking.collocations import CollocationVocabulary
 from npm.masking.corruption import CorruptionSettings, CorruptionUnit
-from npm.masking.views import SENTENCES, reads_blocks
+from npm.masking.rendering import SENTENCES, reads_blocks
 from npm.models.encoder import Encoder
 from npm.models.sentence_transformer import SavedSentenceEncoder
 from npm.objectives.combine import WeightedSum

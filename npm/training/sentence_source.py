@@ -12,8 +12,7 @@ import numpy as np
 from npm.corpus.sentence_pairs import PairTable
 from npm.errors import CorpusError
 from npm.masking.masker import mask_rng
-from npm.masking.renderers import padded_rows
-from npm.masking.views import SENTENCES, VIEW_NUMBERS, ViewMaker
+from npm.masking.rendering import SENTENCES, VIEW_NUMBERS, ViewMaker, padded_rows
 from npm.training.epoch_order import EpochOrder
 from npm.types import SentenceBatch, View
 

@@ -13,8 +13,16 @@ from npm.corpus.store import BlockGroups, BlockStore, build_block_store
 from npm.masking.corruption import CorruptionSettings
 from npm.masking.denoising import build_denoising_views
 from npm.masking.masker import MaskingUnit, build_masker
-from npm.masking.renderers import MaskPairRenderer, SingleMaskRenderer
-from npm.masking.views import DENOISING, SENTENCES, TOKENS, PhraseViews, ViewMaker, reads_blocks
+from npm.masking.rendering import (
+    DENOISING,
+    SENTENCES,
+    TOKENS,
+    MaskPairRenderer,
+    PhraseViews,
+    SingleMaskRenderer,
+    ViewMaker,
+    reads_blocks,
+)
 from npm.models.denoiser import Denoiser
 from npm.models.encoder import Encoder
 from npm.objectives.gather import rank, world_size

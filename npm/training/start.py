@@ -5,7 +5,7 @@ from __future__ import annotations
 from npm.corpus.documents import read_corpus
 from npm.errors import SettingError
 from npm.masking.masker import MaskingUnit
-from npm.masking.views import PHRASES, SENTENCES, reads_blocks
+from npm.masking.rendering import PHRASES, SENTENCES, reads_blocks
 from npm.memory import keep_freed_memory
 from npm.models.attention import use_plain_attention
 from npm.models.denoiser import Denoiser, fresh_denoiser

@@ -10,8 +10,7 @@ from npm.corpus.store import BlockStore
 from npm.errors import SettingError
 from npm.masking.collocation_mining import collocations_of
 from npm.masking.collocations import CollocationVocabulary
-from npm.masking.copies import InPlaceViews
-from npm.masking.corruption import CorruptionSettings, CorruptionUnit, build_in_place_views
+from npm.masking.corruption import CorruptionSettings, CorruptionUnit, InPlaceViews, build_in_place_views
 from npm.models.encoder import Encoder
 
 

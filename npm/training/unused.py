@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from npm.errors import SettingError
-from npm.masking.views import DENOISING, PHRASES, SENTENCES, TOKENS, reads_blocks
+from npm.masking.rendering import DENOISING, PHRASES, SENTENCES, TOKENS, reads_blocks
 from npm.settings import changed_settings
 from npm.training.settings import TrainingSettings
 

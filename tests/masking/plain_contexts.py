@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 
-from npm.masking.contexts import NO_CONTEXT, Question
+from npm.masking.masker import NO_CONTEXT, Question
 from npm.types import Sequences, Spans, TokenFlag
 
 UNTELLING = TokenFlag.STOPWORD | TokenFlag.PUNCTUATION | TokenFlag.SPECIAL

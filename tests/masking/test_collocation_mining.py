@@ -12,10 +12,16 @@ import pytest
 
 from npm.corpus.store import BlockStore, write_block_store
 from npm.errors import ArtefactError, CorpusError, SettingError
-from npm.masking import frequent_ngrams as counting
-from npm.masking.collocation_mining import BlockPieces, collocations_of, mined_collocations, mutual_information
+from npm.masking import collocation_mining as counting
+from npm.masking.collocation_mining import (
+    BlockPieces,
+    FrequentNgrams,
+    collocations_of,
+    frequent_ngrams,
+    mined_collocations,
+    mutual_information,
+)
 from npm.masking.collocations import CollocationSettings, CollocationVocabulary
-from npm.masking.frequent_ngrams import FrequentNgrams, frequent_ngrams
 from npm.types import Block, Sequences
 from tests.masking.groups import WORD, group, random_group
 from tests.masking.plain_collocations import Ngram, ngrams_of, plain_counts, plain_mutual_information, plain_places

@@ -5,18 +5,20 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from npm.masking.contexts import (
+from npm.masking.masker import (
     NO_CONTEXT,
     Contexts,
+    MaskingSettings,
     Question,
+    build_masker,
     draw_contexts,
+    mask_rng,
     masked_positions,
     merge_contexts,
     no_contexts,
     spans_kept,
 )
-from npm.masking.masker import MaskingSettings, build_masker, mask_rng
-from npm.masking.renderers import merge_groups
+from npm.masking.rendering import merge_groups
 from npm.types import Sequences, Spans, TokenFlag
 from tests.masking.groups import WORD, group, pairs, random_group
 from tests.masking.plain_contexts import plain_contexts

@@ -7,11 +7,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from npm.masking.copies import InPlaceRenderer
-from npm.masking.corruption import CorruptionSampler, CorruptionSettings, CorruptionUnit, build_in_place_views
+from npm.masking.corruption import (
+    CorruptionSampler,
+    CorruptionSettings,
+    CorruptionUnit,
+    InPlaceRenderer,
+    Selection,
+    build_in_place_views,
+)
 from npm.masking.masker import mask_rng
-from npm.masking.renderers import SingleMaskRenderer
-from npm.masking.selection import Selection
+from npm.masking.rendering import SingleMaskRenderer
 from npm.types import MaskedBatch, Sequences, Spans, TokenFlag
 from tests.masking.groups import group, random_group
 

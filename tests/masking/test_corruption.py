@@ -20,15 +20,20 @@ from npm.masking.corruption import (
     CorruptionSampler,
     CorruptionSettings,
     CorruptionUnit,
+    Selector,
     build_in_place_views,
     build_selector,
 )
 from npm.masking.masker import mask_rng
-from npm.masking.run_samplers import PartitionSampler, SuffixSampler
-from npm.masking.samplers import GeometricSpanSampler, Overflow, UniformSampler
-from npm.masking.selection import Selector
+from npm.masking.samplers import (
+    GeometricSpanSampler,
+    Overflow,
+    PartitionSampler,
+    SuffixSampler,
+    UniformSampler,
+    WordSpanSampler,
+)
 from npm.masking.units import CooccurringUnits, TokenUnits, WordUnits
-from npm.masking.word_spans import WordSpanSampler
 from npm.types import Document, Sequences
 from tests.masking.groups import pairs
 from tests.tiny_models import SENTENCES, byte_bpe_tokenizer, wordpiece_tokenizer

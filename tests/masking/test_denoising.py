@@ -16,10 +16,10 @@ from npm.masking.denoising import (
     DenoisingSettings,
     MixtureMasker,
     MixtureName,
+    Sentinels,
     build_denoising_views,
     ul2_denoisers,
 )
-from npm.masking.sentinels import Sentinels
 from npm.masking.units import has_flag, sequence_numbers
 from npm.types import Sequences, TokenFlag
 from tests.masking.groups import group, pairs, random_group

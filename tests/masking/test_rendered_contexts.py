@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from npm.masking.contexts import NO_CONTEXT, Contexts, Question, draw_contexts, no_contexts, spans_kept
-from npm.masking.renderers import MaskPairRenderer, SingleMaskRenderer, split_into_tokens
+from npm.masking.masker import NO_CONTEXT, Contexts, Question, draw_contexts, no_contexts, spans_kept
+from npm.masking.rendering import MaskPairRenderer, SingleMaskRenderer, split_into_tokens
 from npm.types import MaskedBatch, Spans
 from tests.masking.groups import group
 from tests.masking.test_contexts import random_masked_group, rows, spans_of

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from npm.masking.masker import MaskingSettings, build_masker, mask_rng
-from npm.masking.renderers import MASKS_PER_SPAN, MaskPairRenderer, SingleMaskRenderer, merge_groups, split_into_tokens
+from npm.masking.rendering import MASKS_PER_SPAN, MaskPairRenderer, SingleMaskRenderer, merge_groups, split_into_tokens
 from npm.types import MaskedBatch, Sequences, Spans
 from tests.masking.groups import group, pairs, random_group
 

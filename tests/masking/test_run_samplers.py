@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from npm.masking.run_samplers import PartitionSampler, SuffixSampler, random_composition, run_count, shared_budget
+from npm.masking.samplers import PartitionSampler, SuffixSampler, random_composition, run_count, shared_budget
 from npm.masking.units import Candidates, TokenUnits, has_flag, sequence_numbers
 from npm.types import Sequences, Spans, TokenFlag
 from tests.masking.groups import WORD, group, pairs, random_group

@@ -12,11 +12,17 @@ import pytest
 
 from npm.masking.collocation_mining import mined_collocations
 from npm.masking.collocations import CollocationSettings, CollocationUnits, CollocationVocabulary, LongestUnits
-from npm.masking.contexts import masked_positions
-from npm.masking.corruption import SAMPLERS, CorruptionSampler, CorruptionSettings, CorruptionUnit, build_selector
-from npm.masking.masker import mask_rng
+from npm.masking.corruption import (
+    SAMPLERS,
+    CorruptionSampler,
+    CorruptionSettings,
+    CorruptionUnit,
+    Selection,
+    Selector,
+    build_selector,
+)
+from npm.masking.masker import mask_rng, masked_positions
 from npm.masking.samplers import Overflow
-from npm.masking.selection import Selection, Selector
 from npm.masking.units import CooccurringUnits
 from npm.types import Sequences, TokenFlag
 from tests.masking.groups import SPECIAL_ID, WORD, group, pairs, random_group

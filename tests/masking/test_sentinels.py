@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from npm.errors import EncoderError
-from npm.masking.run_samplers import PartitionSampler
-from npm.masking.sentinels import NO_TARGET, Sentinels
+from npm.masking.denoising import NO_TARGET, Sentinels
+from npm.masking.samplers import PartitionSampler
 from npm.masking.units import TokenUnits
 from npm.types import DenoisingBatch, Sequences, Spans
 from tests.masking.groups import group, pairs, random_group

@@ -7,9 +7,8 @@ import itertools
 import numpy as np
 import pytest
 
-from npm.masking.samplers import Overflow
+from npm.masking.samplers import Overflow, WordSpanSampler
 from npm.masking.units import Candidates, WordUnits
-from npm.masking.word_spans import WordSpanSampler
 from npm.types import Sequences, Spans, TokenFlag
 from tests.masking.groups import SPECIAL_ID, WORD, group, pairs, random_group
 from tests.masking.plain_masking import plain_neighbours, plain_words

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from npm.masking.renderers import MaskPairRenderer, SingleMaskRenderer
+from npm.masking.rendering import MaskPairRenderer, SingleMaskRenderer
 from npm.objectives.encoded import EncodedBatch
 from npm.types import MaskedBatch, Sequences, Spans
 from tests.masking.groups import group

@@ -11,8 +11,7 @@ import torch
 from torch import nn
 from transformers import T5Config, T5ForConditionalGeneration
 
-from npm.masking.denoising import DenoisingSettings, build_denoising_views
-from npm.masking.sentinels import NO_TARGET, Sentinels
+from npm.masking.denoising import NO_TARGET, DenoisingSettings, Sentinels, build_denoising_views
 from npm.objectives.denoising import Denoising
 from npm.objectives.encoded_views import EncodedDenoising
 from npm.objectives.passes import Passes

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from npm.masking.contexts import NO_CONTEXT, Contexts
-from npm.masking.renderers import MaskPairRenderer
+from npm.masking.masker import NO_CONTEXT, Contexts
+from npm.masking.rendering import MaskPairRenderer
 from npm.models.encoder import Encoder
 from npm.objectives.encoded import EncodedBatch
 from npm.types import MaskedBatch, Spans

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from npm.masking.renderers import MaskPairRenderer
+from npm.masking.rendering import MaskPairRenderer
 from npm.models.encoder import Encoder
 from npm.models.similarity import reference_scale
 from npm.objectives.encoded import EncodedBatch

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from npm.errors import SettingError
-from npm.masking.views import PHRASES
+from npm.masking.rendering import PHRASES
 from npm.training.batches import TrainingBatches, iterate_batches
 from npm.types import MaskedBatch, SentenceBatch, TrainingBatch, View
 from tests.masking.groups import group

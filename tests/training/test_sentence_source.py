@@ -13,7 +13,7 @@ import torch
 from npm.corpus.documents import CorpusSettings
 from npm.corpus.sentence_pairs import PairTable, SentenceDataSettings, build_pair_table
 from npm.errors import CorpusError
-from npm.masking.views import SENTENCES, TOKENS
+from npm.masking.rendering import SENTENCES, TOKENS
 from npm.training.batches import TrainingBatches, iterate_batches
 from npm.training.epoch_order import EpochOrder
 from npm.training.sentence_source import SentenceSource

@@ -11,8 +11,7 @@ import torch
 from torch import nn
 
 from npm.masking.masker import MaskingSettings, MaskingUnit, build_masker
-from npm.masking.renderers import MaskPairRenderer, SingleMaskRenderer
-from npm.masking.views import PHRASES, TOKENS, PhraseViews
+from npm.masking.rendering import PHRASES, TOKENS, MaskPairRenderer, PhraseViews, SingleMaskRenderer
 from npm.models.encoder import Encoder
 from npm.models.masked_head import MaskedHead
 from npm.objectives.combine import WeightedSum

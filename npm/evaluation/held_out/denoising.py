@@ -26,10 +26,9 @@ from npm.evaluation.held_out.articles import HeldOutSettings, build_held_out_sto
 from npm.evaluation.metrics import Interval, bootstrap_interval
 from npm.evaluation.report import terminal_table
 from npm.evaluation.results import Progress, write_results
-from npm.masking.denoising import DenoiserSettings, MixtureMasker, ul2_denoisers
+from npm.masking.denoising import DenoiserSettings, MixtureMasker, Sentinels, check_sentinel_count, ul2_denoisers
 from npm.masking.masker import mask_rng
-from npm.masking.sentinels import Sentinels, check_sentinel_count
-from npm.masking.views import VIEW_NUMBERS
+from npm.masking.rendering import VIEW_NUMBERS
 from npm.objectives.denoising import Denoising
 from npm.objectives.encoded_views import EncodedDenoising
 from npm.objectives.passes import Passes

@@ -28,7 +28,7 @@ from npm.evaluation.metrics import Interval, bootstrap_interval
 from npm.evaluation.report import Row, percent, terminal_table
 from npm.evaluation.results import Progress, write_results
 from npm.masking.masker import MaskingSettings, build_masker, mask_rng
-from npm.masking.renderers import MaskPairRenderer
+from npm.masking.rendering import MaskPairRenderer
 from npm.models.similarity import check_leading_dimensions
 from npm.objectives.encoded import EncodedBatch
 from npm.objectives.nonparametric import (

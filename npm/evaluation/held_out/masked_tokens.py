@@ -31,12 +31,12 @@ from npm.evaluation.results import Progress, write_results
 from npm.evaluation.settings import MaskedUnit
 from npm.masking.corruption import CorruptionSettings, CorruptionUnit, build_in_place_views
 from npm.masking.masker import mask_rng
-from npm.masking.views import TOKENS, VIEW_NUMBERS
+from npm.masking.rendering import TOKENS, VIEW_NUMBERS
 from npm.objectives.encoded import EncodedBatch
 from npm.objectives.masked import MaskedTokens
 
 if TYPE_CHECKING:
-    from npm.masking.copies import InPlaceViews
+    from npm.masking.corruption import InPlaceViews
     from npm.models.encoder import Encoder
     from npm.models.masked_head import MaskedHead
 

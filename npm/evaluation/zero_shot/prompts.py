@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from npm.errors import UserError
 from npm.evaluation.zero_shot.task import Task, TooLong
-from npm.masking.renderers import MASKS_PER_SPAN
+from npm.masking.rendering import MASKS_PER_SPAN
 from npm.types import MASK_TEXT
 
 if TYPE_CHECKING:
