@@ -39,8 +39,8 @@ from npm.evaluation.report import markdown_table, percent
 from npm.indexing.build import build_index
 from npm.indexing.generation import Generation
 from npm.indexing.settings import IndexBuildSettings
+from npm.models.batches import encode_padded
 from npm.models.encoder import SCALE_KEY, Encoder
-from npm.retrieval.batches import encode_padded
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.settings import FillSettings, Retrieval
 

@@ -29,9 +29,8 @@ from npm.corpus.blocks import BlockPacker, BlockSettings
 from npm.corpus.documents import CorpusSettings, read_corpus
 from npm.corpus.store import BlockStore, build_block_store
 from npm.indexing.embed import ShardBlocks, VectorSettings, embed_shard, recorded_vectors, shard_folder, vector_shards
-from npm.models.attention import use_plain_attention
-from npm.models.encoder import Encoder
-from npm.retrieval.batches import padded
+from npm.models.batches import padded
+from npm.models.encoder import Encoder, use_plain_attention
 
 GOAL = 0.9
 BARE, WHOLE = "forward pass alone", "blocks on disk to vectors on disk"

@@ -27,8 +27,7 @@ def step_seconds(encoder_name: str, repeats: int, *, plain: bool, one_pass: bool
     import torch
 
     from npm.memory import keep_freed_memory
-    from npm.models.attention import use_plain_attention
-    from npm.models.encoder import Encoder
+    from npm.models.encoder import Encoder, use_plain_attention
 
     if keep_memory:
         keep_freed_memory()

@@ -80,8 +80,8 @@ def run_masked_tokens(settings: EvaluationSettings, progress: Progress, console:
     """Task `masked_tokens`."""
     from npm.evaluation.held_out.masked_tokens import MaskedTokensSettings, evaluate_held_out_masks, print_masked_tokens
     from npm.models.encoder import Encoder
-    from npm.models.masked_head import attach_masked_head
-    from npm.models.places import locate_encoder
+    from npm.models.loading import locate_encoder
+    from npm.models.masked_lm import attach_masked_head
 
     _require_documents(settings)
     _require(settings.encoder, "encoder", "a masked language model, such as npmlm train experiment=mlm_uniform makes")

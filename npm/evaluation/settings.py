@@ -10,7 +10,7 @@ from npm.errors import check_range
 from npm.evaluation.sts.geometry import GeometrySettings
 from npm.evaluation.zero_shot.task import ClosedScoring, Split
 from npm.models.encoder import ComputeDtype
-from npm.models.poolers import PoolerKind
+from npm.models.sentences import PoolerKind
 from npm.retrieval.settings import FillSettings
 
 

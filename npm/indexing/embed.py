@@ -38,7 +38,7 @@ from npm.corpus.store import BlockStore
 from npm.errors import ArtefactError, EncoderError, check_range
 from npm.indexing.generation import keeps_finished, refuse_differences
 from npm.indexing.rows import RowMap, pack_kept
-from npm.retrieval.batches import encode_padded, length_sorted_batches
+from npm.models.batches import encode_padded, length_sorted_batches
 from npm.types import TokenFlag
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from npm.indexing.generation import ENCODER_FOLDER, ENCODER_KIND, INDEX_KIND, Ge
 from npm.indexing.lexicon import BlockLexicon
 from npm.indexing.rows import RowMap
 from npm.models.encoder import ComputeDtype, Encoder, choose_device
-from npm.models.places import shipped_encoder_folder
+from npm.models.loading import shipped_encoder_folder
 
 if TYPE_CHECKING:
     from index.arrays import ShardedArray

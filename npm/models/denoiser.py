@@ -17,13 +17,9 @@ from torch import nn
 
 from npm.errors import EncoderError
 from npm.masking.denoising import Sentinels
-from npm.models.decoder_loading import load_encoder_decoder
-from npm.models.encoder import ComputeDtype, choose_device, choose_dtype
-from npm.models.fresh import FEED_FORWARD_FACTOR, FreshSettings
-from npm.models.loading import load_tokenizer, quiet_transformers
-from npm.models.places import locate_encoder
-from npm.models.stored import StoredModel
-from npm.models.vocabulary import cut_vocabulary
+from npm.models.encoder import ComputeDtype, StoredModel, choose_device, choose_dtype
+from npm.models.fresh import FEED_FORWARD_FACTOR, FreshSettings, cut_vocabulary
+from npm.models.loading import load_encoder_decoder, load_tokenizer, locate_encoder, quiet_transformers
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast

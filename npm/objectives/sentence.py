@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from npm.errors import SettingError, check_range
-from npm.models.poolers import Pooler, PoolerKind
+from npm.models.sentences import Pooler, PoolerKind
 from npm.objectives.encoded_views import EncodedSentences
 from npm.objectives.gather import gather_rows, rank, row_counts
 from npm.types import SentenceBatch, Term

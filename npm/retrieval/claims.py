@@ -14,7 +14,7 @@ import numpy as np
 from npm.corpus.blocks import BlockPacker, BlockSettings
 from npm.errors import QueryError
 from npm.masking.rendering import MASKS_PER_SPAN
-from npm.retrieval.batches import encode_padded, length_sorted_batches
+from npm.models.batches import encode_padded, length_sorted_batches
 from npm.retrieval.queries import QueryVectors
 from npm.types import Document, TokenFlag
 

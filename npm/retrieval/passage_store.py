@@ -21,7 +21,7 @@ from index.arrays import ShardedArray
 from npm.corpus.blocks import BlockPacker, BlockSettings
 from npm.corpus.store import BlockStore
 from npm.errors import CorpusError
-from npm.retrieval.batches import encode_padded, length_sorted_batches
+from npm.models.batches import encode_padded, length_sorted_batches
 from npm.types import SURROGATE, Document
 
 if TYPE_CHECKING:

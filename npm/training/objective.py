@@ -10,10 +10,9 @@ from npm.errors import SettingError
 from npm.masking.rendering import DENOISING, VIEW_NUMBERS
 from npm.models.denoiser import Denoiser
 from npm.models.encoder import Encoder
-from npm.models.masked_head import attach_masked_head
-from npm.models.places import locate_encoder
-from npm.models.sentence_transformer import forget_pooler
-from npm.models.visible import VisibleOnly
+from npm.models.loading import locate_encoder
+from npm.models.masked_lm import VisibleOnly, attach_masked_head
+from npm.models.sentences import forget_pooler
 from npm.objectives.combine import WeightedSum
 from npm.objectives.denoising import Denoising
 from npm.objectives.masked import MaskedTokens

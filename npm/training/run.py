@@ -18,7 +18,7 @@ from npm.masking.collocations import CollocationVocabulary
 from npm.masking.corruption import CorruptionSettings, CorruptionUnit
 from npm.masking.rendering import SENTENCES, reads_blocks
 from npm.models.encoder import Encoder
-from npm.models.sentence_transformer import SavedSentenceEncoder
+from npm.models.sentences import SavedSentenceEncoder
 from npm.objectives.combine import WeightedSum
 from npm.objectives.gather import rank
 from npm.objectives.sentence import SentenceContrast

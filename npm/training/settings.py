@@ -14,7 +14,7 @@ from npm.masking.denoising import DenoisingSettings
 from npm.masking.masker import MaskingSettings, MaskingUnit
 from npm.masking.units import MAX_GROUP_TOKENS
 from npm.models.fresh import FreshSettings
-from npm.models.places import MINILM
+from npm.models.loading import MINILM
 from npm.objectives.settings import ObjectiveSettings
 from npm.training.held_out import TrainingEvaluationSettings
 from npm.training.parameter_groups import FrozenSettings

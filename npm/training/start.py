@@ -7,11 +7,10 @@ from npm.errors import SettingError
 from npm.masking.masker import MaskingUnit
 from npm.masking.rendering import PHRASES, SENTENCES, reads_blocks
 from npm.memory import keep_freed_memory
-from npm.models.attention import use_plain_attention
 from npm.models.denoiser import Denoiser, fresh_denoiser
-from npm.models.encoder import ComputeDtype, Encoder
+from npm.models.encoder import ComputeDtype, Encoder, use_plain_attention
 from npm.models.fresh import fresh_encoder
-from npm.models.places import locate_encoder
+from npm.models.loading import locate_encoder
 from npm.training.parameter_groups import freeze
 from npm.training.settings import Attention, TrainingSettings
 

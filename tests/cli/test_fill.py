@@ -19,7 +19,7 @@ from npm import PhraseFiller
 from npm.display import answer_json
 from npm.indexing import phrase_index
 from npm.indexing.generation import Segment
-from npm.models import places
+from npm.models import loading as places
 from npm.retrieval.settings import FillSettings
 from npm.types import Answer, Phrase
 from tests.cli.commands import DOCUMENTS, QUESTION, CommandLine, all_bytes, run_subprocess

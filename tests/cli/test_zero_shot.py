@@ -10,7 +10,7 @@ import pytest
 from npm.cli.main import main
 from npm.evaluation.zero_shot.nonparametric import NonparametricLabels
 from npm.models.encoder import Encoder
-from npm.models.masked_head import attach_masked_head
+from npm.models.masked_lm import attach_masked_head
 from tests.cli.commands import CommandLine, all_bytes, write_corpus
 from tests.cli.test_train import NO_PHRASES, SHRUNK
 from tests.tiny_models import tiny_encoder

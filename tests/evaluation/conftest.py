@@ -12,7 +12,7 @@ from npm.corpus.documents import CorpusSettings
 from npm.indexing.build import build_index
 from npm.indexing.settings import IndexBuildSettings
 from npm.models.encoder import Encoder
-from npm.models.masked_head import MaskedHead
+from npm.models.masked_lm import MaskedHead
 from tests.evaluation.language_models import bert_with_words, random_language_model
 from tests.tiny_models import FAMILIES, tiny_encoder
 

@@ -11,7 +11,7 @@ from transformers import AutoModelForMaskedLM, PreTrainedModel
 
 from npm.evaluation.zero_shot.task import Example
 from npm.models.encoder import Encoder
-from npm.models.masked_head import MaskedHead, attach_masked_head
+from npm.models.masked_lm import MaskedHead, attach_masked_head
 from npm.types import MASK_TEXT
 from tests.tiny_models import SENTENCES, tiny_encoder
 

@@ -27,7 +27,7 @@ from npm.evaluation.settings import MaskedUnit
 from npm.masking.corruption import CorruptionSettings, CorruptionUnit, build_in_place_views
 from npm.masking.masker import mask_rng
 from npm.models.encoder import Encoder
-from npm.models.masked_head import MaskedHead
+from npm.models.masked_lm import MaskedHead
 from tests.evaluation.language_models import deaf_head, published
 from tests.evaluation.test_in_batch import DOCUMENTS
 from tests.tiny_models import tiny_encoder

@@ -21,7 +21,7 @@ from npm.evaluation.zero_shot.parametric import (
 from npm.evaluation.zero_shot.task import Calibration, Label, Suite, Task, TaskData
 from npm.evaluation.zero_shot.verbalizers import Verbalizer
 from npm.models.encoder import Encoder
-from npm.models.masked_head import MaskedHead
+from npm.models.masked_lm import MaskedHead
 from tests.evaluation.language_models import (
     deaf_head,
     examples_of,

@@ -12,7 +12,7 @@ from npm.evaluation.zero_shot import parametric
 from npm.evaluation.zero_shot.parametric import ParametricPhrases
 from npm.evaluation.zero_shot.task import Suite, Task, TaskData
 from npm.models.encoder import Encoder
-from npm.models.masked_head import MaskedHead
+from npm.models.masked_lm import MaskedHead
 from npm.types import Answer
 from tests.evaluation.language_models import (
     deaf_head,

@@ -30,7 +30,7 @@ from npm.evaluation.sts.evaluate import (
     set_rows,
 )
 from npm.evaluation.sts.geometry import GeometryPairs, GeometrySettings, alignment, mean_cosine, uniformity
-from npm.models.poolers import PoolerKind
+from npm.models.sentences import PoolerKind
 from tests.evaluation.sentence_pairs import in_the_plane, pairs_of, random_vectors
 from tests.tiny_models import SENTENCES, tiny_encoder
 

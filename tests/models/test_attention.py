@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from npm.models.attention import use_plain_attention
-from npm.models.encoder import Encoder
+from npm.models.encoder import Encoder, use_plain_attention
 from tests.tiny_models import FAMILIES, tiny_encoder
 
 LENGTHS = (60, 9, 1)

@@ -12,9 +12,9 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from npm.errors import EncoderError
-from npm.models import places
+from npm.models import loading as places
 from npm.models.encoder import Encoder, choose_device
-from npm.models.places import MINILM_SHA256, locate_encoder
+from npm.models.loading import MINILM_SHA256, locate_encoder
 from tests.tiny_models import tiny_encoder
 
 

@@ -12,7 +12,7 @@ from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer
 
 from npm.errors import EncoderError
 from npm.models.encoder import SCALE_KEY, Encoder
-from npm.models.masked_head import MaskedHead, attach_masked_head
+from npm.models.masked_lm import MaskedHead, attach_masked_head
 from npm.objectives.combine import WeightedSum
 from npm.objectives.masked import MaskedTokens
 from tests.tiny_models import FAMILIES, SENTENCES, tiny_encoder

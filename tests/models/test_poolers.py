@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from npm.models.poolers import Pooler, PoolerKind, pool
+from npm.models.sentences import Pooler, PoolerKind, pool
 from npm.objectives.passes import Passes
 from tests.tiny_models import FAMILIES, SENTENCES, tiny_encoder
 

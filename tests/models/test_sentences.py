@@ -11,9 +11,7 @@ import torch
 
 from npm.errors import EncoderError, QueryError
 from npm.models.encoder import Encoder
-from npm.models.poolers import POOLER_KEY, Pooler, PoolerKind
-from npm.models.sentence_transformer import SavedSentenceEncoder
-from npm.models.sentences import SentenceEncoder
+from npm.models.sentences import POOLER_KEY, Pooler, PoolerKind, SavedSentenceEncoder, SentenceEncoder
 from tests.tiny_models import FAMILIES, SENTENCES, tiny_encoder
 
 TEXTS = [*SENTENCES, "Oslo", "Paris is in France."]
@@ -128,7 +126,7 @@ def test_an_unknown_pooler_a_missing_mlp_and_an_empty_sentence_are_refused(tmp_p
 
 
 def test_a_masked_language_model_is_saved_as_both(tmp_path: Path) -> None:
-    from npm.models.masked_head import attach_masked_head
+    from npm.models.masked_lm import attach_masked_head
 
     tiny_encoder("bert").save(tmp_path / "start")
     encoder = Encoder.load(str(tmp_path / "start"), device="cpu", dtype="float32")

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from npm.models.masked_head import MaskedHead
+from npm.models.masked_lm import MaskedHead
 from npm.objectives.combine import WeightedSum
 from npm.objectives.encoded import EncodedBatch
 from npm.objectives.masked import MaskedTokens

@@ -10,7 +10,7 @@ import torch
 
 from npm.errors import SettingError
 from npm.models.encoder import Encoder
-from npm.models.poolers import PoolerKind
+from npm.models.sentences import PoolerKind
 from npm.objectives.encoded_views import EncodedSentences
 from npm.objectives.passes import Passes
 from npm.objectives.sentence import SentenceContrast, SentenceSettings, contrast_logits, own_columns

@@ -10,10 +10,8 @@ import pytest
 import torch
 
 from npm.errors import EncoderError, SettingError
-from npm.models.attention import use_plain_attention
-from npm.models.encoder import Encoder
-from npm.models.masked_head import attach_masked_head
-from npm.models.visible import VisibleOnly, visible_columns
+from npm.models.encoder import Encoder, use_plain_attention
+from npm.models.masked_lm import VisibleOnly, attach_masked_head, visible_columns
 from npm.objectives.encoded import EncodedBatch
 from npm.objectives.masked import MaskedSettings, MaskedTokens
 from npm.objectives.passes import Passes

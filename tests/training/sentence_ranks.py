@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from npm.models.poolers import PoolerKind, token_mean
+from npm.models.sentences import PoolerKind, token_mean
 from npm.objectives.encoded_views import EncodedSentences
 from npm.objectives.passes import Passes
 from npm.objectives.sentence import SentenceContrast, SentenceSettings

@@ -12,8 +12,7 @@ import pytest
 
 from npm.corpus.documents import CorpusSettings
 from npm.corpus.sentence_pairs import SentenceDataSettings
-from npm.models.poolers import POOLER_KEY, PoolerKind
-from npm.models.sentences import SentenceEncoder
+from npm.models.sentences import POOLER_KEY, PoolerKind, SentenceEncoder
 from npm.objectives.sentence import SentenceSettings
 from npm.objectives.settings import ObjectiveSettings
 from npm.training.run import run_training

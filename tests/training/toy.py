@@ -13,7 +13,7 @@ from torch import nn
 from npm.masking.masker import MaskingSettings, MaskingUnit, build_masker
 from npm.masking.rendering import PHRASES, TOKENS, MaskPairRenderer, PhraseViews, SingleMaskRenderer
 from npm.models.encoder import Encoder
-from npm.models.masked_head import MaskedHead
+from npm.models.masked_lm import MaskedHead
 from npm.objectives.combine import WeightedSum
 from npm.objectives.masked import MaskedTokens
 from npm.objectives.nonparametric import NonparametricMasked, NonparametricSettings

@@ -14,7 +14,7 @@ from npm.corpus.store import BlockStore, write_block_store
 from npm.errors import ArtefactError, CorpusError, check_range
 
 if TYPE_CHECKING:
-    from npm.models.stored import StoredModel
+    from npm.models.encoder import StoredModel
     from npm.types import Block, Document
 
 

@@ -38,7 +38,7 @@ from npm.objectives.masked import MaskedTokens
 if TYPE_CHECKING:
     from npm.masking.corruption import InPlaceViews
     from npm.models.encoder import Encoder
-    from npm.models.masked_head import MaskedHead
+    from npm.models.masked_lm import MaskedHead
 
 
 def masked_tokens_rows(result: MaskedTokensResult) -> tuple[Row, list[Row]]:

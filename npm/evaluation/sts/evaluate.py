@@ -22,7 +22,7 @@ from npm.evaluation.sts.correlation import SentencePairs, SentenceVectors, pair_
 from npm.evaluation.sts.data import PUBLIC_SETS
 from npm.evaluation.sts.geometry import Geometry, GeometrySettings, geometry_facts, measure_geometry
 from npm.models.encoder import ComputeDtype
-from npm.models.poolers import PoolerKind
+from npm.models.sentences import PoolerKind
 
 if TYPE_CHECKING:
     from rich.console import Console

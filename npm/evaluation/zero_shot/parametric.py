@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from npm.evaluation.zero_shot.task import Example, Task
     from npm.evaluation.zero_shot.verbalizers import Verbalizer
     from npm.models.encoder import Encoder
-    from npm.models.masked_head import MaskedHead
+    from npm.models.masked_lm import MaskedHead
 
 
 LOGITS_AT_ONCE = 1 << 23
