@@ -225,8 +225,7 @@ STSB_DEV = "stsb_dev_spearman"
 
 def run_train(settings: TrainCommand) -> int:
     """`npmlm train`."""
-    from npm.objectives.gather import rank
-    from npm.training.ranks import leave_ranks
+    from npm.objectives.ranks import leave_ranks, rank
     from npm.training.run import run_training
 
     let_sts_decide(settings)

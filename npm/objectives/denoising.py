@@ -16,7 +16,7 @@ from torch import nn
 
 from npm.masking.denoising import NO_TARGET
 from npm.masking.rendering import DENOISING
-from npm.objectives.encoded_views import EncodedDenoising
+from npm.objectives.encoded import EncodedDenoising
 from npm.types import DenoisingBatch, Term
 
 

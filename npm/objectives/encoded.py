@@ -1,16 +1,28 @@
 """The vectors of one masked batch, computed once and shared by every objective that asks.
 
 Shapes: B clean copies, Q masked copies, Lq and Lk their padded lengths, n spans, T tokens of the clean copies.
+
+Shapes: R rows, L padded length, d dimensions, V vocabulary.
+
+A contrastive loss compares all rows of a batch, so its batch cannot be cut into micro-batches. With `rows_per_pass`
+the encoder works on a few rows at a time and keeps their outputs only; when the gradient of the outputs is known, each
+piece is computed again, with the same dropout, and sent backwards (gradient caching, Gao et al. 2021,
+arXiv 2101.06983). The gradient is the one of the whole batch; the price is a second forward pass.
+
+Shapes: B rows, L padded length, d dimensions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
+from typing import Any
 
 import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
 
-from npm.types import MaskedBatch
+from npm.types import DenoisingBatch, MaskedBatch, SentenceBatch, View
 
 LONG_COPY_FACTOR = 1.15
 """A masked copy longer than this many clean copies reads a context."""
@@ -126,3 +138,106 @@ def pad_columns(rows: torch.Tensor, length: int, *, value: int = 0) -> torch.Ten
 def pad_positions(vectors: torch.Tensor, length: int) -> torch.Tensor:
     """Vectors [B, L, d] lengthened with zeros to [B, length, d]."""
     return torch.nn.functional.pad(vectors, (0, 0, 0, length - vectors.shape[1]))
+
+
+class Passes:
+    """What objectives may ask of the encoder that is trained."""
+
+    def __init__(self, model: nn.Module, *, rows_per_pass: int | None = None) -> None:
+        self.model = model
+        self.rows_per_pass = rows_per_pass
+
+    def token_vectors(
+        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, position_ids: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Last hidden states [B, L, d] of token ids i64 [B, L]; positions i64 [B, L], if not 0, 1, 2, …"""
+        given = (input_ids, attention_mask) if position_ids is None else (input_ids, attention_mask, position_ids)
+
+        def last_states(ids: torch.Tensor, mask: torch.Tensor, *positions: torch.Tensor) -> torch.Tensor:
+            further = {"position_ids": positions[0]} if positions else {}
+            vectors: torch.Tensor = self.model(input_ids=ids, attention_mask=mask, **further).last_hidden_state
+            return vectors  # [b, L, d]
+
+        vectors: torch.Tensor = self.piecewise(last_states, *given)
+        return vectors  # [B, L, d]
+
+    def hidden_states(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """The embeddings and the states behind each layer, [B, L, d] each, of token ids i64 [B, L]."""
+
+        def all_states(ids: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            output = self.model(input_ids=ids, attention_mask=mask, output_hidden_states=True)
+            return tuple(output.hidden_states)
+
+        states: tuple[torch.Tensor, ...] = self.piecewise(all_states, input_ids, attention_mask)
+        return states
+
+    def piecewise(self, function: Callable[..., Any], *rows: torch.Tensor) -> Any:
+        """`function` of tensors of B rows each; it returns one tensor, or a tuple of tensors, of as many rows."""
+        count, size = len(rows[0]), self.rows_per_pass
+        if size is None or count <= size or not torch.is_grad_enabled():
+            return function(*rows)
+        pieces = [
+            checkpoint(function, *(tensor[start : start + size] for tensor in rows), use_reentrant=False)
+            for start in range(0, count, size)
+        ]
+        if isinstance(pieces[0], tuple):
+            return tuple(torch.cat(parts) for parts in zip(*pieces, strict=True))
+        return torch.cat(pieces)
+
+
+class EncodedSentences:
+    """Hidden states of the rows of a `SentenceBatch`."""
+
+    def __init__(self, passes: Passes, batch: SentenceBatch) -> None:
+        self.passes, self.batch = passes, batch
+
+    @property
+    def attention_mask(self) -> torch.Tensor:
+        """Which positions hold tokens, i64 [R, L]."""
+        return self.batch.attention_mask
+
+    @cached_property
+    def hidden_states(self) -> tuple[torch.Tensor, ...]:
+        """The embeddings and the states behind each layer, [R, L, d] each; all rows in one pass."""
+        return self.passes.hidden_states(self.batch.input_ids, self.batch.attention_mask)
+
+
+class EncodedDenoising:
+    """What an encoder-decoder expects at every position of the targets of a `DenoisingBatch`."""
+
+    def __init__(self, passes: Passes, batch: DenoisingBatch) -> None:
+        self.passes, self.batch = passes, batch
+
+    @cached_property
+    def logits(self) -> torch.Tensor:
+        """Logits [R, L, V] of the target tokens, each from those before it."""
+
+        def run(ids: torch.Tensor, mask: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+            model: Any = self.passes.model
+            # not `labels`: transformers would compute a loss that nobody reads
+            shifted = model.prepare_decoder_input_ids_from_labels(labels=targets)  # i64 [r, L]
+            output = model(input_ids=ids, attention_mask=mask, decoder_input_ids=shifted, use_cache=False)
+            logits: torch.Tensor = output.logits
+            return logits  # [r, L, V]
+
+        batch = self.batch
+        logits: torch.Tensor = self.passes.piecewise(run, batch.input_ids, batch.attention_mask, batch.target_ids)
+        return logits
+
+
+Encoded = EncodedBatch | EncodedSentences | EncodedDenoising
+
+
+def encode_views(views: Mapping[str, View], passes: Passes, *, with_clean_copies: Iterable[str]) -> dict[str, Any]:
+    """Every view, ready to be asked for its vectors; `with_clean_copies` names the views whose keys are needed."""
+    needed = set(with_clean_copies)
+    return {name: _encode(view, passes, with_clean_copies=name in needed) for name, view in views.items()}
+
+
+def _encode(view: View, passes: Passes, *, with_clean_copies: bool) -> Encoded:
+    if isinstance(view, MaskedBatch):
+        return EncodedBatch(passes.token_vectors, view, with_clean_copies=with_clean_copies)
+    if isinstance(view, SentenceBatch):
+        return EncodedSentences(passes, view)
+    assert isinstance(view, DenoisingBatch), f"no encoding of a {type(view).__name__}"
+    return EncodedDenoising(passes, view)

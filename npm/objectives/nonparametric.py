@@ -29,7 +29,7 @@ from torch.utils.checkpoint import checkpoint
 from npm.errors import check_range
 from npm.models.similarity import check_leading_dimensions, leading_scale, scaled_similarity
 from npm.objectives.encoded import EncodedBatch
-from npm.objectives.gather import gather_rows, rank, row_counts
+from npm.objectives.ranks import gather_rows, rank, row_counts
 from npm.types import MaskedBatch, Term
 
 _NO_TOKEN = -2

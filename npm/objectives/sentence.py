@@ -19,8 +19,8 @@ from torch import nn
 
 from npm.errors import SettingError, check_range
 from npm.models.sentences import Pooler, PoolerKind
-from npm.objectives.encoded_views import EncodedSentences
-from npm.objectives.gather import gather_rows, rank, row_counts
+from npm.objectives.encoded import EncodedSentences
+from npm.objectives.ranks import gather_rows, rank, row_counts
 from npm.types import SentenceBatch, Term
 
 

@@ -14,9 +14,9 @@ import torch
 from torch import nn
 
 from npm.errors import SettingError, check_range
+from npm.objectives.ranks import of_first_rank, sum_over_ranks
 from npm.training.acceleration import PreparedModel
 from npm.training.batches import TrainingBatches
-from npm.training.ranks import of_first_rank, sum_over_ranks
 
 HELD_OUT_PREFIX = "held_out_"
 HELD_OUT_LOSS = "held_out_loss"

@@ -13,12 +13,11 @@ from npm.models.encoder import Encoder
 from npm.models.loading import locate_encoder
 from npm.models.masked_lm import VisibleOnly, attach_masked_head
 from npm.models.sentences import forget_pooler
-from npm.objectives.combine import WeightedSum
+from npm.objectives.combine import OtherObjective, WeightedSum
 from npm.objectives.denoising import Denoising
 from npm.objectives.masked import MaskedTokens
 from npm.objectives.nonparametric import NonparametricMasked
 from npm.objectives.sentence import SentenceContrast
-from npm.objectives.settings import OtherObjective
 from npm.objectives.token_contrast import TokenContrast
 from npm.training.settings import TrainingSettings
 from npm.training.start import Trained

@@ -10,7 +10,7 @@ from typing import Any
 
 from index.files import sha256_of_file
 from npm.corpus.sources import Source
-from npm.objectives.gather import world_size
+from npm.objectives.ranks import world_size
 from npm.training.settings import TrainingSettings
 
 NOT_RECORDED = ("run", "debug")

@@ -20,7 +20,7 @@ from npm.masking.rendering import SENTENCES, reads_blocks
 from npm.models.encoder import Encoder
 from npm.models.sentences import SavedSentenceEncoder
 from npm.objectives.combine import WeightedSum
-from npm.objectives.gather import rank
+from npm.objectives.ranks import rank
 from npm.objectives.sentence import SentenceContrast
 from npm.training.acceleration import make_accelerator
 from npm.training.batches import TrainingBatches

@@ -15,7 +15,7 @@ from npm.masking.masker import MaskingSettings, MaskingUnit
 from npm.masking.units import MAX_GROUP_TOKENS
 from npm.models.fresh import FreshSettings
 from npm.models.loading import MINILM
-from npm.objectives.settings import ObjectiveSettings
+from npm.objectives.combine import ObjectiveSettings
 from npm.training.held_out import TrainingEvaluationSettings
 from npm.training.parameter_groups import FrozenSettings
 from npm.training.schedule import ScheduleSettings

@@ -21,7 +21,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from npm.errors import SettingError
-from npm.objectives.gather import world_size
+from npm.objectives.ranks import world_size
 
 
 def shard(model: nn.Module, kept: Iterable[nn.Module]) -> None:

@@ -25,7 +25,7 @@ from npm.masking.rendering import (
 )
 from npm.models.denoiser import Denoiser
 from npm.models.encoder import Encoder
-from npm.objectives.gather import rank, world_size
+from npm.objectives.ranks import rank, world_size
 from npm.training.batches import BatchSource, TrainingBatches
 from npm.training.block_source import BlockSource
 from npm.training.recorded import recorded

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import nn
 
 from npm.errors import SettingError
-from npm.objectives.gather import rank, world_size
+from npm.objectives.ranks import rank, world_size
 from npm.training.run_folder import Checkpoint, Counters
 from npm.training.sharding import own_share, whole_tensor
 

@@ -9,8 +9,7 @@ from typing import Protocol
 from torch import nn
 
 from npm.objectives.combine import WeightedSum
-from npm.objectives.encoded_views import encode_views
-from npm.objectives.passes import Passes
+from npm.objectives.encoded import Passes, encode_views
 from npm.types import Term, TrainingBatch
 
 

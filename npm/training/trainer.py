@@ -18,14 +18,13 @@ import torch
 from npm.errors import SettingError
 from npm.memory import return_freed_memory
 from npm.objectives.combine import WeightedSum
-from npm.objectives.gather import rank, world_size
+from npm.objectives.ranks import rank, sum_over_ranks, world_size
 from npm.training.acceleration import PreparedModel, kept_modules, make_accelerator
 from npm.training.bad_batch import save_bad_batches
 from npm.training.batches import TrainingBatches, iterate_batches
 from npm.training.early_stop import BestSoFar
 from npm.training.held_out import HeldOut
 from npm.training.loggers import MetricsLogger, check_loggers, open_loggers
-from npm.training.ranks import sum_over_ranks
 from npm.training.run_folder import BEST_ENCODER, ENCODER, Counters, RunFolder
 from npm.training.schedule import ScheduleSettings
 from npm.training.sharding import whole_parameters

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from npm.models.sentences import Pooler, PoolerKind, pool
-from npm.objectives.passes import Passes
+from npm.objectives.encoded import Passes
 from tests.tiny_models import FAMILIES, SENTENCES, tiny_encoder
 
 HIDDEN = tuple(

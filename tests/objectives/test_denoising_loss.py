@@ -13,8 +13,7 @@ from transformers import T5Config, T5ForConditionalGeneration
 
 from npm.masking.denoising import NO_TARGET, DenoisingSettings, Sentinels, build_denoising_views
 from npm.objectives.denoising import Denoising
-from npm.objectives.encoded_views import EncodedDenoising
-from npm.objectives.passes import Passes
+from npm.objectives.encoded import EncodedDenoising, Passes
 from npm.types import DenoisingBatch, Term
 from tests.masking.groups import random_group
 

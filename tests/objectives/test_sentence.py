@@ -11,8 +11,7 @@ import torch
 from npm.errors import SettingError
 from npm.models.encoder import Encoder
 from npm.models.sentences import PoolerKind
-from npm.objectives.encoded_views import EncodedSentences
-from npm.objectives.passes import Passes
+from npm.objectives.encoded import EncodedSentences, Passes
 from npm.objectives.sentence import SentenceContrast, SentenceSettings, contrast_logits, own_columns
 from npm.types import SentenceBatch
 from tests.objectives.sentence_batches import batch_of, sentences

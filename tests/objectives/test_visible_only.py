@@ -12,9 +12,8 @@ import torch
 from npm.errors import EncoderError, SettingError
 from npm.models.encoder import Encoder, use_plain_attention
 from npm.models.masked_lm import VisibleOnly, attach_masked_head, visible_columns
-from npm.objectives.encoded import EncodedBatch
+from npm.objectives.encoded import EncodedBatch, Passes
 from npm.objectives.masked import MaskedSettings, MaskedTokens
-from npm.objectives.passes import Passes
 from npm.types import MaskedBatch
 from tests.tiny_models import FAMILIES, tiny_encoder
 

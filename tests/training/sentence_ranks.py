@@ -12,8 +12,7 @@ import torch.distributed as dist
 from torch import nn
 
 from npm.models.sentences import PoolerKind, token_mean
-from npm.objectives.encoded_views import EncodedSentences
-from npm.objectives.passes import Passes
+from npm.objectives.encoded import EncodedSentences, Passes
 from npm.objectives.sentence import SentenceContrast, SentenceSettings
 from tests.objectives.sentence_batches import LAST_WORD_ID, batch_of, sentences
 

@@ -10,8 +10,7 @@ import torch
 from torch import nn
 
 from npm.objectives.combine import WeightedSum
-from npm.objectives.encoded_views import encode_views
-from npm.objectives.passes import Passes
+from npm.objectives.encoded import Passes, encode_views
 from npm.objectives.sentence import SentenceContrast, SentenceSettings
 from npm.training.acceleration import keep_few_activations
 from npm.training.trained_model import TrainedModel

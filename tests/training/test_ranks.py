@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from npm.training.ranks import leave_ranks, of_first_rank, sum_over_ranks
+from npm.objectives.ranks import leave_ranks, of_first_rank, sum_over_ranks
 
 
 def test_one_process_needs_no_group() -> None:

@@ -13,8 +13,8 @@ import pytest
 from npm.corpus.documents import CorpusSettings
 from npm.corpus.sentence_pairs import SentenceDataSettings
 from npm.models.sentences import POOLER_KEY, PoolerKind, SentenceEncoder
+from npm.objectives.combine import ObjectiveSettings
 from npm.objectives.sentence import SentenceSettings
-from npm.objectives.settings import ObjectiveSettings
 from npm.training.run import run_training
 from npm.training.schedule import ScheduleSettings
 from npm.training.settings import StartSettings, TrainingSettings

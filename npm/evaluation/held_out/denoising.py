@@ -30,8 +30,7 @@ from npm.masking.denoising import DenoiserSettings, MixtureMasker, Sentinels, ch
 from npm.masking.masker import mask_rng
 from npm.masking.rendering import VIEW_NUMBERS
 from npm.objectives.denoising import Denoising
-from npm.objectives.encoded_views import EncodedDenoising
-from npm.objectives.passes import Passes
+from npm.objectives.encoded import EncodedDenoising, Passes
 
 if TYPE_CHECKING:
     from npm.models.denoiser import Denoiser
