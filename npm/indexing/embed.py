@@ -13,7 +13,7 @@ Shapes: T tokens and n kept tokens of the shard, B blocks of a batch, L padded l
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -42,10 +42,8 @@ from npm.models.batches import encode_padded, length_sorted_batches
 from npm.types import TokenFlag
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from index.store import Manifest
-    from npm.models.encoder import Encoder
+    from npm.models.encoder import Encoder, StoredModel
 
 
 def check_blocks(store: BlockStore, encoder: Encoder) -> None:
@@ -460,3 +458,15 @@ def _missing_shards(folder: Path, missing: Sequence[int], shard_count: int) -> A
         where=str(folder),
         fix="run `npmlm build … stage=encode` with the settings of this build; finished shards are kept",
     )
+
+
+def check_tokenizer(model: StoredModel, store: BlockStore) -> None:
+    """Raise ArtefactError unless the blocks of `store` were cut by the tokenizer of `model`."""
+    if store.tokenizer_fingerprint != model.tokenizer_fingerprint:
+        raise ArtefactError(
+            "the blocks were cut by another tokenizer",
+            expected=f"tokenizer fingerprint {model.tokenizer_fingerprint}, of {model.name}",
+            got=f"tokenizer fingerprint {store.tokenizer_fingerprint}",
+            where=str(store.folder),
+            fix="build the blocks with this model",
+        )

@@ -17,11 +17,18 @@ from npm.errors import SettingError
 from npm.indexing.phrase_index import PhraseIndex, Selection, select
 from npm.models.encoder import ComputeDtype, Encoder
 from npm.retrieval.answers import SurfaceReader, ranked_phrases
-from npm.retrieval.evidence import ScannedSimilarities, candidate_weights
-from npm.retrieval.phrases import Candidates, SpanFinder
-from npm.retrieval.queries import QueryVectors, check_query, encode_queries, query_notes
-from npm.retrieval.restriction import Restriction, lexical_restrictions, with_reading
+from npm.retrieval.filler import ScannedSimilarities, candidate_weights
+from npm.retrieval.queries import (
+    QueryVectors,
+    Restriction,
+    check_query,
+    encode_queries,
+    lexical_restrictions,
+    query_notes,
+    with_reading,
+)
 from npm.retrieval.settings import FillSettings, Retrieval, retrieval_named
+from npm.retrieval.spans import Candidates, SpanFinder
 from npm.types import Answer, Document, Phrase
 
 __all__ = ["FillSettings", "PhraseFiller", "Retrieval"]

@@ -14,9 +14,9 @@ from npm.corpus.text import sentence_bounds
 from npm.errors import ArtefactError, QueryError
 from npm.indexing.generation import Segment
 from npm.indexing.stages import HELD_OUT_EVERY, unseen_documents
-from npm.retrieval.phrases import Candidates, SpanFinder
 from npm.retrieval.queries import check_query
 from npm.retrieval.scoring import ScoringSettings
+from npm.retrieval.spans import Candidates, SpanFinder
 from npm.types import MASK_TEXT
 
 if TYPE_CHECKING:

@@ -10,8 +10,7 @@ import torch
 from npm import PhraseFiller
 from npm.errors import QueryError
 from npm.models.encoder import Encoder
-from npm.retrieval.claims import ClaimMasks
-from npm.retrieval.passages import PassageFiller
+from npm.retrieval.passages import ClaimMasks, PassageFiller
 from npm.retrieval.scoring import Combination, ScoringSettings
 from npm.retrieval.settings import FillSettings, Retrieval
 from tests.tiny_models import SENTENCES, tiny_encoder

@@ -8,7 +8,7 @@ import pytest
 
 from npm.indexing.embed import PruningRule
 from npm.retrieval import fill, phrases
-from npm.retrieval.restriction import Restriction
+from npm.retrieval.queries import Restriction
 from npm.retrieval.scoring import Aggregation, Combination, Normalisation, ScoringSettings, StopwordsInside
 from npm.retrieval.settings import FillSettings, Retrieval
 from npm.types import Answer

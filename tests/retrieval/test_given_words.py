@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from npm.models.encoder import Encoder
-from npm.retrieval.given_words import GivenWords, folded_with_places
-from npm.retrieval.passage_store import PassageStore, embed_passages, passage_packer
+from npm.retrieval.passage_store import GivenWords, PassageStore, embed_passages, folded_with_places, passage_packer
 from npm.types import Document, TokenFlag
 from tests.tiny_models import tiny_encoder
 

@@ -17,8 +17,7 @@ from npm.indexing.build import build_index
 from npm.indexing.settings import IndexBuildSettings
 from npm.models.encoder import Encoder
 from npm.retrieval.fill import PhraseFiller
-from npm.retrieval.queries import encode_queries
-from npm.retrieval.restriction import Restriction, lexical_restrictions, with_reading
+from npm.retrieval.queries import Restriction, encode_queries, lexical_restrictions, with_reading
 from npm.retrieval.scoring import ScoringSettings
 from npm.retrieval.settings import FillSettings, Retrieval
 from npm.types import MASK_TEXT, Answer

@@ -11,8 +11,8 @@ from npm.corpus.blocks import BlockPacker, BlockSettings
 from npm.corpus.store import BlockStore, build_block_store
 from npm.indexing.embed import PruningRule, kept_tokens
 from npm.indexing.rows import RowMap
-from npm.retrieval.phrases import SpanFinder
 from npm.retrieval.scoring import ScoringSettings, StopwordsInside
+from npm.retrieval.spans import SpanFinder
 from npm.types import Document
 from tests.tiny_models import wordpiece_tokenizer
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from npm.corpus.blocks import BlockPacker, BlockSettings
 from npm.corpus.store import BlockStore, write_block_store
-from npm.errors import ArtefactError, CorpusError, check_range
+from npm.errors import CorpusError, check_range
 
 if TYPE_CHECKING:
     from npm.models.encoder import StoredModel
@@ -109,15 +109,3 @@ def _too_few(found: int, settings: HeldOutSettings, *, where: str) -> CorpusErro
         where=where,
         fix="give more text, or ask for fewer articles with limit=",
     )
-
-
-def check_tokenizer(model: StoredModel, store: BlockStore) -> None:
-    """Raise ArtefactError unless the blocks of `store` were cut by the tokenizer of `model`."""
-    if store.tokenizer_fingerprint != model.tokenizer_fingerprint:
-        raise ArtefactError(
-            "the blocks were cut by another tokenizer",
-            expected=f"tokenizer fingerprint {model.tokenizer_fingerprint}, of {model.name}",
-            got=f"tokenizer fingerprint {store.tokenizer_fingerprint}",
-            where=str(store.folder),
-            fix="build the blocks with this model",
-        )

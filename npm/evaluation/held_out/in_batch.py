@@ -23,10 +23,11 @@ from rich.console import Console
 from npm.corpus.documents import CorpusSettings, read_corpus
 from npm.corpus.store import BlockStore
 from npm.errors import CorpusError, check_range
-from npm.evaluation.held_out.articles import HeldOutSettings, build_held_out_store, check_tokenizer, long_articles
+from npm.evaluation.held_out.articles import HeldOutSettings, build_held_out_store, long_articles
 from npm.evaluation.metrics import Interval, bootstrap_interval
 from npm.evaluation.report import Row, percent, terminal_table
 from npm.evaluation.results import Progress, write_results
+from npm.indexing.embed import check_tokenizer
 from npm.masking.masker import MaskingSettings, build_masker, mask_rng
 from npm.masking.rendering import MaskPairRenderer
 from npm.models.similarity import check_leading_dimensions

@@ -24,11 +24,12 @@ from torch import nn
 from npm.corpus.documents import CorpusSettings, read_corpus
 from npm.corpus.store import BlockStore
 from npm.errors import CorpusError, EncoderError, check_range
-from npm.evaluation.held_out.articles import HeldOutSettings, build_held_out_store, check_tokenizer, long_articles
+from npm.evaluation.held_out.articles import HeldOutSettings, build_held_out_store, long_articles
 from npm.evaluation.metrics import ratio_standard_error
 from npm.evaluation.report import Row, terminal_table
 from npm.evaluation.results import Progress, write_results
 from npm.evaluation.settings import MaskedUnit
+from npm.indexing.embed import check_tokenizer
 from npm.masking.corruption import CorruptionSettings, CorruptionUnit, build_in_place_views
 from npm.masking.masker import mask_rng
 from npm.masking.rendering import TOKENS, VIEW_NUMBERS

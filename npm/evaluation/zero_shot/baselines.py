@@ -21,7 +21,7 @@ from npm.evaluation.results import filler_facts
 from npm.evaluation.zero_shot.task import LabelPrediction
 from npm.indexing.rows import RowMap
 from npm.retrieval.answers import SurfaceReader, says_nothing_new
-from npm.retrieval.phrases import SpanFinder
+from npm.retrieval.spans import SpanFinder
 from npm.types import MASK_TEXT, Answer, Phrase
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from npm.evaluation.zero_shot.task import Example, Task
     from npm.indexing.lexicon import BlockLexicon
     from npm.retrieval.fill import PhraseFiller
-    from npm.retrieval.phrases import Candidates
+    from npm.retrieval.spans import Candidates
 
 
 class BlockSpans:

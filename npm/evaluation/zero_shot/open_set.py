@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from npm.evaluation.held_out.articles import check_tokenizer
 from npm.evaluation.metrics import Interval, bootstrap_interval, exact_match, group_mean_interval
 from npm.evaluation.results import Progress
 from npm.evaluation.zero_shot.closed_set import check_something_to_do, examples_digest
 from npm.evaluation.zero_shot.data import LONGEST_ANSWER_GROUP, answer_groups
 from npm.evaluation.zero_shot.occurrences import name_counts
 from npm.evaluation.zero_shot.task import Example, Macro, OpenMethod, Task, TaskScores
+from npm.indexing.embed import check_tokenizer
 from npm.types import Answer
 
 if TYPE_CHECKING:

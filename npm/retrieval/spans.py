@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from npm.corpus.blocks import concatenated_ranges
 from npm.indexing.rows import RowMap, gather
 from npm.retrieval.scoring import ScoringSettings, StopwordsInside
 from npm.types import TokenFlag
 
 if TYPE_CHECKING:
     from npm.corpus.store import BlockStore
+
 
 HASH_BASE = np.uint64(0x9E3779B97F4A7C15)  # odd, so that its powers never vanish modulo 2^64
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
@@ -197,97 +197,3 @@ def _are_among(rows: np.ndarray, ascending: np.ndarray) -> np.ndarray:
 def _no_candidates() -> Candidates:
     nothing = np.zeros(0, dtype=np.int64)
     return Candidates(nothing, nothing, nothing, nothing, nothing.astype(np.uint64))
-
-
-@dataclass(frozen=True, slots=True)
-class Groups:
-    """Candidates put together by equal token sequence; group i is members[offsets[i] : offsets[i + 1]]."""
-
-    members: np.ndarray  # i64 [m], numbers of candidates, those of one group in a row
-    offsets: np.ndarray  # i64 [g + 1]
-    scores: np.ndarray  # f64 [g], sum of the members' weights
-
-    def __len__(self) -> int:
-        return len(self.scores)
-
-    def of(self, group: int) -> np.ndarray:
-        """The candidate numbers i64 of one group."""
-        return self.members[self.offsets[group] : self.offsets[group + 1]]
-
-    def leaders(self, groups: np.ndarray, candidates: Candidates, weights: np.ndarray) -> np.ndarray:
-        """The heaviest candidate of each of `groups` i64 [n], the earliest in the corpus of equals: i64 [n]."""
-        if len(groups) == 0:
-            return groups
-        sizes = self.offsets[groups + 1] - self.offsets[groups]  # i64 [n]
-        members = self.members[concatenated_ranges(self.offsets[groups], self.offsets[groups + 1])]  # i64 [Σ sizes]
-        firsts = np.cumsum(sizes) - sizes  # i64 [n]
-        heaviest = np.maximum.reduceat(weights[members], firsts)  # f64 [n]
-        starts = candidates.starts[members]
-        starts[weights[members] != np.repeat(heaviest, sizes)] = np.iinfo(np.int64).max
-        # Members of a group are equally long, so no two of them begin at the same token.
-        return members[starts == np.repeat(np.minimum.reduceat(starts, firsts), sizes)]
-
-    def best(self, count: int, candidates: Candidates) -> np.ndarray:
-        """The `count` groups with the highest scores, best first, ties to what stands earlier in the corpus."""
-        if count < len(self):
-            # All groups that tie with the last one chosen stay in play, else the tie would be broken by chance.
-            limit = np.partition(self.scores, len(self) - count)[len(self) - count]
-            chosen = np.flatnonzero(self.scores >= limit)
-        else:
-            chosen = np.arange(len(self))
-        firsts = (
-            np.minimum.reduceat(candidates.starts[self.members], self.offsets[:-1])[chosen] if len(self) else chosen
-        )
-        return chosen[np.lexsort((firsts, -self.scores[chosen]))][:count]
-
-
-def best_groups(
-    candidates: Candidates, weights: np.ndarray, store: BlockStore, *, count: int
-) -> tuple[Groups, np.ndarray]:
-    """Candidates grouped by equal token sequence, `weights` f64 [m] summed; and the `count` best groups i64, in order.
-
-    Only the best groups are compared token by token: two sequences with the same hash could only have pushed a group
-    up. If that happened, which is a matter of one in 10^10 questions, all are grouped anew without hashes.
-    """
-    members = np.argsort(candidates.hashes)  # i64 [m]; a stable sort takes five times as long and gains nothing
-    hashes = candidates.hashes[members]
-    is_first = np.ones(len(members), dtype=bool)  # [m]
-    np.not_equal(hashes[1:], hashes[:-1], out=is_first[1:])
-    groups = _summed(members, is_first, weights)
-    best = groups.best(count, candidates)
-    if _share_tokens(groups, best, candidates, store):
-        return groups, best
-    groups = _summed(*_exact_groups(candidates, store), weights)
-    return groups, groups.best(count, candidates)
-
-
-def _summed(members: np.ndarray, is_first: np.ndarray, weights: np.ndarray) -> Groups:
-    first = np.flatnonzero(is_first)  # i64 [g]
-    scores = np.add.reduceat(weights[members], first) if len(first) else np.zeros(0)  # f64 [g]
-    return Groups(members=members, offsets=np.append(first, len(members)), scores=scores)
-
-
-def _share_tokens(groups: Groups, chosen: np.ndarray, candidates: Candidates, store: BlockStore) -> bool:
-    """Whether all members of each of the `chosen` groups i64 [n] have the same tokens."""
-    begins, ends = groups.offsets[chosen], groups.offsets[chosen + 1]  # i64 [n]
-    member = groups.members[concatenated_ranges(begins, ends)]  # i64 [Σ sizes]
-    first = np.repeat(groups.members[begins], ends - begins)  # i64 [Σ sizes], the first member of each one's group
-    lengths = candidates.lengths[member]
-    if not np.array_equal(lengths, candidates.lengths[first]):
-        return False
-    ours = concatenated_ranges(candidates.starts[member], candidates.starts[member] + lengths)  # i64 [Σ tokens]
-    theirs = concatenated_ranges(candidates.starts[first], candidates.starts[first] + lengths)  # i64 [Σ tokens]
-    return np.array_equal(store.token_ids.take(ours), store.token_ids.take(theirs))
-
-
-def _exact_groups(candidates: Candidates, store: BlockStore) -> tuple[np.ndarray, np.ndarray]:
-    """Members sorted by token sequence, and where a new sequence begins: slow, for the case of a hash collision."""
-    offsets = np.arange(int(candidates.lengths.max(initial=0)))  # [longest]
-    within = offsets < candidates.lengths[:, None]  # bool [m, longest]
-    windows = np.where(within, candidates.starts[:, None] + offsets, 0)  # i64 [m, longest]
-    tokens = np.where(within, store.token_ids.take(windows).astype(np.int64), -1)  # i64 [m, longest]
-    members = np.lexsort(tokens.T[::-1])  # i64 [m]
-    ordered = tokens[members]
-    is_first = np.ones(len(members), dtype=bool)
-    is_first[1:] = (ordered[1:] != ordered[:-1]).any(axis=1)
-    return members, is_first

@@ -17,8 +17,9 @@ from npm.retrieval.scoring import Normalisation, ScoringSettings, occurrence_sha
 if TYPE_CHECKING:
     from index.types import Scan
     from npm.indexing.phrase_index import PhraseIndex
-    from npm.retrieval.phrases import Candidates
-    from npm.retrieval.restriction import Restriction
+    from npm.retrieval.queries import Restriction
+    from npm.retrieval.spans import Candidates
+
 
 Similarities = Callable[[int, np.ndarray], np.ndarray]
 """Scaled similarities f64 [n] of the start (0) or end (1) query of a text with rows i64 [n]."""
