@@ -53,11 +53,10 @@ def matrix_rate() -> float:
 def measure(name: str, *, corpus: str, encoder: str, steps: int) -> dict[str, float]:
     """Tokens/s, share of data, matrix operations a token and the matrix rate of one objective."""
     from npm.cli.settings import compose_settings
-    from npm.training.objective import make_objective
+    from npm.training.checkpoints import RunFolder
+    from npm.training.data import make_sources
+    from npm.training.model import load_start, make_objective
     from npm.training.run import make_trainer, training_texts
-    from npm.training.run_folder import RunFolder
-    from npm.training.sources import make_sources
-    from npm.training.start import load_start
 
     with tempfile.TemporaryDirectory() as folder:
         sizes = NEW_SIZES if name == "denoising" else []

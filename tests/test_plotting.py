@@ -9,9 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from npm import plotting
 from npm.errors import ArtefactError, SettingError, StorageError
-from npm.plotting import PlotAxis, PlotSettings, chosen_terms, draw_curves, plot_runs, read_curves, trailing_mean
+from npm.training import plotting
+from npm.training.plotting import (
+    PlotAxis,
+    PlotSettings,
+    chosen_terms,
+    draw_curves,
+    plot_runs,
+    read_curves,
+    trailing_mean,
+)
 
 pytest.importorskip("matplotlib")
 

@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     )
     from npm.indexing.changes import Changed
     from npm.objectives.combine import WeightedSum
-    from npm.training.held_out import Evaluator
+    from npm.training.model import Trained
     from npm.training.run import RunSummary
-    from npm.training.start import Trained
     from npm.training.trainer import StepReport
+    from npm.training.validation import Evaluator
 
 
 def run_build(settings: BuildCommand) -> int:
@@ -309,7 +309,7 @@ def sts_evaluators(settings: TrainCommand, trained: Trained, objective: Weighted
 
 def run_plot(settings: PlotCommand, runs: list[str]) -> int:
     """`npmlm plot`: the curves of several runs in one picture."""
-    from npm.plotting import plot_runs
+    from npm.training.plotting import plot_runs
 
     picture = plot_runs([Path(run) for run in runs], settings)
     say(f"the curves are in {picture}")

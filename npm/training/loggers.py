@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from npm.errors import SettingError
-from npm.training.trainer_settings import TrainerSettings
+from npm.training.settings import TrainerSettings
 
 
 class MetricsLogger(Protocol):

@@ -23,16 +23,19 @@ from npm.objectives.combine import WeightedSum
 from npm.objectives.ranks import rank
 from npm.objectives.sentence import SentenceContrast
 from npm.training.acceleration import make_accelerator
-from npm.training.batches import TrainingBatches
-from npm.training.held_out import Evaluator, HeldOut, TrainingEvaluationSettings
-from npm.training.objective import make_objective
-from npm.training.recorded import recorded_settings, recorded_sources
-from npm.training.run_folder import RunFolder
-from npm.training.settings import TrainingSettings
-from npm.training.sources import Progress, Texts, make_sources
-from npm.training.start import Trained, check_input_length, load_start
+from npm.training.checkpoints import RunFolder
+from npm.training.data import Progress, Texts, TrainingBatches, make_sources
+from npm.training.model import Trained, check_input_length, load_start, make_objective
+from npm.training.settings import (
+    TrainingEvaluationSettings,
+    TrainingSettings,
+    recorded_settings,
+    recorded_sources,
+    refuse_unused,
+    refuse_unused_of_start,
+)
 from npm.training.trainer import StepReport, Trainer
-from npm.training.unused import refuse_unused, refuse_unused_of_start
+from npm.training.validation import Evaluator, HeldOut
 
 MakeEvaluators = Callable[[Trained, WeightedSum], Sequence[Evaluator]]
 """Makes what else is measured during training, of the model and its objective."""

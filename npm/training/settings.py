@@ -2,24 +2,154 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, fields
 from enum import Enum
+from pathlib import Path
+from typing import Any
 
+from index.files import sha256_of_file
 from npm.corpus.blocks import BlockSettings
 from npm.corpus.documents import CorpusSettings
 from npm.corpus.sentence_pairs import SentenceDataSettings
+from npm.corpus.sources import Source
 from npm.errors import SettingError, check_range
 from npm.masking.corruption import CorruptionSettings
 from npm.masking.denoising import DenoisingSettings
 from npm.masking.masker import MaskingSettings, MaskingUnit
+from npm.masking.rendering import DENOISING, PHRASES, SENTENCES, TOKENS, reads_blocks
 from npm.masking.units import MAX_GROUP_TOKENS
 from npm.models.fresh import FreshSettings
 from npm.models.loading import MINILM
 from npm.objectives.combine import ObjectiveSettings
-from npm.training.held_out import TrainingEvaluationSettings
-from npm.training.parameter_groups import FrozenSettings
+from npm.objectives.ranks import world_size
+from npm.settings import changed_settings
+from npm.training.optimizer import FrozenSettings
 from npm.training.schedule import ScheduleSettings
-from npm.training.trainer_settings import TrainerSettings
+
+HELD_OUT_LOSS = "held_out_loss"
+
+
+@dataclass(kw_only=True, slots=True)
+class TrainingEvaluationSettings:
+    """Evaluation during training: at its start, every so many steps, and at its end."""
+
+    files: list[str] = field(default_factory=list)
+    """Held-out text in the form of the training text; empty: the objective is not evaluated."""
+    every_steps: int = 500
+    """Optimiser steps between two evaluations."""
+    max_batches: int = 50
+    """Batches of held-out text that an evaluation reads on each device, always the same ones."""
+    masked_fraction: float = 0.15
+    """Share of the tokens that are masked in held-out text for masked-token prediction, at whatever rate is trained."""
+    best: str = HELD_OUT_LOSS
+    """Name in metrics.jsonl of the metric that decides which encoder is kept in RUN/best-encoder."""
+    higher_is_better: bool = False
+    """Whether more of that metric is better."""
+    patience_evaluations: int | None = None
+    """Stop after so many evaluations in a row that were not the best; null: never."""
+
+    def __post_init__(self) -> None:
+        for name in ("every_steps", "max_batches", "patience_evaluations"):
+            value = getattr(self, name)
+            right = value is None or value >= 1
+            check_range(right, f"evaluation.{name}", expected="at least 1", got=value)
+        right = 0 < self.masked_fraction < 1
+        check_range(right, "evaluation.masked_fraction", expected="between 0 and 1", got=self.masked_fraction)
+
+
+class Precision(Enum):
+    """Number format of the forward pass in training; weights and optimiser state stay float32."""
+
+    auto = "auto"
+    float32 = "float32"
+    bfloat16 = "bfloat16"
+
+
+class Sharding(Enum):
+    """What the ranks share out among themselves."""
+
+    none = "none"
+    full = "full"
+
+
+@dataclass(kw_only=True, slots=True)
+class TrainerSettings:
+    """The loop: batches, optimiser, and how often to log and save."""
+
+    seed: int = 0
+    """Seed of group order, masks and dropout."""
+    groups_per_device_batch: int = 1
+    """Groups of blocks that one device works on at once; their keys are each other's negatives."""
+    accumulation_steps: int = 1
+    """Micro-batches between two optimiser steps; adds no negatives."""
+    rows_per_pass: int | None = None
+    """Rows that go through the encoder at once; null: all. Fewer need less memory and a second forward pass, and leave
+    the gradient as it is, so that a contrastive batch may be larger than memory."""
+    gradient_checkpointing: bool = False
+    """Keep one activation a layer and compute the others again in the backward pass: less memory, more time."""
+    compile: bool = False
+    """Compile the encoder with `torch.compile`; needs a C++ compiler on a CPU, and minutes before the first step."""
+    sharding: Sharding = Sharding.none
+    """`full` shares weights and optimiser state out among the ranks (FSDP); each has whole weights and a whole gradient
+    only while it computes a step. `none` has all of it on each."""
+    precision: Precision = Precision.auto
+    """Number format of the forward pass; `auto` is bfloat16 where the hardware computes in it."""
+    adam_beta1: float = 0.9
+    """Decay of the running mean of gradients."""
+    adam_beta2: float = 0.98
+    """Decay of the running mean of squared gradients."""
+    adam_epsilon: float = 1e-6
+    """Added to the root of the running mean of squared gradients."""
+    weight_decay: float = 0.01
+    """Decoupled weight decay, on matrices and embeddings only (not on biases and norms)."""
+    max_gradient_norm: float = 2.0
+    """Gradients longer than this are shortened to it."""
+    log_every_steps: int = 10
+    """Optimiser steps between two lines of metrics."""
+    checkpoint_every_minutes: float = 10.0
+    """Minutes between two checkpoints; 0 saves after every step."""
+    tensorboard: bool = False
+    """Write the metrics for TensorBoard too, to RUN/tensorboard (extra `tensorboard`)."""
+    wandb_project: str = ""
+    """Project of Weights & Biases that the metrics are sent to (extra `wandb`); empty: none."""
+    workers: int = 0
+    """Background processes that mask and render batches; 0 does it in the training process."""
+    device: str = "auto"
+    """`cpu`, `cuda` or `auto`, which takes a GPU where there is one."""
+
+    def __post_init__(self) -> None:
+        lowest = {
+            "groups_per_device_batch": 1,
+            "accumulation_steps": 1,
+            "log_every_steps": 1,
+            "workers": 0,
+            "checkpoint_every_minutes": 0,
+            "weight_decay": 0,
+            "max_gradient_norm": 1e-9,
+            "adam_epsilon": 0,
+            "seed": 0,
+        }
+        for name in ("adam_beta1", "adam_beta2"):
+            value = getattr(self, name)
+            check_range(0 <= value < 1, f"trainer.{name}", expected="a number from 0 to below 1", got=value)
+        for name, low in lowest.items():
+            value = getattr(self, name)
+            check_range(value >= low, f"trainer.{name}", expected=f"at least {low}", got=value)
+        check_range(self.seed < 2**63, "trainer.seed", expected="below 2**63", got=self.seed)
+        check_range(
+            self.rows_per_pass is None or self.rows_per_pass >= 1,
+            "trainer.rows_per_pass",
+            expected="at least 1, or null",
+            got=self.rows_per_pass,
+        )
+        check_range(
+            self.device in ("auto", "cpu", "cuda"),
+            "trainer.device",
+            expected="auto, cpu or cuda",
+            got=self.device,
+            fix="choose one of these; CUDA_VISIBLE_DEVICES=N chooses among several GPUs",
+        )
 
 
 class Attention(Enum):
@@ -136,3 +266,101 @@ class TrainingSettings:
                 where="objective",
                 fix="set the other weights to 0, or denoising_weight to 0",
             )
+
+
+NOT_RECORDED = ("run", "debug")
+
+
+def recorded_settings(settings: TrainingSettings) -> dict[str, Any]:
+    """All settings by dotted name, and the number of ranks: what must not differ when a run goes on."""
+    flat: dict[str, Any] = {}
+
+    def visit(prefix: str, value: Any) -> None:
+        if isinstance(value, dict) and value:
+            for key, part in value.items():
+                visit(f"{prefix}.{key}" if prefix else key, part)
+        else:
+            flat[prefix] = value
+
+    # a command adds settings of its own, such as where the run lies
+    own = {item.name: asdict(settings)[item.name] for item in fields(TrainingSettings)}
+    if Path(settings.encoder).is_dir():
+        own["encoder"] = Path(settings.encoder).name
+    visit("", recorded(own))
+    flat["world_size"] = world_size()
+    return flat
+
+
+def recorded_sources(kind: str, sources: Sequence[Source]) -> dict[str, str]:
+    """Where text comes from, by content, with one key for each source; data sets of the hub by name only."""
+    found: dict[str, str] = {}
+    for number, source in enumerate(sources, start=1):
+        digest = "" if source.format == "hub" else f" sha256:{sha256_of_file(Path(source.path))}"
+        found[f"{kind}.sources.{number}"] = source.name + digest
+    return found
+
+
+def recorded(value: Any) -> Any:
+    """A settings value as JSON: enums by name, files and folders by their last name."""
+    if isinstance(value, Enum):
+        return value.name
+    if isinstance(value, dict):
+        return {key: _names(part) if key in ("files", "vocabulary") else recorded(part) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [recorded(part) for part in value]
+    return value
+
+
+def _names(files: list[str] | str) -> list[str] | str:
+    return Path(files).name if isinstance(files, str) else [Path(file).name for file in files]
+
+
+READ_BY_VIEW = {PHRASES: "masking", TOKENS: "corruption", DENOISING: "denoising", SENTENCES: "sentences"}
+"""Which group of settings says what a view shows."""
+KEPT_WITH_THE_ENCODER = "objective.nonparametric.similarity_scale"
+"""Saved with every encoder, whatever it is trained for."""
+
+
+def refuse_unused(settings: TrainingSettings, views: set[str]) -> None:
+    """Raise SettingError if a group of settings was changed that the objectives, reading `views`, have no use for."""
+    unused = [group for view, group in READ_BY_VIEW.items() if view not in views]
+    if not reads_blocks(views):
+        unused += ["blocks", "groups"]
+    weights = settings.objective.weights()
+    unused += [
+        f"objective.{name}"
+        for name in ("nonparametric", "masked", "sentence", "token_contrast")
+        if not weights[f"{name}_weight"]
+    ]
+    changed = changed_settings(settings, TrainingSettings(), unused)
+    changed = [key for key in changed if key != KEPT_WITH_THE_ENCODER]
+    if changed:
+        raise SettingError(
+            f"this run has no use for {', '.join(changed)}",
+            expected="settings of what its objectives read",
+            got=f"objectives that read {', '.join(sorted(views))}, and {', '.join(changed)}",
+            where=", ".join(changed),
+            fix="leave these out, or give the objective that reads them a weight",
+        )
+
+
+def refuse_unused_of_start(settings: TrainingSettings) -> None:
+    """Raise SettingError for sizes of random weights where `encoder=` gives the weights, and those that T5 lacks."""
+    fresh = "start.fresh"
+    if not settings.start.fresh.layers:
+        changed = changed_settings(settings, TrainingSettings(), [fresh])
+        expected, fix = f"{fresh}.layers of at least 1 beside them", f"set {fresh}.layers, or leave these out"
+    elif settings.objective.denoising_weight:
+        names = [f"{fresh}.window_tokens", f"{fresh}.max_input_tokens"]
+        changed = changed_settings(settings, TrainingSettings(), names)
+        expected, fix = "an encoder-decoder that reads the whole of an input of any length", "leave these out"
+    else:
+        return
+    if changed:
+        raise SettingError(
+            f"this start has no use for {', '.join(changed)}",
+            expected=expected,
+            got=f"{fresh}.layers={settings.start.fresh.layers}, and {', '.join(changed)}",
+            where=", ".join(changed),
+            fix=fix,
+        )

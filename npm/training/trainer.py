@@ -3,36 +3,136 @@
 Objectives return sums; the loop divides each term by its count over all ranks and micro-batches of the window, so
 one process with a batch of 32, four micro-batches of 8 and two ranks of 16 agree wherever the objective does not
 itself depend on what else is in its batch. In-batch negatives do not grow with accumulation.
+
+RUN/bad-batch/step-00000004-rank-0/   manifest (step, terms of each micro-batch), micro-0.safetensors: `<view>.<tensor>`
 """
 
 from __future__ import annotations
 
 import math
+import shutil
 import time
-from collections.abc import Callable
-from contextlib import ExitStack, closing
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
 
+import safetensors.torch
 import torch
 
+from index.files import storage_errors
+from index.store import write_folder
 from npm.errors import SettingError
 from npm.memory import return_freed_memory
 from npm.objectives.combine import WeightedSum
 from npm.objectives.ranks import rank, sum_over_ranks, world_size
-from npm.training.acceleration import PreparedModel, kept_modules, make_accelerator
-from npm.training.bad_batch import save_bad_batches
-from npm.training.batches import TrainingBatches, iterate_batches
-from npm.training.early_stop import BestSoFar
-from npm.training.held_out import HeldOut
+from npm.training.acceleration import PreparedModel, kept_modules, make_accelerator, whole_parameters
+from npm.training.checkpoints import BEST_ENCODER, ENCODER, Counters, RunFolder, captured_state, restore_state
+from npm.training.data import TrainingBatches, iterate_batches
 from npm.training.loggers import MetricsLogger, check_loggers, open_loggers
-from npm.training.run_folder import BEST_ENCODER, ENCODER, Counters, RunFolder
+from npm.training.model import SavedModel as Trained
+from npm.training.model import TrainedModel
 from npm.training.schedule import ScheduleSettings
-from npm.training.sharding import whole_parameters
-from npm.training.state import captured_state, restore_state
-from npm.training.step_meter import StepMeter
-from npm.training.trained_model import Trained, TrainedModel
-from npm.training.trainer_settings import TrainerSettings
+from npm.training.settings import TrainerSettings
+from npm.training.validation import HeldOut
 from npm.types import Term, TrainingBatch
+
+BAD_BATCH_KIND = "training batch of a loss that is not finite"
+
+
+def save_bad_batches(
+    folder: Path, *, step: int, rank: int, window: Sequence[TrainingBatch], sums: Sequence[Mapping[str, float]]
+) -> Path:
+    """Write the micro-batches of a window whose terms are not finite; all of them if only its gradient is not.
+
+    `sums` holds each micro-batch's terms on this rank. Returns the folder that was written.
+    """
+    bad = [number for number, terms in enumerate(sums) if not all(math.isfinite(value) for value in terms.values())]
+    path = folder / f"step-{step:08d}-rank-{rank}"
+    with storage_errors(path):
+        shutil.rmtree(path, ignore_errors=True)  # of the same step of a run that was started again
+    terms = [{name: str(value) for name, value in part.items()} for part in sums]  # JSON has no infinity
+    with write_folder(path, kind=BAD_BATCH_KIND, settings={"step": step, "rank": rank, "terms": terms}) as writer:
+        for number in bad or range(len(window)):
+            writer.open_binary(f"micro-{number}.safetensors").write(safetensors.torch.save(_tensors(window[number])))
+    return path
+
+
+def _tensors(batch: TrainingBatch) -> dict[str, torch.Tensor]:
+    named: dict[str, torch.Tensor] = {}
+    for view_name, view in batch.views.items():
+        for item in fields(view):  # type: ignore[arg-type]
+            value: Any = getattr(view, item.name)
+            named[f"{view_name}.{item.name}"] = torch.as_tensor(value).cpu().contiguous().clone()
+    return named
+
+
+@dataclass(slots=True)
+class BestSoFar:
+    """What the evaluations of a run have come to; part of its checkpoints."""
+
+    value: float | None = None
+    """The best value of the metric that was chosen; None before the first finite one."""
+    step: int | None = None
+    """The step it was measured at."""
+    evaluations_since: int = 0
+    """Evaluations after it, none of them better."""
+    last_step: int | None = None
+    """The step of the latest evaluation."""
+
+    def update(self, *, step: int, value: float, higher_is_better: bool) -> bool:
+        """Take in an evaluation; whether it is better than all before. A number that is not finite never is.
+
+        >>> best = BestSoFar()
+        >>> [best.update(step=step, value=value, higher_is_better=False) for step, value in enumerate([3.0, 2.0, 2.0])]
+        [True, True, False]
+        """
+        self.last_step = step
+        better = math.isfinite(value) and (
+            self.value is None or (value > self.value if higher_is_better else value < self.value)
+        )
+        if better:
+            self.value, self.step, self.evaluations_since = value, step, 0
+        else:
+            self.evaluations_since += 1
+        return better
+
+    def is_hopeless(self, patience_evaluations: int | None) -> bool:
+        """Whether so many evaluations in a row were no better; never without a limit."""
+        return patience_evaluations is not None and self.evaluations_since >= patience_evaluations
+
+
+class StepMeter:
+    """Sums up the steps since it was last read; evaluation and saving are no part of them."""
+
+    def __init__(self) -> None:
+        self.tokens = 0
+        self._step_seconds, self._waited_seconds = 0.0, 0.0
+
+    @contextmanager
+    def step(self) -> Iterator[None]:
+        """Around a whole step."""
+        start = time.perf_counter()
+        yield
+        self._step_seconds += time.perf_counter() - start
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Around the part of a step in which there is nothing to compute with yet."""
+        start = time.perf_counter()
+        yield
+        self._waited_seconds += time.perf_counter() - start
+
+    def rates(self) -> dict[str, float]:
+        """Tokens of all ranks per second and the share of time spent waiting; begins anew."""
+        seconds = max(1e-9, self._step_seconds)
+        rates = {
+            "tokens_per_second": round(self.tokens / seconds, 1),
+            "data_fraction": round(self._waited_seconds / seconds, 4),
+        }
+        self.tokens, self._step_seconds, self._waited_seconds = 0, 0.0, 0.0
+        return rates
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,10 +15,9 @@ import safetensors.torch
 import torch
 import torch.distributed as dist
 
-from npm.training.held_out import TrainingEvaluationSettings
-from npm.training.sharding import whole_tensor
+from npm.training.acceleration import whole_tensor
+from npm.training.settings import Sharding, TrainingEvaluationSettings
 from npm.training.trainer import StepReport, Trainer
-from npm.training.trainer_settings import Sharding
 from tests.training.toy import STEEP, toy_encoder, toy_trainer
 
 PIECES: dict[str, Any] = {**STEEP, "accumulation_steps": 2, "max_gradient_norm": 0.5, "learning_rate": 0.1}

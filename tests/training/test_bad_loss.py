@@ -16,7 +16,7 @@ from npm.errors import SettingError
 from npm.models.encoder import Encoder
 from npm.objectives.combine import WeightedSum
 from npm.objectives.encoded import EncodedBatch
-from npm.training.bad_batch import BAD_BATCH_KIND
+from npm.training.trainer import BAD_BATCH_KIND
 from npm.types import MaskedBatch, Term
 from tests.training.toy import toy_encoder, toy_trainer
 

@@ -10,7 +10,7 @@ import torch
 
 from npm.errors import SettingError
 from npm.masking.rendering import PHRASES
-from npm.training.batches import TrainingBatches, iterate_batches
+from npm.training.data import TrainingBatches, iterate_batches
 from npm.types import MaskedBatch, SentenceBatch, TrainingBatch, View
 from tests.masking.groups import group
 from tests.training.toy import toy_batches, toy_encoder, toy_groups

@@ -21,8 +21,7 @@ from npm.models.fresh import FreshSettings
 from npm.objectives.combine import ObjectiveSettings
 from npm.training.run import run_training
 from npm.training.schedule import ScheduleSettings
-from npm.training.settings import GroupSettings, TrainingSettings
-from npm.training.trainer_settings import Precision, TrainerSettings
+from npm.training.settings import GroupSettings, Precision, TrainerSettings, TrainingSettings
 from tests.tiny_models import SENTENCES, tiny_encoder
 
 

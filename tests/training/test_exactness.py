@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from npm.training.acceleration import PreparedModel
-from npm.training.batches import iterate_batches
+from npm.training.data import iterate_batches
 from npm.types import TrainingBatch
 from tests.training.toy import parameters_of, toy_batches, toy_encoder, toy_groups, toy_trainer
 

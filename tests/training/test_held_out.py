@@ -12,9 +12,8 @@ import torch
 
 from npm.errors import SettingError
 from npm.models.encoder import Encoder
-from npm.training.early_stop import BestSoFar
-from npm.training.held_out import TrainingEvaluationSettings
-from npm.training.trainer import StepReport, Trainer
+from npm.training.settings import TrainingEvaluationSettings
+from npm.training.trainer import BestSoFar, StepReport, Trainer
 from tests.training.toy import parameters_of, toy_trainer
 
 CLOCKS = {"seconds", "tokens_per_second", "data_fraction"}

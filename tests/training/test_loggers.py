@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from npm.errors import SettingError
-from npm.training.held_out import TrainingEvaluationSettings
+from npm.training.settings import TrainingEvaluationSettings
 from npm.training.trainer import StepReport
 from tests.training.toy import toy_trainer
 

@@ -11,7 +11,7 @@ from torch import nn
 from transformers import T5Config, T5ForConditionalGeneration
 
 from npm.errors import SettingError
-from npm.training.parameter_groups import FrozenSettings, freeze, layer_stacks, parameter_groups
+from npm.training.optimizer import FrozenSettings, freeze, layer_stacks, parameter_groups
 from tests.tiny_models import tiny_encoder
 from tests.training.toy import parameters_of, toy_trainer
 

@@ -13,7 +13,7 @@ from npm.objectives.combine import WeightedSum
 from npm.objectives.encoded import Passes, encode_views
 from npm.objectives.sentence import SentenceContrast, SentenceSettings
 from npm.training.acceleration import keep_few_activations
-from npm.training.trained_model import TrainedModel
+from npm.training.model import TrainedModel
 from npm.types import SentenceBatch, TrainingBatch
 from tests.masking.groups import group
 from tests.training.toy import STEEP, parameters_of, toy_batches, toy_encoder, toy_groups, toy_objective, toy_trainer

@@ -13,7 +13,7 @@ import torch
 from safetensors import SafetensorError
 
 from npm.errors import ArtefactError, SettingError, StorageError
-from npm.training.run_folder import Checkpoint, Counters, RunFolder
+from npm.training.checkpoints import Checkpoint, Counters, RunFolder
 from tests.tiny_models import tiny_encoder
 
 

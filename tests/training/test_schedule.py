@@ -6,7 +6,7 @@ import pytest
 
 from npm.errors import SettingError
 from npm.training.schedule import ScheduleSettings
-from npm.training.trainer_settings import TrainerSettings
+from npm.training.settings import TrainerSettings
 
 
 def test_the_rate_rises_to_its_peak_and_falls_to_its_final_share() -> None:

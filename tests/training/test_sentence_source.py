@@ -14,9 +14,7 @@ from npm.corpus.documents import CorpusSettings
 from npm.corpus.sentence_pairs import PairTable, SentenceDataSettings, build_pair_table
 from npm.errors import CorpusError
 from npm.masking.rendering import SENTENCES, TOKENS
-from npm.training.batches import TrainingBatches, iterate_batches
-from npm.training.epoch_order import EpochOrder
-from npm.training.sentence_source import SentenceSource
+from npm.training.data import EpochOrder, SentenceSource, TrainingBatches, iterate_batches
 from npm.types import MaskedBatch, SentenceBatch, Sequences, View
 from tests.tiny_models import wordpiece_tokenizer
 

@@ -17,8 +17,7 @@ from npm.objectives.combine import ObjectiveSettings
 from npm.objectives.sentence import SentenceSettings
 from npm.training.run import run_training
 from npm.training.schedule import ScheduleSettings
-from npm.training.settings import StartSettings, TrainingSettings
-from npm.training.trainer_settings import Precision, TrainerSettings
+from npm.training.settings import Precision, StartSettings, TrainerSettings, TrainingSettings
 from tests.tiny_models import SENTENCES, tiny_encoder
 
 PAIRS = [sentence.split(". ") for sentence in SENTENCES if ". " in sentence]

@@ -15,10 +15,10 @@ from index.files import CountingFile, storage_errors
 from npm.errors import SettingError, StorageError
 from npm.models.encoder import Encoder
 from npm.training import trainer as trainer_module
+from npm.training.checkpoints import load_optimizer_tensors, optimizer_tensors
 from npm.training.schedule import ScheduleSettings
-from npm.training.state import load_optimizer_tensors, optimizer_tensors
+from npm.training.settings import Precision, TrainerSettings
 from npm.training.trainer import StepReport
-from npm.training.trainer_settings import Precision, TrainerSettings
 from tests.tiny_models import tiny_encoder
 from tests.training.toy import STEEP, parameters_of, toy_trainer
 

@@ -17,13 +17,12 @@ from npm.models.masked_lm import MaskedHead
 from npm.objectives.combine import WeightedSum
 from npm.objectives.masked import MaskedTokens
 from npm.objectives.nonparametric import NonparametricMasked, NonparametricSettings
-from npm.training.batches import TrainingBatches
-from npm.training.block_source import BlockSource
-from npm.training.held_out import Evaluator, HeldOut, TrainingEvaluationSettings
-from npm.training.run_folder import RunFolder
+from npm.training.checkpoints import RunFolder
+from npm.training.data import BlockSource, TrainingBatches
 from npm.training.schedule import ScheduleSettings
+from npm.training.settings import Precision, TrainerSettings, TrainingEvaluationSettings
 from npm.training.trainer import Trainer
-from npm.training.trainer_settings import Precision, TrainerSettings
+from npm.training.validation import Evaluator, HeldOut
 from npm.types import Sequences
 from tests.masking.groups import group
 from tests.tiny_models import tiny_encoder

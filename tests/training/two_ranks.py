@@ -24,12 +24,11 @@ from npm.corpus.documents import CorpusSettings
 from npm.errors import SettingError
 from npm.objectives.combine import WeightedSum
 from npm.objectives.encoded import EncodedBatch
+from npm.training.model import TrainedModel
 from npm.training.run import run_training
 from npm.training.schedule import ScheduleSettings
-from npm.training.settings import GroupSettings, TrainingSettings
-from npm.training.trained_model import TrainedModel
+from npm.training.settings import GroupSettings, Precision, TrainerSettings, TrainingSettings
 from npm.training.trainer import StepReport
-from npm.training.trainer_settings import Precision, TrainerSettings
 from npm.types import MaskedBatch, Sequences, Term, TrainingBatch
 from tests.masking.groups import group
 from tests.tiny_models import SENTENCES, tiny_encoder

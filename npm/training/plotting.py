@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+
 HELD_OUT = "held_out_"
 """What stands before the name of a term that was measured on held-out text."""
 COUNTERS = frozenset(

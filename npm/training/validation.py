@@ -8,48 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 
 import torch
 from torch import nn
 
-from npm.errors import SettingError, check_range
+from npm.errors import SettingError
 from npm.objectives.ranks import of_first_rank, sum_over_ranks
 from npm.training.acceleration import PreparedModel
-from npm.training.batches import TrainingBatches
+from npm.training.data import TrainingBatches
+from npm.training.settings import HELD_OUT_LOSS, TrainingEvaluationSettings
 
 HELD_OUT_PREFIX = "held_out_"
-HELD_OUT_LOSS = "held_out_loss"
+
 Evaluator = Callable[[], dict[str, float]]
 """Measures the model that is being trained, in evaluation mode; called on every rank."""
-
-
-@dataclass(kw_only=True, slots=True)
-class TrainingEvaluationSettings:
-    """Evaluation during training: at its start, every so many steps, and at its end."""
-
-    files: list[str] = field(default_factory=list)
-    """Held-out text in the form of the training text; empty: the objective is not evaluated."""
-    every_steps: int = 500
-    """Optimiser steps between two evaluations."""
-    max_batches: int = 50
-    """Batches of held-out text that an evaluation reads on each device, always the same ones."""
-    masked_fraction: float = 0.15
-    """Share of the tokens that are masked in held-out text for masked-token prediction, at whatever rate is trained."""
-    best: str = HELD_OUT_LOSS
-    """Name in metrics.jsonl of the metric that decides which encoder is kept in RUN/best-encoder."""
-    higher_is_better: bool = False
-    """Whether more of that metric is better."""
-    patience_evaluations: int | None = None
-    """Stop after so many evaluations in a row that were not the best; null: never."""
-
-    def __post_init__(self) -> None:
-        for name in ("every_steps", "max_batches", "patience_evaluations"):
-            value = getattr(self, name)
-            right = value is None or value >= 1
-            check_range(right, f"evaluation.{name}", expected="at least 1", got=value)
-        right = 0 < self.masked_fraction < 1
-        check_range(right, "evaluation.masked_fraction", expected="between 0 and 1", got=self.masked_fraction)
 
 
 class HeldOut:

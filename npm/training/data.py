@@ -1,0 +1,485 @@
+"""Where the batches of a run come from: blocks of the corpus, sentences, or both, in the views its objectives read.
+
+Nothing about the position needs to be saved but the step, so a resumed run sees exactly what an undisturbed one does.
+
+Shapes: p places.
+
+Shapes: N pairs of all ranks at a micro-step, n pairs of this rank, c columns of the table, L padded length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from npm.corpus.blocks import BlockPacker
+from npm.corpus.documents import CorpusSettings, read_corpus
+from npm.corpus.sentence_pairs import PairTable, SentenceDataSettings, build_pair_table, mixed_bits
+from npm.corpus.store import BlockGroups, BlockStore, build_block_store
+from npm.errors import CorpusError, SettingError
+from npm.masking.collocation_mining import collocations_of
+from npm.masking.collocations import CollocationVocabulary
+from npm.masking.corruption import CorruptionSettings, CorruptionUnit, InPlaceViews, build_in_place_views
+from npm.masking.denoising import build_denoising_views
+from npm.masking.masker import MaskingUnit, build_masker, mask_rng
+from npm.masking.rendering import (
+    DENOISING,
+    SENTENCES,
+    TOKENS,
+    VIEW_NUMBERS,
+    MaskPairRenderer,
+    PhraseViews,
+    SingleMaskRenderer,
+    ViewMaker,
+    padded_rows,
+    reads_blocks,
+)
+from npm.models.denoiser import Denoiser
+from npm.models.encoder import Encoder
+from npm.objectives.ranks import rank, world_size
+from npm.training.model import Trained
+from npm.training.settings import TrainingSettings, recorded
+from npm.types import SentenceBatch, Sequences, TrainingBatch, View
+
+
+class BatchSource(Protocol):
+    """Training text of one kind, as views of batches."""
+
+    rank: int
+    world_size: int
+    micro_steps_per_epoch: int
+    """Micro-steps after which all of it was seen once."""
+
+    def views(self, micro_step: int) -> dict[str, View]:
+        """What this rank sees of it at `micro_step`, by the names of the views."""
+
+
+class TrainingBatches(Dataset[TrainingBatch]):
+    """Item i is the batch of micro-step i on one rank, however often the sources have been gone through."""
+
+    def __init__(self, sources: Sequence[BatchSource]) -> None:
+        assert sources, "no source of batches"
+        places = {(source.rank, source.world_size) for source in sources}
+        assert len(places) == 1, f"sources of several ranks: {places}"
+        self.sources = tuple(sources)
+        self.rank, self.world_size = places.pop()
+        self.micro_steps_per_epoch = max(source.micro_steps_per_epoch for source in self.sources)
+
+    def __len__(self) -> int:
+        return 1 << 62  # endless; the schedule ends the run
+
+    def __getitem__(self, micro_step: int) -> TrainingBatch:
+        views: dict[str, View] = {}
+        token_count = 0
+        for source in self.sources:
+            made = source.views(micro_step)
+            assert views.keys().isdisjoint(made), f"two sources make the views {views.keys() & made.keys()}"
+            views |= made
+            token_count += max(view.token_count for view in made.values())  # all of them show the same text
+        return TrainingBatch(views, token_count)
+
+
+class _FromMicroStep(torch.utils.data.Sampler[int]):
+    def __init__(self, first_micro_step: int) -> None:
+        self.first_micro_step = first_micro_step
+
+    def __iter__(self) -> Iterator[int]:
+        micro_step = self.first_micro_step
+        while True:
+            yield micro_step
+            micro_step += 1
+
+
+def iterate_batches(batches: TrainingBatches, *, first_micro_step: int, workers: int = 0) -> Iterator[TrainingBatch]:
+    """Batches from `first_micro_step` on, made by `workers` background processes (0: in this one)."""
+    loader: DataLoader[TrainingBatch] = DataLoader(
+        batches,
+        batch_size=None,
+        sampler=_FromMicroStep(first_micro_step),
+        num_workers=workers,
+        # a loader draws a number when it starts; from the default generator it would shift a resumed run's dropout
+        generator=torch.Generator(),
+    )
+    return iter(loader)
+
+
+class Groups(Protocol):
+    """Groups of sequences, such as `npm.corpus.store.BlockGroups`."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, index: int) -> Sequences: ...
+
+
+class BlockSource:
+    """Groups in an order drawn anew for every epoch; each rank takes its own of those of a micro-step."""
+
+    def __init__(
+        self,
+        groups: Groups,
+        makers: Mapping[str, ViewMaker],
+        *,
+        seed: int,
+        groups_per_device_batch: int = 1,
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> None:
+        """`makers` makes the views, by name. Raises SettingError if the groups do not suffice for one micro-step."""
+        self.groups, self.makers = groups, dict(makers)
+        self.seed, self.rank, self.world_size = seed, rank, world_size
+        self.groups_per_device_batch = groups_per_device_batch
+        self.micro_steps_per_epoch = len(groups) // (groups_per_device_batch * world_size)
+        self._order: tuple[int, np.ndarray] | None = None
+        if self.micro_steps_per_epoch == 0:
+            raise SettingError(
+                "the corpus is too small for one batch",
+                expected=f"at least {groups_per_device_batch * world_size} groups of blocks",
+                got=f"{len(groups)}",
+                where="corpus.files, trainer.groups_per_device_batch",
+                fix="give more text, fewer sequences per group, or fewer groups per device batch",
+            )
+
+    def views(self, micro_step: int) -> dict[str, View]:
+        """All views of this rank's groups at `micro_step`."""
+        epoch, place = divmod(micro_step, self.micro_steps_per_epoch)
+        first = (place * self.world_size + self.rank) * self.groups_per_device_batch
+        numbers = self._epoch_order(epoch)[first : first + self.groups_per_device_batch].tolist()
+        groups = [self.groups[number] for number in numbers]
+        return {
+            name: maker.view(groups, [mask_rng(self.seed, epoch, number, VIEW_NUMBERS[name]) for number in numbers])
+            for name, maker in self.makers.items()
+        }
+
+    def _epoch_order(self, epoch: int) -> np.ndarray:
+        if self._order is None or self._order[0] != epoch:
+            rng = np.random.default_rng([self.seed, epoch])
+            self._order = epoch, rng.permutation(len(self.groups))  # i64 [groups]
+        return self._order[1]
+
+
+ROUNDS = 6
+
+
+class EpochOrder:
+    """A pseudo-random permutation of 0 … count − 1: a Feistel network over the next power of four, walked until inside.
+
+    (Black and Rogaway 2002, "Ciphers with arbitrary finite domains", §4.) It takes no memory, whatever `count` is.
+    """
+
+    def __init__(self, count: int, *, seed: int, epoch: int) -> None:
+        self.count = count
+        self._half_bits = np.uint64(max(1, ((count - 1).bit_length() + 1) // 2))
+        self._mask = np.uint64((1 << int(self._half_bits)) - 1)
+        sequence = np.random.SeedSequence(seed, spawn_key=(epoch,))
+        self._keys = sequence.generate_state(ROUNDS, np.uint64)  # u64 [rounds]
+
+    def __getitem__(self, places: np.ndarray) -> np.ndarray:
+        """What stands at some places i64 [p] of the order, i64 [p]."""
+        assert len(places) == 0 or (places.min() >= 0 and places.max() < self.count), f"places outside of {self.count}"
+        numbers = self._permuted(places.astype(np.uint64))  # u64 [p]
+        while (outside := numbers >= self.count).any():
+            numbers[outside] = self._permuted(numbers[outside])
+        return numbers.astype(np.int64)  # i64 [p]
+
+    def _permuted(self, numbers: np.ndarray) -> np.ndarray:
+        left, right = numbers >> self._half_bits, numbers & self._mask  # u64 [p] each
+        for key in self._keys:
+            left, right = right, left ^ (mixed_bits(right ^ key) & self._mask)
+        return np.asarray((left << self._half_bits) | right)
+
+
+DRAWS_PER_PAIR = 64
+"""How many other pairs are looked at for each that cannot be used, before all of them are."""
+
+
+class SentenceSource:
+    """Pairs in an order drawn anew for every epoch, without pairs in one global batch that are each other's positives.
+
+    Of two pairs of a batch none may hold, be it as its hard negative, a text that is the anchor or the positive of the
+    other: that would be a wrong negative. The later of the two gives way to a pair drawn at random, so an epoch may
+    leave out a pair and show another twice.
+    """
+
+    def __init__(
+        self,
+        table: PairTable,
+        *,
+        pairs_per_device_batch: int,
+        prefix_ids: Sequence[int],
+        suffix_ids: Sequence[int],
+        pad_id: int,
+        seed: int,
+        makers: Mapping[str, ViewMaker] | None = None,
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> None:
+        """`makers` makes further views of the same sentences, by name; they never touch what is contrasted.
+
+        Raises CorpusError if the table does not suffice for one micro-step.
+        """
+        self.table, self.makers = table, dict(makers or {})
+        self.pairs_per_device_batch = pairs_per_device_batch
+        self.prefix_ids, self.suffix_ids, self.pad_id = tuple(prefix_ids), tuple(suffix_ids), pad_id
+        self.seed, self.rank, self.world_size = seed, rank, world_size
+        self.micro_steps_per_epoch = len(table) // (pairs_per_device_batch * world_size)
+        if self.micro_steps_per_epoch == 0:
+            raise self._too_few(f"{len(table)}")
+
+    def views(self, micro_step: int) -> dict[str, View]:
+        """This rank's pairs at `micro_step`, and the further views of their texts."""
+        epoch, place = divmod(micro_step, self.micro_steps_per_epoch)
+        rows = self._rows(epoch, place)  # i64 [N]
+        first = self.rank * self.pairs_per_device_batch
+        numbers = self.table.text_numbers(rows[first : first + self.pairs_per_device_batch])  # i64 [n, c]
+        contrasted = numbers if numbers.shape[1] > 1 else np.repeat(numbers, 2, axis=1)  # i64 [n, 2 or 3]
+        rows_of_texts = self.table.texts(contrasted.T.reshape(-1))  # anchors, positives, negatives
+        input_ids, attention_mask = padded_rows(
+            rows_of_texts.token_ids,
+            rows_of_texts.offsets,
+            pad_id=self.pad_id,
+            prefix_ids=self.prefix_ids,
+            suffix_ids=self.suffix_ids,
+        )  # i64 [2n or 3n, L] each
+        batch = SentenceBatch(input_ids, attention_mask, pair_count=len(numbers), pad_id=self.pad_id)
+        texts = [self.table.texts(numbers.T.reshape(-1))] if self.makers else []
+        group = place * self.world_size + self.rank
+        further = {
+            name: maker.view(texts, [mask_rng(self.seed, epoch, group, VIEW_NUMBERS[name])])
+            for name, maker in self.makers.items()
+        }
+        return {SENTENCES: batch, **further}
+
+    def _rows(self, epoch: int, place: int) -> np.ndarray:
+        """The rows of the global batch, i64 [N]; the same on every rank."""
+        size = self.pairs_per_device_batch * self.world_size
+        order = EpochOrder(len(self.table), seed=self.seed, epoch=epoch)
+        chosen = _Compatible(self.table, order[np.arange(place * size, (place + 1) * size)])  # i64 [N]
+        rng = mask_rng(self.seed, epoch, place, VIEW_NUMBERS[SENTENCES])
+        if chosen.missing:
+            chosen.fill(rng.integers(len(self.table), size=DRAWS_PER_PAIR * chosen.missing))
+        first = 0
+        while chosen.missing and first < len(self.table):
+            chosen.fill(order[np.arange(first, min(first + DRAWS_PER_PAIR * size, len(self.table)))])
+            first += DRAWS_PER_PAIR * size
+        if chosen.missing:
+            raise self._too_few(f"{size - chosen.missing} that are not each other's positives")
+        return chosen.rows
+
+    def _too_few(self, got: str) -> CorpusError:
+        size = self.pairs_per_device_batch * self.world_size
+        return CorpusError(
+            "there are too few sentences for one batch",
+            expected=f"at least {size} sentences or pairs, {self.pairs_per_device_batch} for each device",
+            got=got,
+            where="sentences.files, sentences.pairs_per_device_batch",
+            fix="give more text, or a smaller sentences.pairs_per_device_batch",
+        )
+
+
+class _Compatible:
+    """Some rows of a table that may stand in one batch; the places of those that may not are filled with others."""
+
+    def __init__(self, table: PairTable, rows: np.ndarray) -> None:
+        """Keeps of the rows i64 [N] each that fits to those kept before it."""
+        self._table = table
+        self._meanings: set[int] = set()  # keys of anchors and positives
+        self._negatives: set[int] = set()
+        self.rows = rows.copy()  # i64 [N]
+        self._open = [place for place, fits in enumerate(self._fitting(rows)) if not fits][::-1]
+
+    @property
+    def missing(self) -> int:
+        """Places that no row has been found for."""
+        return len(self._open)
+
+    def fill(self, candidates: np.ndarray) -> None:
+        """Fill the open places with those of the rows i64 [.] that fit, in their order."""
+        for start in range(0, len(candidates), DRAWS_PER_PAIR):
+            if not self._open:
+                return
+            some = candidates[start : start + DRAWS_PER_PAIR]
+            for row, fits in zip(some.tolist(), self._fitting(some, most=len(self._open)), strict=False):
+                if fits:
+                    self.rows[self._open.pop()] = row
+
+    def _fitting(self, rows: np.ndarray, most: int | None = None) -> list[bool]:
+        """Whether each row fits to those taken so far; those that do are taken, `most` at most, and then it ends."""
+        found: list[bool] = []
+        for keys in self._table.keys(self._table.text_numbers(rows)).tolist():
+            meanings, negatives = set(keys[:2]), set(keys[2:])
+            fits = self._meanings.isdisjoint(meanings | negatives) and self._negatives.isdisjoint(meanings)
+            if fits:
+                self._meanings |= meanings
+                self._negatives |= negatives
+            found.append(fits)
+            if most is not None and sum(found) == most:
+                break
+        return found
+
+
+def token_views(
+    corruption: CorruptionSettings, encoder: Encoder, store: BlockStore | None, folder: Path
+) -> InPlaceViews:
+    """What masks tokens in place; collocations are mined from `store` into `folder` unless a vocabulary is given."""
+    return build_in_place_views(
+        corruption,
+        mask_id=encoder.mask_id,
+        pad_id=encoder.pad_id,
+        prefix_ids=tuple(encoder.prefix_ids),
+        suffix_ids=tuple(encoder.suffix_ids),
+        ordinary_ids=ordinary_ids(encoder),
+        vocabulary=_collocations(corruption, encoder, store, folder),
+    )
+
+
+def ordinary_ids(encoder: Encoder) -> np.ndarray:
+    """The ids of all tokens that are not special, i64: what a random replacement may be."""
+    return np.setdiff1d(np.arange(len(encoder.tokenizer)), encoder.tokenizer.all_special_ids)  # i64 [ordinary tokens]
+
+
+def _collocations(
+    corruption: CorruptionSettings, encoder: Encoder, store: BlockStore | None, folder: Path
+) -> CollocationVocabulary | None:
+    if corruption.unit is not CorruptionUnit.collocation:
+        return None
+    if store is not None:
+        return collocations_of(corruption.collocations, store, folder / "collocations")
+    if given := corruption.collocations.vocabulary:
+        return CollocationVocabulary.open(Path(given), tokenizer_fingerprint=encoder.tokenizer_fingerprint)
+    raise SettingError(
+        "there are no blocks to mine collocations from",
+        expected="corruption.collocations.vocabulary=DIR, or another unit",
+        got="unit=collocation in a run on sentences alone",
+        where="corruption.unit",
+        fix="name a vocabulary that another run has mined, or choose corruption.unit=word",
+    )
+
+
+Progress = Callable[[int, int], None]
+"""Called with the documents and the tokens read so far."""
+
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """One set of texts: those trained on, or those held out; what is made of them lies in `folder`."""
+
+    folder: Path
+    corpus: CorpusSettings
+    sentences: SentenceDataSettings
+    corruption: CorruptionSettings
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """The batches of one set of texts, and what is worth saying of them."""
+
+    batches: TrainingBatches
+    notes: tuple[str, ...]
+
+
+def make_sources(
+    texts: Texts, views: set[str], settings: TrainingSettings, trained: Trained, *, report: Progress | None = None
+) -> Sources:
+    """Blocks and sentences of `texts`, made in its folder unless they are there, as batches with all of `views`.
+
+    Raises CorpusError or SettingError where the texts do not suffice.
+    """
+    sources: list[BatchSource] = []
+    notes: list[str] = []
+    if reads_blocks(views):
+        store = packed_corpus(texts, settings, trained, report)
+        makers = {name: _maker(name, texts, settings, trained, store) for name in sorted(views - {SENTENCES})}
+        block_source, note = _block_source(store, makers, texts, settings)
+        sources.append(block_source)
+        notes.append(note)
+    if SENTENCES in views:
+        masked = {} if reads_blocks(views) or TOKENS not in views else {TOKENS: _token_maker(texts, trained, None)}
+        sentence_source, note = _sentence_source(masked, texts, settings, trained)
+        sources.append(sentence_source)
+        notes.append(note)
+    return Sources(TrainingBatches(sources), tuple(notes))
+
+
+def packed_corpus(texts: Texts, settings: TrainingSettings, trained: Trained, report: Progress | None) -> BlockStore:
+    """The texts as blocks, built in their folder unless they are there."""
+    return build_block_store(
+        texts.folder / "corpus",
+        read_corpus(texts.corpus),
+        BlockPacker(trained.tokenizer, settings.blocks),
+        settings={"corpus": recorded(asdict(texts.corpus))},
+        progress=report,
+    )
+
+
+def _block_source(
+    store: BlockStore, makers: dict[str, ViewMaker], texts: Texts, settings: TrainingSettings
+) -> tuple[BlockSource, str]:
+    chosen = settings.groups
+    groups = BlockGroups(store, sequences_per_group=chosen.sequences_per_group, drop_mixed=chosen.drop_mixed)
+    per_batch = settings.trainer.groups_per_device_batch
+    source = BlockSource(
+        groups, makers, seed=texts.seed, groups_per_device_batch=per_batch, rank=rank(), world_size=world_size()
+    )
+    per_step = per_batch * settings.trainer.accumulation_steps * world_size() * chosen.sequences_per_group
+    note = (
+        f"{store.token_count:,} tokens in {len(groups):,} groups ({groups.mixed_share:.0%} of them mix documents), "
+        f"{per_step} sequences a step"
+    )
+    return source, note
+
+
+def _sentence_source(
+    makers: dict[str, ViewMaker], texts: Texts, settings: TrainingSettings, trained: Trained
+) -> tuple[SentenceSource, str]:
+    table = build_pair_table(texts.folder / "sentences", texts.sentences, trained.tokenizer, corpus=texts.corpus)
+    assert isinstance(trained, Encoder), "sentences are for encoders"
+    source = SentenceSource(
+        table,
+        makers=makers,
+        pairs_per_device_batch=texts.sentences.pairs_per_device_batch,
+        prefix_ids=trained.prefix_ids,
+        suffix_ids=trained.suffix_ids,
+        pad_id=trained.pad_id,
+        seed=texts.seed,
+        rank=rank(),
+        world_size=world_size(),
+    )
+    per_step = texts.sentences.pairs_per_device_batch * settings.trainer.accumulation_steps * world_size()
+    what = {1: "sentences", 2: "pairs", 3: "pairs with a hard negative"}[table.column_count]
+    return source, f"{len(table):,} {what} of {table.token_count:,} tokens, {per_step} a step"
+
+
+def _maker(name: str, texts: Texts, settings: TrainingSettings, trained: Trained, store: BlockStore) -> ViewMaker:
+    """What makes the view `name` of groups of blocks."""
+    if name == DENOISING:
+        assert isinstance(trained, Denoiser), "denoising is for encoder-decoders"
+        sentinels = trained.sentinels(settings.denoising.modes())
+        return build_denoising_views(settings.denoising, sentinels, max_text_tokens=settings.blocks.max_block_tokens)
+    assert isinstance(trained, Encoder), f"{name} are for encoders"
+    return _token_maker(texts, trained, store) if name == TOKENS else phrase_views(settings, trained)
+
+
+def _token_maker(texts: Texts, trained: Trained, store: BlockStore | None) -> ViewMaker:
+    assert isinstance(trained, Encoder), "masked tokens are for encoders"
+    return token_views(texts.corruption, trained, store, texts.folder)
+
+
+def phrase_views(settings: TrainingSettings, encoder: Encoder) -> PhraseViews:
+    """Mask pairs for phrases, one mask for single tokens; the objective has the same number of queries."""
+    phrases = settings.masking.unit is MaskingUnit.phrase
+    renderer = (MaskPairRenderer if phrases else SingleMaskRenderer)(
+        mask_id=encoder.mask_id,
+        pad_id=encoder.pad_id,
+        prefix_ids=tuple(encoder.prefix_ids),
+        suffix_ids=tuple(encoder.suffix_ids),
+        max_input_tokens=encoder.max_input_tokens,
+    )
+    return PhraseViews(
+        build_masker(settings.masking), renderer, settings.masking.context_fraction, settings.masking.question
+    )

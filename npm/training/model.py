@@ -1,0 +1,229 @@
+"""The model that training starts from, set up for training."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import replace
+from pathlib import Path
+from typing import Protocol
+
+from torch import nn
+
+from npm.corpus.documents import read_corpus
+from npm.errors import SettingError
+from npm.masking.masker import MaskingUnit
+from npm.masking.rendering import DENOISING, PHRASES, SENTENCES, VIEW_NUMBERS, reads_blocks
+from npm.memory import keep_freed_memory
+from npm.models.denoiser import Denoiser, fresh_denoiser
+from npm.models.encoder import ComputeDtype, Encoder, use_plain_attention
+from npm.models.fresh import fresh_encoder
+from npm.models.loading import locate_encoder
+from npm.models.masked_lm import VisibleOnly, attach_masked_head
+from npm.models.sentences import forget_pooler
+from npm.objectives.combine import OtherObjective, WeightedSum
+from npm.objectives.denoising import Denoising
+from npm.objectives.encoded import Passes, encode_views
+from npm.objectives.masked import MaskedTokens
+from npm.objectives.nonparametric import NonparametricMasked
+from npm.objectives.sentence import SentenceContrast
+from npm.objectives.token_contrast import TokenContrast
+from npm.training.optimizer import freeze
+from npm.training.settings import Attention, TrainingSettings
+from npm.types import Term, TrainingBatch
+
+Trained = Encoder | Denoiser
+
+
+def load_start(settings: TrainingSettings) -> Trained:
+    """An encoder, or an encoder-decoder for denoising: float32, with the scale, dropouts and attention of training."""
+    model: Trained = _load_denoiser(settings) if settings.objective.denoising_weight else _load_encoder(settings)
+    freeze(model.model, settings.start.frozen)
+    if model.device.type == "cpu":
+        keep_freed_memory()
+    return model
+
+
+def _load_denoiser(settings: TrainingSettings) -> Denoiser:
+    start, modes = settings.start, settings.denoising.modes()
+    if start.fresh.layers:
+        return fresh_denoiser(
+            locate_encoder(settings.encoder),
+            start.fresh,
+            texts=(document.text for document in read_corpus(settings.corpus)),
+            mode_tokens=modes,
+            dropout=start.hidden_dropout,
+            seed=settings.trainer.seed,
+            device=settings.trainer.device,
+        )
+    return Denoiser.load(
+        settings.encoder, mode_tokens=modes, device=settings.trainer.device, dropout=start.hidden_dropout
+    )
+
+
+def _load_encoder(settings: TrainingSettings) -> Encoder:
+    start, scale = settings.start, settings.objective.nonparametric.similarity_scale
+    if start.fresh.layers:
+        encoder = fresh_encoder(
+            locate_encoder(settings.encoder),
+            start.fresh,
+            texts=(document.text for document in read_corpus(settings.corpus)),
+            hidden_dropout=start.hidden_dropout,
+            attention_dropout=start.attention_dropout,
+            similarity_scale=scale,
+            seed=settings.trainer.seed,
+            device=settings.trainer.device,
+        )
+    else:
+        encoder = Encoder.load(
+            settings.encoder,
+            device=settings.trainer.device,
+            dtype=ComputeDtype.float32,
+            similarity_scale=scale,
+            hidden_dropout=start.hidden_dropout,
+            attention_dropout=start.attention_dropout,
+        )
+    if start.attention is Attention.plain or (start.attention is Attention.auto and encoder.device.type == "cpu"):
+        use_plain_attention(encoder.model)
+    return encoder
+
+
+def check_input_length(settings: TrainingSettings, encoder: Trained, views: set[str]) -> None:
+    """Raise SettingError if a block, its masked copy, or a sentence may be longer than the encoder takes."""
+    sentence_tokens = settings.sentences.max_sentence_tokens if SENTENCES in views else 0
+    if sentence_tokens > encoder.max_input_tokens:
+        raise SettingError(
+            "sentences may be longer than the encoder takes",
+            expected=f"at most {encoder.max_input_tokens} tokens, special tokens included",
+            got=str(sentence_tokens),
+            where="sentences.max_sentence_tokens",
+            fix="make it smaller",
+        )
+    if not reads_blocks(views):
+        return
+    block_tokens = settings.blocks.max_block_tokens
+    # a span of one token becomes two masks
+    pairs = PHRASES in views and settings.masking.unit is MaskingUnit.phrase
+    added_tokens = min(settings.masking.max_spans_per_sequence, block_tokens) if pairs else 0
+    if block_tokens + added_tokens > encoder.max_input_tokens:
+        raise SettingError(
+            "masked blocks may be longer than the encoder takes",
+            expected=f"at most {encoder.max_input_tokens} tokens, special tokens and masks included",
+            got=f"{block_tokens} tokens of a block and up to {added_tokens} that its masks add",
+            where="blocks.max_block_tokens, masking.max_spans_per_sequence",
+            fix="make one of the two smaller",
+        )
+
+
+def make_objective(settings: TrainingSettings, trained: Trained) -> WeightedSum:
+    """The weighted sum of all objectives with a weight above 0; their heads start from torch's default generator.
+
+    Raises SettingError for an objective that the model cannot serve.
+    """
+    chosen = settings.objective
+    others = {name: (_other_objective(name, other, trained), other.weight) for name, other in chosen.others.items()}
+    if isinstance(trained, Denoiser):
+        denoising = Denoising(families=settings.denoising.families())
+        return _weighted({"denoising": (denoising, chosen.denoising_weight), **others})
+    return _weighted({**_known_objectives(settings, trained), **others})
+
+
+def _known_objectives(settings: TrainingSettings, trained: Encoder) -> dict[str, tuple[nn.Module, float]]:
+    """The objectives of an encoder with their weights; what the encoder was trained for before is forgotten."""
+    chosen = settings.objective
+    parts: dict[str, tuple[nn.Module, float]] = {}
+    trained.trained_dimensions = chosen.nonparametric.dimensions if chosen.nonparametric_weight else ()
+    forget_pooler(trained)
+    if chosen.nonparametric_weight:
+        phrase_loss = NonparametricMasked(
+            chosen.nonparametric, similarity_scale=trained.similarity_scale, dimensions=trained.dimensions
+        )
+        parts["nonparametric"] = (phrase_loss, chosen.nonparametric_weight)
+    if chosen.masked_weight:
+        parts["masked"] = (_masked_tokens(settings, trained), chosen.masked_weight)
+    if chosen.sentence_weight:
+        parts["sentence"] = (SentenceContrast(chosen.sentence, dimensions=trained.dimensions), chosen.sentence_weight)
+    if chosen.token_contrast_weight:
+        teacher_loss = TokenContrast(chosen.token_contrast, teacher=trained)
+        parts["token_contrast"] = (teacher_loss, chosen.token_contrast_weight)
+    return parts
+
+
+def _weighted(parts: dict[str, tuple[nn.Module, float]]) -> WeightedSum:
+    modules = {name: module for name, (module, _) in parts.items()}
+    return WeightedSum(modules, {name: weight for name, (_, weight) in parts.items()})
+
+
+def _masked_tokens(settings: TrainingSettings, encoder: Encoder) -> MaskedTokens:
+    place = None if settings.start.fresh.layers else locate_encoder(settings.encoder)
+    head = attach_masked_head(encoder, place, trained=False)
+    chosen = settings.objective.masked
+    if not chosen.visible_only:
+        return MaskedTokens(head)
+    encoder.language_model = None  # the head reads the decoder's vectors, so that without it the head is not saved
+    return MaskedTokens(head, visible=VisibleOnly(encoder, decoder_layers=chosen.decoder_layers))
+
+
+def _other_objective(name: str, other: OtherObjective, trained: Trained) -> nn.Module:
+    """An objective that stands in a file of its own, made by its class."""
+    module, _, attribute = other.target.rpartition(".")
+    where = f"objective.others.{name}"
+    try:
+        made = getattr(importlib.import_module(module), attribute)(trained, **other.settings)
+    except (ImportError, AttributeError, TypeError) as error:
+        raise SettingError(
+            f"the objective {name} cannot be made",
+            expected="target=module.Class, called with the encoder and the settings",
+            got=str(error),
+            where=where,
+            fix="check the name of the class and of its settings; a module outside the package must be on PYTHONPATH",
+        ) from error
+    view = getattr(made, "view", None)
+    if not isinstance(made, nn.Module) or view not in VIEW_NUMBERS or not callable(getattr(made, "counts", None)):
+        raise SettingError(
+            f"{other.target} is no objective",
+            expected=f"a torch module with counts(view) and a view out of {', '.join(VIEW_NUMBERS)}",
+            got=f"{type(made).__name__} with view {view!r}",
+            where=where,
+            fix="docs/own-objective.md shows what an objective has",
+        )
+    if (view == DENOISING) != isinstance(trained, Denoiser):
+        raise SettingError(
+            f"the model has nothing that the objective {name} reads",
+            expected="denoising_weight above 0, which loads an encoder-decoder, and only then the view denoising",
+            got=f"view {view} of {type(trained).__name__.lower()} {trained.name}",
+            where=where,
+            fix="set objective.denoising_weight, or choose an objective for encoders",
+        )
+    return made
+
+
+class SavedModel(Protocol):
+    """A model that training changes and a run folder keeps, such as `npm.models.encoder.Encoder`."""
+
+    @property
+    def model(self) -> nn.Module:
+        """The network."""
+
+    def save(self, folder: Path) -> None:
+        """Write it so that it loads without this project's trainer."""
+
+    def weights_changed(self) -> None:
+        """Forget what was computed from the weights."""
+
+
+class TrainedModel(nn.Module):
+    """Network and objective as one module, so that one wrapper (DDP, FSDP) sees every parameter."""
+
+    def __init__(self, trained: SavedModel, objective: WeightedSum, *, rows_per_pass: int | None = None) -> None:
+        super().__init__()
+        self.encoder_model = trained.model
+        self.objective = objective
+        self.rows_per_pass = rows_per_pass
+
+    def forward(self, batch: TrainingBatch) -> dict[str, Term]:
+        """The terms of one micro-batch of this rank."""
+        passes = Passes(self.encoder_model, rows_per_pass=self.rows_per_pass)
+        encoded = encode_views(batch.views, passes, with_clean_copies=self.objective.views_with_clean_copies)
+        terms: dict[str, Term] = self.objective(encoded)
+        # FSDP hangs its hooks on what is returned, and a sum may be a view of something else
+        return {name: replace(term, sum=term.sum.clone()) for name, term in terms.items()}
