@@ -53,7 +53,7 @@ ONLY_IN = {
         "npm/evaluation/report.py",
         "npm/evaluation/run.py",
     ),
-    "matplotlib": ("npm/training/plotting.py", "npm/retrieval/pareto.py"),
+    "matplotlib": ("npm/training/plotting.py", "npm/tuning/tune.py"),
     "accelerate": ("npm/training/acceleration.py",),
     "yaml": ("npm/evaluation/zero_shot/task_file.py",),
 }

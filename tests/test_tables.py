@@ -9,8 +9,8 @@ import pytest
 from npm.cli.tables import estimate_text, inspection_json, inspection_text, tune_text
 from npm.indexing.inspection import Inspection, inspect_index
 from npm.models.encoder import Encoder
-from npm.retrieval.tune import TuneResult, run_tune
-from npm.retrieval.tune_settings import TuneSettings
+from npm.tuning.measures import TuneSettings
+from npm.tuning.tune import TuneResult, run_tune
 from tests.retrieval.tuned_indexes import LISTS, build_measured
 from tests.tiny_models import tiny_encoder
 

@@ -14,9 +14,9 @@ from npm.indexing.settings import IndexBuildSettings
 from npm.indexing.stages import Stage
 from npm.models.encoder import ComputeDtype
 from npm.retrieval.settings import FillSettings
-from npm.retrieval.tune_settings import TuneSettings
 from npm.training.plotting import PlotSettings
 from npm.training.settings import TrainingSettings
+from npm.tuning.measures import TuneSettings
 
 
 class Output(Enum):

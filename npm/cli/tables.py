@@ -18,8 +18,8 @@ from index.files import shown_bytes
 
 if TYPE_CHECKING:
     from npm.indexing.inspection import Footprint, Inspection
-    from npm.retrieval.tune import TuneResult
-    from npm.retrieval.tune_measures import Measured
+    from npm.tuning.measures import Measured
+    from npm.tuning.tune import TuneResult
 
 
 DIGEST_CHARS = 12

@@ -125,7 +125,7 @@ def run_compact(settings: CompactCommand) -> int:
 def run_tune(settings: TuneCommand) -> int:
     """`npmlm tune`."""
     from npm.cli.tables import tune_text
-    from npm.retrieval.tune import run_tune as tune
+    from npm.tuning.tune import run_tune as tune
 
     with StageProgress() as progress:
         result = tune(settings, progress=progress)

@@ -16,8 +16,8 @@ from npm.indexing.generation import Generation
 from npm.indexing.inspection import Inspection, inspect_index
 from npm.indexing.phrase_index import PhraseIndex
 from npm.models.encoder import Encoder
-from npm.retrieval.tune import write_searching
-from npm.retrieval.tune_settings import SearchChoice
+from npm.tuning.measures import SearchChoice
+from npm.tuning.tune import write_searching
 from tests.retrieval.tuned_indexes import DOCUMENTS, LISTS, build_measured
 from tests.tiny_models import tiny_encoder
 

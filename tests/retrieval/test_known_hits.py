@@ -5,7 +5,7 @@ import pytest
 
 from index.arrays import RowSet, ShardedArray
 from index.exact import ExactSearcher, exact_top
-from npm.retrieval.known_hits import HitRecorder, KnownHitsSearcher
+from npm.tuning.measures import HitRecorder, KnownHitsSearcher
 
 
 def sample() -> tuple[ShardedArray, np.ndarray]:

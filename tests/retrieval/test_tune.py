@@ -19,10 +19,8 @@ from npm.models.encoder import Encoder
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.queries import encode_queries
 from npm.retrieval.settings import FillSettings, Retrieval
-from npm.retrieval.tune import TuneResult, choose, run_tune, write_searching
-from npm.retrieval.tune_measures import TIE, Measured
-from npm.retrieval.tune_questions import draw_questions
-from npm.retrieval.tune_settings import SearchChoice, TuneSettings
+from npm.tuning.measures import TIE, Measured, SearchChoice, TuneSettings
+from npm.tuning.tune import TuneResult, choose, draw_questions, run_tune, write_searching
 from tests.retrieval.live_indexes import all_bytes
 from tests.retrieval.tuned_indexes import LISTS, build_measured
 from tests.tiny_models import tiny_encoder
@@ -254,7 +252,7 @@ def test_without_matplotlib_a_note_says_what_to_install(
 
 def test_the_plot_is_a_picture(tuned: TuneResult, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    from npm.retrieval.pareto import draw_pareto
+    from npm.tuning.tune import draw_pareto
 
     draw_pareto(tuned, tmp_path / "plot.png")
     assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")

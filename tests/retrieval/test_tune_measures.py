@@ -8,8 +8,8 @@ import pytest
 from index.types import Hits
 from npm.indexing.phrase_index import PhraseIndex
 from npm.retrieval import tune_measures
-from npm.retrieval.tune_measures import EncodedQuestions, exact_answers, found_rows, one_thread
-from npm.retrieval.tune_questions import draw_questions
+from npm.tuning.measures import EncodedQuestions, exact_answers, found_rows, one_thread
+from npm.tuning.tune import draw_questions
 from tests.retrieval.tuned_indexes import build_measured
 from tests.tiny_models import tiny_encoder
 

@@ -10,7 +10,7 @@ from npm.errors import ArtefactError
 from npm.indexing.changes import DeleteSettings, delete_documents
 from npm.indexing.phrase_index import PhraseIndex
 from npm.models.encoder import Encoder
-from npm.retrieval.tune_questions import asked_documents, draw_questions
+from npm.tuning.tune import asked_documents, draw_questions
 from npm.types import MASK_TEXT
 from tests.retrieval.tuned_indexes import DOCUMENTS, LISTS, build_measured
 from tests.tiny_models import FAMILIES, tiny_encoder

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from npm.errors import SettingError
-from npm.retrieval.tune_settings import SearchChoice, TuneSettings, search_choices
+from npm.tuning.measures import SearchChoice, TuneSettings, search_choices
 
 
 def triples(choices: list[SearchChoice]) -> list[tuple[int | None, int | None, int]]:

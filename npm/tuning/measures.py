@@ -1,6 +1,8 @@
 """What is measured of each way to search: recall, agreement of the best phrase with exact search, latency.
 
 Shapes: q questions, r ranks of `RECALL_AT`, d dimensions; hits are [2 q, k], all start queries, then all end queries.
+
+Shapes: q queries, k hits a query, n rows, d dimensions.
 """
 
 from __future__ import annotations
@@ -8,25 +10,232 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from index.exact import exact_top
+from index.exact import exact_top, score_unordered_rows
 from index.search import open_search
+from index.types import Hits
 from npm.corpus.text import normalised_text
+from npm.errors import SettingError, check_range
+from npm.models.encoder import ComputeDtype
 from npm.retrieval.fill import PhraseFiller
-from npm.retrieval.known_hits import HitRecorder, KnownHitsSearcher
 from npm.retrieval.queries import QueryVectors, encode_queries
 from npm.retrieval.settings import FillSettings, Retrieval
-from npm.retrieval.tune_settings import SearchChoice
 
 if TYPE_CHECKING:
-    from index.types import Hits, Searcher
+    from index.arrays import RowSet, ShardedArray
+    from index.types import Scan, Searcher
     from npm.indexing.phrase_index import PhraseIndex
     from npm.models.encoder import Encoder
+
+
+class KnownHitsSearcher:
+    """A searcher of queries whose hits are known, as `index.exact.exact_top` finds them over all stored vectors.
+
+    `queries` f32 [q, d] with their `hits` [q, k], found among the `allowed` rows of `vectors` [n, d].
+    """
+
+    def __init__(
+        self, vectors: ShardedArray, queries: np.ndarray, hits: Hits, *, allowed: np.ndarray | RowSet | None = None
+    ) -> None:
+        self._vectors = vectors
+        self._numbers = {query.tobytes(): number for number, query in enumerate(queries)}
+        self._hits = hits
+        self._allowed = allowed
+        self.row_count, self.dimensions = vectors.shape
+
+    def scan(self, queries: np.ndarray, allowed: np.ndarray | RowSet | None = None) -> KnownHitsScan:
+        """A scan of some of the known queries. Raises ValueError for another query, or among other rows."""
+        if allowed is not self._allowed:
+            raise ValueError("the hits of these queries are known among other rows only")
+        numbers = [self._numbers.get(query.tobytes()) for query in queries]
+        if None in numbers:
+            raise ValueError(f"the hits of query {numbers.index(None)} of {len(queries)} are not known")
+        return KnownHitsScan(self._vectors, queries, self._hits, np.array(numbers, dtype=np.int64))
+
+
+class KnownHitsScan:
+    """Known hits of one batch of queries."""
+
+    def __init__(self, vectors: ShardedArray, queries: np.ndarray, hits: Hits, numbers: np.ndarray) -> None:
+        self._vectors = vectors
+        self._queries = queries  # f32 [q, d]
+        self._hits = hits
+        self._numbers = numbers  # i64 [q], places of the queries among the hits
+
+    def top(self, k: int) -> Hits:
+        """The k best rows of every query. Raises ValueError if fewer are known."""
+        if k > self._hits.rows.shape[1]:
+            raise ValueError(f"{self._hits.rows.shape[1]} hits are known, not {k}")
+        hits = self._hits
+        return Hits(*(array[self._numbers, :k] for array in (hits.rows, hits.scores, hits.found)))  # [q, k] each
+
+    def at(self, query: int, rows: np.ndarray) -> np.ndarray:
+        """Exact inner products f32 [n] of one query with `rows` i64 [n], from the stored vectors."""
+        return score_unordered_rows(self._vectors, self._queries[query], np.asarray(rows, dtype=np.int64))
+
+
+class HitRecorder:
+    """Passes everything on to a searcher, and keeps the hits of the last scan."""
+
+    def __init__(self, searcher: Searcher) -> None:
+        self._searcher = searcher
+        self.row_count, self.dimensions = searcher.row_count, searcher.dimensions
+        self.hits: Hits | None = None
+
+    def scan(self, queries: np.ndarray, allowed: np.ndarray | RowSet | None = None) -> _RecordedScan:
+        """A scan of the searcher that is recorded."""
+        return _RecordedScan(self, self._searcher.scan(queries, allowed))
+
+
+class _RecordedScan:
+    """A scan that hands its hits to the recorder."""
+
+    def __init__(self, recorder: HitRecorder, scan: Scan) -> None:
+        self._recorder = recorder
+        self._scan = scan
+        self.at = scan.at
+
+    def top(self, k: int) -> Hits:
+        """The k best rows of every query."""
+        self._recorder.hits = self._scan.top(k)
+        return self._recorder.hits
+
+
+AUTOMATIC_PROBED_LISTS = (32, 64, 128, 256, 512)
+AUTOMATIC_RERANKED_ROWS = (512, 1024, 2048, 4096, 8192)
+AUTOMATIC_CANDIDATES_PER_SIDE = (256, 512, 1024, 2048)
+
+
+@dataclass(kw_only=True, slots=True)
+class TuneSettings:
+    """Measure search settings of an index against exact search, with questions made from its own documents."""
+
+    index: str = ""
+    """Folder of the index. Required."""
+    encoder: str = ""
+    """Folder or name of the encoder; empty: the shipped one if it made the index, else the index's own copy."""
+    device: str = "auto"
+    """`cpu`, `cuda` or `auto`, which takes a GPU where there is one, for the encoder."""
+    dtype: ComputeDtype = ComputeDtype.auto
+    """Number format of the encoder's forward pass."""
+    queries: int = 500
+    """Questions asked, each a sentence of a document that the quantiser was not trained on, with a phrase masked."""
+    seed: int = 0
+    """Seed of the questions."""
+    probed_lists: list[int] = field(default_factory=list)
+    """Numbers of inverted lists looked into for a query; empty: 32 to 512, doubling, as far as there are lists."""
+    reranked_rows: list[int] = field(default_factory=list)
+    """Numbers of rows scored exactly for a query, multiples of `candidates_per_side`; empty: 512 to 8192, doubling."""
+    candidates_per_side: list[int] = field(default_factory=list)
+    """Numbers of best rows grown into phrases for a query; empty: 256 to 2048, doubling."""
+    recall_goal: float = 0.97
+    """Least share of the 100 best rows that the chosen setting must find."""
+    agreement_goal: float = 0.95
+    """Least share of questions whose best phrase must be that of exact search."""
+    write: bool = False
+    """Whether the chosen setting is written into the index, as its next generation."""
+    out: str = ""
+    """Folder for tune.json and tune.png, outside of the index; empty: nothing is written there."""
+
+    def __post_init__(self) -> None:
+        check_range(1 <= self.queries <= 5000, "queries", expected="a number in [1, 5000]", got=self.queries)
+        check_range(self.seed >= 0, "seed", expected="at least 0", got=self.seed)
+        for name in ("recall_goal", "agreement_goal"):
+            value = getattr(self, name)
+            check_range(0 <= value <= 1, name, expected="a share in [0, 1]", got=value)
+        for name in ("probed_lists", "reranked_rows", "candidates_per_side"):
+            values = getattr(self, name)
+            right = all(value >= 1 for value in values) and len(set(values)) == len(values)
+            check_range(right, name, expected="different numbers, each at least 1", got=list(values))
+
+
+@dataclass(frozen=True, slots=True)
+class SearchChoice:
+    """One way to search an index. The exact tier probes and reranks nothing, an index without lists probes nothing."""
+
+    probed_lists: int | None
+    rerank_factor: int | None  # rows scored exactly, for each one grown into phrases
+    candidates_per_side: int  # rows grown into phrases
+
+    @property
+    def reranked_rows(self) -> int | None:
+        """Rows scored exactly for a query."""
+        return None if self.rerank_factor is None else self.rerank_factor * self.candidates_per_side
+
+
+def search_choices(
+    settings: TuneSettings, *, row_count: int, list_count: int | None, reranks: bool
+) -> list[SearchChoice]:
+    """All that is tried on an index of `row_count` rows in `list_count` lists (None: without lists), widest first.
+
+    `reranks` is False for exact search. Raises SettingError for numbers that the index cannot tell apart or serve.
+    """
+    for name, values, serves in (
+        ("probed_lists", settings.probed_lists, list_count is not None),
+        ("reranked_rows", settings.reranked_rows, reranks),
+    ):
+        if values and not serves:
+            raise SettingError(
+                f"this index has no use for {name}",
+                expected=f"nothing for {name}: " + ("it has no inverted lists" if reranks else "it searches exactly"),
+                got=f"{name}={list(values)}",
+                where=name,
+                fix=f"leave {name} out",
+            )
+    candidates = _fitting("candidates_per_side", settings.candidates_per_side, AUTOMATIC_CANDIDATES_PER_SIDE, row_count)
+    probed: list[int | None] = [None]
+    if list_count is not None:
+        probed = [*_fitting("probed_lists", settings.probed_lists, AUTOMATIC_PROBED_LISTS, list_count)]
+    choices = [
+        SearchChoice(probed_lists=lists, rerank_factor=factor, candidates_per_side=count)
+        for count in candidates
+        for factor in (_rerank_factors(settings.reranked_rows, count) if reranks else [None])
+        for lists in probed
+    ]
+    if not choices:
+        raise SettingError(
+            "no number of reranked rows is a multiple of a number of candidates",
+            expected="reranked_rows that are multiples of candidates_per_side",
+            got=f"reranked_rows={list(settings.reranked_rows)}, candidates_per_side={candidates}",
+            where="reranked_rows, candidates_per_side",
+            fix="give larger reranked_rows, such as twice candidates_per_side",
+        )
+    return sorted(choices, key=widest_first)
+
+
+def widest_first(choice: SearchChoice) -> tuple[int, int, int]:
+    """Sorts choices so that those of equal probed lists stand together, the most work first."""
+    return -(choice.probed_lists or 0), -(choice.reranked_rows or 0), -choice.candidates_per_side
+
+
+def _fitting(name: str, given: Sequence[int], automatic: Sequence[int], most: int) -> list[int]:
+    """The numbers given, or the automatic ones up to `most`; `most` alone where all of these are larger."""
+    if not given:
+        return [value for value in automatic if value <= most] or [most]
+    if max(given) > most:
+        raise SettingError(
+            f"{name} is out of range",
+            expected=f"at most {most}, as many as the index has",
+            got=f"{max(given)}",
+            where=name,
+            fix="choose smaller numbers",
+        )
+    return list(given)
+
+
+def _rerank_factors(reranked_rows: Sequence[int], candidates: int) -> list[int | None]:
+    """The factors by which `candidates` are multiplied to make one of the numbers of reranked rows."""
+    return [rows // candidates for rows in reranked_rows or AUTOMATIC_RERANKED_ROWS if _is_multiple(rows, candidates)]
+
+
+def _is_multiple(rows: int, candidates: int) -> bool:
+    return rows >= candidates and rows % candidates == 0
+
 
 RECALL_AT = (1, 10, 100)
 QUESTIONS_PER_PASS = 512

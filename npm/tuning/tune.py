@@ -1,0 +1,468 @@
+"""`npmlm tune`: measure ways to search an index against exact search, choose one, and write it into the index.
+
+Where a quantiser was trained, only documents that it has not seen are asked about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from index.faiss_library import inverted_file
+from index.files import json_bytes, storage_errors
+from index.lists import SEARCH_KIND
+from index.locking import folder_lock
+from index.quantiser import Quantiser
+from index.search import FaissSearcher
+from index.store import read_manifest
+from npm.corpus.text import sentence_bounds
+from npm.errors import ArtefactError, QueryError, SettingError
+from npm.indexing.changes import OF_ONE_GENERATION
+from npm.indexing.generation import Generation, Segment, write_generation
+from npm.indexing.inspection import Footprint, footprint
+from npm.indexing.phrase_index import PhraseIndex
+from npm.indexing.stages import HELD_OUT_EVERY, silent, unseen_documents
+from npm.retrieval.queries import check_query
+from npm.retrieval.scoring import ScoringSettings
+from npm.retrieval.spans import Candidates, SpanFinder
+from npm.tuning.measures import (
+    EncodedQuestions,
+    Measured,
+    Report,
+    SearchChoice,
+    TuneSettings,
+    exact_answers,
+    measured_choices,
+    search_choices,
+    widest_first,
+)
+from npm.types import MASK_TEXT
+
+if TYPE_CHECKING:
+    from npm.models.encoder import Encoder
+
+
+MARKERS = "osD^vP*X<>"
+
+
+def can_plot() -> bool:
+    """Whether matplotlib, of the extra `plots`, is installed."""
+    return find_spec("matplotlib") is not None
+
+
+def draw_pareto(result: TuneResult, path: Path) -> None:
+    """Write a PNG: p50 latency in ms against agreement, a marker for each number of candidates, the front as a line."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import ScalarFormatter
+
+    figure = Figure(figsize=(7.5, 4.6), layout="constrained")
+    axes = figure.add_subplot()
+    widths = sorted({each.choice.candidates_per_side for each in result.measured})
+    for place, width in enumerate(widths):
+        points = [each for each in result.measured if each.choice.candidates_per_side == width]
+        marker = MARKERS[place % len(MARKERS)]
+        axes.scatter(*_coordinates(points), marker=marker, s=24, alpha=0.7, label=f"{width} candidates a side")
+    axes.step(*_coordinates(result.front), where="post", color="0.4", linewidth=1, label="no other is better in both")
+    axes.scatter(*_coordinates([result.chosen]), s=160, facecolors="none", edgecolors="tab:red", label="chosen")
+    present = [each for each in result.measured if each.choice == result.present]
+    axes.scatter(*_coordinates(present), s=160, facecolors="none", edgecolors="tab:blue", label="before")
+    axes.axhline(result.settings.agreement_goal, color="tab:red", linestyle=":", linewidth=1)
+    axes.set_xscale("log")
+    for ticks in (axes.xaxis.set_major_formatter, axes.xaxis.set_minor_formatter):
+        ticks(ScalarFormatter())
+    axes.set_xlabel("median latency of a search on one core, ms")
+    axes.set_ylabel("best phrase equal to exact search, share")
+    axes.set_title(f"{result.factory or result.tier}: {result.question_count} questions", fontsize=10)
+    axes.grid(alpha=0.3)
+    axes.legend(frameon=False, fontsize=8)
+    FigureCanvasAgg(figure).print_png(str(path), metadata={"Software": None})
+
+
+def _coordinates(points: tuple[Measured, ...] | list[Measured]) -> tuple[list[float], list[float]]:
+    return [each.p50_ms for each in points], [each.agreement for each in points]
+
+
+MIN_SENTENCE_CHARS, MAX_SENTENCE_CHARS = 60, 300
+MAX_MASKED_TOKENS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class TuneQuestion:
+    """A sentence with a phrase masked."""
+
+    text: str
+    phrase: str  # what was masked
+    document: int  # number of the document in the index
+    start_char: int  # of the phrase, in the document's text
+
+
+def held_out_documents(index: PhraseIndex) -> np.ndarray | None:
+    """Which documents the quantiser's training has not seen, bool [documents]; None if that is not known."""
+    if index.settings["quantiser"] is None:
+        return np.ones(index.store.document_count, dtype=bool)
+    segments = [Segment(index.folder, name) for name in sorted(index.settings["segments"])]
+    return unseen_documents(index.folder / index.settings["quantiser"], segments, index.store.segment_documents)
+
+
+def asked_documents(index: PhraseIndex) -> np.ndarray:
+    """Numbers i64 [n] of the documents that may be asked about: live, and not seen by the quantiser's training.
+
+    Where nobody knows what it saw, after a compact that kept it, any document may be asked about.
+    """
+    documents = np.arange(index.store.document_count)  # i64 [documents]
+    if (held_out := held_out_documents(index)) is not None:
+        documents = documents[held_out]
+    return documents if index.live_documents is None else documents[index.live_documents[documents]]
+
+
+def draw_questions(index: PhraseIndex, count: int, *, seed: int) -> list[TuneQuestion]:
+    """At most `count` questions, as many from each document as it takes, no sentence twice.
+
+    Fewer if the documents hold no more sentences of 60 to 300 characters with a phrase of up to 4 tokens. Raises
+    ArtefactError if there is none.
+    """
+    documents = asked_documents(index) if index.store.start_chars is not None else np.zeros(0, dtype=np.int64)
+    drawer = _Drawer(index, np.random.default_rng(seed))
+    questions: list[TuneQuestion] = []
+    while len(questions) < count:
+        before = len(questions)
+        for document in drawer.rng.permutation(documents).tolist():
+            if (question := drawer.draw(document)) is not None:
+                questions.append(question)
+                if len(questions) == count:
+                    break
+        if len(questions) == before:
+            break
+    if not questions:
+        raise _no_questions(index, len(documents))
+    return questions
+
+
+class _Drawer:
+    """Draws questions, and remembers the sentences that it has asked about."""
+
+    def __init__(self, index: PhraseIndex, rng: np.random.Generator) -> None:
+        self._store = index.store
+        self._rows = index.rows
+        self._finder = SpanFinder(
+            index.store, index.rows, max_phrase_tokens=MAX_MASKED_TOKENS, scoring=ScoringSettings()
+        )
+        self._asked: set[tuple[int, int]] = set()
+        self.rng = rng
+
+    def draw(self, document: int) -> TuneQuestion | None:
+        """A question from a sentence of `document` that was not asked about; None if there is none left."""
+        text = self._store.document(document).text
+        bounds = sentence_bounds(text)  # i64 [sentences, 2]
+        lengths = bounds[:, 1] - bounds[:, 0]  # i64 [sentences]
+        bounds = bounds[(lengths >= MIN_SENTENCE_CHARS) & (lengths <= MAX_SENTENCE_CHARS)]
+        for start, stop in self.rng.permutation(bounds).tolist():
+            if (document, start) in self._asked:
+                continue
+            self._asked.add((document, start))
+            found = self._phrases(document, start, stop)
+            if len(found) == 0:
+                continue
+            first_char, last_char = self._chars(found, int(self.rng.integers(len(found))))
+            question = f"{text[start:first_char]}{MASK_TEXT}{text[last_char:stop]}"
+            try:
+                check_query(question)
+            except QueryError:  # the sentence holds a mask of its own, or is broken
+                continue
+            return TuneQuestion(question, text[first_char:last_char], document, first_char)
+        return None
+
+    def _phrases(self, document: int, start_char: int, end_char: int) -> Candidates:
+        """All phrases that could be an answer and lie in these characters of `document`."""
+        store = self._store
+        assert store.start_chars is not None and store.end_chars is not None, "a store without text is not asked about"
+        blocks = np.flatnonzero(store.block_documents == document)  # i64 [blocks of the document], in a row
+        if len(blocks) == 0:
+            return self._finder.find(np.zeros(0, dtype=np.int64), None)
+        first, stop = int(store.block_offsets[blocks[0]]), int(store.block_offsets[blocks[-1] + 1])
+        begin = first + int(np.searchsorted(store.start_chars.slice(first, stop), start_char))
+        end = first + int(np.searchsorted(store.end_chars.slice(first, stop), end_char, side="right"))
+        rows = self._rows.rows_within(np.array([begin]), np.array([max(begin, end)]))  # i64 [n]
+        found = self._finder.find(rows, None)
+        return found.where(found.starts + found.lengths <= end)
+
+    def _chars(self, found: Candidates, number: int) -> tuple[int, int]:
+        """Where candidate `number` begins and ends in its document, in characters."""
+        store = self._store
+        assert store.start_chars is not None and store.end_chars is not None, "a store without text is not asked about"
+        first, last = int(found.starts[number]), int(found.starts[number] + found.lengths[number] - 1)
+        return int(store.start_chars.slice(first, first + 1)[0]), int(store.end_chars.slice(last, last + 1)[0])
+
+
+def _no_questions(index: PhraseIndex, document_count: int) -> ArtefactError:
+    lengths = f"{MIN_SENTENCE_CHARS} to {MAX_SENTENCE_CHARS} characters"
+    left_out = (
+        "" if index.settings["quantiser"] is None else f", one of {HELD_OUT_EVERY}, that its quantiser has not seen"
+    )
+    return ArtefactError(
+        "no question can be made from the documents of this index",
+        expected=f"documents{left_out} with text, in sentences of {lengths}",
+        got=f"{document_count} such documents, without such a sentence" if document_count else "no such document",
+        where=str(index.folder),
+        fix="add documents, or build the index with search.tier=exact, which leaves none out",
+    )
+
+
+JSON_NAME, PLOT_NAME = "tune.json", "tune.png"
+NO_PLOT = f"no {PLOT_NAME}: matplotlib is not installed (pip install 'npmlm[plots]')"
+
+
+def make_out(out: str | Path, index: Path) -> None:
+    """Make the folder for the report, before the work begins.
+
+    Raises SettingError if it lies in the folder of the index, StorageError if the system refuses.
+    """
+    if index.resolve() in (Path(out).resolve(), *Path(out).resolve().parents):
+        raise SettingError(
+            "out lies in the index",
+            expected="a folder outside of the index, which holds nothing but its own parts",
+            got=f"out={out}",
+            where="out",
+            fix="choose a folder beside the index",
+        )
+    with storage_errors(Path(out)):
+        Path(out).mkdir(parents=True, exist_ok=True)
+
+
+def write_report(result: TuneResult, out: str | Path) -> str | None:
+    """Write the report to the folder `out`, over an earlier one; returns what the user should know.
+
+    Raises StorageError if the system refuses.
+    """
+    folder = Path(out)
+    _replace(folder / JSON_NAME, lambda path: path.write_bytes(json_bytes(tune_record(result))))
+    if not can_plot():
+        return NO_PLOT
+    _replace(folder / PLOT_NAME, lambda path: draw_pareto(result, path))
+    return None
+
+
+def _replace(path: Path, write: Callable[[Path], object]) -> None:
+    """Let `write` make a file that then takes the place of `path`, so that a report is whole or the one before."""
+    temporary = path.parent / f".{path.name}.tmp"
+    with storage_errors(path, temporary):
+        try:
+            write(temporary)
+            temporary.rename(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+def tune_record(result: TuneResult) -> dict[str, Any]:
+    """The whole result as JSON values; no path of this machine."""
+    settings = result.settings
+    return {
+        "index": {
+            "generation": result.generation,
+            "digest": result.index_digest,
+            "tier": result.tier,
+            "factory": result.factory,
+            **result.footprint.record(),
+        },
+        "questions": {
+            "asked": result.question_count,
+            "documents": result.document_count,
+            "held_out_of_training": result.held_out,
+            "seed": settings.seed,
+        },
+        "goals": {"recall_at_100": settings.recall_goal, "agreement": settings.agreement_goal},
+        "goals_met": result.goals_met,
+        "measured": [_measured_record(each) for each in result.measured],
+        "front": [_choice_record(each.choice) for each in result.front],
+        "before": _choice_record(result.present),
+        "chosen": _choice_record(result.chosen.choice),
+        "written_generation": result.written_generation,
+        "notes": list(result.notes),
+    }
+
+
+def _choice_record(choice: SearchChoice) -> dict[str, int | None]:
+    return {
+        "probed_lists": choice.probed_lists,
+        "rerank_factor": choice.rerank_factor,
+        "candidates_per_side": choice.candidates_per_side,
+    }
+
+
+def _measured_record(measured: Measured) -> dict[str, Any]:
+    return {
+        **_choice_record(measured.choice),
+        "reranked_rows": measured.choice.reranked_rows,
+        "recall": {str(rank): share for rank, share in measured.recall.items()},
+        "agreement": measured.agreement,
+        "agreement_with_widest": measured.agreement_with_widest,
+        "p50_ms": measured.p50_ms,
+        "p95_ms": measured.p95_ms,
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class TuneResult:
+    """All that was measured, and what was chosen."""
+
+    generation: int
+    index_digest: str  # of the root manifest that was measured
+    tier: str
+    factory: str | None
+    settings: TuneSettings
+    question_count: int
+    document_count: int  # different documents that questions were made from
+    held_out: bool  # the quantiser's training had not seen these documents
+    measured: tuple[Measured, ...]
+    present: SearchChoice  # how the index was searched so far; one of those measured
+    chosen: Measured
+    goals_met: bool
+    footprint: Footprint
+    written_generation: int | None  # the generation that has the chosen setting; None: it was not asked for
+    notes: tuple[str, ...]
+
+    @property
+    def front(self) -> tuple[Measured, ...]:
+        """Those that no other one beats in both p50 latency and agreement, fastest first."""
+        best: list[Measured] = []
+        for each in sorted(self.measured, key=lambda one: (one.p50_ms, -one.agreement)):
+            if not best or each.agreement > best[-1].agreement:
+                best.append(each)
+        return tuple(best)
+
+
+def run_tune(settings: TuneSettings, encoder: Encoder | None = None, progress: Report = silent) -> TuneResult:
+    """Measure, choose, write the choice into the index with `settings.write`, and the report to `settings.out`.
+
+    `encoder` None loads the one that the settings name or that belongs to the index. Raises ArtefactError if the
+    index or the encoder does not serve, or the index is changed meanwhile; SettingError for search settings that it
+    cannot have; StorageError if the disk refuses.
+    """
+    index = PhraseIndex.open(Path(settings.index))
+    generation = _opened_generation(index)
+    search = read_manifest(generation.search, kind=SEARCH_KIND).settings
+    choices, present = _choices(settings, index, _list_count(generation))
+    encoder = index.load_encoder(encoder or settings.encoder or None, device=settings.device, dtype=settings.dtype)
+    if settings.out:
+        make_out(settings.out, index.folder)
+    drawn = draw_questions(index, settings.queries, seed=settings.seed)
+    progress("questions", len(drawn), len(drawn))
+    questions = EncodedQuestions.encode(encoder, [question.text for question in drawn])
+    widths = sorted({choice.candidates_per_side for choice in choices})
+    exact = exact_answers(index, encoder, questions, widths, progress)
+    measured = measured_choices(index, encoder, questions, choices, exact, progress)
+    chosen, goals_met = choose(measured, recall_goal=settings.recall_goal, agreement_goal=settings.agreement_goal)
+    held_out = held_out_documents(index)
+    notes = []
+    if held_out is None:
+        notes.append(
+            "the quantiser was kept by a compact, so it may have seen the documents asked about: "
+            "npmlm compact retrain=true trains another one"
+        )
+    if len(drawn) < settings.queries:
+        notes.append(f"{len(drawn)} questions instead of {settings.queries}: the documents hold no more sentences")
+    result = TuneResult(
+        generation=generation.number,
+        index_digest=generation.manifest.digest,
+        tier=str(search["tier"]),
+        factory=search.get("factory"),
+        settings=settings,
+        question_count=len(drawn),
+        document_count=len({question.document for question in drawn}),
+        held_out=held_out is not None and generation.quantiser is not None,
+        measured=tuple(measured),
+        present=present,
+        chosen=chosen,
+        goals_met=goals_met,
+        footprint=footprint(generation),
+        written_generation=write_searching(generation, chosen.choice) if settings.write else None,
+        notes=tuple(notes),
+    )
+    note = write_report(result, settings.out) if settings.out else None
+    return result if note is None else replace(result, notes=(*result.notes, note))
+
+
+def choose(measured: Sequence[Measured], *, recall_goal: float, agreement_goal: float) -> tuple[Measured, bool]:
+    """The fastest that reaches both goals, by p50, and True; if none does, the one that agrees most, and False."""
+    reaching = [each for each in measured if each.recall[100] >= recall_goal and each.agreement >= agreement_goal]
+    if reaching:
+        return min(reaching, key=lambda each: (each.p50_ms, each.p95_ms)), True
+    return max(measured, key=lambda each: (each.agreement, each.recall[100], -each.p50_ms)), False
+
+
+def write_searching(generation: Generation, choice: SearchChoice) -> int:
+    """Make `choice` how the index of `generation` is searched unless said otherwise; returns the new generation.
+
+    Only the root manifest changes. Raises ArtefactError if the index is no longer this generation, or is being
+    changed.
+    """
+    with folder_lock(generation.folder):
+        present = Generation.read(generation.folder)
+        if present.manifest.digest != generation.manifest.digest:
+            raise _changed_meanwhile(generation, present)
+        settings = present.settings
+        write_generation(
+            present.folder,
+            number=present.number + 1,
+            made={name: value for name, value in settings.items() if name not in OF_ONE_GENERATION},
+            segments=settings["segments"],
+            quantiser=settings["quantiser"],
+            search=settings["search_folder"],
+            searching={
+                "probed_lists": choice.probed_lists,
+                "rerank_factor": choice.rerank_factor,
+                "candidates_per_side": choice.candidates_per_side,
+            },
+            deleted=settings["deleted"],
+            deleted_count=settings["counts"]["deleted_documents"],
+        )
+    return present.number + 1
+
+
+def _opened_generation(index: PhraseIndex) -> Generation:
+    generation = Generation.read(index.folder)
+    if generation.manifest.digest != index.digest:
+        raise _changed_meanwhile(generation, Generation.read(index.folder))
+    return generation
+
+
+def _choices(
+    settings: TuneSettings, index: PhraseIndex, list_count: int | None
+) -> tuple[list[SearchChoice], SearchChoice]:
+    """All that is tried, and the present setting, which is among it so that everybody sees what a change brings."""
+    present = _present_choice(index, has_lists=list_count is not None)
+    reranks = present.rerank_factor is not None
+    choices = search_choices(settings, row_count=len(index.rows), list_count=list_count, reranks=reranks)
+    return sorted({*choices, present}, key=widest_first), present
+
+
+def _list_count(generation: Generation) -> int | None:
+    """The inverted lists of the index; None if it has none."""
+    if generation.quantiser is None:
+        return None
+    lists = inverted_file(Quantiser.open(generation.quantiser).index)
+    return None if lists is None else int(lists.nlist)
+
+
+def _present_choice(index: PhraseIndex, *, has_lists: bool) -> SearchChoice:
+    """How the index is searched so far."""
+    candidates = min(index.candidates_per_side, len(index.rows))
+    if not isinstance(index.searcher, FaissSearcher):
+        return SearchChoice(None, None, candidates)
+    return SearchChoice(index.searcher.probed_lists if has_lists else None, index.searcher.rerank_factor, candidates)
+
+
+def _changed_meanwhile(measured: Generation, present: Generation) -> ArtefactError:
+    return ArtefactError(
+        f"{measured.folder} was changed while it was measured",
+        expected=f"generation {measured.number}, manifest digest {measured.manifest.digest}",
+        got=f"generation {present.number}, manifest digest {present.manifest.digest}",
+        where=str(measured.folder),
+        fix="run npmlm tune again: the numbers are those of an index that is no more",
+    )
