@@ -2,10 +2,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from tests.cli.commands import CommandLine, write_corpus
-from tests.tiny_models import tiny_encoder
+from tests.helpers.command_line import CommandLine, write_corpus
+from tests.helpers.tiny_models import tiny_encoder
 
 
 @pytest.fixture
@@ -35,3 +36,8 @@ def built_index(tiny_encoder_folder: Path, tmp_path_factory: pytest.TempPathFact
     arguments = [f"corpus.files={corpus}", f"index={folder / 'index'}", f"encoder={tiny_encoder_folder}"]
     assert main(["build", *arguments, "copy_encoder=true", "blocks.max_block_tokens=64"]) == 0
     return folder / "index"
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    return np.random.default_rng(20230106)

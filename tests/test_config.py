@@ -19,7 +19,7 @@ from npm.cli.settings import compose_settings, config_folder, declared_settings
 from npm.errors import UserError
 from npm.retrieval.scoring import ScoringSettings
 from npm.retrieval.settings import FillSettings, Retrieval
-from tests.cli.commands import CommandLine, run_subprocess
+from tests.helpers.command_line import CommandLine, run_subprocess
 
 REPOSITORY = Path(__file__).parents[1]
 REQUIRED = {verb: "index=i" for verb in COMMANDS if verb not in ("estimate", "compare")} | {
@@ -305,6 +305,6 @@ def test_config_mistakes_end_with_status_2_and_make_nothing(
 
 
 def test_config_help_of_the_program_is_there_at_once_in_a_process_of_its_own() -> None:
-    outcome = run_subprocess(sys.executable, "-m", "npm.cli.main", "--help")
+    outcome = run_subprocess(sys.executable, "-m", "npm.cli", "--help")
     assert outcome.status == 0
     assert main(["--version"]) == 0

@@ -9,7 +9,7 @@ import pytest
 
 from npm.cli.commands import COMMANDS
 from npm.cli.settings import LIST_SETTINGS, PATH_SETTINGS, TEXT_SETTINGS, compose_settings, declared_settings
-from tests.cli.commands import CommandLine
+from tests.helpers.command_line import CommandLine
 
 ODD_PATHS = [
     "a,b",

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from npm import PhraseFiller
-from tests.cli.commands import DOCUMENTS, CommandLine, run_subprocess, write_corpus
 from tests.cli.test_fill import check_contract
-from tests.tiny_models import FAMILIES, tiny_encoder
+from tests.helpers.command_line import DOCUMENTS, CommandLine, run_subprocess, write_corpus
+from tests.helpers.tiny_models import FAMILIES, tiny_encoder
 
 SHRUNK = (
     "blocks.max_block_tokens=24",

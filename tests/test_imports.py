@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.commands import run_subprocess
+from tests.helpers.command_line import run_subprocess
 
 REPOSITORY = Path(__file__).parents[1]
 ORDER = (
@@ -34,7 +34,7 @@ ORDER = (
 )
 """A file imports only from its own place and from places before it."""
 
-LAZY = {("npm/__init__.py", "npm.indexing.fill")}
+LAZY = {("npm/__init__.py", "npm.retrieval.fill")}
 """`from npm import PhraseFiller` is the public door; it imports when it is asked."""
 
 ONLY_IN = {
@@ -131,7 +131,7 @@ def test_packages_do_not_import_each_other_in_circles_for_types_either() -> None
     """A type from further on is named in one way only: by the file that is handed such an object."""
     allowed = {
         ("npm/types.py", "torch"),
-        ("npm/__init__.py", "npm.indexing.fill"),
+        ("npm/__init__.py", "npm.retrieval.fill"),
         ("npm/cli/main.py", "npm.cli.settings"),
     }
     for path in source_files("npm", "index"):

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.commands import QUESTION, all_bytes, run_subprocess
 from tests.cli.test_fill import check_contract
+from tests.helpers.command_line import QUESTION, all_bytes, run_subprocess
 
 REPOSITORY = Path(__file__).parents[1]
 SOURCES = ("npm", "index", "configs", "pyproject.toml", "README.md", "LICENSE")

@@ -282,6 +282,3 @@ WITH_TEXTS: dict[str, Callable[[Any, list[str]], int]] = {
     "plot": verbs.run_plot,
 }
 """Verbs that take more than settings: texts, or folders."""
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -13,7 +13,7 @@ import pytest
 import zstandard
 
 from index.files import CountingFile
-from tests.cli.commands import DOCUMENTS, QUESTION, CommandLine, all_bytes, run_subprocess, write_corpus
+from tests.helpers.command_line import DOCUMENTS, QUESTION, CommandLine, all_bytes, run_subprocess, write_corpus
 
 Build = Callable[..., list[str | Path]]
 

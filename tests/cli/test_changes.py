@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.commands import QUESTION, CommandLine, all_bytes, write_corpus
+from tests.helpers.command_line import QUESTION, CommandLine, all_bytes, write_corpus
 
 GREENLAND = {"id": "a, b", "title": "Greenland", "text": "Nuuk is the capital of Greenland and lies on a fjord."}
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.commands import CommandLine, all_bytes, run_subprocess
 from tests.cli.test_train import refuse_writing
+from tests.helpers.command_line import CommandLine, all_bytes, run_subprocess
 
 QUESTIONS = [
     ("q1", "capital", "The capital of Iceland is <mask>.", ["Reykjavík", "Reykjavik"], "test"),

@@ -9,9 +9,9 @@ import pytest
 
 from npm.models.denoiser import fresh_denoiser
 from npm.models.fresh import FreshSettings
-from tests.cli.commands import CommandLine, all_bytes
-from tests.evaluation.language_models import random_language_model
-from tests.tiny_models import SENTENCES
+from tests.helpers.command_line import CommandLine, all_bytes
+from tests.helpers.language_models import random_language_model
+from tests.helpers.tiny_models import SENTENCES
 
 PAIRS = [
     (SENTENCES[0], "Reykjavík is in Iceland.", 4.6),

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.commands import CommandLine, all_bytes
 from tests.cli.test_zero_shot import ROWS, TASK
+from tests.helpers.command_line import CommandLine, all_bytes
 
 OPEN = """\
 suite: open

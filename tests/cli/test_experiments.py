@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.commands import CommandLine
-from tests.tiny_models import SENTENCES, tiny_encoder
+from tests.helpers.command_line import CommandLine
+from tests.helpers.tiny_models import SENTENCES, tiny_encoder
 
 REPOSITORY = Path(__file__).parents[2]
 EXPERIMENTS = sorted(path.stem for path in (REPOSITORY / "configs" / "experiment").glob("*.yaml"))

@@ -19,12 +19,12 @@ from npm import PhraseFiller
 from npm.display import answer_json
 from npm.indexing import phrase_index
 from npm.indexing.generation import Segment
-from npm.models import loading as places
+from npm.models import loading
 from npm.retrieval.settings import FillSettings
 from npm.types import Answer, Phrase
-from tests.cli.commands import DOCUMENTS, QUESTION, CommandLine, all_bytes, run_subprocess
-from tests.index.sample_folders import rewrite_manifest
-from tests.tiny_models import tiny_encoder
+from tests.helpers.command_line import DOCUMENTS, QUESTION, CommandLine, all_bytes, run_subprocess
+from tests.helpers.sample_folders import rewrite_manifest
+from tests.helpers.tiny_models import tiny_encoder
 
 TEXTS = {document["id"]: document["text"] for document in DOCUMENTS}
 
@@ -326,7 +326,7 @@ def test_a_damaged_shipped_encoder_is_told_as_such(
 ) -> None:
     tiny_encoder("bert").save(tmp_path / "shipped")
     (tmp_path / "shipped" / "model.safetensors").write_bytes(b"no weights")
-    for module in (phrase_index, places):
+    for module in (phrase_index, loading):
         monkeypatch.setattr(module, "shipped_encoder_folder", lambda: tmp_path / "shipped")
     npmlm("fill", f"index={built_index}", QUESTION).refused("the encoder cannot be loaded", "shipped")
 

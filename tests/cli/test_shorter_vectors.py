@@ -12,8 +12,8 @@ from safetensors import safe_open
 from npm.indexing.generation import Generation
 from npm.models.encoder import Encoder
 from npm.training.trainer import Trainer
-from tests.cli.commands import DOCUMENTS, CommandLine, write_corpus
 from tests.cli.test_train import NO_PHRASES, SHRUNK
+from tests.helpers.command_line import DOCUMENTS, CommandLine, write_corpus
 
 SHORTER = "objective.nonparametric.dimensions=[8,16]"
 

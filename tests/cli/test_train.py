@@ -16,8 +16,8 @@ from npm.cli.commands import TrainCommand
 from npm.cli.verbs import let_sts_decide
 from npm.models.encoder import Encoder
 from npm.training.trainer import Trainer
-from tests.cli.commands import DOCUMENTS, CommandLine, all_bytes, run_subprocess, write_corpus
-from tests.tiny_models import tiny_encoder
+from tests.helpers.command_line import DOCUMENTS, CommandLine, all_bytes, run_subprocess, write_corpus
+from tests.helpers.tiny_models import tiny_encoder
 
 SHRUNK = (
     "blocks.max_block_tokens=24",

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.commands import CommandLine, all_bytes
+from tests.helpers.command_line import CommandLine, all_bytes
 
 
 def test_tune_prints_a_table_and_leaves_a_report(npmlm: CommandLine, built_index: Path, tmp_path: Path) -> None:

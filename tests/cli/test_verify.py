@@ -10,7 +10,7 @@ import pytest
 
 from index import store
 from npm.indexing import embed
-from tests.cli.commands import QUESTION, CommandLine, all_bytes, run_subprocess, write_corpus
+from tests.helpers.command_line import QUESTION, CommandLine, all_bytes, run_subprocess, write_corpus
 
 SEGMENT = "segments/00000"
 KINDS = {

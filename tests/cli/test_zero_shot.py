@@ -11,9 +11,9 @@ from npm.cli.main import main
 from npm.evaluation.zero_shot.nonparametric import NonparametricLabels
 from npm.models.encoder import Encoder
 from npm.models.masked_lm import attach_masked_head
-from tests.cli.commands import CommandLine, all_bytes, write_corpus
 from tests.cli.test_train import NO_PHRASES, SHRUNK
-from tests.tiny_models import tiny_encoder
+from tests.helpers.command_line import CommandLine, all_bytes, write_corpus
+from tests.helpers.tiny_models import tiny_encoder
 
 TASK = """\
 suite: closed

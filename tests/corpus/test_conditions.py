@@ -14,7 +14,7 @@ import pytest
 from npm.corpus.conditions import Condition, Operand, Operator, matching_documents, parse_conditions
 from npm.corpus.store import BlockStore
 from npm.errors import SettingError
-from tests.corpus.stores import stored_documents
+from tests.helpers.stores import stored_documents
 
 FIELDS: list[dict[str, Any]] = [
     {"lang": "en", "year": 1985, "topic": ["arts", "crafts"], "stub": True},

@@ -12,7 +12,7 @@ import pytest
 
 from npm.corpus.documents import document_key
 from npm.corpus.store import BlockStore
-from tests.corpus.stores import stored_documents
+from tests.helpers.stores import stored_documents
 
 
 def columns_on_disk(store: BlockStore, shard: int) -> tuple[dict[str, list[Any]], list[list[int]]]:

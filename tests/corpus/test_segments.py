@@ -13,7 +13,7 @@ from npm.corpus.conditions import matching_documents, parse_conditions
 from npm.corpus.store import BlockStore, Packed
 from npm.errors import ArtefactError
 from npm.types import Block, Document
-from tests.corpus.stores import random_packed, stored, stored_documents
+from tests.helpers.stores import random_packed, stored, stored_documents
 
 
 def segments(tmp_path: Path, seed: int) -> tuple[list[list[Packed]], BlockStore]:

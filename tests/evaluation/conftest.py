@@ -13,8 +13,8 @@ from npm.indexing.build import build_index
 from npm.indexing.settings import IndexBuildSettings
 from npm.models.encoder import Encoder
 from npm.models.masked_lm import MaskedHead
-from tests.evaluation.language_models import bert_with_words, random_language_model
-from tests.tiny_models import FAMILIES, tiny_encoder
+from tests.helpers.language_models import bert_with_words, random_language_model
+from tests.helpers.tiny_models import FAMILIES, tiny_encoder
 
 PASSAGES = {
     "iceland": "Reykjavík is the capital of Iceland. It lies on the coast of Faxaflói.",

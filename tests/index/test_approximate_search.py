@@ -14,7 +14,7 @@ import pytest
 from omegaconf import OmegaConf
 from omegaconf.errors import ValidationError
 
-from index import search as approximate
+from index import search
 from index.arrays import RowSet, ShardedArray
 from index.exact import ExactSearcher
 from index.faiss_library import assert_inner_product, inverted_file, read_faiss
@@ -117,7 +117,7 @@ def test_places_that_faiss_leaves_empty_are_not_found_and_never_the_last_row(tmp
 def test_only_allowed_rows_are_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, factory: str, by_selector: bool, as_set: bool
 ) -> None:
-    monkeypatch.setattr(approximate, "EXACT_ALLOWED_ROWS", 0 if by_selector else ALL)
+    monkeypatch.setattr(search, "EXACT_ALLOWED_ROWS", 0 if by_selector else ALL)
     allowed = np.flatnonzero(np.random.default_rng(2).random(ROWS) < 0.3)
     given = RowSet.of_rows(allowed, ROWS) if as_set else allowed
     hits = searcher(tmp_path, factory, rerank_factor=8).scan(sample_queries(), given).top(6)
@@ -178,7 +178,7 @@ def test_exact_search_does_not_import_faiss(tmp_path: Path) -> None:
         f"p = Path({str(tmp_path / 's')!r}); write_search_folder(p, resolved_settings(SearchSettings(), 3, 2), v);"
         "open_search(p, v, quantiser=None); assert 'faiss' not in sys.modules"
     )
-    root = Path(approximate.__file__).parents[1]
+    root = Path(search.__file__).parents[1]
     subprocess.run([sys.executable, "-c", program], cwd=root, check=True)
 
 

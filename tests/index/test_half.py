@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from index import arrays as half
+from index import arrays
 from index.arrays import to_float32
 
 
 def test_every_finite_half_precision_number_becomes_the_same_bits_as_by_casting(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(half, "NUMBERS_PER_PIECE", 1000)
+    monkeypatch.setattr(arrays, "NUMBERS_PER_PIECE", 1000)
     every = np.arange(1 << 16, dtype=np.uint32).astype(np.uint16).view(np.float16)
     finite = every[np.isfinite(every)]
     assert len(finite) == 2 * 31 * 1024

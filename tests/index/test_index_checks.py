@@ -13,7 +13,7 @@ from index import store
 from index.files import sha256_of_file
 from index.store import check_folder, read_manifest, verify_folder, write_manifest
 from index.types import ArtefactError
-from tests.index.sample_folders import flip_byte, rewrite_manifest, write_sample
+from tests.helpers.sample_folders import flip_byte, rewrite_manifest, write_sample
 
 
 @pytest.mark.parametrize("name", ["matrix.npy", "raw.bin", "stream.npy", "words.json"])

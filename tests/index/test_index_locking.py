@@ -18,7 +18,7 @@ from index import locking
 from index.locking import folder_lock, remove_dead_locks
 from index.store import read_manifest, write_folder, write_manifest
 from index.types import ArtefactError
-from tests.index.sample_folders import write_sample
+from tests.helpers.sample_folders import write_sample
 
 FORK = multiprocessing.get_context("fork")
 

@@ -15,7 +15,7 @@ from index.files import CountingFile, npy_header, sha256_of_bytes, sha256_of_fil
 from index.locking import folder_lock
 from index.store import check_folder, open_array, read_manifest, verify_folder, write_folder, write_manifest
 from index.types import ArtefactError, StorageError
-from tests.index.sample_folders import MATRIX, write_sample
+from tests.helpers.sample_folders import MATRIX, write_sample
 
 
 def test_a_written_folder_reads_back(tmp_path: Path) -> None:

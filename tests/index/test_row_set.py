@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from index import arrays as row_set
+from index import arrays
 from index.arrays import RowSet
 
 
@@ -20,7 +20,7 @@ def test_bits_by_hand() -> None:
 @pytest.mark.parametrize("row_count", [0, 1, 7, 8, 9, 100, 1000])
 @pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
 def test_it_equals_a_mask(monkeypatch: pytest.MonkeyPatch, row_count: int, share: float) -> None:
-    monkeypatch.setattr(row_set, "BYTES_PER_CHUNK", 3)
+    monkeypatch.setattr(arrays, "BYTES_PER_CHUNK", 3)
     rng = np.random.default_rng(row_count)
     mask, other = rng.random(row_count) < share, rng.random(row_count) < 0.5
     rows = RowSet.of_mask(mask)

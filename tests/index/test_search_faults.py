@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from index import lists as codes
-from index import lists as merge
+from index import lists as lists_module
 from index.arrays import RowSet, ShardedArray
 from index.files import CountingFile, digest_of, sha256_of_file
 from index.lists import code_shard_settings, list_parts, write_code_shard, write_list_part
@@ -20,7 +19,7 @@ from index.quantiser import Quantiser, train_quantiser
 from index.search import open_search
 from index.settings import resolved_settings
 from index.types import ArtefactError, StorageError
-from tests.index.sample_folders import flip_byte, rewrite_manifest
+from tests.helpers.sample_folders import flip_byte, rewrite_manifest
 from tests.index.search_folders import (
     DIMENSIONS,
     ROWS,
@@ -59,8 +58,8 @@ def record(into: list[int]) -> Any:
 
 @pytest.fixture
 def built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(merge, "PART_BYTES", 4000)
-    monkeypatch.setattr(merge, "BATCH_BYTES", 1000)
+    monkeypatch.setattr(lists_module, "PART_BYTES", 4000)
+    monkeypatch.setattr(lists_module, "BATCH_BYTES", 1000)
     build_search(tmp_path / "built", sample_vectors(), settings_for(FACTORY))
     return tmp_path / "built"
 
@@ -163,7 +162,7 @@ def test_parts_written_as_jobs_of_their_own_in_any_order_are_the_same_bytes(buil
 
 
 def test_codes_do_not_depend_on_how_the_shard_is_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(codes, "ROWS_PER_CHUNK", 64)
+    monkeypatch.setattr(lists_module, "ROWS_PER_CHUNK", 64)
     vectors = sample_vectors()
     train_quantiser(tmp_path / "q", vectors, None, resolved_settings(settings_for("IVF8,SQ8"), ROWS, DIMENSIONS))
     quantiser = Quantiser.open(tmp_path / "q")
@@ -171,7 +170,7 @@ def test_codes_do_not_depend_on_how_the_shard_is_held(tmp_path: Path, monkeypatc
     first = write_code_shard(tmp_path / "a", vectors, quantiser, settings=settings)
     whole = np.concatenate(vectors.arrays)
     assert write_code_shard(tmp_path / "b", whole, quantiser, settings=settings) == first
-    shard = codes.open_code_shard(tmp_path / "a", quantiser, hash_all=True)
+    shard = lists_module.open_code_shard(tmp_path / "a", quantiser, hash_all=True)
     lists, rows, found = shard.read(0, 8)
     encoded_lists, encoded = (
         np.concatenate(arrays)
@@ -196,7 +195,7 @@ def test_a_quantiser_of_other_dimensions_is_refused(built: Path, tmp_path: Path)
         write_code_shard(tmp_path / "c", other, quantiser, settings=code_shard_settings(quantiser, "v"))
     assert ("16" in caught.value.expected, "8" in caught.value.got) == (True, True)
     with pytest.raises(ArtefactError, match="other dimensions"):
-        merge.write_search_folder(
+        lists_module.write_search_folder(
             tmp_path / "s", resolved_settings(settings_for(FACTORY), ROWS, 8), other, quantiser=quantiser
         )
     assert not (tmp_path / "c").exists() and not (tmp_path / "s").exists()
@@ -247,7 +246,7 @@ def test_a_missing_code_shard_is_told(built: Path, missing: int) -> None:
     resolved = resolved_settings(settings_for(FACTORY), ROWS, DIMENSIONS)
     del folders[missing], first_rows[missing]
     with pytest.raises(ArtefactError, match="do not make up the rows"):
-        merge.write_search_folder(
+        lists_module.write_search_folder(
             built / "search2",
             resolved,
             sample_vectors(),
@@ -294,7 +293,7 @@ def test_a_damaged_code_shard_is_refused_when_it_is_merged(built: Path, name: st
 
 
 def test_parts_that_do_not_make_up_all_lists_are_refused(built: Path) -> None:
-    manifest = merge.read_manifest(built / "search", kind="search")
+    manifest = lists_module.read_manifest(built / "search", kind="search")
     parts = dict(manifest.parts)
     del parts[max(parts)]
     rewrite_manifest(built / "search", parts=parts)

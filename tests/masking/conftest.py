@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from npm.types import Sequences, Spans, TokenFlag
-from tests.masking.groups import WORD
+from tests.helpers.groups import WORD
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SPECIAL_IDS = (0, 2)

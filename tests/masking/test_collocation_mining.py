@@ -12,7 +12,7 @@ import pytest
 
 from npm.corpus.store import BlockStore, write_block_store
 from npm.errors import ArtefactError, CorpusError, SettingError
-from npm.masking import collocation_mining as counting
+from npm.masking import collocation_mining
 from npm.masking.collocation_mining import (
     BlockPieces,
     FrequentNgrams,
@@ -23,7 +23,7 @@ from npm.masking.collocation_mining import (
 )
 from npm.masking.collocations import CollocationSettings, CollocationVocabulary
 from npm.types import Block, Sequences
-from tests.masking.groups import WORD, group, random_group
+from tests.helpers.groups import WORD, group, random_group
 from tests.masking.plain_collocations import Ngram, ngrams_of, plain_counts, plain_mutual_information, plain_places
 
 
@@ -89,8 +89,8 @@ def test_few_buckets_and_early_merges_change_nothing(monkeypatch: pytest.MonkeyP
     rng = np.random.default_rng(1)
     pieces = [random_group(rng, sequence_count=9, max_tokens=40, vocabulary=5) for _ in range(6)]
     whole = mined(pieces, min_count=4)
-    monkeypatch.setattr(counting, "BUCKET_BITS", 5)
-    monkeypatch.setattr(counting, "MERGED_AT_LEAST", 7)
+    monkeypatch.setattr(collocation_mining, "BUCKET_BITS", 5)
+    monkeypatch.setattr(collocation_mining, "MERGED_AT_LEAST", 7)
     assert mined(pieces, min_count=4) == whole
 
 

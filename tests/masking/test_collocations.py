@@ -18,7 +18,7 @@ from npm.masking.collocations import (
 )
 from npm.masking.units import Candidates
 from npm.types import Sequences, TokenFlag
-from tests.masking.groups import group, pairs, random_group
+from tests.helpers.groups import group, pairs, random_group
 from tests.masking.plain_collocations import Ngram, ngrams_of, plain_counts, plain_places
 from tests.masking.plain_masking import plain_words
 

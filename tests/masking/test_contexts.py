@@ -20,7 +20,7 @@ from npm.masking.masker import (
 )
 from npm.masking.rendering import merge_groups
 from npm.types import Sequences, Spans, TokenFlag
-from tests.masking.groups import WORD, group, pairs, random_group
+from tests.helpers.groups import WORD, group, pairs, random_group
 from tests.masking.plain_contexts import plain_contexts
 
 START = WORD | int(TokenFlag.SENTENCE_START)

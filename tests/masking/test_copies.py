@@ -18,7 +18,7 @@ from npm.masking.corruption import (
 from npm.masking.masker import mask_rng
 from npm.masking.rendering import SingleMaskRenderer
 from npm.types import MaskedBatch, Sequences, Spans, TokenFlag
-from tests.masking.groups import group, random_group
+from tests.helpers.groups import group, random_group
 
 MASK, PAD, CLS, SEP = 900, 901, 902, 903
 ORDINARY = np.arange(100, 900)

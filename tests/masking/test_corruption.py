@@ -35,8 +35,8 @@ from npm.masking.samplers import (
 )
 from npm.masking.units import CooccurringUnits, TokenUnits, WordUnits
 from npm.types import Document, Sequences
-from tests.masking.groups import pairs
-from tests.tiny_models import SENTENCES, byte_bpe_tokenizer, wordpiece_tokenizer
+from tests.helpers.groups import pairs
+from tests.helpers.tiny_models import SENTENCES, byte_bpe_tokenizer, wordpiece_tokenizer
 
 SHIPPED_ENCODER = Path(__file__).parents[2] / "npm" / "assets" / "encoder-mini"
 

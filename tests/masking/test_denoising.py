@@ -22,7 +22,7 @@ from npm.masking.denoising import (
 )
 from npm.masking.units import has_flag, sequence_numbers
 from npm.types import Sequences, TokenFlag
-from tests.masking.groups import group, pairs, random_group
+from tests.helpers.groups import group, pairs, random_group
 
 SENTINELS = Sentinels(tuple(range(9000, 9100)), end_id=8000, pad_id=8001)
 

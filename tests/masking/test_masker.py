@@ -11,7 +11,7 @@ import pytest
 from npm.errors import SettingError
 from npm.masking.masker import Masker, MaskingSettings, MaskingUnit, build_masker, mask_rng
 from npm.types import Sequences, TokenFlag
-from tests.masking.groups import SPECIAL_ID, WORD, group, pairs, random_group, rich_group
+from tests.helpers.groups import SPECIAL_ID, WORD, group, pairs, random_group, rich_group
 from tests.masking.plain_masking import plain_candidates, plain_select
 
 

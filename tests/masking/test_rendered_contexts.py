@@ -8,7 +8,7 @@ import pytest
 from npm.masking.masker import NO_CONTEXT, Contexts, Question, draw_contexts, no_contexts, spans_kept
 from npm.masking.rendering import MaskPairRenderer, SingleMaskRenderer, split_into_tokens
 from npm.types import MaskedBatch, Spans
-from tests.masking.groups import group
+from tests.helpers.groups import group
 from tests.masking.test_contexts import random_masked_group, rows, spans_of
 
 MASK, PAD, CLS, SEP = 900, 901, 902, 903

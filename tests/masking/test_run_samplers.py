@@ -8,7 +8,7 @@ import pytest
 from npm.masking.samplers import PartitionSampler, SuffixSampler, random_composition, run_count, shared_budget
 from npm.masking.units import Candidates, TokenUnits, has_flag, sequence_numbers
 from npm.types import Sequences, Spans, TokenFlag
-from tests.masking.groups import WORD, group, pairs, random_group
+from tests.helpers.groups import WORD, group, pairs, random_group
 
 Sampler = PartitionSampler | SuffixSampler
 

@@ -8,7 +8,7 @@ import pytest
 from npm.masking.samplers import CandidateThinning, GeometricSpanSampler, Overflow, UniformSampler, geometric_lengths
 from npm.masking.units import Candidates, CooccurringUnits
 from npm.types import Sequences, Spans, TokenFlag
-from tests.masking.groups import CLAUSE_ID, WORD, group, pairs, random_group, rich_group
+from tests.helpers.groups import CLAUSE_ID, WORD, group, pairs, random_group, rich_group
 from tests.masking.plain_masking import plain_phrase
 
 

@@ -25,7 +25,7 @@ from npm.masking.masker import mask_rng, masked_positions
 from npm.masking.samplers import Overflow
 from npm.masking.units import CooccurringUnits
 from npm.types import Sequences, TokenFlag
-from tests.masking.groups import SPECIAL_ID, WORD, group, pairs, random_group
+from tests.helpers.groups import SPECIAL_ID, WORD, group, pairs, random_group
 from tests.masking.plain_collocations import ngrams_of, plain_places
 from tests.masking.plain_masking import plain_candidates, plain_words
 

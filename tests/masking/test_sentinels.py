@@ -13,7 +13,7 @@ from npm.masking.denoising import NO_TARGET, Sentinels
 from npm.masking.samplers import PartitionSampler
 from npm.masking.units import TokenUnits
 from npm.types import DenoisingBatch, Sequences, Spans
-from tests.masking.groups import group, pairs, random_group
+from tests.helpers.groups import group, pairs, random_group
 
 END, PAD, FIRST_MODE, SECOND_MODE = 1000, 1001, 1002, 1003
 SENTINELS = Sentinels(tuple(range(2000, 2100)), end_id=END, pad_id=PAD, mode_ids=(FIRST_MODE, SECOND_MODE))

@@ -7,7 +7,7 @@ import pytest
 
 from npm.masking.units import MAX_GROUP_TOKENS, CooccurringUnits, TokenUnits, WordUnits, words_that_go_on
 from npm.types import Sequences, Spans, TokenFlag
-from tests.masking.groups import SPECIAL_ID, WORD, group, pairs, random_group
+from tests.helpers.groups import SPECIAL_ID, WORD, group, pairs, random_group
 from tests.masking.plain_masking import plain_candidates, plain_phrase, plain_words
 
 START, END = int(TokenFlag.WORD_START), int(TokenFlag.WORD_END)

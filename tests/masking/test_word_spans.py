@@ -10,7 +10,7 @@ import pytest
 from npm.masking.samplers import Overflow, WordSpanSampler
 from npm.masking.units import Candidates, WordUnits
 from npm.types import Sequences, Spans, TokenFlag
-from tests.masking.groups import SPECIAL_ID, WORD, group, pairs, random_group
+from tests.helpers.groups import SPECIAL_ID, WORD, group, pairs, random_group
 from tests.masking.plain_masking import plain_neighbours, plain_words
 
 START, END = int(TokenFlag.WORD_START), int(TokenFlag.WORD_END)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from npm.models.encoder import Encoder, use_plain_attention
-from tests.tiny_models import FAMILIES, tiny_encoder
+from tests.helpers.tiny_models import FAMILIES, tiny_encoder
 
 LENGTHS = (60, 9, 1)
 

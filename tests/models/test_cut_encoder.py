@@ -9,7 +9,7 @@ import torch
 
 from npm.errors import SettingError
 from npm.models.encoder import Encoder
-from tests.tiny_models import FAMILIES, tiny_encoder
+from tests.helpers.tiny_models import FAMILIES, tiny_encoder
 
 IDS = torch.tensor([[2, 7, 9, 3], [2, 8, 3, 0]])
 MASK = torch.tensor([[1, 1, 1, 1], [1, 1, 1, 0]])

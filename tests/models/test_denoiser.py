@@ -24,7 +24,7 @@ from npm.models.encoder import Encoder
 from npm.models.fresh import FreshSettings
 from npm.models.loading import check_decoder
 from npm.types import Document, Sequences
-from tests.tiny_models import FAMILIES, SENTENCES, tiny_encoder
+from tests.helpers.tiny_models import FAMILIES, SENTENCES, tiny_encoder
 
 SMALL = FreshSettings(layers=1, dimensions=16)
 MODES = ("[R]", "[S]", "[X]")

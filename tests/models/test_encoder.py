@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from npm.models.encoder import SCALE_KEY, Encoder
-from tests.tiny_models import FAMILIES, tiny_encoder
+from tests.helpers.tiny_models import FAMILIES, tiny_encoder
 
 TEXTS = ("Paris is the capital of France.", "Oslo", "The river Rhine rises in Switzerland and flows to the North Sea.")
 

@@ -12,10 +12,10 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from npm.errors import EncoderError
-from npm.models import loading as places
+from npm.models import loading
 from npm.models.encoder import Encoder, choose_device
 from npm.models.loading import MINILM_SHA256, locate_encoder
-from tests.tiny_models import tiny_encoder
+from tests.helpers.tiny_models import tiny_encoder
 
 
 @pytest.fixture
@@ -109,7 +109,7 @@ def test_other_weights_in_the_extra_pretrained(monkeypatch: pytest.MonkeyPatch, 
 
 
 def test_nothing_was_shipped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(places, "shipped_encoder_folder", lambda: tmp_path / "nothing")
+    monkeypatch.setattr(loading, "shipped_encoder_folder", lambda: tmp_path / "nothing")
     assert "no encoder is shipped" in mistake("").problem
     assert "no encoder is shipped" in mistake("encoder-mini").problem
 
@@ -117,7 +117,7 @@ def test_nothing_was_shipped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
 def test_the_shipped_encoder_has_a_name_that_no_folder_takes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "encoder-mini").mkdir()
     monkeypatch.chdir(tmp_path)
-    assert locate_encoder("encoder-mini") == locate_encoder("") == str(places.shipped_encoder_folder())
+    assert locate_encoder("encoder-mini") == locate_encoder("") == str(loading.shipped_encoder_folder())
     assert locate_encoder("./encoder-mini") == "encoder-mini"
 
 

@@ -7,7 +7,7 @@ import torch
 
 from npm.models.sentences import Pooler, PoolerKind, pool
 from npm.objectives.encoded import Passes
-from tests.tiny_models import FAMILIES, SENTENCES, tiny_encoder
+from tests.helpers.tiny_models import FAMILIES, SENTENCES, tiny_encoder
 
 HIDDEN = tuple(
     torch.tensor(states)  # f32 [1, 3, 2]: two tokens and padding

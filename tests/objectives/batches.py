@@ -12,7 +12,7 @@ import torch
 from npm.masking.rendering import MaskPairRenderer, SingleMaskRenderer
 from npm.objectives.encoded import EncodedBatch
 from npm.types import MaskedBatch, Sequences, Spans
-from tests.masking.groups import group
+from tests.helpers.groups import group
 
 PAD_ID, MASK_ID, FIRST_ID, LAST_ID = 0, 99, 97, 98
 

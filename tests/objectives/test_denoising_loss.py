@@ -15,7 +15,7 @@ from npm.masking.denoising import NO_TARGET, DenoisingSettings, Sentinels, build
 from npm.objectives.denoising import Denoising
 from npm.objectives.encoded import EncodedDenoising, Passes
 from npm.types import DenoisingBatch, Term
-from tests.masking.groups import random_group
+from tests.helpers.groups import random_group
 
 SETTINGS = DenoisingSettings()
 FAMILIES = SETTINGS.families()

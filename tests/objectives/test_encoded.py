@@ -11,8 +11,8 @@ from npm.masking.rendering import MaskPairRenderer
 from npm.models.encoder import Encoder
 from npm.objectives.encoded import EncodedBatch
 from npm.types import MaskedBatch, Spans
-from tests.masking.groups import group
-from tests.tiny_models import tiny_encoder
+from tests.helpers.groups import group
+from tests.helpers.tiny_models import tiny_encoder
 
 SIZES = (14, 12, 9, 3)
 READS = {

@@ -15,8 +15,8 @@ from npm.objectives.encoded import EncodedBatch
 from npm.objectives.masked import MaskedTokens
 from npm.objectives.nonparametric import NonparametricMasked, NonparametricSettings
 from npm.types import MaskedBatch, TrainingBatch
+from tests.helpers.tiny_models import FAMILIES, tiny_encoder
 from tests.objectives.batches import batch_of, encoded_with, random_batch, random_vectors
-from tests.tiny_models import FAMILIES, tiny_encoder
 
 VOCABULARY, DIMENSIONS = 100, 8
 

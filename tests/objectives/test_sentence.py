@@ -14,8 +14,8 @@ from npm.models.sentences import PoolerKind
 from npm.objectives.encoded import EncodedSentences, Passes
 from npm.objectives.sentence import SentenceContrast, SentenceSettings, contrast_logits, own_columns
 from npm.types import SentenceBatch
-from tests.objectives.sentence_batches import batch_of, sentences
-from tests.tiny_models import tiny_encoder
+from tests.helpers.sentence_batches import batch_of, sentences
+from tests.helpers.tiny_models import tiny_encoder
 
 
 def loss_of(parts: list[torch.Tensor], *, temperature: float = 0.05, hard_negative_weight: float = 1.0) -> torch.Tensor:

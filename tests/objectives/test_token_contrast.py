@@ -17,8 +17,8 @@ from npm.errors import SettingError
 from npm.objectives.encoded import EncodedBatch
 from npm.objectives.token_contrast import TokenContrast, TokenContrastSettings
 from npm.types import MaskedBatch
+from tests.helpers.tiny_models import tiny_encoder
 from tests.objectives.batches import batch_of, random_batch
-from tests.tiny_models import tiny_encoder
 
 
 class Answers(nn.Module):

@@ -15,7 +15,7 @@ from npm.models.masked_lm import VisibleOnly, attach_masked_head, visible_column
 from npm.objectives.encoded import EncodedBatch, Passes
 from npm.objectives.masked import MaskedSettings, MaskedTokens
 from npm.types import MaskedBatch
-from tests.tiny_models import FAMILIES, tiny_encoder
+from tests.helpers.tiny_models import FAMILIES, tiny_encoder
 
 
 @pytest.fixture(params=FAMILIES)

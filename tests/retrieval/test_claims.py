@@ -13,7 +13,7 @@ from npm.models.encoder import Encoder
 from npm.retrieval.passages import ClaimMasks, PassageFiller
 from npm.retrieval.scoring import Combination, ScoringSettings
 from npm.retrieval.settings import FillSettings, Retrieval
-from tests.tiny_models import SENTENCES, tiny_encoder
+from tests.helpers.tiny_models import SENTENCES, tiny_encoder
 
 CLAIMS = ["Reykjavík is the capital of Iceland.", "Madrid", "The Bank of America, founded in Poland!"]
 

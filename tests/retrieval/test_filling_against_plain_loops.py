@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from npm.indexing.embed import PruningRule
-from npm.retrieval import fill, phrases
+from npm.retrieval import fill, spans
 from npm.retrieval.queries import Restriction
 from npm.retrieval.scoring import Aggregation, Combination, Normalisation, ScoringSettings, StopwordsInside
 from npm.retrieval.settings import FillSettings, Retrieval
 from npm.types import Answer
+from tests.helpers.random_indexes import SCALE, random_index, random_queries
 from tests.retrieval.plain_filling import LentToBlock, plain_fill
-from tests.retrieval.random_indexes import SCALE, random_index, random_queries
 
 OURS = ScoringSettings(exclude_query_phrases=False)
 SCORINGS = {
@@ -142,7 +142,7 @@ def test_a_hash_collision_changes_no_answer(
     filler, _ = random_index(tmp_path / "store", rng, rule=PruningRule.all, settings=settings)
     queries = random_queries(rng, 2)
     expected = filler.fill_encoded(["", ""], queries)
-    monkeypatch.setattr(phrases, "_mixed", lambda token_ids: (token_ids % 2).astype(np.uint64))
+    monkeypatch.setattr(spans, "_mixed", lambda token_ids: (token_ids % 2).astype(np.uint64))
     for colliding, right in zip(filler.fill_encoded(["", ""], queries), expected, strict=True):
         assert [phrase.phrase for phrase in colliding.phrases] == [phrase.phrase for phrase in right.phrases]
 
@@ -153,7 +153,7 @@ def test_a_left_walk_is_one_token_shorter_only_in_the_reference(rng: np.random.G
     end_rows, no_rows = np.arange(len(filler.index.rows)), np.zeros(0, dtype=np.int64)
     longest = {}
     for scoring in (OURS, replace(OURS, equal_walks=False)):
-        finder = phrases.SpanFinder(filler.index.store, filler.index.rows, max_phrase_tokens=3, scoring=scoring)
+        finder = spans.SpanFinder(filler.index.store, filler.index.rows, max_phrase_tokens=3, scoring=scoring)
         longest[scoring.equal_walks] = finder.find(no_rows, end_rows).lengths.max()
     assert longest == {True: 3, False: 2}
 

@@ -9,7 +9,7 @@ import pytest
 from npm.models.encoder import Encoder
 from npm.retrieval.passage_store import GivenWords, PassageStore, embed_passages, folded_with_places, passage_packer
 from npm.types import Document, TokenFlag
-from tests.tiny_models import tiny_encoder
+from tests.helpers.tiny_models import tiny_encoder
 
 TEXTS = (
     "Große Maße, GROSSE MASSE; ein Maß",

@@ -23,8 +23,8 @@ from npm.retrieval.queries import QueryVectors
 from npm.retrieval.scoring import Combination, ScoringSettings, StopwordsInside
 from npm.retrieval.settings import FillSettings, Retrieval
 from npm.types import Document
+from tests.helpers.tiny_models import SENTENCES, tiny_encoder
 from tests.retrieval.handed_passages import WORDS, ChosenVectors, plain_score, token_encoder
-from tests.tiny_models import SENTENCES, tiny_encoder
 
 QUESTION = "It is <mask>."
 PLAIN = ScoringSettings(length_exponent=0.0, exclude_query_phrases=False)
@@ -44,7 +44,7 @@ def ask_with(monkeypatch: pytest.MonkeyPatch, queries: dict[str, tuple[np.ndarra
         return QueryVectors(start=pairs[:, 0], end=pairs[:, 1], cut=np.zeros(len(texts), dtype=bool))
 
     monkeypatch.setattr(passages_module, "encode_queries", chosen)
-    monkeypatch.setattr("npm.indexing.fill.encode_queries", chosen)
+    monkeypatch.setattr("npm.retrieval.fill.encode_queries", chosen)
 
 
 def counted_words(monkeypatch: pytest.MonkeyPatch, passages: list[str], scoring: ScoringSettings) -> PassageFiller:

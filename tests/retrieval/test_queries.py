@@ -6,7 +6,7 @@ import torch
 
 from npm.errors import QueryError
 from npm.retrieval.queries import check_query, encode_queries, query_notes
-from tests.tiny_models import FAMILIES, tiny_encoder
+from tests.helpers.tiny_models import FAMILIES, tiny_encoder
 
 
 @pytest.mark.parametrize(

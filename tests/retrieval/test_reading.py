@@ -21,7 +21,7 @@ from npm.retrieval.queries import Restriction, encode_queries, lexical_restricti
 from npm.retrieval.scoring import ScoringSettings
 from npm.retrieval.settings import FillSettings, Retrieval
 from npm.types import MASK_TEXT, Answer
-from tests.tiny_models import FAMILIES, SENTENCES, tiny_encoder
+from tests.helpers.tiny_models import FAMILIES, SENTENCES, tiny_encoder
 
 TEXTS = [
     "The capital of Iceland is <mask>.",
@@ -145,7 +145,7 @@ def test_a_share_of_zero_answers_like_a_hybrid_that_cannot_read(
     vectors = encode_queries(bert_filler.encoder, TEXTS)
     lexical = lexical_restrictions(bert_filler.index, TEXTS, settings_with(0.0))
     mixed = with_reading(bert_filler.index, bert_filler.encoder, TEXTS, vectors, lexical, settings_with(0.0))
-    monkeypatch.setattr("npm.indexing.fill.lexical_restrictions", lambda *_, allowed: mixed)
+    monkeypatch.setattr("npm.retrieval.fill.lexical_restrictions", lambda *_, allowed: mixed)
     assert_same_answers(filled(bert_filler, settings_with(0.0)), read_nothing)
 
 

@@ -14,7 +14,7 @@ from npm.indexing.rows import RowMap
 from npm.retrieval.scoring import ScoringSettings, StopwordsInside
 from npm.retrieval.spans import SpanFinder
 from npm.types import Document
-from tests.tiny_models import wordpiece_tokenizer
+from tests.helpers.tiny_models import wordpiece_tokenizer
 
 TEXT = "Noah's Ark of Peace was in San Francisco"
 NAMES = {"Noah", "Ark", "Peace", "San", "Francisco", "San Francisco"}

@@ -14,7 +14,7 @@ from torch import nn
 from npm.models.sentences import PoolerKind, token_mean
 from npm.objectives.encoded import EncodedSentences, Passes
 from npm.objectives.sentence import SentenceContrast, SentenceSettings
-from tests.objectives.sentence_batches import LAST_WORD_ID, batch_of, sentences
+from tests.helpers.sentence_batches import LAST_WORD_ID, batch_of, sentences
 
 SHARES = {"even": (2, 2), "uneven": (3, 1)}
 """By name, the pairs of each rank out of the four of the global batch."""

@@ -18,7 +18,7 @@ import torch.distributed as dist
 from npm.training.acceleration import whole_tensor
 from npm.training.settings import Sharding, TrainingEvaluationSettings
 from npm.training.trainer import StepReport, Trainer
-from tests.training.toy import STEEP, toy_encoder, toy_trainer
+from tests.helpers.toy_training import STEEP, toy_encoder, toy_trainer
 
 PIECES: dict[str, Any] = {**STEEP, "accumulation_steps": 2, "max_gradient_norm": 0.5, "learning_rate": 0.1}
 """Two micro-batches a step, whose gradient is longer than allowed."""

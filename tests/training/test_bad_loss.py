@@ -18,7 +18,7 @@ from npm.objectives.combine import WeightedSum
 from npm.objectives.encoded import EncodedBatch
 from npm.training.trainer import BAD_BATCH_KIND
 from npm.types import MaskedBatch, Term
-from tests.training.toy import toy_encoder, toy_trainer
+from tests.helpers.toy_training import toy_encoder, toy_trainer
 
 
 class GoesBad(nn.Module):

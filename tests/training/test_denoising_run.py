@@ -22,7 +22,7 @@ from npm.objectives.combine import ObjectiveSettings
 from npm.training.run import run_training
 from npm.training.schedule import ScheduleSettings
 from npm.training.settings import GroupSettings, Precision, TrainerSettings, TrainingSettings
-from tests.tiny_models import SENTENCES, tiny_encoder
+from tests.helpers.tiny_models import SENTENCES, tiny_encoder
 
 
 @pytest.fixture(scope="module")

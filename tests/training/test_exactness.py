@@ -15,7 +15,7 @@ from torch import nn
 from npm.training.acceleration import PreparedModel
 from npm.training.data import iterate_batches
 from npm.types import TrainingBatch
-from tests.training.toy import parameters_of, toy_batches, toy_encoder, toy_groups, toy_trainer
+from tests.helpers.toy_training import parameters_of, toy_batches, toy_encoder, toy_groups, toy_trainer
 
 VIEWS = ("phrases", "tokens")
 

@@ -13,7 +13,7 @@ import pytest
 from npm.errors import SettingError
 from npm.training.settings import TrainingEvaluationSettings
 from npm.training.trainer import StepReport
-from tests.training.toy import toy_trainer
+from tests.helpers.toy_training import toy_trainer
 
 
 class Stopped(Exception):

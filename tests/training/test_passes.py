@@ -15,8 +15,16 @@ from npm.objectives.sentence import SentenceContrast, SentenceSettings
 from npm.training.acceleration import keep_few_activations
 from npm.training.model import TrainedModel
 from npm.types import SentenceBatch, TrainingBatch
-from tests.masking.groups import group
-from tests.training.toy import STEEP, parameters_of, toy_batches, toy_encoder, toy_groups, toy_objective, toy_trainer
+from tests.helpers.groups import group
+from tests.helpers.toy_training import (
+    STEEP,
+    parameters_of,
+    toy_batches,
+    toy_encoder,
+    toy_groups,
+    toy_objective,
+    toy_trainer,
+)
 
 UNEVEN = [toy_groups(1)[0], group([20, 21, 20, 20, 21, 20], [20, 21, 21, 20], [22, 20])]
 

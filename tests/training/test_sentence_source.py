@@ -16,7 +16,7 @@ from npm.errors import CorpusError
 from npm.masking.rendering import SENTENCES, TOKENS
 from npm.training.data import EpochOrder, SentenceSource, TrainingBatches, iterate_batches
 from npm.types import MaskedBatch, SentenceBatch, Sequences, View
-from tests.tiny_models import wordpiece_tokenizer
+from tests.helpers.tiny_models import wordpiece_tokenizer
 
 TOKENIZER = wordpiece_tokenizer()
 PREFIX, SUFFIX, PAD = (TOKENIZER.cls_token_id,), (TOKENIZER.sep_token_id,), TOKENIZER.pad_token_id

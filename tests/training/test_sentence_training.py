@@ -18,7 +18,7 @@ from npm.objectives.sentence import SentenceSettings
 from npm.training.run import run_training
 from npm.training.schedule import ScheduleSettings
 from npm.training.settings import Precision, StartSettings, TrainerSettings, TrainingSettings
-from tests.tiny_models import SENTENCES, tiny_encoder
+from tests.helpers.tiny_models import SENTENCES, tiny_encoder
 
 PAIRS = [sentence.split(". ") for sentence in SENTENCES if ". " in sentence]
 TRAINER = TrainerSettings(device="cpu", precision=Precision.float32, log_every_steps=1, max_gradient_norm=1e6)

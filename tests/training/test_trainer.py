@@ -19,8 +19,8 @@ from npm.training.checkpoints import load_optimizer_tensors, optimizer_tensors
 from npm.training.schedule import ScheduleSettings
 from npm.training.settings import Precision, TrainerSettings
 from npm.training.trainer import StepReport
-from tests.tiny_models import tiny_encoder
-from tests.training.toy import STEEP, parameters_of, toy_trainer
+from tests.helpers.tiny_models import tiny_encoder
+from tests.helpers.toy_training import STEEP, parameters_of, toy_trainer
 
 PARTS = ("phrase", "masked")
 

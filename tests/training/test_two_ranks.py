@@ -11,8 +11,8 @@ import pytest
 import safetensors.torch
 import torch
 
+from tests.helpers.toy_training import STEEP, parameters_of, toy_trainer
 from tests.training.sharded_ranks import PIECES, measuring_trainer
-from tests.training.toy import STEEP, parameters_of, toy_trainer
 from tests.training.two_processes import WORLD_SIZE, run_two_ranks
 from tests.training.two_ranks import PARTS, SPANS, batch_of, gradients, work
 

@@ -30,10 +30,18 @@ from npm.training.schedule import ScheduleSettings
 from npm.training.settings import GroupSettings, Precision, TrainerSettings, TrainingSettings
 from npm.training.trainer import StepReport
 from npm.types import MaskedBatch, Sequences, Term, TrainingBatch
-from tests.masking.groups import group
-from tests.tiny_models import SENTENCES, tiny_encoder
+from tests.helpers.groups import group
+from tests.helpers.tiny_models import SENTENCES, tiny_encoder
+from tests.helpers.toy_training import (
+    STEEP,
+    parameters_of,
+    toy_batches,
+    toy_encoder,
+    toy_groups,
+    toy_objective,
+    toy_trainer,
+)
 from tests.training.sharded_ranks import measuring_trainer, sharded_work
-from tests.training.toy import STEEP, parameters_of, toy_batches, toy_encoder, toy_groups, toy_objective, toy_trainer
 from tests.training.two_processes import WORLD_SIZE
 
 PARTS = {"phrase": ("phrase",), "masked": ("masked",), "both": ("phrase", "masked")}

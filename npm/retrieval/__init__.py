@@ -1,0 +1,1 @@
+"""An index or passages in, phrases out."""

@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from npm.cli.tables import estimate_text, inspection_json, inspection_text, tune_text
+from npm.indexing.inspection import Inspection, inspect_index
+from npm.models.encoder import Encoder
+from npm.tuning.measures import TuneSettings
+from npm.tuning.tune import TuneResult, run_tune
+from tests.helpers.tiny_models import tiny_encoder
+from tests.helpers.tuned_indexes import LISTS, build_measured
+
+
+@pytest.fixture(scope="module")
+def bert() -> Encoder:
+    return tiny_encoder("bert")
+
+
+@pytest.fixture(scope="module")
+def folder(bert: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_measured(tmp_path_factory.mktemp("tables") / "index", bert, f"IVF{LISTS},SQ8")
+
+
+@pytest.fixture(scope="module")
+def result(folder: Path, bert: Encoder) -> TuneResult:
+    settings = TuneSettings(
+        index=str(folder), queries=4, probed_lists=(2,), reranked_rows=(32,), candidates_per_side=(32,)
+    )
+    return run_tune(settings, bert)
+
+
+@pytest.fixture(scope="module")
+def inspection(folder: Path) -> Inspection:
+    return inspect_index(folder)
+
+
+def test_the_table_of_tune_shows_what_was_chosen_and_what_was_before(result: TuneResult) -> None:
+    shown = tune_text(replace(result, chosen=result.measured[1], goals_met=True, notes=("few sentences",)))
+    lines = shown.splitlines()
+    assert f"IVF{LISTS},SQ8: 4 questions" in lines[0]
+    chosen = next(line for line in lines if line.endswith("chosen"))
+    cells = chosen.split()
+    assert cells[:3] == ["2", "32", "32"]
+    assert cells[3:8] == [
+        f"{share:.3f}"
+        for share in (
+            *result.measured[1].recall.values(),
+            result.measured[1].agreement,
+            result.measured[1].agreement_with_widest,
+        )
+    ]
+    assert any(line.endswith("before") for line in lines)
+    assert "fastest that reaches recall@100 of 0.97 and agreement of 0.95" in shown
+    assert lines[-1] == "note: few sentences"
+    assert shown.endswith("\n")
+
+
+def test_a_goal_that_was_missed_is_told_plainly(result: TuneResult) -> None:
+    shown = tune_text(replace(result, goals_met=False))
+    assert "No setting reaches recall@100 of 0.97" in shown
+    assert f"agreement {result.chosen.agreement:.3f}" in shown
+    assert "written" not in shown
+    assert "now generation 7" in tune_text(replace(result, written_generation=7))
+
+
+def test_bytes_are_shown_by_part_a_token_and_a_vector(result: TuneResult) -> None:
+    lines = tune_text(result).splitlines()
+    ids = next(line for line in lines if line.strip().startswith("row ids"))
+    assert ids.split()[-1] == "8.00"
+    alls = [line.split()[-1] for line in lines if line.strip().startswith("all ")]
+    bytes_ = result.footprint
+    assert alls == [f"{bytes_.disk_bytes_per_token:.2f}", f"{bytes_.hot_bytes_per_vector:.2f}"]
+
+
+def test_an_inspection_is_shown_whole(inspection: Inspection) -> None:
+    shown = inspection_text(inspection)
+    for part in ("150, 0 of them deleted", "tiny-bert", "index.jsonl", f"IVF{LISTS},SQ8", "without_stopwords (chosen)"):
+        assert part in shown, part
+    assert f"{inspection.pruning.kept:,}" in shown
+    assert shown.endswith("\n")
+
+
+def test_an_inspection_as_json_is_one_line(inspection: Inspection) -> None:
+    text = inspection_json(inspection)
+    assert text.count("\n") == 1 and text.endswith("\n")
+    assert json.loads(text) == inspection.record()
+
+
+def test_an_estimate_is_a_table_with_sentences_below_it() -> None:
+    shown = estimate_text([("stage", "time"), ("encode", "3 h"), ("all", "4 h")], ["about 2 documents"])
+    lines = shown.splitlines()
+    assert [line.split() for line in lines if "h" in line.split()] == [["encode", "3", "h"], ["all", "4", "h"]]
+    assert lines[-1] == "about 2 documents"

@@ -1,0 +1,111 @@
+"""How vectors lie in space: numbers by hand, plain loops over pairs, and the layers of tiny encoders."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from npm.errors import SettingError
+from npm.evaluation.sts.correlation import unit_rows
+from npm.evaluation.sts.geometry import (
+    GeometrySettings,
+    alignment,
+    layer_geometry,
+    mean_cosine,
+    mean_cosine_of_sum,
+    spectrum,
+    uniformity,
+)
+from tests.helpers.tiny_models import FAMILIES, SENTENCES, tiny_encoder
+
+
+def random_units(count: int, dimensions: int, seed: int = 0) -> np.ndarray:
+    return unit_rows(np.random.default_rng(seed).normal(size=(count, dimensions)))
+
+
+def test_alignment_is_0_of_identical_pairs_and_4_of_opposite_ones() -> None:
+    units = random_units(7, 3)
+    assert alignment(units, units) == 0
+    assert alignment(units, -units) == pytest.approx(4)
+    with pytest.raises(ValueError, match="at least one pair"):
+        alignment(units[:0], units[:0])
+
+
+def test_alignment_equals_a_loop_over_pairs() -> None:
+    first, second = random_units(9, 4), random_units(9, 4, seed=1)
+    plain = [sum((x - y) ** 2 for x, y in zip(u, v, strict=True)) for u, v in zip(first, second, strict=True)]
+    assert alignment(first, second) == pytest.approx(sum(plain) / 9)
+
+
+def test_uniformity_of_random_directions_comes_near_minus_4_as_dimensions_grow() -> None:
+    far = [abs(uniformity(random_units(400, dimensions)) + 4) for dimensions in (4, 64, 1024)]
+    assert far[0] > far[1] > far[2]
+    assert far[2] < 0.02
+    assert uniformity(np.repeat(random_units(1, 8), 3, axis=0)) == pytest.approx(0)
+
+
+@pytest.mark.parametrize("rows_at_once", [1, 3, 100])
+def test_uniformity_in_pieces_equals_a_loop_over_different_pairs(
+    rows_at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("npm.evaluation.sts.geometry.ROWS_AT_ONCE", rows_at_once)
+    for count in (2, 7):
+        units = random_units(count, 3, seed=count)
+        kernels = [math.exp(-2 * ((units[i] - units[j]) ** 2).sum()) for i in range(count) for j in range(i)]
+        assert uniformity(units) == pytest.approx(math.log(sum(kernels) / len(kernels)))
+    with pytest.raises(ValueError, match="at least two"):
+        uniformity(units[:1])
+
+
+def test_the_mean_cosine_equals_a_loop_over_different_pairs() -> None:
+    units = random_units(6, 3)
+    plain = [float(units[i] @ units[j]) for i in range(6) for j in range(6) if i != j]
+    assert mean_cosine(units) == pytest.approx(sum(plain) / len(plain))
+    assert mean_cosine_of_sum(units.sum(0), np.array(6)) == pytest.approx(mean_cosine(units))
+    with pytest.raises(ValueError, match="at least two"):
+        mean_cosine(units[:1])
+
+
+def test_the_spectrum_of_an_identity_is_flat_and_of_one_direction_has_rank_1() -> None:
+    flat = spectrum(np.eye(5))
+    assert flat.effective_rank == pytest.approx(5)
+    assert flat.top_share == pytest.approx(0.2)
+    assert flat.values == pytest.approx((1.0,) * 5)
+    narrow = spectrum(np.repeat(random_units(1, 4), 6, axis=0))
+    assert narrow.effective_rank == pytest.approx(1)
+    assert narrow.top_share == pytest.approx(1)
+
+
+def test_the_spectrum_of_two_and_one_orthogonal_rows_is_worked_by_hand() -> None:
+    # rows x, x, y: s² = 2, 1; shares 2/3, 1/3; exp H = 3 / 2^(2/3)
+    found = spectrum(np.array([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]]))
+    assert found.values == pytest.approx((1.0, math.sqrt(0.5)))
+    assert found.effective_rank == pytest.approx(3 / 2 ** (2 / 3))
+    assert found.top_share == pytest.approx(2 / 3)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_layers_equal_loops_over_sentences_and_tokens(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("npm.evaluation.sts.geometry.SENTENCES_PER_PASS", 3)
+    encoder = tiny_encoder(family)
+    sentences = [SENTENCES[0], "Paris.", SENTENCES[3], SENTENCES[5][:20]]
+    found = layer_geometry(encoder, sentences)
+    states: list[list[np.ndarray]] = []  # [sentence][layer] f64 [tokens, d]
+    for sentence in sentences:
+        ids = torch.tensor([encoder.tokenizer(sentence)["input_ids"]])
+        with torch.no_grad():
+            output = encoder.model(ids, attention_mask=torch.ones_like(ids), output_hidden_states=True)
+        states.append([unit_rows(each[0].double().numpy()) for each in output.hidden_states])
+    assert [each.layer for each in found] == [0, 1, 2]
+    for layer in found:
+        own = [each[layer.layer] for each in states]
+        assert layer.self_similarity == pytest.approx(np.mean([mean_cosine(each) for each in own]), abs=1e-5)
+        assert layer.anisotropy == pytest.approx(mean_cosine(np.concatenate(own)), abs=1e-5)
+
+
+def test_sentences_below_none_are_refused() -> None:
+    with pytest.raises(SettingError, match="layer_sentences is out of range"):
+        GeometrySettings(layer_sentences=-1)

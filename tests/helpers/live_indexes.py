@@ -1,0 +1,91 @@
+"""Small indexes that are changed: their documents, how they are built, and everything that they answer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from index.settings import SearchSettings
+from npm.corpus.blocks import BlockSettings
+from npm.corpus.documents import CorpusSettings
+from npm.indexing.build import build_index
+from npm.indexing.changes import AddSettings, Changed, add_documents
+from npm.indexing.embed import VectorDtype, VectorSettings
+from npm.indexing.settings import IndexBuildSettings
+from npm.models.encoder import Encoder
+from npm.retrieval.fill import PhraseFiller
+from npm.retrieval.settings import Retrieval
+from tests.helpers.tiny_models import SENTENCES
+
+Record = dict[str, str]
+FACTORIES = (None, "IVF4,SQ8", "IVF4,RaBitQ", "SQ8")
+"""Exact search, both kinds of inverted lists, and a quantiser without lists."""
+QUESTIONS = ("The capital of Iceland is <mask>.", "<mask> and Kraków are cities in Poland", "a river <mask> the sea")
+
+
+def record(number: int, *, text: str | None = None, language: str = "en") -> Record:
+    """Document d<number>: two of the sentences, or the text given."""
+    sentence, another = SENTENCES[number % len(SENTENCES)], SENTENCES[(3 * number + 1) % len(SENTENCES)]
+    return {"id": f"d{number}", "title": f"Title {number}", "text": text or f"{sentence} {another}", "lang": language}
+
+
+def write_records(file: Path, records: Sequence[Record]) -> str:
+    file.write_text("".join(json.dumps(each) + "\n" for each in records), encoding="utf-8")
+    return str(file)
+
+
+def built(folder: Path, records: Sequence[Record], encoder: Encoder, factory: str | None = None) -> Path:
+    """An index of several vector shards and uneven blocks; float32, since batches differ between ways to one index."""
+    file = write_records(folder.with_suffix(".jsonl"), records)
+    settings = IndexBuildSettings(
+        corpus=CorpusSettings(files=[file], kept_fields=["lang"]),
+        blocks=BlockSettings(max_block_tokens=24),
+        vectors=VectorSettings(tokens_per_shard=100, dtype=VectorDtype.float32, max_token_share=0.05),
+        # All lists are looked into, and all rows reranked: then every tier answers as the exact one does.
+        search=SearchSettings(factory=factory, probed_lists=4, rerank_factor=100),
+    )
+    build_index(folder, settings, encoder)
+    return folder
+
+
+def added(
+    folder: Path, records: Sequence[Record], encoder: Encoder, *, replace: bool = False, name: str = "more"
+) -> Changed:
+    """The index in `folder` with more documents, from a file <name>.jsonl beside it."""
+    file = write_records(folder.parent / f"{name}.jsonl", records)
+    settings = AddSettings(corpus=CorpusSettings(files=[file]), replace=replace)
+    return add_documents(folder, settings, encoder)
+
+
+def answers(
+    filler: PhraseFiller, where: Sequence[str] = ()
+) -> dict[tuple[str, str, str], tuple[float, list[tuple[str, int]]]]:
+    """Score and occurrences of every phrase, by way of retrieval and question."""
+    found = {}
+    for retrieval in Retrieval:
+        for answer in filler.fill(list(QUESTIONS), k=1000, occurrences=1000, retrieval=retrieval, where=where):
+            for phrase in answer.phrases:
+                places = sorted((place.document, place.start_char) for place in phrase.occurrences)
+                found[retrieval.value, answer.text, phrase.phrase] = (phrase.score, places)
+    return found
+
+
+def answered_documents(filler: PhraseFiller, where: Sequence[str] = ()) -> set[str]:
+    """The ids of all documents that anything is answered from."""
+    return {document for _, places in answers(filler, where).values() for document, _ in places}
+
+
+def assert_same_answers(index: Path, expected: Path, encoder: Encoder) -> None:
+    ours = answers(PhraseFiller.open(index, encoder))
+    theirs = answers(PhraseFiller.open(expected, encoder))
+    assert len(theirs) > 50
+    assert ours.keys() == theirs.keys()
+    for key, (score, places) in theirs.items():
+        assert abs(ours[key][0] - score) < 1e-6, key
+        assert ours[key][1] == places, key
+
+
+def all_bytes(folder: Path) -> dict[str, bytes]:
+    """Every file of an index, lock files included: none may be left."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}

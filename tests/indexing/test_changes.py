@@ -1,0 +1,420 @@
+from __future__ import annotations
+
+import contextlib
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import index.store
+from index.locking import folder_lock
+from index.store import manifest_bytes
+from npm.corpus.documents import CorpusSettings
+from npm.errors import ArtefactError, CorpusError, SettingError, UserError
+from npm.indexing import changes
+from npm.indexing.changes import AddSettings, DeleteSettings, add_documents, delete_documents
+from npm.indexing.compact import CompactSettings, compact_index
+from npm.indexing.generation import Generation, Segment
+from npm.indexing.inspection import verify_index
+from npm.indexing.phrase_index import PhraseIndex
+from npm.models.encoder import Encoder
+from npm.retrieval.fill import PhraseFiller
+from tests.helpers.live_indexes import (
+    FACTORIES,
+    added,
+    all_bytes,
+    answered_documents,
+    answers,
+    assert_same_answers,
+    built,
+    record,
+    write_records,
+)
+from tests.helpers.tiny_models import tiny_encoder
+
+FIRST = [record(number) for number in range(6)]
+MORE = [record(number, language="de") for number in range(6, 9)]
+
+
+@pytest.fixture(scope="module")
+def encoder() -> Encoder:
+    return tiny_encoder("bert")
+
+
+@pytest.fixture(scope="module", params=FACTORIES, ids=str)
+def of_each_tier(request: pytest.FixtureRequest, encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return built(tmp_path_factory.mktemp("tier") / "index", FIRST, encoder, request.param)
+
+
+@pytest.fixture(scope="module")
+def pristine(encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return built(tmp_path_factory.mktemp("changes") / "index", FIRST, encoder, "IVF4,SQ8")
+
+
+@pytest.fixture
+def live(pristine: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(pristine, tmp_path / "index"))
+
+
+def deleted(folder: Path, *ids: str) -> None:
+    delete_documents(folder, DeleteSettings(ids=list(ids)))
+
+
+def test_added_deleted_and_replaced_documents_answer_as_an_index_built_of_what_is_left(
+    of_each_tier: Path, encoder: Encoder, tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(of_each_tier, tmp_path / "index"))
+    added(folder, MORE, encoder)
+    assert_same_answers(folder, built(tmp_path / "added", [*FIRST, *MORE], encoder), encoder)
+    deleted(folder, "d1", "d7")
+    left = [*FIRST[:1], *FIRST[2:], MORE[0], MORE[2]]
+    assert_same_answers(folder, built(tmp_path / "deleted", left, encoder), encoder)
+    newer = [record(2, text="Akureyri lies in the north of Iceland."), record(20)]
+    change = added(folder, newer, encoder, replace=True, name="newer")
+    assert (change.added_documents, change.deleted_documents) == (2, 1)
+    left = [each for each in left if each["id"] != "d2"] + newer
+    assert_same_answers(folder, built(tmp_path / "replaced", left, encoder), encoder)
+    verify_index(folder)
+
+
+def test_a_document_comes_back_when_it_is_added_after_it_was_deleted(live: Path, encoder: Encoder) -> None:
+    before = answers(PhraseFiller.open(live, encoder))
+    deleted(live, "d5")
+    assert "d5" not in answered_documents(PhraseFiller.open(live, encoder))
+    added(live, FIRST[5:], encoder)
+    after = answers(PhraseFiller.open(live, encoder))
+    assert after.keys() == before.keys()
+    assert {key: places for key, (_, places) in after.items()} == {key: places for key, (_, places) in before.items()}
+
+
+def test_an_add_takes_all_its_settings_from_the_index(live: Path, encoder: Encoder) -> None:
+    added(live, MORE, encoder)
+    opened = PhraseIndex.open(live)
+    first, more = (Generation.read(live).segments[number].vectors for number in (0, 1))
+    recorded = [index.store.read_manifest(folder, kind="vectors").settings for folder in (first, more)]
+    different = {name for name in recorded[0] if recorded[0][name] != recorded[1][name]}
+    assert different == {"corpus", "pruning_counts"}
+    assert recorded[0]["frequent_token_ids"]  # of the first segment, though shares in the second are others
+    assert opened.store.max_block_tokens <= 22
+    assert [opened.store.document(number).fields for number in (5, 6)] == [{"lang": "en"}, {"lang": "de"}]
+
+
+def test_every_change_makes_a_generation_and_leaves_only_the_folders_of_the_last_two(
+    live: Path, encoder: Encoder
+) -> None:
+    added(live, MORE[:1], encoder, name="one")
+    assert sorted(path.name for path in (live / "search").iterdir()) == ["00000", "00001"]
+    added(live, MORE[1:], encoder, name="two")
+    assert sorted(path.name for path in (live / "search").iterdir()) == ["00001", "00002"]
+    (live / "segments" / "00001" / ".vectors.lock").touch()  # as kill -9 leaves it
+    deleted(live, "d0")
+    deleted(live, "d1")
+    deleted(live, "d2")
+    assert not list(live.rglob(".*"))
+    assert sorted(path.name for path in live.iterdir()) == [
+        "deleted",
+        "manifest.json",
+        "quantiser",
+        "search",
+        "segments",
+    ]
+    assert sorted(path.name for path in (live / "search").iterdir()) == ["00002"]
+    assert sorted(path.name for path in (live / "deleted").iterdir()) == ["00004", "00005"]
+    generation = Generation.read(live)
+    assert generation.number == 5
+    assert generation.deleted_documents().tolist() == [0, 1, 2]
+    assert generation.settings["counts"]["documents"] == 9
+    assert generation.settings["counts"]["deleted_documents"] == 3
+
+
+def test_a_reader_keeps_the_generation_that_it_opened(of_each_tier: Path, encoder: Encoder, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(of_each_tier, tmp_path / "index"))
+    reader = PhraseFiller.open(folder, encoder)
+    before = answers(reader)
+    deleted(folder, "d0", "d3")
+    added(folder, MORE, encoder)
+    assert answers(reader) == before
+    compact_index(folder, CompactSettings(retrain=True))
+    assert not (folder / "segments" / "00000").exists()
+    assert answers(reader) == before
+    assert not reader.index.is_current
+    assert answered_documents(PhraseFiller.open(folder, encoder)) == {"d1", "d2", "d4", "d5", "d6", "d7", "d8"}
+
+
+def test_the_same_add_again_has_nothing_to_do(live: Path, encoder: Encoder) -> None:
+    first = added(live, MORE, encoder)
+    before = all_bytes(live)
+    again = added(live, MORE, encoder)
+    assert (first.was_finished, again.was_finished) == (False, True)
+    assert first.manifest == again.manifest
+    assert all_bytes(live) == before
+    deleted(live, "d8")
+    with pytest.raises(CorpusError, match="2 of the documents to add have an id that exists"):
+        added(live, MORE, encoder)
+
+
+class Killed(BaseException):
+    """Stands for a signal in the middle of a change."""
+
+
+@pytest.mark.parametrize("stage", ["blocks", "vectors", "lists"])
+def test_an_add_killed_in_any_stage_goes_on_and_ends_in_the_same_bytes(
+    stage: str, live: Path, encoder: Encoder, tmp_path: Path
+) -> None:
+    whole = Path(shutil.copytree(live, tmp_path / "whole"))
+    file = write_records(tmp_path / "more.jsonl", [record(2, text="Bergen lies in Norway."), *MORE])
+    settings = AddSettings(corpus=CorpusSettings(files=[file]), replace=True)
+    add_documents(whole, settings, encoder)
+
+    def kill(now: str, done: int, total: int | None) -> None:
+        if now == stage:
+            raise Killed
+
+    with pytest.raises(Killed):
+        add_documents(live, settings, encoder, progress=kill)
+    assert Generation.read(live).number == 0
+    assert "d6" not in answered_documents(PhraseFiller.open(live, encoder))
+    change = add_documents(live, settings, encoder)
+    assert (change.was_finished, change.added_documents, change.deleted_documents) == (False, 4, 1)
+    assert all_bytes(live) == all_bytes(whole)
+
+
+def test_an_add_killed_again_and_again_ends_in_the_same_bytes(
+    live: Path, encoder: Encoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = Path(shutil.copytree(live, tmp_path / "whole"))
+    added(whole, [FIRST[1], *MORE], encoder, replace=True)
+    written = index.store._write_durably
+    kills, writes = 0, 0
+
+    def killed(path: Path, data: bytes) -> None:
+        nonlocal writes
+        writes += 1
+        if writes > 3:
+            raise Killed
+        written(path, data)
+
+    for _ in range(20):
+        writes = 0
+        with monkeypatch.context() as patched:
+            patched.setattr(index.store, "_write_durably", killed)
+            try:
+                added(live, [FIRST[1], *MORE], encoder, replace=True)
+                break
+            except Killed:
+                kills += 1
+    assert kills >= 4
+    assert all_bytes(live) == all_bytes(whole)
+
+
+@pytest.mark.parametrize("killed_in", ["write_generation", "remove_unnamed"])
+def test_a_kill_around_the_swap_leaves_one_generation_or_the_other(
+    killed_in: str, live: Path, encoder: Encoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*_: object, **__: object) -> None:
+        raise Killed
+
+    whole = Path(shutil.copytree(live, tmp_path / "whole"))
+    added(whole, MORE, encoder)
+    with monkeypatch.context() as patched:
+        patched.setattr(changes, killed_in, killed)
+        with pytest.raises(Killed):
+            added(live, MORE, encoder)
+    is_swapped = killed_in == "remove_unnamed"
+    assert Generation.read(live).number == is_swapped
+    assert len(PhraseIndex.open(live).store.shard_documents) == 2 + is_swapped
+    assert added(live, MORE, encoder).was_finished == is_swapped
+    assert all_bytes(live) == all_bytes(whole)
+
+
+def unfinished_add(folder: Path, encoder: Encoder, stage: str = "vectors") -> None:
+    def kill(now: str, done: int, total: int | None) -> None:
+        if now == stage:
+            raise Killed
+
+    file = write_records(folder.parent / "more.jsonl", MORE)
+    with pytest.raises(Killed):
+        add_documents(folder, AddSettings(corpus=CorpusSettings(files=[file])), encoder, progress=kill)
+
+
+def test_another_change_is_refused_while_an_add_is_unfinished_and_a_delete_is_not(live: Path, encoder: Encoder) -> None:
+    unfinished_add(live, encoder)
+    before = all_bytes(live)
+    with pytest.raises(ArtefactError, match="unfinished change") as refused:
+        added(live, [record(30)], encoder, name="another")
+    assert "npmlm add of more.jsonl" in refused.value.got
+    with pytest.raises(ArtefactError, match="unfinished change"):
+        compact_index(live, CompactSettings())
+    assert all_bytes(live) == before
+    deleted(live, "d0")
+    assert added(live, MORE, encoder).added_documents == 3
+    assert Generation.read(live).number == 2
+    assert not {"d0"} & answered_documents(PhraseFiller.open(live, encoder))
+    assert {"d6"} <= answered_documents(PhraseFiller.open(live, encoder))
+
+
+@pytest.mark.parametrize("stage", ["vectors", "lists"])
+def test_an_abandoned_add_leaves_nothing_to_the_next_one(
+    stage: str, live: Path, encoder: Encoder, tmp_path: Path
+) -> None:
+    whole = Path(shutil.copytree(live, tmp_path / "whole"))
+    added(whole, [record(30)], encoder, name="another")
+    unfinished_add(live, encoder, stage)
+    shutil.rmtree(live / "change")
+    added(live, [record(30)], encoder, name="another")
+    assert all_bytes(live) == all_bytes(whole)
+
+
+def test_ids_that_exist_are_refused_before_anything_is_encoded(
+    live: Path, encoder: Encoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = all_bytes(live)
+    monkeypatch.setattr("npm.indexing.changes.IDS_AT_ONCE", 4)
+    monkeypatch.setattr("npm.indexing.changes.encode_segment", lambda *_, **__: pytest.fail("encoded"))
+    with pytest.raises(CorpusError, match="6 of the documents to add have an id that exists") as refused:
+        added(live, [record(40), *FIRST, *MORE], encoder)
+    assert refused.value.got == "'d0', 'd1', 'd2', 'd3', 'd4' and 1 more"
+    assert "replace=true" in refused.value.fix
+    assert all_bytes(live) == before
+
+
+def test_a_corpus_with_a_fault_leaves_the_index_as_it_was(live: Path, encoder: Encoder) -> None:
+    before = all_bytes(live)
+    file = Path(write_records(live.parent / "bad.jsonl", MORE))
+    file.write_text(file.read_text() + "{}\n")
+    with pytest.raises(CorpusError, match="lacks text"):
+        add_documents(live, AddSettings(corpus=CorpusSettings(files=[str(file)])), encoder)
+    with pytest.raises(CorpusError, match="no token of the corpus has a vector"):
+        added(live, [{"id": "x", "title": "", "text": "of the and ..."}], encoder)
+    assert all_bytes(live) == before
+
+
+def test_another_encoder_or_other_kept_fields_are_refused(live: Path, encoder: Encoder) -> None:
+    before = all_bytes(live)
+    with pytest.raises(ArtefactError, match="made with another encoder"):
+        added(live, MORE, tiny_encoder("bert", seed=1))
+    corpus = CorpusSettings(files=[write_records(live.parent / "more.jsonl", MORE)], kept_fields=["topic"])
+    with pytest.raises(SettingError, match="keeps the same fields") as refused:
+        add_documents(live, AddSettings(corpus=corpus), encoder)
+    assert "[lang]" in refused.value.expected
+    assert all_bytes(live) == before
+
+
+def test_a_delete_with_one_wrong_id_changes_nothing(live: Path) -> None:
+    deleted(live, "d1")
+    before = all_bytes(live)
+    with pytest.raises(SettingError, match="3 of 4 ids are not in the index") as refused:
+        deleted(live, "d0", "d1", "nobody", "d99")
+    assert refused.value.got == "unknown: 'nobody', 'd99'; deleted already: 'd1'"
+    for ids in ([], ["d0", "d2", "d3", "d4", "d5"]):
+        with pytest.raises(SettingError):
+            deleted(live, *ids)
+    assert all_bytes(live) == before
+
+
+def test_ids_come_from_a_file_too_and_count_once(live: Path, tmp_path: Path) -> None:
+    file = tmp_path / "ids.txt"
+    file.write_text("d1\r\n\nd2\nd1\n")
+    change = delete_documents(live, DeleteSettings(ids=["d2", "d4"], ids_file=str(file)))
+    assert change.deleted_documents == 3
+    np.testing.assert_array_equal(Generation.read(live).deleted_documents(), [1, 2, 4])
+    with pytest.raises(SettingError, match="cannot be read"):
+        delete_documents(live, DeleteSettings(ids_file=str(tmp_path / "none.txt")))
+
+
+def test_changes_are_refused_while_another_process_writes_and_without_a_finished_index(
+    live: Path, encoder: Encoder, tmp_path: Path
+) -> None:
+    with folder_lock(live, shared=True), pytest.raises(ArtefactError, match="another process"):
+        deleted(live, "d1")
+    with pytest.raises(ArtefactError, match="no folder"):
+        deleted(tmp_path / "nothing", "d1")
+    assert not (tmp_path / "nothing").exists()
+
+
+def test_damage_and_newer_versions_are_refused_by_every_change(live: Path, encoder: Encoder) -> None:
+    manifest = live / "manifest.json"
+    recorded = Generation.read(live).manifest
+    for spoilt in (
+        manifest.read_bytes().replace(b'"generation": 0', b'"generation": 1'),
+        manifest.read_bytes().replace(b'"format_version": 2', b'"format_version": 3'),
+        manifest_bytes("something-else", recorded.settings, {}, recorded.parts),
+    ):
+        assert spoilt != manifest.read_bytes()
+        (live / "manifest.json").write_bytes(spoilt)
+        for change in (
+            lambda: added(live, MORE, encoder),
+            lambda: deleted(live, "d1"),
+            lambda: compact_index(live, CompactSettings()),
+        ):
+            with pytest.raises(UserError):
+                change()
+
+
+def test_what_a_compact_took_away_can_be_added_again(encoder: Encoder, tmp_path: Path) -> None:
+    records = [record(number) for number in range(4)]
+    folder = built(tmp_path / "index", records, encoder)
+    delete_documents(folder, DeleteSettings(ids=["d1"]))
+    compact_index(folder, CompactSettings())
+    again = AddSettings(corpus=CorpusSettings(files=[str(folder.with_suffix(".jsonl"))]), replace=True)
+    changed = add_documents(folder, again, encoder)
+    assert (changed.was_finished, changed.added_documents, changed.deleted_documents) == (False, 4, 3)
+    assert_same_answers(folder, built(tmp_path / "fresh", records, encoder), encoder)
+
+
+def test_the_same_delete_again_has_nothing_to_do(encoder: Encoder, tmp_path: Path) -> None:
+    folder = built(tmp_path / "index", [record(number) for number in range(4)], encoder)
+    delete_documents(folder, DeleteSettings(ids=["d1", "d2"]))
+    before = all_bytes(folder)
+    assert delete_documents(folder, DeleteSettings(ids=["d2", "d1"])).was_finished
+    with pytest.raises(SettingError, match="not in the index"):
+        delete_documents(folder, DeleteSettings(ids=["d1"]))
+    assert all_bytes(folder) == before
+
+
+def test_a_folder_has_one_lock_by_whatever_path_it_is_named(
+    encoder: Encoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = built(tmp_path / "index", [record(number) for number in range(4)], encoder)
+    (tmp_path / "link").symlink_to(folder)
+    monkeypatch.chdir(folder)
+    with folder_lock(folder):
+        for name in (tmp_path / "link", Path()):
+            with pytest.raises(ArtefactError, match="another process"):
+                delete_documents(name, DeleteSettings(ids=["d1"]))
+
+
+def test_a_change_does_not_overwrite_another_one_where_locks_do_not_work(
+    encoder: Encoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = built(tmp_path / "index", [record(number) for number in range(4)], encoder)
+    monkeypatch.setattr(changes, "folder_lock", lambda folder: contextlib.nullcontext())
+
+    def meanwhile(stage: str, done: int, total: int | None) -> None:
+        if stage == "vectors" and done == total:
+            delete_documents(folder, DeleteSettings(ids=["d1"]))
+            monkeypatch.undo()
+
+    more = AddSettings(corpus=CorpusSettings(files=[write_records(tmp_path / "more.jsonl", [record(9)])]))
+    with pytest.raises(ArtefactError, match="changed by another process"):
+        add_documents(folder, more, encoder, progress=meanwhile)
+    assert Generation.read(folder).settings["counts"]["deleted_documents"] == 1
+    assert add_documents(folder, more, encoder).added_documents == 1
+
+
+def test_a_build_over_an_index_with_deletions_is_refused(encoder: Encoder, tmp_path: Path) -> None:
+    records = [record(number) for number in range(4)]
+    folder = built(tmp_path / "index", records, encoder)
+    delete_documents(folder, DeleteSettings(ids=["d1"]))
+    with pytest.raises(ArtefactError, match="changed after it was built"):
+        built(folder, records, encoder)
+
+
+def test_codes_of_another_shard_in_an_old_segment_are_refused(encoder: Encoder, tmp_path: Path) -> None:
+    folder = built(tmp_path / "index", [record(number) for number in range(8)], encoder, "IVF4,SQ8")
+    codes = Segment(folder, "00000").codes
+    shutil.rmtree(codes / "00000")
+    shutil.copytree(codes / "00001", codes / "00000")
+    with pytest.raises(ArtefactError, match="damaged"):
+        added(folder, [record(9)], encoder)

@@ -1,0 +1,308 @@
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import index.settings
+import index.store
+from index.store import read_manifest
+from npm.errors import ArtefactError, StorageError
+from npm.indexing import changes
+from npm.indexing.changes import DeleteSettings, delete_documents
+from npm.indexing.compact import CompactSettings, compact_index
+from npm.indexing.embed import open_vectors, reencode_sample
+from npm.indexing.generation import Generation
+from npm.indexing.inspection import verify_index
+from npm.indexing.phrase_index import PhraseIndex
+from npm.models.encoder import Encoder
+from npm.retrieval.fill import PhraseFiller
+from tests.helpers.live_indexes import (
+    FACTORIES,
+    added,
+    all_bytes,
+    answered_documents,
+    answers,
+    assert_same_answers,
+    built,
+    record,
+)
+from tests.helpers.tiny_models import tiny_encoder
+
+FIRST = [record(number) for number in range(6)]
+MORE = [record(number, language="de") for number in range(6, 9)]
+LEFT = [*FIRST[1:3], *FIRST[4:], *MORE[:2]]
+KEEPS, RETRAINS = CompactSettings(), CompactSettings(retrain=True)
+
+
+@pytest.fixture(scope="module")
+def encoder() -> Encoder:
+    return tiny_encoder("bert")
+
+
+@pytest.fixture(scope="module", params=FACTORIES, ids=str)
+def of_each_tier(request: pytest.FixtureRequest, encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return changed(tmp_path_factory.mktemp("tier") / "index", encoder, request.param)
+
+
+@pytest.fixture(scope="module")
+def pristine(encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return changed(tmp_path_factory.mktemp("compact") / "index", encoder, "IVF4,SQ8")
+
+
+@pytest.fixture
+def live(pristine: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(pristine, tmp_path / "index"))
+
+
+def changed(folder: Path, encoder: Encoder, factory: str | None) -> Path:
+    """An index of two segments without d0, d3 and d8: the documents LEFT are in it."""
+    built(folder, FIRST, encoder, factory)
+    added(folder, MORE, encoder)
+    delete_documents(folder, DeleteSettings(ids=["d0", "d3", "d8"]))
+    return folder
+
+
+class Killed(BaseException):
+    """Stands for a signal in the middle of a compact."""
+
+
+@pytest.mark.parametrize("settings", [KEEPS, RETRAINS], ids=["keeps", "retrains"])
+def test_a_compacted_index_answers_as_one_built_of_what_is_left(
+    settings: CompactSettings, of_each_tier: Path, encoder: Encoder, tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(of_each_tier, tmp_path / "index"))
+    change = compact_index(folder, settings)
+    assert (change.was_finished, change.deleted_documents) == (False, 3)
+    fresh = built(tmp_path / "fresh", LEFT, encoder)
+    assert_same_answers(folder, fresh, encoder)
+    verify_index(folder)
+    assert answered_documents(PhraseFiller.open(folder, encoder), where=["lang=de"]) == {"d6", "d7"}
+    ours, theirs = PhraseIndex.open(folder), PhraseIndex.open(fresh)
+    assert ours.settings["counts"] == theirs.settings["counts"]
+    for name in ("token_ids", "flags", "start_chars", "end_chars"):
+        expected = getattr(theirs.store, name)
+        np.testing.assert_array_equal(
+            getattr(ours.store, name).slice(0, len(expected)), expected.slice(0, len(expected))
+        )
+    np.testing.assert_array_equal(ours.store.block_offsets, theirs.store.block_offsets)
+    assert [ours.store.document(n) for n in range(6)] == [theirs.store.document(n) for n in range(6)]
+
+
+def test_vectors_are_copied_bit_by_bit(live: Path, encoder: Encoder) -> None:
+    before = PhraseIndex.open(live)
+    assert before.vectors is not None
+    assert before.live_rows is not None
+    expected = before.vectors.take(before.live_rows.rows())
+    compact_index(live, KEEPS)
+    segment = Generation.read(live).segments[0]
+    vectors, rows = open_vectors([segment.vectors])
+    assert len(vectors.arrays) > 1
+    np.testing.assert_array_equal(vectors.take(np.arange(len(rows))), expected)
+    recorded = read_manifest(segment.vectors, kind="vectors").settings
+    assert recorded["batches_as_stored"] is False
+    assert len(recorded["compacted_from"]) == 2
+    store = PhraseIndex.open(live).store
+    checked = reencode_sample(store, encoder, segment.vectors, batch_count=8, rng=np.random.default_rng(0))
+    assert checked.row_count > 0
+    assert checked.largest_deviation < 1e-5
+
+
+def test_only_the_folders_of_the_new_generation_are_left(live: Path, encoder: Encoder) -> None:
+    (live / "segments" / "00007").mkdir()  # of a change that was abandoned
+    (live / "search" / ".00009.tmp").mkdir()
+    (live / "quantiser.9").mkdir()
+    compact_index(live, RETRAINS)
+    assert sorted(path.relative_to(live).as_posix() for path in live.rglob("*") if path.is_dir()) == [
+        "quantiser.3",
+        "search",
+        "search/00003",
+        "search/00003/00000",
+        "segments",
+        "segments/00002",
+        *(f"segments/00002/{name}" for name in ("codes", "codes/00000", "codes/00001", "corpus", "corpus/00000")),
+        *(
+            f"segments/00002/{name}"
+            for name in ("lexicon", "lexicon/00000", "vectors", "vectors/00000", "vectors/00001")
+        ),
+    ]
+
+
+def test_a_compacted_index_is_changed_and_compacted_again(live: Path, encoder: Encoder, tmp_path: Path) -> None:
+    compact_index(live, RETRAINS)
+    added(live, [record(20), record(2, text="Bergen lies in Norway.")], encoder, replace=True, name="newer")
+    delete_documents(live, DeleteSettings(ids=["d5"]))
+    compact_index(live, KEEPS)
+    left = [LEFT[0], LEFT[2], *LEFT[4:], record(20), record(2, text="Bergen lies in Norway.")]
+    assert_same_answers(live, built(tmp_path / "fresh", left, encoder), encoder)
+
+
+def test_an_index_without_deleted_documents_in_one_segment_stays_as_it_is(live: Path) -> None:
+    first = compact_index(live, KEEPS)
+    before = all_bytes(live)
+    (live / "segments" / "00001").mkdir()  # as a kill before the removal leaves it
+    again = compact_index(live, KEEPS)
+    assert again.was_finished
+    assert again.manifest == first.manifest
+    assert all_bytes(live) == before
+    assert not (live / "segments" / "00001").exists()
+    assert not compact_index(live, RETRAINS).was_finished
+
+
+def test_the_quantiser_is_kept_unless_the_rows_call_for_another_tier(
+    live: Path, encoder: Encoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained = (live / "quantiser" / "trained.faiss").read_bytes()
+    compact_index(live, KEEPS)
+    assert (live / "quantiser" / "trained.faiss").read_bytes() == trained
+    automatic = changed(tmp_path / "automatic", encoder, None)
+    assert Generation.read(automatic).quantiser is None
+    expected = answers(PhraseFiller.open(automatic, encoder))
+    assert (added(automatic, [record(31)], encoder, name="one").advice or "").endswith("without them")
+    compact_index(automatic, KEEPS)
+    assert added(automatic, [record(32)], encoder, name="two").advice is None
+    monkeypatch.setattr(index.settings, "EXACT_ROWS", 10)
+    assert (added(automatic, [record(30)], encoder, name="three").advice or "").endswith("changes to it")
+    delete_documents(automatic, DeleteSettings(ids=["d30", "d31", "d32"]))
+    compact_index(automatic, KEEPS)
+    generation = Generation.read(automatic)
+    assert generation.quantiser == automatic / "quantiser.8"
+    assert read_manifest(generation.search, kind="search").settings["tier"] == "ivf_sq8"
+    found = answers(PhraseFiller.open(automatic, encoder))
+    assert found.keys() == expected.keys()
+    monkeypatch.undo()
+    compact_index(automatic, KEEPS)
+    assert Generation.read(automatic).quantiser is None
+    assert not list(automatic.glob("quantiser*"))
+    assert not (Generation.read(automatic).segments[0].codes).exists()
+    assert answers(PhraseFiller.open(automatic, encoder)).keys() == expected.keys()
+
+
+def test_how_the_index_is_searched_is_carried_over(live: Path) -> None:
+    before = Generation.read(live).settings["searching"]
+    assert before["probed_lists"] == 4
+    compact_index(live, RETRAINS)
+    assert Generation.read(live).settings["searching"] == before
+
+
+@pytest.mark.parametrize("stage", ["blocks", "vectors", "quantiser", "lists"])
+def test_a_compact_killed_in_any_stage_goes_on_and_ends_in_the_same_bytes(
+    stage: str, live: Path, encoder: Encoder, tmp_path: Path
+) -> None:
+    whole = Path(shutil.copytree(live, tmp_path / "whole"))
+    compact_index(whole, RETRAINS)
+
+    def kill(now: str, done: int, total: int | None) -> None:
+        if now == stage:
+            raise Killed
+
+    before = answers(PhraseFiller.open(live, encoder))
+    with pytest.raises(Killed):
+        compact_index(live, RETRAINS, progress=kill)
+    assert answers(PhraseFiller.open(live, encoder)) == before
+    assert not compact_index(live, RETRAINS).was_finished
+    assert all_bytes(live) == all_bytes(whole)
+
+
+def test_a_compact_killed_again_and_again_ends_in_the_same_bytes(
+    live: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = Path(shutil.copytree(live, tmp_path / "whole"))
+    compact_index(whole, RETRAINS)
+    written = index.store._write_durably
+    kills, writes = 0, 0
+
+    def killed(path: Path, data: bytes) -> None:
+        nonlocal writes
+        writes += 1
+        if writes > 3:
+            raise Killed
+        written(path, data)
+
+    for _ in range(20):
+        writes = 0
+        with monkeypatch.context() as patched:
+            patched.setattr(index.store, "_write_durably", killed)
+            try:
+                compact_index(live, RETRAINS)
+                break
+            except Killed:
+                kills += 1
+    assert kills >= 4
+    assert all_bytes(live) == all_bytes(whole)
+
+
+@pytest.mark.parametrize("settings", [KEEPS, RETRAINS], ids=["keeps", "retrains"])
+def test_a_compact_killed_after_the_swap_only_removes_what_is_left(
+    settings: CompactSettings, live: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*_: object, **__: object) -> None:
+        raise Killed
+
+    whole = Path(shutil.copytree(live, tmp_path / "whole"))
+    compact_index(whole, settings)
+    with monkeypatch.context() as patched:
+        patched.setattr(changes, "remove_unnamed", killed)
+        with pytest.raises(Killed):
+            compact_index(live, settings)
+    assert Generation.read(live).number == 3
+    assert (live / "segments" / "00000").exists()
+    assert compact_index(live, settings).was_finished
+    assert all_bytes(live) == all_bytes(whole)
+
+
+def test_an_opening_reader_whose_folders_are_removed_opens_the_new_generation(
+    live: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = Generation.read
+    stale = read(live)
+    compact_index(live, KEEPS)
+    generations = iter([stale])
+    monkeypatch.setattr(Generation, "read", lambda folder: next(generations, None) or read(folder))
+    opened = PhraseIndex.open(live)
+    assert opened.is_current
+    assert opened.store.document_count == len(LEFT)
+
+
+def test_other_changes_are_refused_while_a_compact_is_unfinished(live: Path, encoder: Encoder) -> None:
+    def kill(now: str, done: int, total: int | None) -> None:
+        if now == "vectors":
+            raise Killed
+
+    with pytest.raises(Killed):
+        compact_index(live, KEEPS, progress=kill)
+    before = all_bytes(live)
+    for change in (
+        lambda: compact_index(live, RETRAINS),
+        lambda: added(live, [record(30)], encoder, name="another"),
+        lambda: delete_documents(live, DeleteSettings(ids=["d1"])),
+    ):
+        with pytest.raises(ArtefactError, match="unfinished change") as refused:
+            change()
+        assert refused.value.got == "npmlm compact"
+    assert all_bytes(live) == before
+
+
+@pytest.mark.parametrize(
+    "file", ["vectors/00000/vectors.npy", "corpus/00000/documents.jsonl", "corpus/00000/flags.npy"]
+)
+def test_damage_is_refused_instead_of_copied(file: str, live: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = live / "segments" / "00000" / file
+    data = bytearray(path.read_bytes())
+    data[-3] ^= 1
+    path.write_bytes(data)
+    monkeypatch.setattr(index.store, "HASHED_AT_OPENING_BYTES", 0)  # as if all files were large
+    monkeypatch.setattr("npm.indexing.embed.HASHED_AT_OPENING_BYTES", 0)
+    with pytest.raises(ArtefactError, match="is damaged"):
+        compact_index(live, KEEPS)
+    assert Generation.read(live).number == 2
+
+
+def test_a_full_disk_is_told_before_vectors_are_copied(live: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr("index.files.KEPT_FREE_BYTES", 1 << 60)
+        with pytest.raises(StorageError, match="no room for the vectors"):
+            compact_index(live, KEEPS)
+    assert not compact_index(live, KEEPS).was_finished

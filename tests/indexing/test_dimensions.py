@@ -1,0 +1,215 @@
+"""An index of shortened vectors stores, searches, checks and changes the leading numbers of them alone."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from index.settings import SearchSettings
+from npm.corpus.blocks import BlockSettings
+from npm.corpus.documents import CorpusSettings
+from npm.errors import ArtefactError, SettingError
+from npm.evaluation.zero_shot.nonparametric import NonparametricLabels
+from npm.indexing.build import build_index
+from npm.indexing.changes import AddSettings, DeleteSettings, add_documents, delete_documents
+from npm.indexing.compact import CompactSettings, compact_index
+from npm.indexing.disk_needs import corpus_needs
+from npm.indexing.embed import VectorDtype, VectorSettings
+from npm.indexing.generation import Generation
+from npm.indexing.inspection import inspect_index, verify_index, verify_vectors
+from npm.indexing.phrase_index import PhraseIndex
+from npm.indexing.settings import IndexBuildSettings
+from npm.models.encoder import Encoder
+from npm.retrieval.fill import PhraseFiller
+from npm.retrieval.passage_store import PassageCache
+from npm.retrieval.passages import PassageFiller
+from tests.helpers.live_indexes import added, all_bytes, answers, assert_same_answers, record, write_records
+from tests.helpers.tiny_models import SENTENCES, tiny_encoder
+
+CUT, WHOLE = 8, 32
+FACTORIES = (None, "IVF4,SQ8")
+
+
+@pytest.fixture(scope="module")
+def encoder() -> Encoder:
+    return tiny_encoder("bert")
+
+
+@pytest.fixture(scope="module")
+def empty_tail(encoder: Encoder) -> Encoder:
+    """The same encoder, but for zeros behind the leading numbers, and with the scale that these have alone.
+
+    Whole vectors of it have the inner products that shortened ones of the other have.
+    """
+    model: Any = copy.deepcopy(encoder.model)
+    norm = model.encoder.layer[-1].output.LayerNorm
+    with torch.no_grad():
+        norm.weight[CUT:], norm.bias[CUT:] = 0.0, 0.0
+    scale = 0.3 * (WHOLE / CUT) ** 0.5
+    return Encoder(model, encoder.tokenizer, name="empty tail", similarity_scale=scale)
+
+
+def settings_for(folder: Path, numbers: range, **settings: Any) -> IndexBuildSettings:
+    file = write_records(folder.with_suffix(".jsonl"), [record(number) for number in numbers])
+    return IndexBuildSettings(
+        corpus=CorpusSettings(files=[file], kept_fields=["lang"]),
+        blocks=BlockSettings(max_block_tokens=24),
+        vectors=VectorSettings(tokens_per_shard=100, dtype=VectorDtype.float32),
+        **settings,
+    )
+
+
+def built(
+    folder: Path,
+    encoder: Encoder,
+    dimensions: int | None,
+    *,
+    factory: str | None = None,
+    numbers: range = range(8),
+) -> Path:
+    search = SearchSettings(factory=factory, probed_lists=4, rerank_factor=100)
+    build_index(folder, settings_for(folder, numbers, search=search, dimensions=dimensions), encoder)
+    return folder
+
+
+def stored(folder: Path) -> np.ndarray:
+    vectors = PhraseIndex.open(folder).vectors
+    assert vectors is not None
+    return vectors.take(np.arange(len(vectors)))
+
+
+def test_the_stored_vectors_are_the_leading_numbers_of_those_of_a_whole_index(encoder: Encoder, tmp_path: Path) -> None:
+    whole, cut = stored(built(tmp_path / "whole", encoder, None)), stored(built(tmp_path / "cut", encoder, CUT))
+    assert cut.shape == (len(whole), CUT)
+    np.testing.assert_array_equal(cut, whole[:, :CUT])
+    settings = Generation.read(tmp_path / "cut").settings
+    assert settings["dimensions"] == CUT
+    assert settings["encoder"]["similarity_scale"] == pytest.approx(0.6)
+    assert inspect_index(tmp_path / "cut").dimensions == CUT
+
+
+@pytest.mark.parametrize("factory", FACTORIES)
+def test_texts_are_filled_as_by_an_encoder_whose_further_numbers_are_zero(
+    factory: str | None, encoder: Encoder, empty_tail: Encoder, tmp_path: Path
+) -> None:
+    expected = answers(PhraseFiller.open(built(tmp_path / "whole", empty_tail, None), empty_tail))
+    found = answers(PhraseFiller.open(built(tmp_path / "cut", encoder, CUT, factory=factory), encoder))
+    assert len(expected) > 50
+    assert found.keys() == expected.keys()
+    for key, (score, places) in expected.items():
+        assert found[key][0] == pytest.approx(score, rel=1e-3), key
+        assert found[key][1] == places
+
+
+def test_whoever_reads_the_index_cuts_the_encoder_that_is_handed_over(encoder: Encoder, tmp_path: Path) -> None:
+    folder = built(tmp_path / "cut", encoder, CUT)
+    index = PhraseIndex.open(folder)
+    labels = NonparametricLabels("npm", index, encoder, load_verbalizer=lambda task, choice: pytest.fail("not asked"))
+    vectors = labels._encode(("The capital of Iceland is <mask>.",))
+    filler = PhraseFiller(index, encoder)
+    assert vectors.start.shape == vectors.end.shape == (1, CUT)
+    assert filler.encoder.dimensions == index.load_encoder(encoder).dimensions == CUT
+    assert encoder.dimensions == WHOLE
+    assert not filler.refresh()
+
+
+def test_a_filler_takes_up_an_index_that_was_built_anew_at_another_length(encoder: Encoder, tmp_path: Path) -> None:
+    folder = built(tmp_path / "index", encoder, CUT)
+    filler = PhraseFiller.open(folder, encoder)
+    folder.rename(tmp_path / "before")
+    built(folder, encoder, 16)
+    assert filler.refresh()
+    assert filler.encoder.dimensions == 16
+    assert filler.fill("The capital of Iceland is <mask>.").phrases
+
+
+@pytest.mark.parametrize("factory", FACTORIES)
+def test_an_index_that_is_added_to_and_compacted_answers_as_one_built_at_once(
+    factory: str | None, encoder: Encoder, tmp_path: Path
+) -> None:
+    folder = built(tmp_path / "index", encoder, CUT, factory=factory)
+    added(folder, [record(number) for number in range(8, 12)], encoder)
+    verify_index(folder)
+    checked = verify_vectors(folder, encoder, batches=4, seed=0)
+    assert checked.row_count > 0
+    assert checked.worst_cosine == pytest.approx(1, abs=1e-5)
+    assert_same_answers(folder, built(tmp_path / "once", encoder, CUT, factory=factory, numbers=range(12)), encoder)
+    delete_documents(folder, DeleteSettings(ids=["d1"]))
+    compact_index(folder, CompactSettings())
+    assert stored(folder).shape[1] == CUT
+    assert Generation.read(folder).settings["dimensions"] == CUT
+    verify_index(folder)
+    file = write_records(tmp_path / "again.jsonl", [record(1)])
+    add_documents(folder, AddSettings(corpus=CorpusSettings(files=[file])), encoder)
+    assert stored(folder).shape[1] == CUT
+
+
+def test_the_same_build_again_has_nothing_to_do_and_another_length_is_refused(encoder: Encoder, tmp_path: Path) -> None:
+    settings = settings_for(tmp_path / "index", range(6), dimensions=CUT)
+    build_index(tmp_path / "index", settings, encoder)
+    before = all_bytes(tmp_path / "index")
+    assert build_index(tmp_path / "index", settings, encoder).was_finished
+    for other in (None, 16):
+        with pytest.raises(ArtefactError, match="made with other settings") as caught:
+            build_index(tmp_path / "index", replace(settings, dimensions=other), encoder)
+        assert f"dimensions={CUT}" in caught.value.got
+    assert all_bytes(tmp_path / "index") == before
+
+
+def test_an_index_of_before_there_were_lengths_is_one_of_whole_vectors(
+    encoder: Encoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = settings_for(tmp_path / "index", range(6))
+    build_index(tmp_path / "index", settings, encoder)
+    read = Generation.read(tmp_path / "index").manifest
+    older = replace(read, settings={name: value for name, value in read.settings.items() if name != "dimensions"})
+    monkeypatch.setattr("npm.indexing.build.read_manifest", lambda folder, kind: older)
+    assert build_index(tmp_path / "index", settings, encoder).was_finished
+
+
+def test_an_encoder_that_was_not_trained_for_the_length_gets_a_note(tmp_path: Path) -> None:
+    encoder = tiny_encoder("bert")
+    encoder.trained_dimensions = [16]
+
+    def notes(name: str, dimensions: int | None) -> list[str]:
+        told: list[str] = []
+        settings = settings_for(tmp_path / name, range(4), dimensions=dimensions)
+        build_index(tmp_path / name, settings, encoder, notice=told.append)
+        return told
+
+    (note,) = notes("eight", 8)
+    assert "was not trained for vectors of 8 dimensions (but of 16, 32)" in note
+    assert notes("sixteen", 16) == notes("all", 32) == notes("unset", None) == []
+
+
+@pytest.mark.parametrize("dimensions", [0, -8, WHOLE + 1])
+def test_a_length_that_the_encoder_does_not_have_is_refused_and_nothing_is_made(
+    dimensions: int, encoder: Encoder, tmp_path: Path
+) -> None:
+    with pytest.raises(SettingError) as caught:
+        build_index(tmp_path / "index", settings_for(tmp_path / "index", range(4), dimensions=dimensions), encoder)
+    assert (caught.value.where, caught.value.got) == ("dimensions", str(dimensions))
+    assert not (tmp_path / "index").exists()
+
+
+def test_the_room_that_a_build_needs_is_that_of_the_shortened_vectors(encoder: Encoder, tmp_path: Path) -> None:
+    settings = settings_for(tmp_path / "index", range(8))
+    build_index(tmp_path / "index", settings, encoder)
+    rows = Generation.read(tmp_path / "index").settings["counts"]["rows"]
+    saved = corpus_needs(settings, encoder) - corpus_needs(settings, encoder.cut_to(CUT))
+    assert saved == pytest.approx(4 * rows * (WHOLE - CUT), rel=1e-6)
+
+
+def test_passages_that_are_kept_for_the_whole_encoder_are_not_handed_to_the_cut_one(encoder: Encoder) -> None:
+    cache = PassageCache()
+    for dimensions in (WHOLE, CUT, WHOLE):
+        filler = PassageFiller(list(SENTENCES[:3]), encoder.cut_to(dimensions), cache=cache)
+        assert filler.fill("The capital of Iceland is <mask>.").phrases
+        assert filler.index.searcher.dimensions == dimensions
+    assert len(cache) == 6

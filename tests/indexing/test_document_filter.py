@@ -1,0 +1,106 @@
+"""Only these documents, or only those whose fields match, in every way of retrieval, with deletions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from npm.errors import QueryError, SettingError
+from npm.indexing.changes import DeleteSettings, delete_documents
+from npm.indexing.phrase_index import select
+from npm.models.encoder import Encoder
+from npm.retrieval.fill import PhraseFiller
+from npm.retrieval.settings import Retrieval
+from npm.types import Answer
+from tests.helpers.live_indexes import FACTORIES, QUESTIONS, built, record
+from tests.helpers.tiny_models import tiny_encoder
+
+LANGUAGES = ("en", "de", "fr")
+
+
+@pytest.fixture(scope="module")
+def encoder() -> Encoder:
+    return tiny_encoder("bert")
+
+
+@pytest.fixture(scope="module", params=FACTORIES, ids=str)
+def filler(request: pytest.FixtureRequest, encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> PhraseFiller:
+    records = [record(number, language=LANGUAGES[number % 3]) for number in range(9)]
+    folder = built(tmp_path_factory.mktemp("filters") / "index", records, encoder, request.param)
+    return PhraseFiller.open(folder, encoder)
+
+
+def documents_of(answers: list[Answer]) -> set[str]:
+    return {each.document for answer in answers for phrase in answer.phrases for each in phrase.occurrences}
+
+
+@pytest.mark.parametrize("retrieval", Retrieval)
+def test_answers_come_from_the_documents_chosen_and_from_nowhere_else(
+    retrieval: Retrieval, filler: PhraseFiller
+) -> None:
+    for chosen in (["d4"], ["d1", "d7", "d8"]):
+        answers = filler.fill(list(QUESTIONS), k=50, occurrences=50, retrieval=retrieval, documents=chosen)
+        assert documents_of(answers) <= set(chosen)
+        assert any(answer.phrases for answer in answers)
+    german = filler.fill(list(QUESTIONS), k=50, occurrences=50, retrieval=retrieval, where="lang=de")
+    assert documents_of(german) <= {"d1", "d4", "d7"}
+    both = filler.fill(list(QUESTIONS), k=50, occurrences=50, documents=["d1", "d2"], where=["lang in [de, en]"])
+    assert documents_of(both) == {"d1"}
+
+
+def test_a_filter_gives_the_dense_answer_of_all_blocks_of_those_documents(filler: PhraseFiller) -> None:
+    store = filler.index.store
+    numbers = store.find_documents(["d2", "d5"])
+    blocks = np.flatnonzero(np.isin(store.block_documents, numbers))
+    for question in QUESTIONS:
+        filtered = filler.fill(question, k=20, retrieval="dense", documents=["d2", "d5"])
+        restricted = filler.fill(question, k=20, retrieval="dense", blocks=blocks)
+        assert [phrase.phrase for phrase in filtered.phrases] == [phrase.phrase for phrase in restricted.phrases]
+        ours, theirs = ([phrase.score for phrase in answer.phrases] for answer in (filtered, restricted))
+        assert ours == pytest.approx(theirs, abs=1e-5)
+
+
+def test_a_filter_does_not_change_how_bm25_weighs_words(filler: PhraseFiller) -> None:
+    lexicon, store = filler.index.lexicon, filler.index.store
+    assert lexicon is not None
+    allowed = select(filler.index, ["d3", "d6"], []).blocks
+    assert allowed is not None
+    everywhere = lexicon.scores(QUESTIONS[0])
+    hits = lexicon.best_blocks([QUESTIONS[0]], store.block_count, allowed=allowed)
+    found = hits.blocks[0][hits.found[0]]
+    np.testing.assert_array_equal(hits.scores[0][hits.found[0]], everywhere[found])
+    assert allowed[found].all()
+    assert set(found.tolist()) == set(np.flatnonzero(allowed & (everywhere > 0)).tolist())
+
+
+def test_an_unknown_document_a_field_not_kept_and_a_filter_that_leaves_nothing_are_refused(
+    filler: PhraseFiller,
+) -> None:
+    with pytest.raises(QueryError, match="no such document") as caught:
+        filler.fill(QUESTIONS[0], documents=["d1", "x9", "x10"])
+    assert "'x9', 'x10'" in caught.value.got
+    with pytest.raises(SettingError) as refused:
+        filler.fill(QUESTIONS[0], where="year>=1990")
+    assert "lang" in str(refused.value)
+    assert "corpus.kept_fields" in refused.value.fix
+    with pytest.raises(QueryError, match="no document is left"):
+        filler.fill(QUESTIONS[0], where="lang=xx")
+    with pytest.raises(SettingError):
+        filler.fill(QUESTIONS[0], where="lang")
+
+
+def test_a_deleted_document_is_unknown_and_never_matches(encoder: Encoder, tmp_path: Path) -> None:
+    records = [record(number, language=LANGUAGES[number % 3]) for number in range(6)]
+    folder = built(tmp_path / "index", records, encoder)
+    before = PhraseFiller.open(folder, encoder)
+    delete_documents(folder, DeleteSettings(ids=["d1"]))
+    assert documents_of(before.fill(list(QUESTIONS), k=50, occurrences=50, where="lang=de")) == {"d1", "d4"}
+    assert before.refresh()
+    assert not before.refresh()
+    assert documents_of(before.fill(list(QUESTIONS), k=50, occurrences=50, where="lang=de")) == {"d4"}
+    with pytest.raises(QueryError, match="no such document"):
+        before.fill(QUESTIONS[0], documents=["d1"])
+    everything = before.fill(list(QUESTIONS), k=50, occurrences=50, blocks=range(before.index.store.block_count))
+    assert "d1" not in documents_of(everything)

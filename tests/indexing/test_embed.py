@@ -1,0 +1,335 @@
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from index.locking import folder_lock
+from index.store import read_manifest, write_folder, write_manifest
+from npm.corpus.blocks import BlockPacker, BlockSettings
+from npm.corpus.store import BlockStore, build_block_store
+from npm.errors import ArtefactError, EncoderError, SettingError
+from npm.indexing.embed import (
+    VECTOR_SHARD_KIND,
+    VECTORS_KIND,
+    PruningRule,
+    VectorDtype,
+    VectorSettings,
+    embed_shard,
+    finish_vectors,
+    frequent_token_ids,
+    kept_tokens,
+    open_vectors,
+    pruning_counts,
+    recorded_vectors,
+    reencode_sample,
+    shard_folder,
+    vector_shards,
+)
+from npm.models.encoder import Encoder
+from npm.types import Document
+from tests.helpers.tiny_models import SENTENCES, tiny_encoder
+
+SETTINGS = VectorSettings(tokens_per_shard=150, tokens_per_batch=100, dtype=VectorDtype.float32)
+
+
+@pytest.fixture(scope="module")
+def encoder() -> Encoder:
+    return tiny_encoder("bert")
+
+
+@pytest.fixture(scope="module")
+def store(encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> BlockStore:
+    documents = [Document(f"d{number}", "", f"{text} {text}\n{text}") for number, text in enumerate(SENTENCES)]
+    packer = BlockPacker(encoder.tokenizer, BlockSettings(max_block_tokens=24))
+    return build_block_store(
+        tmp_path_factory.mktemp("embed") / "corpus", documents, packer, settings={}, tokens_per_shard=200
+    )
+
+
+def another(encoder: Encoder, **config: Any) -> Encoder:
+    """An encoder with other weights and the same tokenizer."""
+    return Encoder(tiny_encoder("bert", **config).model, encoder.tokenizer, name="another", similarity_scale=0.3)
+
+
+def recorded(store: BlockStore, encoder: Encoder, settings: VectorSettings) -> dict[str, Any]:
+    frequent = frequent_token_ids(store, settings.max_token_share)
+    return recorded_vectors(store, encoder, settings, frequent_token_ids=frequent)
+
+
+def embed(store: BlockStore, encoder: Encoder, folder: Path, settings: VectorSettings, *numbers: int) -> None:
+    """Write the shards of these numbers, or of all."""
+    record = recorded(store, encoder, settings)
+    for number in numbers or range(len(vector_shards(store, settings))):
+        embed_shard(store, encoder, folder, number, recorded=record)
+
+
+@pytest.fixture
+def finished(store: BlockStore, encoder: Encoder, tmp_path: Path) -> Iterator[Path]:
+    embed(store, encoder, tmp_path / "vectors", SETTINGS)
+    finish_vectors(tmp_path / "vectors", store, recorded=recorded(store, encoder, SETTINGS))
+    yield tmp_path / "vectors"
+
+
+def all_bytes(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+@pytest.mark.parametrize("tokens_per_shard", [1, 100, 10_000])
+def test_vector_shards_are_whole_blocks_in_order_and_leave_nothing_out(
+    tokens_per_shard: int, store: BlockStore
+) -> None:
+    shards = vector_shards(store, replace(SETTINGS, tokens_per_shard=tokens_per_shard))
+    assert [block for first, stop in shards for block in range(first, stop)] == list(range(store.block_count))
+    sizes = [int(store.block_offsets[stop] - store.block_offsets[first]) for first, stop in shards]
+    assert max(sizes) < tokens_per_shard + 2 * store.max_block_tokens
+    assert min(sizes) > 0
+
+
+@pytest.mark.parametrize("max_token_share", [None, 0.02])
+def test_stored_vectors_are_those_of_the_encoder_one_block_at_a_time(
+    max_token_share: float | None, store: BlockStore, encoder: Encoder, tmp_path: Path
+) -> None:
+    settings = replace(SETTINGS, max_token_share=max_token_share)
+    embed(store, encoder, tmp_path, settings)
+    finish_vectors(tmp_path, store, recorded=recorded(store, encoder, settings))
+    vectors, rows = open_vectors([tmp_path])
+    ids = store.token_ids.slice(0, store.token_count).tolist()
+    flags = store.flags.slice(0, store.token_count)  # u8 [T]
+    share = 1.0 if max_token_share is None else max_token_share
+    kept = [
+        at
+        for at, keeps in enumerate(kept_tokens(flags, settings.pruning).tolist())
+        if keeps and ids.count(ids[at]) <= share * len(ids)
+    ]
+    assert rows.positions(np.arange(len(rows))).tolist() == kept
+    for row, at in enumerate(kept):
+        block = int(store.block_of(np.array([at]))[0])
+        first, stop = store.block_offsets[block : block + 2].tolist()
+        whole = [*encoder.prefix_ids, *ids[first:stop], *encoder.suffix_ids]
+        with torch.no_grad():
+            states = encoder.token_vectors(torch.tensor([whole]), torch.ones(1, len(whole), dtype=torch.int64))[0]
+        expected = states[at - first + len(encoder.prefix_ids)].numpy()  # f32 [d]
+        np.testing.assert_allclose(vectors.take(np.array([row]))[0], expected, atol=1e-5)
+
+
+def test_shards_written_in_any_order_by_several_runs_have_the_same_bytes(
+    store: BlockStore, encoder: Encoder, finished: Path, tmp_path: Path
+) -> None:
+    count = len(vector_shards(store, SETTINGS))
+    assert count > 2
+    for number in reversed(range(count)):
+        embed(store, encoder, tmp_path / "other", SETTINGS, number)
+    finish_vectors(tmp_path / "other", store, recorded=recorded(store, encoder, SETTINGS))
+    assert all_bytes(tmp_path / "other") == all_bytes(finished)
+
+
+def test_a_finished_shard_is_not_encoded_again(store: BlockStore, encoder: Encoder, finished: Path) -> None:
+    told: list[tuple[int, int]] = []
+    changed = shard_folder(finished, 1) / "manifest.json"
+    before = changed.stat().st_mtime_ns
+    record = recorded(store, encoder, SETTINGS)
+    embed_shard(store, encoder, finished, 1, recorded=record, progress=lambda done, total: told.append((done, total)))
+    assert changed.stat().st_mtime_ns == before
+    assert len(told) == 1
+    assert told[0][0] == told[0][1] > 0
+
+
+def test_progress_ends_at_the_tokens_of_the_shard(store: BlockStore, encoder: Encoder, tmp_path: Path) -> None:
+    told: list[tuple[int, int]] = []
+    record = recorded(store, encoder, SETTINGS)
+    embed_shard(store, encoder, tmp_path, 0, recorded=record, progress=lambda done, total: told.append((done, total)))
+    first, stop = vector_shards(store, SETTINGS)[0]
+    tokens = int(store.block_offsets[stop] - store.block_offsets[first])
+    assert told[-1] == (tokens, tokens)
+    assert [done for done, _ in told] == sorted({done for done, _ in told})
+    assert len(told) > 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"pruning": PruningRule.all}, "pruning"),
+        ({"dtype": VectorDtype.float16}, "dtype"),
+        ({"tokens_per_batch": 64}, "tokens_per_batch"),
+        ({"max_token_share": 0.01}, "frequent_token_ids"),
+    ],
+)
+def test_shards_made_with_other_settings_are_refused(
+    changes: dict[str, Any], named: str, store: BlockStore, encoder: Encoder, finished: Path
+) -> None:
+    before = all_bytes(finished)
+    other = recorded(store, encoder, replace(SETTINGS, **changes))
+    with pytest.raises(ArtefactError, match="other settings") as caught:
+        embed_shard(store, encoder, finished, 0, recorded=other)
+    assert named in caught.value.expected
+    with pytest.raises(ArtefactError, match="other settings"):
+        finish_vectors(finished, store, recorded=other)
+    (finished / "manifest.json").unlink()
+    with pytest.raises(ArtefactError, match="other settings"):
+        finish_vectors(finished, store, recorded=other)
+    del before["manifest.json"]
+    assert all_bytes(finished) == before
+
+
+@pytest.mark.parametrize("other", [{"seed": 1}, {"dimensions": 16}])
+def test_shards_of_another_encoder_are_refused(
+    other: dict[str, int], store: BlockStore, encoder: Encoder, finished: Path
+) -> None:
+    stranger = another(encoder, **other)
+    with pytest.raises(ArtefactError, match="other settings") as caught:
+        embed_shard(store, stranger, finished, 0, recorded=recorded(store, stranger, SETTINGS))
+    assert "encoder_fingerprint" in caught.value.expected
+
+
+def test_blocks_of_another_tokenizer_are_refused(store: BlockStore) -> None:
+    with pytest.raises(EncoderError, match="another tokenizer"):
+        recorded(store, tiny_encoder("roberta"), SETTINGS)
+
+
+def test_missing_shards_are_named_with_the_command_that_makes_them(
+    store: BlockStore, encoder: Encoder, finished: Path
+) -> None:
+    (finished / "manifest.json").unlink()
+    shutil.rmtree(shard_folder(finished, 1))
+    with pytest.raises(ArtefactError, match="missing") as caught:
+        finish_vectors(finished, store, recorded=recorded(store, encoder, SETTINGS))
+    assert caught.value.got.endswith("missing: 1")
+    assert "npmlm build … stage=encode" in caught.value.fix
+    with pytest.raises(ArtefactError):
+        open_vectors([finished])
+    embed(store, encoder, finished, SETTINGS, 1)
+    assert finish_vectors(finished, store, recorded=recorded(store, encoder, SETTINGS)).parts.keys() >= {"00001"}
+
+
+def test_a_shard_that_another_process_writes_is_left_to_it(store: BlockStore, encoder: Encoder, tmp_path: Path) -> None:
+    with folder_lock(shard_folder(tmp_path, 0)):
+        with pytest.raises(ArtefactError, match="another process"):
+            embed(store, encoder, tmp_path, SETTINGS, 0)
+        embed(store, encoder, tmp_path, SETTINGS, 1)
+    embed(store, encoder, tmp_path, SETTINGS, 0)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["00000", "00001"]
+
+
+def test_several_folders_are_opened_as_one(store: BlockStore, encoder: Encoder, finished: Path) -> None:
+    one, rows = open_vectors([finished])
+    both, both_rows = open_vectors([finished, finished])
+    assert both.shape == (2 * len(one), encoder.dimensions)
+    assert len(both_rows) == len(both)
+    assert both_rows.token_count == 2 * store.token_count
+    np.testing.assert_array_equal(
+        both_rows.positions(np.arange(len(one), 2 * len(one))), rows.positions(np.arange(len(one))) + store.token_count
+    )
+
+
+def test_folders_of_different_encoders_are_not_opened_together(
+    store: BlockStore, encoder: Encoder, finished: Path, tmp_path: Path
+) -> None:
+    stranger = another(encoder, seed=1)
+    embed(store, stranger, tmp_path / "strange", SETTINGS)
+    finish_vectors(tmp_path / "strange", store, recorded=recorded(store, stranger, SETTINGS))
+    with pytest.raises(ArtefactError, match="other settings") as caught:
+        open_vectors([finished, tmp_path / "strange"])
+    assert "encoder_fingerprint" in caught.value.got
+
+
+def test_a_flipped_byte_is_found_when_vectors_are_opened_to_be_read_whole(
+    finished: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = shard_folder(finished, 2) / "vectors.npy"
+    data = bytearray(file.read_bytes())
+    data[-1] ^= 1
+    file.write_bytes(data)
+    with pytest.raises(ArtefactError, match="damaged"):
+        open_vectors([finished])
+    monkeypatch.setattr("npm.indexing.embed.HASHED_AT_OPENING_BYTES", 1000)
+    with pytest.raises(ArtefactError, match="damaged"):
+        open_vectors([finished], hash_all=True)
+    open_vectors([finished])
+    file.write_bytes(data[:-1])
+    with pytest.raises(ArtefactError, match="damaged"):
+        open_vectors([finished])
+
+
+def test_shards_without_a_single_vector_are_written_and_opened(
+    store: BlockStore, encoder: Encoder, tmp_path: Path
+) -> None:
+    settings = replace(SETTINGS, max_token_share=1e-9)
+    embed(store, encoder, tmp_path, settings)
+    manifest = finish_vectors(tmp_path, store, recorded=recorded(store, encoder, settings))
+    vectors, rows = open_vectors([tmp_path])
+    assert vectors.shape == (0, encoder.dimensions)
+    assert len(rows) == manifest.settings["pruning_counts"]["kept"] == 0
+    assert rows.token_count == store.token_count
+
+
+def test_what_each_rule_keeps_is_counted_like_a_plain_loop(store: BlockStore) -> None:
+    flags = store.flags.slice(0, store.token_count)  # u8 [T]
+    ids = store.token_ids.slice(0, store.token_count)  # [T]
+    frequent = frequent_token_ids(store, 0.02)
+    values, counts = np.unique(ids, return_counts=True)
+    assert frequent.tolist() == values[counts > 0.02 * len(ids)].tolist()
+    assert len(frequent) > 0
+    assert frequent_token_ids(store, None).tolist() == []
+    counted = pruning_counts(store, PruningRule.word_boundaries, frequent)
+    assert counted["tokens"] == store.token_count
+    for rule in PruningRule:
+        assert counted["kept_by_rule"][rule.value] == int(kept_tokens(flags, rule).sum())
+    kept = kept_tokens(flags, PruningRule.word_boundaries)
+    assert counted["kept"] == sum(
+        keeps and token_id not in frequent.tolist() for keeps, token_id in zip(kept.tolist(), ids.tolist(), strict=True)
+    )
+
+
+def test_the_manifest_says_what_pruning_kept(finished: Path, store: BlockStore, encoder: Encoder) -> None:
+    manifest = finish_vectors(finished, store, recorded=recorded(store, encoder, SETTINGS))
+    counts = manifest.settings["pruning_counts"]
+    assert counts["kept"] == counts["kept_by_rule"]["without_stopwords"] == len(open_vectors([finished])[0])
+    assert counts["kept"] < counts["kept_by_rule"]["all"] == counts["tokens"] == store.token_count
+
+
+def test_a_sample_encoded_again_is_what_was_stored(
+    store: BlockStore, encoder: Encoder, finished: Path, rng: np.random.Generator
+) -> None:
+    again = reencode_sample(store, encoder, finished, batch_count=4, rng=rng)
+    assert again.row_count > 0
+    assert again.worst_cosine == pytest.approx(1.0)
+    assert again.largest_deviation == 0.0
+
+
+def test_a_vector_of_another_token_shows_in_the_sample(
+    store: BlockStore, encoder: Encoder, finished: Path, tmp_path: Path, rng: np.random.Generator
+) -> None:
+    parts = dict(read_manifest(finished, kind=VECTORS_KIND).parts)
+    for name in parts:  # as if they had been written so: every hash is right
+        shard = read_manifest(finished / name, kind=VECTOR_SHARD_KIND)
+        vectors = np.load(finished / name / "vectors.npy")  # f32 [n, d]
+        with write_folder(tmp_path / "swapped" / name, kind=VECTOR_SHARD_KIND, settings=shard.settings) as writer:
+            writer.write_array("kept", np.load(finished / name / "kept.npy"))
+            writer.write_array("vectors", np.roll(vectors, 1, axis=0))
+        parts[name] = read_manifest(tmp_path / "swapped" / name, kind=VECTOR_SHARD_KIND).digest
+    settings = read_manifest(finished, kind=VECTORS_KIND).settings
+    write_manifest(tmp_path / "swapped", kind=VECTORS_KIND, settings=settings, parts=parts)
+    again = reencode_sample(store, encoder, tmp_path / "swapped", batch_count=1, rng=rng)
+    assert again.worst_cosine < 0.99
+    assert again.largest_deviation > 0.1
+
+
+def test_a_sample_of_another_encoder_is_refused(
+    store: BlockStore, encoder: Encoder, finished: Path, rng: np.random.Generator
+) -> None:
+    with pytest.raises(ArtefactError, match="other settings") as caught:
+        reencode_sample(store, another(encoder, seed=1), finished, batch_count=1, rng=rng)
+    assert "encoder_fingerprint" in caught.value.expected
+
+
+@pytest.mark.parametrize("share", [0.0, -0.1, 1.5])
+def test_a_share_that_is_none_is_refused(share: float) -> None:
+    with pytest.raises(SettingError, match="max_token_share"):
+        VectorSettings(max_token_share=share)

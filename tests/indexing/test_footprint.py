@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import mmap
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from npm.indexing.changes import DeleteSettings, delete_documents
+from npm.indexing.generation import Generation
+from npm.indexing.inspection import footprint, table_bytes
+from npm.indexing.phrase_index import PhraseIndex
+from npm.models.encoder import Encoder
+from tests.helpers.tiny_models import tiny_encoder
+from tests.helpers.tuned_indexes import LISTS, build_measured
+
+FACTORIES = (None, f"IVF{LISTS},SQ8", "IVF4,RaBitQ", "SQ8")
+
+
+@pytest.fixture(scope="module")
+def bert() -> Encoder:
+    return tiny_encoder("bert")
+
+
+@pytest.fixture(scope="module", params=FACTORIES)
+def folder(request: pytest.FixtureRequest, bert: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_measured(tmp_path_factory.mktemp("footprint") / "index", bert, request.param)
+
+
+def is_mapped(array: Any) -> bool:
+    while array is not None:
+        if isinstance(array, np.memmap | mmap.mmap):
+            return True
+        array = array.obj if isinstance(array, memoryview) else getattr(array, "base", None)
+    return False
+
+
+def held_bytes(value: Any, seen: set[int] | None = None) -> int:
+    """Bytes of all arrays that an object of ours holds, itself or through others, and that no file is mapped to."""
+    seen = set() if seen is None else seen
+    if id(value) in seen:
+        return 0
+    seen.add(id(value))
+    if isinstance(value, np.ndarray):
+        return 0 if is_mapped(value) else value.nbytes
+    if isinstance(value, list | tuple):
+        return sum(held_bytes(each, seen) for each in value)
+    if not type(value).__module__.startswith(("npm.", "index.")):
+        return 0
+    names = [*getattr(value, "__dict__", {}), *getattr(type(value), "__slots__", ())]
+    return sum(held_bytes(getattr(value, name), seen) for name in names)
+
+
+def test_tables_are_as_large_as_the_arrays_of_an_opened_index(folder: Path) -> None:
+    tables, index = table_bytes(Generation.read(folder)), PhraseIndex.open(folder)
+    assert held_bytes(index.rows) == tables["row bitmap"] + tables["row counts"]
+    assert held_bytes(index.lexicon) == tables["block lengths"]
+    store = tables["block offsets"] + tables["block documents"]
+    # numbers of the first document, block and token of each shard and segment come on top
+    assert store < held_bytes(index.store) < store + 200
+    assert "live documents, blocks, rows" not in tables
+
+
+def test_what_deletions_take_counts_too(bert: Encoder, tmp_path: Path) -> None:
+    folder = build_measured(tmp_path / "index", bert, None)
+    delete_documents(folder, DeleteSettings(ids=["d3"]))
+    tables, index = table_bytes(Generation.read(folder)), PhraseIndex.open(folder)
+    live = [index.live_documents, index.live_blocks, index.live_rows]
+    assert held_bytes(live) == tables["live documents, blocks, rows"]
+
+
+def test_parts_add_up_to_all_files_on_disk(folder: Path) -> None:
+    found = footprint(Generation.read(folder))
+    files = {path: path.stat().st_size for path in folder.rglob("*") if path.is_file()}
+    assert sum(found.disk.values()) == sum(files.values())
+    vectors = sum(size for path, size in files.items() if path.is_relative_to(folder / "segments/00000/vectors"))
+    assert found.disk["vectors"] == vectors
+    hot = sum(size for path, size in files.items() if path.name in ("lists.bin", "search.faiss", "trained.faiss"))
+    assert found.cold == sum(files.values()) - hot
+    assert found.cold_bytes_per_token == found.cold / found.token_count
+
+
+def test_hot_bytes_are_those_of_the_searcher(folder: Path) -> None:
+    generation = Generation.read(folder)
+    hot, row_count = footprint(generation).hot, footprint(generation).row_count
+    index = PhraseIndex.open(folder)
+    assert row_count == len(index.rows)
+    if generation.quantiser is None:
+        assert hot["vectors (float32)"] == held_bytes(index.searcher) == 4 * row_count * 32
+    elif "search index" in hot:
+        assert 32 * row_count < hot["search index"] < 32 * row_count + 1000
+    else:
+        lists, code_bytes = (LISTS, 32) if "SQ8" in index.settings["search"]["factory"] else (4, 32 // 8 + 8)
+        assert code_bytes * row_count <= hot["codes"] <= code_bytes * (row_count + 7 * lists)
+        assert hot["row ids"] == 8 * row_count
+        assert hot["centroids, graph, codec"] > 4 * 32 * lists
+        assert hot["list table"] == 24 * lists
+    total = sum(hot.values())
+    assert footprint(generation).hot_bytes_per_vector == pytest.approx(total / row_count)

@@ -1,0 +1,146 @@
+"""A disk that is full, in every stage: one clear message, nothing finished is lost, and the same call goes on."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections import namedtuple
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from index.files import KEPT_FREE_BYTES, CountingFile, check_room, stored_bytes
+from npm.errors import StorageError
+from npm.indexing.build import build_index
+from npm.indexing.disk_needs import check_build_room, corpus_needs
+from npm.models.encoder import Encoder
+from tests.helpers.command_line import all_bytes
+from tests.helpers.tiny_models import tiny_encoder
+from tests.indexing.small_builds import small_settings, write_corpus
+
+PLACES = {
+    "blocks": "/corpus/.00000.tmp/token_ids.npy",
+    "vectors": "/vectors/.00001.tmp/vectors.npy",
+    "lexicon": "/lexicon/.00000.tmp/posting_blocks.npy",
+    "centroids": "/.quantiser.partial/",
+    "quantiser": "/.quantiser.tmp/trained.faiss",
+    "codes": "/codes/.00001.tmp/codes.npy",
+    "lists": "/lists.bin",
+    "manifest": "/index/.manifest.json.tmp",
+}
+Usage = namedtuple("Usage", "total used free")
+
+
+@pytest.fixture(scope="module")
+def bert() -> Encoder:
+    return tiny_encoder("bert")
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_corpus(tmp_path_factory.mktemp("corpus") / "corpus.jsonl")
+
+
+@pytest.fixture(scope="module")
+def undisturbed(bert: Encoder, corpus: Path) -> dict[str, bytes]:
+    build_index(corpus.parent / "index", small_settings(corpus), bert)
+    return all_bytes(corpus.parent / "index")
+
+
+class FullDisk:
+    """An open file whose disk has no room any more; it shows that in one operation, as a file does."""
+
+    def __init__(self, file: Any, operation: str) -> None:
+        self._file, self._operation = file, operation
+
+    def __getattr__(self, name: str) -> Any:
+        return self._refuse if name == self._operation else getattr(self._file, name)
+
+    def _refuse(self, *_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def finished_files(folder: Path) -> dict[str, bytes]:
+    """Everything in folders that have their manifest."""
+    files = all_bytes(folder) if folder.is_dir() else {}
+    done = {str(Path(name).parent) for name in files if Path(name).name == "manifest.json" and ".tmp" not in name}
+    return {name: data for name, data in files.items() if str(Path(name).parent) in done and "partial" not in name}
+
+
+@pytest.mark.parametrize("operation", ["write", "flush"])
+@pytest.mark.parametrize("place", PLACES)
+def test_a_full_disk_is_told_and_the_same_call_goes_on_when_there_is_space(
+    place: str,
+    operation: str,
+    bert: Encoder,
+    corpus: Path,
+    undisturbed: dict[str, bytes],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    begin = CountingFile.__init__
+    before: list[dict[str, bytes]] = []
+
+    def opened(self: CountingFile, path: Path) -> None:
+        begin(self, path)
+        if PLACES[place] in path.as_posix():
+            before.append(finished_files(tmp_path / "index"))
+            self._file = FullDisk(self._file, operation)  # type: ignore[assignment]
+
+    settings = small_settings(corpus)
+    with monkeypatch.context() as patched:
+        patched.setattr(CountingFile, "__init__", opened)
+        with pytest.raises(StorageError, match="the disk is full") as caught:
+            build_index(tmp_path / "index", settings, bert)
+    assert len(before) == 1, "the disk was full at another place"
+    assert str(tmp_path / "index") in caught.value.where
+    assert "free some space" in caught.value.fix
+    assert finished_files(tmp_path / "index") == before[0]
+    assert bool(before[0]) == (place != "blocks")
+    assert (tmp_path / "index").exists() == (place != "blocks")
+    build_index(tmp_path / "index", settings, bert)
+    assert all_bytes(tmp_path / "index") == undisturbed
+    assert [path.name for path in tmp_path.iterdir()] == ["index"]
+
+
+def set_free(monkeypatch: pytest.MonkeyPatch, free_bytes: float) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(1 << 40, 0, int(free_bytes)))
+
+
+def test_what_does_not_fit_is_refused_with_what_is_needed_and_what_is_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_free(monkeypatch, KEPT_FREE_BYTES + 1000)
+    check_room(tmp_path / "new" / "index", 1000, what="vectors")
+    with pytest.raises(StorageError, match="no room for the vectors") as caught:
+        check_room(tmp_path / "new" / "index", 1001, what="vectors")
+    assert "1001 B free" in caught.value.expected
+    assert "64.0 MiB free" in caught.value.got
+    assert caught.value.where == str(tmp_path / "new" / "index")
+    set_free(monkeypatch, 0)
+    check_room(tmp_path, 0, what="nothing")
+
+
+def test_a_build_that_will_not_fit_is_refused_before_it_begins(
+    bert: Encoder, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = small_settings(corpus)
+    needed = corpus_needs(settings, bert)
+    set_free(monkeypatch, KEPT_FREE_BYTES + needed - 1)
+    with pytest.raises(StorageError, match="no room for the index"):
+        build_index(tmp_path / "index", settings, bert)
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_is_there_already_needs_no_room(
+    bert: Encoder, corpus: Path, undisturbed: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = small_settings(corpus)
+    built = corpus.parent / "index"
+    assert stored_bytes(built) == sum(map(len, undisturbed.values()))
+    set_free(monkeypatch, KEPT_FREE_BYTES)
+    check_build_room(built, settings, bert)
+    with pytest.raises(StorageError):
+        check_build_room(built.parent / "other", settings, bert)

@@ -1,0 +1,298 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from index.settings import SearchSettings
+from npm.corpus.blocks import BlockSettings
+from npm.corpus.documents import CorpusSettings
+from npm.corpus.text import normalised_text
+from npm.errors import ArtefactError, CorpusError, EncoderError, SettingError, StorageError
+from npm.indexing.build import build_index
+from npm.indexing.embed import PruningRule, VectorDtype, VectorSettings, kept_tokens, open_vectors
+from npm.indexing.generation import Segment
+from npm.indexing.inspection import verify_index
+from npm.indexing.phrase_index import PhraseIndex
+from npm.indexing.settings import IndexBuildSettings
+from npm.indexing.stages import Stage
+from npm.models.encoder import Encoder
+from npm.retrieval.fill import PhraseFiller
+from npm.retrieval.scoring import ScoringSettings
+from npm.retrieval.settings import FillSettings, Retrieval
+from tests.helpers.tiny_models import FAMILIES, SENTENCES, tiny_encoder
+
+
+def write_corpus(folder: Path) -> Path:
+    """Each sentence pair as a document, with text that takes one, two and four bytes a letter in UTF-8."""
+    file = folder / "corpus.jsonl"
+    records = [
+        {"id": f"d{number}", "title": f"Title {number}", "text": f"🜨 Ärger! {text}\n\n{text}"}
+        for number, text in enumerate(SENTENCES)
+    ]
+    file.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
+    return file
+
+
+def settings_for(corpus: Path, **vectors: object) -> IndexBuildSettings:
+    return IndexBuildSettings(
+        corpus=CorpusSettings(files=[str(corpus)]),
+        blocks=BlockSettings(max_block_tokens=24),
+        vectors=VectorSettings(**{"tokens_per_shard": 200, **vectors}),  # type: ignore[arg-type]
+    )
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def encoder(request: pytest.FixtureRequest) -> Encoder:
+    return tiny_encoder(request.param)
+
+
+@pytest.fixture(scope="module")
+def bert() -> Encoder:
+    return tiny_encoder("bert")
+
+
+@pytest.fixture(scope="module")
+def index(encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("end-to-end")
+    build_index(folder / "index", settings_for(write_corpus(folder)), encoder)
+    return folder / "index"
+
+
+@pytest.mark.parametrize("retrieval", Retrieval)
+def test_every_occurrence_is_the_phrase_at_its_offsets_in_the_document(
+    retrieval: Retrieval, encoder: Encoder, index: Path
+) -> None:
+    filler = PhraseFiller.open(index, encoder)
+    documents = {document.id: document for document in map(filler.index.store.document, range(len(SENTENCES)))}
+    texts = ["The capital of Iceland is <mask>.", "<mask> and Kraków are cities in Poland", "Is Oslo <mask>?"]
+    answers = filler.fill(texts, k=20, occurrences=5, retrieval=retrieval)
+    assert [answer.text for answer in answers] == texts
+    for answer in answers:
+        assert answer.phrases
+        assert 0 < sum(phrase.score for phrase in answer.phrases) <= 1 + 1e-9
+        for phrase in answer.phrases:
+            assert 1 <= len(phrase.occurrences) <= min(5, phrase.occurrence_count)
+            for place in phrase.occurrences:
+                text = documents[place.document].text
+                found = text[place.start_char : place.end_char]
+                assert normalised_text(found) == normalised_text(phrase.phrase)
+                assert place.title == documents[place.document].title
+                begin = place.context_start_char
+                assert text[begin : begin + len(place.context)] == place.context
+                assert found in place.context
+
+
+def test_an_uncased_encoder_answers_in_the_spelling_of_the_corpus(bert: Encoder, tmp_path: Path) -> None:
+    build_index(tmp_path / "index", settings_for(write_corpus(tmp_path)), bert)
+    answer = PhraseFiller.open(tmp_path / "index", bert).fill("<mask> is there", k=1000, retrieval="dense")
+    phrases = {phrase.phrase for phrase in answer.phrases}
+    assert {"Reykjavík", "Łódź", "São Paulo", "Bank of America"} <= phrases
+    assert "reykjavik" not in phrases
+
+
+def test_texts_filled_together_get_the_answers_they_get_alone(encoder: Encoder, index: Path) -> None:
+    filler = PhraseFiller.open(index, encoder)
+    texts = ["Paris lies on the <mask>.", "<mask>", "A text that goes on much longer about the river <mask> in Europe"]
+    for text, together in zip(texts, filler.fill(texts), strict=True):
+        alone = filler.fill(text)
+        assert [phrase.phrase for phrase in alone.phrases] == [phrase.phrase for phrase in together.phrases]
+
+
+def test_stored_vectors_are_those_of_the_encoder_one_block_at_a_time(encoder: Encoder, index: Path) -> None:
+    opened = PhraseIndex.open(index)
+    vectors, rows = open_vectors([Segment(index, "00000").vectors])
+    positions = rows.positions(np.arange(len(rows)))
+    expected, kept = [], []
+    for block in range(opened.store.block_count):
+        sequence = opened.store.sequences(range(block, block + 1))
+        ids = [*encoder.prefix_ids, *sequence.token_ids.tolist(), *encoder.suffix_ids]
+        with torch.no_grad():
+            states = encoder.token_vectors(torch.tensor([ids]), torch.ones(1, len(ids), dtype=torch.int64))[0]
+        inner = states[len(encoder.prefix_ids) : len(ids) - len(encoder.suffix_ids)].numpy()  # f32 [T, d]
+        chosen = np.flatnonzero(kept_tokens(sequence.flags, PruningRule.without_stopwords))
+        expected.append(inner[chosen])
+        kept.append(chosen + opened.store.block_offsets[block])
+    np.testing.assert_array_equal(positions, np.concatenate(kept))
+    stored = vectors.take(np.arange(len(vectors))).astype(np.float32)
+    np.testing.assert_allclose(stored, np.concatenate(expected), atol=5e-3)
+    assert len(list(Segment(index, "00000").vectors.glob("0*"))) > 1
+
+
+def test_pruning_and_dtype_decide_what_is_stored(bert: Encoder, tmp_path: Path) -> None:
+    rows = {}
+    for rule in PruningRule:
+        folder = tmp_path / rule.value
+        settings = settings_for(write_corpus(tmp_path), pruning=rule, dtype=VectorDtype.float32)
+        build_index(folder, settings, bert)
+        opened = PhraseIndex.open(folder)
+        rows[rule] = len(opened.rows)
+        assert open_vectors([Segment(folder, "00000").vectors])[0].dtype == np.float32
+    assert rows[PruningRule.all] > rows[PruningRule.word_boundaries] > rows[PruningRule.without_punctuation]
+    assert rows[PruningRule.without_punctuation] > rows[PruningRule.without_stopwords] > 0
+
+
+def all_bytes(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+class Killed(Exception):
+    """Stands for a signal in the middle of a build."""
+
+
+@pytest.mark.parametrize("killed_in", ["blocks", "vectors", "lexicon", "quantiser", "codes", "lists", "rows"])
+def test_a_build_killed_anywhere_continues_and_ends_in_the_same_bytes(
+    killed_in: str, bert: Encoder, tmp_path: Path
+) -> None:
+    settings = settings_for(write_corpus(tmp_path))
+    if killed_in in ("quantiser", "codes", "lists"):
+        settings.search = SearchSettings(factory="IVF4,RaBitQ", train_iterations=4)
+    build_index(tmp_path / "whole", settings, bert)
+
+    def kill(stage: str, done: int, total: int | None) -> None:
+        if stage == killed_in and (stage == "blocks" or (total is not None and done * 2 >= total)):
+            raise Killed
+
+    with pytest.raises(Killed):
+        build_index(tmp_path / "killed", settings, bert, progress=kill)
+    with pytest.raises(ArtefactError, match=r"no folder|did not finish"):
+        PhraseFiller.open(tmp_path / "killed", bert)
+    assert not build_index(tmp_path / "killed", settings, bert).was_finished
+    assert all_bytes(tmp_path / "killed") == all_bytes(tmp_path / "whole")
+    again = build_index(tmp_path / "killed", settings, bert)
+    assert again.was_finished
+    assert all_bytes(tmp_path / "killed") == all_bytes(tmp_path / "whole")
+
+
+def test_no_artefact_names_a_place_on_this_machine(bert: Encoder, tmp_path: Path) -> None:
+    build_index(tmp_path / "index", settings_for(write_corpus(tmp_path)), bert)
+    for name, data in all_bytes(tmp_path / "index").items():
+        assert str(tmp_path).encode() not in data, name
+
+
+def test_a_finished_index_of_other_settings_is_refused_naming_the_setting(bert: Encoder, tmp_path: Path) -> None:
+    corpus = write_corpus(tmp_path)
+    build_index(tmp_path / "index", settings_for(corpus), bert)
+    before = all_bytes(tmp_path / "index")
+    with pytest.raises(ArtefactError, match=r"vectors\.pruning") as caught:
+        build_index(tmp_path / "index", settings_for(corpus, pruning=PruningRule.all), bert)
+    assert "delete" in caught.value.fix
+    corpus.write_text(json.dumps({"text": "Something else."}) + "\n", encoding="utf-8")
+    with pytest.raises(ArtefactError, match="sources"):
+        build_index(tmp_path / "index", settings_for(corpus), bert)
+    assert all_bytes(tmp_path / "index") == before
+
+
+def test_another_encoder_is_refused_when_opening(bert: Encoder, tmp_path: Path) -> None:
+    build_index(tmp_path / "index", settings_for(write_corpus(tmp_path)), bert)
+    with pytest.raises(ArtefactError, match="another encoder") as caught:
+        PhraseFiller.open(tmp_path / "index", tiny_encoder("bert", seed=1))
+    assert bert.fingerprint in caught.value.expected
+
+
+def test_an_encoder_saved_inside_the_index_is_found_there(bert: Encoder, tmp_path: Path) -> None:
+    settings = settings_for(write_corpus(tmp_path))
+    settings.copy_encoder = True
+    build_index(tmp_path / "index", settings, bert)
+    opened = PhraseFiller.open(tmp_path / "index")
+    assert opened.encoder.fingerprint == bert.fingerprint
+    verify_index(tmp_path / "index")
+    weights = tmp_path / "index" / "encoder" / "model.safetensors"
+    data = bytearray(weights.read_bytes())
+    data[-1] ^= 1
+    weights.write_bytes(data)
+    with pytest.raises(ArtefactError, match="damaged"):
+        verify_index(tmp_path / "index")
+
+
+def test_without_its_encoder_an_index_says_what_to_give(bert: Encoder, tmp_path: Path) -> None:
+    build_index(tmp_path / "index", settings_for(write_corpus(tmp_path)), bert)
+    with pytest.raises(ArtefactError, match="not at hand") as caught:
+        PhraseFiller.open(tmp_path / "index")
+    assert "encoder=tiny-bert" in caught.value.fix
+
+
+@pytest.mark.parametrize("part", ["corpus", "vectors", "lexicon"])
+def test_a_flipped_byte_is_found_when_opening(part: str, bert: Encoder, tmp_path: Path) -> None:
+    build_index(tmp_path / "index", settings_for(write_corpus(tmp_path)), bert)
+    file = sorted((Segment(tmp_path / "index", "00000").folder / part).rglob("*.npy"))[-1]
+    data = bytearray(file.read_bytes())
+    data[-1] ^= 1
+    file.write_bytes(data)
+    with pytest.raises(ArtefactError, match="damaged"):
+        PhraseFiller.open(tmp_path / "index", bert)
+
+
+def test_a_corpus_that_cannot_be_read_leaves_no_folder(bert: Encoder, tmp_path: Path) -> None:
+    corpus = tmp_path / "corpus.jsonl"
+    corpus.write_text('{"text": "Fine."}\n{"text": \n', encoding="utf-8")
+    for file in (corpus, tmp_path / "missing.jsonl"):
+        with pytest.raises(CorpusError):
+            build_index(tmp_path / "index", settings_for(file), bert)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus.jsonl"]
+
+
+def test_a_full_disk_leaves_nothing_unfinished(bert: Encoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from index.files import CountingFile
+
+    def refuse(self: CountingFile, data: bytes) -> int:
+        raise StorageError("full", expected="room", got="none", where=str(self.path), fix="free some")
+
+    monkeypatch.setattr(CountingFile, "write", refuse)
+    corpus = write_corpus(tmp_path)
+    with pytest.raises(StorageError):
+        build_index(tmp_path / "index", settings_for(corpus), bert)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus.jsonl"]
+
+
+def test_blocks_longer_than_the_encoder_takes_are_refused_before_anything_is_written(tmp_path: Path) -> None:
+    short = tiny_encoder("bert", max_positions=16)
+    settings = settings_for(write_corpus(tmp_path))
+    index = tmp_path / "index"
+    index.mkdir()
+    with pytest.raises(EncoderError, match="longer than the encoder") as caught:
+        build_index(index, settings, short, stage=Stage.encode)
+    assert "at most 16" in caught.value.expected and "24" in caught.value.got
+    assert list(index.iterdir()) == []
+    build_index(index, replace(settings, blocks=BlockSettings(max_block_tokens=16)), short)
+    assert PhraseIndex.open(index).store.max_block_tokens == 14
+
+
+@pytest.mark.parametrize("stage", [None, Stage.encode, Stage.quantise, Stage.merge])
+def test_blocks_that_an_unfinished_build_cut_otherwise_are_refused_and_kept(
+    stage: Stage | None, bert: Encoder, tmp_path: Path
+) -> None:
+    corpus = write_corpus(tmp_path)
+    build_index(tmp_path / "index", settings_for(corpus), bert, stage=Stage.encode)
+    before = all_bytes(tmp_path / "index")
+    other = replace(settings_for(corpus), blocks=BlockSettings(max_block_tokens=20))
+    with pytest.raises(ArtefactError, match=r"blocks\.max_block_tokens=20"):
+        build_index(tmp_path / "index", other, bert, stage=stage)
+    corpus.write_text(json.dumps({"text": "Something else."}) + "\n", encoding="utf-8")
+    with pytest.raises(ArtefactError, match="sources"):
+        build_index(tmp_path / "index", settings_for(corpus), bert, stage=stage)
+    assert all_bytes(tmp_path / "index") == before
+
+
+def test_phrases_of_the_question_are_left_out_unless_wanted(bert: Encoder, tmp_path: Path) -> None:
+    build_index(tmp_path / "index", settings_for(write_corpus(tmp_path)), bert)
+    text = "Reykjavík is the capital of <mask>."
+    for excluded in (True, False):
+        scoring = ScoringSettings(exclude_query_phrases=excluded)
+        settings = FillSettings(k=1000, retrieval=Retrieval.dense, scoring=scoring)
+        answer = PhraseFiller.open(tmp_path / "index", bert, settings=settings).fill(text)
+        assert ("Reykjavík" not in {phrase.phrase for phrase in answer.phrases}) == excluded
+
+
+def test_settings_out_of_range_are_refused(bert: Encoder, tmp_path: Path) -> None:
+    build_index(tmp_path / "index", settings_for(write_corpus(tmp_path)), bert)
+    filler = PhraseFiller.open(tmp_path / "index", bert)
+    for wrong in ({"k": 0}, {"occurrences": -1}, {"retrieval": "magic"}, {"blocks": [10_000]}):
+        with pytest.raises(SettingError):
+            filler.fill("It is <mask>.", **wrong)  # type: ignore[call-overload]
+    with pytest.raises(SettingError):
+        ScoringSettings(temperature=0.0)

@@ -1,0 +1,245 @@
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import bm25s
+import numpy as np
+import pytest
+
+from npm.corpus.store import BlockStore
+from npm.corpus.text import Stemming, lexical_query, words_of
+from npm.errors import ArtefactError, SettingError
+from npm.indexing.lexicon import BlockLexicon, LexiconSettings
+from npm.types import Document
+from tests.helpers.tiny_models import SENTENCES
+from tests.indexing.lexicons import (
+    ALPHABET,
+    block_words,
+    opened_lexicon,
+    plain_bm25,
+    random_documents,
+    store_of,
+    write_lexicon,
+)
+
+QUERIES = (
+    "Which river flows through the city of Oslo? <mask>",
+    "rivers <mask> rivers Łódź, the",
+    "hydrogen element 1605 <mask>",
+    "<mask> xyzzy",
+)
+SETTINGS: tuple[dict[str, Any], ...] = (
+    {},
+    {"k1": 1.5, "b": 0.75, "stemming": Stemming.none, "keep_stopwords": True, "title_repeats": 1},
+    {"k1": 0.0, "b": 1.0, "title_repeats": 0},
+)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> BlockStore:
+    documents = [Document(id=str(n), title=f"Title{n}", text=text) for n, text in enumerate(SENTENCES)]
+    return store_of(tmp_path / "store", documents)
+
+
+def query_words(text: str, settings: LexiconSettings) -> list[str]:
+    return words_of(lexical_query(text), settings.stemming, keep_stopwords=settings.keep_stopwords)
+
+
+def test_scores_are_those_worked_out_by_hand(tmp_path: Path) -> None:
+    texts = ("Oslo Oslo Rhine", "Rhine", "Paulo Paulo Paulo Paulo Paulo")
+    documents = [Document(id=str(n), title="", text=text) for n, text in enumerate(texts)]
+    lexicon = opened_lexicon(tmp_path / "lexicon", store_of(tmp_path / "store", documents), k1=1.0, b=0.5)
+    # 3 blocks of 3, 1 and 5 words: mean 3; with k1 = 1 and b = 0.5 a block of L words saturates at 0.5 + L / 6
+    oslo, rhine = math.log(1 + 2.5 / 1.5), math.log(1 + 1.5 / 2.5)
+    np.testing.assert_allclose(lexicon.scores("Oslo <mask>"), [oslo * 2 / (2 + 1), 0, 0], rtol=1e-6)
+    np.testing.assert_allclose(
+        lexicon.scores("Oslo on the Rhine <mask>"), [oslo * 2 / 3 + rhine / 2, rhine / (1 + 2 / 3), 0], rtol=1e-6
+    )
+    # without the first block Oslo is gone, Rhine is in one of two blocks, and the mean length is 3 still
+    rest = lexicon.with_live(np.array([False, True, True]))
+    np.testing.assert_allclose(
+        rest.scores("Oslo on the Rhine <mask>"), [0, math.log(1 + 1.5 / 1.5) / (1 + 2 / 3), 0], rtol=1e-6
+    )
+
+
+@pytest.mark.parametrize("settings", SETTINGS)
+@pytest.mark.parametrize("tokens_per_shard", [1 << 20, 100])
+def test_scores_equal_those_of_the_formula_on_one_shard_and_on_several(
+    settings: dict[str, Any], tokens_per_shard: int, rng: np.random.Generator, tmp_path: Path
+) -> None:
+    store = store_of(tmp_path / "store", random_documents(rng, 20), tokens_per_shard=tokens_per_shard)
+    assert (len(store.shard_blocks) > 4) == (tokens_per_shard == 100)
+    lexicon, chosen = opened_lexicon(tmp_path / "lexicon", store, **settings), LexiconSettings(**settings)
+    blocks = block_words(store, chosen)
+    for text in QUERIES:
+        expected = plain_bm25(blocks, query_words(text, chosen), chosen)
+        np.testing.assert_allclose(lexicon.scores(text), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("tokens_per_shard", [1 << 20, 100])
+def test_scores_equal_those_of_bm25s(tokens_per_shard: int, rng: np.random.Generator, tmp_path: Path) -> None:
+    store = store_of(tmp_path / "store", random_documents(rng, 20), tokens_per_shard=tokens_per_shard)
+    lexicon, settings = opened_lexicon(tmp_path / "lexicon", store), LexiconSettings()
+    reference = bm25s.BM25(k1=settings.k1, b=settings.b, method="lucene", dtype="float64", backend="numpy")
+    reference.index(block_words(store, settings), show_progress=False)
+    for text in QUERIES[:3]:
+        expected = reference.get_scores(query_words(text, settings))  # f64 [blocks]
+        assert expected.any()
+        np.testing.assert_allclose(lexicon.scores(text), expected, rtol=1e-6)
+
+
+def test_shards_and_segments_change_neither_a_score_nor_the_ranking(rng: np.random.Generator, tmp_path: Path) -> None:
+    documents = random_documents(rng, 24)
+    whole = opened_lexicon(tmp_path / "whole", store_of(tmp_path / "whole_store", documents))
+    sharded_store = store_of(tmp_path / "sharded_store", documents, tokens_per_shard=100)
+    assert len(sharded_store.shard_blocks) > 5
+    segments = [
+        write_lexicon(tmp_path / f"{number}", store_of(tmp_path / f"{number}_store", part, tokens_per_shard=150))
+        for number, part in enumerate((documents[:15], documents[15:16], documents[16:]))
+    ]
+    expected = whole.best_blocks(QUERIES, 7)
+    for other in (opened_lexicon(tmp_path / "sharded", sharded_store), BlockLexicon.open(segments)):
+        for text in QUERIES:
+            np.testing.assert_array_equal(other.scores(text), whole.scores(text))
+        for ours, theirs in zip(other.best_blocks(QUERIES, 7), expected, strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+
+
+def test_after_documents_were_deleted_it_scores_as_if_they_had_never_been_there(
+    rng: np.random.Generator, tmp_path: Path
+) -> None:
+    documents = random_documents(rng, 24)
+    store = store_of(tmp_path / "store", documents, tokens_per_shard=100)
+    all_blocks = opened_lexicon(tmp_path / "lexicon", store)
+    for round_number in range(3):
+        kept = rng.random(len(documents)) < 0.6  # bool [documents]
+        live = kept[store.block_documents]  # bool [blocks]
+        remaining = store_of(
+            tmp_path / f"remaining{round_number}", [documents[number] for number in np.flatnonzero(kept)]
+        )
+        fresh = opened_lexicon(tmp_path / f"fresh{round_number}", remaining)
+        lexicon = all_blocks.with_live(live)
+        numbers = np.flatnonzero(live)  # i64 [live blocks]
+        hits, expected = lexicon.best_blocks(QUERIES, 9), fresh.best_blocks(QUERIES, 9)
+        np.testing.assert_array_equal(hits.found, expected.found)
+        np.testing.assert_array_equal(hits.scores, expected.scores)
+        np.testing.assert_array_equal(hits.blocks[hits.found], numbers[expected.blocks[expected.found]])
+        for text in QUERIES:
+            np.testing.assert_array_equal(lexicon.scores(text)[live], fresh.scores(text))
+            assert not lexicon.scores(text)[~live].any()
+    # a generation is a view: the lexicon it came from is as it was, and so is what becomes of it
+    for text in QUERIES:
+        np.testing.assert_array_equal(lexicon.with_live(None).scores(text), all_blocks.scores(text))
+
+
+def test_without_any_live_block_nothing_is_found(store: BlockStore, tmp_path: Path) -> None:
+    lexicon = opened_lexicon(tmp_path / "lexicon", store).with_live(np.zeros(store.block_count, dtype=bool))
+    assert not lexicon.best_blocks(["Cervantes <mask>"], 3).found.any()
+
+
+def test_live_blocks_of_another_number_are_a_mistake_of_the_program(store: BlockStore, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="live blocks"):
+        opened_lexicon(tmp_path / "lexicon", store).with_live(np.ones(store.block_count + 1, dtype=bool))
+
+
+def test_allowed_blocks_narrow_the_result_and_not_the_scores(rng: np.random.Generator, tmp_path: Path) -> None:
+    store = store_of(tmp_path / "store", random_documents(rng, 24), tokens_per_shard=100)
+    live = rng.random(store.block_count) < 0.8  # bool [blocks]
+    lexicon = opened_lexicon(tmp_path / "lexicon", store).with_live(live)
+    allowed = rng.random(store.block_count) < 0.3  # bool [blocks], some of them not live
+    hits = lexicon.best_blocks(QUERIES, 5, allowed=allowed)
+    for number, text in enumerate(QUERIES):
+        scores = lexicon.scores(text)
+        possible = [block for block in np.flatnonzero(allowed & live) if scores[block] > 0]
+        best = sorted(possible, key=lambda block: (-scores[block], block))[:5]
+        assert hits.blocks[number][hits.found[number]].tolist() == best
+        assert hits.scores[number][: len(best)].tolist() == scores[best].tolist()
+    assert hits.found.any()
+    assert not lexicon.best_blocks(QUERIES, 5, allowed=np.zeros(store.block_count, dtype=bool)).found.any()
+
+
+@pytest.mark.parametrize("count", [1, 4, 6, 11, 12, 50])
+def test_ties_go_to_the_earlier_block_in_whatever_shard(count: int, tmp_path: Path) -> None:
+    texts = ["Oslo", "Oslo Oslo"] * 6
+    documents = [Document(id=str(n), title="", text=text) for n, text in enumerate(texts)]
+    store = store_of(tmp_path / "store", documents, tokens_per_shard=5)
+    assert len(store.shard_blocks) > 3
+    hits = opened_lexicon(tmp_path / "lexicon", store, b=0.0).best_blocks(["Oslo <mask>"], count)
+    assert hits.blocks[0][hits.found[0]].tolist() == [1, 3, 5, 7, 9, 11, 0, 2, 4, 6, 8, 10][:count]
+
+
+def test_more_blocks_than_there_are_give_those_that_share_a_word(store: BlockStore, tmp_path: Path) -> None:
+    hits = opened_lexicon(tmp_path / "lexicon", store).best_blocks(["Cervantes <mask>", "xyzzy <mask>"], 1000)
+    sharing = sum("cervantes" in store.block_text(block).casefold() for block in range(store.block_count))
+    assert hits.found.sum(axis=1).tolist() == [sharing, 0]
+    assert sharing > 0
+
+
+def test_a_word_repeated_in_the_question_counts_as_often(store: BlockStore, tmp_path: Path) -> None:
+    lexicon = opened_lexicon(tmp_path / "lexicon", store)
+    once, thrice = lexicon.scores("Poland <mask>"), lexicon.scores("Poland <mask> poland POLAND")
+    assert once.any()
+    np.testing.assert_allclose(thrice, 3 * once, rtol=1e-6)
+
+
+def test_a_question_before_the_mask_is_what_is_looked_up() -> None:
+    assert lexical_query("Who wrote Don Quixote? The answer is: <mask>.") == "Who wrote Don Quixote?"
+    assert words_of(lexical_query("Don Quixote was written by <mask> in Madrid.")) == [
+        *("don", "quixote", "was", "written", "by", "in", "madrid")
+    ]
+
+
+def test_weights_out_of_range_are_refused() -> None:
+    for wrong in ({"k1": -1.0}, {"b": 1.5}, {"title_repeats": -1}):
+        with pytest.raises(SettingError, match="out of range"):
+            LexiconSettings(**wrong)
+
+
+def test_a_title_counts_as_often_as_it_is_repeated(store: BlockStore, tmp_path: Path) -> None:
+    scores = [
+        opened_lexicon(tmp_path / f"{repeats}", store, title_repeats=repeats, b=0.0).scores("title3 <mask>")
+        for repeats in range(3)
+    ]
+    of_third = store.block_documents == 3  # bool [blocks]
+    assert not scores[0].any()
+    for repeated in scores[1:]:
+        np.testing.assert_array_equal(repeated > 0, of_third)
+    # without length normalisation a word that stands n times weighs n / (n + k1)
+    np.testing.assert_allclose(scores[2][of_third] / scores[1][of_third], (2 / 2.9) / (1 / 1.9), rtol=1e-5)
+
+
+def test_function_words_find_something_only_if_they_are_kept(store: BlockStore, tmp_path: Path) -> None:
+    question = "It is in the <mask> of its"
+    without = opened_lexicon(tmp_path / "without", store)
+    assert not without.best_blocks([question], 3).found.any()
+    kept = opened_lexicon(tmp_path / "kept", store, keep_stopwords=True)
+    assert kept.best_blocks([question], 3).found.all()
+    # a content word is found either way, and decides alone only where the others do not count
+    assert np.flatnonzero(without.scores(f"Cervantes {question}")).tolist() == [
+        block for block in range(store.block_count) if "cervantes" in store.block_text(block).casefold()
+    ]
+
+
+def test_segments_that_count_words_in_different_ways_are_not_opened_together(store: BlockStore, tmp_path: Path) -> None:
+    folders = [
+        write_lexicon(tmp_path / "plural", store),
+        write_lexicon(tmp_path / "none", store, stemming=Stemming.none, k1=0.5),
+    ]
+    with pytest.raises(ArtefactError, match="other settings") as caught:
+        BlockLexicon.open(folders)
+    assert caught.value.expected == 'k1=0.9, stemming="plural"'
+    assert caught.value.got == 'k1=0.5, stemming="none"'
+    assert caught.value.where == str(folders[1])
+
+
+def test_every_word_of_every_shard_is_found_and_no_other(rng: np.random.Generator, tmp_path: Path) -> None:
+    store = store_of(tmp_path / "store", random_documents(rng, 20), tokens_per_shard=100)
+    lexicon = opened_lexicon(tmp_path / "lexicon", store, stemming=Stemming.none, keep_stopwords=True)
+    words = block_words(store, LexiconSettings(stemming=Stemming.none, keep_stopwords=True))
+    asked = {word for of_block in words for word in of_block} | {"", "zzz", "rive", "riverss", "\u0142", "日本"}
+    assert {word.casefold() for word in ALPHABET} <= asked
+    for word in sorted(asked):
+        expected = [block for block, of_block in enumerate(words) if word in of_block]
+        assert np.flatnonzero(lexicon.scores(f"{word} <mask>")).tolist() == expected, word

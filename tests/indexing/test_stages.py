@@ -1,0 +1,227 @@
+"""Stages as jobs: any number of shares, in any order, at once or not, ends in the bytes of one undivided build."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from index.locking import folder_lock
+from index.settings import SearchSettings
+from index.store import read_manifest
+from npm.corpus.store import BlockStore
+from npm.errors import ArtefactError, EncoderError, SettingError, UserError
+from npm.indexing.build import build_index
+from npm.indexing.generation import Segment
+from npm.indexing.settings import IndexBuildSettings
+from npm.indexing.stages import HELD_OUT_EVERY, Share, Stage, is_held_out
+from npm.models.encoder import Encoder
+from tests.helpers.tiny_models import tiny_encoder
+from tests.indexing.small_builds import small_settings, write_corpus
+
+
+@pytest.fixture(scope="module")
+def encoder() -> Encoder:
+    return tiny_encoder("bert")
+
+
+@pytest.fixture(scope="module")
+def settings(tmp_path_factory: pytest.TempPathFactory) -> IndexBuildSettings:
+    return small_settings(write_corpus(tmp_path_factory.mktemp("stages") / "corpus.jsonl"))
+
+
+@pytest.fixture(scope="module")
+def whole(settings: IndexBuildSettings, encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    folder = tmp_path_factory.mktemp("whole") / "index"
+    build_index(folder, settings, encoder)
+    return all_bytes(folder)
+
+
+def all_bytes(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 50])
+def test_any_number_of_jobs_in_any_order_makes_the_bytes_of_one_build(
+    count: int, settings: IndexBuildSettings, encoder: Encoder, whole: dict[str, bytes], tmp_path: Path
+) -> None:
+    rng = np.random.default_rng(count)
+    for stage in Stage:
+        results = [
+            build_index(tmp_path / "index", settings, encoder, stage=stage, share=Share(int(number) + 1, count))
+            for number in rng.permutation(count)
+        ]
+        finished = [result.manifest is not None for result in results]
+        assert any(finished) == (stage is Stage.merge)
+    assert all_bytes(tmp_path / "index") == whole
+    assert build_index(tmp_path / "index", settings, encoder).was_finished
+
+
+def test_jobs_that_run_at_the_same_time_wait_for_the_blocks_and_make_the_same_bytes(
+    settings: IndexBuildSettings, encoder: Encoder, whole: dict[str, bytes], tmp_path: Path
+) -> None:
+    notices: list[str] = []
+    errors: list[BaseException] = []
+
+    def job(stage: Stage, number: int) -> None:
+        try:
+            share = Share(number, 3)
+            build_index(tmp_path / "index", settings, encoder, stage=stage, share=share, notice=notices.append)
+        except BaseException as error:
+            errors.append(error)
+
+    for stage in Stage:
+        jobs = [threading.Thread(target=job, args=(stage, number)) for number in (1, 2, 3)]
+        for each in jobs:
+            each.start()
+        for each in jobs:
+            each.join()
+        assert errors == []
+    assert all_bytes(tmp_path / "index") == whole
+
+
+def test_a_stage_before_its_turn_says_which_one_is_missing(
+    settings: IndexBuildSettings, encoder: Encoder, tmp_path: Path
+) -> None:
+    for stage in (Stage.quantise, Stage.code, Stage.merge):
+        with pytest.raises(ArtefactError, match="no blocks yet") as caught:
+            build_index(tmp_path / "index", settings, encoder, stage=stage)
+        assert "stage=encode" in caught.value.fix
+    build_index(tmp_path / "index", settings, encoder, stage=Stage.encode, share=Share(2, 3))
+    with pytest.raises(ArtefactError, match="shards are missing"):
+        build_index(tmp_path / "index", settings, encoder, stage=Stage.quantise)
+    for number in (1, 3):
+        build_index(tmp_path / "index", settings, encoder, stage=Stage.encode, share=Share(number, 3))
+    build_index(tmp_path / "index", settings, encoder, stage=Stage.quantise)
+    build_index(tmp_path / "index", settings, encoder, stage=Stage.code, share=Share(1, 2))
+    with pytest.raises(ArtefactError, match="code shards are missing") as caught:
+        build_index(tmp_path / "index", settings, encoder, stage=Stage.merge)
+    assert "stage=code" in caught.value.fix
+
+
+def test_a_shard_of_another_encoder_is_refused_in_every_stage_and_kept(
+    settings: IndexBuildSettings, encoder: Encoder, tmp_path: Path
+) -> None:
+    build_index(tmp_path / "index", settings, encoder, stage=Stage.encode)
+    vectors = Segment(tmp_path / "index", "00000").vectors
+    before = all_bytes(vectors)
+    other = Encoder(tiny_encoder("bert", seed=1).model, encoder.tokenizer, name="other")
+    for stage in (Stage.encode, Stage.quantise, Stage.merge):
+        with pytest.raises(ArtefactError, match="other settings") as caught:
+            build_index(tmp_path / "index", settings, other, stage=stage)
+        assert encoder.fingerprint in caught.value.got
+    with pytest.raises((ArtefactError, EncoderError)):
+        build_index(tmp_path / "index", settings, tiny_encoder("roberta"), stage=Stage.encode)
+    assert all_bytes(vectors) == before
+
+
+def test_codes_of_another_quantiser_are_refused_and_the_quantiser_is_never_trained_again(
+    settings: IndexBuildSettings, encoder: Encoder, tmp_path: Path
+) -> None:
+    for stage in (Stage.encode, Stage.quantise, Stage.code):
+        build_index(tmp_path / "index", settings, encoder, stage=stage)
+    trained = (tmp_path / "index" / "quantiser" / "trained.faiss").stat().st_mtime_ns
+    build_index(tmp_path / "index", settings, encoder, stage=Stage.quantise)
+    assert (tmp_path / "index" / "quantiser" / "trained.faiss").stat().st_mtime_ns == trained
+    searched = IndexBuildSettings(
+        corpus=settings.corpus,
+        blocks=settings.blocks,
+        vectors=settings.vectors,
+        search=SearchSettings(tier=settings.search.tier, list_count=8, train_iterations=6, thread_count=1, seed=7),
+    )
+    with pytest.raises(ArtefactError, match="other settings") as caught:
+        build_index(tmp_path / "index", searched, encoder, stage=Stage.quantise)
+    assert "seed=7" in caught.value.expected
+
+
+def test_a_whole_build_and_a_job_do_not_run_at_once(
+    settings: IndexBuildSettings, encoder: Encoder, tmp_path: Path
+) -> None:
+    with folder_lock(tmp_path / "index"), pytest.raises(ArtefactError, match="another process") as caught:
+        build_index(tmp_path / "index", settings, encoder, stage=Stage.encode)
+    assert "process" in caught.value.got
+    with folder_lock(tmp_path / "index", shared=True):
+        build_index(tmp_path / "index", settings, encoder, stage=Stage.encode)
+        with pytest.raises(ArtefactError, match="another process"):
+            build_index(tmp_path / "index", settings, encoder)
+
+
+def test_the_quantiser_is_trained_without_the_documents_held_out(
+    settings: IndexBuildSettings, encoder: Encoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from npm.indexing import stages
+
+    seen: list[np.ndarray] = []
+    trained = stages.train_quantiser
+
+    def watched(folder: Path, vectors: object, rows: np.ndarray, *arguments: object, **named: object) -> object:
+        seen.append(rows)
+        return trained(folder, vectors, rows, *arguments, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(stages, "HELD_OUT_EVERY", 5)
+    monkeypatch.setattr(stages, "train_quantiser", watched)
+    build_index(tmp_path / "index", settings, encoder)
+    segment = Segment(tmp_path / "index", "00000")
+    store = BlockStore.open(segment.corpus)
+    _, rows = stages.open_vectors([segment.vectors])
+    documents = store.block_documents[store.block_of(rows.positions(np.arange(len(rows))))]
+    expected = [row for row, document in enumerate(documents.tolist()) if document % 5 != 4]
+    assert seen[0].tolist() == expected
+    assert read_manifest(tmp_path / "index" / "quantiser", kind="quantiser").settings["held_out_every"] == 5
+
+
+def test_documents_held_out_are_the_last_of_each_run() -> None:
+    numbers = np.array([-1, 0, HELD_OUT_EVERY - 1, HELD_OUT_EVERY, 2 * HELD_OUT_EVERY - 1])
+    assert is_held_out(numbers[1:]).tolist() == [False, True, False, True]
+    assert not is_held_out(np.array([-1]))[0]
+
+
+@pytest.mark.parametrize("text", ["0/3", "4/3", "1", "a/b", "1/0", "-1/3", ""])
+def test_a_share_that_cannot_be_is_refused(text: str) -> None:
+    with pytest.raises(SettingError, match="no share"):
+        Share.parse(text)
+
+
+@pytest.mark.parametrize("count", [1, 2, 7, 30])
+def test_all_shares_together_have_every_item_once_in_order(count: int) -> None:
+    items = list(range(11))
+    together = [item for number in range(1, count + 1) for item in Share(number, count).of(items)]
+    assert together == items
+
+
+@pytest.mark.parametrize("factory", ["IVF0,SQ8", "IVF99999,SQ8", "Nonsense"])
+def test_a_factory_that_cannot_be_trained_is_refused_before_anything_is_encoded(
+    factory: str, settings: IndexBuildSettings, encoder: Encoder, tmp_path: Path
+) -> None:
+    asked = IndexBuildSettings(corpus=settings.corpus, blocks=settings.blocks, search=SearchSettings(factory=factory))
+    with pytest.raises(UserError) as caught:
+        build_index(tmp_path / "index", asked, encoder)
+    assert factory in caught.value.problem
+    assert not Segment(tmp_path / "index", "00000").vectors.exists()
+
+
+def test_a_kill_between_the_quantiser_and_its_checkpoints_leaves_no_trace(
+    settings: IndexBuildSettings,
+    encoder: Encoder,
+    whole: dict[str, bytes],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    remove = shutil.rmtree
+
+    def killed(folder: Path, **options: bool) -> None:
+        if folder.name.endswith(".partial") and (tmp_path / "index" / "quantiser").is_dir():
+            raise KeyboardInterrupt
+        remove(folder, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(shutil, "rmtree", killed)
+        with pytest.raises(KeyboardInterrupt):
+            build_index(tmp_path / "index", settings, encoder)
+    assert (tmp_path / "index" / "quantiser").is_dir()
+    assert list((tmp_path / "index").glob(".quantiser*"))
+    build_index(tmp_path / "index", settings, encoder)
+    assert all_bytes(tmp_path / "index") == whole

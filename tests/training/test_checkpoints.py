@@ -1,0 +1,145 @@
+"""A run folder keeps to its settings, its newest whole checkpoint, and metrics that fit it."""
+
+from __future__ import annotations
+
+import errno
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors import SafetensorError
+
+from npm.errors import ArtefactError, SettingError, StorageError
+from npm.training.checkpoints import Checkpoint, Counters, RunFolder
+from tests.helpers.tiny_models import tiny_encoder
+
+
+def checkpoint_at(step: int) -> Checkpoint:
+    return Checkpoint(
+        Counters(step, seconds=0.1 + step, tokens=100 * step, best={"value": 0.5, "step": None}),
+        weights={"weight": torch.full((2, 3), float(step))},
+        optimizer_tensors={"0.step": torch.tensor(float(step)), "0.exp_avg": torch.ones(2, 3)},
+        generators={"0-cpu": np.arange(7, dtype=np.uint8)},
+    )
+
+
+@pytest.fixture
+def run_folder(tmp_path: Path) -> RunFolder:
+    folder = RunFolder(tmp_path / "run")
+    folder.start({"learning_rate": 0.5, "files": ("a", "b")})
+    return folder
+
+
+def names_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_the_same_settings_continue_a_run(run_folder: RunFolder) -> None:
+    run_folder.start({"files": ["a", "b"], "learning_rate": 0.5})
+
+
+def test_other_settings_are_refused_by_name_with_both_values(run_folder: RunFolder) -> None:
+    with pytest.raises(SettingError) as caught:
+        run_folder.start({"learning_rate": 0.25, "files": ("a", "b"), "seed": 1})
+    assert caught.value.expected == "learning_rate=0.5; seed=None"
+    assert caught.value.got == "learning_rate=0.25; seed=1"
+    assert json.loads((run_folder.path / "settings.json").read_text())["learning_rate"] == 0.5
+
+
+def test_a_full_disk_leaves_no_half_written_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.fsync", _refuse)
+    with pytest.raises(StorageError, match="the disk is full"):
+        RunFolder(tmp_path / "run").start({"seed": 1})
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_checkpoint_reads_back(run_folder: RunFolder) -> None:
+    assert run_folder.latest_checkpoint() is None
+    run_folder.save_checkpoint(checkpoint_at(3))
+    read, written = run_folder.latest_checkpoint(), checkpoint_at(3)
+    assert read is not None
+    assert read.counters == written.counters
+    assert read.counters.tokens == 300
+    torch.testing.assert_close(read.weights, written.weights, rtol=0, atol=0)
+    torch.testing.assert_close(read.optimizer_tensors, written.optimizer_tensors, rtol=0, atol=0)
+    assert read.generators["0-cpu"].tolist() == list(range(7))
+
+
+def test_only_the_newest_checkpoint_stays(run_folder: RunFolder) -> None:
+    left_by_a_killed_run = run_folder.path / "checkpoints" / ".step-00000002.tmp"
+    left_by_a_killed_run.mkdir(parents=True)
+    for step in (1, 9, 10):
+        run_folder.save_checkpoint(checkpoint_at(step))
+    assert names_in(run_folder.path / "checkpoints") == ["step-00000010"]
+
+
+def test_a_full_disk_keeps_the_checkpoint_before(run_folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_folder.save_checkpoint(checkpoint_at(1))
+    with monkeypatch.context() as patch:
+        patch.setattr("os.fsync", _refuse)
+        with pytest.raises(StorageError, match="the disk is full"):
+            run_folder.save_checkpoint(checkpoint_at(2))
+    assert names_in(run_folder.path / "checkpoints") == ["step-00000001"]
+    newest = run_folder.latest_checkpoint()
+    assert newest is not None
+    assert newest.counters.step == 1
+
+
+@pytest.mark.parametrize("name", ["weights.safetensors", "optimizer.safetensors", "generator-0-cpu.npy"])
+def test_a_flipped_byte_in_a_checkpoint_is_refused(run_folder: RunFolder, name: str) -> None:
+    run_folder.save_checkpoint(checkpoint_at(1))
+    file = run_folder.path / "checkpoints" / "step-00000001" / name
+    file.write_bytes(file.read_bytes()[:-1] + b"\x55")
+    with pytest.raises(ArtefactError) as caught:
+        run_folder.latest_checkpoint()
+    assert caught.value.where == str(file)
+
+
+def test_metrics_are_lines_of_json_cut_after_a_step(run_folder: RunFolder) -> None:
+    run_folder.cut_metrics(5)  # nothing there yet
+    for step in range(1, 6):
+        run_folder.log({"step": step, "loss": 0.5 * step})
+    with run_folder.metrics_path.open("a") as file:
+        file.write('{"step": 6, "lo')  # killed in the middle of a line
+    run_folder.cut_metrics(3)
+    lines = run_folder.metrics_path.read_text().splitlines()
+    assert [json.loads(line) for line in lines] == [{"step": step, "loss": 0.5 * step} for step in (1, 2, 3)]
+
+
+def test_a_full_disk_while_logging_is_told(run_folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Path, "open", _refuse)
+    with pytest.raises(StorageError, match="the disk is full"):
+        run_folder.log({"step": 1})
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        OSError(errno.ENOSPC, "No space left on device"),
+        SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)"),
+    ],
+)
+def test_a_full_disk_while_saving_the_encoder_keeps_the_one_before(
+    run_folder: RunFolder, monkeypatch: pytest.MonkeyPatch, refusal: Exception
+) -> None:
+    encoder = tiny_encoder("bert")
+    run_folder.save_encoder(encoder)
+    weights = (run_folder.encoder_path / "model.safetensors").read_bytes()
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise refusal
+
+    with monkeypatch.context() as patch:
+        patch.setattr(encoder.model, "save_pretrained", refuse)
+        with pytest.raises(StorageError, match="the disk is full"):
+            run_folder.save_encoder(encoder)
+    assert (run_folder.encoder_path / "model.safetensors").read_bytes() == weights
+    run_folder.save_encoder(encoder)
+    assert names_in(run_folder.path) == ["encoder", "settings.json"]
+
+
+def _refuse(*_: Any, **__: Any) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")

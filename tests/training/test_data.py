@@ -1,0 +1,174 @@
+"""What a rank sees at a micro-step depends on the seed and the micro-step alone."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from itertools import islice
+
+import pytest
+import torch
+
+from npm.errors import SettingError
+from npm.masking.rendering import PHRASES
+from npm.training.data import TrainingBatches, iterate_batches
+from npm.types import MaskedBatch, SentenceBatch, TrainingBatch, View
+from tests.helpers.groups import group
+from tests.helpers.toy_training import toy_batches, toy_encoder, toy_groups
+
+
+def phrases(batch: TrainingBatch) -> MaskedBatch:
+    """The view that batches of these tests have."""
+    (view,) = batch.views.values()
+    assert isinstance(view, MaskedBatch)
+    assert list(batch.views) == [PHRASES]
+    return view
+
+
+def assert_equal(first: MaskedBatch, second: MaskedBatch) -> None:
+    for field in fields(MaskedBatch):
+        left, right = getattr(first, field.name), getattr(second, field.name)
+        assert torch.equal(torch.as_tensor(left), torch.as_tensor(right)), field.name
+
+
+def numbered_batches(count: int, **settings: int) -> TrainingBatches:
+    """Groups of two sequences that hold nothing but their group's number, from 50 on."""
+    return toy_batches(
+        toy_encoder(), [group([50 + number] * 2, [50 + number] * 2) for number in range(count)], **settings
+    )
+
+
+def group_numbers(batch: TrainingBatch) -> list[int]:
+    return [int(row[1]) - 50 for row in phrases(batch).key_input_ids[::2]]  # the first token is special
+
+
+def test_a_batch_does_not_depend_on_what_was_asked_before() -> None:
+    encoder = toy_encoder()
+    in_order, other = toy_batches(encoder), toy_batches(encoder)
+    expected = [in_order[micro_step] for micro_step in range(20)]
+    for micro_step in (19, 3, 11, 3, 0):
+        assert_equal(phrases(other[micro_step]), phrases(expected[micro_step]))
+
+
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")  # more workers than this machine has cores
+@pytest.mark.parametrize("workers", [0, 1, 4])
+def test_a_stream_gives_the_batches_from_its_first_micro_step_on(workers: int) -> None:
+    batches = toy_batches(toy_encoder())
+    stream = iterate_batches(batches, first_micro_step=5, workers=workers)
+    for micro_step, batch in enumerate(islice(stream, 6), start=5):
+        assert_equal(phrases(batch), phrases(batches[micro_step]))
+
+
+def test_starting_a_stream_draws_nothing_from_the_generator_of_dropouts() -> None:
+    before = torch.get_rng_state()
+    next(iterate_batches(toy_batches(toy_encoder()), first_micro_step=0))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_an_epoch_shows_every_group_once_and_the_next_one_in_another_order() -> None:
+    batches = numbered_batches(10)
+    epochs = [[*map(group_numbers, (batches[10 * epoch + step] for step in range(10)))] for epoch in range(3)]
+    flat = [[number for numbers in epoch for number in numbers] for epoch in epochs]
+    assert all(sorted(epoch) == list(range(10)) for epoch in flat)
+    assert flat[0] != flat[1] != flat[2]
+
+
+def test_a_group_is_masked_anew_in_every_epoch() -> None:
+    batches = toy_batches(toy_encoder(), toy_groups(1))
+    first, second = phrases(batches[0]), phrases(batches[1])
+    assert not torch.equal(first.query_input_ids, second.query_input_ids)
+    torch.testing.assert_close(first.key_input_ids, second.key_input_ids)
+
+
+def test_groups_that_do_not_fill_a_step_of_all_ranks_wait_for_another_epoch() -> None:
+    batches = numbered_batches(11, groups_per_device_batch=2, world_size=2)
+    (source,) = batches.sources
+    assert source.micro_steps_per_epoch == 2
+    seen = [group_numbers(batches[step]) for step in (0, 1)]
+    assert len({number for numbers in seen for number in numbers}) == 4
+
+
+@pytest.mark.parametrize("groups_per_device_batch", [1, 2])
+def test_the_ranks_share_an_epoch_without_a_group_in_common(groups_per_device_batch: int) -> None:
+    ranks = [
+        numbered_batches(12, groups_per_device_batch=groups_per_device_batch, rank=rank, world_size=3)
+        for rank in range(3)
+    ]
+    steps = ranks[0].sources[0].micro_steps_per_epoch
+    seen = [number for batches in ranks for step in range(steps) for number in group_numbers(batches[step])]
+    assert sorted(seen) == list(range(12))
+
+
+def test_two_ranks_together_see_what_one_process_with_twice_the_groups_sees() -> None:
+    one = numbered_batches(12, groups_per_device_batch=2)
+    two = [numbered_batches(12, rank=rank, world_size=2) for rank in range(2)]
+    for step in range(8):
+        assert group_numbers(one[step]) == group_numbers(two[0][step]) + group_numbers(two[1][step])
+
+
+def test_a_group_with_too_little_to_mask_gives_a_batch_without_spans() -> None:
+    batch = phrases(toy_batches(toy_encoder(), [group([51, 52], [53, 54])])[0])
+    assert len(batch.span_sequences) == 0
+    assert batch.query_input_ids.tolist() == batch.key_input_ids.tolist()
+
+
+def test_a_query_that_reads_has_a_clean_copy_of_its_own_group_behind_it() -> None:
+    encoder = toy_encoder()
+    whole = phrases(toy_batches(encoder, groups_per_device_batch=2, context_fraction=1.0)[0])
+    sequences_per_group = len(whole.key_input_ids) // 2
+    clean = [row[mask.bool()].tolist() for row, mask in zip(whole.key_input_ids, whole.key_attention_mask, strict=True)]
+    reading = 0
+    for number, (row, mask) in enumerate(zip(whole.query_input_ids, whole.query_attention_mask, strict=True)):
+        ids = row[mask.bool()].tolist()
+        behind = ids[ids.index(encoder.suffix_ids[0]) + 1 :]
+        if behind:
+            readable = [other for other, tokens in enumerate(clean) if tokens[1:] == behind and other != number]
+            assert any(other // sequences_per_group == number // sequences_per_group for other in readable)
+            reading += 1
+    assert reading > sequences_per_group
+
+
+def test_the_masks_are_those_of_a_run_that_reads_nothing() -> None:
+    encoder = toy_encoder()
+    reads, plain = phrases(toy_batches(encoder, context_fraction=1.0)[3]), phrases(toy_batches(encoder)[3])
+    assert_equal(
+        replace(reads, **{name: getattr(plain, name) for name in ("query_input_ids", "query_attention_mask")}), plain
+    )
+    for row, expected in zip(reads.query_input_ids, plain.query_input_ids, strict=True):
+        size = int((expected != encoder.pad_id).sum())
+        assert row[:size].tolist() == expected[:size].tolist()
+
+
+def test_a_corpus_smaller_than_one_batch_is_refused() -> None:
+    with pytest.raises(SettingError) as caught:
+        numbered_batches(3, groups_per_device_batch=2, world_size=2)
+    assert "4 groups" in caught.value.expected
+    assert caught.value.got == "3"
+
+
+def test_a_batch_counts_the_tokens_of_its_text_once_however_many_views_show_it() -> None:
+    encoder = toy_encoder()
+    both = toy_batches(encoder, views=("phrases", "tokens"))[0]
+    assert both.token_count == phrases(toy_batches(encoder)[0]).token_count > 0
+
+
+def test_different_texts_count_together() -> None:
+    encoder = toy_encoder()
+
+    class Sentences:
+        rank, world_size, micro_steps_per_epoch = 0, 1, 1
+
+        def views(self, micro_step: int) -> dict[str, View]:
+            ids = torch.ones(4, 3, dtype=torch.long)
+            return {"sentences": SentenceBatch(ids, ids, pair_count=2, pad_id=0)}
+
+    blocks = toy_batches(encoder)
+    together = TrainingBatches([*blocks.sources, Sentences()])[0]
+    assert together.token_count == blocks[0].token_count + 12
+
+
+def test_the_masks_of_one_view_do_not_depend_on_the_views_beside_it() -> None:
+    encoder = toy_encoder()
+    both = toy_batches(encoder, views=("phrases", "tokens"))[2]
+    view = both.views["phrases"]
+    assert isinstance(view, MaskedBatch)
+    assert_equal(view, phrases(toy_batches(encoder)[2]))

@@ -1,0 +1,208 @@
+"""Evaluation during training: what it measures, what it keeps, when it stops, and that training does not feel it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from npm.errors import SettingError
+from npm.models.encoder import Encoder
+from npm.training.settings import TrainingEvaluationSettings
+from npm.training.trainer import BestSoFar, StepReport, Trainer
+from tests.helpers.toy_training import parameters_of, toy_trainer
+
+CLOCKS = {"seconds", "tokens_per_second", "data_fraction"}
+
+
+class Stopped(Exception):
+    """Stands for a kill: nothing in the trainer catches it."""
+
+
+def lines_of(run: Path, *, of_evaluation: bool) -> list[dict[str, Any]]:
+    """The lines of metrics without what the clock says."""
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    chosen = [line for line in lines if ("learning_rate" not in line) == of_evaluation]
+    return [{name: value for name, value in line.items() if name not in CLOCKS} for line in chosen]
+
+
+def scripted(trainer_of: Callable[[], Trainer], values: dict[int, float]) -> Callable[[], dict[str, float]]:
+    """An evaluator that gives the value written for each step."""
+    return lambda: {"score": values[trainer_of().step]}
+
+
+def scripted_trainer(run: Path, values: dict[int, float], **settings: Any) -> Trainer:
+    chosen = {"every_steps": 2, "best": "score", "higher_is_better": True, **settings.pop("evaluation", {})}
+    trainers: list[Trainer] = []
+    evaluator = scripted(lambda: trainers[0], values)
+    trainers.append(
+        toy_trainer(run, evaluation=TrainingEvaluationSettings(**chosen), evaluators=[evaluator], **settings)
+    )
+    return trainers[0]
+
+
+def test_a_run_with_evaluations_has_the_losses_of_one_without(tmp_path: Path) -> None:
+    def draws() -> dict[str, float]:
+        return {"drawn": float(torch.rand(()))}
+
+    settings: dict[str, Any] = {"max_steps": 7, "dropout": 0.3}
+    with_evaluations = toy_trainer(
+        tmp_path / "with", evaluation=TrainingEvaluationSettings(every_steps=2), evaluators=[draws], **settings
+    )
+    with_evaluations.train()
+    without = toy_trainer(tmp_path / "without", **settings)
+    without.train()
+    torch.testing.assert_close(parameters_of(with_evaluations), parameters_of(without), rtol=0, atol=0)
+    assert lines_of(tmp_path / "with", of_evaluation=False) == lines_of(tmp_path / "without", of_evaluation=False)
+    drawn = {line["drawn"] for line in lines_of(tmp_path / "with", of_evaluation=True)}
+    assert len(drawn) == 1  # every evaluation starts from the same seed
+
+
+def test_it_measures_at_the_start_every_few_steps_and_at_the_end(tmp_path: Path) -> None:
+    toy_trainer(tmp_path / "run", max_steps=5, evaluation=TrainingEvaluationSettings(every_steps=2)).train()
+    lines = lines_of(tmp_path / "run", of_evaluation=True)
+    assert [line["step"] for line in lines] == [0, 2, 4, 5]
+    terms = {"start", "end", "start_top1", "end_top1", "masked", "masked_top1"}
+    assert lines[0].keys() == {"step", "held_out_loss"} | {f"held_out_{name}" for name in terms}
+
+
+def test_the_metrics_are_the_terms_of_all_batches_over_their_counts_without_dropout(tmp_path: Path) -> None:
+    trainer = toy_trainer(
+        tmp_path / "run", max_steps=1, dropout=0.5, evaluation=TrainingEvaluationSettings(max_batches=3)
+    )
+    assert trainer.held_out is not None and trainer.held_out.batches is not None
+    sums: dict[str, float] = {}
+    counts: dict[str, int] = {}
+    trainer.model.eval()
+    for micro_step in range(3):
+        for name, term in trainer.model(trainer.held_out.batches[micro_step]).items():
+            sums[name] = sums.get(name, 0.0) + float(term.sum.detach())
+            counts[name] = counts.get(name, 0) + term.count
+    means = {name: sums[name] / counts[name] for name in sums}
+    trainer.train()
+    line = lines_of(tmp_path / "run", of_evaluation=True)[0]
+    for name, mean in means.items():
+        assert line[f"held_out_{name}"] == pytest.approx(mean, rel=1e-5), name
+    weighted = sum(means[name] for name in ("start", "end", "masked"))  # the others have weight 0
+    assert line["held_out_loss"] == pytest.approx(weighted, rel=1e-5)
+
+
+def test_the_smallest_source_is_read_once_at_most(tmp_path: Path) -> None:
+    trainer = toy_trainer(tmp_path / "run", max_steps=1, evaluation=TrainingEvaluationSettings(max_batches=50))
+    assert trainer.held_out is not None
+    assert trainer.held_out.micro_steps == 4  # groups of held-out text
+
+
+def test_the_encoder_of_the_best_evaluation_is_kept_beside_the_last(tmp_path: Path) -> None:
+    trainer = scripted_trainer(tmp_path / "run", {0: 0.1, 2: 0.5, 4: 0.9, 6: 0.9, 8: 0.2}, max_steps=8)
+    at_step: dict[int, torch.Tensor] = {}
+
+    def note(done: StepReport) -> None:
+        at_step[done.step] = parameters_of(trainer)["encoder_model.embeddings.word_embeddings.weight"]
+
+    trainer.train(note)
+    for name, step in (("best-encoder", 4), ("encoder", 8)):
+        saved = Encoder.load(str(tmp_path / "run" / name), device="cpu", dtype="float32")
+        torch.testing.assert_close(
+            saved.model.get_input_embeddings().weight.detach(), at_step[step], rtol=0, atol=0, msg=name
+        )
+    assert not torch.equal(at_step[4], at_step[8])
+
+
+def test_a_run_stops_when_its_patience_is_over_and_started_again_it_stays_so(tmp_path: Path) -> None:
+    values = {0: 0.1, 2: 0.5, 4: 0.3, 6: 0.5, 8: 0.9}
+    settings: dict[str, Any] = {"max_steps": 20, "evaluation": {"patience_evaluations": 2}}
+    first = scripted_trainer(tmp_path / "run", values, **settings)
+    first.train()
+    assert first.step == 6
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text()
+    again = scripted_trainer(tmp_path / "run", values, **settings)
+    again.train()
+    assert again.step == 6
+    assert (tmp_path / "run" / "metrics.jsonl").read_text() == lines
+    torch.testing.assert_close(parameters_of(again), parameters_of(first), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("stops", [(1,), (2,), (3, 5), (4, 6)])
+def test_a_killed_run_keeps_its_best_encoder_and_its_patience(tmp_path: Path, stops: tuple[int, ...]) -> None:
+    """Without checkpoints of its own, so that only those of a new best are there to continue from."""
+    values = {0: 0.2, 2: 0.5, 4: 0.3, 6: 0.4, 8: 0.9, 9: 0.1}
+    settings: dict[str, Any] = {"max_steps": 9, "dropout": 0.2, "evaluation": {"patience_evaluations": 2}}
+    undisturbed = scripted_trainer(tmp_path / "undisturbed", values, **settings)
+    undisturbed.train()
+    for stop in stops:
+
+        def kill(done: StepReport, stop: int = stop) -> None:
+            if done.step == stop:
+                raise Stopped
+
+        with pytest.raises(Stopped):
+            scripted_trainer(tmp_path / "killed", values, **settings).train(kill)
+    resumed = scripted_trainer(tmp_path / "killed", values, **settings)
+    resumed.train()
+    assert resumed.step == undisturbed.step == 6
+    assert resumed.best == undisturbed.best
+    for name in ("encoder", "best-encoder"):
+        files = [tmp_path / run / name / "model.safetensors" for run in ("undisturbed", "killed")]
+        assert files[0].read_bytes() == files[1].read_bytes()
+    for of_evaluation in (False, True):
+        left, right = (lines_of(tmp_path / run, of_evaluation=of_evaluation) for run in ("undisturbed", "killed"))
+        assert left == right
+
+
+def test_a_kill_between_checkpoint_and_best_encoder_is_made_good(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = {0: 0.2, 2: 0.5, 4: 0.3}
+    original = Trainer.save_encoder
+
+    def killed(self: Trainer, name: str) -> None:
+        if name == "best-encoder" and self.step == 2:
+            raise Stopped
+        original(self, name)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "save_encoder", killed)
+        with pytest.raises(Stopped):
+            scripted_trainer(tmp_path / "run", values, max_steps=4).train()
+    scripted_trainer(tmp_path / "run", values, max_steps=4).train()
+    scripted_trainer(tmp_path / "undisturbed", values, max_steps=4).train()
+    files = [tmp_path / run / "best-encoder" / "model.safetensors" for run in ("run", "undisturbed")]
+    assert files[0].read_bytes() == files[1].read_bytes()
+
+
+def test_a_metric_that_is_not_measured_is_refused_before_the_first_step(tmp_path: Path) -> None:
+    trainer = toy_trainer(tmp_path / "run", max_steps=3, evaluation=TrainingEvaluationSettings(best="held_out_startt"))
+    with pytest.raises(SettingError) as caught:
+        trainer.train()
+    assert "held_out_start" in caught.value.expected
+    assert (caught.value.got, caught.value.where, trainer.step) == ("held_out_startt", "evaluation.best", 0)
+
+
+def test_a_number_that_is_not_finite_is_never_the_best() -> None:
+    best = BestSoFar()
+    nan, infinity = float("nan"), float("inf")
+    given = [nan, 1.0, infinity, 2.0, nan]
+    better = [best.update(step=step, value=value, higher_is_better=True) for step, value in enumerate(given)]
+    assert better == [False, True, False, True, False]
+    assert (best.value, best.step, best.evaluations_since, best.last_step) == (2.0, 3, 1, 4)
+    assert [best.is_hopeless(patience) for patience in (1, 2, None)] == [True, False, False]
+
+
+def test_a_metric_that_is_not_finite_is_written_as_null(tmp_path: Path) -> None:
+    scripted_trainer(tmp_path / "run", {0: float("nan"), 2: 0.5}, max_steps=2).train()
+    assert [line["score"] for line in lines_of(tmp_path / "run", of_evaluation=True)] == [None, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [("every_steps", 0), ("max_batches", 0), ("patience_evaluations", 0), ("masked_fraction", 1.0)],
+)
+def test_settings_of_the_evaluation_out_of_range_are_refused(setting: str, value: float) -> None:
+    with pytest.raises(SettingError) as caught:
+        TrainingEvaluationSettings(**{setting: value})  # type: ignore[arg-type]
+    assert (caught.value.where, caught.value.got) == (f"evaluation.{setting}", str(value))

@@ -1,0 +1,277 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from index.exact import ExactSearcher
+from npm.corpus.text import normalised_text
+from npm.errors import ArtefactError, SettingError
+from npm.indexing.changes import DeleteSettings, delete_documents
+from npm.indexing.inspection import verify_index
+from npm.indexing.phrase_index import PhraseIndex
+from npm.models.encoder import Encoder
+from npm.retrieval.fill import PhraseFiller
+from npm.retrieval.queries import encode_queries
+from npm.retrieval.settings import FillSettings, Retrieval
+from npm.tuning.measures import TIE, Measured, SearchChoice, TuneSettings
+from npm.tuning.tune import TuneResult, choose, draw_questions, run_tune, write_searching
+from tests.helpers.live_indexes import all_bytes
+from tests.helpers.tiny_models import tiny_encoder
+from tests.helpers.tuned_indexes import LISTS, build_measured
+
+QUESTIONS = 6
+NARROW = {"probed_lists": (1, 3, LISTS), "reranked_rows": (128,), "candidates_per_side": (8, 128)}
+
+
+@pytest.fixture(scope="module")
+def bert() -> Encoder:
+    return tiny_encoder("bert")
+
+
+@pytest.fixture(scope="module")
+def lists_folder(bert: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Not to be changed."""
+    return build_measured(tmp_path_factory.mktemp("lists") / "index", bert, f"IVF{LISTS},SQ8")
+
+
+@pytest.fixture(scope="module")
+def tuned(lists_folder: Path, bert: Encoder) -> TuneResult:
+    return run_tune(TuneSettings(index=str(lists_folder), queries=QUESTIONS, **NARROW), bert)
+
+
+def plain_measures(
+    folder: Path, encoder: Encoder, choice: SearchChoice
+) -> tuple[dict[int, tuple[float, float]], float]:
+    """The least and most that recall at 1, 10, 100 can be, and agreement; each question against a sort of all scores.
+
+    Rows whose scores are hardly below the last of the best may or may not count as its equals.
+    """
+    index = PhraseIndex.open(folder, probed_lists=choice.probed_lists, rerank_factor=choice.rerank_factor)
+    assert index.vectors is not None
+    vectors = index.vectors.slice(0, len(index.vectors)).astype(np.float32)
+    live = range(len(vectors)) if index.live_rows is None else index.live_rows.rows().tolist()
+    settings = FillSettings(retrieval=Retrieval.dense, candidates_per_side=choice.candidates_per_side)
+    found: dict[int, list[tuple[float, float]]] = {1: [], 10: [], 100: []}
+    same = []
+    for question in draw_questions(index, QUESTIONS, seed=0):
+        queries = encode_queries(encoder, [question.text])
+        for query in (queries.start, queries.end):
+            scores = np.full(len(vectors), -np.inf, dtype=np.float32)
+            scores[live] = vectors[live] @ query[0]
+            hits = index.searcher.scan(query, index.live_rows).top(choice.candidates_per_side)
+            rows = hits.rows[0][hits.found[0]].tolist()
+            for rank in found:
+                found[rank].append(shares_found(rows[:rank], scores, rank))
+        ours, exact = (
+            PhraseFiller(opened, encoder, settings).fill(question.text).phrases[0].phrase
+            for opened in (index, replace(index, searcher=ExactSearcher(vectors)))
+        )
+        same.append(normalised_text(ours) == normalised_text(exact))
+    bounds = {rank: tuple(np.mean(shares, axis=0).tolist()) for rank, shares in found.items()}
+    return bounds, float(np.mean(same))
+
+
+def shares_found(rows: list[int], scores: np.ndarray, rank: int) -> tuple[float, float]:
+    """The least and the most that the share of the `rank` best rows among `rows` can be; equals of the last count."""
+    last = np.sort(scores)[-rank]
+    least, most = (min(rank, int((scores[rows] >= last - tie * np.abs(last)).sum())) for tie in (TIE / 3, 3 * TIE))
+    return least / rank, most / rank
+
+
+def assert_within(recall: Mapping[int, float], bounds: dict[int, tuple[float, float]]) -> None:
+    assert recall.keys() == bounds.keys()
+    for rank, (least, most) in bounds.items():
+        assert least - 1e-9 <= recall[rank] <= most + 1e-9
+        assert most - least < 0.1  # else the bounds would hold for anything
+
+
+def test_recall_and_agreement_are_those_of_a_plain_sort_of_all_scores(
+    tuned: TuneResult, lists_folder: Path, bert: Encoder
+) -> None:
+    assert {each.choice.probed_lists for each in tuned.measured} == {1, 3, LISTS}
+    for each in tuned.measured:
+        recall, agreement = plain_measures(lists_folder, bert, each.choice)
+        assert_within(each.recall, recall)
+        assert each.agreement == pytest.approx(agreement)
+    narrow = [each for each in tuned.measured if each.choice.probed_lists == 1]
+    assert all(each.recall[100] < 0.9 for each in narrow)
+    assert any(each.agreement < 1 for each in narrow)
+
+
+def test_all_lists_and_enough_reranked_rows_find_what_exact_search_finds(tuned: TuneResult) -> None:
+    # With twice as many rows reranked as are grown, those at the border are the same ones too.
+    measured = next(each for each in tuned.measured if each.choice == tuned.present)
+    assert (measured.choice.probed_lists, measured.choice.reranked_rows) == (LISTS, 1024)
+    assert measured.recall == {1: 1.0, 10: 1.0, 100: pytest.approx(1.0, abs=0.01)}
+    assert measured.agreement == 1.0
+
+
+def test_answers_are_compared_with_the_most_candidates_too(tuned: TuneResult) -> None:
+    widest = [each for each in tuned.measured if each.choice.candidates_per_side == 512]
+    assert widest and all(each.agreement == each.agreement_with_widest for each in widest)
+    assert any(each.agreement != each.agreement_with_widest for each in tuned.measured)
+
+
+def test_the_present_setting_is_measured_too(tuned: TuneResult) -> None:
+    assert tuned.present == SearchChoice(probed_lists=LISTS, rerank_factor=2, candidates_per_side=512)
+    assert tuned.present in [each.choice for each in tuned.measured]
+
+
+def test_latencies_are_those_of_single_searches(tuned: TuneResult) -> None:
+    assert all(0 < each.p50_ms <= each.p95_ms for each in tuned.measured)
+
+
+def test_exact_search_recalls_everything_and_agrees_with_itself(bert: Encoder, tmp_path: Path) -> None:
+    folder = build_measured(tmp_path / "index", bert, None)
+    result = run_tune(TuneSettings(index=str(folder), queries=40, candidates_per_side=(16, 128)), bert)
+    assert result.question_count == 40 and not result.held_out
+    assert [each.choice.candidates_per_side for each in result.measured][1:] == [128, 16]
+    for each in result.measured:
+        assert each.choice.probed_lists is None and each.choice.rerank_factor is None
+        assert each.agreement == 1.0
+        assert each.recall[1] == each.recall[10] == 1.0
+    assert [each.recall[100] for each in result.measured] == [1.0, 1.0, 0.16]
+    assert result.goals_met
+
+
+def test_deleted_rows_count_for_nothing(bert: Encoder, tmp_path: Path) -> None:
+    folder = build_measured(tmp_path / "index", bert, "IVF4,SQ8")
+    delete_documents(folder, DeleteSettings(ids=[f"d{number}" for number in range(60)]))
+    settings = TuneSettings(
+        index=str(folder), queries=QUESTIONS, probed_lists=(4,), reranked_rows=(128,), candidates_per_side=(128,)
+    )
+    result = run_tune(settings, bert)
+    each = next(each for each in result.measured if each.choice != result.present)
+    recall, agreement = plain_measures(folder, bert, each.choice)
+    assert_within(each.recall, recall)
+    assert each.recall[100] > 0.9
+    assert each.agreement == pytest.approx(agreement)
+
+
+def measured(p50_ms: float, agreement: float, recall: float) -> Measured:
+    choice = SearchChoice(probed_lists=int(100 * p50_ms), rerank_factor=1, candidates_per_side=1)
+    return Measured(choice, {1: 1.0, 10: 1.0, 100: recall}, agreement, agreement, p50_ms, 2 * p50_ms)
+
+
+def test_the_fastest_that_reaches_both_goals_is_chosen_else_the_one_that_agrees_most() -> None:
+    every = [measured(1, 0.96, 0.90), measured(2, 0.90, 0.99), measured(3, 0.95, 0.97), measured(4, 1.0, 1.0)]
+    assert choose(every, recall_goal=0.97, agreement_goal=0.95) == (every[2], True)
+    assert choose(every, recall_goal=0.5, agreement_goal=0.95) == (every[0], True)
+    assert choose(every[:3], recall_goal=0.98, agreement_goal=0.95) == (every[0], False)
+    level = [measured(1, 0.5, 0.3), measured(2, 0.5, 0.4), measured(3, 0.5, 0.4)]
+    assert choose(level, recall_goal=1, agreement_goal=1) == (level[1], False)
+
+
+def test_the_front_holds_what_no_other_one_beats_in_speed_and_agreement(tuned: TuneResult) -> None:
+    every = (measured(2, 0.9, 1), measured(1, 0.8, 1), measured(3, 0.9, 1), measured(4, 0.95, 1), measured(1, 0.7, 1))
+    result = replace(tuned, measured=every)
+    assert result.front == (every[1], every[0], every[3])
+
+
+@pytest.fixture
+def own_folder(bert: Encoder, tmp_path: Path) -> Path:
+    return build_measured(tmp_path / "index", bert, f"IVF{LISTS},SQ8")
+
+
+def test_writing_changes_the_root_manifest_only_and_the_index_is_then_searched_so(
+    own_folder: Path, bert: Encoder
+) -> None:
+    before = all_bytes(own_folder)
+    settings = TuneSettings(
+        index=str(own_folder),
+        queries=QUESTIONS,
+        write=True,
+        recall_goal=0,
+        agreement_goal=0,
+        **NARROW,  # type: ignore[arg-type]
+    )
+    result = run_tune(settings, bert)
+    after = all_bytes(own_folder)
+    assert {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)} == {"manifest.json"}
+    made_before, made_after = (json.loads(every["manifest.json"]) for every in (before, after))
+    changed = {name for name in made_after["settings"] if made_after["settings"][name] != made_before["settings"][name]}
+    assert changed == {"generation", "searching"}
+    assert made_after["parts"] == made_before["parts"]
+    assert result.written_generation == made_after["settings"]["generation"] == 1
+    chosen = result.chosen.choice
+    opened = PhraseIndex.open(own_folder)
+    searcher: Any = opened.searcher
+    assert (searcher.probed_lists, searcher.rerank_factor) == (chosen.probed_lists, chosen.rerank_factor)
+    assert opened.candidates_per_side == chosen.candidates_per_side
+    again = run_tune(replace(settings, write=False), bert)
+    assert again.present == chosen
+    verify_index(own_folder)
+
+
+def test_an_index_that_was_changed_after_it_was_measured_is_not_written(own_folder: Path, tuned: TuneResult) -> None:
+    from npm.indexing.generation import Generation
+
+    generation = Generation.read(own_folder)
+    delete_documents(own_folder, DeleteSettings(ids=["d3"]))
+    before = all_bytes(own_folder)
+    with pytest.raises(ArtefactError, match="changed while it was measured"):
+        write_searching(generation, tuned.chosen.choice)
+    assert all_bytes(own_folder) == before
+
+
+def test_a_report_holds_every_measure_and_no_place_of_this_machine(
+    lists_folder: Path, bert: Encoder, tmp_path: Path
+) -> None:
+    out = tmp_path / "report"
+    settings = TuneSettings(index=str(lists_folder), queries=QUESTIONS, out=str(out), **NARROW)  # type: ignore[arg-type]
+    result = run_tune(settings, bert)
+    text = (out / "tune.json").read_text(encoding="utf-8")
+    record = json.loads(text)
+    assert len(record["measured"]) == len(result.measured) == 7
+    first = record["measured"][0]
+    assert first["recall"]["100"] == result.measured[0].recall[100]
+    assert {"agreement", "p50_ms", "p95_ms", "probed_lists", "candidates_per_side", "reranked_rows"} <= first.keys()
+    assert record["chosen"]["candidates_per_side"] == result.chosen.choice.candidates_per_side
+    assert record["written_generation"] is None
+    assert record["index"]["hot_bytes_per_vector"] > 32
+    assert str(tmp_path) not in text
+    assert {path.name for path in out.iterdir()} <= {"tune.json", "tune.png"}
+
+
+def test_without_matplotlib_a_note_says_what_to_install(
+    tuned: TuneResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from npm.tuning import tune
+
+    monkeypatch.setattr(tune, "can_plot", lambda: False)
+    note = tune.write_report(tuned, tmp_path)
+    assert note is not None and "npmlm[plots]" in note
+    assert [path.name for path in tmp_path.iterdir()] == ["tune.json"]
+
+
+def test_the_plot_is_a_picture(tuned: TuneResult, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    from npm.tuning.tune import draw_pareto
+
+    draw_pareto(tuned, tmp_path / "plot.png")
+    assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_another_encoder_and_numbers_that_do_not_fit_are_refused_before_anything_is_measured(
+    lists_folder: Path, bert: Encoder
+) -> None:
+    def refuse(stage: str, done: int, total: int | None) -> None:
+        raise AssertionError(f"{stage} began")
+
+    with pytest.raises(ArtefactError, match="another encoder"):
+        run_tune(TuneSettings(index=str(lists_folder)), tiny_encoder("bert", seed=1), refuse)
+    with pytest.raises(SettingError, match="probed_lists"):
+        run_tune(TuneSettings(index=str(lists_folder), probed_lists=(LISTS + 1,)), bert, refuse)
+    with pytest.raises(ArtefactError):
+        run_tune(TuneSettings(index=str(lists_folder / "nothing")), bert, refuse)
+    before = all_bytes(lists_folder)
+    for inside in (".", "report", "segments/report"):
+        with pytest.raises(SettingError, match="out lies in the index"):
+            run_tune(TuneSettings(index=str(lists_folder), out=str(lists_folder / inside)), bert, refuse)
+    assert all_bytes(lists_folder) == before
