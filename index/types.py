@@ -6,7 +6,7 @@ Shapes: q queries, k hits a query, n rows, d dimensions.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -33,6 +33,15 @@ class UserError(Exception):
             f"{self.problem}\n  expected: {self.expected}\n  got:      {self.got}"
             f"\n  where:    {self.where}\n  do:       {self.fix}"
         )
+
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # an exception is made again from its arguments, which are keywords here; process pools hand errors on so
+        return _remade, (type(self), self.problem, self.expected, self.got, self.where, self.fix)
+
+
+def _remade(kind: type[UserError], problem: str, expected: str, got: str, where: str, fix: str) -> UserError:
+    return kind(problem, expected=expected, got=got, where=where, fix=fix)
 
 
 class ArtefactError(UserError):
@@ -67,6 +76,10 @@ class Searcher(Protocol):
 
     row_count: int
     dimensions: int
+
+    @property
+    def max_queries_per_scan(self) -> int:
+        """Queries that one scan may hold."""
 
     def scan(self, queries: np.ndarray, allowed: np.ndarray | RowSet | None = None) -> Scan:
         """Start a scan of `queries` f32 [q, d] over all rows, or only the allowed ones: i64 [m] ascending, or a set."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
+from difflib import get_close_matches
+
 from index.types import ArtefactError, StorageError, UserError
 
 __all__ = [
@@ -13,11 +16,19 @@ __all__ = [
     "StorageError",
     "UserError",
     "check_range",
+    "named",
+    "near",
 ]
 
 
 class SettingError(UserError):
     """A setting is unknown, out of range, or contradicts another."""
+
+    def under(self, prefix: str) -> None:
+        """Put `prefix`, such as `trainer.`, before the settings that the refusal names: a class knows only its own."""
+        full = ", ".join(key if key.startswith(prefix) else prefix + key for key in self.where.split(", "))
+        self.problem = self.problem.replace(self.where, full)
+        self.where = full
 
 
 class CorpusError(UserError):
@@ -38,3 +49,22 @@ def check_range(
     """Raise SettingError unless `right`: the value `got` of the setting with the key `name` is out of its range."""
     if not right:
         raise SettingError(f"{name} is out of range", expected=expected, got=str(got), where=name, fix=fix)
+
+
+def named(names: Sequence[str], *, most: int = 4) -> str:
+    """The first names of a list, and how many there are beyond them.
+
+    >>> named(["a", "b", "c"], most=2)
+    'a, b and 1 more'
+    """
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
+def near(name: str, known: Collection[str]) -> str:
+    """What to write instead of a misspelt `name`: the known one nearest to it, else all of them.
+
+    >>> near("trian", ["train", "fill"]), near("x", ["train", "fill"])
+    ('did you mean train?', 'choose one of train, fill')
+    """
+    match = get_close_matches(name, known, n=1)
+    return f"did you mean {match[0]}?" if match else f"choose one of {', '.join(known)}"

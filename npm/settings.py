@@ -1,12 +1,76 @@
-"""Which settings differ from their defaults, so that those that nothing reads can be refused."""
+"""Settings as dataclasses: bounds beside the fields, what a manifest records of them, and what must not differ."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import asdict, dataclass, fields, is_dataclass
 from enum import Enum
+from functools import cache
+from math import inf
 from operator import attrgetter
-from typing import Any, TypeVar, get_type_hints
+from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
+
+from npm.errors import check_range
+
+Settings = TypeVar("Settings")
+PathText = Annotated[str, "path"]
+"""A setting that names a file, a folder, or an encoder: `~` is expanded, and hydra's grammar never reads it."""
+PathList = Annotated[list[str], "path"]
+"""Several of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Which numbers a setting may be. A field `Annotated[T | None, Bounds(…)]` may be None; of a list, each entry counts.
+
+    >>> Bounds(1).expected, Bounds(above=0).expected, Bounds(0, below=1).expected, Bounds(above=0, most=1).expected
+    ('at least 1', 'above 0', 'at least 0 and below 1', 'above 0 and at most 1')
+    >>> Bounds(0, below=1).hold(1.0), Bounds(0).hold(float("nan"))
+    (False, False)
+    """
+
+    least: float = -inf
+    most: float = inf
+    above: float = -inf
+    below: float = inf
+
+    @property
+    def expected(self) -> str:
+        """The bounds in words."""
+        words = {"at least": self.least, "above": self.above, "at most": self.most, "below": self.below}
+        return " and ".join(f"{word} {value}" for word, value in words.items() if abs(value) != inf)
+
+    def hold(self, value: float) -> bool:
+        """Whether `value` is within the bounds; NaN and the infinities never are."""
+        return self.least <= value <= self.most and -inf < value < inf and self.above < value < self.below
+
+
+class CheckedSettings:
+    """A settings dataclass whose numbers are checked against the bounds in its annotations when it is made.
+
+    A subclass that has more to check, such as settings that contradict each other, does so in `check`. Refusals name
+    the settings by their keys within the class; the command line puts the group they stand in before them.
+    """
+
+    __slots__ = ()
+
+    def __post_init__(self) -> None:
+        for name, bounds in bounds_of(type(self)).items():
+            value = getattr(self, name)
+            for number in value if isinstance(value, (list, tuple)) else [value]:
+                check_range(number is None or bounds.hold(number), name, expected=bounds.expected, got=value)
+        self.check()
+
+    def check(self) -> None:
+        """Raise SettingError for settings that do not fit together. Default: any do."""
+
+
+@cache
+def bounds_of(kind: type) -> dict[str, Bounds]:
+    """The bounds of the fields of a settings class."""
+    hints = get_type_hints(kind, include_extras=True)
+    marks = {name: get_args(hint)[1:] for name, hint in hints.items() if get_origin(hint) is Annotated}
+    return {name: mark for name, own in marks.items() for mark in own if isinstance(mark, Bounds)}
 
 
 def changed_settings(settings: Any, default: Any, names: Iterable[str]) -> list[str]:
@@ -20,9 +84,6 @@ def _changed(key: str, value: Any, default: Any) -> Iterator[str]:
             yield from _changed(f"{key}.{item.name}", getattr(value, item.name), getattr(default, item.name))
     elif value != default:
         yield key
-
-
-Settings = TypeVar("Settings")
 
 
 def settings_from(kind: type[Settings], recorded: Mapping[str, Any]) -> Settings:

@@ -77,6 +77,16 @@ class Spans:
         return len(self.starts)
 
 
+class Progress(Protocol):
+    """What long work tells while it goes on: in which stage, how much is done, of how much (None: not known)."""
+
+    def __call__(self, stage: str, done: float, total: float | None, /) -> None: ...
+
+
+def silent(stage: str, done: float, total: float | None, /) -> None:
+    """Default: no progress."""
+
+
 class View(Protocol):
     """What one or more objectives read of a training batch."""
 
