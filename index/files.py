@@ -177,6 +177,20 @@ class CountingFile:
         return FileRecord(bytes=self.byte_count, sha256=self._hash.hexdigest())
 
 
+def replace_file(path: Path, data: bytes) -> None:
+    """Write a file whole or not at all, in the place of one that may be there. Raises StorageError."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    file = CountingFile(temporary)
+    try:
+        file.write(data)
+        file.close()
+        with storage_errors(path):
+            temporary.replace(path)
+    finally:
+        file.abandon()
+        temporary.unlink(missing_ok=True)
+
+
 def npy_header(dtype: np.dtype, shape: tuple[int, ...]) -> bytes:
     """A version 1.0 .npy header of always 128 bytes, so that the number of rows can be filled in at the end."""
     text = f"{{'descr': {dtype.str!r}, 'fortran_order': False, 'shape': {shape!r}, }}"

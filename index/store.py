@@ -37,7 +37,7 @@ from index.files import (
     write_rows,
 )
 from index.locking import disown, folder_lock, owned_folder
-from index.types import ArtefactError
+from index.types import ArtefactError, UserError
 
 FORMAT_VERSION = 2
 MANIFEST_NAME = "manifest.json"
@@ -405,21 +405,41 @@ def finished_folder(folder: Path, *, kind: str, settings: Mapping[str, Any], sta
     if not (folder / MANIFEST_NAME).exists():
         return None
     kept = check_folder(folder, kind=kind)
-    names = sorted(name for name in settings.keys() | kept.settings.keys() if not _same(name, settings, kept.settings))
-    if names:
-        raise ArtefactError(
-            f"{folder} was made from something else, or with other settings",
-            expected=_named(settings, names),
-            got=_named(kept.settings, names),
-            where=str(folder),
-            fix=f"give the same settings as before, or remove this folder and run stage={stage} again",
-        )
+    refuse_changed(
+        settings,
+        kept.settings,
+        problem=f"{folder} was made from something else, or with other settings",
+        where=folder,
+        fix=f"give the same settings as before, or remove this folder and run stage={stage} again",
+    )
     return kept
 
 
-def _same(name: str, ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> bool:
-    return name in ours and name in theirs and bool(ours[name] == theirs[name])
+def refuse_changed(
+    expected: Mapping[str, Any],
+    got: Mapping[str, Any],
+    *,
+    problem: str,
+    where: Path,
+    fix: str,
+    error: type[UserError] = ArtefactError,
+) -> None:
+    """Raise `error`, naming what differs by its dotted name, unless two records of settings are the same JSON."""
+    ours, theirs = _flat(expected), _flat(got)
+    names = sorted(name for name in ours.keys() | theirs.keys() if ours.get(name) != theirs.get(name))
+    if names:
+        expected_values, got_values = (
+            ", ".join(f"{name}={part.get(name, 'not recorded')}" for name in names) for part in (ours, theirs)
+        )
+        raise error(problem, expected=expected_values, got=got_values, where=str(where), fix=fix)
 
 
-def _named(settings: Mapping[str, Any], names: list[str]) -> str:
-    return ", ".join(f"{name}={settings.get(name, 'not recorded')}" for name in names)
+def _flat(record: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """A record by dotted name: texts as they are, all other values as JSON."""
+    flat: dict[str, str] = {}
+    for name, value in record.items():
+        if isinstance(value, Mapping) and value:
+            flat |= _flat(value, f"{prefix}{name}.")
+        else:
+            flat[prefix + name] = value if isinstance(value, str) else json.dumps(value, sort_keys=True)
+    return flat

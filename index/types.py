@@ -34,7 +34,6 @@ class UserError(Exception):
             f"\n  where:    {self.where}\n  do:       {self.fix}"
         )
 
-
     def __reduce__(self) -> tuple[Any, ...]:
         # an exception is made again from its arguments, which are keywords here; process pools hand errors on so
         return _remade, (type(self), self.problem, self.expected, self.got, self.where, self.fix)

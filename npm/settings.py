@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
 from functools import cache
 from math import inf
@@ -21,7 +21,7 @@ PathList = Annotated[list[str], "path"]
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Which numbers a setting may be. A field `Annotated[T | None, Bounds(…)]` may be None; of a list, each entry counts.
+    """Which numbers a setting may be: `Annotated[int | None, Bounds(1)]`. None may always; of a list each entry counts.
 
     >>> Bounds(1).expected, Bounds(above=0).expected, Bounds(0, below=1).expected, Bounds(above=0, most=1).expected
     ('at least 1', 'above 0', 'at least 0 and below 1', 'above 0 and at most 1')
@@ -55,7 +55,7 @@ class CheckedSettings:
     __slots__ = ()
 
     def __post_init__(self) -> None:
-        for name, bounds in bounds_of(type(self)).items():
+        for name, bounds in bounds_of(type(self)).items():  # type: ignore[arg-type] # mypy finds classes unhashable
             value = getattr(self, name)
             for number in value if isinstance(value, (list, tuple)) else [value]:
                 check_range(number is None or bounds.hold(number), name, expected=bounds.expected, got=value)

@@ -16,7 +16,6 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from npm.cli.commands import COMMANDS
 from npm.errors import SettingError, UserError
 from npm.types import MASK_TEXT
 
@@ -184,6 +183,8 @@ def group_choices(verb: str) -> dict[str, list[str]]:
 
 def compose_settings(verb: str, overrides: list[str]) -> Any:
     """The root dataclass of `verb` with `overrides` applied and every value checked. Raises SettingError."""
+    from npm.cli.commands import COMMANDS  # they come with every package; which argument is a setting does not
+
     root = COMMANDS[verb]
     _refuse_unknown_and_repeated(verb, root, overrides)
     paths, others = _split_paths(verb, overrides)

@@ -47,6 +47,7 @@ class KnownHitsSearcher:
         self._hits = hits
         self._allowed = allowed
         self.row_count, self.dimensions = vectors.shape
+        self.max_queries_per_scan = 64
 
     def scan(self, queries: np.ndarray, allowed: np.ndarray | RowSet | None = None) -> KnownHitsScan:
         """A scan of some of the known queries. Raises ValueError for another query, or among other rows."""
@@ -85,6 +86,7 @@ class HitRecorder:
     def __init__(self, searcher: Searcher) -> None:
         self._searcher = searcher
         self.row_count, self.dimensions = searcher.row_count, searcher.dimensions
+        self.max_queries_per_scan = searcher.max_queries_per_scan
         self.hits: Hits | None = None
 
     def scan(self, queries: np.ndarray, allowed: np.ndarray | RowSet | None = None) -> _RecordedScan:
