@@ -30,7 +30,7 @@ READ_BY_ALL = ("task", "out", "encoder", "device", "dtype", "seed")
 
 
 @dataclass(frozen=True, slots=True)
-class OwnTask:
+class BuiltInTask:
     """A task with an evaluator of its own: it measures, writes `settings.out` and prints its tables."""
 
     name: str
@@ -165,17 +165,17 @@ def _require(value: str, name: str, what: str) -> None:
         )
 
 
-OWN_TASKS = {
+BUILT_IN_TASKS = {
     task.name: task
     for task in (
-        OwnTask("demo", run_demo, reads=("index", "questions", "split", "limit", "fill")),
-        OwnTask("masked_tokens", run_masked_tokens, reads=("corpus", "limit", "masked_fraction", "masked_unit")),
-        OwnTask("denoising", run_denoising, reads=("corpus", "limit")),
-        OwnTask("sts", run_sts, reads=("data_dir", "split", "resamples", "pooler", "before", "geometry")),
-        OwnTask("in_batch", run_in_batch, reads=("corpus", "limit", "dimensions")),
+        BuiltInTask("demo", run_demo, reads=("index", "questions", "split", "limit", "fill")),
+        BuiltInTask("masked_tokens", run_masked_tokens, reads=("corpus", "limit", "masked_fraction", "masked_unit")),
+        BuiltInTask("denoising", run_denoising, reads=("corpus", "limit")),
+        BuiltInTask("sts", run_sts, reads=("data_dir", "split", "resamples", "pooler", "before", "geometry")),
+        BuiltInTask("in_batch", run_in_batch, reads=("corpus", "limit", "dimensions")),
     )
 }
-DEFAULT_TASK = OWN_TASKS["demo"]
+DEFAULT_TASK = BUILT_IN_TASKS["demo"]
 """What is asked where the settings name no task."""
 
 
@@ -200,7 +200,7 @@ def run_evaluation(settings: EvaluationSettings, *, task_folder: Path, progress:
 
     Raises UserError for whatever is missing or does not fit, before the work begins where that can be known.
     """
-    own = _own_task(settings)
+    own = _built_in_task(settings)
     console = _console()
     if own is None:
         tasks = _tasks(settings, task_folder)
@@ -216,9 +216,9 @@ def run_evaluation(settings: EvaluationSettings, *, task_folder: Path, progress:
     return written.getvalue().rstrip()
 
 
-def _own_task(settings: EvaluationSettings) -> OwnTask | None:
+def _built_in_task(settings: EvaluationSettings) -> BuiltInTask | None:
     """The task with an evaluator of its own, or None for zero-shot tasks; raises SettingError for a mixture."""
-    named = [OWN_TASKS[task] for task in settings.task if task in OWN_TASKS]
+    named = [BUILT_IN_TASKS[task] for task in settings.task if task in BUILT_IN_TASKS]
     if not settings.task and settings.suite is None:
         return DEFAULT_TASK
     if not named:

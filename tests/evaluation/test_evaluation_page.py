@@ -10,7 +10,7 @@ import pytest
 
 from npm.cli.settings import compose_settings, split_arguments
 from npm.errors import UserError
-from npm.evaluation.run import OWN_TASKS, run_evaluation
+from npm.evaluation.run import BUILT_IN_TASKS, run_evaluation
 from npm.evaluation.sts.data import PUBLIC_SETS, TABLES
 
 PAGE = (Path(__file__).parents[2] / "docs" / "evaluation.md").read_text(encoding="utf-8")
@@ -24,7 +24,7 @@ def commands() -> list[list[str]]:
 @pytest.mark.parametrize("words", commands(), ids=" ".join)
 def test_every_command_of_the_page_names_a_task_that_reads_its_settings(words: list[str], tmp_path: Path) -> None:
     settings = compose_settings(words[1], split_arguments(words[2:]).settings)
-    assert settings.task[0] in OWN_TASKS
+    assert settings.task[0] in BUILT_IN_TASKS
     with pytest.raises(UserError, match=r"no (such encoder|folder)|does not exist|no file"):  # but not: has no use for
         run_evaluation(settings, task_folder=tmp_path, progress=lambda *_: None)
 
@@ -38,6 +38,6 @@ def test_the_page_names_the_forms_that_are_read() -> None:
 
 
 def test_the_settings_that_a_task_reads_are_settings() -> None:
-    for task in OWN_TASKS.values():
+    for task in BUILT_IN_TASKS.values():
         settings = compose_settings("evaluate", ["out=o"])
         assert all(hasattr(settings, name) for name in task.reads), task.name

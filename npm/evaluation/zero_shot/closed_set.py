@@ -49,7 +49,7 @@ class ClosedTaskResult:
     task: Task
     examples: tuple[Example, ...]
     methods: tuple[ClosedMethodResult, ...]
-    standing: np.ndarray | None = None  # bool [n], examples that stand in the corpus; None where nobody looked
+    overlap: np.ndarray | None = None  # bool [n], examples that stand in the corpus; None where nobody looked
 
     @property
     def gold_counts(self) -> np.ndarray:
@@ -70,10 +70,10 @@ class ClosedTaskResult:
             )
         if blank := sum(example.blank for example in self.examples):
             found.append(f"{self.task.name}: {blank} of {len(self.examples)} examples have nothing in their fields.")
-        if self.standing is not None and self.standing.any():
+        if self.overlap is not None and self.overlap.any():
             shares = ", ".join(f"{method.name} {100 * self._elsewhere(method):.1f}" for method in self.methods)
             found.append(
-                f"{self.task.name}: {self.standing.sum()} of {len(self.examples)} examples stand in the corpus; "
+                f"{self.task.name}: {self.overlap.sum()} of {len(self.examples)} examples stand in the corpus; "
                 f"accuracy without them: {shares}."
             )
         for method in self.methods:
@@ -86,11 +86,11 @@ class ClosedTaskResult:
 
     def _elsewhere(self, method: ClosedMethodResult) -> float:
         """Accuracy on the examples that do not stand in the corpus."""
-        assert self.standing is not None, "asked for where nobody looked"
+        assert self.overlap is not None, "asked for where nobody looked"
         right = np.array(
             [p.label == each.label for p, each in zip(method.predictions, self.examples, strict=True)]
         )  # bool [n]
-        return float(right[~self.standing].mean()) if not self.standing.all() else float("nan")
+        return float(right[~self.overlap].mean()) if not self.overlap.all() else float("nan")
 
     def metrics(self) -> dict[str, Any]:
         """The task's part of metrics.json."""
@@ -99,7 +99,7 @@ class ClosedTaskResult:
             "suite": Suite.closed.value,
             "count": len(self.examples),
             "cut_count": sum(example.cut for example in self.examples),
-            "standing_in_corpus": None if self.standing is None else int(self.standing.sum()),
+            "standing_in_corpus": None if self.overlap is None else int(self.overlap.sum()),
             "examples_sha256": examples_digest(self.examples),
             "task_sha256": self.task.digest,
             "labels": names,
@@ -138,14 +138,14 @@ def evaluate_closed(
     examples: Sequence[Example],
     methods: Sequence[ClosedMethod],
     *,
-    standing: np.ndarray | None = None,
+    overlap: np.ndarray | None = None,
     seed: int = 0,
     resamples: int = 10_000,
     progress: Progress | None = None,
 ) -> ClosedTaskResult:
     """Ask each method for the labels of all examples and count what is right.
 
-    `standing` bool [n] says which examples stand in the corpus; results are told with and without them.
+    `overlap` bool [n] says which examples stand in the corpus; results are told with and without them.
 
     `seed` and `resamples` are those of the bootstrap; every method is resampled with the same draws, so that columns
     can be compared. `progress` counts examples times methods. Raises SettingError without examples or methods, and
@@ -163,7 +163,7 @@ def evaluate_closed(
         predictions = method.predict(task, examples, method_progress)
         _check_predictions(task, examples, method.name, predictions)
         results.append(_method_result(task, examples, method, predictions, seed=seed, resamples=resamples))
-    return ClosedTaskResult(task, tuple(examples), tuple(results), standing)
+    return ClosedTaskResult(task, tuple(examples), tuple(results), overlap)
 
 
 def confusion_counts(gold: np.ndarray, predicted: np.ndarray, label_count: int) -> np.ndarray:

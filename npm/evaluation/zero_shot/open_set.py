@@ -60,7 +60,7 @@ def coverage_of(examples: Sequence[Example], index: PhraseIndex, encoder: Encode
     return Coverage(subject_named=named if has_subjects else None, answer_held=answered)
 
 
-def standing_examples(examples: Sequence[Example], index: PhraseIndex) -> np.ndarray | None:
+def overlapping_examples(examples: Sequence[Example], index: PhraseIndex) -> np.ndarray | None:
     """Which of n examples stand in a document of the corpus, bool [n]; None for a corpus without text.
 
     An example's longest field is looked for in the documents of the blocks that BM25 ranks first for it, by letters and
@@ -68,14 +68,14 @@ def standing_examples(examples: Sequence[Example], index: PhraseIndex) -> np.nda
     """
     if index.lexicon is None:
         return None
-    standing = np.zeros(len(examples), dtype=bool)  # [n]
+    overlap = np.zeros(len(examples), dtype=bool)  # [n]
     long = [number for number, example in enumerate(examples) if len(example.passage.split()) >= LEAST_WORDS_LOOKED_FOR]
     hits = index.lexicon.best_blocks([examples[number].passage for number in long], BLOCKS_LOOKED_IN)
     for number, blocks, found in zip(long, hits.blocks, hits.found, strict=True):
         documents = np.unique(index.store.block_documents[blocks[found]])  # i64 [documents]
         passage = _letters(examples[number].passage)
-        standing[number] = any(passage in _letters(index.store.document(int(each)).text) for each in documents)
-    return standing
+        overlap[number] = any(passage in _letters(index.store.document(int(each)).text) for each in documents)
+    return overlap
 
 
 def _letters(text: str) -> str:

@@ -15,7 +15,7 @@ from npm.evaluation.settings import SuiteName
 from npm.evaluation.zero_shot.closed_set import ClosedTaskResult, evaluate_closed
 from npm.evaluation.zero_shot.data import data_file, missing_data, read_examples
 from npm.evaluation.zero_shot.methods import Methods
-from npm.evaluation.zero_shot.open_set import OpenTaskResult, evaluate_open, standing_examples
+from npm.evaluation.zero_shot.open_set import OpenTaskResult, evaluate_open, overlapping_examples
 from npm.evaluation.zero_shot.report import SuiteTable, suite_markdown
 from npm.evaluation.zero_shot.task import ClosedMethod, Macro, OpenMethod, Split, Suite, Task
 from npm.evaluation.zero_shot.task_file import load_task, task_names
@@ -120,7 +120,7 @@ def evaluate_suite(settings: EvaluationSettings, tasks: Sequence[Task], *, progr
         _task_result(settings, methods, task, made.pop(task.name), examples[task.name], progress=progress)
         for task in tasks
     ]
-    return SuiteResult(tuple(results), recorded_settings(settings, names))
+    return SuiteResult(tuple(results), as_record(settings, names))
 
 
 def _refuse_missing_data(settings: EvaluationSettings, tasks: Sequence[Task]) -> None:
@@ -147,7 +147,7 @@ def _refuse_missing_data(settings: EvaluationSettings, tasks: Sequence[Task]) ->
     )
 
 
-def recorded_settings(settings: EvaluationSettings, names: dict[str, list[str]]) -> dict[str, Any]:
+def as_record(settings: EvaluationSettings, names: dict[str, list[str]]) -> dict[str, Any]:
     """What the numbers depend on, without where anything lies: JSON values only."""
     kept = ("split", "limit", "seed", "resamples", "dtype", "closed", "fill")
     given = {name: value for name, value in asdict(settings).items() if name in kept}
@@ -200,12 +200,12 @@ def _task_result(
     index = methods.index(task)[0] if settings.index else None
     encoder = methods.encoder(task)
     if task.suite is Suite.closed:
-        standing = None if index is None else standing_examples(examples, index)
+        overlap = None if index is None else overlapping_examples(examples, index)
         return evaluate_closed(
             task,
             examples,
             made,
-            standing=standing,
+            overlap=overlap,
             seed=settings.seed,
             resamples=settings.resamples,
             progress=task_progress,
