@@ -138,8 +138,7 @@ def test_of_two_documents_with_one_id_the_last_among_those_allowed_is_found(tmp_
 def test_two_ids_with_one_key_are_told_apart_by_the_ids_themselves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("shards", "stored_documents"):
-        monkeypatch.setattr(f"npm.corpus.{module}.document_key", lambda identifier: len(identifier))
+    monkeypatch.setattr("npm.corpus.shards.document_key", lambda identifier: len(identifier))
     store = stored_documents(tmp_path / "store", [{}] * 8)
     assert store.find_documents(["d5", "d2", "x2", "d7"]).tolist() == [5, 2, -1, 7]
 

@@ -172,8 +172,8 @@ def test_without_faiss_one_message_gives_the_install_line(monkeypatch: pytest.Mo
 
 def test_exact_search_does_not_import_faiss(tmp_path: Path) -> None:
     program = (
-        "import sys, numpy as np; from pathlib import Path; from index.build import *; from index.search import *;"
-        "from index.merge import *; from index.sharded import ShardedArray;"
+        "import sys, numpy as np; from pathlib import Path; from index.settings import *; from index.search import *;"
+        "from index.lists import *; from index.arrays import ShardedArray;"
         "v = ShardedArray([np.ones((3, 2), np.float32)]);"
         f"p = Path({str(tmp_path / 's')!r}); write_search_folder(p, resolved_settings(SearchSettings(), 3, 2), v);"
         "open_search(p, v, quantiser=None); assert 'faiss' not in sys.modules"
