@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     )
     from npm.indexing.changes import Changed
     from npm.objectives.combine import WeightedSum
-    from npm.training.model import Trained
+    from npm.training.model import TrainableModel
     from npm.training.run import RunSummary
     from npm.training.trainer import StepReport
     from npm.training.validation import Evaluator
@@ -243,7 +243,7 @@ def run_train(settings: TrainCommand) -> int:
         def report_blocks(_: int, tokens: int) -> None:
             progress("blocks", tokens, None)
 
-        def make_evaluators(trained: Trained, objective: WeightedSum) -> Sequence[Evaluator]:
+        def make_evaluators(trained: TrainableModel, objective: WeightedSum) -> Sequence[Evaluator]:
             return sts_evaluators(settings, trained, objective)
 
         encoder = run_training(
@@ -279,7 +279,7 @@ def next_command(settings: TrainCommand, encoder: Path) -> str:
     return f"npmlm build encoder={encoder} …"
 
 
-def sts_evaluators(settings: TrainCommand, trained: Trained, objective: WeightedSum) -> Sequence[Evaluator]:
+def sts_evaluators(settings: TrainCommand, trained: TrainableModel, objective: WeightedSum) -> Sequence[Evaluator]:
     """The correlation with the development half of STS-B, where `sts_dir` names its folder. Raises SettingError."""
     if not settings.sts_dir:
         return ()

@@ -24,8 +24,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from npm.errors import SettingError
 from npm.models.encoder import ComputeDtype, choose_device, choose_dtype
 from npm.objectives.ranks import world_size
-from npm.training.model import SavedModel as Trained
-from npm.training.model import TrainedModel
+from npm.training.model import SavedModel, TrainedModel
 from npm.training.optimizer import parameter_groups
 from npm.training.settings import Sharding, TrainerSettings
 from npm.types import Term, TrainingBatch
@@ -150,7 +149,7 @@ def make_optimizer(model: nn.Module, settings: TrainerSettings) -> torch.optim.O
 class PreparedModel:
     """A `TrainedModel` and its optimiser: compiled, checkpointed and spread over ranks as the settings say."""
 
-    def __init__(self, model: TrainedModel, kept: Trained, settings: TrainerSettings, accelerator: Any) -> None:
+    def __init__(self, model: TrainedModel, kept: SavedModel, settings: TrainerSettings, accelerator: Any) -> None:
         self.accelerator, self.max_gradient_norm = accelerator, settings.max_gradient_norm
         self.bare = model
         self.is_sharded = settings.sharding is Sharding.full

@@ -28,7 +28,7 @@ from index.store import verify_folder, write_folder
 from npm.errors import SettingError
 from npm.objectives.ranks import rank, world_size
 from npm.training.acceleration import own_share, whole_tensor
-from npm.training.model import SavedModel as Trained
+from npm.training.model import SavedModel
 
 CHECKPOINT_KIND = "training checkpoint"
 ENCODER, BEST_ENCODER = "encoder", "best-encoder"
@@ -43,7 +43,7 @@ class Counters:
     seconds: float
     tokens: int
     best: dict[str, Any] = field(default_factory=dict)
-    """The fields of `npm.training.trainer.BestSoFar`."""
+    """The fields of `npm.training.trainer.EarlyStopping`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +131,7 @@ class RunFolder:
             if kept != lines:
                 _write_whole(self.metrics_path, "".join(kept))
 
-    def save_encoder(self, trained: Trained, name: str = ENCODER) -> None:
+    def save_encoder(self, trained: SavedModel, name: str = ENCODER) -> None:
         """Write what was trained as the folder `name`; an older one gives way only when the new one is complete."""
         folder, temporary = self.path / name, self.path / f".{name}.tmp"
         with storage_errors(folder, temporary):

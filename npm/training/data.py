@@ -43,7 +43,7 @@ from npm.masking.rendering import (
 from npm.models.denoiser import Denoiser
 from npm.models.encoder import Encoder
 from npm.objectives.ranks import rank, world_size
-from npm.training.model import Trained
+from npm.training.model import TrainableModel
 from npm.training.settings import TrainingSettings, recorded
 from npm.types import SentenceBatch, Sequences, TrainingBatch, View
 
@@ -109,19 +109,19 @@ def iterate_batches(batches: TrainingBatches, *, first_micro_step: int, workers:
     return iter(loader)
 
 
-class Groups(Protocol):
-    """Groups of sequences, such as `npm.corpus.store.BlockGroups`."""
+class SequenceGroups(Protocol):
+    """SequenceGroups of sequences, such as `npm.corpus.store.BlockGroups`."""
 
     def __len__(self) -> int: ...
     def __getitem__(self, index: int) -> Sequences: ...
 
 
 class BlockSource:
-    """Groups in an order drawn anew for every epoch; each rank takes its own of those of a micro-step."""
+    """SequenceGroups in an order drawn anew for every epoch; each rank takes its own of those of a micro-step."""
 
     def __init__(
         self,
-        groups: Groups,
+        groups: SequenceGroups,
         makers: Mapping[str, ViewMaker],
         *,
         seed: int,
@@ -384,7 +384,12 @@ class Sources:
 
 
 def make_sources(
-    texts: Texts, views: set[str], settings: TrainingSettings, trained: Trained, *, report: Progress | None = None
+    texts: Texts,
+    views: set[str],
+    settings: TrainingSettings,
+    trained: TrainableModel,
+    *,
+    report: Progress | None = None,
 ) -> Sources:
     """Blocks and sentences of `texts`, made in its folder unless they are there, as batches with all of `views`.
 
@@ -406,7 +411,9 @@ def make_sources(
     return Sources(TrainingBatches(sources), tuple(notes))
 
 
-def packed_corpus(texts: Texts, settings: TrainingSettings, trained: Trained, report: Progress | None) -> BlockStore:
+def packed_corpus(
+    texts: Texts, settings: TrainingSettings, trained: TrainableModel, report: Progress | None
+) -> BlockStore:
     """The texts as blocks, built in their folder unless they are there."""
     return build_block_store(
         texts.folder / "corpus",
@@ -435,7 +442,7 @@ def _block_source(
 
 
 def _sentence_source(
-    makers: dict[str, ViewMaker], texts: Texts, settings: TrainingSettings, trained: Trained
+    makers: dict[str, ViewMaker], texts: Texts, settings: TrainingSettings, trained: TrainableModel
 ) -> tuple[SentenceSource, str]:
     table = build_pair_table(texts.folder / "sentences", texts.sentences, trained.tokenizer, corpus=texts.corpus)
     assert isinstance(trained, Encoder), "sentences are for encoders"
@@ -455,7 +462,9 @@ def _sentence_source(
     return source, f"{len(table):,} {what} of {table.token_count:,} tokens, {per_step} a step"
 
 
-def _maker(name: str, texts: Texts, settings: TrainingSettings, trained: Trained, store: BlockStore) -> ViewMaker:
+def _maker(
+    name: str, texts: Texts, settings: TrainingSettings, trained: TrainableModel, store: BlockStore
+) -> ViewMaker:
     """What makes the view `name` of groups of blocks."""
     if name == DENOISING:
         assert isinstance(trained, Denoiser), "denoising is for encoder-decoders"
@@ -465,7 +474,7 @@ def _maker(name: str, texts: Texts, settings: TrainingSettings, trained: Trained
     return _token_maker(texts, trained, store) if name == TOKENS else phrase_views(settings, trained)
 
 
-def _token_maker(texts: Texts, trained: Trained, store: BlockStore | None) -> ViewMaker:
+def _token_maker(texts: Texts, trained: TrainableModel, store: BlockStore | None) -> ViewMaker:
     assert isinstance(trained, Encoder), "masked tokens are for encoders"
     return token_views(texts.corruption, trained, store, texts.folder)
 

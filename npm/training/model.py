@@ -31,12 +31,12 @@ from npm.training.optimizer import freeze
 from npm.training.settings import Attention, TrainingSettings
 from npm.types import Term, TrainingBatch
 
-Trained = Encoder | Denoiser
+TrainableModel = Encoder | Denoiser
 
 
-def load_start(settings: TrainingSettings) -> Trained:
+def load_start(settings: TrainingSettings) -> TrainableModel:
     """An encoder, or an encoder-decoder for denoising: float32, with the scale, dropouts and attention of training."""
-    model: Trained = _load_denoiser(settings) if settings.objective.denoising_weight else _load_encoder(settings)
+    model: TrainableModel = _load_denoiser(settings) if settings.objective.denoising_weight else _load_encoder(settings)
     freeze(model.model, settings.start.frozen)
     if model.device.type == "cpu":
         keep_freed_memory()
@@ -87,7 +87,7 @@ def _load_encoder(settings: TrainingSettings) -> Encoder:
     return encoder
 
 
-def check_input_length(settings: TrainingSettings, encoder: Trained, views: set[str]) -> None:
+def check_input_length(settings: TrainingSettings, encoder: TrainableModel, views: set[str]) -> None:
     """Raise SettingError if a block, its masked copy, or a sentence may be longer than the encoder takes."""
     sentence_tokens = settings.sentences.max_sentence_tokens if SENTENCES in views else 0
     if sentence_tokens > encoder.max_input_tokens:
@@ -114,7 +114,7 @@ def check_input_length(settings: TrainingSettings, encoder: Trained, views: set[
         )
 
 
-def make_objective(settings: TrainingSettings, trained: Trained) -> WeightedSum:
+def make_objective(settings: TrainingSettings, trained: TrainableModel) -> WeightedSum:
     """The weighted sum of all objectives with a weight above 0; their heads start from torch's default generator.
 
     Raises SettingError for an objective that the model cannot serve.
@@ -163,7 +163,7 @@ def _masked_tokens(settings: TrainingSettings, encoder: Encoder) -> MaskedTokens
     return MaskedTokens(head, visible=VisibleOnly(encoder, decoder_layers=chosen.decoder_layers))
 
 
-def _other_objective(name: str, other: OtherObjective, trained: Trained) -> nn.Module:
+def _other_objective(name: str, other: OtherObjective, trained: TrainableModel) -> nn.Module:
     """An objective that stands in a file of its own, made by its class."""
     module, _, attribute = other.target.rpartition(".")
     where = f"objective.others.{name}"

@@ -25,11 +25,11 @@ from npm.objectives.sentence import SentenceContrast
 from npm.training.acceleration import make_accelerator
 from npm.training.checkpoints import RunFolder
 from npm.training.data import Progress, Texts, TrainingBatches, make_sources
-from npm.training.model import Trained, check_input_length, load_start, make_objective
+from npm.training.model import TrainableModel, check_input_length, load_start, make_objective
 from npm.training.settings import (
     TrainingEvaluationSettings,
     TrainingSettings,
-    recorded_settings,
+    as_record,
     recorded_sources,
     refuse_unused,
     refuse_unused_of_start,
@@ -37,7 +37,7 @@ from npm.training.settings import (
 from npm.training.trainer import StepReport, Trainer
 from npm.training.validation import Evaluator, HeldOut
 
-MakeEvaluators = Callable[[Trained, WeightedSum], Sequence[Evaluator]]
+MakeEvaluators = Callable[[TrainableModel, WeightedSum], Sequence[Evaluator]]
 """Makes what else is measured during training, of the model and its objective."""
 
 
@@ -78,7 +78,7 @@ def run_training(
         try:
             with accelerator.main_process_first():
                 if rank() == 0:
-                    RunFolder(folder).start(recorded_settings(settings) | facts)
+                    RunFolder(folder).start(as_record(settings) | facts)
                 report = report_blocks if rank() == 0 else None
                 sources = make_sources(
                     training_texts(folder, settings), objective.views, settings, trained, report=report
@@ -98,7 +98,7 @@ def run_training(
     return trainer.run_folder.encoder_path
 
 
-def recorded_facts(settings: TrainingSettings, trained: Trained, views: set[str]) -> dict[str, str]:
+def recorded_facts(settings: TrainingSettings, trained: TrainableModel, views: set[str]) -> dict[str, str]:
     """What a run is made from, by content: the start and all texts. Raises CorpusError for a file that is not there."""
     facts = {"encoder_fingerprint": trained.fingerprint}
     sentences = sentence_sources(settings.sentences) if SENTENCES in views else []
@@ -154,7 +154,11 @@ def _held_out_sentences(settings: TrainingSettings, *, pairs: bool) -> SentenceD
 
 
 def _held_out(
-    folder: Path, settings: TrainingSettings, trained: Trained, objective: WeightedSum, evaluators: Sequence[Evaluator]
+    folder: Path,
+    settings: TrainingSettings,
+    trained: TrainableModel,
+    objective: WeightedSum,
+    evaluators: Sequence[Evaluator],
 ) -> HeldOut | None:
     if not settings.evaluation.files and not evaluators:
         if settings.evaluation != TrainingEvaluationSettings():
@@ -176,14 +180,14 @@ def _held_out(
 def make_trainer(
     run_folder: RunFolder,
     settings: TrainingSettings,
-    trained: Trained,
+    trained: TrainableModel,
     objective: WeightedSum,
     batches: TrainingBatches,
     held_out: HeldOut | None = None,
 ) -> Trainer:
     """The loop, ready to run; what it saves is the encoder with what its objectives have learned for it."""
     sentence = next((part for part in objective.objectives.values() if isinstance(part, SentenceContrast)), None)
-    saved: Trained | SavedSentenceEncoder = trained
+    saved: TrainableModel | SavedSentenceEncoder = trained
     if sentence is not None:
         assert isinstance(trained, Encoder), "sentences are for encoders"
         saved = SavedSentenceEncoder(trained, sentence.pooler)

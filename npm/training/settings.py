@@ -230,7 +230,7 @@ class TrainingSettings:
     schedule: ScheduleSettings = field(default_factory=lambda: ScheduleSettings(max_steps=1000))
     """How long, and the learning rate."""
     evaluation: TrainingEvaluationSettings = field(default_factory=TrainingEvaluationSettings)
-    """Measures during training, the best encoder so far, and when to stop early."""
+    """Measures during training, the best encoder so far, and early stopping."""
 
     def __post_init__(self) -> None:
         most_blocks = MAX_GROUP_TOKENS // self.blocks.max_block_tokens
@@ -271,7 +271,7 @@ class TrainingSettings:
 NOT_RECORDED = ("run", "debug")
 
 
-def recorded_settings(settings: TrainingSettings) -> dict[str, Any]:
+def as_record(settings: TrainingSettings) -> dict[str, Any]:
     """All settings by dotted name, and the number of ranks: what must not differ when a run goes on."""
     flat: dict[str, Any] = {}
 

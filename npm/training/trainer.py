@@ -31,8 +31,7 @@ from npm.training.acceleration import PreparedModel, kept_modules, make_accelera
 from npm.training.checkpoints import BEST_ENCODER, ENCODER, Counters, RunFolder, captured_state, restore_state
 from npm.training.data import TrainingBatches, iterate_batches
 from npm.training.loggers import MetricsLogger, check_loggers, open_loggers
-from npm.training.model import SavedModel as Trained
-from npm.training.model import TrainedModel
+from npm.training.model import SavedModel, TrainedModel
 from npm.training.schedule import ScheduleSettings
 from npm.training.settings import TrainerSettings
 from npm.training.validation import HeldOut
@@ -69,8 +68,8 @@ def _tensors(batch: TrainingBatch) -> dict[str, torch.Tensor]:
 
 
 @dataclass(slots=True)
-class BestSoFar:
-    """What the evaluations of a run have come to; part of its checkpoints."""
+class EarlyStopping:
+    """Early stopping: the best evaluation of a run so far, and how many since were no better; part of its checkpoints."""
 
     value: float | None = None
     """The best value of the metric that was chosen; None before the first finite one."""
@@ -84,7 +83,7 @@ class BestSoFar:
     def update(self, *, step: int, value: float, higher_is_better: bool) -> bool:
         """Take in an evaluation; whether it is better than all before. A number that is not finite never is.
 
-        >>> best = BestSoFar()
+        >>> best = EarlyStopping()
         >>> [best.update(step=step, value=value, higher_is_better=False) for step, value in enumerate([3.0, 2.0, 2.0])]
         [True, True, False]
         """
@@ -98,7 +97,7 @@ class BestSoFar:
             self.evaluations_since += 1
         return better
 
-    def is_hopeless(self, patience_evaluations: int | None) -> bool:
+    def patience_exhausted(self, patience_evaluations: int | None) -> bool:
         """Whether so many evaluations in a row were no better; never without a limit."""
         return patience_evaluations is not None and self.evaluations_since >= patience_evaluations
 
@@ -150,7 +149,7 @@ class Trainer:
 
     def __init__(
         self,
-        trained: Trained,
+        trained: SavedModel,
         objective: WeightedSum,
         batches: TrainingBatches,
         run_folder: RunFolder,
@@ -176,7 +175,7 @@ class Trainer:
         self.prepared = PreparedModel(model, trained, settings, self.accelerator)
         self.optimizer = self.prepared.optimizer
         self.step, self.seconds, self.tokens = 0, 0.0, 0
-        self.best = BestSoFar()
+        self.early_stopping = EarlyStopping()
         self._meter = StepMeter()
         self._loggers: list[MetricsLogger] = []
 
@@ -186,13 +185,13 @@ class Trainer:
         return self.prepared.bare
 
     def train(self, report: Callable[[StepReport], None] = lambda _: None) -> None:
-        """Run to the end of the schedule, or until there is no hope; then write the encoder to the run folder."""
+        """Run to the end of the schedule, or until early stopping; then write the encoder to the run folder."""
         self.resume()
         self.model.train()
         with ExitStack() as stack:
             if rank() == 0:
                 # the evaluation before the first step belongs to step 0, and is not repeated when it was saved
-                first_step = 0 if self.step == 0 and self.best.last_step is None else self.step + 1
+                first_step = 0 if self.step == 0 and self.early_stopping.last_step is None else self.step + 1
                 self._loggers = open_loggers(self.settings, self.run_folder.path, first_step=first_step)
                 for logger in self._loggers:
                     stack.enter_context(closing(logger))
@@ -205,7 +204,7 @@ class Trainer:
         first_micro_step = self.step * self.settings.accumulation_steps
         stream = iterate_batches(self.batches, first_micro_step=first_micro_step, workers=self.settings.workers)
         clock, saved_seconds = time.monotonic() - self.seconds, self.seconds
-        if self.best.last_step is None:
+        if self.early_stopping.last_step is None:
             self._evaluate()
         while not self._is_finished():
             self._set_learning_rate(self._next_progress(self._progress()))
@@ -287,7 +286,7 @@ class Trainer:
 
     def _is_finished(self) -> bool:
         patience = self.held_out.settings.patience_evaluations if self.held_out else None
-        return self._progress() >= 1.0 or self.best.is_hopeless(patience)
+        return self._progress() >= 1.0 or self.early_stopping.patience_exhausted(patience)
 
     def _next_progress(self, progress: float) -> float:
         """Step schedules look one step ahead, so that the first step has a learning rate above zero."""
@@ -320,13 +319,13 @@ class Trainer:
         chosen = self.held_out.settings
         value = metrics[chosen.best]
         self._log(metrics)
-        if self.best.update(step=self.step, value=value, higher_is_better=chosen.higher_is_better):
+        if self.early_stopping.update(step=self.step, value=value, higher_is_better=chosen.higher_is_better):
             self.save_checkpoint()
             self.save_encoder(BEST_ENCODER)
 
     def save_checkpoint(self) -> None:
         """Write weights, optimiser state, counters and every rank's generators."""
-        counters = Counters(self.step, self.seconds, self.tokens, asdict(self.best))
+        counters = Counters(self.step, self.seconds, self.tokens, asdict(self.early_stopping))
         checkpoint = captured_state(self.model, self.optimizer, counters)
         if rank() == 0:
             self.run_folder.save_checkpoint(checkpoint)
@@ -343,8 +342,8 @@ class Trainer:
         restore_state(checkpoint, self.model, self.optimizer, where=self.run_folder.path)
         counters = checkpoint.counters
         self.step, self.seconds, self.tokens = counters.step, counters.seconds, counters.tokens
-        self.best = BestSoFar(**counters.best)
-        if self.best.step == self.step:  # a kill may have come between the checkpoint and the encoder
+        self.early_stopping = EarlyStopping(**counters.best)
+        if self.early_stopping.step == self.step:  # a kill may have come between the checkpoint and the encoder
             self.save_encoder(BEST_ENCODER)
 
     def save_encoder(self, name: str) -> None:

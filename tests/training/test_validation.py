@@ -13,7 +13,7 @@ import torch
 from npm.errors import SettingError
 from npm.models.encoder import Encoder
 from npm.training.settings import TrainingEvaluationSettings
-from npm.training.trainer import BestSoFar, StepReport, Trainer
+from npm.training.trainer import EarlyStopping, StepReport, Trainer
 from tests.helpers.toy_training import parameters_of, toy_trainer
 
 CLOCKS = {"seconds", "tokens_per_second", "data_fraction"}
@@ -145,7 +145,7 @@ def test_a_killed_run_keeps_its_best_encoder_and_its_patience(tmp_path: Path, st
     resumed = scripted_trainer(tmp_path / "killed", values, **settings)
     resumed.train()
     assert resumed.step == undisturbed.step == 6
-    assert resumed.best == undisturbed.best
+    assert resumed.early_stopping == undisturbed.early_stopping
     for name in ("encoder", "best-encoder"):
         files = [tmp_path / run / name / "model.safetensors" for run in ("undisturbed", "killed")]
         assert files[0].read_bytes() == files[1].read_bytes()
@@ -184,13 +184,13 @@ def test_a_metric_that_is_not_measured_is_refused_before_the_first_step(tmp_path
 
 
 def test_a_number_that_is_not_finite_is_never_the_best() -> None:
-    best = BestSoFar()
+    best = EarlyStopping()
     nan, infinity = float("nan"), float("inf")
     given = [nan, 1.0, infinity, 2.0, nan]
     better = [best.update(step=step, value=value, higher_is_better=True) for step, value in enumerate(given)]
     assert better == [False, True, False, True, False]
     assert (best.value, best.step, best.evaluations_since, best.last_step) == (2.0, 3, 1, 4)
-    assert [best.is_hopeless(patience) for patience in (1, 2, None)] == [True, False, False]
+    assert [best.patience_exhausted(patience) for patience in (1, 2, None)] == [True, False, False]
 
 
 def test_a_metric_that_is_not_finite_is_written_as_null(tmp_path: Path) -> None:
