@@ -208,7 +208,7 @@ class Occurrence:
 
 @dataclass(frozen=True, slots=True)
 class Phrase:
-    """An answer: its most telling surface form, its share of the evidence, and its best occurrences."""
+    """An answer: its representative surface form, its share of the evidence, and its best occurrences."""
 
     phrase: str
     score: float

@@ -125,10 +125,10 @@ def run_compact(settings: CompactCommand) -> int:
 def run_tune(settings: TuneCommand) -> int:
     """`npmlm tune`."""
     from npm.cli.tables import tune_text
-    from npm.tuning.tune import run_tune as tune
+    from npm.tuning.tune import tune_index
 
     with StageProgress() as progress:
-        result = tune(settings, progress=progress)
+        result = tune_index(settings, progress=progress)
     sys.stdout.write(tune_text(result))
     return 0
 

@@ -16,7 +16,7 @@ import numpy as np
 from npm.corpus.blocks import concatenated_ranges
 from npm.corpus.text import CONTRACTION_TAILS, STOP_WORDS, normalised_text, sentence_around, words_of
 from npm.retrieval.scoring import Aggregation, ScoringSettings
-from npm.retrieval.spans import Candidates
+from npm.retrieval.spans import CandidateSpans
 from npm.types import MASK_TEXT, Occurrence, Phrase
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Groups:
+class PhraseGroups:
     """Candidates put together by equal token sequence; group i is members[offsets[i] : offsets[i + 1]]."""
 
     members: np.ndarray  # i64 [m], numbers of candidates, those of one group in a row
@@ -41,7 +41,7 @@ class Groups:
         """The candidate numbers i64 of one group."""
         return self.members[self.offsets[group] : self.offsets[group + 1]]
 
-    def leaders(self, groups: np.ndarray, candidates: Candidates, weights: np.ndarray) -> np.ndarray:
+    def leaders(self, groups: np.ndarray, candidates: CandidateSpans, weights: np.ndarray) -> np.ndarray:
         """The heaviest candidate of each of `groups` i64 [n], the earliest in the corpus of equals: i64 [n]."""
         if len(groups) == 0:
             return groups
@@ -54,7 +54,7 @@ class Groups:
         # Members of a group are equally long, so no two of them begin at the same token.
         return members[starts == np.repeat(np.minimum.reduceat(starts, firsts), sizes)]
 
-    def best(self, count: int, candidates: Candidates) -> np.ndarray:
+    def best(self, count: int, candidates: CandidateSpans) -> np.ndarray:
         """The `count` groups with the highest scores, best first, ties to what stands earlier in the corpus."""
         if count < len(self):
             # All groups that tie with the last one chosen stay in play, else the tie would be broken by chance.
@@ -69,8 +69,8 @@ class Groups:
 
 
 def best_groups(
-    candidates: Candidates, weights: np.ndarray, store: BlockStore, *, count: int
-) -> tuple[Groups, np.ndarray]:
+    candidates: CandidateSpans, weights: np.ndarray, store: BlockStore, *, count: int
+) -> tuple[PhraseGroups, np.ndarray]:
     """Candidates grouped by equal token sequence, `weights` f64 [m] summed; and the `count` best groups i64, in order.
 
     Only the best groups are compared token by token: two sequences with the same hash could only have pushed a group
@@ -88,13 +88,13 @@ def best_groups(
     return groups, groups.best(count, candidates)
 
 
-def _summed(members: np.ndarray, is_first: np.ndarray, weights: np.ndarray) -> Groups:
+def _summed(members: np.ndarray, is_first: np.ndarray, weights: np.ndarray) -> PhraseGroups:
     first = np.flatnonzero(is_first)  # i64 [g]
     scores = np.add.reduceat(weights[members], first) if len(first) else np.zeros(0)  # f64 [g]
-    return Groups(members=members, offsets=np.append(first, len(members)), scores=scores)
+    return PhraseGroups(members=members, offsets=np.append(first, len(members)), scores=scores)
 
 
-def _share_tokens(groups: Groups, chosen: np.ndarray, candidates: Candidates, store: BlockStore) -> bool:
+def _share_tokens(groups: PhraseGroups, chosen: np.ndarray, candidates: CandidateSpans, store: BlockStore) -> bool:
     """Whether all members of each of the `chosen` groups i64 [n] have the same tokens."""
     begins, ends = groups.offsets[chosen], groups.offsets[chosen + 1]  # i64 [n]
     member = groups.members[concatenated_ranges(begins, ends)]  # i64 [Σ sizes]
@@ -107,7 +107,7 @@ def _share_tokens(groups: Groups, chosen: np.ndarray, candidates: Candidates, st
     return np.array_equal(store.token_ids.take(ours), store.token_ids.take(theirs))
 
 
-def _exact_groups(candidates: Candidates, store: BlockStore) -> tuple[np.ndarray, np.ndarray]:
+def _exact_groups(candidates: CandidateSpans, store: BlockStore) -> tuple[np.ndarray, np.ndarray]:
     """Members sorted by token sequence, and where a new sequence begins: slow, for the case of a hash collision."""
     offsets = np.arange(int(candidates.lengths.max(initial=0)))  # [longest]
     within = offsets < candidates.lengths[:, None]  # bool [m, longest]
@@ -134,8 +134,8 @@ def says_nothing_new(phrase: str, question_words: Set[str]) -> bool:
     False
     """
     words = words_of(phrase)
-    telling = [word for word in words if word not in STOP_WORDS and word not in CONTRACTION_TAILS] or words
-    return all(word in question_words for word in telling)
+    content = [word for word in words if word not in STOP_WORDS and word not in CONTRACTION_TAILS] or words
+    return all(word in question_words for word in content)
 
 
 class SurfaceReader:
@@ -206,7 +206,7 @@ class _Merged:
 
 def ranked_phrases(
     text: str,
-    candidates: Candidates,
+    candidates: CandidateSpans,
     weights: np.ndarray,
     *,
     reader: SurfaceReader,
@@ -244,9 +244,9 @@ def ranked_phrases(
 
 def _phrase(
     entry: _Merged,
-    candidates: Candidates,
+    candidates: CandidateSpans,
     weights: np.ndarray,
-    groups: Groups,
+    groups: PhraseGroups,
     *,
     reader: SurfaceReader,
     occurrence_count: int,
@@ -268,7 +268,7 @@ def _phrase(
     )
 
 
-def _best_members(members: np.ndarray, candidates: Candidates, weights: np.ndarray, count: int) -> np.ndarray:
+def _best_members(members: np.ndarray, candidates: CandidateSpans, weights: np.ndarray, count: int) -> np.ndarray:
     """The `count` candidates with the highest weights among `members` i64, ties to the earlier in the corpus."""
     return members[np.lexsort((candidates.starts[members], -weights[members]))][:count]
 

@@ -28,7 +28,7 @@ from npm.retrieval.queries import (
     with_reading,
 )
 from npm.retrieval.settings import FillSettings, Retrieval, retrieval_named
-from npm.retrieval.spans import Candidates, SpanFinder
+from npm.retrieval.spans import CandidateSpans, SpanFinder
 from npm.types import Answer, Document, Phrase
 
 __all__ = ["FillSettings", "PhraseFiller", "Retrieval"]
@@ -244,7 +244,7 @@ class PhraseFiller:
         return ScannedSimilarities(self.index, scans, queries, factor, restriction)
 
     def _ranked(
-        self, text: str, candidates: Candidates, weights: np.ndarray, settings: FillSettings
+        self, text: str, candidates: CandidateSpans, weights: np.ndarray, settings: FillSettings
     ) -> tuple[Phrase, ...]:
         return ranked_phrases(
             text,

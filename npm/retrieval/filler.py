@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from index.types import Scan
     from npm.indexing.phrase_index import PhraseIndex
     from npm.retrieval.queries import Restriction
-    from npm.retrieval.spans import Candidates
+    from npm.retrieval.spans import CandidateSpans
 
 
 Similarities = Callable[[int, np.ndarray], np.ndarray]
@@ -52,7 +52,7 @@ class ScannedSimilarities:
 
 def candidate_weights(
     similarities: Similarities,
-    candidates: Candidates,
+    candidates: CandidateSpans,
     sides: tuple[np.ndarray, np.ndarray],
     scoring: ScoringSettings,
 ) -> np.ndarray:

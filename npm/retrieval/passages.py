@@ -28,7 +28,7 @@ from npm.retrieval.filler import candidate_weights
 from npm.retrieval.passage_store import GivenWords, PassageCache, PassageStore, checked_passages, checked_texts
 from npm.retrieval.queries import QueryVectors, Restriction, check_query, encode_queries
 from npm.retrieval.settings import FillSettings, Retrieval
-from npm.retrieval.spans import Candidates, SpanFinder
+from npm.retrieval.spans import CandidateSpans, SpanFinder
 from npm.types import Document, TokenFlag
 
 if TYPE_CHECKING:
@@ -274,7 +274,7 @@ class PassageFiller(PhraseFiller):
         weights = self._weights(similarities, spans, self._hits)  # f64 [m + further]
         return float(weights[places].sum())
 
-    def _weights(self, similarities: np.ndarray, spans: Candidates, hits: np.ndarray) -> np.ndarray:
+    def _weights(self, similarities: np.ndarray, spans: CandidateSpans, hits: np.ndarray) -> np.ndarray:
         """What each span counts, f64 [m], by the similarities f64 [2, T] of one text; `hits` i64 [n] as in a search."""
         return candidate_weights(
             lambda side, rows: similarities[side, rows], spans, (hits, hits), self.settings.scoring
@@ -318,7 +318,7 @@ class PassageFiller(PhraseFiller):
         return self.index.rows.positions(rows)
 
     @cached_property
-    def _candidates(self) -> tuple[Candidates, np.ndarray]:
+    def _candidates(self) -> tuple[CandidateSpans, np.ndarray]:
         """All spans that `fill` may answer, and their numbers i64 [m], ascending.
 
         Their rows are token positions, since here each token has a vector.
@@ -335,9 +335,9 @@ class PassageFiller(PhraseFiller):
         return _spans(found.starts[order], found.lengths[order]), numbers[order]
 
 
-def _spans(starts: np.ndarray, lengths: np.ndarray) -> Candidates:
+def _spans(starts: np.ndarray, lengths: np.ndarray) -> CandidateSpans:
     """Spans i64 [m] whose rows are the positions of their ends."""
-    return Candidates(
+    return CandidateSpans(
         starts=starts,
         lengths=lengths,
         start_rows=starts,

@@ -26,7 +26,7 @@ _MIX_2 = np.uint64(0x94D049BB133111EB)
 
 
 @dataclass(frozen=True, slots=True)
-class Candidates:
+class CandidateSpans:
     """Spans that may be answers; all arrays [m]."""
 
     starts: np.ndarray  # i64, token position of the first token
@@ -38,14 +38,14 @@ class Candidates:
     def __len__(self) -> int:
         return len(self.starts)
 
-    def where(self, chosen: np.ndarray) -> Candidates:
+    def where(self, chosen: np.ndarray) -> CandidateSpans:
         """The candidates chosen by a bool [m] or index array."""
-        return Candidates(*(getattr(self, name)[chosen] for name in self.__dataclass_fields__))
+        return CandidateSpans(*(getattr(self, name)[chosen] for name in self.__dataclass_fields__))
 
 
-def _concatenated(parts: list[Candidates]) -> Candidates:
-    return Candidates(
-        *(np.concatenate([getattr(part, name) for part in parts]) for name in Candidates.__dataclass_fields__)
+def _concatenated(parts: list[CandidateSpans]) -> CandidateSpans:
+    return CandidateSpans(
+        *(np.concatenate([getattr(part, name) for part in parts]) for name in CandidateSpans.__dataclass_fields__)
     )
 
 
@@ -86,7 +86,7 @@ class SpanFinder:
         self._clauses_inside = scoring.allow_clauses_inside
         self._is_barred = barred_flags(scoring.stopwords_inside)
 
-    def find(self, start_rows: np.ndarray, end_rows: np.ndarray | None) -> Candidates:
+    def find(self, start_rows: np.ndarray, end_rows: np.ndarray | None) -> CandidateSpans:
         """All spans that begin at one of `start_rows` or end at one of `end_rows`, sorted i64 [n], without repeats.
 
         `end_rows` None says that every row that may be an end is also looked for as a start, as in restricted
@@ -100,7 +100,7 @@ class SpanFinder:
         is_new = np.flatnonzero(~_are_among(from_ends.start_rows, start_rows))
         return _concatenated([from_starts, from_ends.where(is_new)])
 
-    def _grow(self, rows: np.ndarray, *, rightward: bool) -> Candidates:
+    def _grow(self, rows: np.ndarray, *, rightward: bool) -> CandidateSpans:
         """Spans with one end at `rows` i64 [n], a token longer at each step; what cannot grow on is dropped at once."""
         word_edge, other_edge = TokenFlag.WORD_START.value, TokenFlag.WORD_END.value
         if not rightward:
@@ -114,7 +114,7 @@ class SpanFinder:
         alive = np.flatnonzero(((flags & word_edge) != 0) & ~self._is_barred[flags])  # i64 [alive], numbers of hits
         hashes = np.zeros(len(rows), dtype=np.uint64)  # [n]
         power = np.uint64(1)
-        found: list[Candidates] = []
+        found: list[CandidateSpans] = []
         for length in range(1, most_tokens + 1):
             others = anchors[alive] + (length - 1 if rightward else 1 - length)  # i64 [alive], the other end
             flags = window_flags[alive, length - 1]  # u8 [alive]
@@ -135,7 +135,7 @@ class SpanFinder:
             whole = np.flatnonzero(has_row & ((flags & other_edge) != 0))
             near, far = rows[alive[whole]], other_rows[whole].astype(np.int64)
             found.append(
-                Candidates(
+                CandidateSpans(
                     starts=anchors[alive[whole]] if rightward else others[whole],
                     lengths=np.full(len(whole), length, dtype=np.int64),
                     start_rows=near if rightward else far,
@@ -194,6 +194,6 @@ def _are_among(rows: np.ndarray, ascending: np.ndarray) -> np.ndarray:
     return ascending[places] == rows  # bool [m]
 
 
-def _no_candidates() -> Candidates:
+def _no_candidates() -> CandidateSpans:
     nothing = np.zeros(0, dtype=np.int64)
-    return Candidates(nothing, nothing, nothing, nothing, nothing.astype(np.uint64))
+    return CandidateSpans(nothing, nothing, nothing, nothing, nothing.astype(np.uint64))

@@ -29,7 +29,7 @@ from npm.indexing.phrase_index import PhraseIndex
 from npm.indexing.stages import HELD_OUT_EVERY, silent, unseen_documents
 from npm.retrieval.queries import check_query
 from npm.retrieval.scoring import ScoringSettings
-from npm.retrieval.spans import Candidates, SpanFinder
+from npm.retrieval.spans import CandidateSpans, SpanFinder
 from npm.tuning.measures import (
     EncodedQuestions,
     Measured,
@@ -178,7 +178,7 @@ class _Drawer:
             return TuneQuestion(question, text[first_char:last_char], document, first_char)
         return None
 
-    def _phrases(self, document: int, start_char: int, end_char: int) -> Candidates:
+    def _phrases(self, document: int, start_char: int, end_char: int) -> CandidateSpans:
         """All phrases that could be an answer and lie in these characters of `document`."""
         store = self._store
         assert store.start_chars is not None and store.end_chars is not None, "a store without text is not asked about"
@@ -192,7 +192,7 @@ class _Drawer:
         found = self._finder.find(rows, None)
         return found.where(found.starts + found.lengths <= end)
 
-    def _chars(self, found: Candidates, number: int) -> tuple[int, int]:
+    def _chars(self, found: CandidateSpans, number: int) -> tuple[int, int]:
         """Where candidate `number` begins and ends in its document, in characters."""
         store = self._store
         assert store.start_chars is not None and store.end_chars is not None, "a store without text is not asked about"
@@ -337,7 +337,7 @@ class TuneResult:
         return tuple(best)
 
 
-def run_tune(settings: TuneSettings, encoder: Encoder | None = None, progress: Report = silent) -> TuneResult:
+def tune_index(settings: TuneSettings, encoder: Encoder | None = None, progress: Report = silent) -> TuneResult:
     """Measure, choose, write the choice into the index with `settings.write`, and the report to `settings.out`.
 
     `encoder` None loads the one that the settings name or that belongs to the index. Raises ArtefactError if the

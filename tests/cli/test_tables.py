@@ -10,7 +10,7 @@ from npm.cli.tables import estimate_text, inspection_json, inspection_text, tune
 from npm.indexing.inspection import Inspection, inspect_index
 from npm.models.encoder import Encoder
 from npm.tuning.measures import TuneSettings
-from npm.tuning.tune import TuneResult, run_tune
+from npm.tuning.tune import TuneResult, tune_index
 from tests.helpers.tiny_models import tiny_encoder
 from tests.helpers.tuned_indexes import LISTS, build_measured
 
@@ -30,7 +30,7 @@ def result(folder: Path, bert: Encoder) -> TuneResult:
     settings = TuneSettings(
         index=str(folder), queries=4, probed_lists=(2,), reranked_rows=(32,), candidates_per_side=(32,)
     )
-    return run_tune(settings, bert)
+    return tune_index(settings, bert)
 
 
 @pytest.fixture(scope="module")

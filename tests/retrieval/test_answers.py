@@ -25,7 +25,7 @@ from npm.retrieval.answers import says_nothing_new
         ("—", "It is <mask>", True),
     ],
 )
-def test_a_phrase_is_left_out_only_if_all_its_telling_words_are_in_the_question(
+def test_a_phrase_is_left_out_only_if_all_its_content_words_are_in_the_question(
     phrase: str, question: str, nothing_new: bool
 ) -> None:
     assert says_nothing_new(phrase, frozenset(words_of(question))) == nothing_new

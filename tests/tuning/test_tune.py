@@ -20,7 +20,7 @@ from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.queries import encode_queries
 from npm.retrieval.settings import FillSettings, Retrieval
 from npm.tuning.measures import TIE, Measured, SearchChoice, TuneSettings
-from npm.tuning.tune import TuneResult, choose, draw_questions, run_tune, write_searching
+from npm.tuning.tune import TuneResult, choose, draw_questions, tune_index, write_searching
 from tests.helpers.live_indexes import all_bytes
 from tests.helpers.tiny_models import tiny_encoder
 from tests.helpers.tuned_indexes import LISTS, build_measured
@@ -42,7 +42,7 @@ def lists_folder(bert: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 @pytest.fixture(scope="module")
 def tuned(lists_folder: Path, bert: Encoder) -> TuneResult:
-    return run_tune(TuneSettings(index=str(lists_folder), queries=QUESTIONS, **NARROW), bert)
+    return tune_index(TuneSettings(index=str(lists_folder), queries=QUESTIONS, **NARROW), bert)
 
 
 def plain_measures(
@@ -129,7 +129,7 @@ def test_latencies_are_those_of_single_searches(tuned: TuneResult) -> None:
 
 def test_exact_search_recalls_everything_and_agrees_with_itself(bert: Encoder, tmp_path: Path) -> None:
     folder = build_measured(tmp_path / "index", bert, None)
-    result = run_tune(TuneSettings(index=str(folder), queries=40, candidates_per_side=(16, 128)), bert)
+    result = tune_index(TuneSettings(index=str(folder), queries=40, candidates_per_side=(16, 128)), bert)
     assert result.question_count == 40 and not result.held_out
     assert [each.choice.candidates_per_side for each in result.measured][1:] == [128, 16]
     for each in result.measured:
@@ -146,7 +146,7 @@ def test_deleted_rows_count_for_nothing(bert: Encoder, tmp_path: Path) -> None:
     settings = TuneSettings(
         index=str(folder), queries=QUESTIONS, probed_lists=(4,), reranked_rows=(128,), candidates_per_side=(128,)
     )
-    result = run_tune(settings, bert)
+    result = tune_index(settings, bert)
     each = next(each for each in result.measured if each.choice != result.present)
     recall, agreement = plain_measures(folder, bert, each.choice)
     assert_within(each.recall, recall)
@@ -191,7 +191,7 @@ def test_writing_changes_the_root_manifest_only_and_the_index_is_then_searched_s
         agreement_goal=0,
         **NARROW,  # type: ignore[arg-type]
     )
-    result = run_tune(settings, bert)
+    result = tune_index(settings, bert)
     after = all_bytes(own_folder)
     assert {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)} == {"manifest.json"}
     made_before, made_after = (json.loads(every["manifest.json"]) for every in (before, after))
@@ -204,7 +204,7 @@ def test_writing_changes_the_root_manifest_only_and_the_index_is_then_searched_s
     searcher: Any = opened.searcher
     assert (searcher.probed_lists, searcher.rerank_factor) == (chosen.probed_lists, chosen.rerank_factor)
     assert opened.candidates_per_side == chosen.candidates_per_side
-    again = run_tune(replace(settings, write=False), bert)
+    again = tune_index(replace(settings, write=False), bert)
     assert again.present == chosen
     verify_index(own_folder)
 
@@ -225,7 +225,7 @@ def test_a_report_holds_every_measure_and_no_place_of_this_machine(
 ) -> None:
     out = tmp_path / "report"
     settings = TuneSettings(index=str(lists_folder), queries=QUESTIONS, out=str(out), **NARROW)  # type: ignore[arg-type]
-    result = run_tune(settings, bert)
+    result = tune_index(settings, bert)
     text = (out / "tune.json").read_text(encoding="utf-8")
     record = json.loads(text)
     assert len(record["measured"]) == len(result.measured) == 7
@@ -265,13 +265,13 @@ def test_another_encoder_and_numbers_that_do_not_fit_are_refused_before_anything
         raise AssertionError(f"{stage} began")
 
     with pytest.raises(ArtefactError, match="another encoder"):
-        run_tune(TuneSettings(index=str(lists_folder)), tiny_encoder("bert", seed=1), refuse)
+        tune_index(TuneSettings(index=str(lists_folder)), tiny_encoder("bert", seed=1), refuse)
     with pytest.raises(SettingError, match="probed_lists"):
-        run_tune(TuneSettings(index=str(lists_folder), probed_lists=(LISTS + 1,)), bert, refuse)
+        tune_index(TuneSettings(index=str(lists_folder), probed_lists=(LISTS + 1,)), bert, refuse)
     with pytest.raises(ArtefactError):
-        run_tune(TuneSettings(index=str(lists_folder / "nothing")), bert, refuse)
+        tune_index(TuneSettings(index=str(lists_folder / "nothing")), bert, refuse)
     before = all_bytes(lists_folder)
     for inside in (".", "report", "segments/report"):
         with pytest.raises(SettingError, match="out lies in the index"):
-            run_tune(TuneSettings(index=str(lists_folder), out=str(lists_folder / inside)), bert, refuse)
+            tune_index(TuneSettings(index=str(lists_folder), out=str(lists_folder / inside)), bert, refuse)
     assert all_bytes(lists_folder) == before

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from npm.evaluation.zero_shot.task import Example, Task
     from npm.indexing.lexicon import BlockLexicon
     from npm.retrieval.fill import PhraseFiller
-    from npm.retrieval.spans import Candidates
+    from npm.retrieval.spans import CandidateSpans
 
 
 class BlockSpans:
@@ -44,12 +44,12 @@ class BlockSpans:
         )
         self.reader = SurfaceReader(self._store, filler.encoder.tokenizer)
 
-    def of(self, block: int) -> Candidates:
+    def of(self, block: int) -> CandidateSpans:
         """All of them, m spans."""
         edges = self._store.block_offsets[block : block + 2]  # i64 [2]
         return self._finder.find(self._ends.rows_within(edges[:1], edges[1:]), None)
 
-    def texts(self, candidates: Candidates) -> list[str]:
+    def texts(self, candidates: CandidateSpans) -> list[str]:
         """The surface text of each."""
         return self.reader.texts(candidates.starts, candidates.lengths)
 
