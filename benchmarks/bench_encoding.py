@@ -145,7 +145,7 @@ def main(argv: list[str]) -> None:
     shard_count = int(given.get("shards", "8"))
     with tempfile.TemporaryDirectory() as temporary:
         store = open_store(given, encoder, Path(temporary))
-        dtype = str(next(encoder.model.parameters()).dtype).removeprefix("torch.")
+        dtype = encoder.dtype_name
         print(
             f"{encoder.name}, {dtype} on {encoder.device}, {torch.get_num_threads()} threads;"
             f" {settings.tokens_per_batch} tokens a batch, {settings.tokens_per_shard:,} a shard"

@@ -12,7 +12,7 @@ from npm.indexing.compact import CompactSettings
 from npm.indexing.estimate import EstimateSettings
 from npm.indexing.settings import IndexBuildSettings
 from npm.indexing.stages import Stage
-from npm.models.encoder import ComputeDtype
+from npm.models.encoder import Precision
 from npm.retrieval.settings import FillSettings
 from npm.training.plotting import PlotSettings
 from npm.training.settings import TrainingSettings
@@ -71,7 +71,7 @@ class FillCommand(FillSettings):
     """Folder or name of the encoder; empty: the shipped one if it made the index, else the index's own copy."""
     device: str = "auto"
     """`cpu`, `cuda` or `auto`, which takes a GPU where there is one."""
-    dtype: ComputeDtype = ComputeDtype.auto
+    dtype: Precision = Precision.auto
     """Number format of the encoder's forward pass."""
     texts: str = ""
     """File with one text a line; all lines are checked before the first is answered."""
@@ -141,7 +141,7 @@ class AddCommand(AddSettings):
     """Folder or name of the encoder that made the index; empty: as `fill` finds it."""
     device: str = "auto"
     """`cpu`, `cuda` or `auto`, which takes a GPU where there is one."""
-    dtype: ComputeDtype = ComputeDtype.auto
+    dtype: Precision = Precision.auto
     """Number format of the encoder's forward pass."""
     debug: bool = False
     """Show the full traceback of an error."""

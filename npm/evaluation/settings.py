@@ -9,7 +9,7 @@ from npm.corpus.documents import CorpusSettings
 from npm.errors import check_range
 from npm.evaluation.sts.geometry import GeometrySettings
 from npm.evaluation.zero_shot.task import ClosedScoring, Split
-from npm.models.encoder import ComputeDtype
+from npm.models.encoder import Precision
 from npm.models.sentences import PoolerKind
 from npm.retrieval.settings import FillSettings
 
@@ -76,7 +76,7 @@ class EvaluationSettings:
     """Folder or name of the encoder; empty: the shipped one, or the index's own copy."""
     device: str = "auto"
     """`cpu`, `cuda` or `auto`, which takes a GPU where there is one."""
-    dtype: ComputeDtype = ComputeDtype.auto
+    dtype: Precision = Precision.auto
     """Number format of the encoder's forward pass."""
     questions: str = ""
     """File of questions for task=demo; empty: those shipped with the demo corpus."""

@@ -292,7 +292,7 @@ def recorded_vectors(
         "corpus": store.digest,
         "encoder_fingerprint": encoder.fingerprint,
         "tokenizer_fingerprint": encoder.tokenizer_fingerprint,
-        "compute_dtype": str(next(encoder.model.parameters()).dtype).removeprefix("torch."),
+        "compute_dtype": encoder.dtype_name,
         "dimensions": encoder.dimensions,
         "pruning": settings.pruning.value,
         "max_token_share": settings.max_token_share,

@@ -23,7 +23,7 @@ from npm.indexing.embed import VECTORS_KIND, Reencoded, reencode_sample
 from npm.indexing.generation import ENCODER_FOLDER, INDEX_KIND, SEGMENTS_FOLDER, Generation, candidates_per_side
 from npm.indexing.phrase_index import fitted_encoder, load_index_encoder
 from npm.indexing.rows import ROWS_PER_SAMPLE
-from npm.models.encoder import ComputeDtype
+from npm.models.encoder import Precision
 
 if TYPE_CHECKING:
     from npm.models.encoder import Encoder
@@ -307,7 +307,7 @@ def verify_index(folder: Path, progress: Callable[[str, int], None] | None = Non
                 raise
 
 
-def index_encoder(folder: Path, name: str, *, device: str = "auto", dtype: ComputeDtype = ComputeDtype.auto) -> Encoder:
+def index_encoder(folder: Path, name: str, *, device: str = "auto", dtype: Precision = Precision.auto) -> Encoder:
     """The encoder that made the index, by `name` or as `fill` finds it, its vectors as long as those stored.
 
     Raises ArtefactError if it is another one.

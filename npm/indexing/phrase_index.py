@@ -19,7 +19,7 @@ from npm.indexing.embed import open_vectors
 from npm.indexing.generation import ENCODER_FOLDER, ENCODER_KIND, INDEX_KIND, Generation, candidates_per_side
 from npm.indexing.lexicon import BlockLexicon
 from npm.indexing.rows import RowMap
-from npm.models.encoder import ComputeDtype, Encoder, choose_device
+from npm.models.encoder import Encoder, Precision, choose_device
 from npm.models.loading import shipped_encoder_folder
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ class PhraseIndex:
         return fitted_encoder(self.folder, self.settings, encoder)
 
     def load_encoder(
-        self, encoder: Encoder | str | None, *, device: str = "auto", dtype: ComputeDtype = ComputeDtype.auto
+        self, encoder: Encoder | str | None, *, device: str = "auto", dtype: Precision = Precision.auto
     ) -> Encoder:
         """The encoder given, or of the name given, or that belongs to the index, as `fitted` leaves it.
 
@@ -157,7 +157,7 @@ def load_index_encoder(
     name: str | None,
     *,
     device: str = "auto",
-    dtype: ComputeDtype = ComputeDtype.auto,
+    dtype: Precision = Precision.auto,
 ) -> Encoder:
     """The encoder `name`, or the one that made the index in `folder`: the shipped one, or the one saved inside.
 

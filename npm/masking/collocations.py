@@ -13,7 +13,7 @@ import numpy as np
 
 from index.store import check_folder, open_array, write_folder
 from npm.errors import ArtefactError, check_range
-from npm.masking.units import Candidates, phrase_numbers, tokens_until_break, word_beginnings, words_of
+from npm.masking.units import MaskableSpans, phrase_numbers, tokens_until_break, word_beginnings, words_of
 from npm.types import Sequences, Spans
 
 KIND = "collocations"
@@ -154,7 +154,7 @@ class CollocationUnits:
 
     vocabulary: CollocationVocabulary
 
-    def candidates(self, sequences: Sequences) -> Candidates:
+    def candidates(self, sequences: Sequences) -> MaskableSpans:
         """Collocations and words in the order of the text; `LongestUnits` makes them disjoint."""
         found, words = self.vocabulary.find(sequences), words_of(sequences)
         starts = np.concatenate([found.starts, words.starts])  # i64
@@ -165,7 +165,7 @@ class CollocationUnits:
         is_word = order >= len(found)  # bool
         kept = is_word | ~_is_inside(starts, lengths)  # bool
         starts, lengths = starts[kept], lengths[kept]  # i64 [m] each
-        return Candidates(starts, lengths, phrase_numbers(sequences.token_ids, starts, lengths))
+        return MaskableSpans(starts, lengths, phrase_numbers(sequences.token_ids, starts, lengths))
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +175,7 @@ class LongestUnits:
     Where a unit was left out, those inside it come back.
     """
 
-    def keep(self, candidates: Candidates, sequences: Sequences, rng: np.random.Generator) -> Candidates:
+    def keep(self, candidates: MaskableSpans, sequences: Sequences, rng: np.random.Generator) -> MaskableSpans:
         """The units, in the order of the text."""
         candidates = candidates.where(np.lexsort((-candidates.lengths, candidates.starts)))
         stops = candidates.starts + candidates.lengths  # i64 [m]

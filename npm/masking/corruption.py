@@ -35,12 +35,12 @@ from npm.masking.samplers import (
     UniformSampler,
     WordSpanSampler,
 )
-from npm.masking.units import Candidates, CooccurringUnits, TokenUnits, Units, WordUnits, has_flag
+from npm.masking.units import CooccurringUnits, MaskableSpans, TokenUnits, Units, WordUnits, has_flag
 from npm.types import MaskedBatch, Sequences, Spans, TokenFlag
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class CorruptedTokens:
     """What is masked in one copy of the sequences of a group, and what of it is to be predicted."""
 
     masked: Spans  # positions in [0, T) of the group's flat tokens
@@ -50,7 +50,7 @@ class Selection:
 class CandidateFilter(Protocol):
     """Takes some of the candidates of a group, such as `LongestUnits`."""
 
-    def keep(self, candidates: Candidates, sequences: Sequences, rng: np.random.Generator) -> Candidates:
+    def keep(self, candidates: MaskableSpans, sequences: Sequences, rng: np.random.Generator) -> MaskableSpans:
         """Those that stay."""
 
 
@@ -72,7 +72,7 @@ class Selector:
     copy_count: int = 1
     filter: CandidateFilter | None = None
 
-    def select(self, sequences: Sequences, rng: np.random.Generator) -> list[Selection]:
+    def select(self, sequences: Sequences, rng: np.random.Generator) -> list[CorruptedTokens]:
         """One selection for each copy; their masked tokens are disjoint."""
         candidates = self.units.candidates(sequences)
         if self.filter is not None:
@@ -84,13 +84,13 @@ class Selector:
             first, stop = sequences.offsets[number : number + 2].tolist()
             own = candidates.where(np.arange(bounds[number], bounds[number + 1]))
             alone = Sequences(sequences.token_ids[first:stop], sequences.flags[first:stop], np.array([0, stop - first]))
-            within = Candidates(own.starts - first, own.lengths, own.phrase_ids)
+            within = MaskableSpans(own.starts - first, own.lengths, own.phrase_ids)
             for copy, (spans, predicted) in zip(drawn, self._select_one(within, alone, rng), strict=True):
                 copy.append((Spans(spans.starts + first, spans.lengths), predicted + first))
         return [_joined(copy) for copy in drawn]
 
     def _select_one(
-        self, candidates: Candidates, sequence: Sequences, rng: np.random.Generator
+        self, candidates: MaskableSpans, sequence: Sequences, rng: np.random.Generator
     ) -> list[tuple[Spans, np.ndarray]]:
         """The masked spans and the predicted positions i64 [p] of each copy of one sequence."""
         maskable = int((~has_flag(sequence.flags, TokenFlag.SPECIAL)).sum())
@@ -123,11 +123,11 @@ def _rounded(tokens: float, rounding: float) -> int:
     return math.floor(tokens + rounding + 1e-9)
 
 
-def _joined(parts: list[tuple[Spans, np.ndarray]]) -> Selection:
+def _joined(parts: list[tuple[Spans, np.ndarray]]) -> CorruptedTokens:
     none = np.zeros(0, dtype=np.int64)
     starts = np.concatenate([none, *(spans.starts for spans, _ in parts)])  # i64 [n]
     lengths = np.concatenate([none, *(spans.lengths for spans, _ in parts)])  # i64 [n]
-    return Selection(Spans(starts, lengths), np.concatenate([none, *(predicted for _, predicted in parts)]))
+    return CorruptedTokens(Spans(starts, lengths), np.concatenate([none, *(predicted for _, predicted in parts)]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +160,7 @@ class InPlaceRenderer:
     """Whether a masked span has one fate as a whole, instead of each of its tokens its own."""
 
     def corrupt(
-        self, sequences: Sequences, selections: Sequence[Selection], rng: np.random.Generator
+        self, sequences: Sequences, selections: Sequence[CorruptedTokens], rng: np.random.Generator
     ) -> CorruptedGroup:
         """The copies of one group, one for each selection, with their masked tokens replaced."""
         copies, count = len(selections), len(sequences)

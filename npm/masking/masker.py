@@ -26,7 +26,7 @@ NO_CONTEXT = -1
 _UNTELLING = np.uint8(TokenFlag.STOPWORD | TokenFlag.PUNCTUATION | TokenFlag.SPECIAL)
 
 
-class Question(Enum):
+class QuestionForm(Enum):
     """What a masked copy keeps of its own sequence when it reads another."""
 
     whole = "whole"
@@ -48,7 +48,7 @@ def no_contexts(sequences: Sequences) -> Contexts:
 
 
 def draw_contexts(
-    sequences: Sequences, spans: Spans, *, context_fraction: float, question: Question, rng: np.random.Generator
+    sequences: Sequences, spans: Spans, *, context_fraction: float, question: QuestionForm, rng: np.random.Generator
 ) -> Contexts:
     """Make each sequence a question with probability `context_fraction`.
 
@@ -78,7 +78,7 @@ def draw_contexts(
         if not len(kept):
             continue
         first, stop = sequences.offsets[number], sequences.offsets[number + 1]
-        if question is Question.sentence:
+        if question is QuestionForm.sentence:
             sentence = int(rng.choice(np.unique(sentences[kept])))
             first, stop = sentence_starts[sentence], sentence_starts[sentence + 1]
             kept = kept[sentences[kept] == sentence]
@@ -177,7 +177,7 @@ class MaskingSettings:
     context_fraction: float = 0.0
     """Share of the masked copies that are questions: they have the sequence of their group behind them that holds most
     of what was masked; from 0 to 1. Trains queries for retrieval that reads (`fill`)."""
-    question: Question = Question.whole
+    question: QuestionForm = QuestionForm.whole
     """What a question keeps of its own sequence: `whole`, or one `sentence`."""
 
     def __post_init__(self) -> None:

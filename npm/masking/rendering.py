@@ -15,7 +15,15 @@ import numpy as np
 import torch
 
 from npm.corpus.blocks import concatenated_ranges
-from npm.masking.masker import Contexts, Masker, Question, draw_contexts, masked_positions, merge_contexts, spans_kept
+from npm.masking.masker import (
+    Contexts,
+    Masker,
+    QuestionForm,
+    draw_contexts,
+    masked_positions,
+    merge_contexts,
+    spans_kept,
+)
 from npm.types import MaskedBatch, Sequences, Spans, View
 
 MASKS_PER_SPAN = 2
@@ -216,7 +224,7 @@ class PhraseViews:
     renderer: Renderer
     context_fraction: float = 0.0
     """Share of the masked copies that are questions, as in `draw_contexts`."""
-    question: Question = Question.whole
+    question: QuestionForm = QuestionForm.whole
 
     def view(self, groups: Sequence[Sequences], rngs: Sequence[np.random.Generator]) -> MaskedBatch:
         """The groups masked one by one and merged."""

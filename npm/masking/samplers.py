@@ -19,7 +19,7 @@ from typing import Protocol
 
 import numpy as np
 
-from npm.masking.units import Candidates, has_flag, sequence_numbers, words_that_go_on
+from npm.masking.units import MaskableSpans, has_flag, sequence_numbers, words_that_go_on
 from npm.types import Sequences, Spans, TokenFlag
 
 
@@ -28,7 +28,7 @@ class Sampler(Protocol):
 
     def draw(
         self,
-        candidates: Candidates,
+        candidates: MaskableSpans,
         sequences: Sequences,
         budget_tokens: int,
         rng: np.random.Generator,
@@ -74,7 +74,7 @@ class CandidateThinning:
     stopword_span_skip_probability: float = 0.0
     """How often a span made of STOPWORD and PUNCTUATION tokens only is left out."""
 
-    def keep(self, candidates: Candidates, sequences: Sequences, rng: np.random.Generator) -> Candidates:
+    def keep(self, candidates: MaskableSpans, sequences: Sequences, rng: np.random.Generator) -> MaskableSpans:
         """The candidates that stay, in their order."""
         keep_probabilities = np.ones(len(candidates))  # f64 [m]
         if self.clause_punctuation_skip_probability:
@@ -105,7 +105,7 @@ class GeometricSpanSampler:
 
     def draw(
         self,
-        candidates: Candidates,
+        candidates: MaskableSpans,
         sequences: Sequences,
         budget_tokens: int,
         rng: np.random.Generator,
@@ -148,7 +148,7 @@ class GeometricSpanSampler:
 class _Selection:
     """The candidates accepted so far, with what the rules of rejection need to know of them."""
 
-    def __init__(self, rules: GeometricSpanSampler, candidates: Candidates, sequences: Sequences) -> None:
+    def __init__(self, rules: GeometricSpanSampler, candidates: MaskableSpans, sequences: Sequences) -> None:
         self.chosen: list[int] = []
         self._rules = rules
         # Plain lists: single elements of numpy arrays are an order of magnitude slower to read.
@@ -184,7 +184,7 @@ class UniformSampler:
 
     def draw(
         self,
-        candidates: Candidates,
+        candidates: MaskableSpans,
         sequences: Sequences,
         budget_tokens: int,
         rng: np.random.Generator,
@@ -235,7 +235,9 @@ class PartitionSampler:
     Without it the first token is never masked and the last one always. A run that is turned over the end of its
     sequence becomes two, so that there may be S + 1."""
 
-    def draw(self, candidates: Candidates, sequences: Sequences, budget_tokens: int, rng: np.random.Generator) -> Spans:
+    def draw(
+        self, candidates: MaskableSpans, sequences: Sequences, budget_tokens: int, rng: np.random.Generator
+    ) -> Spans:
         """Exactly `budget_tokens` tokens in runs, or all candidates if there are fewer.
 
         The budget is shared among the sequences by their numbers of candidates, to within one token.
@@ -265,7 +267,9 @@ class SuffixSampler:
     """Draw each length evenly from an interval around its mean, the sequence's share N of the budget: 1 to 2N - 1, or
     less, so that one candidate stays. Else every length is N."""
 
-    def draw(self, candidates: Candidates, sequences: Sequences, budget_tokens: int, rng: np.random.Generator) -> Spans:
+    def draw(
+        self, candidates: MaskableSpans, sequences: Sequences, budget_tokens: int, rng: np.random.Generator
+    ) -> Spans:
         """`budget_tokens` tokens on average (exactly, without `vary_length`), or all candidates if there are fewer."""
         return _runs_by_sequence(
             candidates, sequences, budget_tokens, lambda size, budget: self._mask(size, budget, rng)
@@ -298,7 +302,7 @@ def random_composition(total: int, parts: int, rng: np.random.Generator) -> np.n
 
 
 def _runs_by_sequence(
-    candidates: Candidates, sequences: Sequences, budget_tokens: int, mask: Callable[[int, int], np.ndarray]
+    candidates: MaskableSpans, sequences: Sequences, budget_tokens: int, mask: Callable[[int, int], np.ndarray]
 ) -> Spans:
     """The spans where `mask`, called for each sequence with its number of candidates and its budget, is true."""
     if (candidates.lengths != 1).any():
@@ -353,7 +357,7 @@ class WordSpanSampler:
 
     def draw(
         self,
-        candidates: Candidates,
+        candidates: MaskableSpans,
         sequences: Sequences,
         budget_tokens: int,
         rng: np.random.Generator,

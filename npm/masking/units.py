@@ -17,7 +17,7 @@ MAX_GROUP_TOKENS = 2**20
 
 
 @dataclass(frozen=True, slots=True)
-class Candidates:
+class MaskableSpans:
     """Spans that may be masked; they may overlap. Two have the same phrase id if and only if their tokens are equal."""
 
     starts: np.ndarray  # i64 [m], positions in [0, T)
@@ -27,15 +27,15 @@ class Candidates:
     def __len__(self) -> int:
         return len(self.starts)
 
-    def where(self, chosen: np.ndarray) -> Candidates:
+    def where(self, chosen: np.ndarray) -> MaskableSpans:
         """The candidates at `chosen`, a bool [m] or an i64 [k] of candidate numbers."""
-        return Candidates(self.starts[chosen], self.lengths[chosen], self.phrase_ids[chosen])
+        return MaskableSpans(self.starts[chosen], self.lengths[chosen], self.phrase_ids[chosen])
 
 
 class Units(Protocol):
     """Says which spans of a group may be masked; draws nothing at random and sets no budget."""
 
-    def candidates(self, sequences: Sequences) -> Candidates:
+    def candidates(self, sequences: Sequences) -> MaskableSpans:
         """All spans of `sequences` that may be masked."""
 
 
@@ -64,7 +64,7 @@ class CooccurringUnits:
     max_span_tokens: int = 10
     word_boundaries: bool = True
 
-    def candidates(self, sequences: Sequences) -> Candidates:
+    def candidates(self, sequences: Sequences) -> MaskableSpans:
         """All such spans, shortest first, equal phrases together.
 
         n-grams are numbered step by step: an n-gram is the number of its first n-1 tokens and its last token, so one
@@ -83,7 +83,7 @@ class CooccurringUnits:
         token_numbers = np.zeros(token_count, dtype=np.int64)  # i64 [T], numbers tokens within the group
         _, token_numbers[windows] = np.unique(sequences.token_ids[windows], return_inverse=True)
         ngrams = np.zeros(len(windows), dtype=np.int64)  # i64 [w], the number of the n-gram at each window
-        found: list[Candidates] = []
+        found: list[MaskableSpans] = []
         phrase_count = 0
         for length in range(1, self.max_span_tokens + 1):
             fits = room[windows] >= length  # bool [w]
@@ -95,7 +95,7 @@ class CooccurringUnits:
             if length > 1:
                 allowed &= ~starts_alone[windows]
             starts = windows[allowed]
-            found.append(Candidates(starts, np.full(len(starts), length), ngrams[allowed] + phrase_count))
+            found.append(MaskableSpans(starts, np.full(len(starts), length), ngrams[allowed] + phrase_count))
             phrase_count += int(ngrams[-1]) + 1
         return _joined(found)
 
@@ -150,11 +150,11 @@ def _cooccurring(
 class TokenUnits:
     """Every token that is not special, wherever it stands: the unit of plain masked language modelling."""
 
-    def candidates(self, sequences: Sequences) -> Candidates:
+    def candidates(self, sequences: Sequences) -> MaskableSpans:
         """All such tokens in the order of the text."""
         starts = np.flatnonzero(~has_flag(sequences.flags, TokenFlag.SPECIAL))  # i64 [m]
         _, phrase_ids = np.unique(sequences.token_ids[starts], return_inverse=True)  # i64 [m]
-        return Candidates(starts, np.ones_like(starts), phrase_ids)
+        return MaskableSpans(starts, np.ones_like(starts), phrase_ids)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,11 +165,11 @@ class WordUnits:
     every token that is not special.
     """
 
-    def candidates(self, sequences: Sequences) -> Candidates:
+    def candidates(self, sequences: Sequences) -> MaskableSpans:
         """All words in the order of the text."""
         words = words_of(sequences)
         phrase_ids = phrase_numbers(sequences.token_ids, words.starts, words.lengths)  # i64 [m]
-        return Candidates(words.starts, words.lengths, phrase_ids)
+        return MaskableSpans(words.starts, words.lengths, phrase_ids)
 
 
 def words_of(sequences: Sequences) -> Spans:
@@ -211,11 +211,11 @@ def phrase_numbers(token_ids: np.ndarray, starts: np.ndarray, lengths: np.ndarra
     return np.unique(numbers, return_inverse=True)[1]
 
 
-def _joined(parts: list[Candidates]) -> Candidates:
+def _joined(parts: list[MaskableSpans]) -> MaskableSpans:
     if not parts:
         empty = np.zeros(0, dtype=np.int64)
-        return Candidates(empty, empty, empty)
-    return Candidates(
+        return MaskableSpans(empty, empty, empty)
+    return MaskableSpans(
         np.concatenate([part.starts for part in parts]),  # i64 [m]
         np.concatenate([part.lengths for part in parts]),  # i64 [m]
         np.concatenate([part.phrase_ids for part in parts]),  # i64 [m]

@@ -17,7 +17,7 @@ from torch import nn
 
 from npm.errors import EncoderError
 from npm.masking.denoising import Sentinels
-from npm.models.encoder import ComputeDtype, StoredModel, choose_device, choose_dtype
+from npm.models.encoder import Precision, StoredModel, choose_device, choose_dtype
 from npm.models.fresh import FEED_FORWARD_FACTOR, FreshSettings, cut_vocabulary
 from npm.models.loading import load_encoder_decoder, load_tokenizer, locate_encoder, quiet_transformers
 
@@ -59,7 +59,7 @@ class Denoiser(StoredModel):
         *,
         mode_tokens: Iterable[str] = (),
         device: str = "auto",
-        dtype: ComputeDtype | str = ComputeDtype.auto,
+        dtype: Precision | str = Precision.auto,
         dropout: float | None = None,
     ) -> Denoiser:
         """Load from a folder or the hub, in evaluation mode; `dropout` None keeps the model's own.
@@ -77,7 +77,7 @@ class Denoiser(StoredModel):
         denoiser = cls(model, tokenizer, name=Path(place).name if Path(place).is_dir() else place)
         _ = denoiser.fingerprint  # hashed before a cast to bfloat16 loses bits
         chosen = choose_device(device)
-        nn.Module.to(denoiser.model, device=chosen, dtype=choose_dtype(ComputeDtype(dtype), chosen)).eval()
+        nn.Module.to(denoiser.model, device=chosen, dtype=choose_dtype(Precision(dtype), chosen)).eval()
         return denoiser
 
     @property

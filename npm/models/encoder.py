@@ -14,7 +14,8 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -79,6 +80,19 @@ def use_plain_attention(model: PreTrainedModel) -> None:
     model.set_attn_implementation(PLAIN)
 
 
+@contextmanager
+def evaluating(*models: nn.Module) -> Iterator[None]:
+    """Within it all modules of `models` are in evaluation mode; each is left in the mode it was found in."""
+    modes = [(module, module.training) for model in models for module in model.modules()]
+    try:
+        for model in models:
+            model.eval()
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
 class StoredModel:
     """What encoders and encoder-decoders share."""
 
@@ -127,6 +141,11 @@ class StoredModel:
         return next(self.model.parameters()).device
 
     @property
+    def dtype_name(self) -> str:
+        """The number format of the weights, such as `bfloat16`."""
+        return str(next(self.model.parameters()).dtype).removeprefix("torch.")
+
+    @property
     def fingerprint(self) -> str:
         """SHA-256 over weights (as float32), architecture and scale: equal for equal outputs, wherever it was loaded.
 
@@ -164,8 +183,8 @@ TRAINED_DIMENSIONS_KEY = "trained_dimensions"
 """Attribute of the config that says at which shorter lengths the vectors were trained too; no vector depends on it."""
 
 
-class ComputeDtype(Enum):
-    """Number format of an encoder's forward pass outside training."""
+class Precision(Enum):
+    """Number format of a forward pass; in training, weights and optimiser state stay float32 all the same."""
 
     auto = "auto"
     float32 = "float32"
@@ -181,7 +200,7 @@ class EncoderSettings:
     one; empty: that one too."""
     device: str = "auto"
     """`cpu`, `cuda`, `cuda:1`, …; `auto` takes a GPU where there is one."""
-    dtype: ComputeDtype = ComputeDtype.auto
+    dtype: Precision = Precision.auto
     """Number format of the forward pass; `auto` is bfloat16 where the processor computes in it, else float32."""
 
 
@@ -205,10 +224,10 @@ def choose_device(device: str) -> torch.device:
     return chosen
 
 
-def choose_dtype(dtype: ComputeDtype, device: torch.device) -> torch.dtype:
+def choose_dtype(dtype: Precision, device: torch.device) -> torch.dtype:
     """`auto` becomes bfloat16 where the hardware multiplies in it, else float32."""
-    if dtype is not ComputeDtype.auto:
-        return torch.float32 if dtype is ComputeDtype.float32 else torch.bfloat16
+    if dtype is not Precision.auto:
+        return torch.float32 if dtype is Precision.float32 else torch.bfloat16
     if device.type == "cuda":
         return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float32
     native = getattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)()
@@ -260,7 +279,7 @@ class Encoder(StoredModel):
         name: str = "",
         *,
         device: str = "auto",
-        dtype: ComputeDtype | str = ComputeDtype.auto,
+        dtype: Precision | str = Precision.auto,
         similarity_scale: float | None = None,
         hidden_dropout: float | None = None,
         attention_dropout: float | None = None,
@@ -276,7 +295,7 @@ class Encoder(StoredModel):
         encoder = cls(model, tokenizer, name=label, similarity_scale=similarity_scale)
         _ = encoder.fingerprint  # hashed before a cast to bfloat16 loses bits
         chosen = choose_device(device)
-        nn.Module.to(encoder.model, device=chosen, dtype=choose_dtype(ComputeDtype(dtype), chosen)).eval()
+        nn.Module.to(encoder.model, device=chosen, dtype=choose_dtype(Precision(dtype), chosen)).eval()
         return encoder
 
     def token_vectors(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:

@@ -30,7 +30,7 @@ from torch import nn
 
 from index.files import storage_errors
 from npm.errors import EncoderError, QueryError
-from npm.models.encoder import ComputeDtype, Encoder
+from npm.models.encoder import Encoder, Precision, evaluating
 from npm.models.loading import locate_encoder, safetensors_errors
 
 if TYPE_CHECKING:
@@ -264,7 +264,7 @@ class SentenceEncoder:
         *,
         pooler: PoolerKind | str | None = None,
         device: str = "auto",
-        dtype: ComputeDtype | str = ComputeDtype.float32,
+        dtype: Precision | str = Precision.float32,
     ) -> SentenceEncoder:
         """Load from whatever `Encoder.load` takes; the pooler is the one that was saved with it, or the one given.
 
@@ -301,17 +301,10 @@ class SentenceEncoder:
         longest = self.encoder.max_input_tokens if max_sentence_tokens is None else max_sentence_tokens
         order = np.argsort([-len(text) for text in texts], kind="stable")  # [n]; the longest first: little padding
         vectors = np.empty((len(texts), self.encoder.dimensions), dtype=np.float32)  # f32 [n, d]
-        modules: tuple[nn.Module, ...] = (self.encoder.model, self.pooler)
-        modes = [module.training for module in modules]
-        try:
-            for module in modules:
-                module.eval()
+        with evaluating(self.encoder.model, self.pooler):
             for start in range(0, len(texts), rows_per_batch):
                 numbers = order[start : start + rows_per_batch]  # [R]
                 vectors[numbers] = self._vectors([texts[number] for number in numbers], longest)
-        finally:
-            for module, training in zip(modules, modes, strict=True):
-                module.train(training)
         return vectors / np.linalg.norm(vectors, axis=1, keepdims=True) if unit else vectors
 
     @torch.inference_mode()

@@ -15,7 +15,7 @@ import numpy as np
 
 from npm.errors import SettingError
 from npm.indexing.phrase_index import PhraseIndex, Selection, select
-from npm.models.encoder import ComputeDtype, Encoder
+from npm.models.encoder import Encoder, Precision
 from npm.retrieval.answers import SurfaceReader, ranked_phrases
 from npm.retrieval.filler import ScannedSimilarities, candidate_weights
 from npm.retrieval.queries import (
@@ -57,7 +57,7 @@ class PhraseFiller:
         *,
         settings: FillSettings | None = None,
         device: str = "auto",
-        dtype: ComputeDtype = ComputeDtype.auto,
+        dtype: Precision = Precision.auto,
     ) -> PhraseFiller:
         """Open the index in `folder` with an encoder, an encoder's folder or name, or the one that belongs to it.
 
@@ -76,7 +76,7 @@ class PhraseFiller:
         *,
         settings: FillSettings | None = None,
         device: str = "auto",
-        dtype: ComputeDtype = ComputeDtype.auto,
+        dtype: Precision = Precision.auto,
     ) -> PassageFiller:
         """A filler that answers from texts handed over, without an index, and scores given words; held in memory.
 

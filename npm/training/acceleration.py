@@ -22,7 +22,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from npm.errors import SettingError
-from npm.models.encoder import ComputeDtype, choose_device, choose_dtype
+from npm.models.encoder import choose_device, choose_dtype
 from npm.objectives.ranks import world_size
 from npm.training.model import SavedModel, TrainedModel
 from npm.training.optimizer import parameter_groups
@@ -129,7 +129,7 @@ def make_accelerator(settings: TrainerSettings) -> Any:
     from accelerate.utils import GradientAccumulationPlugin
 
     device = choose_device(settings.device)
-    dtype = choose_dtype(ComputeDtype(settings.precision.value), device)
+    dtype = choose_dtype(settings.precision, device)
     AcceleratorState._reset_state()  # else a process could not train twice in different precisions
     return Accelerator(
         mixed_precision="bf16" if dtype is torch.bfloat16 else "no",

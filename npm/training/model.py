@@ -15,7 +15,7 @@ from npm.masking.masker import MaskingUnit
 from npm.masking.rendering import DENOISING, PHRASES, SENTENCES, VIEW_NUMBERS, reads_blocks
 from npm.memory import keep_freed_memory
 from npm.models.denoiser import Denoiser, fresh_denoiser
-from npm.models.encoder import ComputeDtype, Encoder, use_plain_attention
+from npm.models.encoder import Encoder, Precision, use_plain_attention
 from npm.models.fresh import fresh_encoder
 from npm.models.loading import locate_encoder
 from npm.models.masked_lm import VisibleOnly, attach_masked_head
@@ -77,7 +77,7 @@ def _load_encoder(settings: TrainingSettings) -> Encoder:
         encoder = Encoder.load(
             settings.encoder,
             device=settings.trainer.device,
-            dtype=ComputeDtype.float32,
+            dtype=Precision.float32,
             similarity_scale=scale,
             hidden_dropout=start.hidden_dropout,
             attention_dropout=start.attention_dropout,

@@ -19,6 +19,7 @@ from npm.masking.denoising import DenoisingSettings
 from npm.masking.masker import MaskingSettings, MaskingUnit
 from npm.masking.rendering import DENOISING, PHRASES, SENTENCES, TOKENS, reads_blocks
 from npm.masking.units import MAX_GROUP_TOKENS
+from npm.models.encoder import Precision
 from npm.models.fresh import FreshSettings
 from npm.models.loading import MINILM
 from npm.objectives.combine import ObjectiveSettings
@@ -56,14 +57,6 @@ class TrainingEvaluationSettings:
             check_range(right, f"evaluation.{name}", expected="at least 1", got=value)
         right = 0 < self.masked_fraction < 1
         check_range(right, "evaluation.masked_fraction", expected="between 0 and 1", got=self.masked_fraction)
-
-
-class Precision(Enum):
-    """Number format of the forward pass in training; weights and optimiser state stay float32."""
-
-    auto = "auto"
-    float32 = "float32"
-    bfloat16 = "bfloat16"
 
 
 class Sharding(Enum):

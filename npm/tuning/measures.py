@@ -21,7 +21,7 @@ from index.search import open_search
 from index.types import Hits
 from npm.corpus.text import normalised_text
 from npm.errors import SettingError, check_range
-from npm.models.encoder import ComputeDtype
+from npm.models.encoder import Precision
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.queries import QueryVectors, encode_queries
 from npm.retrieval.settings import FillSettings, Retrieval
@@ -123,7 +123,7 @@ class TuneSettings:
     """Folder or name of the encoder; empty: the shipped one if it made the index, else the index's own copy."""
     device: str = "auto"
     """`cpu`, `cuda` or `auto`, which takes a GPU where there is one, for the encoder."""
-    dtype: ComputeDtype = ComputeDtype.auto
+    dtype: Precision = Precision.auto
     """Number format of the encoder's forward pass."""
     queries: int = 500
     """Questions asked, each a sentence of a document that the quantiser was not trained on, with a phrase masked."""

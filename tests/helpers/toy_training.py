@@ -12,7 +12,7 @@ from torch import nn
 
 from npm.masking.masker import MaskingSettings, MaskingUnit, build_masker
 from npm.masking.rendering import PHRASES, TOKENS, MaskPairRenderer, PhraseViews, SingleMaskRenderer
-from npm.models.encoder import Encoder
+from npm.models.encoder import Encoder, Precision
 from npm.models.masked_lm import MaskedHead
 from npm.objectives.combine import WeightedSum
 from npm.objectives.masked import MaskedTokens
@@ -20,7 +20,7 @@ from npm.objectives.nonparametric import NonparametricMasked, NonparametricSetti
 from npm.training.checkpoints import RunFolder
 from npm.training.data import BlockSource, TrainingBatches
 from npm.training.schedule import ScheduleSettings
-from npm.training.settings import Precision, TrainerSettings, TrainingEvaluationSettings
+from npm.training.settings import TrainerSettings, TrainingEvaluationSettings
 from npm.training.trainer import Trainer
 from npm.training.validation import Evaluator, HeldOut
 from npm.types import Sequences

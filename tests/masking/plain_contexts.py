@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 
-from npm.masking.masker import NO_CONTEXT, Question
+from npm.masking.masker import NO_CONTEXT, QuestionForm
 from npm.types import Sequences, Spans, TokenFlag
 
 UNTELLING = TokenFlag.STOPWORD | TokenFlag.PUNCTUATION | TokenFlag.SPECIAL
@@ -23,7 +23,7 @@ def plain_sentences(sequences: Sequences, number: int) -> list[tuple[int, int]]:
 
 
 def plain_contexts(
-    sequences: Sequences, spans: Spans, *, context_fraction: float, question: Question, rng: np.random.Generator
+    sequences: Sequences, spans: Spans, *, context_fraction: float, question: QuestionForm, rng: np.random.Generator
 ) -> list[Chosen]:
     """For every sequence what it reads and keeps, with the draws of `draw_contexts` in the same order."""
     count = len(sequences)
@@ -44,7 +44,7 @@ def plain_contexts(
             chosen.append(whole)
             continue
         first, stop = edges[number]
-        if question is Question.sentence:
+        if question is QuestionForm.sentence:
             first, stop = sentences[int(rng.integers(len(sentences)))]
         shared = [0.0] * count
         for token in sorted({int(sequences.token_ids[at]) for at in masked & set(range(first, stop))}):

@@ -16,7 +16,7 @@ from npm.masking.collocations import (
     LongestUnits,
     write_collocations,
 )
-from npm.masking.units import Candidates
+from npm.masking.units import MaskableSpans
 from npm.types import Sequences, TokenFlag
 from tests.helpers.groups import group, pairs, random_group
 from tests.masking.plain_collocations import Ngram, ngrams_of, plain_counts, plain_places
@@ -131,7 +131,7 @@ def overlap(span: tuple[int, int], other: tuple[int, int]) -> bool:
 
 def test_no_candidates_are_kept_as_none() -> None:
     none = np.zeros(0, dtype=np.int64)
-    assert len(LongestUnits().keep(Candidates(none, none, none), group([]), np.random.default_rng(0))) == 0
+    assert len(LongestUnits().keep(MaskableSpans(none, none, none), group([]), np.random.default_rng(0))) == 0
 
 
 def test_a_stored_vocabulary_is_read_back_the_same(tmp_path: Path) -> None:

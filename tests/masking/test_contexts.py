@@ -9,7 +9,7 @@ from npm.masking.masker import (
     NO_CONTEXT,
     Contexts,
     MaskingSettings,
-    Question,
+    QuestionForm,
     build_masker,
     draw_contexts,
     mask_rng,
@@ -40,7 +40,7 @@ def drawn(
     spans: Spans,
     fraction: float = 1.0,
     seed: int = 0,
-    question: Question = Question.sentence,
+    question: QuestionForm = QuestionForm.sentence,
 ) -> list[tuple[int, int, int]]:
     rng = np.random.default_rng(seed)
     return rows(draw_contexts(sequences, spans, context_fraction=fraction, question=question, rng=rng))
@@ -92,12 +92,12 @@ def test_a_whole_copy_reads_the_sequence_that_holds_most_of_all_its_masked_token
     flags = [[START, WORD, START, WORD], [START] * 3, [START] * 3]
     sequences = group([1, 2, 3, 4], [1, 2, 9], [4, 8, 8], flags=flags)
     spans = spans_of((0, 2), (3, 1))
-    assert drawn(sequences, spans, question=Question.whole)[0] == (1, 0, 4)
+    assert drawn(sequences, spans, question=QuestionForm.whole)[0] == (1, 0, 4)
 
 
-@pytest.mark.parametrize("question", list(Question))
+@pytest.mark.parametrize("question", list(QuestionForm))
 @pytest.mark.parametrize("fraction", [0.0, 0.5, 1.0])
-def test_every_choice_equals_that_of_plain_loops(fraction: float, question: Question) -> None:
+def test_every_choice_equals_that_of_plain_loops(fraction: float, question: QuestionForm) -> None:
     for seed in range(30):
         sequences, spans = random_masked_group(seed)
         rng = np.random.default_rng(seed)
@@ -143,7 +143,7 @@ def test_without_spans_nothing_is_read() -> None:
 def test_merged_contexts_point_to_the_same_tokens_in_the_merged_group() -> None:
     groups = [random_masked_group(seed) for seed in (4, 5, 6)]
     contexts = [
-        draw_contexts(*masked, context_fraction=1.0, question=Question.sentence, rng=np.random.default_rng(number))
+        draw_contexts(*masked, context_fraction=1.0, question=QuestionForm.sentence, rng=np.random.default_rng(number))
         for number, masked in enumerate(groups)
     ]
     together, _ = merge_groups(groups)

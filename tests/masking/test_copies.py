@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from npm.masking.corruption import (
+    CorruptedTokens,
     CorruptionSampler,
     CorruptionSettings,
     CorruptionUnit,
     InPlaceRenderer,
-    Selection,
     build_in_place_views,
 )
 from npm.masking.masker import mask_rng
@@ -27,12 +27,14 @@ BARE = InPlaceRenderer(mask_id=MASK, pad_id=PAD, ordinary_ids=ORDINARY)
 WRAPPED = InPlaceRenderer(mask_id=MASK, pad_id=PAD, ordinary_ids=ORDINARY, prefix_ids=(CLS,), suffix_ids=(SEP, SEP))
 
 
-def selection(*spans: tuple[int, int], predicted: list[int]) -> Selection:
+def selection(*spans: tuple[int, int], predicted: list[int]) -> CorruptedTokens:
     table = np.array(spans, dtype=np.int64).reshape(-1, 2)  # i64 [n, 2]
-    return Selection(Spans(table[:, 0], table[:, 1]), np.array(predicted, dtype=np.int64))
+    return CorruptedTokens(Spans(table[:, 0], table[:, 1]), np.array(predicted, dtype=np.int64))
 
 
-def rendered(renderer: InPlaceRenderer, sequences: Sequences, *selections: Selection, seed: int = 0) -> MaskedBatch:
+def rendered(
+    renderer: InPlaceRenderer, sequences: Sequences, *selections: CorruptedTokens, seed: int = 0
+) -> MaskedBatch:
     return renderer.render([renderer.corrupt(sequences, selections, np.random.default_rng(seed))])
 
 
@@ -75,7 +77,7 @@ def test_with_masks_only_it_is_the_batch_of_the_single_mask_renderer() -> None:
         sequences = random_group(np.random.default_rng(seed), sequence_count=6, max_tokens=40, vocabulary=6)
         positions = np.flatnonzero(np.random.default_rng(seed).random(len(sequences.token_ids)) < 0.2)
         spans = Spans(positions, np.ones_like(positions))
-        ours = rendered(WRAPPED, sequences, Selection(spans, positions))
+        ours = rendered(WRAPPED, sequences, CorruptedTokens(spans, positions))
         theirs = SingleMaskRenderer(mask_id=MASK, pad_id=PAD, prefix_ids=(CLS,), suffix_ids=(SEP, SEP))
         expected = theirs.render(sequences, spans)
         for name in MaskedBatch.__dataclass_fields__:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from npm.masking.masker import NO_CONTEXT, Contexts, Question, draw_contexts, no_contexts, spans_kept
+from npm.masking.masker import NO_CONTEXT, Contexts, QuestionForm, draw_contexts, no_contexts, spans_kept
 from npm.masking.rendering import MaskPairRenderer, SingleMaskRenderer, split_into_tokens
 from npm.types import MaskedBatch, Spans
 from tests.helpers.groups import group
@@ -83,7 +83,7 @@ def test_masks_stand_at_the_slots_of_the_kept_spans_and_the_keys_are_as_ever(
 ) -> None:
     for seed in range(20):
         sequences, spans = random_masked_group(seed)
-        question = Question.sentence if seed % 2 else Question.whole
+        question = QuestionForm.sentence if seed % 2 else QuestionForm.whole
         rng = np.random.default_rng(seed)
         contexts = draw_contexts(sequences, spans, context_fraction=0.7, question=question, rng=rng)
         batch = renderer.render(sequences, spans, contexts)

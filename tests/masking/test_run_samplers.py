@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from npm.masking.samplers import PartitionSampler, SuffixSampler, random_composition, run_count, shared_budget
-from npm.masking.units import Candidates, TokenUnits, has_flag, sequence_numbers
+from npm.masking.units import MaskableSpans, TokenUnits, has_flag, sequence_numbers
 from npm.types import Sequences, Spans, TokenFlag
 from tests.helpers.groups import WORD, group, pairs, random_group
 
@@ -123,7 +123,7 @@ def test_nothing_to_mask_gives_no_spans(sampler: Sampler) -> None:
 
 @pytest.mark.parametrize("sampler", [PartitionSampler(), SuffixSampler()])
 def test_candidates_of_several_tokens_are_refused(sampler: Sampler) -> None:
-    candidates = Candidates(np.array([0]), np.array([2]), np.array([0]))
+    candidates = MaskableSpans(np.array([0]), np.array([2]), np.array([0]))
     with pytest.raises(ValueError, match="lengths up to 2"):
         sampler.draw(candidates, group([1, 2, 3]), 2, np.random.default_rng(0))
 

@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 
 from npm.masking.samplers import CandidateThinning, GeometricSpanSampler, Overflow, UniformSampler, geometric_lengths
-from npm.masking.units import Candidates, CooccurringUnits
+from npm.masking.units import CooccurringUnits, MaskableSpans
 from npm.types import Sequences, Spans, TokenFlag
 from tests.helpers.groups import CLAUSE_ID, WORD, group, pairs, random_group, rich_group
 from tests.masking.plain_masking import plain_phrase
 
 
-def spans_of(*spans: tuple[int, int]) -> Candidates:
+def spans_of(*spans: tuple[int, int]) -> MaskableSpans:
     """These (start, length) as candidates, each a phrase of its own."""
     table = np.array(spans, dtype=np.int64).reshape(-1, 2)  # i64 [m, 2]
-    return Candidates(table[:, 0], table[:, 1], np.arange(len(table)))
+    return MaskableSpans(table[:, 0], table[:, 1], np.arange(len(table)))
 
 
 def draw(
@@ -178,7 +178,7 @@ def test_clause_punctuation_alone_is_left_out_nine_times_in_ten() -> None:
 def test_spans_of_stop_words_and_punctuation_only_can_be_left_out(probability: float, expected: list[int]) -> None:
     stopword, punctuation = WORD | int(TokenFlag.STOPWORD), WORD | int(TokenFlag.PUNCTUATION)
     sequences = group([7, 8, 9], flags=[[stopword, punctuation, WORD]])
-    candidates = Candidates(np.array([0, 2, 1, 0, 0]), np.array([1, 1, 2, 3, 2]), np.array([1, 2, 3, 4, 5]))
+    candidates = MaskableSpans(np.array([0, 2, 1, 0, 0]), np.array([1, 1, 2, 3, 2]), np.array([1, 2, 3, 4, 5]))
     thinning = CandidateThinning(clause_punctuation_skip_probability=1.0, stopword_span_skip_probability=probability)
     kept = thinning.keep(candidates, sequences, np.random.default_rng(0))
     assert kept.phrase_ids.tolist() == expected

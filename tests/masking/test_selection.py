@@ -14,10 +14,10 @@ from npm.masking.collocation_mining import mined_collocations
 from npm.masking.collocations import CollocationSettings, CollocationUnits, CollocationVocabulary, LongestUnits
 from npm.masking.corruption import (
     SAMPLERS,
+    CorruptedTokens,
     CorruptionSampler,
     CorruptionSettings,
     CorruptionUnit,
-    Selection,
     Selector,
     build_selector,
 )
@@ -41,7 +41,7 @@ def selector(unit: CorruptionUnit, sampler: CorruptionSampler, **fields: Any) ->
     return build_selector(CorruptionSettings(unit=unit, sampler=sampler, **fields), VOCABULARY)
 
 
-def selected(selecting: Selector, sequences: Sequences, seed: int = 0) -> list[Selection]:
+def selected(selecting: Selector, sequences: Sequences, seed: int = 0) -> list[CorruptedTokens]:
     return selecting.select(sequences, mask_rng(seed, 0, 0))
 
 
@@ -136,7 +136,7 @@ def test_cooccurring_units_stand_in_another_sequence_of_the_group() -> None:
             assert set(pairs(selection.masked)) <= lawful
 
 
-def copies_of(corrupted: float, predicted: float) -> Iterator[tuple[Sequences, list[Selection]]]:
+def copies_of(corrupted: float, predicted: float) -> Iterator[tuple[Sequences, list[CorruptedTokens]]]:
     for unit, sampler in (
         (CorruptionUnit.token, CorruptionSampler.uniform),
         (CorruptionUnit.word, CorruptionSampler.uniform),

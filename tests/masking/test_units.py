@@ -1,4 +1,4 @@
-"""Candidates: by hand, against plain Python, and against the spans that the reference masked."""
+"""Maskable spans: by hand, against plain Python, and against the spans that the reference masked."""
 
 from __future__ import annotations
 

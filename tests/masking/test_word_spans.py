@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from npm.masking.samplers import Overflow, WordSpanSampler
-from npm.masking.units import Candidates, WordUnits
+from npm.masking.units import MaskableSpans, WordUnits
 from npm.types import Sequences, Spans, TokenFlag
 from tests.helpers.groups import SPECIAL_ID, WORD, group, pairs, random_group
 from tests.masking.plain_masking import plain_neighbours, plain_words
@@ -89,6 +89,6 @@ def test_no_budget_and_no_words_give_no_spans() -> None:
 
 
 def test_overlapping_candidates_are_refused() -> None:
-    overlapping = Candidates(np.array([0, 1]), np.array([2, 2]), np.array([0, 1]))
+    overlapping = MaskableSpans(np.array([0, 1]), np.array([2, 2]), np.array([0, 1]))
     with pytest.raises(ValueError, match="do not overlap"):
         WordSpanSampler().draw(overlapping, group([5, 6, 7]), 2, np.random.default_rng(0))

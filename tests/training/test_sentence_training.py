@@ -12,12 +12,13 @@ import pytest
 
 from npm.corpus.documents import CorpusSettings
 from npm.corpus.sentence_pairs import SentenceDataSettings
+from npm.models.encoder import Precision
 from npm.models.sentences import POOLER_KEY, PoolerKind, SentenceEncoder
 from npm.objectives.combine import ObjectiveSettings
 from npm.objectives.sentence import SentenceSettings
 from npm.training.run import run_training
 from npm.training.schedule import ScheduleSettings
-from npm.training.settings import Precision, StartSettings, TrainerSettings, TrainingSettings
+from npm.training.settings import StartSettings, TrainerSettings, TrainingSettings
 from tests.helpers.tiny_models import SENTENCES, tiny_encoder
 
 PAIRS = [sentence.split(". ") for sentence in SENTENCES if ". " in sentence]

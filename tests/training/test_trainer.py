@@ -13,11 +13,11 @@ from torch import nn
 
 from index.files import CountingFile, storage_errors
 from npm.errors import SettingError, StorageError
-from npm.models.encoder import Encoder
+from npm.models.encoder import Encoder, Precision
 from npm.training import trainer as trainer_module
 from npm.training.checkpoints import load_optimizer_tensors, optimizer_tensors
 from npm.training.schedule import ScheduleSettings
-from npm.training.settings import Precision, TrainerSettings
+from npm.training.settings import TrainerSettings
 from npm.training.trainer import StepReport
 from tests.helpers.tiny_models import tiny_encoder
 from tests.helpers.toy_training import STEEP, parameters_of, toy_trainer

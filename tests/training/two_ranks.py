@@ -22,12 +22,13 @@ from torch import nn
 from npm.corpus.blocks import BlockSettings
 from npm.corpus.documents import CorpusSettings
 from npm.errors import SettingError
+from npm.models.encoder import Precision
 from npm.objectives.combine import WeightedSum
 from npm.objectives.encoded import EncodedBatch
 from npm.training.model import TrainedModel
 from npm.training.run import run_training
 from npm.training.schedule import ScheduleSettings
-from npm.training.settings import GroupSettings, Precision, TrainerSettings, TrainingSettings
+from npm.training.settings import GroupSettings, TrainerSettings, TrainingSettings
 from npm.training.trainer import StepReport
 from npm.types import MaskedBatch, Sequences, Term, TrainingBatch
 from tests.helpers.groups import group

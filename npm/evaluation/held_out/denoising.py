@@ -235,7 +235,7 @@ def _record(denoiser: Denoiser, store: BlockStore, settings: DenoisingTaskSettin
         "model": {
             "name": denoiser.name,
             "fingerprint": denoiser.fingerprint,
-            "dtype": str(next(denoiser.model.parameters()).dtype).removeprefix("torch."),
+            "dtype": denoiser.dtype_name,
         },
         "corpus_digest": store.digest,
     }

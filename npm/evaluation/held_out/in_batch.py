@@ -295,7 +295,7 @@ def _positive_shares(encoded: EncodedBatch, batch: MaskedBatch) -> float:
 
 def _record(encoder: Encoder, store: BlockStore, settings: InBatchSettings) -> dict[str, Any]:
     """What the numbers depend on, without where anything lies."""
-    dtype = str(next(encoder.model.parameters()).dtype).removeprefix("torch.")
+    dtype = encoder.dtype_name
     return {
         "task": TASK,
         "settings": asdict(settings),

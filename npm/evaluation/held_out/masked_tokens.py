@@ -262,7 +262,7 @@ def _record(encoder: Encoder, store: BlockStore, settings: MaskedTokensSettings)
             "name": encoder.name,
             "fingerprint": encoder.fingerprint,
             "tokenizer_fingerprint": encoder.tokenizer_fingerprint,
-            "dtype": str(next(encoder.model.parameters()).dtype).removeprefix("torch."),
+            "dtype": encoder.dtype_name,
         },
         "corpus_digest": store.digest,
     }

@@ -21,7 +21,7 @@ from npm.evaluation.results import Progress, write_results
 from npm.evaluation.sts.correlation import SentencePairs, SentenceVectors, pair_cosines, resampled_spearman, spearman
 from npm.evaluation.sts.data import PUBLIC_SETS
 from npm.evaluation.sts.geometry import Geometry, GeometrySettings, geometry_facts, measure_geometry
-from npm.models.encoder import ComputeDtype
+from npm.models.encoder import Precision
 from npm.models.sentences import PoolerKind
 
 if TYPE_CHECKING:
@@ -230,7 +230,7 @@ class StsResult:
 
 
 def sentence_vectors(
-    place: str, *, pooler: PoolerKind | None, device: str = "auto", dtype: ComputeDtype = ComputeDtype.float32
+    place: str, *, pooler: PoolerKind | None, device: str = "auto", dtype: Precision = Precision.float32
 ) -> SentenceVectors:
     """The sentence encoder at `place`; `pooler` None takes the one it was saved with. Raises EncoderError."""
     from npm.models.sentences import SentenceEncoder
@@ -241,7 +241,7 @@ def sentence_vectors(
         "name": encoder.name,
         "fingerprint": encoder.fingerprint,
         "pooler": loaded.pooler.kind_after_training.value,
-        "dtype": str(next(encoder.model.parameters()).dtype).removeprefix("torch."),
+        "dtype": encoder.dtype_name,
     }
     return SentenceVectors(encoder.name, loaded.encode, facts, encoder)
 

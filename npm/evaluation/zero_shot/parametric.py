@@ -144,7 +144,7 @@ def model_facts(encoder: Encoder, head: MaskedHead) -> dict[str, Any]:
     return {
         "encoder": {"name": encoder.name, "fingerprint": encoder.fingerprint},
         "head": digest.hexdigest(),
-        "dtype": str(next(encoder.model.parameters()).dtype).removeprefix("torch."),
+        "dtype": encoder.dtype_name,
     }
 
 
