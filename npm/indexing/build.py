@@ -18,7 +18,7 @@ from npm.corpus.blocks import BlockPacker
 from npm.corpus.documents import read_corpus
 from npm.corpus.store import BlockStore, build_block_store
 from npm.errors import ArtefactError, CorpusError
-from npm.indexing.disk_needs import check_build_room
+from npm.indexing.disk_needs import check_disk_needs
 from npm.indexing.embed import check_input_tokens, count_kept_tokens, open_packed, packing_record
 from npm.indexing.generation import (
     ENCODER_FOLDER,
@@ -185,7 +185,7 @@ class _Build:
         """The blocks; whichever job comes first packs them, and the others wait for it."""
         packing = packing_record(self.made, self.sources)
         if not BlockStore.is_finished(self.segment.corpus):
-            check_build_room(self.folder, self.settings, self.encoder)
+            check_disk_needs(self.folder, self.settings, self.encoder)
             packer = BlockPacker(self.encoder.tokenizer, self.settings.blocks)
             with folder_lock(self.segment.folder / "packing", wait=True, on_wait=self._waits):
                 return build_block_store(

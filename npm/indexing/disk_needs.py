@@ -369,7 +369,7 @@ SAMPLED_DOCUMENTS, SAMPLE_SECONDS = 32, 0.5
 """Read before every build."""
 
 
-def check_build_room(folder: Path, settings: IndexBuildSettings, encoder: Encoder) -> None:
+def check_disk_needs(folder: Path, settings: IndexBuildSettings, encoder: Encoder) -> None:
     """Raise StorageError if the finished index will not fit the disk, less what an earlier build left in `folder`."""
     check_room(folder, corpus_needs(settings, encoder) - stored_bytes(folder), what="index")
 

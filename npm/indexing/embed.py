@@ -393,17 +393,16 @@ def open_vectors(folders: Sequence[Path], *, hash_all: bool = False) -> tuple[Sh
 
 
 @dataclass(frozen=True, slots=True)
-class Reencoded:
+class VectorCheck:
     """How far stored vectors are from what an encoder makes of the same batches now."""
 
     row_count: int
     worst_cosine: float  # of a stored and a new vector of one token, computed in float64; 1 without rows
-    largest_deviation: float  # between two numbers at one place
 
 
 def reencode_sample(
     store: BlockStore, encoder: Encoder, folder: Path, *, batch_count: int, rng: np.random.Generator
-) -> Reencoded:
+) -> VectorCheck:
     """Encode `batch_count` random batches again, each as it stood in its shard, and compare with the stored vectors.
 
     A batch is drawn at random from a shard that is drawn at random; repeats are possible. Raises ArtefactError if the
@@ -416,7 +415,7 @@ def reencode_sample(
         "dimensions": encoder.dimensions,
     }
     refuse_differences(folder, made_with={name: manifest.settings[name] for name in ours}, wanted=ours)
-    row_count, worst_cosine, largest_deviation = 0, 1.0, 0.0
+    row_count, worst_cosine = 0, 1.0
     names = list(manifest.parts)
     for number in np.sort(rng.integers(len(names), size=batch_count)).tolist():
         shard = folder / names[number]
@@ -430,8 +429,7 @@ def reencode_sample(
         cosines = (stored * new).sum(axis=1) / np.maximum(norms, np.finfo(np.float64).tiny)  # f64 [n]
         row_count += len(new)
         worst_cosine = min(worst_cosine, float(cosines.min()))
-        largest_deviation = max(largest_deviation, float(np.abs(stored - new).max()))
-    return Reencoded(row_count, worst_cosine, largest_deviation)
+    return VectorCheck(row_count, worst_cosine)
 
 
 def _shard_ranges(block_offsets: np.ndarray, tokens_per_shard: int) -> list[tuple[int, int]]:

@@ -19,7 +19,7 @@ from index.settings import SearchTier
 from index.store import MANIFEST_NAME, read_any_manifest, read_manifest, verify_folder
 from npm.corpus.store import BlockStore
 from npm.errors import ArtefactError
-from npm.indexing.embed import VECTORS_KIND, Reencoded, reencode_sample
+from npm.indexing.embed import VECTORS_KIND, VectorCheck, reencode_sample
 from npm.indexing.generation import ENCODER_FOLDER, INDEX_KIND, SEGMENTS_FOLDER, Generation, candidates_per_side
 from npm.indexing.phrase_index import fitted_encoder, load_index_encoder
 from npm.indexing.rows import ROWS_PER_SAMPLE
@@ -284,14 +284,6 @@ LEAST_COSINE = 0.99
 """Between a stored vector and the same token encoded again: storing in float16 and computing in bfloat16 leave more."""
 
 
-@dataclass(frozen=True, slots=True)
-class VectorCheck:
-    """What encoding a sample again has shown."""
-
-    row_count: int
-    worst_cosine: float
-
-
 def verify_index(folder: Path, progress: Callable[[str, int], None] | None = None) -> None:
     """Read every byte of an index and check it; `progress(file, bytes)` after each piece.
 
@@ -329,7 +321,7 @@ def verify_vectors(folder: Path, encoder: Encoder, *, batches: int, seed: int) -
     encoder = encoder.cut_to(generation.settings.get("dimensions"))
     for segment in generation.segments:
         store = BlockStore.open(segment.corpus)
-        found: Reencoded = reencode_sample(store, encoder, segment.vectors, batch_count=batches, rng=rng)
+        found = reencode_sample(store, encoder, segment.vectors, batch_count=batches, rng=rng)
         row_count += found.row_count
         worst_cosine = min(worst_cosine, found.worst_cosine)
         if found.worst_cosine < LEAST_COSINE:

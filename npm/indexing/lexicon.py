@@ -69,7 +69,7 @@ class TermCounts(NamedTuple):
     block_lengths: np.ndarray  # u32 [B]
 
 
-def recorded_settings(settings: LexiconSettings, store: BlockStore) -> dict[str, Any]:
+def as_record(settings: LexiconSettings, store: BlockStore) -> dict[str, Any]:
     """What the manifest of a segment's lexicon says: the settings, and the corpus it is of."""
     own = {**asdict(settings), "stemming": settings.stemming.value}
     return {**own, "corpus": store.digest, "block_count": store.block_count}
@@ -105,7 +105,7 @@ def finish_lexicon(folder: Path, store: BlockStore, settings: LexiconSettings) -
 
     Raises ArtefactError if shards are missing, naming them, or if one is damaged or of other settings.
     """
-    recorded = recorded_settings(settings, store)
+    recorded = as_record(settings, store)
     with folder_lock(folder, wait=True):
         if (kept := keeps_finished(folder, kind=LEXICON_KIND, settings=recorded)) is not None:
             return kept
@@ -248,7 +248,7 @@ class LexiconShard:
 
 def _shard_settings(settings: LexiconSettings, store: BlockStore, number: int) -> dict[str, Any]:
     first, stop = store.shard_blocks[number : number + 2].tolist()
-    return {**recorded_settings(settings, store), "first_block": first, "block_count": stop - first}
+    return {**as_record(settings, store), "first_block": first, "block_count": stop - first}
 
 
 def _block_texts(store: BlockStore, first: int, stop: int) -> Iterator[tuple[str, str]]:

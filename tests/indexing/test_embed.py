@@ -300,7 +300,6 @@ def test_a_sample_encoded_again_is_what_was_stored(
     again = reencode_sample(store, encoder, finished, batch_count=4, rng=rng)
     assert again.row_count > 0
     assert again.worst_cosine == pytest.approx(1.0)
-    assert again.largest_deviation == 0.0
 
 
 def test_a_vector_of_another_token_shows_in_the_sample(
@@ -318,7 +317,6 @@ def test_a_vector_of_another_token_shows_in_the_sample(
     write_manifest(tmp_path / "swapped", kind=VECTORS_KIND, settings=settings, parts=parts)
     again = reencode_sample(store, encoder, tmp_path / "swapped", batch_count=1, rng=rng)
     assert again.worst_cosine < 0.99
-    assert again.largest_deviation > 0.1
 
 
 def test_a_sample_of_another_encoder_is_refused(

@@ -14,7 +14,7 @@ import pytest
 from index.files import KEPT_FREE_BYTES, CountingFile, check_room, stored_bytes
 from npm.errors import StorageError
 from npm.indexing.build import build_index
-from npm.indexing.disk_needs import check_build_room, corpus_needs
+from npm.indexing.disk_needs import check_disk_needs, corpus_needs
 from npm.models.encoder import Encoder
 from tests.helpers.command_line import all_bytes
 from tests.helpers.tiny_models import tiny_encoder
@@ -141,6 +141,6 @@ def test_what_is_there_already_needs_no_room(
     built = corpus.parent / "index"
     assert stored_bytes(built) == sum(map(len, undisturbed.values()))
     set_free(monkeypatch, KEPT_FREE_BYTES)
-    check_build_room(built, settings, bert)
+    check_disk_needs(built, settings, bert)
     with pytest.raises(StorageError):
-        check_build_room(built.parent / "other", settings, bert)
+        check_disk_needs(built.parent / "other", settings, bert)
