@@ -16,6 +16,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
+from npm.cli.progress import say
 from npm.errors import SettingError, UserError
 from npm.types import MASK_TEXT
 
@@ -162,6 +163,16 @@ LIST_SETTINGS = (
     "terms",
 )
 """Lists that hydra does not read either: of paths, ids and conditions."""
+OLD_SPELLINGS: dict[str, dict[str, str]] = {
+    "build": (_of_encoder := {"encoder.name": "encoder", "encoder.device": "device", "encoder.dtype": "precision"}),
+    "estimate": _of_encoder,
+    "fill": (_of_index := {"dtype": "precision"}),
+    "add": _of_index,
+    "tune": _of_index,
+    "evaluate": _of_index,
+    "train": {"trainer.device": "device", "trainer.precision": "precision"},
+}
+"""Settings that were called otherwise before, verb by verb: old key, new key. The old ones work in this version."""
 REQUIRED = {"train": ("run",), "evaluate": ("out",), "estimate": (), "compare": (), "plot": ("out",)}
 """Settings without which a verb cannot begin; for all others, the index."""
 
@@ -186,8 +197,10 @@ def compose_settings(verb: str, overrides: list[str]) -> Any:
     from npm.cli.commands import COMMANDS  # they come with every package; which argument is a setting does not
 
     root = COMMANDS[verb]
+    moved = moved_settings(verb, root)
+    overrides = [_respelt(override, moved) for override in overrides]
     _refuse_unknown_and_repeated(verb, root, overrides)
-    paths, others = _split_paths(verb, overrides)
+    paths, others = _split_paths(verb, overrides, moved)
     typed = _compose(verb, root, others)
     for key, value in paths.items():
         _assign(typed, key, value)
@@ -216,6 +229,29 @@ def setting_names(tree: dict[str, Any], prefix: str = "") -> set[str]:
     return names
 
 
+def moved_settings(verb: str, root: type) -> dict[str, str]:
+    """Old and new keys of the settings of `verb` that moved, as far as its class `root` has the new ones alone."""
+    from npm.evaluation.settings import OLD_SPELLINGS as IN_EVALUATIONS
+
+    declared = declared_settings(root)
+    known = OLD_SPELLINGS.get(verb, {}) | (IN_EVALUATIONS if verb == "evaluate" else {})
+    return {old: new for old, new in known.items() if new in declared and old not in declared}
+
+
+def _respelt(override: str, moved: dict[str, str]) -> str:
+    """An override with the key that is in use now."""
+    marked, equals, value = override.partition("=")
+    old = marked.lstrip("+")
+    if old not in moved:
+        return override
+    _note_old_spelling(old, moved[old])
+    return marked.removesuffix(old) + moved[old] + equals + value
+
+
+def _note_old_spelling(old: str, new: str) -> None:
+    say(f"note: {old}= is now {new}=; the old spelling works in this version")
+
+
 def _refuse_unknown_and_repeated(verb: str, root: type, overrides: list[str]) -> None:
     """Hydra would take the last of several values, and settings of its own such as hydra.run.dir."""
     declared = set(declared_settings(root))
@@ -236,7 +272,9 @@ def _refuse_unknown_and_repeated(verb: str, root: type, overrides: list[str]) ->
             )
 
 
-def _split_paths(verb: str, overrides: list[str]) -> tuple[dict[str, str | list[str]], list[str]]:
+def _split_paths(
+    verb: str, overrides: list[str], moved: dict[str, str]
+) -> tuple[dict[str, str | list[str]], list[str]]:
     """Path settings by their full key, and the overrides that are left for hydra."""
     paths: dict[str, str | list[str]] = {}
     others: list[str] = []
@@ -256,7 +294,7 @@ def _split_paths(verb: str, overrides: list[str]) -> tuple[dict[str, str | list[
                 fix=f"leave {override[0]} out",
             )
         elif key == "experiment" and value.endswith(".yaml"):
-            others.append(f"experiment={_stored_experiment(Path(usable_path(value, key)))}")
+            others.append(f"experiment={_stored_experiment(Path(usable_path(value, key)), moved)}")
         elif verb == "evaluate" and key == "scoring":
             others.append(f"scoring@fill={value}")
         elif key.lstrip("+~") in TEXT_SETTINGS:
@@ -266,8 +304,11 @@ def _split_paths(verb: str, overrides: list[str]) -> tuple[dict[str, str | list[
     return paths, others
 
 
-def _stored_experiment(file: Path) -> str:
-    """Make a user's own file of settings one of the choices of `experiment`; returns the name it has there."""
+def _stored_experiment(file: Path, moved: dict[str, str]) -> str:
+    """Make a user's own file of settings one of the choices of `experiment`; returns the name it has there.
+
+    Settings that have moved since the file was written are moved in what is read of it; the file stays as it is.
+    """
     from hydra.core.config_store import ConfigStore
     from omegaconf import DictConfig, OmegaConf
 
@@ -285,6 +326,12 @@ def _stored_experiment(file: Path) -> str:
             where=str(file),
             fix="check the path and the file, or name one of the experiments that npmlm train --help lists",
         )
+    for old, new in moved.items():
+        group, _, name = old.rpartition(".")
+        holder = OmegaConf.select(found, group) if group else found
+        if isinstance(holder, DictConfig) and name in holder:
+            OmegaConf.update(found, new, holder.pop(name), force_add=True)
+            _note_old_spelling(old, new)
     name = f"own_{file.stem}"
     ConfigStore.instance().store(group="experiment", name=name, node=found, package="_global_")
     return name

@@ -13,6 +13,9 @@ from npm.models.encoder import Precision
 from npm.models.sentences import PoolerKind
 from npm.retrieval.settings import FillSettings
 
+OLD_SPELLINGS: dict[str, str] = {}
+"""Settings that are in the group of their task now: old key, new key; the command line rewrites them."""
+
 
 class SuiteName(Enum):
     """Which of the shipped zero-shot tasks are asked together."""
