@@ -38,7 +38,7 @@ from npm.corpus.store import BlockStore
 from npm.errors import ArtefactError, EncoderError, check_range
 from npm.indexing.generation import keeps_finished, refuse_differences
 from npm.indexing.rows import RowMap, pack_kept
-from npm.models.batches import encode_padded, length_sorted_batches
+from npm.models.batches import encode_batch, length_sorted_batches
 from npm.types import TokenFlag
 
 if TYPE_CHECKING:
@@ -226,16 +226,9 @@ class ShardBlocks:
 
     def encoded(self, batch: np.ndarray) -> np.ndarray:
         """The vectors f32 [kept of the batch, d] of the rows `rows_of(batch)`."""
-        import torch
-
-        states = encode_padded(self._encoder, self.sequences_of(batch))  # f32 [B, L, d]
-        counts = np.diff(self._row_bounds)[batch]  # i64 [B]
-        in_block = self._positions[self.rows_of(batch)] - np.repeat(self._offsets[batch], counts)  # i64 [kept]
-        places = np.repeat(np.arange(len(batch)), counts)  # i64 [kept of the batch]
-        slots = torch.from_numpy(places * states.shape[1] + in_block + len(self._prefix)).to(states.device)
-        kept = states.reshape(-1, states.shape[2]).index_select(0, slots)  # f32 [kept of the batch, d]
-        vectors: np.ndarray = kept.cpu().numpy()  # f32 [kept of the batch, d]
-        return vectors
+        kept = [self._positions[slice(*self._row_bounds[block : block + 2])] for block in batch]
+        slots = [own - self._offsets[block] + len(self._prefix) for own, block in zip(kept, batch, strict=True)]
+        return encode_batch(self._encoder, self.sequences_of(batch), slots)
 
 
 VECTORS_KIND, VECTOR_SHARD_KIND = "vectors", "vector-shard"

@@ -28,7 +28,7 @@ from npm.corpus.blocks import BlockPacker, BlockSettings
 from npm.corpus.store import BlockStore
 from npm.corpus.text import normalised_text
 from npm.errors import CorpusError, QueryError
-from npm.models.batches import encode_padded, length_sorted_batches
+from npm.models.batches import encode_sequences
 from npm.types import SURROGATE, Document, TokenFlag
 
 if TYPE_CHECKING:
@@ -107,13 +107,8 @@ def embed_passages(
     prefix, suffix = np.array(encoder.prefix_ids, dtype=np.int64), np.array(encoder.suffix_ids, dtype=np.int64)
     blocks = [block for own in packed for block in own]
     sequences = [np.concatenate([prefix, block.token_ids, suffix]) for block in blocks]
-    lengths = np.array([len(sequence) for sequence in sequences], dtype=np.int64)  # i64 [blocks]
-    encoded: list[np.ndarray] = [np.zeros((0, encoder.dimensions), dtype=np.float32)] * len(blocks)
-    for batch in length_sorted_batches(lengths, tokens_per_batch=tokens_per_batch):
-        states = encode_padded(encoder, [sequences[number] for number in batch]).cpu().numpy()  # f32 [B, L, d]
-        for place, number in enumerate(batch.tolist()):
-            # A copy: a view would keep the whole batch with its padding in memory.
-            encoded[number] = states[place, len(prefix) : lengths[number] - len(suffix)].copy()  # f32 [T of block, d]
+    slots = [len(prefix) + np.arange(len(block.token_ids)) for block in blocks]
+    encoded = encode_sequences(encoder, sequences, slots, tokens_per_batch=tokens_per_batch)  # f32 [T of block, d] each
     passages, first = [], 0
     for own in packed:
         vectors = [np.zeros((0, encoder.dimensions), dtype=np.float32), *encoded[first : first + len(own)]]

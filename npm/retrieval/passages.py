@@ -21,7 +21,7 @@ from npm.indexing.embed import PruningRule, kept_tokens
 from npm.indexing.phrase_index import PhraseIndex
 from npm.indexing.rows import RowMap
 from npm.masking.rendering import MASKS_PER_SPAN
-from npm.models.batches import encode_padded, length_sorted_batches
+from npm.models.batches import encode_sequences
 from npm.models.similarity import scaled_similarity
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.filler import candidate_weights
@@ -76,15 +76,11 @@ class ClaimMasks:
 
     def encode(self, encoder: Encoder, *, tokens_per_batch: int) -> QueryVectors:
         """The start and end query f32 [n, d] of each masked token."""
-        start = np.zeros((len(self.inputs), encoder.dimensions), dtype=np.float32)  # [n, d]
-        end = np.zeros_like(start)  # [n, d]
-        lengths = np.array([len(sequence) for sequence in self.inputs], dtype=np.int64)  # i64 [n]
-        for batch in length_sorted_batches(lengths, tokens_per_batch=tokens_per_batch):
-            states = encode_padded(encoder, [self.inputs[number] for number in batch]).cpu().numpy()  # f32 [B, L, d]
-            rows = np.arange(len(batch))
-            start[batch] = states[rows, self.slots[batch]]
-            end[batch] = states[rows, self.slots[batch] + MASKS_PER_SPAN - 1]
-        return QueryVectors(start=start, end=end, cut=np.zeros(len(self.inputs), dtype=bool))
+        places = self.slots[:, None] + [0, MASKS_PER_SPAN - 1]  # i64 [n, 2]
+        encoded = encode_sequences(encoder, self.inputs, list(places), tokens_per_batch=tokens_per_batch)
+        queries = np.array(encoded, dtype=np.float32).reshape(-1, 2, encoder.dimensions)  # f32 [n, 2, d]
+        start, end = queries.swapaxes(0, 1).copy()  # f32 [n, d] each
+        return QueryVectors(start=start, end=end, cut=np.zeros(len(encoded), dtype=bool))
 
     def means(self, scores: np.ndarray) -> list[float]:
         """The mean of each claim's `scores` f64 [n]: c numbers."""

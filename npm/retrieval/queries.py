@@ -16,7 +16,7 @@ import numpy as np
 
 from npm.errors import QueryError, SettingError
 from npm.masking.rendering import MASKS_PER_SPAN
-from npm.models.batches import encode_padded, length_sorted_batches
+from npm.models.batches import encode_sequences
 from npm.retrieval.settings import FillSettings, Retrieval
 from npm.types import MASK_TEXT, SURROGATE
 
@@ -117,18 +117,15 @@ def encode_masks(
     `<mask>` becomes so many mask tokens, whatever the encoder's own looks like. All else is ordinary text: a special
     token that somebody wrote is split like any word. A text that is too long keeps what is nearest to the mask.
     """
-    vectors = np.zeros((len(texts), masks_per_text, encoder.dimensions), dtype=np.float32)  # [q, masks, d]
     if not texts:
-        return MaskVectors(vectors, np.zeros(0, dtype=bool))
+        nothing = np.zeros((0, masks_per_text, encoder.dimensions), dtype=np.float32)  # [0, masks, d]
+        return MaskVectors(nothing, np.zeros(0, dtype=bool))
     sequences, slots, cut = _masked_inputs(encoder, texts, masks_per_text)
     if contexts is not None:
         sequences = [_with_context(encoder, *pair) for pair in zip(sequences, contexts, strict=True)]
-    lengths = np.array([len(sequence) for sequence in sequences])  # i64 [q]
     places = np.array(slots)[:, None] + np.arange(masks_per_text)  # i64 [q, masks]
-    for batch in length_sorted_batches(lengths, tokens_per_batch=tokens_per_batch):
-        states = encode_padded(encoder, [sequences[number] for number in batch])  # f32 [B, L, d]
-        vectors[batch] = states[np.arange(len(batch))[:, None], places[batch]].cpu().numpy()  # [B, masks, d]
-    return MaskVectors(vectors, cut)
+    vectors = encode_sequences(encoder, sequences, list(places), tokens_per_batch=tokens_per_batch)
+    return MaskVectors(np.stack(vectors), cut)  # f32 [q, masks, d]
 
 
 def _masked_inputs(
