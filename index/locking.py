@@ -51,7 +51,7 @@ def folder_lock(
 def owned_folder(temporary: Path, target: Path) -> Iterator[None]:
     """Make the folder `temporary` and be the one that writes it; one that a dead process left there is removed.
 
-    Raises ArtefactError if a living process is writing it. Its lock file is removed by `disown` before the folder
+    Raises ArtefactError if a living process is writing it. Its lock file is removed by `release` before the folder
     gets its final name.
     """
     if temporary.exists():
@@ -67,7 +67,7 @@ def owned_folder(temporary: Path, target: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def disown(temporary: Path) -> None:
+def release(temporary: Path) -> None:
     """Remove the lock file from a folder that is finished."""
     (temporary / OWNER_FILE).unlink()
 

@@ -36,7 +36,7 @@ from index.files import (
     stored_dtype,
     write_rows,
 )
-from index.locking import disown, folder_lock, owned_folder
+from index.locking import folder_lock, owned_folder, release
 from index.types import ArtefactError, UserError
 
 FORMAT_VERSION = 2
@@ -262,7 +262,7 @@ def write_folder(path: Path, *, kind: str, settings: Mapping[str, Any]) -> Itera
             yield writer
             files = {name: asdict(record) for name, record in writer.finish().items()}
             _write_durably(temporary / MANIFEST_NAME, manifest_bytes(kind, settings, files, {}))
-            disown(temporary)
+            release(temporary)
             _sync_folder(temporary)
             _refuse_existing(path)
             temporary.rename(path)

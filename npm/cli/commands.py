@@ -56,7 +56,7 @@ class BuildCommand(IndexBuildSettings):
     stage: Stage | None = None
     """Only this stage, as one of several jobs; unset: all of them, one after the other."""
     shard: str = "1/1"
-    """Which share of the stage, as i/n: this job's number, from 1, and the number of jobs."""
+    """Which shard of the stage, as i/n: this job's number, from 1, and the number of jobs."""
     debug: bool = False
     """Show the full traceback of an error."""
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
         TuneCommand,
         VerifyCommand,
     )
-    from npm.indexing.changes import Changed
+    from npm.indexing.changes import ChangeResult
     from npm.objectives.combine import WeightedSum
     from npm.training.model import TrainableModel
     from npm.training.run import RunSummary
@@ -39,12 +39,12 @@ if TYPE_CHECKING:
 def run_build(settings: BuildCommand) -> int:
     """`npmlm build`."""
     from npm.indexing.build import build_index
-    from npm.indexing.stages import Share
+    from npm.indexing.stages import Shard
 
-    share = Share.parse(settings.shard)
-    if settings.stage is None and share.count > 1:
+    shard = Shard.parse(settings.shard)
+    if settings.stage is None and shard.count > 1:
         raise SettingError(
-            "a share needs a stage",
+            "a shard needs a stage",
             expected="stage=encode|quantise|code|merge beside shard=",
             got=f"shard={settings.shard} alone",
             where="shard",
@@ -52,13 +52,13 @@ def run_build(settings: BuildCommand) -> int:
         )
     with StageProgress() as progress:
         built = build_index(
-            Path(settings.index), settings, stage=settings.stage, share=share, progress=progress, notice=progress.say
+            Path(settings.index), settings, stage=settings.stage, shard=shard, progress=progress, notice=progress.say
         )
     if built.was_finished:
         say(f"{settings.index} is finished already, with the same settings: nothing to do")
     elif built.manifest is None:
         name = "" if settings.stage is None else settings.stage.value
-        say(f"stage {name}, share {share.number} of {share.count}: done")
+        say(f"stage {name}, shard {shard.number} of {shard.count}: done")
     else:
         say(f'the index is in {settings.index}: npmlm fill index={settings.index} "… {MASK_TEXT} …"')
     return 0
@@ -162,7 +162,7 @@ def run_estimate(settings: EstimateCommand) -> int:
     return 0
 
 
-def _tell(index: str, changed: Changed, nothing: str) -> None:
+def _tell(index: str, changed: ChangeResult, nothing: str) -> None:
     """What a change did, and what may be worth doing next."""
     if changed.was_finished:
         say(f"{index}: {nothing}")

@@ -1,6 +1,6 @@
 """Build a phrase index: documents → blocks → vectors → quantiser → codes → lists, then the root manifest.
 
-A build that was killed continues with the same command. Its stages may be jobs of their own, each a share of a stage.
+A build that was killed continues with the same command. Its stages may be jobs of their own, each a shard of a stage.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from npm.indexing.generation import (
     QUANTISER_FOLDER,
     SEARCH_FOLDER,
     Segment,
+    as_record,
     clear_folder,
     copy_encoder,
     input_record,
-    recorded_settings,
     refuse_differences,
     search_settings_of,
     write_generation,
@@ -39,7 +39,7 @@ from npm.indexing.stages import (
     WHOLE,
     IndexProgress,
     SegmentSettings,
-    Share,
+    Shard,
     Stage,
     code_segment,
     encode_segment,
@@ -73,7 +73,7 @@ def print_nothing(message: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class BuiltIndex:
+class BuildResult:
     """What a build left behind."""
 
     manifest: Manifest | None  # None as long as jobs of other stages or shares have work to do
@@ -86,13 +86,13 @@ def build_index(
     encoder: Encoder | None = None,
     *,
     stage: Stage | None = None,
-    share: Share = WHOLE,
+    shard: Shard = WHOLE,
     progress: IndexProgress = silent,
     notice: Callable[[str], None] = print_nothing,
-) -> BuiltIndex:
+) -> BuildResult:
     """Build the index in `folder`, or go on where an earlier build with the same settings was stopped.
 
-    `stage` and `share` are for jobs that build one index together; without a stage all of them are run. `encoder`
+    `stage` and `shard` are for jobs that build one index together; without a stage all of them are run. `encoder`
     None loads the one of the settings; `notice(message)` is told whom a job waits for, and what to think of
     `settings.dimensions`. Raises CorpusError for input that cannot be read, SettingError for more dimensions than the
     encoder's vectors have, ArtefactError if `folder` holds something else, was begun with other settings or lacks what
@@ -104,10 +104,10 @@ def build_index(
     if encoder is None:
         encoder = Encoder.load(settings.encoder.name, device=settings.encoder.device, dtype=settings.encoder.dtype)
     encoder = encoder.cut_to(settings.dimensions)
-    made = recorded_settings(settings, encoder, IndexBuildSettings)
+    made = as_record(settings, encoder, IndexBuildSettings)
     if (finished := _finished(folder, made, sources)) is not None:
         remove_dead_locks(folder)
-        return BuiltIndex(finished, was_finished=True)
+        return BuildResult(finished, was_finished=True)
     check_input_tokens(encoder, settings.blocks.max_block_tokens)
     if stage in (None, Stage.encode) and (note := dimension_note(encoder)):
         notice(note)
@@ -115,7 +115,7 @@ def build_index(
     build = _Build(folder, settings, encoder, made, sources, progress, notice)
     try:
         with folder_lock(folder, shared=stage is not None):
-            built = build.run(stage, share)
+            built = build.run(stage, shard)
         if built.manifest is not None:
             remove_dead_locks(folder)
         return built
@@ -127,16 +127,16 @@ def build_index(
 
 def index_block_store(
     folder: str | Path, settings: IndexBuildSettings, encoder: Encoder, *, progress: IndexProgress = silent
-) -> BuiltIndex:
+) -> BuildResult:
     """Build an index over the finished block store in `folder`/segments/00000/corpus, such as one of ids without text.
 
     Raises as `build_index` does; `settings.corpus` and `settings.blocks` are not looked at.
     """
     folder = Path(folder)
     encoder = encoder.cut_to(settings.dimensions)
-    made = recorded_settings(settings, encoder, IndexBuildSettings)
+    made = as_record(settings, encoder, IndexBuildSettings)
     if (finished := _finished(folder, made, [])) is not None:
-        return BuiltIndex(finished, was_finished=True)
+        return BuildResult(finished, was_finished=True)
     with folder_lock(folder):
         return _Build(folder, settings, encoder, made, [], progress, print_nothing).run(None, WHOLE)
 
@@ -153,24 +153,24 @@ class _Build:
     progress: IndexProgress
     notice: Callable[[str], None]
 
-    def run(self, stage: Stage | None, share: Share) -> BuiltIndex:
+    def run(self, stage: Stage | None, shard: Shard) -> BuildResult:
         """One stage, or all of them in order."""
         if (self.folder / MANIFEST_NAME).is_file():  # another process finished it while we waited
-            return BuiltIndex(read_manifest(self.folder, kind=INDEX_KIND), was_finished=True)
+            return BuildResult(read_manifest(self.folder, kind=INDEX_KIND), was_finished=True)
         if stage in (None, Stage.encode):
             search, dimensions = self.settings.search, self.encoder.dimensions
             check_search(search, dimensions)
             store = self._store()
             if search.asks_for_lists:
                 check_search(search, dimensions, row_count=count_kept_tokens(store, self.settings.vectors.pruning))
-            encode_segment(self.segment, store, self._segment_settings, share=share, progress=self.progress)
-        if stage in (None, Stage.quantise) and share.number == 1:
+            encode_segment(self.segment, store, self._segment_settings, shard=shard, progress=self.progress)
+        if stage in (None, Stage.quantise) and shard.number == 1:
             self._quantise()
         if stage in (None, Stage.code) and (quantiser := self._quantiser()) is not None:
-            code_segment(self.segment, quantiser, share=share, progress=self.progress)
+            code_segment(self.segment, quantiser, shard=shard, progress=self.progress)
         if stage in (None, Stage.merge):
-            return BuiltIndex(self._merge(share), was_finished=False)
-        return BuiltIndex(None, was_finished=False)
+            return BuildResult(self._merge(shard), was_finished=False)
+        return BuildResult(None, was_finished=False)
 
     @property
     def segment(self) -> Segment:
@@ -225,13 +225,13 @@ class _Build:
     def _waits(self, holders: str) -> None:
         self.notice(f"waits for another job of this build: {holders}")
 
-    def _merge(self, share: Share) -> Manifest | None:
+    def _merge(self, shard: Shard) -> Manifest | None:
         _, counts = self._encoded_store()
         quantiser = self._quantiser()
         if quantiser is not None:
             finish_codes(self.segment, quantiser)
         search = self.folder / SEARCH_FOLDER / FIRST
-        merge_parts(search, [self.segment], quantiser, share=share, progress=self.progress)
+        merge_parts(search, [self.segment], quantiser, shard=shard, progress=self.progress)
         if missing_parts(search, [self.segment], quantiser):
             return None
         with folder_lock(search, wait=True, on_wait=self._waits):

@@ -44,7 +44,7 @@ from npm.indexing.generation import (
     write_generation,
 )
 from npm.indexing.lexicon import LexiconSettings
-from npm.indexing.phrase_index import fitted_encoder
+from npm.indexing.phrase_index import check_encoder
 from npm.indexing.stages import (
     IndexProgress,
     SegmentSettings,
@@ -69,7 +69,7 @@ OF_ONE_GENERATION = ("generation", "segments", "quantiser", "search_folder", "de
 
 
 @dataclass(frozen=True, slots=True)
-class Changed:
+class ChangeResult:
     """What a change left behind."""
 
     manifest: Manifest  # of the present generation
@@ -97,7 +97,7 @@ def read_note(folder: Path) -> ChangeNote | None:
     return ChangeNote(settings["verb"], settings["segment"], settings["request"])
 
 
-def settled(folder: Path) -> tuple[Generation, ChangeNote | None, ChangeNote | None]:
+def recover_change(folder: Path) -> tuple[Generation, ChangeNote | None, ChangeNote | None]:
     """The present generation, the unfinished change, and one that was finished but for its note, which is removed."""
     generation, note = Generation.read(folder), read_note(folder)
     if note is None or note.segment not in generation.settings["segments"]:
@@ -200,7 +200,7 @@ def search_lists(
     return search
 
 
-def swap(
+def commit(
     generation: Generation,
     *,
     segments: Mapping[str, Mapping[str, Any]],
@@ -301,7 +301,7 @@ class DeleteSettings:
 
 def add_documents(
     folder: str | Path, settings: AddSettings, encoder: Encoder, *, progress: IndexProgress = silent
-) -> Changed:
+) -> ChangeResult:
     """Add documents to the index in `folder`, or go on where the same call was stopped.
 
     Blocks, vectors, term counts and codes are made as those of the index. Raises CorpusError for input that cannot be
@@ -310,13 +310,13 @@ def add_documents(
     """
     folder = Path(folder)
     with folder_lock(folder):
-        generation, unfinished, _ = settled(folder)
-        encoder = fitted_encoder(folder, generation.settings, encoder)
+        generation, unfinished, _ = recover_change(folder)
+        encoder = check_encoder(folder, generation.settings, encoder)
         _check_has_text(generation)
         corpus = _kept_as_in(generation, settings.corpus)
         request = {"sources": input_record(corpus), "corpus": recorded_corpus(corpus), "replace": settings.replace}
         if unfinished is None and _is_last(generation, request):
-            return Changed(generation.manifest, was_finished=True)
+            return ChangeResult(generation.manifest, was_finished=True)
         addition = _Addition(generation, begin_change(generation, unfinished, ADD, request), request, progress)
         try:
             return addition.run(corpus, encoder)
@@ -325,7 +325,7 @@ def add_documents(
             raise
 
 
-def delete_documents(folder: str | Path, settings: DeleteSettings) -> Changed:
+def delete_documents(folder: str | Path, settings: DeleteSettings) -> ChangeResult:
     """Delete the documents with the ids given from the index in `folder`.
 
     The same call again, as after a kill, has nothing to do. Raises SettingError, and changes nothing, if one of them
@@ -335,7 +335,7 @@ def delete_documents(folder: str | Path, settings: DeleteSettings) -> Changed:
     folder = Path(folder)
     ids = _ids(settings)
     with folder_lock(folder):
-        generation, unfinished, _ = settled(folder)
+        generation, unfinished, _ = recover_change(folder)
         if unfinished is not None and unfinished.verb == COMPACT:
             raise other_change(folder, unfinished)
         store = BlockStore.open(*(segment.corpus for segment in generation.segments))
@@ -343,7 +343,7 @@ def delete_documents(folder: str | Path, settings: DeleteSettings) -> Changed:
         numbers = store.find_documents(ids, among=live)  # i64 [ids]
         request = digest_of(sorted(ids))
         if (numbers < 0).all() and generation.deletion_request() == request:
-            return Changed(generation.manifest, was_finished=True)
+            return ChangeResult(generation.manifest, was_finished=True)
         if (numbers < 0).any():
             raise _no_such_documents(store, ids, numbers)
         live[numbers] = False
@@ -355,7 +355,7 @@ def delete_documents(folder: str | Path, settings: DeleteSettings) -> Changed:
                 where="ids",
                 fix="remove the folder of the index instead, or build another one",
             )
-        manifest = swap(
+        manifest = commit(
             generation,
             segments=generation.settings["segments"],
             quantiser=generation.quantiser,
@@ -363,7 +363,7 @@ def delete_documents(folder: str | Path, settings: DeleteSettings) -> Changed:
             deleted=np.flatnonzero(~live),
             request=request,
         )
-    return Changed(manifest, was_finished=False, deleted_documents=len(ids), advice=advice(folder))
+    return ChangeResult(manifest, was_finished=False, deleted_documents=len(ids), advice=advice(folder))
 
 
 @dataclass(frozen=True, slots=True)
@@ -375,8 +375,8 @@ class _Addition:
     request: dict[str, Any]
     progress: IndexProgress
 
-    def run(self, corpus: CorpusSettings, encoder: Encoder) -> Changed:
-        """Documents → blocks → vectors → codes → lists, then the swap."""
+    def run(self, corpus: CorpusSettings, encoder: Encoder) -> ChangeResult:
+        """Documents → blocks → vectors → codes → lists, then the commit."""
         before, settings = self.generation, self.generation.settings
         packer = BlockPacker(encoder.tokenizer, settings_from(BlockSettings, settings["blocks"]))
         store = build_block_store(
@@ -398,8 +398,8 @@ class _Addition:
         search = search_lists(before, [*before.segments, self.segment], before.quantiser, self.progress)
         about = {"sources": self.request["sources"], "corpus": self.request["corpus"], "counts": counts}
         segments = {**settings["segments"], self.segment.name: about}
-        manifest = swap(before, segments=segments, quantiser=before.quantiser, search=search, deleted=deleted)
-        return Changed(
+        manifest = commit(before, segments=segments, quantiser=before.quantiser, search=search, deleted=deleted)
+        return ChangeResult(
             manifest,
             was_finished=False,
             added_documents=store.document_count,

@@ -24,15 +24,15 @@ from npm.corpus.shards import STORE_KIND
 from npm.corpus.store import BlockStore, write_block_store
 from npm.indexing.changes import (
     COMPACT,
-    Changed,
+    ChangeResult,
     begin_change,
+    commit,
     live_documents,
     new_folders,
     other_change,
+    recover_change,
     remove_unnamed,
     search_lists,
-    settled,
-    swap,
 )
 from npm.indexing.embed import (
     VECTOR_SHARD_KIND,
@@ -120,7 +120,7 @@ class CompactSettings:
     """Whether the quantiser is trained anew; it always is where the tier for the number of rows is another now."""
 
 
-def compact_index(folder: str | Path, settings: CompactSettings, *, progress: IndexProgress = silent) -> Changed:
+def compact_index(folder: str | Path, settings: CompactSettings, *, progress: IndexProgress = silent) -> ChangeResult:
     """Rewrite the index in `folder` as one segment without deleted documents, or go on where this was stopped.
 
     The folders of the old generation are removed at the end; whoever has opened it goes on. An index of one segment
@@ -129,7 +129,7 @@ def compact_index(folder: str | Path, settings: CompactSettings, *, progress: In
     """
     folder = Path(folder)
     with folder_lock(folder):
-        generation, unfinished, finished = settled(folder)
+        generation, unfinished, finished = recover_change(folder)
         request = {
             "retrain": settings.retrain,
             "segments": [segment.name for segment in generation.segments],
@@ -138,7 +138,7 @@ def compact_index(folder: str | Path, settings: CompactSettings, *, progress: In
         was_done = finished is not None and (finished.verb, finished.request["retrain"]) == (COMPACT, settings.retrain)
         if unfinished is None and (was_done or not _is_called_for(generation, settings)):
             remove_unnamed(folder, [generation.manifest])
-            return Changed(generation.manifest, was_finished=True)
+            return ChangeResult(generation.manifest, was_finished=True)
         if unfinished is not None and unfinished.verb != COMPACT:
             raise other_change(folder, unfinished)
         return _Compaction(
@@ -161,8 +161,8 @@ class _Compaction:
     retrain: bool
     progress: IndexProgress
 
-    def run(self) -> Changed:
-        """Blocks, vectors and term counts of the live documents → codes → lists, then the swap."""
+    def run(self) -> ChangeResult:
+        """Blocks, vectors and term counts of the live documents → codes → lists, then the commit."""
         before = self.generation
         old_store = BlockStore.open(*(segment.corpus for segment in before.segments))
         live = live_documents(before, old_store)  # bool [documents]
@@ -177,7 +177,7 @@ class _Compaction:
         quantiser, has_other_tier = self._quantiser(store)
         search = search_lists(before, [self.segment], quantiser, self.progress)
         sources = [source for about in before.settings["segments"].values() for source in about["sources"]]
-        manifest = swap(
+        manifest = commit(
             before,
             segments={self.segment.name: {"sources": sources, "counts": counts, "compacted": True}},
             quantiser=quantiser,
@@ -187,7 +187,7 @@ class _Compaction:
             keeps_before=False,
         )
         deleted_count = before.settings["counts"]["deleted_documents"]
-        return Changed(manifest, was_finished=False, deleted_documents=deleted_count)
+        return ChangeResult(manifest, was_finished=False, deleted_documents=deleted_count)
 
     def _store(self, old_store: BlockStore, live: np.ndarray) -> BlockStore:
         """The blocks of the documents `live` bool [documents]."""

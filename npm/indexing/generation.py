@@ -275,7 +275,7 @@ def input_record(corpus: CorpusSettings) -> list[dict[str, Any]]:
     return records
 
 
-def recorded_settings(settings: Any, encoder: Encoder, root: type) -> dict[str, Any]:
+def as_record(settings: Any, encoder: Encoder, root: type) -> dict[str, Any]:
     """What the manifest says of how the index was made: the fields of the settings class `root`, without paths."""
     # a command adds settings of its own, such as where the index lies
     own = {item.name: asdict(settings)[item.name] for item in fields(root)}

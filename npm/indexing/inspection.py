@@ -21,7 +21,7 @@ from npm.corpus.store import BlockStore
 from npm.errors import ArtefactError
 from npm.indexing.embed import VECTORS_KIND, VectorCheck, reencode_sample
 from npm.indexing.generation import ENCODER_FOLDER, INDEX_KIND, SEGMENTS_FOLDER, Generation, candidates_per_side
-from npm.indexing.phrase_index import fitted_encoder, load_index_encoder
+from npm.indexing.phrase_index import check_encoder, load_index_encoder
 from npm.indexing.rows import ROWS_PER_SAMPLE
 from npm.models.encoder import Precision
 
@@ -305,7 +305,7 @@ def index_encoder(folder: Path, name: str, *, device: str = "auto", dtype: Preci
     Raises ArtefactError if it is another one.
     """
     settings = Generation.read(folder).settings
-    return fitted_encoder(
+    return check_encoder(
         folder, settings, load_index_encoder(folder, settings, name or None, device=device, dtype=dtype)
     )
 

@@ -114,23 +114,23 @@ class PhraseIndex:
         """Rows that are grown into phrases for each side unless said otherwise."""
         return candidates_per_side(self.settings)
 
-    def fitted(self, encoder: Encoder) -> Encoder:
+    def check_encoder(self, encoder: Encoder) -> Encoder:
         """`encoder`, its vectors as long as those of the index; raises ArtefactError if it did not make them."""
-        return fitted_encoder(self.folder, self.settings, encoder)
+        return check_encoder(self.folder, self.settings, encoder)
 
     def load_encoder(
         self, encoder: Encoder | str | None, *, device: str = "auto", dtype: Precision = Precision.auto
     ) -> Encoder:
-        """The encoder given, or of the name given, or that belongs to the index, as `fitted` leaves it.
+        """The encoder given, or of the name given, or that belongs to the index, as `check_encoder` leaves it.
 
-        Raises as `load_index_encoder` and `fitted` do.
+        Raises as `load_index_encoder` and `check_encoder` do.
         """
         if not isinstance(encoder, Encoder):
             encoder = load_index_encoder(self.folder, self.settings, encoder, device=device, dtype=dtype)
-        return self.fitted(encoder)
+        return self.check_encoder(encoder)
 
 
-def fitted_encoder(folder: Path, settings: Mapping[str, Any], encoder: Encoder) -> Encoder:
+def check_encoder(folder: Path, settings: Mapping[str, Any], encoder: Encoder) -> Encoder:
     """`encoder`, its vectors cut to the length of those in the index in `folder`.
 
     `settings` are those of the root manifest. Raises ArtefactError if it is not the encoder that made the index.
@@ -209,7 +209,7 @@ NAMED_AT_MOST = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class DocumentFilter:
     """The blocks and rows that answers may come from; None: all of the index."""
 
     blocks: np.ndarray | None  # bool [blocks]
@@ -220,14 +220,14 @@ class Selection:
         return blocks if self.blocks is None else blocks[self.blocks[blocks]]
 
 
-def select(index: PhraseIndex, documents: Sequence[str], where: Sequence[str]) -> Selection:
+def select(index: PhraseIndex, documents: Sequence[str], where: Sequence[str]) -> DocumentFilter:
     """What is left of the index by document ids and conditions on kept fields; an empty list asks for nothing.
 
     Raises QueryError for an id that no live document has, or where no document is left, SettingError for a condition
     that cannot be read or speaks of a field that the index does not keep.
     """
     if not documents and not where:
-        return Selection(index.live_blocks, index.live_rows)
+        return DocumentFilter(index.live_blocks, index.live_rows)
     chosen = np.ones(index.store.document_count, dtype=bool)  # [documents]
     if index.live_documents is not None:
         chosen &= index.live_documents
@@ -244,7 +244,7 @@ def select(index: PhraseIndex, documents: Sequence[str], where: Sequence[str]) -
             fix="loosen the filter; npmlm inspect index=… lists the fields that are kept",
         )
     blocks = index.store.blocks_of_documents(chosen)  # bool [blocks]
-    return Selection(blocks, rows_of_blocks(index.store, index.rows, blocks))
+    return DocumentFilter(blocks, rows_of_blocks(index.store, index.rows, blocks))
 
 
 def _named_documents(index: PhraseIndex, ids: Sequence[str]) -> np.ndarray:

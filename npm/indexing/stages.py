@@ -59,23 +59,23 @@ Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
-    """Share `number` of `count`, counted from 1."""
+class Shard:
+    """Shard `number` of `count`, counted from 1."""
 
     number: int = 1
     count: int = 1
 
     @classmethod
-    def parse(cls, text: str) -> Share:
-        """The share that `text` names; raises SettingError.
+    def parse(cls, text: str) -> Shard:
+        """The shard that `text` names; raises SettingError.
 
-        >>> Share.parse("3/20")
-        Share(number=3, count=20)
+        >>> Shard.parse("3/20")
+        Shard(number=3, count=20)
         """
         found = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text.strip())
         if found is None or not 1 <= int(found[1]) <= int(found[2]):
             raise SettingError(
-                f"{text!r} is no share",
+                f"{text!r} is no shard",
                 expected="shard=i/n, with i from 1 to n, such as shard=3/20",
                 got=text,
                 where="shard",
@@ -84,9 +84,9 @@ class Share:
         return cls(int(found[1]), int(found[2]))
 
     def of(self, items: Sequence[Item]) -> Sequence[Item]:
-        """The consecutive items of this share; all shares together have each item once.
+        """The consecutive items of this shard; all shards together have each item once.
 
-        >>> [Share(number, 3).of("abcd") for number in (1, 2, 3)]
+        >>> [Shard(number, 3).of("abcd") for number in (1, 2, 3)]
         ['a', 'b', 'cd']
         """
         first, stop = ((self.number - 1 + side) * len(items) // self.count for side in (0, 1))
@@ -95,11 +95,11 @@ class Share:
 
 IndexProgress = Callable[[str, int, int | None], None]
 """Called with a stage (blocks, vectors, lexicon, quantiser, codes, lists), how much is done, and the total if known."""
-WHOLE = Share()
+WHOLE = Shard()
 
 
 class Stage(Enum):
-    """A part of a build that jobs may share."""
+    """A part of a build that jobs may divide among themselves."""
 
     encode = "encode"
     quantise = "quantise"
@@ -135,17 +135,17 @@ def encode_segment(
     store: BlockStore,
     settings: SegmentSettings,
     *,
-    share: Share = WHOLE,
+    shard: Shard = WHOLE,
     progress: IndexProgress = silent,
 ) -> None:
-    """Write this share's vector shards and term counts of a segment whose blocks are in `store`.
+    """Write this shard's vector shards and term counts of a segment whose blocks are in `store`.
 
     Raises ArtefactError if a shard was made otherwise, StorageError if the disk refuses or has no room for them.
     """
     recorded = settings.recorded(store)
     shards = vector_shards(store, settings.vectors)
-    mine = share.of(range(len(shards)))
-    _check_vector_room(segment, store, settings, share)
+    mine = shard.of(range(len(shards)))
+    _check_vector_room(segment, store, settings, shard)
     total = sum(_tokens(store, shards[number]) for number in mine)
     done = 0
     for number in mine:
@@ -156,7 +156,7 @@ def encode_segment(
         embed_shard(store, settings.encoder, segment.vectors, number, recorded=recorded, progress=report)
         return_freed_memory()
         done += _tokens(store, shards[number])
-    count_segment_words(segment, store, settings.lexicon, share=share, progress=progress)
+    count_segment_words(segment, store, settings.lexicon, shard=shard, progress=progress)
 
 
 def count_segment_words(
@@ -164,13 +164,13 @@ def count_segment_words(
     store: BlockStore,
     settings: LexiconSettings,
     *,
-    share: Share = WHOLE,
+    shard: Shard = WHOLE,
     progress: IndexProgress = silent,
 ) -> None:
-    """Write this share of the term counts of a segment; nothing where the blocks have no text."""
+    """Write this shard of the term counts of a segment; nothing where the blocks have no text."""
     if store.start_chars is None:
         return
-    corpus_shards = share.of(range(len(store.shard_blocks) - 1))
+    corpus_shards = shard.of(range(len(store.shard_blocks) - 1))
     for count, number in enumerate(corpus_shards, start=1):
         write_lexicon_shard(segment.lexicon / f"{number:05d}", store, number, settings)
         progress("lexicon", count, len(corpus_shards))
@@ -209,12 +209,12 @@ def finish_segment(
     }
 
 
-def _check_vector_room(segment: Segment, store: BlockStore, settings: SegmentSettings, share: Share) -> None:
-    """Refuse to begin what the disk cannot hold: vectors of this share, by the tokens that pruning keeps at most."""
+def _check_vector_room(segment: Segment, store: BlockStore, settings: SegmentSettings, shard: Shard) -> None:
+    """Refuse to begin what the disk cannot hold: vectors of this shard, by the tokens that pruning keeps at most."""
     number_bytes = np.dtype(settings.vectors.dtype.value).itemsize
     shards = vector_shards(store, settings.vectors)
     needed = 0
-    for number in share.of(range(len(shards))):
+    for number in shard.of(range(len(shards))):
         if (segment.vectors / f"{number:05d}" / MANIFEST_NAME).is_file():
             continue
         first, stop = (int(store.block_offsets[block]) for block in shards[number])
@@ -288,12 +288,12 @@ def is_held_out(documents: np.ndarray) -> np.ndarray:
 
 
 def code_segment(
-    segment: Segment, quantiser: Quantiser, *, share: Share = WHOLE, progress: IndexProgress = silent
+    segment: Segment, quantiser: Quantiser, *, shard: Shard = WHOLE, progress: IndexProgress = silent
 ) -> None:
-    """Write this share's code shards of a segment whose vectors are finished; nothing for a quantiser without lists."""
+    """Write this shard's code shards of a segment whose vectors are finished; nothing for a quantiser without lists."""
     if not quantiser.has_lists:
         return
-    names = share.of(sorted(read_manifest(segment.vectors, kind=VECTORS_KIND).parts))
+    names = shard.of(sorted(read_manifest(segment.vectors, kind=VECTORS_KIND).parts))
     counts = [_row_count(segment.vectors / name) for name in names]
     check_room(segment.codes, _missing_bytes(segment.codes, names, counts, quantiser.code_bytes + 4), what="codes")
     done = 0
@@ -342,15 +342,15 @@ def merge_parts(
     segments: Sequence[Segment],
     quantiser: Quantiser | None,
     *,
-    share: Share = WHOLE,
+    shard: Shard = WHOLE,
     progress: IndexProgress = silent,
 ) -> None:
-    """Write this share of the list parts of the search folder `folder`; nothing in tiers without lists."""
+    """Write this shard of the list parts of the search folder `folder`; nothing in tiers without lists."""
     if quantiser is None or not quantiser.has_lists:
         return
     code_folders, first_rows = coded_rows(segments)
     parts = list(enumerate(list_parts(code_folders, quantiser)))
-    for number, lists in share.of(parts):
+    for number, lists in shard.of(parts):
         place = folder / f"{number:05d}"
         with folder_lock(place):
             write_list_part(

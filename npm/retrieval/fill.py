@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 
 from npm.errors import SettingError
-from npm.indexing.phrase_index import PhraseIndex, Selection, select
+from npm.indexing.phrase_index import DocumentFilter, PhraseIndex, select
 from npm.models.encoder import Encoder, Precision
 from npm.retrieval.answers import SurfaceReader, ranked_phrases
 from npm.retrieval.filler import ScannedSimilarities, candidate_weights
@@ -44,7 +44,7 @@ class PhraseFiller:
     def __init__(self, phrase_index: PhraseIndex, encoder: Encoder, settings: FillSettings | None = None) -> None:
         """Raises ArtefactError if `encoder` is not the one that made the index."""
         self.index = phrase_index
-        self.encoder = phrase_index.fitted(encoder)
+        self.encoder = phrase_index.check_encoder(encoder)
         self.settings = settings if settings is not None else FillSettings()
         self._reader = SurfaceReader(phrase_index.store, encoder.tokenizer)
         self._select = lru_cache(1)(partial(select, phrase_index))  # a prompt asks with the same filters again
@@ -94,7 +94,7 @@ class PhraseFiller:
         if self.index.is_current:
             return False
         renewed = PhraseIndex.open(self.index.folder)
-        self.encoder = renewed.fitted(self.encoder)
+        self.encoder = renewed.check_encoder(self.encoder)
         self.index = renewed
         self._reader = SurfaceReader(renewed.store, self.encoder.tokenizer)
         self._select = lru_cache(1)(partial(select, renewed))
@@ -163,8 +163,8 @@ class PhraseFiller:
     ) -> list[Answer]:
         """Answers for texts that are checked and encoded; `blocks` as in `fill`, ascending i64."""
         settings = settings if settings is not None else self.settings
-        selection = self._select(tuple(settings.documents), tuple(settings.where))
-        restrictions = self._restrictions(texts, vectors, settings, selection=selection, blocks=blocks)
+        document_filter = self._select(tuple(settings.documents), tuple(settings.where))
+        restrictions = self._restrictions(texts, vectors, settings, document_filter=document_filter, blocks=blocks)
         finder = SpanFinder(
             self.index.store, self.index.rows, max_phrase_tokens=settings.max_phrase_tokens, scoring=settings.scoring
         )
@@ -174,7 +174,7 @@ class PhraseFiller:
         for first in range(0, len(unrestricted), texts_per_scan):
             batch = unrestricted[first : first + texts_per_scan]
             stacked = np.concatenate([vectors.start[batch], vectors.end[batch]])  # f32 [2 * batch, d]
-            scan = self.index.searcher.scan(stacked, selection.rows)
+            scan = self.index.searcher.scan(stacked, document_filter.rows)
             hits = scan.top(min(settings.candidates_per_side or self.index.candidates_per_side, len(self.index.rows)))
             for place, number in enumerate(batch):
                 start_query, end_query = place, len(batch) + place
@@ -199,16 +199,16 @@ class PhraseFiller:
         vectors: QueryVectors,
         settings: FillSettings,
         *,
-        selection: Selection,
+        document_filter: DocumentFilter,
         blocks: np.ndarray | None,
     ) -> list[Restriction | None]:
         """The blocks that each text is answered from, None for all: those given, else what `settings` ask for."""
         if blocks is not None:
-            blocks = selection.allowed(blocks)
+            blocks = document_filter.allowed(blocks)
             return [Restriction(blocks, np.zeros(len(blocks)))] * len(texts)
         if settings.retrieval is Retrieval.dense:
             return [None] * len(texts)
-        restrictions = lexical_restrictions(self.index, texts, settings, allowed=selection.blocks)
+        restrictions = lexical_restrictions(self.index, texts, settings, allowed=document_filter.blocks)
         if settings.retrieval is Retrieval.hybrid and settings.reading_share:
             return with_reading(self.index, self.encoder, texts, vectors, restrictions, settings)
         return restrictions

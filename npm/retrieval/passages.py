@@ -32,7 +32,7 @@ from npm.retrieval.spans import CandidateSpans, SpanFinder
 from npm.types import Document, TokenFlag
 
 if TYPE_CHECKING:
-    from npm.indexing.phrase_index import Selection
+    from npm.indexing.phrase_index import DocumentFilter
     from npm.models.encoder import Encoder
 
 
@@ -127,7 +127,7 @@ class PassageIndex(PhraseIndex):
         """Passages stay what they are."""
         return True
 
-    def fitted(self, encoder: Encoder) -> Encoder:
+    def check_encoder(self, encoder: Encoder) -> Encoder:
         """Nothing to compare or cut: whoever makes a `PassageIndex` has just embedded it with `encoder`."""
         return encoder
 
@@ -244,14 +244,14 @@ class PassageFiller(PhraseFiller):
         vectors: QueryVectors,
         settings: FillSettings,
         *,
-        selection: Selection,
+        document_filter: DocumentFilter,
         blocks: np.ndarray | None,
     ) -> list[Restriction | None]:
         """All blocks that may be looked in, whatever their number: nothing is left to the best rows."""
         _check_retrieval(settings)
         if blocks is None:
             blocks = np.arange(self.index.store.block_count)  # i64 [blocks]
-        return super()._restrictions(texts, vectors, settings, selection=selection, blocks=blocks)
+        return super()._restrictions(texts, vectors, settings, document_filter=document_filter, blocks=blocks)
 
     def _score(self, words: str, similarities: np.ndarray) -> float:
         """The score of `words` by the similarities f64 [2, T] of one text with all tokens."""
@@ -298,8 +298,8 @@ class PassageFiller(PhraseFiller):
     @cached_property
     def _allowed_blocks(self) -> np.ndarray:
         """The blocks i64 [blocks] of the documents that the settings name."""
-        selection = self._select(tuple(self.settings.documents), tuple(self.settings.where))
-        return selection.allowed(np.arange(self.index.store.block_count))
+        document_filter = self._select(tuple(self.settings.documents), tuple(self.settings.where))
+        return document_filter.allowed(np.arange(self.index.store.block_count))
 
     def _allowed_tokens(self) -> np.ndarray:
         """The positions i64 [n] of the tokens in these blocks."""

@@ -10,7 +10,7 @@ from index.settings import SearchSettings
 from npm.corpus.blocks import BlockSettings
 from npm.corpus.documents import CorpusSettings
 from npm.indexing.build import build_index
-from npm.indexing.changes import AddSettings, Changed, add_documents
+from npm.indexing.changes import AddSettings, ChangeResult, add_documents
 from npm.indexing.embed import VectorDtype, VectorSettings
 from npm.indexing.settings import IndexBuildSettings
 from npm.models.encoder import Encoder
@@ -51,7 +51,7 @@ def built(folder: Path, records: Sequence[Record], encoder: Encoder, factory: st
 
 def added(
     folder: Path, records: Sequence[Record], encoder: Encoder, *, replace: bool = False, name: str = "more"
-) -> Changed:
+) -> ChangeResult:
     """The index in `folder` with more documents, from a file <name>.jsonl beside it."""
     file = write_records(folder.parent / f"{name}.jsonl", records)
     settings = AddSettings(corpus=CorpusSettings(files=[file]), replace=replace)

@@ -17,7 +17,7 @@ from npm.errors import ArtefactError, EncoderError, SettingError, UserError
 from npm.indexing.build import build_index
 from npm.indexing.generation import Segment
 from npm.indexing.settings import IndexBuildSettings
-from npm.indexing.stages import HELD_OUT_EVERY, Share, Stage, is_held_out
+from npm.indexing.stages import HELD_OUT_EVERY, Shard, Stage, is_held_out
 from npm.models.encoder import Encoder
 from tests.helpers.tiny_models import tiny_encoder
 from tests.indexing.small_builds import small_settings, write_corpus
@@ -51,7 +51,7 @@ def test_any_number_of_jobs_in_any_order_makes_the_bytes_of_one_build(
     rng = np.random.default_rng(count)
     for stage in Stage:
         results = [
-            build_index(tmp_path / "index", settings, encoder, stage=stage, share=Share(int(number) + 1, count))
+            build_index(tmp_path / "index", settings, encoder, stage=stage, shard=Shard(int(number) + 1, count))
             for number in rng.permutation(count)
         ]
         finished = [result.manifest is not None for result in results]
@@ -68,8 +68,8 @@ def test_jobs_that_run_at_the_same_time_wait_for_the_blocks_and_make_the_same_by
 
     def job(stage: Stage, number: int) -> None:
         try:
-            share = Share(number, 3)
-            build_index(tmp_path / "index", settings, encoder, stage=stage, share=share, notice=notices.append)
+            shard = Shard(number, 3)
+            build_index(tmp_path / "index", settings, encoder, stage=stage, shard=shard, notice=notices.append)
         except BaseException as error:
             errors.append(error)
 
@@ -90,13 +90,13 @@ def test_a_stage_before_its_turn_says_which_one_is_missing(
         with pytest.raises(ArtefactError, match="no blocks yet") as caught:
             build_index(tmp_path / "index", settings, encoder, stage=stage)
         assert "stage=encode" in caught.value.fix
-    build_index(tmp_path / "index", settings, encoder, stage=Stage.encode, share=Share(2, 3))
+    build_index(tmp_path / "index", settings, encoder, stage=Stage.encode, shard=Shard(2, 3))
     with pytest.raises(ArtefactError, match="shards are missing"):
         build_index(tmp_path / "index", settings, encoder, stage=Stage.quantise)
     for number in (1, 3):
-        build_index(tmp_path / "index", settings, encoder, stage=Stage.encode, share=Share(number, 3))
+        build_index(tmp_path / "index", settings, encoder, stage=Stage.encode, shard=Shard(number, 3))
     build_index(tmp_path / "index", settings, encoder, stage=Stage.quantise)
-    build_index(tmp_path / "index", settings, encoder, stage=Stage.code, share=Share(1, 2))
+    build_index(tmp_path / "index", settings, encoder, stage=Stage.code, shard=Shard(1, 2))
     with pytest.raises(ArtefactError, match="code shards are missing") as caught:
         build_index(tmp_path / "index", settings, encoder, stage=Stage.merge)
     assert "stage=code" in caught.value.fix
@@ -181,14 +181,14 @@ def test_documents_held_out_are_the_last_of_each_run() -> None:
 
 @pytest.mark.parametrize("text", ["0/3", "4/3", "1", "a/b", "1/0", "-1/3", ""])
 def test_a_share_that_cannot_be_is_refused(text: str) -> None:
-    with pytest.raises(SettingError, match="no share"):
-        Share.parse(text)
+    with pytest.raises(SettingError, match="no shard"):
+        Shard.parse(text)
 
 
 @pytest.mark.parametrize("count", [1, 2, 7, 30])
 def test_all_shares_together_have_every_item_once_in_order(count: int) -> None:
     items = list(range(11))
-    together = [item for number in range(1, count + 1) for item in Share(number, count).of(items)]
+    together = [item for number in range(1, count + 1) for item in Shard(number, count).of(items)]
     assert together == items
 
 

@@ -149,7 +149,7 @@ class Methods:
         if place not in self._indexes:
             opened = PhraseIndex.open(place)
             if parametric:
-                encoder = opened.fitted(self.language_model()[0])
+                encoder = opened.check_encoder(self.language_model()[0])
             else:
                 given, device, dtype = self._settings.encoder, self._settings.device, self._settings.dtype
                 encoder = opened.load_encoder(given or None, device=device, dtype=dtype)

@@ -75,7 +75,7 @@ class NonparametricLabels:
         """`scoring` stands in for what a task says. Raises ArtefactError if `encoder` did not make the index."""
         self.name = name
         self._index = index
-        self._encoder = index.fitted(encoder)
+        self._encoder = index.check_encoder(encoder)
         self._load_verbalizer = load_verbalizer
         self._masks = masks
         self._scoring = scoring if scoring is not None else ClosedScoring()

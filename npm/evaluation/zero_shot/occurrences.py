@@ -77,7 +77,7 @@ def find_occurrences(index: PhraseIndex, encoder: Encoder, words: Sequence[str])
     Takes 40 bytes an occurrence, besides what a chunk of the corpus takes. Raises ArtefactError unless `encoder` made
     the index.
     """
-    encoder = index.fitted(encoder)
+    encoder = index.check_encoder(encoder)
     totals = np.zeros(len(words), dtype=np.int64)  # [W]
     pieces: list[tuple[np.ndarray, ...]] = []
     for found in _found_in(index.store, _Trie.of_words(encoder, words)):
