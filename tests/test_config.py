@@ -110,8 +110,8 @@ def test_config_still_checks_text_settings_against_others(npmlm: CommandLine) ->
 
 
 def test_config_refuses_an_encoder_given_under_both_its_names(npmlm: CommandLine) -> None:
-    npmlm("build", "index=i", "encoder=A", "encoder.name=B").refused("encoder.name is given twice", "A and B")
-    assert settings_of("build", "encoder=A", "encoder.name=A").encoder.name == "A"
+    npmlm("build", "index=i", "encoder=A", "encoder.name=B").refused("encoder is given twice", "A and B")
+    assert settings_of("build", "encoder=A", "encoder.name=A").encoder == "A"
 
 
 @pytest.mark.parametrize("verb", COMMANDS)

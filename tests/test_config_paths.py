@@ -39,7 +39,7 @@ def test_config_takes_a_path_as_it_is_written(path: str) -> None:
         assert compose_settings("fill", [f"{mark}index={path}", f"encoder={path}", f"texts={path}"]) == COMMANDS[
             "fill"
         ](index=path, encoder=path, texts=path)
-    assert compose_settings("build", ["index=i", f"encoder={path}"]).encoder.name == path
+    assert compose_settings("build", ["index=i", f"encoder={path}"]).encoder == path
     assert compose_settings("build", ["index=i", f"corpus.files={path}"]).corpus.files == [path]
     assert compose_settings("train", [f"run={path}", f"encoder={path}"]).run == path
     evaluation = compose_settings("evaluate", [f"out={path}", f"questions={path}", f"index={path}"])
@@ -75,7 +75,7 @@ def test_config_reads_a_tilde_at_the_beginning_of_a_path_as_the_home_folder(monk
     home = Path("/home/of, somebody")
     settings = compose_settings("build", ["index=~/index", "encoder=~", "corpus.files=[~/a.jsonl, 'b/~']"])
     assert settings.index == str(home / "index")
-    assert settings.encoder.name == str(home)
+    assert settings.encoder == str(home)
     assert settings.corpus.files == [str(home / "a.jsonl"), "b/~"]
 
 

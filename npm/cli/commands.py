@@ -71,7 +71,7 @@ class FillCommand(FillSettings):
     """Folder or name of the encoder; empty: the shipped one if it made the index, else the index's own copy."""
     device: str = "auto"
     """`cpu`, `cuda` or `auto`, which takes a GPU where there is one."""
-    dtype: Precision = Precision.auto
+    precision: Precision = Precision.auto
     """Number format of the encoder's forward pass."""
     texts: str = ""
     """File with one text a line; all lines are checked before the first is answered."""
@@ -89,6 +89,10 @@ class VerifyCommand:
     """Folder of the index. Required."""
     encoder: str = ""
     """Folder or name of the encoder; empty: as `fill` finds it."""
+    device: str = "auto"
+    """`cpu`, `cuda` or `auto`, which takes a GPU where there is one."""
+    precision: Precision = Precision.auto
+    """Number format of the encoder's forward pass."""
     reencoded_batches: int = 2
     """Random batches of each segment that are encoded again and compared with the stored vectors; 0: none."""
     seed: int = 0
@@ -141,7 +145,7 @@ class AddCommand(AddSettings):
     """Folder or name of the encoder that made the index; empty: as `fill` finds it."""
     device: str = "auto"
     """`cpu`, `cuda` or `auto`, which takes a GPU where there is one."""
-    dtype: Precision = Precision.auto
+    precision: Precision = Precision.auto
     """Number format of the encoder's forward pass."""
     debug: bool = False
     """Show the full traceback of an error."""

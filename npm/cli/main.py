@@ -204,7 +204,7 @@ def open_filler(settings: FillCommand) -> PhraseFiller:
     from npm.retrieval.fill import PhraseFiller
 
     return PhraseFiller.open(
-        settings.index, settings.encoder or None, settings=settings, device=settings.device, dtype=settings.dtype
+        settings.index, settings.encoder or None, settings=settings, device=settings.device, dtype=settings.precision
     )
 
 

@@ -122,7 +122,6 @@ PATH_SETTINGS = (
     "ids_file",
     "index",
     "encoder",
-    "encoder.name",
     "texts",
     "out",
     "questions",
@@ -259,7 +258,6 @@ def _refuse_unknown_and_repeated(verb: str, root: type, overrides: list[str]) ->
     values: dict[str, str] = {}
     for override in overrides:
         key, _, value = override.lstrip("+~").partition("=")
-        key = _full_key(verb, key)
         if key not in nodes and key not in group_choices(verb) and not _in_free_group(key, root):
             raise _unknown(verb, [key], declared)
         if values.setdefault(key, value) != value:
@@ -280,7 +278,7 @@ def _split_paths(
     others: list[str] = []
     for override in overrides:
         marked_key, _, value = override.partition("=")
-        key = _full_key(verb, marked_key.removeprefix("++"))  # "set it, whether it is there or not", to hydra
+        key = marked_key.removeprefix("++")  # "set it, whether it is there or not", to hydra
         if key in LIST_SETTINGS:
             paths[key] = parse_list(value, key)
         elif key in PATH_SETTINGS:
@@ -335,10 +333,6 @@ def _stored_experiment(file: Path, moved: dict[str, str]) -> str:
     name = f"own_{file.stem}"
     ConfigStore.instance().store(group="experiment", name=name, node=found, package="_global_")
     return name
-
-
-def _full_key(verb: str, key: str) -> str:
-    return "encoder.name" if key == "encoder" and verb in ("build", "estimate") else key
 
 
 def _compose(verb: str, root: type, overrides: list[str]) -> Any:

@@ -81,7 +81,7 @@ def run_verify(settings: VerifyCommand) -> int:
     sys.stdout.write(f"{settings.index} is whole: {checked:,} bytes checked\n")
     if settings.reencoded_batches > 0:
         try:
-            encoder = index_encoder(folder, settings.encoder)
+            encoder = index_encoder(folder, settings.encoder, device=settings.device, dtype=settings.precision)
         except ArtefactError as error:
             if settings.encoder:
                 raise
@@ -97,7 +97,7 @@ def run_add(settings: AddCommand) -> int:
     from npm.indexing.changes import add_documents
     from npm.indexing.inspection import index_encoder
 
-    encoder = index_encoder(Path(settings.index), settings.encoder, device=settings.device, dtype=settings.dtype)
+    encoder = index_encoder(Path(settings.index), settings.encoder, device=settings.device, dtype=settings.precision)
     with StageProgress() as progress:
         changed = add_documents(settings.index, settings, encoder, progress=progress)
     _tell(settings.index, changed, "these documents are in the index already: nothing to do")
@@ -151,9 +151,8 @@ def run_estimate(settings: EstimateCommand) -> int:
     from npm.indexing.estimate import estimate_build, summary, table_rows
     from npm.models.encoder import Encoder
 
-    chosen = settings.encoder
     with StageProgress() as progress:
-        encoder = Encoder.load(chosen.name, device=chosen.device, dtype=chosen.dtype)
+        encoder = Encoder.load(settings.encoder, device=settings.device, dtype=settings.precision)
         estimate = estimate_build(settings, encoder, progress=progress)
     if settings.output is Output.json:
         sys.stdout.write(json.dumps(estimate.record(), ensure_ascii=False) + "\n")

@@ -102,7 +102,7 @@ def build_index(
     folder = Path(folder)
     sources = input_record(settings.corpus)
     if encoder is None:
-        encoder = Encoder.load(settings.encoder.name, device=settings.encoder.device, dtype=settings.encoder.dtype)
+        encoder = Encoder.load(settings.encoder, device=settings.device, dtype=settings.precision)
     encoder = encoder.cut_to(settings.dimensions)
     made = as_record(settings, encoder, IndexBuildSettings)
     if (finished := _finished(folder, made, sources)) is not None:
@@ -239,7 +239,7 @@ class _Build:
                 return read_manifest(self.folder, kind=INDEX_KIND)
             finish_search(search, [self.segment], quantiser, self._resolved(quantiser), progress=self.progress)
             if self.settings.copy_encoder:
-                copy_encoder(self.folder / ENCODER_FOLDER, self.settings.encoder.name, self.encoder)
+                copy_encoder(self.folder / ENCODER_FOLDER, self.settings.encoder, self.encoder)
             return write_generation(
                 self.folder,
                 number=0,

@@ -280,7 +280,9 @@ def as_record(settings: Any, encoder: Encoder, root: type) -> dict[str, Any]:
     # a command adds settings of its own, such as where the index lies
     own = {item.name: asdict(settings)[item.name] for item in fields(root)}
     chosen: dict[str, Any] = json.loads(json.dumps(own, default=enum_value))
-    del chosen["corpus"]["files"], chosen["encoder"]
+    for name in ("encoder", "device", "precision"):
+        del chosen[name]
+    del chosen["corpus"]["files"]
     return {
         **chosen,
         "encoder": {
@@ -328,8 +330,8 @@ def copy_encoder(folder: Path, name: str, encoder: Encoder) -> Manifest:
             "copy_encoder=true needs the encoder's own weights",
             expected=f"fingerprint {encoder.fingerprint}",
             got=f"{original.name}, fingerprint {original.fingerprint}",
-            where="encoder.name",
-            fix="give the encoder's folder as encoder.name, or load it with dtype=float32",
+            where="encoder",
+            fix="give the encoder's folder as encoder=, or load it with precision=float32",
         )
     saved = folder.parent / f".{folder.name}.saved"
     shutil.rmtree(saved, ignore_errors=True)

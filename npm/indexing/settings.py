@@ -10,7 +10,8 @@ from npm.corpus.documents import CorpusSettings
 from npm.errors import check_range
 from npm.indexing.embed import VectorSettings
 from npm.indexing.lexicon import LexiconSettings
-from npm.models.encoder import EncoderSettings
+from npm.models.encoder import Precision
+from npm.settings import PathText
 
 
 @dataclass(kw_only=True, slots=True)
@@ -21,8 +22,14 @@ class IndexBuildSettings:
     """The documents."""
     blocks: BlockSettings = field(default_factory=BlockSettings)
     """How documents are cut."""
-    encoder: EncoderSettings = field(default_factory=EncoderSettings)
-    """The encoder; it stays bound to the index."""
+    encoder: PathText = ""
+    """The encoder, which stays bound to the index: a folder written by `save_pretrained`, a hub name, `minilm` (extra
+    `pretrained`) or `encoder-mini`, the shipped one; empty: that one too."""
+    device: str = "auto"
+    """`cpu`, `cuda`, `cuda:1`, …; `auto` takes a GPU where there is one."""
+    precision: Precision = Precision.auto
+    """Number format of the encoder's forward pass; `auto` is bfloat16 where the processor computes in it, else
+    float32."""
     vectors: VectorSettings = field(default_factory=VectorSettings)
     """Which token vectors are stored."""
     lexicon: LexiconSettings = field(default_factory=LexiconSettings)

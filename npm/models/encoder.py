@@ -16,7 +16,6 @@ import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -189,19 +188,6 @@ class Precision(Enum):
     auto = "auto"
     float32 = "float32"
     bfloat16 = "bfloat16"
-
-
-@dataclass(kw_only=True, slots=True)
-class EncoderSettings:
-    """Where an encoder comes from and how it computes."""
-
-    name: str = ""
-    """A folder written by `save_pretrained`, a hub name, `minilm` (extra `pretrained`) or `encoder-mini`, the shipped
-    one; empty: that one too."""
-    device: str = "auto"
-    """`cpu`, `cuda`, `cuda:1`, …; `auto` takes a GPU where there is one."""
-    dtype: Precision = Precision.auto
-    """Number format of the forward pass; `auto` is bfloat16 where the processor computes in it, else float32."""
 
 
 def choose_device(device: str) -> torch.device:

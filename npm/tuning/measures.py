@@ -123,7 +123,7 @@ class TuneSettings:
     """Folder or name of the encoder; empty: the shipped one if it made the index, else the index's own copy."""
     device: str = "auto"
     """`cpu`, `cuda` or `auto`, which takes a GPU where there is one, for the encoder."""
-    dtype: Precision = Precision.auto
+    precision: Precision = Precision.auto
     """Number format of the encoder's forward pass."""
     queries: int = 500
     """Questions asked, each a sentence of a document that the quantiser was not trained on, with a phrase masked."""

@@ -348,7 +348,7 @@ def tune_index(settings: TuneSettings, encoder: Encoder | None = None, progress:
     generation = _opened_generation(index)
     search = read_manifest(generation.search, kind=SEARCH_KIND).settings
     choices, present = _choices(settings, index, _list_count(generation))
-    encoder = index.load_encoder(encoder or settings.encoder or None, device=settings.device, dtype=settings.dtype)
+    encoder = index.load_encoder(encoder or settings.encoder or None, device=settings.device, dtype=settings.precision)
     if settings.out:
         make_out(settings.out, index.folder)
     drawn = draw_questions(index, settings.queries, seed=settings.seed)
