@@ -14,6 +14,7 @@ from npm.indexing.settings import IndexBuildSettings
 from npm.indexing.stages import Stage
 from npm.models.encoder import Precision
 from npm.retrieval.settings import FillSettings
+from npm.settings import PathText
 from npm.training.plotting import PlotSettings
 from npm.training.settings import TrainingSettings
 from npm.tuning.measures import TuneSettings
@@ -30,9 +31,9 @@ class Output(Enum):
 class TrainCommand(TrainingSettings):
     """Train an encoder; a run that was stopped goes on with the same command."""
 
-    run: str = ""
+    run: PathText = ""
     """Folder of the run: settings, metrics, checkpoints, and the finished encoder in RUN/encoder. Required."""
-    sts_dir: str = ""
+    sts_dir: PathText = ""
     """Folder with stsb-dev.jsonl: its Spearman correlation is measured too at every evaluation during training, as
     stsb_dev_spearman; for objectives over sentences."""
     debug: bool = False
@@ -51,7 +52,7 @@ class PlotCommand(PlotSettings):
 class BuildCommand(IndexBuildSettings):
     """Build a phrase index over a corpus; a build that was stopped goes on with the same command."""
 
-    index: str = ""
+    index: PathText = ""
     """Folder of the index. Required."""
     stage: Stage | None = None
     """Only this stage, as one of several jobs; unset: all of them, one after the other."""
@@ -65,15 +66,15 @@ class BuildCommand(IndexBuildSettings):
 class FillCommand(FillSettings):
     """Answer texts that hold one <mask> each with phrases of the corpus."""
 
-    index: str = ""
+    index: PathText = ""
     """Folder of the index. Required."""
-    encoder: str = ""
+    encoder: PathText = ""
     """Folder or name of the encoder; empty: the shipped one if it made the index, else the index's own copy."""
     device: str = "auto"
     """`cpu`, `cuda` or `auto`, which takes a GPU where there is one."""
     precision: Precision = Precision.auto
     """Number format of the encoder's forward pass."""
-    texts: str = ""
+    texts: PathText = ""
     """File with one text a line; all lines are checked before the first is answered."""
     output: Output = Output.table
     """`table` for people, `json` for programs: one object a line."""
@@ -85,9 +86,9 @@ class FillCommand(FillSettings):
 class VerifyCommand:
     """Read and check every byte of an index, and encode a sample of it again."""
 
-    index: str = ""
+    index: PathText = ""
     """Folder of the index. Required."""
-    encoder: str = ""
+    encoder: PathText = ""
     """Folder or name of the encoder; empty: as `fill` finds it."""
     device: str = "auto"
     """`cpu`, `cuda` or `auto`, which takes a GPU where there is one."""
@@ -139,9 +140,9 @@ class CompareCommand:
 class AddCommand(AddSettings):
     """Add documents to an index; an addition that was stopped goes on with the same command."""
 
-    index: str = ""
+    index: PathText = ""
     """Folder of the index. Required."""
-    encoder: str = ""
+    encoder: PathText = ""
     """Folder or name of the encoder that made the index; empty: as `fill` finds it."""
     device: str = "auto"
     """`cpu`, `cuda` or `auto`, which takes a GPU where there is one."""
@@ -155,7 +156,7 @@ class AddCommand(AddSettings):
 class DeleteCommand(DeleteSettings):
     """Delete documents of an index; they no longer answer, and compact takes their space back."""
 
-    index: str = ""
+    index: PathText = ""
     """Folder of the index. Required."""
     debug: bool = False
     """Show the full traceback of an error."""
@@ -165,7 +166,7 @@ class DeleteCommand(DeleteSettings):
 class CompactCommand(CompactSettings):
     """Rewrite an index without its deleted documents, as one segment, in the tier that suits its size now."""
 
-    index: str = ""
+    index: PathText = ""
     """Folder of the index. Required."""
     debug: bool = False
     """Show the full traceback of an error."""
@@ -183,7 +184,7 @@ class TuneCommand(TuneSettings):
 class InspectCommand:
     """Show what is in an index, what made it, and how large each part is."""
 
-    index: str = ""
+    index: PathText = ""
     """Folder of the index. Required."""
     output: Output = Output.table
     """`table` for people, `json` for programs."""

@@ -19,6 +19,7 @@ from typing import Any
 
 from npm.corpus.sources import Source, find_sources, read_hub, read_lines, read_parquet
 from npm.errors import CorpusError, check_range
+from npm.settings import PathList
 from npm.types import Document
 
 RECORD_BITS = 40  # a file has fewer than 2^40 records
@@ -88,7 +89,7 @@ class DocumentSplit(Enum):
 class CorpusSettings:
     """Which documents are read, and which fields of their source mean what."""
 
-    files: list[str] = field(default_factory=list)
+    files: PathList = field(default_factory=list)
     """Paths, globs, or hub data sets as hub:NAME, hub:NAME@CONFIG/SPLIT; a glob is read in sorted order."""
 
     split: DocumentSplit = DocumentSplit.file

@@ -30,6 +30,7 @@ from npm.corpus.documents import CorpusSettings, read_corpus
 from npm.corpus.sources import Source, find_sources, read_lines, read_parquet
 from npm.corpus.text import sentence_bounds
 from npm.errors import ArtefactError, CorpusError, SettingError, check_range
+from npm.settings import PathList
 from npm.types import SURROGATE, Sequences
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 class SentenceDataSettings:
     """Sentences to be told apart: from files of sentences, pairs or triplets, or split out of the corpus."""
 
-    files: list[str] = field(default_factory=list)
+    files: PathList = field(default_factory=list)
     """Files (.jsonl, .jsonl.zst, .csv, .tsv, .parquet, or .txt with a sentence a line); empty: the corpus's own."""
     anchor_column: str = "text"
     """Column with a sentence, a question or a premise; .txt files are this column."""

@@ -12,6 +12,7 @@ from npm.evaluation.zero_shot.task import ClosedScoring, Split
 from npm.models.encoder import Precision
 from npm.models.sentences import PoolerKind
 from npm.retrieval.settings import FillSettings
+from npm.settings import PathText
 
 OLD_SPELLINGS: dict[str, str] = {}
 """Settings that are in the group of their task now: old key, new key; the command line rewrites them."""
@@ -36,10 +37,10 @@ class MaskedUnit(Enum):
 class ParametricSettings:
     """The masked language model that stands beside the index."""
 
-    encoder: str = ""
+    encoder: PathText = ""
     """Folder or name of a masked language model (experiment=mlm_uniform trains one); the methods mlm, mlm-pmi,
     mlm-fuzzy, mlm-fuzzy-pmi and mlm-knn need it."""
-    index: str = ""
+    index: PathText = ""
     """Index that its encoder has built, or a folder of several as in index=; the method mlm-knn needs it."""
 
 
@@ -47,7 +48,7 @@ class ParametricSettings:
 class BeforeSettings:
     """A second encoder that the first is compared with on the same pairs, such as the one that it was trained from."""
 
-    encoder: str = ""
+    encoder: PathText = ""
     """Folder or name; empty: one encoder alone is evaluated."""
     pooler: PoolerKind | None = None
     """How it makes a sentence one vector; null: as it was saved. Refused without before.encoder=."""
@@ -67,21 +68,21 @@ class EvaluationSettings:
     """Methods of zero-shot tasks: npm, npm-single, mlm, mlm-pmi, mlm-fuzzy, mlm-fuzzy-pmi, mlm-fuzzy-corpus, mlm-knn,
     majority, random; for open tasks npm, npm-dense, npm-bm25, npm-hybrid, mlm, majority, random. Empty: all that the
     settings serve."""
-    data_dir: str = ""
+    data_dir: PathText = ""
     """Folder that the files of tasks are looked for in, if they do not lie beside the task's own file; for task=sts the
     folder of the sentence pairs."""
-    out: str = ""
+    out: PathText = ""
     """Folder for predictions.jsonl and metrics.json. Required."""
-    index: str = ""
+    index: PathText = ""
     """Folder of the index that is asked; for zero-shot tasks also a folder of several, one for each reference corpus
     by its name (reviews, news, subj, wiki)."""
-    encoder: str = ""
+    encoder: PathText = ""
     """Folder or name of the encoder; empty: the shipped one, or the index's own copy."""
     device: str = "auto"
     """`cpu`, `cuda` or `auto`, which takes a GPU where there is one."""
     dtype: Precision = Precision.auto
     """Number format of the encoder's forward pass."""
-    questions: str = ""
+    questions: PathText = ""
     """File of questions for task=demo; empty: those shipped with the demo corpus."""
     split: Split = Split.test
     """`dev`: the examples or questions to choose settings on; `test`: those to report."""

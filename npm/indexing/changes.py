@@ -55,7 +55,7 @@ from npm.indexing.stages import (
     finish_search,
     silent,
 )
-from npm.settings import settings_from
+from npm.settings import PathText, settings_from
 
 if TYPE_CHECKING:
     from npm.models.encoder import Encoder
@@ -295,7 +295,7 @@ class DeleteSettings:
 
     ids: list[str] = field(default_factory=list)
     """Ids of the documents."""
-    ids_file: str = ""
+    ids_file: PathText = ""
     """File with one id a line, besides `ids`."""
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from index.store import check_folder, open_array, write_folder
 from npm.errors import ArtefactError, check_range
 from npm.masking.units import MaskableSpans, phrase_numbers, tokens_until_break, word_beginnings, words_of
+from npm.settings import PathText
 from npm.types import Sequences, Spans
 
 KIND = "collocations"
@@ -23,7 +24,7 @@ KIND = "collocations"
 class CollocationSettings:
     """Which n-grams of two to five words are collocations, by pointwise mutual information."""
 
-    vocabulary: str = ""
+    vocabulary: PathText = ""
     """A folder of collocations mined before, such as RUN/collocations; empty: they are mined from the training text."""
     min_count: int = 11
     """How often an n-gram must stand in the text; at least 1."""

@@ -15,6 +15,7 @@ import numpy as np
 
 from index.files import made_parents, storage_errors
 from npm.errors import ArtefactError, SettingError, check_range
+from npm.settings import PathText
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -42,7 +43,7 @@ class PlotAxis(Enum):
 class PlotSettings:
     """Which curves are drawn, and where the picture goes."""
 
-    out: str = ""
+    out: PathText = ""
     """The picture, FILE.png; one that is there is replaced. Required."""
     terms: list[str] = field(default_factory=list)
     """Terms and metrics by their names in metrics.jsonl, a panel each; empty: all that the runs have in common."""

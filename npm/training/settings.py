@@ -24,7 +24,7 @@ from npm.models.fresh import FreshSettings
 from npm.models.loading import MINILM
 from npm.objectives.combine import ObjectiveSettings
 from npm.objectives.ranks import world_size
-from npm.settings import changed_settings
+from npm.settings import PathList, PathText, changed_settings
 from npm.training.optimizer import FrozenSettings
 from npm.training.schedule import ScheduleSettings
 
@@ -35,7 +35,7 @@ HELD_OUT_LOSS = "held_out_loss"
 class TrainingEvaluationSettings:
     """Evaluation during training: at its start, every so many steps, and at its end."""
 
-    files: list[str] = field(default_factory=list)
+    files: PathList = field(default_factory=list)
     """Held-out text in the form of the training text; empty: the objective is not evaluated."""
     every_steps: int = 500
     """Optimiser steps between two evaluations."""
@@ -198,7 +198,7 @@ class GroupSettings:
 class TrainingSettings:
     """One training run."""
 
-    encoder: str = MINILM
+    encoder: PathText = MINILM
     """The start: folder, hub name, `minilm` (extra `pretrained`) or `encoder-mini` (the shipped one)."""
     corpus: CorpusSettings = field(default_factory=CorpusSettings)
     """The text to train on."""

@@ -25,6 +25,7 @@ from npm.models.encoder import Precision
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.queries import QueryVectors, encode_queries
 from npm.retrieval.settings import FillSettings, Retrieval
+from npm.settings import PathText
 
 if TYPE_CHECKING:
     from index.arrays import RowSet, ShardedArray
@@ -117,9 +118,9 @@ AUTOMATIC_CANDIDATES_PER_SIDE = (256, 512, 1024, 2048)
 class TuneSettings:
     """Measure search settings of an index against exact search, with questions made from its own documents."""
 
-    index: str = ""
+    index: PathText = ""
     """Folder of the index. Required."""
-    encoder: str = ""
+    encoder: PathText = ""
     """Folder or name of the encoder; empty: the shipped one if it made the index, else the index's own copy."""
     device: str = "auto"
     """`cpu`, `cuda` or `auto`, which takes a GPU where there is one, for the encoder."""
@@ -141,7 +142,7 @@ class TuneSettings:
     """Least share of questions whose best phrase must be that of exact search."""
     write: bool = False
     """Whether the chosen setting is written into the index, as its next generation."""
-    out: str = ""
+    out: PathText = ""
     """Folder for tune.json and tune.png, outside of the index; empty: nothing is written there."""
 
     def __post_init__(self) -> None:
