@@ -1,24 +1,230 @@
-"""The evidence of one text for its candidate spans: similarities of its two queries with rows, made into weights.
+"""What all fillers share: texts are encoded, and their hits grown into spans, weighed and put together as phrases.
 
-Shapes: m candidate spans of one text, n rows.
+Shapes: q texts, m candidate spans of one text, n rows, d dimensions, k hits a query.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
 
 import numpy as np
 
+from npm.errors import SettingError
+from npm.indexing.phrase_index import DocumentFilter, PhraseIndex, select
+from npm.models.encoder import Encoder
 from npm.models.similarity import scaled_similarity
+from npm.retrieval.answers import SurfaceReader, ranked_phrases
+from npm.retrieval.queries import QueryVectors, Restriction, check_query, encode_queries, query_notes
 from npm.retrieval.scoring import Normalisation, ScoringSettings, occurrence_shares, reference_weights
+from npm.retrieval.settings import FillSettings, Retrieval, retrieval_named
+from npm.retrieval.spans import CandidateSpans, SpanFinder
+from npm.types import Answer, Phrase
 
 if TYPE_CHECKING:
-    from index.types import Scan
-    from npm.indexing.phrase_index import PhraseIndex
-    from npm.retrieval.queries import Restriction
-    from npm.retrieval.spans import CandidateSpans
+    from index.types import Hits, Scan
+
+
+class FillOptions(TypedDict, total=False):
+    """What `Filler.fill` takes besides texts and `k`."""
+
+    occurrences: int | None
+    retrieval: Retrieval | str | None
+    blocks: Sequence[int] | np.ndarray | None
+    documents: Sequence[str] | None
+    where: Sequence[str] | str | None
+
+
+class Filler(ABC):
+    """Fills texts with phrases; a subclass says which blocks each text is answered from."""
+
+    def __init__(self, phrase_index: PhraseIndex, encoder: Encoder, settings: FillSettings | None = None) -> None:
+        """Raises ArtefactError if `encoder` is not the one that made the index."""
+        self.settings = settings if settings is not None else FillSettings()
+        self._use(phrase_index, encoder)
+
+    def _use(self, phrase_index: PhraseIndex, encoder: Encoder) -> None:
+        """Answer from `phrase_index` from now on."""
+        self.encoder = phrase_index.check_encoder(encoder)
+        self.index = phrase_index
+        self._reader = SurfaceReader(phrase_index.store, encoder.tokenizer)
+        self._filtered: tuple[tuple[tuple[str, ...], tuple[str, ...]], DocumentFilter] | None = None
+
+    def refresh(self) -> bool:
+        """Open the present generation of the index if it is another one than that in use; returns whether it was."""
+        if self.index.is_current:
+            return False
+        self._use(PhraseIndex.open(self.index.folder), self.encoder)
+        return True
+
+    @overload
+    def fill(self, texts: str, k: int | None = None, **options: Unpack[FillOptions]) -> Answer: ...
+
+    @overload
+    def fill(
+        self, texts: list[str] | tuple[str, ...], k: int | None = None, **options: Unpack[FillOptions]
+    ) -> list[Answer]: ...
+
+    def fill(
+        self,
+        texts: str | list[str] | tuple[str, ...],
+        k: int | None = None,
+        *,
+        occurrences: int | None = None,
+        retrieval: Retrieval | str | None = None,
+        blocks: Sequence[int] | np.ndarray | None = None,
+        documents: Sequence[str] | None = None,
+        where: Sequence[str] | str | None = None,
+    ) -> Answer | list[Answer]:
+        """The best phrases for each text with one `<mask>`; an Answer for a text, a list for several.
+
+        `k`, `occurrences`, `retrieval`, `documents` (ids of the only documents to answer from) and `where` (conditions
+        on kept fields) stand in for the settings; `blocks` are the numbers of the only blocks to look in, for all
+        texts, by vectors alone. All texts are checked before any is answered: raises QueryError for
+        one that is empty, broken, or has no mask or several, SettingError for a setting that cannot be met.
+        """
+        several = [texts] if isinstance(texts, str) else list(texts)
+        for number, text in enumerate(several, start=1):
+            check_query(text, where="text" if len(several) == 1 else f"text {number} of {len(several)}")
+        given = {
+            "k": k,
+            "occurrences": occurrences,
+            "retrieval": None if retrieval is None else retrieval_named(retrieval),
+            "documents": None if documents is None else list(documents),
+            "where": [where] if isinstance(where, str) else where,
+        }
+        changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+        settings = replace(self.settings, **changes) if changes else self.settings
+        allowed = None if blocks is None else self._checked_blocks(blocks)
+        vectors = encode_queries(self.encoder, several, tokens_per_batch=settings.tokens_per_batch)
+        answers = self.fill_encoded(several, vectors, settings=settings, blocks=allowed)
+        return answers[0] if isinstance(texts, str) else answers
+
+    def fill_encoded(
+        self,
+        texts: Sequence[str],
+        vectors: QueryVectors,
+        *,
+        settings: FillSettings | None = None,
+        blocks: np.ndarray | None = None,
+    ) -> list[Answer]:
+        """Answers for texts that are checked and encoded; `blocks` as in `fill`, ascending i64."""
+        settings = settings if settings is not None else self.settings
+        document_filter = self._document_filter(settings)
+        restrictions = self._restrictions(texts, vectors, settings, document_filter=document_filter, blocks=blocks)
+        phrases: list[tuple[Phrase, ...]] = [()] * len(texts)
+        unrestricted = [number for number, restriction in enumerate(restrictions) if restriction is None]
+        texts_per_scan = max(1, self.index.searcher.max_queries_per_scan // 2)
+        for first in range(0, len(unrestricted), texts_per_scan):
+            batch = unrestricted[first : first + texts_per_scan]
+            stacked = np.concatenate([vectors.start[batch], vectors.end[batch]])  # f32 [2 * batch, d]
+            scan = self.index.searcher.scan(stacked, document_filter.rows)
+            hits = scan.top(min(settings.candidates_per_side or self.index.candidates_per_side, len(self.index.rows)))
+            for place, number in enumerate(batch):
+                pair = (place, len(batch) + place)
+                phrases[number] = self.phrases_of_hits(texts[number], scan, hits, queries=pair, settings=settings)
+        for number, restriction in enumerate(restrictions):
+            if restriction is not None and len(restriction.blocks):
+                queries = np.stack([vectors.start[number], vectors.end[number]])  # f32 [2, d]
+                phrases[number] = self._within(texts[number], queries, restriction, settings)
+        answers = []
+        for text, best, cut, restriction in zip(texts, phrases, vectors.cut.tolist(), restrictions, strict=True):
+            notes = query_notes(text, cut=cut, max_input_tokens=self.encoder.max_input_tokens)
+            if restriction is not None and len(restriction.blocks) == 0:
+                notes += ("no block of the corpus shares a word with the text",)
+            answers.append(Answer(text=text, phrases=best, cut=cut, notes=notes))
+        return answers
+
+    def phrases_of_hits(
+        self, text: str, scan: Scan, hits: Hits, *, queries: tuple[int, int], settings: FillSettings
+    ) -> tuple[Phrase, ...]:
+        """The phrases for one text, grown from the `hits` of its start and end query.
+
+        `queries` are the numbers of these two in the `hits` [queries, k] and in `scan`, which may score any row.
+        """
+        start_rows, end_rows = (np.sort(hits.rows[query][hits.found[query]]) for query in queries)  # i64 [n] each
+        return self._grown(text, [scan], queries, (start_rows, end_rows), None, settings)
+
+    @abstractmethod
+    def _restrictions(
+        self,
+        texts: Sequence[str],
+        vectors: QueryVectors,
+        settings: FillSettings,
+        *,
+        document_filter: DocumentFilter,
+        blocks: np.ndarray | None,
+    ) -> list[Restriction | None]:
+        """The blocks that each text is answered from, None for all: of those allowed, `blocks` if they are given."""
+
+    def _document_filter(self, settings: FillSettings) -> DocumentFilter:
+        """The documents that `settings` allow; the last are kept, since a prompt asks with the same filters again."""
+        filters = (tuple(settings.documents), tuple(settings.where))
+        kept = self._filtered
+        if kept is None or kept[0] != filters:
+            kept = self._filtered = (filters, select(self.index, *filters))
+        return kept[1]
+
+    def _within(
+        self, text: str, queries: np.ndarray, restriction: Restriction, settings: FillSettings
+    ) -> tuple[Phrase, ...]:
+        """The phrases for one text, its start and end query f32 [2, d], from some blocks only."""
+        offsets = self.index.store.block_offsets
+        rows = self.index.rows.rows_within(offsets[restriction.blocks], offsets[restriction.blocks + 1])  # i64 [n]
+        if len(rows) == 0:
+            return ()
+        if restriction.queries is None:
+            scans = [self.index.searcher.scan(queries, rows)]
+        else:
+            # Each pair looks in its own block only: one scan for all would score every pair with every block.
+            blocks = self.index.store.block_of(self.index.rows.positions(rows))  # i64 [n], ascending
+            pieces = np.split(rows, np.searchsorted(blocks, restriction.blocks[1:]))
+            scans = [self.index.searcher.scan(*pair) for pair in zip(restriction.queries, pieces, strict=True)]
+        return self._grown(text, scans, (0, 1), (rows, None), restriction, settings)
+
+    def _grown(
+        self,
+        text: str,
+        scans: Sequence[Scan],
+        queries: tuple[int, int],
+        hits: tuple[np.ndarray, np.ndarray | None],
+        restriction: Restriction | None,
+        settings: FillSettings,
+    ) -> tuple[Phrase, ...]:
+        """The phrases for one text that grow from the rows i64 [n] hit by its start and by its end query.
+
+        The latter None are the same ones.
+        """
+        # Both sides are grown: a span is found where either of its ends is among the best rows of its query, and the
+        # other end, which may be none of them, is then scored from its stored vector. So the shares are exact for the
+        # candidates there are, however roughly the hits were searched.
+        start_rows, end_rows = hits
+        scoring = settings.scoring
+        finder = SpanFinder(
+            self.index.store, self.index.rows, max_phrase_tokens=settings.max_phrase_tokens, scoring=scoring
+        )
+        candidates = finder.find(start_rows, end_rows)
+        factor = self.encoder.similarity_scale / scoring.temperature
+        similarities = ScannedSimilarities(self.index, scans, queries, factor, restriction)
+        sides = (start_rows, start_rows if end_rows is None else end_rows)
+        weights = candidate_weights(similarities, candidates, sides, scoring)
+        return ranked_phrases(text, candidates, weights, self._reader, settings)
+
+    def _checked_blocks(self, blocks: Sequence[int] | np.ndarray) -> np.ndarray:
+        """Block numbers ascending without repeats, i64."""
+        numbers = np.unique(np.asarray(blocks, dtype=np.int64))
+        block_count = len(self.index.store.block_offsets) - 1
+        if len(numbers) and not (numbers[0] >= 0 and numbers[-1] < block_count):
+            raise SettingError(
+                "there is no such block",
+                expected=f"block numbers from 0 to {block_count - 1}",
+                got=f"{numbers[0]} to {numbers[-1]}",
+                where="blocks",
+                fix="give numbers of blocks of this index",
+            )
+        return numbers
 
 
 Similarities = Callable[[int, np.ndarray], np.ndarray]
@@ -40,6 +246,8 @@ class ScannedSimilarities:
         query = self.queries[side]
         if self.restriction is None:
             return scaled_similarity(self.scans[0].at(query, rows).astype(np.float64), self.factor)
+        # In `hybrid` all similarities in a block are raised by the same bonus, so that within a block the vectors alone
+        # decide, and between blocks their BM25 scores have a say.
         blocks = self.index.store.block_of(self.index.rows.positions(rows))  # i64 [n]
         places = np.searchsorted(self.restriction.blocks, blocks)  # i64 [n], in the restriction
         products = np.empty(len(rows))  # f64 [n]

@@ -23,8 +23,7 @@ from npm.indexing.rows import RowMap
 from npm.masking.rendering import MASKS_PER_SPAN
 from npm.models.batches import encode_sequences
 from npm.models.similarity import scaled_similarity
-from npm.retrieval.fill import PhraseFiller
-from npm.retrieval.filler import candidate_weights
+from npm.retrieval.filler import Filler, candidate_weights
 from npm.retrieval.passage_store import GivenWords, PassageCache, PassageStore, checked_passages, checked_texts
 from npm.retrieval.queries import QueryVectors, Restriction, check_query, encode_queries
 from npm.retrieval.settings import FillSettings, Retrieval
@@ -132,7 +131,7 @@ class PassageIndex(PhraseIndex):
         return encoder
 
 
-class PassageFiller(PhraseFiller):
+class PassageFiller(Filler):
     """Passages in memory with an encoder: fills texts from all of them, and scores words that are given."""
 
     def __init__(
@@ -241,7 +240,7 @@ class PassageFiller(PhraseFiller):
     def _restrictions(
         self,
         texts: Sequence[str],
-        vectors: QueryVectors,
+        vectors: QueryVectors,  # noqa: ARG002
         settings: FillSettings,
         *,
         document_filter: DocumentFilter,
@@ -249,9 +248,8 @@ class PassageFiller(PhraseFiller):
     ) -> list[Restriction | None]:
         """All blocks that may be looked in, whatever their number: nothing is left to the best rows."""
         _check_retrieval(settings)
-        if blocks is None:
-            blocks = np.arange(self.index.store.block_count)  # i64 [blocks]
-        return super()._restrictions(texts, vectors, settings, document_filter=document_filter, blocks=blocks)
+        blocks = document_filter.allowed(np.arange(self.index.store.block_count) if blocks is None else blocks)
+        return [Restriction(blocks, np.zeros(len(blocks)))] * len(texts)
 
     def _score(self, words: str, similarities: np.ndarray) -> float:
         """The score of `words` by the similarities f64 [2, T] of one text with all tokens."""
@@ -298,8 +296,7 @@ class PassageFiller(PhraseFiller):
     @cached_property
     def _allowed_blocks(self) -> np.ndarray:
         """The blocks i64 [blocks] of the documents that the settings name."""
-        document_filter = self._select(tuple(self.settings.documents), tuple(self.settings.where))
-        return document_filter.allowed(np.arange(self.index.store.block_count))
+        return self._document_filter(self.settings).allowed(np.arange(self.index.store.block_count))
 
     def _allowed_tokens(self) -> np.ndarray:
         """The positions i64 [n] of the tokens in these blocks."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from npm.corpus.sentence_pairs import mixed_bits
 from npm.indexing.rows import RowMap, gather
 from npm.retrieval.scoring import ScoringSettings, StopwordsInside
 from npm.types import TokenFlag
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
 
 
 HASH_BASE = np.uint64(0x9E3779B97F4A7C15)  # odd, so that its powers never vanish modulo 2^64
-_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
-_MIX_2 = np.uint64(0x94D049BB133111EB)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,35 +40,6 @@ class CandidateSpans:
     def where(self, chosen: np.ndarray) -> CandidateSpans:
         """The candidates chosen by a bool [m] or index array."""
         return CandidateSpans(*(getattr(self, name)[chosen] for name in self.__dataclass_fields__))
-
-
-def _concatenated(parts: list[CandidateSpans]) -> CandidateSpans:
-    return CandidateSpans(
-        *(np.concatenate([getattr(part, name) for part in parts]) for name in CandidateSpans.__dataclass_fields__)
-    )
-
-
-def _mixed(token_ids: np.ndarray) -> np.ndarray:
-    """Token ids as well-spread u64 numbers (the finaliser of SplitMix64), so that n-gram hashes rarely collide."""
-    spread = token_ids.astype(np.uint64) + np.uint64(1)  # u64 [n]
-    spread *= HASH_BASE
-    spread ^= spread >> np.uint64(30)
-    spread *= _MIX_1
-    spread ^= spread >> np.uint64(27)
-    spread *= _MIX_2
-    spread ^= spread >> np.uint64(31)
-    return spread
-
-
-def barred_flags(stopwords_inside: StopwordsInside) -> np.ndarray:
-    """For each value that a token's flags can have, whether such a token may not be part of a phrase: bool [256]."""
-    flags = np.arange(256)  # i64 [256]
-    barred = (flags & TokenFlag.SPECIAL) != 0  # bool [256]
-    if stopwords_inside is StopwordsInside.none:
-        return barred | ((flags & (TokenFlag.STOPWORD | TokenFlag.PUNCTUATION)) != 0)
-    if stopwords_inside is StopwordsInside.linking:
-        return barred | ((flags & (TokenFlag.STOPWORD | TokenFlag.LINKING)) == TokenFlag.STOPWORD)
-    return barred
 
 
 class SpanFinder:
@@ -126,7 +96,8 @@ class SpanFinder:
                 alive, others, flags = alive[entered], others[entered], flags[entered]
             if len(alive) == 0:
                 break
-            tokens = _mixed(window_tokens[alive, length - 1])  # u64 [alive]
+            # Spread first, so that small neighbouring ids rarely give equal sums.
+            tokens = mixed_bits(window_tokens[alive, length - 1].astype(np.uint64) * HASH_BASE)  # u64 [alive]
             # Both directions build Σ token_i × base^i, i counted from the span's first token.
             grown = hashes[alive] + tokens * power if rightward else hashes[alive] * HASH_BASE + tokens
             hashes[alive] = grown
@@ -147,7 +118,10 @@ class SpanFinder:
             if not self._clauses_inside:
                 may_grow &= ~(window_ends[alive, length - 1] if rightward else self._begins_sentence(flags))
             alive = alive[may_grow]
-        return _concatenated(found) if found else _no_candidates()
+        if not found:
+            nothing = np.zeros(0, dtype=np.int64)
+            return CandidateSpans(nothing, nothing, nothing, nothing, nothing.astype(np.uint64))
+        return _concatenated(found)
 
     def _windows(
         self, anchors: np.ndarray, width: int, *, rightward: bool
@@ -186,14 +160,26 @@ class SpanFinder:
         return ends
 
 
+def barred_flags(stopwords_inside: StopwordsInside) -> np.ndarray:
+    """For each value that a token's flags can have, whether such a token may not be part of a phrase: bool [256]."""
+    flags = np.arange(256)  # i64 [256]
+    barred = (flags & TokenFlag.SPECIAL) != 0  # bool [256]
+    if stopwords_inside is StopwordsInside.none:
+        return barred | ((flags & (TokenFlag.STOPWORD | TokenFlag.PUNCTUATION)) != 0)
+    if stopwords_inside is StopwordsInside.linking:
+        return barred | ((flags & (TokenFlag.STOPWORD | TokenFlag.LINKING)) == TokenFlag.STOPWORD)
+    return barred
+
+
+def _concatenated(parts: list[CandidateSpans]) -> CandidateSpans:
+    return CandidateSpans(
+        *(np.concatenate([getattr(part, name) for part in parts]) for name in CandidateSpans.__dataclass_fields__)
+    )
+
+
 def _are_among(rows: np.ndarray, ascending: np.ndarray) -> np.ndarray:
     """Whether each of `rows` i64 [m] is one of `ascending` i64 [n], bool [m], without a table of all rows."""
     if len(ascending) == 0:
         return np.zeros(len(rows), dtype=bool)
     places = np.minimum(np.searchsorted(ascending, rows), len(ascending) - 1)  # i64 [m]
     return ascending[places] == rows  # bool [m]
-
-
-def _no_candidates() -> CandidateSpans:
-    nothing = np.zeros(0, dtype=np.int64)
-    return CandidateSpans(nothing, nothing, nothing, nothing, nothing.astype(np.uint64))

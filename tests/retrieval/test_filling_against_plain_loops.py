@@ -142,7 +142,7 @@ def test_a_hash_collision_changes_no_answer(
     filler, _ = random_index(tmp_path / "store", rng, rule=PruningRule.all, settings=settings)
     queries = random_queries(rng, 2)
     expected = filler.fill_encoded(["", ""], queries)
-    monkeypatch.setattr(spans, "_mixed", lambda token_ids: (token_ids % 2).astype(np.uint64))
+    monkeypatch.setattr(spans, "mixed_bits", lambda numbers: numbers % np.uint64(2))
     for colliding, right in zip(filler.fill_encoded(["", ""], queries), expected, strict=True):
         assert [phrase.phrase for phrase in colliding.phrases] == [phrase.phrase for phrase in right.phrases]
 
