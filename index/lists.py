@@ -148,7 +148,7 @@ def write_code_shard(
     if settings["quantiser"] != quantiser.digest:
         raise ValueError(f"settings name quantiser {settings['quantiser']}, not {quantiser.digest}")
     quantiser.check_dimensions(vectors.shape[1], where=str(folder))
-    if (kept := finished_folder(folder, kind=CODE_SHARD_KIND, settings=settings, stage="code")) is not None:
+    if (kept := finished_folder(folder, kind=CODE_SHARD_KIND, settings=settings)) is not None:
         return kept
     sharded = vectors if isinstance(vectors, ShardedArray) else ShardedArray([vectors])
     row_count = len(sharded)
@@ -268,7 +268,7 @@ def write_list_part(
     ArtefactError if a shard is damaged or coded with another quantiser, or `folder` holds something else.
     """
     settings = list_part_settings(code_folders, first_rows, quantiser, lists)
-    if (kept := finished_folder(folder, kind=LIST_PART_KIND, settings=settings, stage="merge")) is not None:
+    if (kept := finished_folder(folder, kind=LIST_PART_KIND, settings=settings)) is not None:
         return kept
     first, stop = lists
     shards = [open_code_shard(path, quantiser, hash_all=True) for path in code_folders]
@@ -339,7 +339,7 @@ def _write_whole_index(
     progress: Callable[[int, int], None] | None,
 ) -> Manifest:
     """Add all vectors to the trained index in memory, and write it; a finished one of the same settings is kept."""
-    if (kept := finished_folder(folder, kind=FAISS_KIND, settings=settings, stage="merge")) is not None:
+    if (kept := finished_folder(folder, kind=FAISS_KIND, settings=settings)) is not None:
         return kept
     index = read_faiss(quantiser.file, mapped=False)
     threads = whole_threads(settings["factory"], settings["thread_count"])

@@ -61,7 +61,7 @@ def train_quantiser(
     is not finite, another process is training it, or `folder` was made with other settings.
     """
     checkpoints = folder.parent / f".{folder.name}.partial"
-    if (kept := finished_folder(folder, kind=QUANTISER_KIND, settings=resolved, stage="quantise")) is not None:
+    if (kept := finished_folder(folder, kind=QUANTISER_KIND, settings=resolved)) is not None:
         shutil.rmtree(checkpoints, ignore_errors=True)
         return kept
     with folder_lock(checkpoints / folder.name):

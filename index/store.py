@@ -397,31 +397,24 @@ def open_array(folder: Path, name: str) -> np.ndarray:
     return array
 
 
-def finished_folder(folder: Path, *, kind: str, settings: Mapping[str, Any], stage: str) -> Manifest | None:
+def finished_folder(folder: Path, *, kind: str, settings: Mapping[str, Any]) -> Manifest | None:
     """The manifest of a folder finished with exactly `settings`; None if there is none yet.
 
     Raises ArtefactError if it was made with others, naming those that differ, or is damaged.
     """
-    if not (folder / MANIFEST_NAME).exists():
+    if not (folder / MANIFEST_NAME).is_file():
         return None
-    kept = check_folder(folder, kind=kind)
-    refuse_changed(
-        settings,
-        kept.settings,
-        problem=f"{folder} was made from something else, or with other settings",
-        where=folder,
-        fix=f"give the same settings as before, or remove this folder and run stage={stage} again",
-    )
-    return kept
+    refuse_changed(settings, read_manifest(folder, kind=kind).settings, where=folder)
+    return check_folder(folder, kind=kind)
 
 
 def refuse_changed(
     expected: Mapping[str, Any],
     got: Mapping[str, Any],
     *,
-    problem: str,
     where: Path,
-    fix: str,
+    problem: str | None = None,
+    fix: str = "choose another folder, give the same settings as before, or remove this folder and run it again",
     error: type[UserError] = ArtefactError,
 ) -> None:
     """Raise `error`, naming what differs by its dotted name, unless two records of settings are the same JSON."""
@@ -431,6 +424,7 @@ def refuse_changed(
         expected_values, got_values = (
             ", ".join(f"{name}={part.get(name, 'not recorded')}" for name in names) for part in (ours, theirs)
         )
+        problem = problem or f"{where} was made from something else, or with other settings"
         raise error(problem, expected=expected_values, got=got_values, where=str(where), fix=fix)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from index.locking import folder_lock, remove_dead_locks
 from index.quantiser import Quantiser
 from index.settings import SearchTier, check_search
-from index.store import MANIFEST_NAME, Manifest, read_manifest
+from index.store import MANIFEST_NAME, Manifest, read_manifest, refuse_changed
 from npm.corpus.blocks import BlockPacker
 from npm.corpus.documents import read_corpus
 from npm.corpus.store import BlockStore, build_block_store
@@ -30,7 +30,6 @@ from npm.indexing.generation import (
     clear_folder,
     copy_encoder,
     input_record,
-    refuse_differences,
     search_settings_of,
     write_generation,
 )
@@ -278,10 +277,10 @@ def _finished(folder: Path, made: Mapping[str, Any], sources: list[dict[str, Any
             fix="use npmlm add and npmlm delete to change it, or build into another folder",
         )
     made_from = finished.settings["segments"].get(FIRST, {}).get("sources", [])
-    refuse_differences(
-        folder,
-        made_with={**_comparable(finished.settings), "sources": made_from},
-        wanted={**_comparable(made), "sources": sources},
+    refuse_changed(
+        {**_comparable(made), "sources": sources},
+        {**_comparable(finished.settings), "sources": made_from},
+        where=folder,
     )
     return finished
 

@@ -18,7 +18,7 @@ from index.files import check_room
 from index.lists import SEARCH_KIND
 from index.locking import folder_lock
 from index.settings import SearchSettings, resolved_settings
-from index.store import read_manifest, verify_folder, write_folder
+from index.store import finished_folder, read_manifest, verify_folder, write_folder
 from npm.corpus.blocks import concatenated_ranges
 from npm.corpus.shards import STORE_KIND
 from npm.corpus.store import BlockStore, write_block_store
@@ -43,7 +43,7 @@ from npm.indexing.embed import (
     shard_settings,
     vector_shards,
 )
-from npm.indexing.generation import Generation, Segment, keeps_finished
+from npm.indexing.generation import Generation, Segment
 from npm.indexing.lexicon import LexiconSettings
 from npm.indexing.rows import RowMap, pack_kept
 from npm.indexing.stages import IndexProgress, count_segment_words, finish_segment, silent, train_segment_quantiser
@@ -248,7 +248,7 @@ def _copy_vectors(
     for number, blocks in enumerate(shards):
         place = shard_folder(segment.vectors, number)
         wanted = shard_settings(store, blocks, recorded)
-        kept.append(keeps_finished(place, kind=VECTOR_SHARD_KIND, settings=wanted) is not None)
+        kept.append(finished_folder(place, kind=VECTOR_SHARD_KIND, settings=wanted) is not None)
     if all(kept):
         return
     vectors, rows = open_vectors([old.vectors for old in before.segments], hash_all=True)  # [R, d]

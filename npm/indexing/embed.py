@@ -28,15 +28,16 @@ from index.store import (
     MANIFEST_NAME,
     check_files,
     check_folder,
+    finished_folder,
     open_array,
     read_manifest,
+    refuse_changed,
     write_folder,
     write_manifest,
 )
 from npm.corpus.blocks import concatenated_ranges
 from npm.corpus.store import BlockStore
 from npm.errors import ArtefactError, EncoderError, check_range
-from npm.indexing.generation import keeps_finished, refuse_differences
 from npm.indexing.rows import RowMap, pack_kept
 from npm.models.batches import encode_batch, length_sorted_batches
 from npm.types import TokenFlag
@@ -85,7 +86,7 @@ def open_packed(folder: Path, packing: Mapping[str, Any], *, index: Path) -> Blo
     """
     store = BlockStore.open(folder)
     if packing["sources"]:
-        refuse_differences(index, made_with={name: store.settings[name] for name in packing}, wanted=packing)
+        refuse_changed(packing, {name: store.settings[name] for name in packing}, where=index)
     return store
 
 
@@ -320,7 +321,7 @@ def embed_shard(
     settings = shard_settings(store, ranges[number], recorded)
     place = shard_folder(folder, number)
     with folder_lock(place):
-        if (finished := keeps_finished(place, kind=VECTOR_SHARD_KIND, settings=settings)) is not None:
+        if (finished := finished_folder(place, kind=VECTOR_SHARD_KIND, settings=settings)) is not None:
             if progress is not None:
                 progress(settings["token_count"], settings["token_count"])
             return finished
@@ -340,7 +341,7 @@ def finish_vectors(folder: Path, store: BlockStore, *, recorded: Mapping[str, An
     if (folder / MANIFEST_NAME).is_file():
         made_with = dict(read_manifest(folder, kind=VECTORS_KIND).settings)
         made_with.pop(_COUNTS_KEY)
-        refuse_differences(folder, made_with=made_with, wanted=recorded)
+        refuse_changed(recorded, made_with, where=folder)
         return check_folder(folder, kind=VECTORS_KIND)
     ranges = _shard_ranges(store.block_offsets, recorded["tokens_per_shard"])
     missing = [number for number in range(len(ranges)) if not (shard_folder(folder, number) / MANIFEST_NAME).is_file()]
@@ -349,7 +350,7 @@ def finish_vectors(folder: Path, store: BlockStore, *, recorded: Mapping[str, An
     parts: dict[str, str] = {}
     for number, blocks in enumerate(ranges):
         place = shard_folder(folder, number)
-        shard = keeps_finished(place, kind=VECTOR_SHARD_KIND, settings=shard_settings(store, blocks, recorded))
+        shard = finished_folder(place, kind=VECTOR_SHARD_KIND, settings=shard_settings(store, blocks, recorded))
         assert shard is not None, f"{place} vanished"
         parts[place.name] = shard.digest
     dropped = np.array(recorded["frequent_token_ids"], dtype=np.int64)  # i64 [dropped]
@@ -370,7 +371,7 @@ def open_vectors(folders: Sequence[Path], *, hash_all: bool = False) -> tuple[Sh
         first = first or manifest
         alike = ("encoder_fingerprint", "tokenizer_fingerprint", "dimensions", "dtype")
         wanted = {name: first.settings[name] for name in alike}
-        refuse_differences(folder, made_with={name: manifest.settings[name] for name in alike}, wanted=wanted)
+        refuse_changed(wanted, {name: manifest.settings[name] for name in alike}, where=folder)
         places = [folder / name for name in manifest.parts]
         shards += [(place, read_manifest(place, kind=VECTOR_SHARD_KIND)) for place in places]
     # The limit of a single file, for all: many shards below it may be more than anyone waits for.
@@ -407,7 +408,7 @@ def reencode_sample(
         "encoder_fingerprint": encoder.fingerprint,
         "dimensions": encoder.dimensions,
     }
-    refuse_differences(folder, made_with={name: manifest.settings[name] for name in ours}, wanted=ours)
+    refuse_changed(ours, {name: manifest.settings[name] for name in ours}, where=folder)
     row_count, worst_cosine = 0, 1.0
     names = list(manifest.parts)
     for number in np.sort(rng.integers(len(names), size=batch_count)).tolist():

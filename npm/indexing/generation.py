@@ -26,9 +26,9 @@ import numpy as np
 from index.files import sha256_of_file
 from index.quantiser import QUANTISER_KIND
 from index.store import (
-    MANIFEST_NAME,
     Manifest,
     check_folder,
+    finished_folder,
     open_array,
     read_any_manifest,
     read_manifest,
@@ -42,46 +42,6 @@ from npm.settings import enum_value
 
 if TYPE_CHECKING:
     from npm.corpus.documents import CorpusSettings
-
-
-def keeps_finished(folder: Path, *, kind: str, settings: Mapping[str, Any]) -> Manifest | None:
-    """The manifest of a finished folder made with exactly `settings`; None if there is none yet.
-
-    Raises ArtefactError if it was made with others, or is damaged.
-    """
-    if not (folder / MANIFEST_NAME).is_file():
-        return None
-    refuse_differences(folder, made_with=read_manifest(folder, kind=kind).settings, wanted=settings)
-    return check_folder(folder, kind=kind)
-
-
-def refuse_differences(folder: Path, *, made_with: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
-    """Raise ArtefactError, naming what differs, unless `folder` was made with the settings wanted."""
-    ours, theirs = _flat(wanted), _flat(made_with)
-    names = sorted(name for name in ours.keys() | theirs.keys() if ours.get(name) != theirs.get(name))
-    if names:
-        raise ArtefactError(
-            f"{folder} was made with other settings",
-            expected=_named(ours, names),
-            got=_named(theirs, names),
-            where=str(folder),
-            fix="choose another folder with index=…, give the same settings as before, or delete this folder",
-        )
-
-
-def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """Settings by dotted name, values as JSON, so that a message can name the one that differs."""
-    flat: dict[str, str] = {}
-    for name, value in settings.items():
-        if isinstance(value, Mapping):
-            flat |= _flat(value, f"{prefix}{name}.")
-        else:
-            flat[prefix + name] = json.dumps(value, ensure_ascii=False, sort_keys=True)
-    return flat
-
-
-def _named(settings: Mapping[str, str], names: list[str]) -> str:
-    return ", ".join(f"{name}={settings[name]}" for name in names if name in settings) or "nothing of the kind"
 
 
 INDEX_KIND, ENCODER_KIND, DELETED_KIND = "phrase-index", "encoder", "deleted-documents"
@@ -320,7 +280,7 @@ def copy_encoder(folder: Path, name: str, encoder: Encoder) -> Manifest:
     import torch
 
     recorded = {"fingerprint": encoder.fingerprint}
-    if (kept := keeps_finished(folder, kind=ENCODER_KIND, settings=recorded)) is not None:
+    if (kept := finished_folder(folder, kind=ENCODER_KIND, settings=recorded)) is not None:
         return kept
     whole = next(encoder.model.parameters()).dtype is torch.float32
     # What computes in bfloat16 has lost bits that the fingerprint counts.

@@ -26,10 +26,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from index.locking import folder_lock
-from index.store import Manifest, check_folder, open_array, write_folder, write_manifest
+from index.store import (
+    Manifest,
+    check_folder,
+    finished_folder,
+    open_array,
+    refuse_changed,
+    write_folder,
+    write_manifest,
+)
 from npm.corpus.text import Stemming, counted_forms, folded_words, lexical_query, words_of
 from npm.errors import ArtefactError, check_range
-from npm.indexing.generation import keeps_finished, refuse_differences
 
 if TYPE_CHECKING:
     from npm.corpus.store import BlockStore
@@ -85,7 +92,7 @@ def write_lexicon_shard(folder: Path, store: BlockStore, number: int, settings: 
     first, stop = store.shard_blocks[number : number + 2].tolist()
     recorded = _shard_settings(settings, store, number)
     with folder_lock(folder):
-        if (kept := keeps_finished(folder, kind=LEXICON_SHARD_KIND, settings=recorded)) is not None:
+        if (kept := finished_folder(folder, kind=LEXICON_SHARD_KIND, settings=recorded)) is not None:
             return kept
         counts = count_words(_block_texts(store, first, stop), settings)
         encoded = [word.encode() for word in counts.words]
@@ -107,12 +114,12 @@ def finish_lexicon(folder: Path, store: BlockStore, settings: LexiconSettings) -
     """
     recorded = as_record(settings, store)
     with folder_lock(folder, wait=True):
-        if (kept := keeps_finished(folder, kind=LEXICON_KIND, settings=recorded)) is not None:
+        if (kept := finished_folder(folder, kind=LEXICON_KIND, settings=recorded)) is not None:
             return kept
         shards: dict[str, Manifest | None] = {}
         for number in range(len(store.shard_blocks) - 1):
             name, wanted = f"{number:05d}", _shard_settings(settings, store, number)
-            shards[name] = keeps_finished(folder / name, kind=LEXICON_SHARD_KIND, settings=wanted)
+            shards[name] = finished_folder(folder / name, kind=LEXICON_SHARD_KIND, settings=wanted)
         if missing := [name for name, shard in shards.items() if shard is None]:
             raise ArtefactError(
                 f"{folder} lacks term counts",
@@ -320,7 +327,7 @@ class BlockLexicon:
         manifests = [check_folder(folder, kind=LEXICON_KIND) for folder in folders]
         recorded = [_recorded(manifest) for manifest in manifests]
         for folder, own in zip(folders, recorded, strict=True):
-            refuse_differences(folder, made_with=own, wanted=recorded[0])
+            refuse_changed(recorded[0], own, where=folder)
         settings = LexiconSettings(**{**recorded[0], "stemming": Stemming(recorded[0]["stemming"])})
         shards = [
             LexiconShard(folder / name)

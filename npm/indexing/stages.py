@@ -31,7 +31,15 @@ from index.lists import (
 from index.locking import folder_lock
 from index.quantiser import QUANTISER_KIND, Quantiser, train_quantiser
 from index.settings import SearchSettings, SearchTier, resolved_settings
-from index.store import MANIFEST_NAME, Manifest, check_folder, open_array, read_manifest, write_manifest
+from index.store import (
+    MANIFEST_NAME,
+    Manifest,
+    check_folder,
+    finished_folder,
+    open_array,
+    read_manifest,
+    write_manifest,
+)
 from npm.corpus.store import BlockStore
 from npm.errors import ArtefactError, CorpusError, SettingError
 from npm.indexing.embed import (
@@ -46,7 +54,6 @@ from npm.indexing.embed import (
     recorded_vectors,
     vector_shards,
 )
-from npm.indexing.generation import keeps_finished
 from npm.indexing.lexicon import LexiconSettings, finish_lexicon, write_lexicon_shard
 from npm.memory import return_freed_memory
 
@@ -318,7 +325,7 @@ def finish_codes(segment: Segment, quantiser: Quantiser) -> None:
     vector_parts = read_manifest(segment.vectors, kind=VECTORS_KIND).parts
     for name, vectors_digest in sorted(vector_parts.items()):
         recorded = code_shard_settings(quantiser, vectors_digest)
-        kept = keeps_finished(segment.codes / name, kind=CODE_SHARD_KIND, settings=recorded)
+        kept = finished_folder(segment.codes / name, kind=CODE_SHARD_KIND, settings=recorded)
         if kept is None:
             missing.append(name)
         else:
@@ -333,7 +340,7 @@ def finish_codes(segment: Segment, quantiser: Quantiser) -> None:
         )
     recorded = {"quantiser": quantiser.digest}
     with folder_lock(segment.codes, wait=True):
-        if keeps_finished(segment.codes, kind=CODES_KIND, settings=recorded) is None:
+        if finished_folder(segment.codes, kind=CODES_KIND, settings=recorded) is None:
             write_manifest(segment.codes, kind=CODES_KIND, settings=recorded, parts=parts)
 
 

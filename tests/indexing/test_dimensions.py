@@ -156,7 +156,7 @@ def test_the_same_build_again_has_nothing_to_do_and_another_length_is_refused(en
     before = all_bytes(tmp_path / "index")
     assert build_index(tmp_path / "index", settings, encoder).was_finished
     for other in (None, 16):
-        with pytest.raises(ArtefactError, match="made with other settings") as caught:
+        with pytest.raises(ArtefactError, match="with other settings") as caught:
             build_index(tmp_path / "index", replace(settings, dimensions=other), encoder)
         assert f"dimensions={CUT}" in caught.value.got
     assert all_bytes(tmp_path / "index") == before
