@@ -1,23 +1,21 @@
-"""What is measured of each way to search: recall, agreement of the best phrase with exact search, latency.
+"""Ways to search an index, and what is measured of each: recall, agreement with exact search, latency.
 
 Shapes: q questions, r ranks of `RECALL_AT`, d dimensions; hits are [2 q, k], all start queries, then all end queries.
-
-Shapes: q queries, k hits a query, n rows, d dimensions.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 
-from index.exact import exact_top, score_unordered_rows
-from index.search import open_search
+from index.exact import ExactScan, exact_top
+from index.search import FaissSearcher, open_search
 from index.types import Hits
 from npm.corpus.text import normalised_text
 from npm.errors import SettingError, check_range
@@ -25,88 +23,13 @@ from npm.models.encoder import Precision
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.queries import QueryVectors, encode_queries
 from npm.retrieval.settings import FillSettings, Retrieval
-from npm.settings import PathText
+from npm.settings import Bounds, CheckedSettings, PathText
 
 if TYPE_CHECKING:
-    from index.arrays import RowSet, ShardedArray
-    from index.types import Scan, Searcher
+    from index.types import Searcher
     from npm.indexing.phrase_index import PhraseIndex
     from npm.models.encoder import Encoder
-
-
-class KnownHitsSearcher:
-    """A searcher of queries whose hits are known, as `index.exact.exact_top` finds them over all stored vectors.
-
-    `queries` f32 [q, d] with their `hits` [q, k], found among the `allowed` rows of `vectors` [n, d].
-    """
-
-    def __init__(
-        self, vectors: ShardedArray, queries: np.ndarray, hits: Hits, *, allowed: np.ndarray | RowSet | None = None
-    ) -> None:
-        self._vectors = vectors
-        self._numbers = {query.tobytes(): number for number, query in enumerate(queries)}
-        self._hits = hits
-        self._allowed = allowed
-        self.row_count, self.dimensions = vectors.shape
-        self.max_queries_per_scan = 64
-
-    def scan(self, queries: np.ndarray, allowed: np.ndarray | RowSet | None = None) -> KnownHitsScan:
-        """A scan of some of the known queries. Raises ValueError for another query, or among other rows."""
-        if allowed is not self._allowed:
-            raise ValueError("the hits of these queries are known among other rows only")
-        numbers = [self._numbers.get(query.tobytes()) for query in queries]
-        if None in numbers:
-            raise ValueError(f"the hits of query {numbers.index(None)} of {len(queries)} are not known")
-        return KnownHitsScan(self._vectors, queries, self._hits, np.array(numbers, dtype=np.int64))
-
-
-class KnownHitsScan:
-    """Known hits of one batch of queries."""
-
-    def __init__(self, vectors: ShardedArray, queries: np.ndarray, hits: Hits, numbers: np.ndarray) -> None:
-        self._vectors = vectors
-        self._queries = queries  # f32 [q, d]
-        self._hits = hits
-        self._numbers = numbers  # i64 [q], places of the queries among the hits
-
-    def top(self, k: int) -> Hits:
-        """The k best rows of every query. Raises ValueError if fewer are known."""
-        if k > self._hits.rows.shape[1]:
-            raise ValueError(f"{self._hits.rows.shape[1]} hits are known, not {k}")
-        hits = self._hits
-        return Hits(*(array[self._numbers, :k] for array in (hits.rows, hits.scores, hits.found)))  # [q, k] each
-
-    def at(self, query: int, rows: np.ndarray) -> np.ndarray:
-        """Exact inner products f32 [n] of one query with `rows` i64 [n], from the stored vectors."""
-        return score_unordered_rows(self._vectors, self._queries[query], np.asarray(rows, dtype=np.int64))
-
-
-class HitRecorder:
-    """Passes everything on to a searcher, and keeps the hits of the last scan."""
-
-    def __init__(self, searcher: Searcher) -> None:
-        self._searcher = searcher
-        self.row_count, self.dimensions = searcher.row_count, searcher.dimensions
-        self.max_queries_per_scan = searcher.max_queries_per_scan
-        self.hits: Hits | None = None
-
-    def scan(self, queries: np.ndarray, allowed: np.ndarray | RowSet | None = None) -> _RecordedScan:
-        """A scan of the searcher that is recorded."""
-        return _RecordedScan(self, self._searcher.scan(queries, allowed))
-
-
-class _RecordedScan:
-    """A scan that hands its hits to the recorder."""
-
-    def __init__(self, recorder: HitRecorder, scan: Scan) -> None:
-        self._recorder = recorder
-        self._scan = scan
-        self.at = scan.at
-
-    def top(self, k: int) -> Hits:
-        """The k best rows of every query."""
-        self._recorder.hits = self._scan.top(k)
-        return self._recorder.hits
+    from npm.types import Phrase, Progress
 
 
 AUTOMATIC_PROBED_LISTS = (32, 64, 128, 256, 512)
@@ -115,7 +38,7 @@ AUTOMATIC_CANDIDATES_PER_SIDE = (256, 512, 1024, 2048)
 
 
 @dataclass(kw_only=True, slots=True)
-class TuneSettings:
+class TuneSettings(CheckedSettings):
     """Measure search settings of an index against exact search, with questions made from its own documents."""
 
     index: PathText = ""
@@ -126,35 +49,30 @@ class TuneSettings:
     """`cpu`, `cuda` or `auto`, which takes a GPU where there is one, for the encoder."""
     precision: Precision = Precision.auto
     """Number format of the encoder's forward pass."""
-    queries: int = 500
+    queries: Annotated[int, Bounds(1, 5000)] = 500
     """Questions asked, each a sentence of a document that the quantiser was not trained on, with a phrase masked."""
-    seed: int = 0
+    seed: Annotated[int, Bounds(0)] = 0
     """Seed of the questions."""
-    probed_lists: list[int] = field(default_factory=list)
+    probed_lists: Annotated[list[int], Bounds(1)] = field(default_factory=list)
     """Numbers of inverted lists looked into for a query; empty: 32 to 512, doubling, as far as there are lists."""
-    reranked_rows: list[int] = field(default_factory=list)
+    reranked_rows: Annotated[list[int], Bounds(1)] = field(default_factory=list)
     """Numbers of rows scored exactly for a query, multiples of `candidates_per_side`; empty: 512 to 8192, doubling."""
-    candidates_per_side: list[int] = field(default_factory=list)
+    candidates_per_side: Annotated[list[int], Bounds(1)] = field(default_factory=list)
     """Numbers of best rows grown into phrases for a query; empty: 256 to 2048, doubling."""
-    recall_goal: float = 0.97
+    recall_goal: Annotated[float, Bounds(0, 1)] = 0.97
     """Least share of the 100 best rows that the chosen setting must find."""
-    agreement_goal: float = 0.95
+    agreement_goal: Annotated[float, Bounds(0, 1)] = 0.95
     """Least share of questions whose best phrase must be that of exact search."""
     write: bool = False
     """Whether the chosen setting is written into the index, as its next generation."""
     out: PathText = ""
     """Folder for tune.json and tune.png, outside of the index; empty: nothing is written there."""
 
-    def __post_init__(self) -> None:
-        check_range(1 <= self.queries <= 5000, "queries", expected="a number in [1, 5000]", got=self.queries)
-        check_range(self.seed >= 0, "seed", expected="at least 0", got=self.seed)
-        for name in ("recall_goal", "agreement_goal"):
-            value = getattr(self, name)
-            check_range(0 <= value <= 1, name, expected="a share in [0, 1]", got=value)
+    def check(self) -> None:
+        """Raises SettingError for a number that stands in a list twice."""
         for name in ("probed_lists", "reranked_rows", "candidates_per_side"):
-            values = getattr(self, name)
-            right = all(value >= 1 for value in values) and len(set(values)) == len(values)
-            check_range(right, name, expected="different numbers, each at least 1", got=list(values))
+            values = list(getattr(self, name))
+            check_range(len(set(values)) == len(values), name, expected="different numbers", got=values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,20 +151,20 @@ def _fitting(name: str, given: Sequence[int], automatic: Sequence[int], most: in
 
 def _rerank_factors(reranked_rows: Sequence[int], candidates: int) -> list[int | None]:
     """The factors by which `candidates` are multiplied to make one of the numbers of reranked rows."""
-    return [rows // candidates for rows in reranked_rows or AUTOMATIC_RERANKED_ROWS if _is_multiple(rows, candidates)]
+    return [
+        rows // candidates
+        for rows in reranked_rows or AUTOMATIC_RERANKED_ROWS
+        if rows >= candidates and rows % candidates == 0
+    ]
 
 
-def _is_multiple(rows: int, candidates: int) -> bool:
-    return rows >= candidates and rows % candidates == 0
-
-
+DENSE = FillSettings(retrieval=Retrieval.dense)
+"""How all questions are answered."""
 RECALL_AT = (1, 10, 100)
 QUESTIONS_PER_PASS = 512
-"""All stored vectors are read once for so many questions; their scores with one chunk of vectors take 256 MiB."""
+"""Questions for which all stored vectors are read once; their scores with one chunk of vectors take 256 MiB."""
 TIE = 2e-6
 """Scores nearer to each other than this share of them are equal: sums over other batches round otherwise."""
-Report = Callable[[str, int, int | None], None]
-"""Called with a stage (vectors scored, exact answers, settings), how much is done, and its total."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,7 +215,7 @@ def exact_answers(
     encoder: Encoder,
     questions: EncodedQuestions,
     widths: Sequence[int],
-    report: Report,
+    progress: Progress,
 ) -> ExactAnswers:
     """Score all stored vectors for `questions`, and grow the best `widths` rows of each side into phrases.
 
@@ -308,6 +226,7 @@ def exact_answers(
     worst_scores = np.empty((2, len(questions), len(RECALL_AT)), dtype=np.float32)  # [2, q, r]
     found_counts = np.empty(worst_scores.shape, dtype=np.int64)  # [2, q, r]
     best_phrases: dict[int, list[str | None]] = {width: [] for width in widths}
+    filler = PhraseFiller(index, encoder)
     passes = -(-len(questions) // QUESTIONS_PER_PASS)
     for number in range(passes):
         first = number * QUESTIONS_PER_PASS
@@ -315,7 +234,7 @@ def exact_answers(
         queries = np.concatenate([asked.vectors.start, asked.vectors.end])  # f32 [2 q, d]
 
         def scored(rows: int, row_count: int, before: int = number) -> None:
-            report("exact scores", before * row_count + rows, passes * row_count)
+            progress("exact scores", before * row_count + rows, passes * row_count)
 
         hits = exact_top(index.vectors, queries, depth, index.live_rows, scored)
         for place, rank in enumerate(RECALL_AT):
@@ -323,11 +242,16 @@ def exact_answers(
             worst = hits.scores[np.arange(len(queries)), np.maximum(counts, 1) - 1]  # f32 [2 q]
             found_counts[:, first : first + len(asked), place] = counts.reshape(2, -1)
             worst_scores[:, first : first + len(asked), place] = worst.reshape(2, -1)
-        known = KnownHitsSearcher(index.vectors, queries, hits, allowed=index.live_rows)
-        filler = PhraseFiller(replace(index, searcher=known), encoder)
+        # All hits are known: nothing is scanned, and the scores of further rows are read from the stored vectors.
+        none_scanned = np.zeros(0, dtype=np.int64)
+        scan = ExactScan(queries, np.zeros((len(queries), 0)), rows=none_scanned, vectors=index.vectors)
         for done, width in enumerate(widths, start=1):
-            best_phrases[width] += [best for best, _ in _answered(filler, asked, width)]
-            report("exact answers", first * len(widths) + done * len(asked), len(questions) * len(widths))
+            best = Hits(hits.rows[:, :width], hits.scores[:, :width], hits.found[:, :width])  # [2 q, width] each
+            for place, text in enumerate(asked.texts):
+                pair = (place, len(asked) + place)
+                phrases = filler.phrases_of_hits(text, scan, best, queries=pair, settings=DENSE)
+                best_phrases[width].append(_best_of(phrases))
+            progress("exact answers", first * len(widths) + done * len(asked), len(questions) * len(widths))
     return ExactAnswers(worst_scores, found_counts, {width: tuple(best) for width, best in best_phrases.items()})
 
 
@@ -337,7 +261,7 @@ def measured_choices(
     questions: EncodedQuestions,
     choices: Sequence[SearchChoice],
     exact: ExactAnswers,
-    report: Report,
+    progress: Progress,
 ) -> list[Measured]:
     """Ask every question with every one of `choices`, one question after the other, on one thread.
 
@@ -347,17 +271,16 @@ def measured_choices(
     measured: list[Measured] = []
     for probed_lists, group in groupby(choices, key=lambda choice: choice.probed_lists):
         searcher = index.searcher if probed_lists is None else _reopened(index, probed_lists)
+        filler = PhraseFiller(replace(index, searcher=searcher), encoder)
         for number, choice in enumerate(group):
-            if choice.rerank_factor is not None:
-                searcher.rerank_factor = choice.rerank_factor  # type: ignore[attr-defined]
-            recorder = HitRecorder(searcher)
-            filler = PhraseFiller(replace(index, searcher=recorder), encoder)
+            if isinstance(searcher, FaissSearcher) and choice.rerank_factor is not None:
+                searcher.rerank_factor = choice.rerank_factor
             with one_thread():
                 if number == 0:
                     for _ in _answered(filler, questions, choice.candidates_per_side):
                         pass
-                measured.append(_measured(filler, recorder, questions, choice, exact))
-            report("settings", len(measured), len(choices))
+                measured.append(_measured(filler, questions, choice, exact))
+            progress("settings", len(measured), len(choices))
     return measured
 
 
@@ -370,17 +293,14 @@ def one_thread() -> Iterator[None]:
         yield
 
 
-def _measured(
-    filler: PhraseFiller, recorder: HitRecorder, questions: EncodedQuestions, choice: SearchChoice, exact: ExactAnswers
-) -> Measured:
+def _measured(filler: PhraseFiller, questions: EncodedQuestions, choice: SearchChoice, exact: ExactAnswers) -> Measured:
     best_phrases: list[str | None] = []
     seconds: list[float] = []
     found = np.zeros(len(RECALL_AT), dtype=np.int64)  # [r]
-    for number, (best, took) in enumerate(_answered(filler, questions, choice.candidates_per_side)):
+    for number, (best, hits, took) in enumerate(_answered(filler, questions, choice.candidates_per_side)):
         best_phrases.append(best)
         seconds.append(took)
-        assert recorder.hits is not None, "dense search asks for hits"
-        found += found_rows(recorder.hits, exact.worst_scores[:, number], exact.found_counts[:, number])
+        found += found_rows(hits, exact.worst_scores[:, number], exact.found_counts[:, number])
     wanted = exact.found_counts.sum(axis=(0, 1))  # i64 [r]
     p50, p95 = np.percentile(seconds, [50, 95]) * 1000
     widest = exact.best_phrases[max(exact.best_phrases)]
@@ -410,15 +330,21 @@ def found_rows(hits: Hits, worst_scores: np.ndarray, counts: np.ndarray) -> np.n
 
 def _answered(
     filler: PhraseFiller, questions: EncodedQuestions, candidates_per_side: int
-) -> Iterator[tuple[str | None, float]]:
-    """The best phrase of each question, without regard to case and spaces, and the seconds that it took."""
-    settings = FillSettings(retrieval=Retrieval.dense, candidates_per_side=candidates_per_side)
+) -> Iterator[tuple[str | None, Hits, float]]:
+    """Each question alone: its best phrase, the hits [2, k] of its two queries, and the seconds that it took."""
+    index, vectors = filler.index, questions.vectors
     for number, text in enumerate(questions.texts):
-        vectors = questions.slice(number, number + 1).vectors
+        queries = np.stack([vectors.start[number], vectors.end[number]])  # f32 [2, d]
         before = time.perf_counter()
-        answer = filler.fill_encoded([text], vectors, settings=settings)[0]
-        took = time.perf_counter() - before
-        yield normalised_text(answer.phrases[0].phrase) if answer.phrases else None, took
+        scan = index.searcher.scan(queries, index.live_rows)
+        hits = scan.top(min(candidates_per_side, len(index.rows)))
+        phrases = filler.phrases_of_hits(text, scan, hits, queries=(0, 1), settings=DENSE)
+        yield _best_of(phrases), hits, time.perf_counter() - before
+
+
+def _best_of(phrases: Sequence[Phrase]) -> str | None:
+    """The first of the phrases, without regard to case and spaces; None if there is none."""
+    return normalised_text(phrases[0].phrase) if phrases else None
 
 
 def _share_equal(ours: Sequence[str | None], theirs: Sequence[str | None]) -> float:

@@ -5,16 +5,17 @@ Where a quantiser was trained, only documents that it has not seen are asked abo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from index.faiss_library import inverted_file
-from index.files import json_bytes, storage_errors
+from index.files import json_bytes, replace_file, storage_errors
 from index.lists import SEARCH_KIND
 from index.locking import folder_lock
 from index.quantiser import Quantiser
@@ -22,18 +23,17 @@ from index.search import FaissSearcher
 from index.store import read_manifest
 from npm.corpus.text import sentence_bounds
 from npm.errors import ArtefactError, QueryError, SettingError
-from npm.indexing.changes import OF_ONE_GENERATION
-from npm.indexing.generation import Generation, Segment, write_generation
+from npm.indexing.changes import commit
+from npm.indexing.generation import Generation, Segment
 from npm.indexing.inspection import Footprint, footprint
 from npm.indexing.phrase_index import PhraseIndex
-from npm.indexing.stages import HELD_OUT_EVERY, silent, unseen_documents
+from npm.indexing.stages import HELD_OUT_EVERY, unseen_documents
 from npm.retrieval.queries import check_query
 from npm.retrieval.scoring import ScoringSettings
 from npm.retrieval.spans import CandidateSpans, SpanFinder
 from npm.tuning.measures import (
     EncodedQuestions,
     Measured,
-    Report,
     SearchChoice,
     TuneSettings,
     exact_answers,
@@ -41,55 +41,157 @@ from npm.tuning.measures import (
     search_choices,
     widest_first,
 )
-from npm.types import MASK_TEXT
+from npm.types import MASK_TEXT, Progress, silent
 
 if TYPE_CHECKING:
     from npm.models.encoder import Encoder
 
 
+MIN_SENTENCE_CHARS, MAX_SENTENCE_CHARS = 60, 300
+MAX_MASKED_TOKENS = 4
+JSON_NAME, PLOT_NAME = "tune.json", "tune.png"
+NO_PLOT = f"no {PLOT_NAME}: matplotlib is not installed (pip install 'npmlm[plots]')"
 MARKERS = "osD^vP*X<>"
 
 
-def can_plot() -> bool:
-    """Whether matplotlib, of the extra `plots`, is installed."""
-    return find_spec("matplotlib") is not None
+@dataclass(frozen=True, slots=True)
+class TuneResult:
+    """All that was measured, and what was chosen."""
+
+    generation: int
+    index_digest: str  # of the root manifest that was measured
+    tier: str
+    factory: str | None
+    settings: TuneSettings
+    question_count: int
+    document_count: int  # different documents that questions were made from
+    held_out: bool  # the quantiser's training had not seen these documents
+    measured: tuple[Measured, ...]
+    present: SearchChoice  # how the index was searched so far; one of those measured
+    chosen: Measured
+    goals_met: bool
+    footprint: Footprint
+    written_generation: int | None  # the generation that has the chosen setting; None: it was not asked for
+    notes: tuple[str, ...]
+
+    @property
+    def front(self) -> tuple[Measured, ...]:
+        """Those that no other one beats in both p50 latency and agreement, fastest first."""
+        best: list[Measured] = []
+        for each in sorted(self.measured, key=lambda one: (one.p50_ms, -one.agreement)):
+            if not best or each.agreement > best[-1].agreement:
+                best.append(each)
+        return tuple(best)
 
 
-def draw_pareto(result: TuneResult, path: Path) -> None:
-    """Write a PNG: p50 latency in ms against agreement, a marker for each number of candidates, the front as a line."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import ScalarFormatter
+def tune_index(settings: TuneSettings, encoder: Encoder | None = None, progress: Progress = silent) -> TuneResult:
+    """Measure, choose, write the choice into the index with `settings.write`, and the report to `settings.out`.
 
-    figure = Figure(figsize=(7.5, 4.6), layout="constrained")
-    axes = figure.add_subplot()
-    widths = sorted({each.choice.candidates_per_side for each in result.measured})
-    for place, width in enumerate(widths):
-        points = [each for each in result.measured if each.choice.candidates_per_side == width]
-        marker = MARKERS[place % len(MARKERS)]
-        axes.scatter(*_coordinates(points), marker=marker, s=24, alpha=0.7, label=f"{width} candidates a side")
-    axes.step(*_coordinates(result.front), where="post", color="0.4", linewidth=1, label="no other is better in both")
-    axes.scatter(*_coordinates([result.chosen]), s=160, facecolors="none", edgecolors="tab:red", label="chosen")
-    present = [each for each in result.measured if each.choice == result.present]
-    axes.scatter(*_coordinates(present), s=160, facecolors="none", edgecolors="tab:blue", label="before")
-    axes.axhline(result.settings.agreement_goal, color="tab:red", linestyle=":", linewidth=1)
-    axes.set_xscale("log")
-    for ticks in (axes.xaxis.set_major_formatter, axes.xaxis.set_minor_formatter):
-        ticks(ScalarFormatter())
-    axes.set_xlabel("median latency of a search on one core, ms")
-    axes.set_ylabel("best phrase equal to exact search, share")
-    axes.set_title(f"{result.factory or result.tier}: {result.question_count} questions", fontsize=10)
-    axes.grid(alpha=0.3)
-    axes.legend(frameon=False, fontsize=8)
-    FigureCanvasAgg(figure).print_png(str(path), metadata={"Software": None})
+    `encoder` None loads the one that the settings name or that belongs to the index. Raises ArtefactError if the
+    index or the encoder does not serve, or the index is changed meanwhile; SettingError for search settings that it
+    cannot have; StorageError if the disk refuses.
+    """
+    index = PhraseIndex.open(Path(settings.index))
+    generation = _unchanged(index.folder, index.settings["generation"], index.digest)
+    search = read_manifest(generation.search, kind=SEARCH_KIND).settings
+    choices, present = _choices(settings, index, generation)
+    encoder = index.load_encoder(encoder or settings.encoder or None, device=settings.device, dtype=settings.precision)
+    if settings.out:
+        make_out(settings.out, index.folder)
+    drawn = draw_questions(index, settings.queries, seed=settings.seed)
+    progress("questions", len(drawn), len(drawn))
+    questions = EncodedQuestions.encode(encoder, [question.text for question in drawn])
+    widths = sorted({choice.candidates_per_side for choice in choices})
+    exact = exact_answers(index, encoder, questions, widths, progress)
+    measured = measured_choices(index, encoder, questions, choices, exact, progress)
+    chosen, goals_met = choose(measured, recall_goal=settings.recall_goal, agreement_goal=settings.agreement_goal)
+    held_out = held_out_documents(index)
+    notes = []
+    if held_out is None:
+        notes.append(
+            "the quantiser was kept by a compact, so it may have seen the documents asked about: "
+            "npmlm compact retrain=true trains another one"
+        )
+    if len(drawn) < settings.queries:
+        notes.append(f"{len(drawn)} questions instead of {settings.queries}: the documents hold no more sentences")
+    result = TuneResult(
+        generation=generation.number,
+        index_digest=generation.manifest.digest,
+        tier=str(search["tier"]),
+        factory=search.get("factory"),
+        settings=settings,
+        question_count=len(drawn),
+        document_count=len({question.document for question in drawn}),
+        held_out=held_out is not None and generation.quantiser is not None,
+        measured=tuple(measured),
+        present=present,
+        chosen=chosen,
+        goals_met=goals_met,
+        footprint=footprint(generation),
+        written_generation=write_searching(generation, chosen.choice) if settings.write else None,
+        notes=tuple(notes),
+    )
+    note = write_report(result, settings.out) if settings.out else None
+    return result if note is None else replace(result, notes=(*result.notes, note))
 
 
-def _coordinates(points: tuple[Measured, ...] | list[Measured]) -> tuple[list[float], list[float]]:
-    return [each.p50_ms for each in points], [each.agreement for each in points]
+def choose(measured: Sequence[Measured], *, recall_goal: float, agreement_goal: float) -> tuple[Measured, bool]:
+    """The fastest that reaches both goals, by p50, and True; if none does, the one that agrees most, and False."""
+    reaching = [each for each in measured if each.recall[100] >= recall_goal and each.agreement >= agreement_goal]
+    if reaching:
+        return min(reaching, key=lambda each: (each.p50_ms, each.p95_ms)), True
+    return max(measured, key=lambda each: (each.agreement, each.recall[100], -each.p50_ms)), False
 
 
-MIN_SENTENCE_CHARS, MAX_SENTENCE_CHARS = 60, 300
-MAX_MASKED_TOKENS = 4
+def write_searching(generation: Generation, choice: SearchChoice) -> int:
+    """Make `choice` how the index of `generation` is searched unless said otherwise; returns the new generation.
+
+    Only the root manifest changes. Raises ArtefactError if the index is no longer this generation, or is being
+    changed.
+    """
+    with folder_lock(generation.folder):
+        present = _unchanged(generation.folder, generation.number, generation.manifest.digest)
+        commit(
+            present,
+            segments=present.settings["segments"],
+            quantiser=present.quantiser,
+            search=present.search,
+            deleted=present.deleted_documents(),
+            searching=asdict(choice),
+        )
+    return generation.number + 1
+
+
+def _unchanged(folder: Path, number: int, digest: str) -> Generation:
+    """The generation in `folder`, which must be the one of this number and manifest digest. Raises ArtefactError."""
+    present = Generation.read(folder)
+    if present.manifest.digest != digest:
+        raise ArtefactError(
+            f"{folder} was changed while it was measured",
+            expected=f"generation {number}, manifest digest {digest}",
+            got=f"generation {present.number}, manifest digest {present.manifest.digest}",
+            where=str(folder),
+            fix="run npmlm tune again: the numbers are those of an index that is no more",
+        )
+    return present
+
+
+def _choices(
+    settings: TuneSettings, index: PhraseIndex, generation: Generation
+) -> tuple[list[SearchChoice], SearchChoice]:
+    """All that is tried, and the present setting, which is among it so that the gain of a change is seen."""
+    lists = None if generation.quantiser is None else inverted_file(Quantiser.open(generation.quantiser).index)
+    list_count = None if lists is None else int(lists.nlist)
+    candidates = min(index.candidates_per_side, len(index.rows))
+    searcher = index.searcher
+    if isinstance(searcher, FaissSearcher):
+        probed_lists = None if lists is None else searcher.probed_lists
+        present = SearchChoice(probed_lists, searcher.rerank_factor, candidates)
+    else:
+        present = SearchChoice(None, None, candidates)
+    reranks = present.rerank_factor is not None
+    choices = search_choices(settings, row_count=len(index.rows), list_count=list_count, reranks=reranks)
+    return sorted({*choices, present}, key=widest_first), present
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +215,7 @@ def held_out_documents(index: PhraseIndex) -> np.ndarray | None:
 def asked_documents(index: PhraseIndex) -> np.ndarray:
     """Numbers i64 [n] of the documents that may be asked about: live, and not seen by the quantiser's training.
 
-    Where nobody knows what it saw, after a compact that kept it, any document may be asked about.
+    Where what it saw is not known, after a compact that kept it, any document may be asked about.
     """
     documents = np.arange(index.store.document_count)  # i64 [documents]
     if (held_out := held_out_documents(index)) is not None:
@@ -140,7 +242,15 @@ def draw_questions(index: PhraseIndex, count: int, *, seed: int) -> list[TuneQue
         if len(questions) == before:
             break
     if not questions:
-        raise _no_questions(index, len(documents))
+        left_out = f", one of {HELD_OUT_EVERY}, that its quantiser has not seen" if index.settings["quantiser"] else ""
+        lengths = f"{MIN_SENTENCE_CHARS} to {MAX_SENTENCE_CHARS} characters"
+        raise ArtefactError(
+            "no question can be made from the documents of this index",
+            expected=f"documents{left_out} with text, in sentences of {lengths}",
+            got=f"{len(documents)} such documents, without such a sentence" if len(documents) else "no such document",
+            where=str(index.folder),
+            fix="add documents, or build the index with search.tier=exact, which leaves none out",
+        )
     return questions
 
 
@@ -200,24 +310,6 @@ class _Drawer:
         return int(store.start_chars.slice(first, first + 1)[0]), int(store.end_chars.slice(last, last + 1)[0])
 
 
-def _no_questions(index: PhraseIndex, document_count: int) -> ArtefactError:
-    lengths = f"{MIN_SENTENCE_CHARS} to {MAX_SENTENCE_CHARS} characters"
-    left_out = (
-        "" if index.settings["quantiser"] is None else f", one of {HELD_OUT_EVERY}, that its quantiser has not seen"
-    )
-    return ArtefactError(
-        "no question can be made from the documents of this index",
-        expected=f"documents{left_out} with text, in sentences of {lengths}",
-        got=f"{document_count} such documents, without such a sentence" if document_count else "no such document",
-        where=str(index.folder),
-        fix="add documents, or build the index with search.tier=exact, which leaves none out",
-    )
-
-
-JSON_NAME, PLOT_NAME = "tune.json", "tune.png"
-NO_PLOT = f"no {PLOT_NAME}: matplotlib is not installed (pip install 'npmlm[plots]')"
-
-
 def make_out(out: str | Path, index: Path) -> None:
     """Make the folder for the report, before the work begins.
 
@@ -241,22 +333,11 @@ def write_report(result: TuneResult, out: str | Path) -> str | None:
     Raises StorageError if the system refuses.
     """
     folder = Path(out)
-    _replace(folder / JSON_NAME, lambda path: path.write_bytes(json_bytes(tune_record(result))))
+    replace_file(folder / JSON_NAME, json_bytes(tune_record(result)))
     if not can_plot():
         return NO_PLOT
-    _replace(folder / PLOT_NAME, lambda path: draw_pareto(result, path))
+    draw_pareto(result, folder / PLOT_NAME)
     return None
-
-
-def _replace(path: Path, write: Callable[[Path], object]) -> None:
-    """Let `write` make a file that then takes the place of `path`, so that a report is whole or the one before."""
-    temporary = path.parent / f".{path.name}.tmp"
-    with storage_errors(path, temporary):
-        try:
-            write(temporary)
-            temporary.rename(path)
-        finally:
-            temporary.unlink(missing_ok=True)
 
 
 def tune_record(result: TuneResult) -> dict[str, Any]:
@@ -279,190 +360,55 @@ def tune_record(result: TuneResult) -> dict[str, Any]:
         "goals": {"recall_at_100": settings.recall_goal, "agreement": settings.agreement_goal},
         "goals_met": result.goals_met,
         "measured": [_measured_record(each) for each in result.measured],
-        "front": [_choice_record(each.choice) for each in result.front],
-        "before": _choice_record(result.present),
-        "chosen": _choice_record(result.chosen.choice),
+        "front": [asdict(each.choice) for each in result.front],
+        "before": asdict(result.present),
+        "chosen": asdict(result.chosen.choice),
         "written_generation": result.written_generation,
         "notes": list(result.notes),
     }
 
 
-def _choice_record(choice: SearchChoice) -> dict[str, int | None]:
-    return {
-        "probed_lists": choice.probed_lists,
-        "rerank_factor": choice.rerank_factor,
-        "candidates_per_side": choice.candidates_per_side,
-    }
-
-
 def _measured_record(measured: Measured) -> dict[str, Any]:
-    return {
-        **_choice_record(measured.choice),
-        "reranked_rows": measured.choice.reranked_rows,
-        "recall": {str(rank): share for rank, share in measured.recall.items()},
-        "agreement": measured.agreement,
-        "agreement_with_widest": measured.agreement_with_widest,
-        "p50_ms": measured.p50_ms,
-        "p95_ms": measured.p95_ms,
-    }
+    values = asdict(measured)
+    recall = {str(rank): share for rank, share in measured.recall.items()}
+    return {**values.pop("choice"), "reranked_rows": measured.choice.reranked_rows, **values, "recall": recall}
 
 
-@dataclass(frozen=True, slots=True)
-class TuneResult:
-    """All that was measured, and what was chosen."""
-
-    generation: int
-    index_digest: str  # of the root manifest that was measured
-    tier: str
-    factory: str | None
-    settings: TuneSettings
-    question_count: int
-    document_count: int  # different documents that questions were made from
-    held_out: bool  # the quantiser's training had not seen these documents
-    measured: tuple[Measured, ...]
-    present: SearchChoice  # how the index was searched so far; one of those measured
-    chosen: Measured
-    goals_met: bool
-    footprint: Footprint
-    written_generation: int | None  # the generation that has the chosen setting; None: it was not asked for
-    notes: tuple[str, ...]
-
-    @property
-    def front(self) -> tuple[Measured, ...]:
-        """Those that no other one beats in both p50 latency and agreement, fastest first."""
-        best: list[Measured] = []
-        for each in sorted(self.measured, key=lambda one: (one.p50_ms, -one.agreement)):
-            if not best or each.agreement > best[-1].agreement:
-                best.append(each)
-        return tuple(best)
+def can_plot() -> bool:
+    """Whether matplotlib, of the extra `plots`, is installed."""
+    return find_spec("matplotlib") is not None
 
 
-def tune_index(settings: TuneSettings, encoder: Encoder | None = None, progress: Report = silent) -> TuneResult:
-    """Measure, choose, write the choice into the index with `settings.write`, and the report to `settings.out`.
+def draw_pareto(result: TuneResult, path: Path) -> None:
+    """Write a PNG: p50 latency in ms against agreement, a marker for each number of candidates, the front as a line."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import ScalarFormatter
 
-    `encoder` None loads the one that the settings name or that belongs to the index. Raises ArtefactError if the
-    index or the encoder does not serve, or the index is changed meanwhile; SettingError for search settings that it
-    cannot have; StorageError if the disk refuses.
-    """
-    index = PhraseIndex.open(Path(settings.index))
-    generation = _opened_generation(index)
-    search = read_manifest(generation.search, kind=SEARCH_KIND).settings
-    choices, present = _choices(settings, index, _list_count(generation))
-    encoder = index.load_encoder(encoder or settings.encoder or None, device=settings.device, dtype=settings.precision)
-    if settings.out:
-        make_out(settings.out, index.folder)
-    drawn = draw_questions(index, settings.queries, seed=settings.seed)
-    progress("questions", len(drawn), len(drawn))
-    questions = EncodedQuestions.encode(encoder, [question.text for question in drawn])
-    widths = sorted({choice.candidates_per_side for choice in choices})
-    exact = exact_answers(index, encoder, questions, widths, progress)
-    measured = measured_choices(index, encoder, questions, choices, exact, progress)
-    chosen, goals_met = choose(measured, recall_goal=settings.recall_goal, agreement_goal=settings.agreement_goal)
-    held_out = held_out_documents(index)
-    notes = []
-    if held_out is None:
-        notes.append(
-            "the quantiser was kept by a compact, so it may have seen the documents asked about: "
-            "npmlm compact retrain=true trains another one"
-        )
-    if len(drawn) < settings.queries:
-        notes.append(f"{len(drawn)} questions instead of {settings.queries}: the documents hold no more sentences")
-    result = TuneResult(
-        generation=generation.number,
-        index_digest=generation.manifest.digest,
-        tier=str(search["tier"]),
-        factory=search.get("factory"),
-        settings=settings,
-        question_count=len(drawn),
-        document_count=len({question.document for question in drawn}),
-        held_out=held_out is not None and generation.quantiser is not None,
-        measured=tuple(measured),
-        present=present,
-        chosen=chosen,
-        goals_met=goals_met,
-        footprint=footprint(generation),
-        written_generation=write_searching(generation, chosen.choice) if settings.write else None,
-        notes=tuple(notes),
-    )
-    note = write_report(result, settings.out) if settings.out else None
-    return result if note is None else replace(result, notes=(*result.notes, note))
+    figure = Figure(figsize=(7.5, 4.6), layout="constrained")
+    axes = figure.add_subplot()
+    widths = sorted({each.choice.candidates_per_side for each in result.measured})
+    for place, width in enumerate(widths):
+        points = [each for each in result.measured if each.choice.candidates_per_side == width]
+        marker = MARKERS[place % len(MARKERS)]
+        axes.scatter(*_coordinates(points), marker=marker, s=24, alpha=0.7, label=f"{width} candidates a side")
+    axes.step(*_coordinates(result.front), where="post", color="0.4", linewidth=1, label="no other is better in both")
+    axes.scatter(*_coordinates([result.chosen]), s=160, facecolors="none", edgecolors="tab:red", label="chosen")
+    present = [each for each in result.measured if each.choice == result.present]
+    axes.scatter(*_coordinates(present), s=160, facecolors="none", edgecolors="tab:blue", label="before")
+    axes.axhline(result.settings.agreement_goal, color="tab:red", linestyle=":", linewidth=1)
+    axes.set_xscale("log")
+    for ticks in (axes.xaxis.set_major_formatter, axes.xaxis.set_minor_formatter):
+        ticks(ScalarFormatter())
+    axes.set_xlabel("median latency of a search on one core, ms")
+    axes.set_ylabel("best phrase equal to exact search, share")
+    axes.set_title(f"{result.factory or result.tier}: {result.question_count} questions", fontsize=10)
+    axes.grid(alpha=0.3)
+    axes.legend(frameon=False, fontsize=8)
+    image = BytesIO()
+    FigureCanvasAgg(figure).print_png(image, metadata={"Software": None})
+    replace_file(path, image.getvalue())
 
 
-def choose(measured: Sequence[Measured], *, recall_goal: float, agreement_goal: float) -> tuple[Measured, bool]:
-    """The fastest that reaches both goals, by p50, and True; if none does, the one that agrees most, and False."""
-    reaching = [each for each in measured if each.recall[100] >= recall_goal and each.agreement >= agreement_goal]
-    if reaching:
-        return min(reaching, key=lambda each: (each.p50_ms, each.p95_ms)), True
-    return max(measured, key=lambda each: (each.agreement, each.recall[100], -each.p50_ms)), False
-
-
-def write_searching(generation: Generation, choice: SearchChoice) -> int:
-    """Make `choice` how the index of `generation` is searched unless said otherwise; returns the new generation.
-
-    Only the root manifest changes. Raises ArtefactError if the index is no longer this generation, or is being
-    changed.
-    """
-    with folder_lock(generation.folder):
-        present = Generation.read(generation.folder)
-        if present.manifest.digest != generation.manifest.digest:
-            raise _changed_meanwhile(generation, present)
-        settings = present.settings
-        write_generation(
-            present.folder,
-            number=present.number + 1,
-            made={name: value for name, value in settings.items() if name not in OF_ONE_GENERATION},
-            segments=settings["segments"],
-            quantiser=settings["quantiser"],
-            search=settings["search_folder"],
-            searching={
-                "probed_lists": choice.probed_lists,
-                "rerank_factor": choice.rerank_factor,
-                "candidates_per_side": choice.candidates_per_side,
-            },
-            deleted=settings["deleted"],
-            deleted_count=settings["counts"]["deleted_documents"],
-        )
-    return present.number + 1
-
-
-def _opened_generation(index: PhraseIndex) -> Generation:
-    generation = Generation.read(index.folder)
-    if generation.manifest.digest != index.digest:
-        raise _changed_meanwhile(generation, Generation.read(index.folder))
-    return generation
-
-
-def _choices(
-    settings: TuneSettings, index: PhraseIndex, list_count: int | None
-) -> tuple[list[SearchChoice], SearchChoice]:
-    """All that is tried, and the present setting, which is among it so that everybody sees what a change brings."""
-    present = _present_choice(index, has_lists=list_count is not None)
-    reranks = present.rerank_factor is not None
-    choices = search_choices(settings, row_count=len(index.rows), list_count=list_count, reranks=reranks)
-    return sorted({*choices, present}, key=widest_first), present
-
-
-def _list_count(generation: Generation) -> int | None:
-    """The inverted lists of the index; None if it has none."""
-    if generation.quantiser is None:
-        return None
-    lists = inverted_file(Quantiser.open(generation.quantiser).index)
-    return None if lists is None else int(lists.nlist)
-
-
-def _present_choice(index: PhraseIndex, *, has_lists: bool) -> SearchChoice:
-    """How the index is searched so far."""
-    candidates = min(index.candidates_per_side, len(index.rows))
-    if not isinstance(index.searcher, FaissSearcher):
-        return SearchChoice(None, None, candidates)
-    return SearchChoice(index.searcher.probed_lists if has_lists else None, index.searcher.rerank_factor, candidates)
-
-
-def _changed_meanwhile(measured: Generation, present: Generation) -> ArtefactError:
-    return ArtefactError(
-        f"{measured.folder} was changed while it was measured",
-        expected=f"generation {measured.number}, manifest digest {measured.manifest.digest}",
-        got=f"generation {present.number}, manifest digest {present.manifest.digest}",
-        where=str(measured.folder),
-        fix="run npmlm tune again: the numbers are those of an index that is no more",
-    )
+def _coordinates(points: tuple[Measured, ...] | list[Measured]) -> tuple[list[float], list[float]]:
+    return [each.p50_ms for each in points], [each.agreement for each in points]
