@@ -1,10 +1,9 @@
-"""What an index will hold and take on the disk, told beforehand from a sample of its corpus.
+"""What an index will hold and take on the disk, estimated from a sample of its corpus before it is built.
 
-Counts come from the sample, each with its weight; bytes come from the shapes of the arrays that are stored.
+Counts come from the sample, each document with its weight; bytes from the shapes of the arrays that are stored.
+`tests/indexing/test_estimate.py` compares both with built indexes.
 
-Shapes: S sampled documents, T tokens of a document, d dimensions, K inverted lists.
-
-Shapes: S sampled documents.
+Shapes: S sampled documents, T tokens of them all.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ import numpy as np
 from index.files import check_room, stored_bytes
 from index.settings import SearchSettings, SearchTier, resolved_settings
 from npm.corpus.blocks import BlockPacker
-from npm.corpus.documents import CorpusSettings, DocumentSplit, read_documents
+from npm.corpus.documents import CorpusSettings, DocumentSplit, read_corpus
 from npm.corpus.shards import document_line
 from npm.corpus.sources import CHUNK_BYTES, Source, find_sources, parquet_row_count, read_lines
 from npm.corpus.store import DOCUMENTS_PER_BATCH, LARGEST_U16_VOCABULARY, TOKENS_PER_SHARD
@@ -35,8 +34,12 @@ if TYPE_CHECKING:
     from npm.models.encoder import Encoder
 
 
+GRAPH_LINKS = 32
+"""Links of a node of the graph over centroids; twice as many in its lowest level."""
+SAMPLED_DOCUMENTS, SAMPLE_SECONDS = 32, 0.5
+"""Read before every build."""
 MOST_FILES = 16
-"""Files looked into; of more, as many, spread evenly."""
+"""Files that are read from; of more, as many, evenly spread."""
 RATIO_BYTES = 5 * CHUNK_BYTES
 """Read of each compressed file to learn how far its text is compressed."""
 MOST_CHARS = 1 << 18
@@ -54,130 +57,6 @@ class CorpusSample:
 
 
 @dataclass(frozen=True, slots=True)
-class _SourceSample:
-    documents: list[Document]
-    factor: float  # the whole source as a multiple of these documents
-    is_known: bool = True
-
-
-def sample_corpus(
-    settings: CorpusSettings, *, documents: int, seconds: float, clock: Callable[[], float] = time.monotonic
-) -> CorpusSample:
-    """About `documents` documents; after `seconds` no further file is opened once there is one of every kind.
-
-    Raises CorpusError as reading the corpus does.
-    """
-    sources = find_sources(settings.files)
-    kinds: dict[str, list[Source]] = {}
-    for source in sources:
-        kinds.setdefault(_kind(source), []).append(source)
-    chosen = {kind: _spread(group, max(1, MOST_FILES * len(group) // len(sources))) for kind, group in kinds.items()}
-    files_left = sum(map(len, chosen.values()))
-    stop_at = clock() + seconds
-    sampled: list[Document] = []
-    weights: list[float] = []
-    unknown: list[str] = []
-    for kind, group in kinds.items():
-        read: list[tuple[Source, _SourceSample]] = []
-        for source in chosen[kind]:
-            if not read or kind == "hub" or clock() < stop_at:
-                quota = max(1, (documents - len(sampled)) // files_left)
-                read.append((source, _sample_source(source, settings, quota)))
-                sampled += read[-1][1].documents
-            files_left -= 1
-        spread = _stored_bytes(group) / _stored_bytes([source for source, _ in read])
-        for source, found in read:
-            weights += [found.factor * spread] * len(found.documents)
-            if not found.is_known:
-                unknown.append(source.name)
-    return _scaled(sampled, np.array(weights), unknown, settings.max_documents)
-
-
-def _scaled(
-    documents: list[Document], weights: np.ndarray, unknown: list[str], max_documents: int | None
-) -> CorpusSample:
-    """The sample with `weights` f64 [S] cut to `max_documents`, and its long documents cut too."""
-    document_count = float(weights.sum())
-    if max_documents is not None and document_count > 0 and (unknown or max_documents < document_count):
-        weights = weights * (max_documents / document_count)  # f64 [S]
-        document_count, unknown = float(max_documents), []
-    lengths = np.array([len(document.text) for document in documents], dtype=np.float64)  # f64 [S]
-    weights = weights * np.maximum(1.0, lengths / MOST_CHARS)  # f64 [S]
-    documents = [replace(document, text=document.text[:MOST_CHARS]) for document in documents]
-    return CorpusSample(documents, weights, document_count, unknown)
-
-
-def _sample_source(source: Source, settings: CorpusSettings, quota: int) -> _SourceSample:
-    """The first `quota` documents of a source, and how many times as much it holds."""
-    read = read_documents(
-        [source.path],
-        split=settings.split,
-        id_field=settings.id_field,
-        title_field=settings.title_field,
-        text_field=settings.text_field,
-        kept_fields=settings.kept_fields,
-    )
-    documents = list(islice(read, quota))
-    is_whole = next(read, None) is None
-    read.close()  # type: ignore[attr-defined]
-    if is_whole or (source.format == "txt" and settings.split is DocumentSplit.file):
-        return _SourceSample(documents, 1.0)
-    if source.format == "hub":
-        return _SourceSample(documents, 1.0, is_known=False)
-    if source.format == "parquet":
-        return _SourceSample(documents, parquet_row_count(source) / len(documents))
-    if source.format == "txt":
-        taken_bytes = sum(len(document.text.encode()) + 1 for document in documents)
-        return _SourceSample(documents, max(1.0, Path(source.path).stat().st_size / taken_bytes))
-    return _SourceSample(documents, _text_factor(Path(source.path), len(documents)))
-
-
-def _text_factor(path: Path, line_count: int) -> float:
-    """How many times the text of the first `line_count` lines that are not empty the file holds, decompressed."""
-    read_bytes = text_bytes = taken_bytes = taken = 0
-    marks: list[tuple[int, int]] = []  # before each piece: bytes of the file read, bytes of text that came of them
-
-    def mark(byte_count: int) -> None:
-        nonlocal read_bytes
-        marks.append((read_bytes, text_bytes))
-        read_bytes += byte_count
-
-    size = path.stat().st_size
-    is_plain = path.suffix != ".zst"
-    for _, line in read_lines(path, keep_ends=True, on_bytes=mark):
-        text_bytes += len(line.encode())
-        if taken < line_count and not line.isspace():
-            taken += 1
-            taken_bytes = text_bytes
-        if taken == line_count and (is_plain or RATIO_BYTES <= read_bytes < size):
-            break
-    if is_plain or read_bytes == size:
-        return max(1.0, (size if is_plain else text_bytes) / taken_bytes)
-    # A decompressor is always behind by a part of what it has read: differences leave that out.
-    (first_read, first_text), (last_read, last_text) = marks[1], marks[-1]
-    return max(1.0, size * (last_text - first_text) / (last_read - first_read) / taken_bytes)
-
-
-def _kind(source: Source) -> str:
-    return "zst" if source.path.endswith(".zst") else source.format
-
-
-def _spread(sources: Sequence[Source], most: int) -> list[Source]:
-    """At most so many of them, evenly spread."""
-    count = min(most, len(sources))
-    return [sources[number * len(sources) // count] for number in range(count)]
-
-
-def _stored_bytes(sources: Sequence[Source]) -> float:
-    """The bytes of all sources; of data sets, whose bytes nobody knows, their number."""
-    return sum(1.0 if source.format == "hub" else float(Path(source.path).stat().st_size) for source in sources)
-
-
-GRAPH_LINKS = 32
-"""Links of a node of the graph over centroids; twice as many in its lowest level."""
-
-
-@dataclass(frozen=True, slots=True)
 class CorpusCounts:
     """How much of everything the whole corpus comes to."""
 
@@ -186,9 +65,8 @@ class CorpusCounts:
     blocks: float
     tokens: float
     rows: float  # stored vectors
-    postings: float  # pairs of a word and a block
-    posting_bytes: float
-    vocabulary_bytes: float  # words, and where they and their postings lie
+    lexicon_bytes: float
+    sampled_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,23 +86,31 @@ class SearchShape:
         return " ".join(str(self.resolved[name]) for name in ("tier", "factory") if name in self.resolved)
 
 
-@dataclass(frozen=True, slots=True)
-class DiskNeeds:
-    """Bytes of the finished parts of an index."""
+def check_disk_needs(folder: Path, settings: IndexBuildSettings, encoder: Encoder) -> None:
+    """Raise StorageError if the finished index will not fit the disk, less what an earlier build left in `folder`."""
+    check_room(folder, corpus_needs(settings, encoder) - stored_bytes(folder), what="index")
 
-    corpus: float
-    vectors: float
-    lexicon: float
-    quantiser: float
-    codes: float
-    search: float
-    encoder: float
 
-    @property
-    def total(self) -> float:
-        """Bytes of all parts."""
-        names = ("corpus", "vectors", "lexicon", "quantiser", "codes", "search", "encoder")
-        return float(sum(getattr(self, name) for name in names))
+def corpus_needs(settings: IndexBuildSettings, encoder: Encoder) -> float:
+    """About the bytes of the finished index, from a few documents, without encoding any; a part of a second.
+
+    Data sets of unknown size count with those documents only. Raises CorpusError as reading the corpus does.
+    """
+    packer = BlockPacker(encoder.tokenizer, settings.blocks)
+    sample = sample_corpus(settings.corpus, documents=SAMPLED_DOCUMENTS, seconds=SAMPLE_SECONDS)
+    counts = corpus_counts(sample, packed_in_batches(packer, sample), settings.vectors, settings.lexicon)
+    shape = search_shape(settings.search, round(counts.rows), encoder.dimensions)
+    return sum(disk_needs(counts, shape, settings, encoder, vocabulary_size=packer.vocabulary_size).values())
+
+
+def packed_in_batches(packer: BlockPacker, sample: CorpusSample) -> list[list[Block]]:
+    """The blocks of each document of the sample, packed as many at once as a build does."""
+    documents = sample.documents
+    return [
+        blocks
+        for start in range(0, len(documents), DOCUMENTS_PER_BATCH)
+        for blocks in packer.pack_many(documents[start : start + DOCUMENTS_PER_BATCH])
+    ]
 
 
 def corpus_counts(
@@ -232,29 +118,33 @@ def corpus_counts(
 ) -> CorpusCounts:
     """The counts of the whole corpus, from the blocks `packed` of each of the sample's S documents."""
     weights = sample.weights  # f64 [S]
-    token_counts = np.array([sum(len(block.token_ids) for block in blocks) for blocks in packed])  # i64 [S]
-    tokens = float(weights @ token_counts)
-    dropped = _frequent_ids(packed, weights, vectors.max_token_share)  # i64 [n]
-    kept = [
-        sum(int(kept_tokens(block.flags, vectors.pruning, block.token_ids, dropped).sum()) for block in blocks)
-        for blocks in packed
-    ]
+    blocks = [block for of_document in packed for block in of_document]
+    token_counts = [sum(len(block.token_ids) for block in of_document) for of_document in packed]
+    token_weights = np.repeat(weights, token_counts)  # f64 [T]
+    tokens, sampled_tokens = float(token_weights.sum()), len(token_weights)
+    token_ids = np.concatenate([np.zeros(0, np.int32), *(block.token_ids for block in blocks)])  # i32 [T]
+    flags = np.concatenate([np.zeros(0, np.uint8), *(block.flags for block in blocks)])  # u8 [T]
+    dropped = np.zeros(0, dtype=np.int64)  # i64 [n]
+    if vectors.max_token_share is not None:
+        counts = np.bincount(token_ids, weights=token_weights)  # f64 [largest id + 1]
+        dropped = np.flatnonzero(counts > vectors.max_token_share * counts.sum())
+    block_count = float(weights @ np.array([len(of_document) for of_document in packed]))
     texts = block_texts(sample, packed)
     half, whole = count_words(texts[::2], lexicon), count_words(texts, lexicon)
-    growth = tokens / max(1, int(token_counts.sum()))
-    posting_count = len(whole.posting_blocks) * growth
-    block_count = float(weights @ np.array([len(blocks) for blocks in packed]))
-    words = _vocabulary(len(half.words), len(whole.words), int(token_counts.sum()), tokens)
+    posting_bytes = whole.posting_blocks.nbytes + whole.posting_counts.nbytes
+    words = _vocabulary(len(half.words), len(whole.words), sampled_tokens, tokens)
     word_bytes = sum(len(word.encode()) for word in whole.words) / max(1, len(whole.words))
+    offset_bytes = 2 * whole.posting_offsets.itemsize  # where the word lies, and where its postings
     return CorpusCounts(
         documents=sample.document_count,
         document_bytes=float(weights @ np.array([len(document_line(document)) for document in sample.documents])),
         blocks=block_count,
         tokens=tokens,
-        rows=float(weights @ np.array(kept)),
-        postings=posting_count,
-        posting_bytes=posting_count * (whole.posting_blocks.itemsize + whole.posting_counts.itemsize),
-        vocabulary_bytes=words * (word_bytes + 2 * whole.posting_offsets.itemsize),
+        rows=float(token_weights @ kept_tokens(flags, vectors.pruning, token_ids, dropped)),
+        lexicon_bytes=posting_bytes * tokens / max(1, sampled_tokens)
+        + words * (word_bytes + offset_bytes)
+        + block_count * whole.block_lengths.itemsize,
+        sampled_tokens=sampled_tokens,
     )
 
 
@@ -296,62 +186,34 @@ def search_shape(settings: SearchSettings, row_count: int, dimensions: int) -> S
 
 
 def disk_needs(
-    counts: CorpusCounts,
-    shape: SearchShape,
-    vectors: VectorSettings,
-    *,
-    encoder: Encoder,
-    vocabulary_size: int,
-    copy_encoder: bool,
-) -> DiskNeeds:
-    """The bytes of the finished index, by what its arrays hold."""
-    dimensions = encoder.dimensions
+    counts: CorpusCounts, shape: SearchShape, settings: IndexBuildSettings, encoder: Encoder, *, vocabulary_size: int
+) -> dict[str, float]:
+    """The bytes that each stage leaves in the finished index, by what its arrays hold."""
+    vectors, lists, rows = settings.vectors, shape.list_count, counts.rows
     id_bytes = 2 if vocabulary_size <= LARGEST_U16_VOCABULARY else 4
-    lists, rows = shape.list_count, counts.rows
     shards = math.ceil(counts.tokens / vectors.tokens_per_shard)
-    codes = rows * (shape.code_bytes + 4) + shards * 8 * (lists + 1) if lists else 0.0
     if lists:  # space for codes is a multiple of 8 in every list: 3.5 more on average
         search = rows * (shape.code_bytes + 8) + lists * (3.5 * shape.code_bytes + 8)
     else:
         search = rows * (shape.code_bytes + (graph_bytes(1) if shape.has_graph else 0)) if shape.code_bytes else 0.0
-    parameters = sum(tensor.numel() for tensor in encoder.model.parameters())
-    return DiskNeeds(
-        corpus=counts.tokens * (id_bytes + 1 + 8) + counts.blocks * 32 + counts.documents * 16 + counts.document_bytes,
-        vectors=rows * dimensions * np.dtype(vectors.dtype.value).itemsize + counts.tokens / 8,
-        lexicon=counts.posting_bytes + counts.vocabulary_bytes + counts.blocks * 4,
-        quantiser=shape.centroid_bytes + shape.transform_bytes + (graph_bytes(lists) if shape.has_graph else 0),
-        codes=codes,
-        search=search,
-        encoder=4.0 * parameters if copy_encoder else 0.0,
-    )
+    parameters = sum(tensor.numel() for tensor in encoder.model.parameters()) if settings.copy_encoder else 0
+    return {
+        "blocks": counts.tokens * (id_bytes + 1 + 8)
+        + counts.blocks * 32
+        + counts.documents * 16
+        + counts.document_bytes,
+        "vectors": rows * encoder.dimensions * np.dtype(vectors.dtype.value).itemsize + counts.tokens / 8,
+        "lexicon": counts.lexicon_bytes,
+        "quantiser": shape.centroid_bytes + shape.transform_bytes + (graph_bytes(lists) if shape.has_graph else 0),
+        "codes": rows * (shape.code_bytes + 4) + shards * 8 * (lists + 1) if lists else 0.0,
+        "lists": search + 4 * parameters,
+    }
 
 
 def graph_bytes(node_count: int) -> float:
     """What FAISS keeps beside the vectors of a graph: links in all levels, where they begin, and each node's levels."""
     upper_levels = 1 / (GRAPH_LINKS - 1)  # of a node, on average
     return node_count * (4 * GRAPH_LINKS * (2 + upper_levels) + 8 + 4)
-
-
-def packed_in_batches(packer: BlockPacker, sample: CorpusSample) -> list[list[Block]]:
-    """The blocks of each document of the sample, packed as many at once as a build does."""
-    documents = sample.documents
-    return [
-        blocks
-        for start in range(0, len(documents), DOCUMENTS_PER_BATCH)
-        for blocks in packer.pack_many(documents[start : start + DOCUMENTS_PER_BATCH])
-    ]
-
-
-def _frequent_ids(packed: Sequence[Sequence[Block]], weights: np.ndarray, max_token_share: float | None) -> np.ndarray:
-    """The token ids i64 [n] above the share in the sample with `weights` f64 [S]."""
-    ids = [
-        np.concatenate([block.token_ids for block in blocks]) if blocks else np.zeros(0, np.int64) for blocks in packed
-    ]
-    if max_token_share is None or not any(map(len, ids)):
-        return np.zeros(0, dtype=np.int64)
-    each = np.repeat(weights, [len(of_document) for of_document in ids])  # f64 [tokens of the sample]
-    counts = np.bincount(np.concatenate(ids), weights=each)  # f64 [largest id + 1]
-    return np.flatnonzero(counts > max_token_share * counts.sum())
 
 
 def _vocabulary(half_words: int, words: int, sample_tokens: int, tokens: float) -> float:
@@ -365,33 +227,110 @@ def _vocabulary(half_words: int, words: int, sample_tokens: int, tokens: float) 
     return shards * words * (tokens / shards / max(1, sample_tokens)) ** exponent
 
 
-SAMPLED_DOCUMENTS, SAMPLE_SECONDS = 32, 0.5
-"""Read before every build."""
+@dataclass(frozen=True, slots=True)
+class _SourceSample:
+    documents: list[Document]
+    factor: float  # the whole source as a multiple of these documents
+    is_known: bool = True
 
 
-def check_disk_needs(folder: Path, settings: IndexBuildSettings, encoder: Encoder) -> None:
-    """Raise StorageError if the finished index will not fit the disk, less what an earlier build left in `folder`."""
-    check_room(folder, corpus_needs(settings, encoder) - stored_bytes(folder), what="index")
+def sample_corpus(
+    settings: CorpusSettings, *, documents: int, seconds: float, clock: Callable[[], float] = time.monotonic
+) -> CorpusSample:
+    """About `documents` documents; after `seconds` no further file is opened once there is one of every kind.
 
-
-def corpus_needs(settings: IndexBuildSettings, encoder: Encoder) -> float:
-    """About the bytes of the finished index, from a few documents, without encoding any; a part of a second.
-
-    Data sets of unknown size count with those documents only. Raises CorpusError as reading the corpus does.
+    Raises CorpusError as reading the corpus does.
     """
-    from npm.corpus.blocks import BlockPacker
+    sources = find_sources(settings.files)
+    kinds: dict[str, list[Source]] = {}
+    for source in sources:
+        kind = "zst" if source.path.endswith(".zst") else source.format
+        kinds.setdefault(kind, []).append(source)
+    chosen = {kind: _spread(group, max(1, MOST_FILES * len(group) // len(sources))) for kind, group in kinds.items()}
+    files_left = sum(map(len, chosen.values()))
+    stop_at = clock() + seconds
+    sampled: list[Document] = []
+    weights: list[float] = []
+    unknown: list[str] = []
+    for kind, group in kinds.items():
+        read: list[tuple[Source, _SourceSample]] = []
+        for source in chosen[kind]:
+            if not read or kind == "hub" or clock() < stop_at:
+                quota = max(1, (documents - len(sampled)) // files_left)
+                read.append((source, _sample_source(source, settings, quota)))
+                sampled += read[-1][1].documents
+            files_left -= 1
+        spread = _stored_bytes(group) / _stored_bytes([source for source, _ in read])
+        for source, found in read:
+            weights += [found.factor * spread] * len(found.documents)
+            if not found.is_known:
+                unknown.append(source.name)
+    return _scaled(sampled, np.array(weights), unknown, settings.max_documents)
 
-    packer = BlockPacker(encoder.tokenizer, settings.blocks)
-    sample = sample_corpus(settings.corpus, documents=SAMPLED_DOCUMENTS, seconds=SAMPLE_SECONDS)
-    packed = packed_in_batches(packer, sample)
-    counts = corpus_counts(sample, packed, settings.vectors, settings.lexicon)
-    shape = search_shape(settings.search, round(counts.rows), encoder.dimensions)
-    needs = disk_needs(
-        counts,
-        shape,
-        settings.vectors,
-        encoder=encoder,
-        vocabulary_size=packer.vocabulary_size,
-        copy_encoder=settings.copy_encoder,
-    )
-    return needs.total
+
+def _scaled(
+    documents: list[Document], weights: np.ndarray, unknown: list[str], max_documents: int | None
+) -> CorpusSample:
+    """The sample with `weights` f64 [S] cut to `max_documents`, and its long documents cut too."""
+    document_count = float(weights.sum())
+    if max_documents is not None and document_count > 0 and (unknown or max_documents < document_count):
+        weights = weights * (max_documents / document_count)  # f64 [S]
+        document_count, unknown = float(max_documents), []
+    lengths = np.array([len(document.text) for document in documents], dtype=np.float64)  # f64 [S]
+    weights = weights * np.maximum(1.0, lengths / MOST_CHARS)  # f64 [S]
+    documents = [replace(document, text=document.text[:MOST_CHARS]) for document in documents]
+    return CorpusSample(documents, weights, document_count, unknown)
+
+
+def _sample_source(source: Source, settings: CorpusSettings, quota: int) -> _SourceSample:
+    """The first `quota` documents of a source, and how many times as much it holds."""
+    read = read_corpus(replace(settings, files=[source.path], max_documents=None))
+    documents = list(islice(read, quota))
+    is_whole = next(read, None) is None
+    if is_whole or (source.format == "txt" and settings.split is DocumentSplit.file):
+        return _SourceSample(documents, 1.0)
+    if source.format == "hub":
+        return _SourceSample(documents, 1.0, is_known=False)
+    if source.format == "parquet":
+        return _SourceSample(documents, parquet_row_count(source) / len(documents))
+    if source.format == "txt":
+        taken_bytes = sum(len(document.text.encode()) + 1 for document in documents)
+        return _SourceSample(documents, max(1.0, Path(source.path).stat().st_size / taken_bytes))
+    return _SourceSample(documents, _text_factor(Path(source.path), len(documents)))
+
+
+def _text_factor(path: Path, line_count: int) -> float:
+    """How many times the text of the first `line_count` lines that are not empty the file holds, decompressed."""
+    read_bytes = text_bytes = taken_bytes = taken = 0
+    marks: list[tuple[int, int]] = []  # before each piece: bytes of the file read, bytes of text that came of them
+
+    def mark(byte_count: int) -> None:
+        nonlocal read_bytes
+        marks.append((read_bytes, text_bytes))
+        read_bytes += byte_count
+
+    size = path.stat().st_size
+    is_plain = path.suffix != ".zst"
+    for _, line in read_lines(path, keep_ends=True, on_bytes=mark):
+        text_bytes += len(line.encode())
+        if taken < line_count and not line.isspace():
+            taken += 1
+            taken_bytes = text_bytes
+        if taken == line_count and (is_plain or RATIO_BYTES <= read_bytes < size):
+            break
+    if is_plain or read_bytes == size:
+        return max(1.0, (size if is_plain else text_bytes) / taken_bytes)
+    # A decompressor is always behind by a part of what it has read: differences leave that out.
+    (first_read, first_text), (last_read, last_text) = marks[1], marks[-1]
+    return max(1.0, size * (last_text - first_text) / (last_read - first_read) / taken_bytes)
+
+
+def _spread(sources: Sequence[Source], most: int) -> list[Source]:
+    """At most `most` of them, evenly spread."""
+    count = min(most, len(sources))
+    return [sources[number * len(sources) // count] for number in range(count)]
+
+
+def _stored_bytes(sources: Sequence[Source]) -> float:
+    """The bytes of all sources; of data sets, whose bytes are not known, their number."""
+    return sum(1.0 if source.format == "hub" else float(Path(source.path).stat().st_size) for source in sources)

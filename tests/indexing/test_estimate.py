@@ -170,7 +170,7 @@ def estimate_settings(corpus: CorpusSettings, **more: Any) -> EstimateSettings:
         corpus=corpus,
         blocks=BlockSettings(max_block_tokens=32),
         vectors=VectorSettings(tokens_per_shard=3000, tokens_per_batch=300),
-        sample_seconds=0.01,
+        sample_seconds=0.5,
         **more,
     )
 
