@@ -77,8 +77,8 @@ def compare(
     """Tokens a second, by the wall clock and by processor time, of both jobs for each of the first shards."""
     recorded = recorded_vectors(store, encoder, settings, frequent_token_ids=np.zeros(0, dtype=np.int64))
     speeds: dict[str, list[tuple[float, float]]] = {BARE: [], WHOLE: []}
-    for number in range(min(shard_count, len(vector_shards(store, settings)))):
-        first, stop = vector_shards(store, settings)[number]
+    for number in range(min(shard_count, len(vector_shards(store, settings.tokens_per_shard)))):
+        first, stop = vector_shards(store, settings.tokens_per_shard)[number]
         shard_settings = {**recorded, "first_block": first, "block_count": stop - first}
         batches = padded_batches(ShardBlocks(store, encoder, shard_settings), encoder)
         tokens = int(store.block_offsets[stop] - store.block_offsets[first])
@@ -116,12 +116,12 @@ def variants(store: BlockStore, encoder_name: str, settings: VectorSettings, rou
         chosen = VectorSettings(tokens_per_batch=tokens_per_batch, tokens_per_shard=settings.tokens_per_shard)
         encoder = encoders[name]
         recorded = recorded_vectors(store, encoder, chosen, frequent_token_ids=np.zeros(0, dtype=np.int64))
-        first, stop = vector_shards(store, chosen)[0]
+        first, stop = vector_shards(store, chosen.tokens_per_shard)[0]
         blocks = ShardBlocks(store, encoder, {**recorded, "first_block": first, "block_count": stop - first})
         batches = padded_batches(blocks, encoder)
         forward(encoder, batches[:: max(1, len(batches) // 3)])  # warm-up, and where torch.compile does its work
         jobs[label] = partial(forward, encoder, batches)
-    tokens = int(store.block_offsets[vector_shards(store, settings)[0][1]])
+    tokens = int(store.block_offsets[vector_shards(store, settings.tokens_per_shard)[0][1]])
     speeds: dict[str, list[float]] = {label: [] for label in jobs}
     for _ in range(rounds):
         for label, job in jobs.items():

@@ -243,7 +243,7 @@ def _copy_vectors(
 ) -> None:
     """Write the vector shards of `store`, whose blocks are the blocks `copied` i64 [blocks] of `old_store`."""
     settings = settings_from(VectorSettings, recorded)
-    shards = vector_shards(store, settings)
+    shards = vector_shards(store, settings.tokens_per_shard)
     kept: list[bool] = []
     for number, blocks in enumerate(shards):
         place = shard_folder(segment.vectors, number)

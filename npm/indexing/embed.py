@@ -3,21 +3,17 @@
 A shard `vectors/<number>` holds `vectors.npy` [n, d] and `kept.npy`, u8 [ceil(T / 8)]: one bit a token, the lowest bit
 first, that says whether it has a vector. Any process may write any shard; `vectors/manifest.json` comes last.
 
-Shapes: T tokens and n kept tokens of one shard, B blocks of a batch, L padded length, d dimensions.
-
-Shapes: T tokens.
-
-Shapes: T tokens and n kept tokens of the shard, B blocks of a batch, L padded length, d dimensions.
+Shapes: T tokens and n kept tokens of one shard, B blocks of a batch, d dimensions.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
@@ -37,61 +33,21 @@ from index.store import (
 )
 from npm.corpus.blocks import concatenated_ranges
 from npm.corpus.store import BlockStore
-from npm.errors import ArtefactError, EncoderError, check_range
+from npm.errors import ArtefactError, EncoderError, named
 from npm.indexing.rows import RowMap, pack_kept
 from npm.models.batches import encode_batch, length_sorted_batches
-from npm.types import TokenFlag
+from npm.settings import Bounds, CheckedSettings
+from npm.types import Progress, TokenFlag, silent
 
 if TYPE_CHECKING:
     from index.store import Manifest
     from npm.models.encoder import Encoder, StoredModel
 
-
-def check_blocks(store: BlockStore, encoder: Encoder) -> None:
-    """Raise EncoderError if the blocks were cut by another tokenizer or are longer than the encoder takes."""
-    if store.tokenizer_fingerprint != encoder.tokenizer_fingerprint:
-        raise EncoderError(
-            "the blocks were cut by another tokenizer than the encoder's",
-            expected=f"tokenizer fingerprint {store.tokenizer_fingerprint}",
-            got=f"{encoder.name}, tokenizer fingerprint {encoder.tokenizer_fingerprint}",
-            where=str(store.folder),
-            fix="give the encoder that the blocks were made for with encoder=…, or build into another folder",
-        )
-    specials = 0 if store.special_tokens_in_blocks else len(encoder.prefix_ids) + len(encoder.suffix_ids)
-    check_input_tokens(encoder, store.max_block_tokens + specials)
-
-
-def check_input_tokens(encoder: Encoder, token_count: int) -> None:
-    """Raise EncoderError if blocks of up to `token_count` tokens, special tokens included, are too long for it."""
-    if token_count > encoder.max_input_tokens:
-        raise EncoderError(
-            "blocks are longer than the encoder takes",
-            expected=f"at most {encoder.max_input_tokens} tokens, special tokens included",
-            got=f"up to {token_count}",
-            where=f"encoder {encoder.name}",
-            fix=f"set blocks.max_block_tokens={encoder.max_input_tokens} or less",
-        )
-
-
-def packing_record(made: Mapping[str, Any], sources: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What the blocks of a build with the recorded settings `made` depend on, besides its tokenizer."""
-    return {"sources": list(sources), "corpus": made["corpus"], "blocks": made["blocks"]}
-
-
-def open_packed(folder: Path, packing: Mapping[str, Any], *, index: Path) -> BlockStore:
-    """The finished blocks in `folder`, which an earlier run left in the folder of the index.
-
-    Raises ArtefactError if they were not made as `packing` says. Without sources nothing is compared: they were handed
-    over ready.
-    """
-    store = BlockStore.open(folder)
-    if packing["sources"]:
-        refuse_changed(packing, {name: store.settings[name] for name in packing}, where=index)
-    return store
-
-
 TOKENS_AT_ONCE = 1 << 20
 _FLAG_VALUES = 256
+VECTORS_KIND, VECTOR_SHARD_KIND = "vectors", "vector-shard"
+_VECTORS_FILE = "vectors.npy"
+_COUNTS_KEY = "pruning_counts"
 
 
 class PruningRule(Enum):
@@ -101,6 +57,249 @@ class PruningRule(Enum):
     word_boundaries = "word_boundaries"
     without_punctuation = "without_punctuation"
     without_stopwords = "without_stopwords"
+
+
+class VectorDtype(Enum):
+    """Number format of stored vectors."""
+
+    float16 = "float16"
+    float32 = "float32"
+
+
+@dataclass(kw_only=True, slots=True)
+class VectorSettings(CheckedSettings):
+    """Which token vectors are stored, and how."""
+
+    pruning: PruningRule = PruningRule.without_stopwords
+    """`all` tokens; first and last tokens of words (`word_boundaries`); of these not punctuation
+    (`without_punctuation`); of these not stop-words either (`without_stopwords`)."""
+    max_token_share: Annotated[float | None, Bounds(above=0, most=1)] = None
+    """A token id that makes up more than this share of the corpus's tokens has no vector; unset: no such rule."""
+    dtype: VectorDtype = VectorDtype.float16
+    """2 or 4 bytes a number."""
+    tokens_per_batch: Annotated[int, Bounds(1)] = 4096
+    """Tokens encoded at once, padding included; the last bits of a vector may depend on it."""
+    tokens_per_shard: Annotated[int, Bounds(1)] = 262_144
+    """Tokens of a shard, up to one block more: what is encoded again after a build was killed."""
+
+
+def vector_shards(store: BlockStore, tokens_per_shard: int) -> list[tuple[int, int]]:
+    """The block ranges [first, stop) of the vector shards of `store`, of up to one block more than so many tokens."""
+    block_offsets = store.block_offsets  # i64 [blocks + 1]
+    cuts = np.searchsorted(block_offsets, np.arange(0, block_offsets[-1], tokens_per_shard))  # i64 [shards]
+    bounds = np.unique(np.append(cuts, len(block_offsets) - 1)).tolist()
+    return list(itertools.pairwise(bounds))
+
+
+def recorded_vectors(
+    store: BlockStore, encoder: Encoder, settings: VectorSettings, *, frequent_token_ids: np.ndarray
+) -> dict[str, Any]:
+    """All that the bytes of the vectors depend on, as it stands in the manifest of each shard.
+
+    Raises EncoderError if the blocks were cut by another tokenizer or are longer than the encoder takes.
+    """
+    check_blocks(store, encoder)
+    return {
+        "corpus": store.digest,
+        "encoder_fingerprint": encoder.fingerprint,
+        "tokenizer_fingerprint": encoder.tokenizer_fingerprint,
+        "compute_dtype": encoder.dtype_name,
+        "dimensions": encoder.dimensions,
+        "pruning": settings.pruning.value,
+        "max_token_share": settings.max_token_share,
+        "frequent_token_ids": frequent_token_ids.tolist(),
+        "dtype": settings.dtype.value,
+        "tokens_per_batch": settings.tokens_per_batch,
+        "tokens_per_shard": settings.tokens_per_shard,
+    }
+
+
+def shard_folder(folder: Path, number: int) -> Path:
+    """Where vector shard `number` of the vectors in `folder` lies."""
+    return folder / f"{number:05d}"
+
+
+def shard_settings(store: BlockStore, blocks: tuple[int, int], recorded: Mapping[str, Any]) -> dict[str, Any]:
+    """What stands in the manifest of the shard of the blocks [first, stop)."""
+    first, stop = blocks
+    token_count = int(store.block_offsets[stop] - store.block_offsets[first])
+    return {**recorded, "first_block": first, "block_count": stop - first, "token_count": token_count}
+
+
+def embed_shard(
+    store: BlockStore,
+    encoder: Encoder,
+    folder: Path,
+    number: int,
+    *,
+    recorded: Mapping[str, Any],
+    progress: Progress = silent,
+) -> Manifest:
+    """Encode the blocks of shard `number` and write `folder`/<number>; a finished shard is kept.
+
+    Special tokens are put around blocks that do not hold them, and have no vector. Progress is of the shard's tokens.
+    Raises ArtefactError if the shard was made otherwise, is damaged, or is being written by another process.
+    """
+    ranges = vector_shards(store, recorded["tokens_per_shard"])
+    settings = shard_settings(store, ranges[number], recorded)
+    place = shard_folder(folder, number)
+    with folder_lock(place):
+        if (finished := finished_folder(place, kind=VECTOR_SHARD_KIND, settings=settings)) is not None:
+            progress("vectors", settings["token_count"], settings["token_count"])
+            return finished
+        blocks = ShardBlocks(store, encoder, settings)
+        vectors = blocks.vectors(progress)
+        with write_folder(place, kind=VECTOR_SHARD_KIND, settings=settings) as writer:
+            writer.write_array("kept", pack_kept(blocks.kept))  # u8 [ceil(T / 8)]
+            writer.write_array("vectors", vectors)  # [n, d]
+        return read_manifest(place, kind=VECTOR_SHARD_KIND)
+
+
+class ShardBlocks:
+    """The blocks of one vector shard, in the batches that are encoded at once."""
+
+    def __init__(self, store: BlockStore, encoder: Encoder, settings: Mapping[str, Any]) -> None:
+        """`settings` are those in the manifest of the shard."""
+        first = settings["first_block"]
+        sequences = store.sequences(np.arange(first, first + settings["block_count"]))
+        rule, dropped = PruningRule(settings["pruning"]), np.array(settings["frequent_token_ids"], dtype=np.int64)
+        self.kept = kept_tokens(sequences.flags, rule, sequences.token_ids, dropped)  # bool [T]
+        self._dtype = np.dtype(settings["dtype"])
+        self._encoder = encoder
+        self._token_ids = sequences.token_ids  # i32 [T]
+        self._offsets = sequences.offsets  # i64 [blocks + 1]
+        self._positions = np.flatnonzero(self.kept)  # i64 [n]
+        self._row_bounds = np.searchsorted(self._positions, self._offsets)  # i64 [blocks + 1]
+        around = ([], []) if store.special_tokens_in_blocks else (encoder.prefix_ids, encoder.suffix_ids)
+        self._prefix, self._suffix = (np.array(ids, dtype=np.int64) for ids in around)
+        lengths = np.diff(self._offsets) + len(self._prefix) + len(self._suffix)  # i64 [blocks]
+        # A function of the shard alone: the last bits of a vector depend on what else was in its batch, and a job that
+        # goes on after a kill, or one of several, must write the same bytes.
+        self.batches = length_sorted_batches(lengths, tokens_per_batch=settings["tokens_per_batch"])
+
+    def vectors(self, progress: Progress = silent) -> np.ndarray:
+        """The vectors [n, d] of all kept tokens, in corpus order and in the dtype of the settings."""
+        vectors = np.empty((len(self._positions), self._encoder.dimensions), dtype=self._dtype)  # [n, d]
+        tokens_done = 0
+        for batch in self.batches:
+            vectors[self.rows_of(batch)] = self.encoded(batch)
+            tokens_done += int((self._offsets[batch + 1] - self._offsets[batch]).sum())
+            progress("vectors", tokens_done, len(self._token_ids))
+        return vectors
+
+    def rows_of(self, batch: np.ndarray) -> np.ndarray:
+        """The rows i64 [kept of the batch] within the shard, block after block of `batch` i64 [B]."""
+        return concatenated_ranges(self._row_bounds[batch], self._row_bounds[batch + 1])
+
+    def sequences_of(self, batch: np.ndarray) -> list[np.ndarray]:
+        """What the encoder reads for each block of `batch` i64 [B]: token ids with the special ones around them."""
+        blocks = [self._token_ids[self._offsets[block] : self._offsets[block + 1]] for block in batch]
+        return [np.concatenate([self._prefix, block, self._suffix]) for block in blocks]
+
+    def encoded(self, batch: np.ndarray) -> np.ndarray:
+        """The vectors f32 [kept of the batch, d] of the rows `rows_of(batch)`."""
+        kept = [self._positions[slice(*self._row_bounds[block : block + 2])] for block in batch]
+        slots = [own - self._offsets[block] + len(self._prefix) for own, block in zip(kept, batch, strict=True)]
+        return encode_batch(self._encoder, self.sequences_of(batch), slots)
+
+
+def finish_vectors(folder: Path, store: BlockStore, *, recorded: Mapping[str, Any]) -> Manifest:
+    """Write the manifest of all vector shards of `store`, with what pruning kept; a finished one is kept.
+
+    Raises ArtefactError if a shard is missing, damaged, or was made with other settings than `recorded`.
+    """
+    if (folder / MANIFEST_NAME).is_file():
+        made_with = dict(read_manifest(folder, kind=VECTORS_KIND).settings)
+        made_with.pop(_COUNTS_KEY)
+        refuse_changed(recorded, made_with, where=folder)
+        return check_folder(folder, kind=VECTORS_KIND)
+    ranges = vector_shards(store, recorded["tokens_per_shard"])
+    missing = [number for number in range(len(ranges)) if not (shard_folder(folder, number) / MANIFEST_NAME).is_file()]
+    if missing:
+        raise ArtefactError(
+            "vector shards are missing",
+            expected=f"{len(ranges)} shards, numbered from 0",
+            got=f"{len(ranges) - len(missing)}; missing: {named([str(number) for number in missing], most=8)}",
+            where=str(folder),
+            fix="run `npmlm build … stage=encode` with the settings of this build; finished shards are kept",
+        )
+    parts: dict[str, str] = {}
+    for number, blocks in enumerate(ranges):
+        place = shard_folder(folder, number)
+        shard = finished_folder(place, kind=VECTOR_SHARD_KIND, settings=shard_settings(store, blocks, recorded))
+        assert shard is not None, f"{place} vanished"
+        parts[place.name] = shard.digest
+    dropped = np.array(recorded["frequent_token_ids"], dtype=np.int64)  # i64 [dropped]
+    counts = pruning_counts(store, PruningRule(recorded["pruning"]), dropped)
+    return write_manifest(folder, kind=VECTORS_KIND, settings={**recorded, _COUNTS_KEY: counts}, parts=parts)
+
+
+def open_vectors(folders: Sequence[Path], *, hash_all: bool = False) -> tuple[ShardedArray, RowMap]:
+    """The stored vectors [rows, d] of several segments in order, memory-mapped, and which tokens they are of.
+
+    With `hash_all`, for callers that read all vectors anyway, all are hashed; else only if all of them are small.
+    Raises ArtefactError if a folder is unfinished or damaged, or its vectors are not of the first folder's kind.
+    """
+    shards: list[tuple[Path, Manifest]] = []
+    first: Manifest | None = None
+    for folder in folders:
+        manifest = check_folder(folder, kind=VECTORS_KIND)
+        first = first or manifest
+        alike = ("encoder_fingerprint", "tokenizer_fingerprint", "dimensions", "dtype")
+        wanted = {name: first.settings[name] for name in alike}
+        refuse_changed(wanted, {name: manifest.settings[name] for name in alike}, where=folder)
+        places = [folder / name for name in manifest.parts]
+        shards += [(place, read_manifest(place, kind=VECTOR_SHARD_KIND)) for place in places]
+    # The limit of a single file, for all: hashing many shards below it could take minutes.
+    vector_bytes = sum(shard.files[_VECTORS_FILE].bytes for _, shard in shards)
+    hashes_vectors = hash_all or vector_bytes < HASHED_AT_OPENING_BYTES
+    for place, shard in shards:
+        check_files(place, shard, hashed=lambda name, _: hashes_vectors or name != _VECTORS_FILE)
+    vectors = ShardedArray([open_array(place, "vectors") for place, _ in shards])  # [rows, d]
+    kept = [open_array(place, "kept") for place, _ in shards]  # u8 [ceil(T / 8)] each
+    rows = RowMap(kept, [shard.settings["token_count"] for _, shard in shards])
+    assert len(rows) == len(vectors), f"{len(vectors)} vectors for {len(rows)} kept tokens"
+    return vectors, rows
+
+
+@dataclass(frozen=True, slots=True)
+class VectorCheck:
+    """How far stored vectors are from what an encoder makes of the same batches now."""
+
+    row_count: int
+    worst_cosine: float  # of a stored and a new vector of one token, computed in float64; 1 without rows
+
+
+def reencode_sample(
+    store: BlockStore, encoder: Encoder, folder: Path, *, batch_count: int, rng: np.random.Generator
+) -> VectorCheck:
+    """Encode `batch_count` random batches again, each as it stood in its shard, and compare with the stored vectors.
+
+    A batch is drawn at random from a shard that is drawn at random; repeats are possible. Raises ArtefactError if the
+    vectors are unfinished, damaged, or were made with another encoder or corpus.
+    """
+    manifest = check_folder(folder, kind=VECTORS_KIND)
+    ours = {
+        "corpus": store.digest,
+        "encoder_fingerprint": encoder.fingerprint,
+        "dimensions": encoder.dimensions,
+    }
+    refuse_changed(ours, {name: manifest.settings[name] for name in ours}, where=folder)
+    row_count, worst_cosine = 0, 1.0
+    names = list(manifest.parts)
+    for number in np.sort(rng.integers(len(names), size=batch_count)).tolist():
+        shard = folder / names[number]
+        blocks = ShardBlocks(store, encoder, check_folder(shard, kind=VECTOR_SHARD_KIND).settings)
+        batch = blocks.batches[int(rng.integers(len(blocks.batches)))]
+        stored = open_array(shard, "vectors")[blocks.rows_of(batch)].astype(np.float64)  # f64 [n, d]
+        new = blocks.encoded(batch).astype(np.float64)  # f64 [n, d]
+        if len(new) == 0:
+            continue
+        norms = np.linalg.norm(stored, axis=1) * np.linalg.norm(new, axis=1)  # f64 [n]
+        cosines = (stored * new).sum(axis=1) / np.maximum(norms, np.finfo(np.float64).tiny)  # f64 [n]
+        row_count += len(new)
+        worst_cosine = min(worst_cosine, float(cosines.min()))
+    return VectorCheck(row_count, worst_cosine)
 
 
 def kept_tokens(
@@ -182,274 +381,30 @@ def _pieces(store: BlockStore) -> Iterator[tuple[np.ndarray, np.ndarray]]:
             yield token_ids[start:stop], flags[start:stop]
 
 
-class ShardBlocks:
-    """The blocks of one vector shard; its batches are a function of the shard alone."""
-
-    def __init__(self, store: BlockStore, encoder: Encoder, settings: Mapping[str, Any]) -> None:
-        """`settings` are those in the manifest of the shard."""
-        first = settings["first_block"]
-        sequences = store.sequences(np.arange(first, first + settings["block_count"]))
-        rule, dropped = PruningRule(settings["pruning"]), np.array(settings["frequent_token_ids"], dtype=np.int64)
-        self.kept = kept_tokens(sequences.flags, rule, sequences.token_ids, dropped)  # bool [T]
-        self._dtype = np.dtype(settings["dtype"])
-        self._encoder = encoder
-        self._token_ids = sequences.token_ids  # i32 [T]
-        self._offsets = sequences.offsets  # i64 [blocks + 1]
-        self._positions = np.flatnonzero(self.kept)  # i64 [n]
-        self._row_bounds = np.searchsorted(self._positions, self._offsets)  # i64 [blocks + 1]
-        around = ([], []) if store.special_tokens_in_blocks else (encoder.prefix_ids, encoder.suffix_ids)
-        self._prefix, self._suffix = (np.array(ids, dtype=np.int64) for ids in around)
-        lengths = np.diff(self._offsets) + len(self._prefix) + len(self._suffix)  # i64 [blocks]
-        self.batches = length_sorted_batches(lengths, tokens_per_batch=settings["tokens_per_batch"])
-
-    def vectors(self, progress: Callable[[int, int], None] | None = None) -> np.ndarray:
-        """The vectors [n, d] of all kept tokens, in corpus order and in the dtype of the settings.
-
-        `progress(tokens done, tokens of the shard)` is called after each batch.
-        """
-        vectors = np.empty((len(self._positions), self._encoder.dimensions), dtype=self._dtype)  # [n, d]
-        tokens_done = 0
-        for batch in self.batches:
-            vectors[self.rows_of(batch)] = self.encoded(batch)
-            tokens_done += int((self._offsets[batch + 1] - self._offsets[batch]).sum())
-            if progress is not None:
-                progress(tokens_done, len(self._token_ids))
-        return vectors
-
-    def rows_of(self, batch: np.ndarray) -> np.ndarray:
-        """The rows i64 [kept of the batch] within the shard, block after block of `batch` i64 [B]."""
-        return concatenated_ranges(self._row_bounds[batch], self._row_bounds[batch + 1])
-
-    def sequences_of(self, batch: np.ndarray) -> list[np.ndarray]:
-        """What the encoder reads for each block of `batch` i64 [B]: token ids with the special ones around them."""
-        blocks = [self._token_ids[self._offsets[block] : self._offsets[block + 1]] for block in batch]
-        return [np.concatenate([self._prefix, block, self._suffix]) for block in blocks]
-
-    def encoded(self, batch: np.ndarray) -> np.ndarray:
-        """The vectors f32 [kept of the batch, d] of the rows `rows_of(batch)`."""
-        kept = [self._positions[slice(*self._row_bounds[block : block + 2])] for block in batch]
-        slots = [own - self._offsets[block] + len(self._prefix) for own, block in zip(kept, batch, strict=True)]
-        return encode_batch(self._encoder, self.sequences_of(batch), slots)
+def check_blocks(store: BlockStore, encoder: Encoder) -> None:
+    """Raise EncoderError if the blocks were cut by another tokenizer or are longer than the encoder takes."""
+    if store.tokenizer_fingerprint != encoder.tokenizer_fingerprint:
+        raise EncoderError(
+            "the blocks were cut by another tokenizer than the encoder's",
+            expected=f"tokenizer fingerprint {store.tokenizer_fingerprint}",
+            got=f"{encoder.name}, tokenizer fingerprint {encoder.tokenizer_fingerprint}",
+            where=str(store.folder),
+            fix="give the encoder that the blocks were made for with encoder=…, or build into another folder",
+        )
+    specials = 0 if store.special_tokens_in_blocks else len(encoder.prefix_ids) + len(encoder.suffix_ids)
+    check_input_tokens(encoder, store.max_block_tokens + specials)
 
 
-VECTORS_KIND, VECTOR_SHARD_KIND = "vectors", "vector-shard"
-_VECTORS_FILE = "vectors.npy"
-_COUNTS_KEY = "pruning_counts"
-_NAMED_AT_MOST = 8
-
-
-class VectorDtype(Enum):
-    """Number format of stored vectors."""
-
-    float16 = "float16"
-    float32 = "float32"
-
-
-@dataclass(kw_only=True, slots=True)
-class VectorSettings:
-    """Which token vectors are stored, and how."""
-
-    pruning: PruningRule = PruningRule.without_stopwords
-    """`all` tokens; first and last tokens of words (`word_boundaries`); of these not punctuation
-    (`without_punctuation`); of these not stop-words either (`without_stopwords`)."""
-    max_token_share: float | None = None
-    """A token id that makes up more than this share of the corpus's tokens has no vector; unset: no such rule."""
-    dtype: VectorDtype = VectorDtype.float16
-    """2 or 4 bytes a number."""
-    tokens_per_batch: int = 4096
-    """Tokens encoded at once, padding included; the last bits of a vector may depend on it."""
-    tokens_per_shard: int = 262_144
-    """Tokens of a shard, up to one block more: what is encoded again after a build was killed."""
-
-    def __post_init__(self) -> None:
-        for name in ("tokens_per_batch", "tokens_per_shard"):
-            value = getattr(self, name)
-            check_range(value >= 1, f"vectors.{name}", expected="at least 1", got=value)
-        share = self.max_token_share
-        check_range(share is None or 0 < share <= 1, "vectors.max_token_share", expected="a share in (0, 1]", got=share)
-
-
-def vector_shards(store: BlockStore, settings: VectorSettings) -> list[tuple[int, int]]:
-    """The block ranges [first, stop) of the vector shards of `store`, in order: a function of the store alone."""
-    return _shard_ranges(store.block_offsets, settings.tokens_per_shard)
-
-
-def recorded_vectors(
-    store: BlockStore, encoder: Encoder, settings: VectorSettings, *, frequent_token_ids: np.ndarray
-) -> dict[str, Any]:
-    """All that the bytes of the vectors depend on, as it stands in the manifest of each shard.
-
-    Raises EncoderError if the blocks were cut by another tokenizer or are longer than the encoder takes.
-    """
-    check_blocks(store, encoder)
-    return {
-        "corpus": store.digest,
-        "encoder_fingerprint": encoder.fingerprint,
-        "tokenizer_fingerprint": encoder.tokenizer_fingerprint,
-        "compute_dtype": encoder.dtype_name,
-        "dimensions": encoder.dimensions,
-        "pruning": settings.pruning.value,
-        "max_token_share": settings.max_token_share,
-        "frequent_token_ids": frequent_token_ids.tolist(),
-        "dtype": settings.dtype.value,
-        "tokens_per_batch": settings.tokens_per_batch,
-        "tokens_per_shard": settings.tokens_per_shard,
-    }
-
-
-def shard_folder(folder: Path, number: int) -> Path:
-    """Where vector shard `number` of the vectors in `folder` lies."""
-    return folder / f"{number:05d}"
-
-
-def embed_shard(
-    store: BlockStore,
-    encoder: Encoder,
-    folder: Path,
-    number: int,
-    *,
-    recorded: Mapping[str, Any],
-    progress: Callable[[int, int], None] | None = None,
-) -> Manifest:
-    """Encode the blocks of shard `number` and write `folder`/<number>; a finished shard is kept.
-
-    Batches are a function of the shard alone; special tokens are put around blocks that do not hold them, and have
-    no vector. `progress(tokens done, tokens of the shard)` is called after each batch.
-    Raises ArtefactError if the shard was made otherwise, is damaged, or is being written by another process.
-    """
-    ranges = _shard_ranges(store.block_offsets, recorded["tokens_per_shard"])
-    settings = shard_settings(store, ranges[number], recorded)
-    place = shard_folder(folder, number)
-    with folder_lock(place):
-        if (finished := finished_folder(place, kind=VECTOR_SHARD_KIND, settings=settings)) is not None:
-            if progress is not None:
-                progress(settings["token_count"], settings["token_count"])
-            return finished
-        blocks = ShardBlocks(store, encoder, settings)
-        vectors = blocks.vectors(progress)
-        with write_folder(place, kind=VECTOR_SHARD_KIND, settings=settings) as writer:
-            writer.write_array("kept", pack_kept(blocks.kept))  # u8 [ceil(T / 8)]
-            writer.write_array("vectors", vectors)  # [n, d]
-        return read_manifest(place, kind=VECTOR_SHARD_KIND)
-
-
-def finish_vectors(folder: Path, store: BlockStore, *, recorded: Mapping[str, Any]) -> Manifest:
-    """Write the manifest of all vector shards of `store`, with what pruning kept; a finished one is kept.
-
-    Raises ArtefactError if a shard is missing, damaged, or was made with other settings than `recorded`.
-    """
-    if (folder / MANIFEST_NAME).is_file():
-        made_with = dict(read_manifest(folder, kind=VECTORS_KIND).settings)
-        made_with.pop(_COUNTS_KEY)
-        refuse_changed(recorded, made_with, where=folder)
-        return check_folder(folder, kind=VECTORS_KIND)
-    ranges = _shard_ranges(store.block_offsets, recorded["tokens_per_shard"])
-    missing = [number for number in range(len(ranges)) if not (shard_folder(folder, number) / MANIFEST_NAME).is_file()]
-    if missing:
-        raise _missing_shards(folder, missing, len(ranges))
-    parts: dict[str, str] = {}
-    for number, blocks in enumerate(ranges):
-        place = shard_folder(folder, number)
-        shard = finished_folder(place, kind=VECTOR_SHARD_KIND, settings=shard_settings(store, blocks, recorded))
-        assert shard is not None, f"{place} vanished"
-        parts[place.name] = shard.digest
-    dropped = np.array(recorded["frequent_token_ids"], dtype=np.int64)  # i64 [dropped]
-    counts = pruning_counts(store, PruningRule(recorded["pruning"]), dropped)
-    return write_manifest(folder, kind=VECTORS_KIND, settings={**recorded, _COUNTS_KEY: counts}, parts=parts)
-
-
-def open_vectors(folders: Sequence[Path], *, hash_all: bool = False) -> tuple[ShardedArray, RowMap]:
-    """The stored vectors [rows, d] of several segments in order, memory-mapped, and which tokens they are of.
-
-    `hash_all` is for who goes on to read all vectors; without it they are hashed only if all of them are small.
-    Raises ArtefactError if a folder is unfinished or damaged, or its vectors are not of the first folder's kind.
-    """
-    shards: list[tuple[Path, Manifest]] = []
-    first: Manifest | None = None
-    for folder in folders:
-        manifest = check_folder(folder, kind=VECTORS_KIND)
-        first = first or manifest
-        alike = ("encoder_fingerprint", "tokenizer_fingerprint", "dimensions", "dtype")
-        wanted = {name: first.settings[name] for name in alike}
-        refuse_changed(wanted, {name: manifest.settings[name] for name in alike}, where=folder)
-        places = [folder / name for name in manifest.parts]
-        shards += [(place, read_manifest(place, kind=VECTOR_SHARD_KIND)) for place in places]
-    # The limit of a single file, for all: many shards below it may be more than anyone waits for.
-    vector_bytes = sum(shard.files[_VECTORS_FILE].bytes for _, shard in shards)
-    hashes_vectors = hash_all or vector_bytes < HASHED_AT_OPENING_BYTES
-    for place, shard in shards:
-        check_files(place, shard, hashed=lambda name, _: hashes_vectors or name != _VECTORS_FILE)
-    vectors = ShardedArray([open_array(place, "vectors") for place, _ in shards])  # [rows, d]
-    kept = [open_array(place, "kept") for place, _ in shards]  # u8 [ceil(T / 8)] each
-    rows = RowMap(kept, [shard.settings["token_count"] for _, shard in shards])
-    assert len(rows) == len(vectors), f"{len(vectors)} vectors for {len(rows)} kept tokens"
-    return vectors, rows
-
-
-@dataclass(frozen=True, slots=True)
-class VectorCheck:
-    """How far stored vectors are from what an encoder makes of the same batches now."""
-
-    row_count: int
-    worst_cosine: float  # of a stored and a new vector of one token, computed in float64; 1 without rows
-
-
-def reencode_sample(
-    store: BlockStore, encoder: Encoder, folder: Path, *, batch_count: int, rng: np.random.Generator
-) -> VectorCheck:
-    """Encode `batch_count` random batches again, each as it stood in its shard, and compare with the stored vectors.
-
-    A batch is drawn at random from a shard that is drawn at random; repeats are possible. Raises ArtefactError if the
-    vectors are unfinished, damaged, or were made with another encoder or corpus.
-    """
-    manifest = check_folder(folder, kind=VECTORS_KIND)
-    ours = {
-        "corpus": store.digest,
-        "encoder_fingerprint": encoder.fingerprint,
-        "dimensions": encoder.dimensions,
-    }
-    refuse_changed(ours, {name: manifest.settings[name] for name in ours}, where=folder)
-    row_count, worst_cosine = 0, 1.0
-    names = list(manifest.parts)
-    for number in np.sort(rng.integers(len(names), size=batch_count)).tolist():
-        shard = folder / names[number]
-        blocks = ShardBlocks(store, encoder, check_folder(shard, kind=VECTOR_SHARD_KIND).settings)
-        batch = blocks.batches[int(rng.integers(len(blocks.batches)))]
-        stored = open_array(shard, "vectors")[blocks.rows_of(batch)].astype(np.float64)  # f64 [n, d]
-        new = blocks.encoded(batch).astype(np.float64)  # f64 [n, d]
-        if len(new) == 0:
-            continue
-        norms = np.linalg.norm(stored, axis=1) * np.linalg.norm(new, axis=1)  # f64 [n]
-        cosines = (stored * new).sum(axis=1) / np.maximum(norms, np.finfo(np.float64).tiny)  # f64 [n]
-        row_count += len(new)
-        worst_cosine = min(worst_cosine, float(cosines.min()))
-    return VectorCheck(row_count, worst_cosine)
-
-
-def _shard_ranges(block_offsets: np.ndarray, tokens_per_shard: int) -> list[tuple[int, int]]:
-    """The block ranges [first, stop) of shards of `tokens_per_shard` tokens, up to one block more."""
-    cuts = np.searchsorted(block_offsets, np.arange(0, block_offsets[-1], tokens_per_shard))  # i64 [shards]
-    bounds = np.unique(np.append(cuts, len(block_offsets) - 1)).tolist()
-    return list(itertools.pairwise(bounds))
-
-
-def shard_settings(store: BlockStore, blocks: tuple[int, int], recorded: Mapping[str, Any]) -> dict[str, Any]:
-    """What stands in the manifest of the shard of the blocks [first, stop)."""
-    first, stop = blocks
-    token_count = int(store.block_offsets[stop] - store.block_offsets[first])
-    return {**recorded, "first_block": first, "block_count": stop - first, "token_count": token_count}
-
-
-def _missing_shards(folder: Path, missing: Sequence[int], shard_count: int) -> ArtefactError:
-    named = ", ".join(map(str, missing[:_NAMED_AT_MOST]))
-    more = f" and {len(missing) - _NAMED_AT_MOST} more" if len(missing) > _NAMED_AT_MOST else ""
-    return ArtefactError(
-        "vector shards are missing",
-        expected=f"{shard_count} shards, numbered from 0",
-        got=f"{shard_count - len(missing)}; missing: {named}{more}",
-        where=str(folder),
-        fix="run `npmlm build … stage=encode` with the settings of this build; finished shards are kept",
-    )
+def check_input_tokens(encoder: Encoder, token_count: int) -> None:
+    """Raise EncoderError if blocks of up to `token_count` tokens, special tokens included, are too long for it."""
+    if token_count > encoder.max_input_tokens:
+        raise EncoderError(
+            "blocks are longer than the encoder takes",
+            expected=f"at most {encoder.max_input_tokens} tokens, special tokens included",
+            got=f"up to {token_count}",
+            where=f"encoder {encoder.name}",
+            fix=f"set blocks.max_block_tokens={encoder.max_input_tokens} or less",
+        )
 
 
 def check_tokenizer(model: StoredModel, store: BlockStore) -> None:
@@ -462,3 +417,20 @@ def check_tokenizer(model: StoredModel, store: BlockStore) -> None:
             where=str(store.folder),
             fix="build the blocks with this model",
         )
+
+
+def packing_record(made: Mapping[str, Any], sources: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What the blocks of a build with the recorded settings `made` depend on, besides its tokenizer."""
+    return {"sources": list(sources), "corpus": made["corpus"], "blocks": made["blocks"]}
+
+
+def open_packed(folder: Path, packing: Mapping[str, Any], *, index: Path) -> BlockStore:
+    """The finished blocks in `folder`, which an earlier run left in the folder of the index.
+
+    Raises ArtefactError if they were not made as `packing` says. Without sources nothing is compared: they were handed
+    over ready.
+    """
+    store = BlockStore.open(folder)
+    if packing["sources"]:
+        refuse_changed(packing, {name: store.settings[name] for name in packing}, where=index)
+    return store

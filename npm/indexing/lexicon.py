@@ -1,4 +1,4 @@
-"""How often each word stands in each block: one shard of term counts for each corpus shard of a segment.
+"""BM25 over blocks, and the term counts it is computed from: one shard of them for each corpus shard of a segment.
 
 words.npy          u8 [bytes], the distinct words in UTF-8, sorted      posting_blocks.npy u32 [n], within the shard
 word_offsets.npy   i64 [v + 1], bytes                                   posting_counts.npy u8, u16 or u32 [n]
@@ -7,9 +7,7 @@ posting_offsets.npy i64 [v + 1], postings of each word                  block_le
 Postings of a word stand in block order. Counts take as many bytes as the largest of the shard needs. A shard holds
 no weights: those depend on all live blocks, and are computed when a text is looked up.
 
-Shapes: v words, n postings, m occurrences of words, B blocks of a shard.
-
-Shapes: q texts, k blocks a text, n postings of a word.
+Shapes: v words, n postings, m occurrences of words, B blocks of a shard, q texts, k blocks a text.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import numpy as np
 
@@ -36,7 +34,8 @@ from index.store import (
     write_manifest,
 )
 from npm.corpus.text import Stemming, counted_forms, folded_words, lexical_query, words_of
-from npm.errors import ArtefactError, check_range
+from npm.errors import ArtefactError, named
+from npm.settings import Bounds, CheckedSettings, settings_from
 
 if TYPE_CHECKING:
     from npm.corpus.store import BlockStore
@@ -46,24 +45,19 @@ LEXICON_KIND, LEXICON_SHARD_KIND = "lexicon", "lexicon-shard"
 
 
 @dataclass(kw_only=True, slots=True)
-class LexiconSettings:
+class LexiconSettings(CheckedSettings):
     """How BM25 weighs words: Robertson and Zaragoza 2009, in Lucene's variant."""
 
-    k1: float = 0.9
+    k1: Annotated[float, Bounds(0, 100)] = 0.9
     """How slowly further occurrences of a word in a block stop to count."""
-    b: float = 0.4
+    b: Annotated[float, Bounds(0, 1)] = 0.4
     """How much longer blocks are held against, from 0 to 1."""
     stemming: Stemming = Stemming.plural
     """`plural` takes English plural endings off (the S-stemmer, Harman 1991); `none` leaves words as they are."""
     keep_stopwords: bool = False
     """Whether English function words count; without them a question's own words decide."""
-    title_repeats: int = 2
+    title_repeats: Annotated[int, Bounds(0, 100)] = 2
     """How many times the document's title counts in each of its blocks; 0 leaves it out."""
-
-    def __post_init__(self) -> None:
-        limits = (("k1", self.k1, 0, 100), ("b", self.b, 0, 1), ("title_repeats", self.title_repeats, 0, 100))
-        for name, value, low, high in limits:
-            check_range(low <= value <= high, f"lexicon.{name}", expected=f"a number in [{low}, {high}]", got=value)
 
 
 class TermCounts(NamedTuple):
@@ -124,7 +118,7 @@ def finish_lexicon(folder: Path, store: BlockStore, settings: LexiconSettings) -
             raise ArtefactError(
                 f"{folder} lacks term counts",
                 expected=f"a shard for each of the {len(shards)} corpus shards",
-                got=f"{len(missing)} missing: {', '.join(missing[:8])}{' …' if len(missing) > 8 else ''}",
+                got=f"{len(missing)} missing: {named(missing, most=8)}",
                 where=str(folder),
                 fix="run the jobs that count the words of these shards, then this one again",
             )
@@ -325,10 +319,11 @@ class BlockLexicon:
         Raises ArtefactError if one is missing, damaged, or counts or weighs words otherwise than the first.
         """
         manifests = [check_folder(folder, kind=LEXICON_KIND) for folder in folders]
-        recorded = [_recorded(manifest) for manifest in manifests]
+        names = [item.name for item in fields(LexiconSettings)]
+        recorded = [{name: manifest.settings[name] for name in names} for manifest in manifests]
         for folder, own in zip(folders, recorded, strict=True):
             refuse_changed(recorded[0], own, where=folder)
-        settings = LexiconSettings(**{**recorded[0], "stemming": Stemming(recorded[0]["stemming"])})
+        settings = settings_from(LexiconSettings, recorded[0])
         shards = [
             LexiconShard(folder / name)
             for folder, manifest in zip(folders, manifests, strict=True)
@@ -404,8 +399,3 @@ def _best_places(scores: np.ndarray, k: int) -> np.ndarray:
     else:
         places = np.arange(len(scores))[:k]  # i64
     return places[np.lexsort((places, -scores[places]))]
-
-
-def _recorded(manifest: Manifest) -> dict[str, Any]:
-    """The settings of a lexicon, without the corpus it is of."""
-    return {item.name: manifest.settings[item.name] for item in fields(LexiconSettings)}

@@ -13,14 +13,12 @@ import numpy as np
 from index.arrays import ShardedArray
 from npm.corpus.blocks import concatenated_ranges
 
+ROWS_PER_SAMPLE = 256
+"""The word of every 256th row is remembered: a quarter of a bit a row."""
 _EVERY_BYTE = np.uint64(0x0101010101010101)
 _HIGH_BITS = np.uint64(0x8080808080808080)
 _LOW_BYTE = np.uint64(0xFF)
 _EIGHT = np.uint64(8)
-
-
-ROWS_PER_SAMPLE = 256
-"""Every so many rows the word of a row is remembered: a quarter of a bit a row."""
 
 
 def _places_in_bytes() -> np.ndarray:
@@ -74,7 +72,9 @@ class RowMap:
         np.cumsum(counts[:-1], dtype=dtype, out=self._rows_before_words[1:])
         sampled = np.arange(0, self._row_count, ROWS_PER_SAMPLE).astype(dtype)  # [samples]
         last_word = [len(counts) - 1]  # closes the range of words that the last rows are looked for in
-        self._sampled_words = np.append(self._word_numbers(sampled), last_word)  # i64 [samples + 1]
+        # Of the counts' type: with another, searchsorted would copy all counts.
+        sampled_words = np.searchsorted(self._rows_before_words, sampled, side="right") - 1  # i64 [samples]
+        self._sampled_words = np.append(sampled_words, last_word)  # i64 [samples + 1]
 
     @classmethod
     def of_mask(cls, kept: np.ndarray) -> RowMap:
@@ -114,10 +114,6 @@ class RowMap:
         """The rows of the tokens in the disjoint ranges [starts[i], stops[i]) i64 [m], sorted, i64 [n]."""
         order = np.argsort(starts)
         return concatenated_ranges(self.rows_before(starts[order]), self.rows_before(stops[order]))
-
-    def _word_numbers(self, ascending: np.ndarray) -> np.ndarray:
-        """The words i64 [n] that hold ascending rows [n], which are of the counts' type: another would copy them."""
-        return np.searchsorted(self._rows_before_words, ascending, side="right") - 1  # i64 [n]
 
     def _words_of(self, rows: np.ndarray) -> np.ndarray:
         """The words i64 [n] that hold rows [n] in any order.

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Annotated
 
 from index.settings import SearchSettings
 from npm.corpus.blocks import BlockSettings
 from npm.corpus.documents import CorpusSettings
-from npm.errors import check_range
 from npm.indexing.embed import VectorSettings
 from npm.indexing.lexicon import LexiconSettings
 from npm.models.encoder import Precision
-from npm.settings import PathText
+from npm.settings import Bounds, CheckedSettings, PathText
 
 
 @dataclass(kw_only=True, slots=True)
-class IndexBuildSettings:
+class IndexBuildSettings(CheckedSettings):
     """A phrase index: from which documents, with which encoder, and how."""
 
     corpus: CorpusSettings = field(default_factory=CorpusSettings)
@@ -36,12 +36,8 @@ class IndexBuildSettings:
     """The lexical stage."""
     search: SearchSettings = field(default_factory=SearchSettings)
     """How vectors are searched."""
-    dimensions: int | None = None
+    dimensions: Annotated[int | None, Bounds(1)] = None
     """Store and search only so many leading numbers of every vector, such as 128: a smaller index, at little cost with
     an encoder that was trained for it (experiment=matryoshka); unset: whole vectors."""
     copy_encoder: bool = False
     """Whether the encoder is saved inside the index, so that `fill` needs no `encoder=`."""
-
-    def __post_init__(self) -> None:
-        cut = self.dimensions
-        check_range(cut is None or cut >= 1, "dimensions", expected="at least 1, or null for all", got=cut)

@@ -150,15 +150,15 @@ def encode_segment(
     Raises ArtefactError if a shard was made otherwise, StorageError if the disk refuses or has no room for them.
     """
     recorded = settings.recorded(store)
-    shards = vector_shards(store, settings.vectors)
+    shards = vector_shards(store, settings.vectors.tokens_per_shard)
     mine = shard.of(range(len(shards)))
     _check_vector_room(segment, store, settings, shard)
     total = sum(_tokens(store, shards[number]) for number in mine)
     done = 0
     for number in mine:
 
-        def report(tokens: int, _: int, before: int = done) -> None:
-            progress("vectors", before + tokens, total)
+        def report(_: str, tokens: float, __: float | None, before: int = done) -> None:
+            progress("vectors", before + int(tokens), total)
 
         embed_shard(store, settings.encoder, segment.vectors, number, recorded=recorded, progress=report)
         return_freed_memory()
@@ -219,7 +219,7 @@ def finish_segment(
 def _check_vector_room(segment: Segment, store: BlockStore, settings: SegmentSettings, shard: Shard) -> None:
     """Refuse to begin what the disk cannot hold: vectors of this shard, by the tokens that pruning keeps at most."""
     number_bytes = np.dtype(settings.vectors.dtype.value).itemsize
-    shards = vector_shards(store, settings.vectors)
+    shards = vector_shards(store, settings.vectors.tokens_per_shard)
     needed = 0
     for number in shard.of(range(len(shards))):
         if (segment.vectors / f"{number:05d}" / MANIFEST_NAME).is_file():

@@ -66,7 +66,7 @@ def recorded(store: BlockStore, encoder: Encoder, settings: VectorSettings) -> d
 def embed(store: BlockStore, encoder: Encoder, folder: Path, settings: VectorSettings, *numbers: int) -> None:
     """Write the shards of these numbers, or of all."""
     record = recorded(store, encoder, settings)
-    for number in numbers or range(len(vector_shards(store, settings))):
+    for number in numbers or range(len(vector_shards(store, settings.tokens_per_shard))):
         embed_shard(store, encoder, folder, number, recorded=record)
 
 
@@ -85,7 +85,7 @@ def all_bytes(folder: Path) -> dict[str, bytes]:
 def test_vector_shards_are_whole_blocks_in_order_and_leave_nothing_out(
     tokens_per_shard: int, store: BlockStore
 ) -> None:
-    shards = vector_shards(store, replace(SETTINGS, tokens_per_shard=tokens_per_shard))
+    shards = vector_shards(store, tokens_per_shard)
     assert [block for first, stop in shards for block in range(first, stop)] == list(range(store.block_count))
     sizes = [int(store.block_offsets[stop] - store.block_offsets[first]) for first, stop in shards]
     assert max(sizes) < tokens_per_shard + 2 * store.max_block_tokens
@@ -122,7 +122,7 @@ def test_stored_vectors_are_those_of_the_encoder_one_block_at_a_time(
 def test_shards_written_in_any_order_by_several_runs_have_the_same_bytes(
     store: BlockStore, encoder: Encoder, finished: Path, tmp_path: Path
 ) -> None:
-    count = len(vector_shards(store, SETTINGS))
+    count = len(vector_shards(store, SETTINGS.tokens_per_shard))
     assert count > 2
     for number in reversed(range(count)):
         embed(store, encoder, tmp_path / "other", SETTINGS, number)
@@ -131,21 +131,25 @@ def test_shards_written_in_any_order_by_several_runs_have_the_same_bytes(
 
 
 def test_a_finished_shard_is_not_encoded_again(store: BlockStore, encoder: Encoder, finished: Path) -> None:
-    told: list[tuple[int, int]] = []
+    told: list[tuple[float, float | None]] = []
     changed = shard_folder(finished, 1) / "manifest.json"
     before = changed.stat().st_mtime_ns
     record = recorded(store, encoder, SETTINGS)
-    embed_shard(store, encoder, finished, 1, recorded=record, progress=lambda done, total: told.append((done, total)))
+    embed_shard(
+        store, encoder, finished, 1, recorded=record, progress=lambda _, done, total: told.append((done, total))
+    )
     assert changed.stat().st_mtime_ns == before
     assert len(told) == 1
     assert told[0][0] == told[0][1] > 0
 
 
 def test_progress_ends_at_the_tokens_of_the_shard(store: BlockStore, encoder: Encoder, tmp_path: Path) -> None:
-    told: list[tuple[int, int]] = []
+    told: list[tuple[float, float | None]] = []
     record = recorded(store, encoder, SETTINGS)
-    embed_shard(store, encoder, tmp_path, 0, recorded=record, progress=lambda done, total: told.append((done, total)))
-    first, stop = vector_shards(store, SETTINGS)[0]
+    embed_shard(
+        store, encoder, tmp_path, 0, recorded=record, progress=lambda _, done, total: told.append((done, total))
+    )
+    first, stop = vector_shards(store, SETTINGS.tokens_per_shard)[0]
     tokens = int(store.block_offsets[stop] - store.block_offsets[first])
     assert told[-1] == (tokens, tokens)
     assert [done for done, _ in told] == sorted({done for done, _ in told})

@@ -54,7 +54,7 @@ def test_builds_killed_in_every_stage_end_in_the_same_bytes_and_encode_at_most_o
     assert not [path.name for path in index.parent.glob(".*")]
 
     store = BlockStore.open(index / "segments" / "00000" / "corpus")
-    shards = vector_shards(store, small_settings(corpus).vectors)
+    shards = vector_shards(store, small_settings(corpus).vectors.tokens_per_shard)
     assert len(shards) > 3
     # the first run was killed in the middle of its second shard, whose blocks alone came twice
     blocks = [set(run["blocks"]) for run in (*killed, last)]
