@@ -218,44 +218,46 @@ class BlockStore:
     readable after its folder was removed.
     """
 
-    token_ids: ShardedArray  # u16 or i32 [T]
-    flags: ShardedArray  # u8 [T], TokenFlag
-    start_chars: ShardedArray | None  # u32 [T], code points in the document's text; None without text
-    end_chars: ShardedArray | None  # u32 [T]
-    block_offsets: np.ndarray  # i64 [blocks + 1]
-    block_documents: np.ndarray  # i64 [blocks], -1 without a document
-    shard_documents: np.ndarray  # i64 [shards + 1], first document of each shard, and their number
-    shard_blocks: np.ndarray  # i64 [shards + 1], first block
-    segment_documents: np.ndarray  # i64 [segments + 1], first document of each segment, and their number
-    segment_blocks: np.ndarray  # i64 [segments + 1], first block
-    segment_tokens: np.ndarray  # i64 [segments + 1], first token
+    _documents: StoredDocuments
 
-    def __init__(self, folders: Sequence[Path], manifests: Sequence[Manifest], *, with_text: bool) -> None:
-        self.folder = folders[0]
-        self.settings: dict[str, Any] = manifests[0].settings
-        digests = [manifest.digest for manifest in manifests]
-        self.digest = digests[0] if len(digests) == 1 else digest_of(digests)
-        self.tokenizer_fingerprint: str = self.settings["tokenizer_fingerprint"]
-        self.special_tokens_in_blocks: bool = self.settings["special_tokens_in_blocks"]
-        self._shard_folders = [
-            folder / name for folder, manifest in zip(folders, manifests, strict=True) for name in manifest.parts
-        ]
-        self.token_ids = self._sharded("token_ids")
-        self.flags = self._sharded("flags")
-        self.start_chars = self._sharded("start_chars") if with_text else None
-        self.end_chars = self._sharded("end_chars") if with_text else None
-        self._documents = StoredDocuments(self._shard_folders)
-        self.shard_documents = self._documents.first_documents
-        self.shard_blocks, self.block_offsets, self.block_documents = self._numbered_blocks()
-        self.token_count = int(self.block_offsets[-1])
-        self.block_count = len(self.block_documents)
-        self.document_count = len(self._documents)
-        shards_before = np.cumsum([0, *(len(manifest.parts) for manifest in manifests)])  # [segments + 1]
-        self.segment_documents = self.shard_documents[shards_before]  # [segments + 1]
-        self.segment_blocks = self.shard_blocks[shards_before]  # [segments + 1]
-        self.segment_tokens = self.block_offsets[self.segment_blocks]  # [segments + 1]
-        lengths = np.diff(self.block_offsets)  # [blocks]
-        self.max_block_tokens = int(lengths.max()) if len(lengths) else 0
+    def __init__(
+        self,
+        folder: Path,
+        settings: dict[str, Any],
+        digest: str,
+        *,
+        token_ids: ShardedArray,
+        flags: ShardedArray,
+        start_chars: ShardedArray | None,
+        end_chars: ShardedArray | None,
+        block_offsets: np.ndarray,
+        block_documents: np.ndarray,
+        shard_documents: np.ndarray,
+        shard_blocks: np.ndarray,
+        shards_before: Sequence[int] | np.ndarray = (0, -1),
+    ) -> None:
+        """`shards_before` are the shards before each segment, and their number; one segment unless given."""
+        self.folder = folder
+        self.settings = settings
+        self.digest = digest
+        self.tokenizer_fingerprint: str = settings["tokenizer_fingerprint"]
+        self.special_tokens_in_blocks: bool = settings["special_tokens_in_blocks"]
+        self.token_ids = token_ids  # u16 or i32 [T]
+        self.flags = flags  # u8 [T], TokenFlag
+        self.start_chars = start_chars  # u32 [T], code points in the document's text; None without text
+        self.end_chars = end_chars  # u32 [T]
+        self.block_offsets = block_offsets  # i64 [blocks + 1]
+        self.block_documents = block_documents  # i64 [blocks], -1 without a document
+        self.shard_documents = shard_documents  # i64 [shards + 1], first document of each shard, and their number
+        self.shard_blocks = shard_blocks  # i64 [shards + 1], first block
+        before = np.asarray(shards_before)  # i64 [segments + 1]
+        self.segment_documents = shard_documents[before]  # i64 [segments + 1], first document of each segment
+        self.segment_blocks = shard_blocks[before]  # i64 [segments + 1], first block
+        self.segment_tokens = block_offsets[self.segment_blocks]  # i64 [segments + 1], first token
+        self.token_count = int(block_offsets[-1])
+        self.block_count = len(block_documents)
+        self.document_count = int(shard_documents[-1])
+        self.max_block_tokens = int(np.diff(block_offsets).max(initial=0))
 
     @classmethod
     def open(cls, folder: str | Path, *more_folders: str | Path) -> BlockStore:
@@ -267,10 +269,33 @@ class BlockStore:
         manifests = [check_folder(path, kind=STORE_KIND) for path in folders]
         have_text = []
         for path, manifest in zip(folders, manifests, strict=True):
-            shards = [check_folder(path / name, kind=SHARD_KIND) for name in manifest.parts]
-            have_text.append(all("start_chars.npy" in shard.files for shard in shards))
+            parts = [check_folder(path / name, kind=SHARD_KIND) for name in manifest.parts]
+            have_text.append(all("start_chars.npy" in part.files for part in parts))
             _check_fits(path, (manifest, have_text[-1]), folders[0], (manifests[0], have_text[0]))
-        return cls(folders, manifests, with_text=have_text[0])
+        digests = [manifest.digest for manifest in manifests]
+        shards = [path / name for path, manifest in zip(folders, manifests, strict=True) for name in manifest.parts]
+        documents = StoredDocuments(shards)
+
+        def sharded(name: str) -> ShardedArray:
+            return ShardedArray([open_array(shard, name) for shard in shards])
+
+        shard_blocks, block_offsets, block_documents = _numbered_blocks(shards, documents.first_documents)
+        store = cls(
+            folders[0],
+            manifests[0].settings,
+            digests[0] if len(digests) == 1 else digest_of(digests),
+            token_ids=sharded("token_ids"),
+            flags=sharded("flags"),
+            start_chars=sharded("start_chars") if have_text[0] else None,
+            end_chars=sharded("end_chars") if have_text[0] else None,
+            block_offsets=block_offsets,
+            block_documents=block_documents,
+            shard_documents=documents.first_documents,
+            shard_blocks=shard_blocks,
+            shards_before=np.cumsum([0, *(len(manifest.parts) for manifest in manifests)]),
+        )
+        store._documents = documents
+        return store
 
     @staticmethod
     def is_finished(folder: str | Path) -> bool:
@@ -326,21 +351,19 @@ class BlockStore:
         shard = int(np.searchsorted(self.shard_blocks, block, side="right")) - 1
         return self._documents.shards[shard].block_text(block - int(self.shard_blocks[shard]))
 
-    def _sharded(self, name: str) -> ShardedArray:
-        return ShardedArray([open_array(shard, name) for shard in self._shard_folders])
 
-    def _numbered_blocks(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """First blocks of the shards i64 [shards + 1], offsets i64 [blocks + 1] and documents i64 [blocks] of all."""
-        local_offsets = [open_array(shard, "block_offsets") for shard in self._shard_folders]
-        shard_blocks = np.cumsum([0, *(len(offsets) - 1 for offsets in local_offsets)], dtype=np.int64)  # [shards + 1]
-        offsets = np.zeros(shard_blocks[-1] + 1, dtype=np.int64)  # [blocks + 1]
-        documents = np.empty(shard_blocks[-1], dtype=np.int64)  # [blocks]
-        for shard, local in enumerate(local_offsets):
-            first, stop = shard_blocks[shard : shard + 2].tolist()
-            offsets[first + 1 : stop + 1] = local[1:] + offsets[first]
-            numbers = open_array(self._shard_folders[shard], "block_documents")  # [blocks of the shard]
-            documents[first:stop] = np.where(numbers < 0, -1, numbers + self.shard_documents[shard])
-        return shard_blocks, offsets, documents
+def _numbered_blocks(shards: Sequence[Path], shard_documents: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """First blocks of the shards i64 [shards + 1], offsets i64 [blocks + 1] and documents i64 [blocks] of all."""
+    local_offsets = [open_array(shard, "block_offsets") for shard in shards]
+    shard_blocks = np.cumsum([0, *(len(offsets) - 1 for offsets in local_offsets)], dtype=np.int64)  # [shards + 1]
+    offsets = np.zeros(shard_blocks[-1] + 1, dtype=np.int64)  # [blocks + 1]
+    documents = np.empty(shard_blocks[-1], dtype=np.int64)  # [blocks]
+    for shard, local in enumerate(local_offsets):
+        first, stop = shard_blocks[shard : shard + 2].tolist()
+        offsets[first + 1 : stop + 1] = local[1:] + offsets[first]
+        numbers = open_array(shards[shard], "block_documents")  # [blocks of the shard]
+        documents[first:stop] = np.where(numbers < 0, -1, numbers + shard_documents[shard])
+    return shard_blocks, offsets, documents
 
 
 def _check_fits(path: Path, own: tuple[Manifest, bool], first_path: Path, first: tuple[Manifest, bool]) -> None:

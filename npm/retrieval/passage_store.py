@@ -123,26 +123,21 @@ class PassageStore(BlockStore):
     def __init__(self, documents: Sequence[Document], passages: Sequence[EmbeddedPassage]) -> None:
         """`passages` are the documents, cut and embedded, with one token at least."""
         blocks = [block for passage in passages for block in passage.blocks]
-        counts = np.array([len(passage.blocks) for passage in passages], dtype=np.int64)  # i64 [documents]
+        counts = [len(passage.blocks) for passage in passages]
+        super().__init__(
+            Path("passages"),  # what messages name
+            {"tokenizer_fingerprint": "", "special_tokens_in_blocks": False},  # the caller has the tokenizer
+            digest="",
+            token_ids=ShardedArray([np.concatenate([block.token_ids for block in blocks])]),
+            flags=ShardedArray([np.concatenate([block.flags for block in blocks])]),
+            start_chars=ShardedArray([np.concatenate([_chars(block.start_chars) for block in blocks])]),
+            end_chars=ShardedArray([np.concatenate([_chars(block.end_chars) for block in blocks])]),
+            block_offsets=np.cumsum([0, *(len(block.token_ids) for block in blocks)]),  # i64 [blocks + 1]
+            block_documents=np.repeat(np.arange(len(documents)), counts),  # i64 [blocks]
+            shard_documents=np.array([0, len(documents)]),  # one shard
+            shard_blocks=np.array([0, len(blocks)]),
+        )
         self.documents = tuple(documents)
-        self.folder = Path("passages")  # what messages name
-        self.settings = {}
-        self.digest = ""
-        self.tokenizer_fingerprint = ""  # whoever made the passages has the tokenizer
-        self.special_tokens_in_blocks = False
-        self.token_ids = ShardedArray([np.concatenate([block.token_ids for block in blocks])])
-        self.flags = ShardedArray([np.concatenate([block.flags for block in blocks])])
-        self.start_chars = ShardedArray([np.concatenate([_chars(block.start_chars) for block in blocks])])
-        self.end_chars = ShardedArray([np.concatenate([_chars(block.end_chars) for block in blocks])])
-        self.block_offsets = np.cumsum([0, *(len(block.token_ids) for block in blocks)])  # i64 [blocks + 1]
-        self.block_documents = np.repeat(np.arange(len(documents)), counts)  # i64 [blocks]
-        self.shard_documents = self.segment_documents = np.array([0, len(documents)])  # one shard, one segment
-        self.shard_blocks = self.segment_blocks = np.array([0, len(blocks)])
-        self.segment_tokens = self.block_offsets[self.segment_blocks]  # i64 [2]
-        self.token_count = int(self.block_offsets[-1])
-        self.block_count = len(blocks)
-        self.document_count = len(documents)
-        self.max_block_tokens = int(np.diff(self.block_offsets).max())
 
     def document(self, number: int) -> Document:
         """Document `number`, as it was handed over."""
