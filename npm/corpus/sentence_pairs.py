@@ -11,26 +11,25 @@ Shapes: R rows, c columns (1 to 3), X texts, T tokens.
 
 from __future__ import annotations
 
-import csv
 import glob
-import json
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
 from index.files import sha256_of_file
-from index.store import MANIFEST_NAME, FolderWriter, check_folder, open_array, write_folder
+from index.store import MANIFEST_NAME, FolderWriter, check_folder, open_array, refuse_changed, write_folder
 from npm.corpus.blocks import SentenceTokenizer, concatenated_ranges, tokenizer_fingerprint
 from npm.corpus.documents import CorpusSettings, read_corpus
+from npm.corpus.rows import MOST_SHOWN_CHARS, SEPARATORS, Row, json_rows, read_cells
 from npm.corpus.sources import Source, find_sources, read_lines, read_parquet
 from npm.corpus.text import sentence_bounds
-from npm.errors import ArtefactError, CorpusError, SettingError, check_range
-from npm.settings import PathList
+from npm.errors import CorpusError, SettingError, check_range
+from npm.settings import Bounds, CheckedSettings, PathList
 from npm.types import SURROGATE, Sequences
 
 if TYPE_CHECKING:
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(kw_only=True, slots=True)
-class SentenceDataSettings:
+class SentenceDataSettings(CheckedSettings):
     """Sentences to be told apart: from files of sentences, pairs or triplets, or split out of the corpus."""
 
     files: PathList = field(default_factory=list)
@@ -54,27 +53,20 @@ class SentenceDataSettings:
     with an entailment and a contradiction then becomes one triplet, of the first of each; the rest is left out."""
     score_column: str = ""
     """Column with a score of similarity; empty: none. Pairs below `least_score` are left out."""
-    least_score: float = 4.0
+    least_score: Annotated[float, Bounds(0)] = 4.0
     """Pairs with this score or more are positives; in the unit of `score_column`."""
-    max_sentence_tokens: int = 32
+    max_sentence_tokens: Annotated[int, Bounds(4)] = 32
     """Tokens of a sentence as the encoder sees it, its special tokens included; longer ones are cut."""
-    least_sentence_words: int = 5
+    least_sentence_words: Annotated[int, Bounds(1)] = 5
     """Sentences of the corpus with fewer words are left out; files keep all of theirs."""
-    max_sentences: int | None = None
+    max_sentences: Annotated[int | None, Bounds(1)] = None
     """Sentences, pairs or triplets used at most, from the beginning; null uses all."""
-    pairs_per_device_batch: int = 64
+    pairs_per_device_batch: Annotated[int, Bounds(2)] = 64
     """Sentences, pairs or triplets that one device works on at once; they are each other's negatives."""
 
-    def __post_init__(self) -> None:
-        lowest = {"max_sentence_tokens": 4, "least_sentence_words": 1, "pairs_per_device_batch": 2}
-        for name, low in lowest.items():
-            value = getattr(self, name)
-            check_range(value >= low, f"sentences.{name}", expected=f"at least {low}", got=value)
-        most = self.max_sentences
-        check_range(most is None or most >= 1, "sentences.max_sentences", expected="at least 1, or null", got=most)
-        least = self.least_score
-        check_range(least >= 0, "sentences.least_score", expected="at least 0", got=least)
-        check_range(bool(self.anchor_column), "sentences.anchor_column", expected="the name of a column", got="nothing")
+    def check(self) -> None:
+        """Raise SettingError for columns that do not fit together."""
+        check_range(bool(self.anchor_column), "anchor_column", expected="the name of a column", got="nothing")
         for name in ("negative_column", "label_column", "score_column"):
             if getattr(self, name) and not self.positive_column:
                 self._refuse(name, "a column of positives beside it", "name it with sentences.positive_column=")
@@ -101,12 +93,10 @@ class SentenceDataSettings:
         return tuple(name for name in (self.anchor_column, self.positive_column, self.negative_column) if name)
 
 
-DELIMITERS = {".csv": ",", ".tsv": "\t"}
 ENTAILMENT, NEUTRAL, CONTRADICTION, NO_LABEL = 0, 1, 2, -1
 LABELS = {"entailment": ENTAILMENT, "neutral": NEUTRAL, "contradiction": CONTRADICTION, "-": NO_LABEL}
 """Codes of labels; `-` stands where the annotators did not agree."""
 NAME_COLUMNS = "name the columns of your files with sentences.anchor_column=, sentences.positive_column=, …"
-MOST_SHOWN_CHARS = 80
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +117,7 @@ def sentence_sources(settings: SentenceDataSettings) -> list[Source]:
     settings.check_files()
     sources: list[Source] = []
     for file in settings.files:
-        sources += _delimited_sources(file) if Path(file).suffix in DELIMITERS else find_sources([file])
+        sources += _delimited_sources(file) if Path(file).suffix in SEPARATORS else find_sources([file])
     paths = [source.path for source in sources]
     if twice := next((path for path in paths if paths.count(path) > 1), None):
         raise CorpusError(
@@ -188,73 +178,30 @@ def _corpus_sentences(settings: SentenceDataSettings, corpus: CorpusSettings) ->
                 yield TextRow((sentence,), document.id)
 
 
-def _records(source: Source, settings: SentenceDataSettings) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """Numbered rows of one file by column."""
-    if source.format in ("csv", "tsv"):
-        return _delimited_records(source, settings)
-    if source.format == "parquet":
-        return _parquet_records(source, settings)
-    if source.format == "jsonl":
-        return _json_records(source)
-    if source.format == "txt" and len(settings.text_columns) == 1:
-        lines = read_lines(Path(source.path))
-        return ((number, {settings.anchor_column: line}) for number, line in lines if line and not line.isspace())
-    raise CorpusError(
-        f"{source.name} cannot hold pairs",
-        expected="files with columns: .jsonl, .csv, .tsv or .parquet",
-        got=source.name,
-        where=source.path,
-        fix="give a file with columns, or only sentences.anchor_column for a sentence a line",
-    )
-
-
-def _json_records(source: Source) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    for number, line in read_lines(Path(source.path)):
-        if not line or line.isspace():
-            continue
-        try:
-            record = json.loads(line)
-        except (ValueError, RecursionError):
-            record = None
-        if not isinstance(record, dict):
-            raise CorpusError(
-                f"{source.name} has a line {number} that is not a JSON object",
-                expected='one JSON object a line, such as {"sentence1": "…", "sentence2": "…"}',
-                got=line[:MOST_SHOWN_CHARS],
-                where=f"{source.path}:{number}",
-                fix="mend or remove this line",
-            )
-        yield number, record
-
-
-def _delimited_records(source: Source, settings: SentenceDataSettings) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """Rows under a line of column names; quotes are quotes in .csv files and ordinary characters in .tsv files."""
-    suffix = Path(source.path).suffix
-    lines = (line for _, line in read_lines(Path(source.path), keep_ends=True))
-    if suffix == ".tsv":
-        rows = csv.reader(lines, delimiter=DELIMITERS[suffix], quoting=csv.QUOTE_NONE, strict=True)
-    else:
-        rows = csv.reader(lines, delimiter=DELIMITERS[suffix], strict=True)
-    try:
-        names = next(rows, [])
-        if missing := [name for name in _needed_columns(settings) if name not in names]:
+def _records(source: Source, settings: SentenceDataSettings) -> Iterator[tuple[int, Row]]:
+    """Numbered rows of one file by column; quotes are quotes in .csv files and ordinary characters in .tsv files."""
+    path, needed = Path(source.path), _needed_columns(settings)
+    if path.suffix in SEPARATORS:
+        rows = read_cells(path, quoted=path.suffix == ".csv")
+        _, names = next(rows, (1, []))
+        if missing := [name for name in needed if name not in names]:
             raise _without_columns(source, missing, names)
-        for values in rows:
-            if values:
-                yield rows.line_num, dict(zip(names, values, strict=False))
-    except csv.Error as error:
+        yield from ((number, dict(zip(names, cells, strict=False))) for number, cells in rows if cells)
+    elif source.format == "parquet":
+        yield from read_parquet(source, columns=needed, required=needed[0], fix=NAME_COLUMNS)
+    elif source.format == "jsonl":
+        yield from json_rows(path, example='{"sentence1": "…", "sentence2": "…"}')
+    elif len(settings.text_columns) == 1:
+        lines = read_lines(path)
+        yield from ((number, {settings.anchor_column: line}) for number, line in lines if line and not line.isspace())
+    else:
         raise CorpusError(
-            f"{source.name} cannot be read as {suffix} in line {rows.line_num}",
-            expected=f"rows of cells parted by {DELIMITERS[suffix]!r}",
-            got=str(error),
-            where=f"{source.path}:{rows.line_num}",
-            fix="mend this line, or convert the file to .jsonl",
-        ) from None
-
-
-def _parquet_records(source: Source, settings: SentenceDataSettings) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    needed = _needed_columns(settings)
-    return read_parquet(source, columns=needed, required=needed[0], fix=NAME_COLUMNS)
+            f"{source.name} cannot hold pairs",
+            expected="files with columns: .jsonl, .csv, .tsv or .parquet",
+            got=source.name,
+            where=source.path,
+            fix="give a file with columns, or only sentences.anchor_column for a sentence a line",
+        )
 
 
 def _needed_columns(settings: SentenceDataSettings) -> list[str]:
@@ -271,9 +218,7 @@ def _without_columns(source: Source, missing: list[str], present: list[str], whe
     )
 
 
-def _text_row(
-    record: Mapping[str, Any], settings: SentenceDataSettings, *, where: str, source: Source
-) -> TextRow | None:
+def _text_row(record: Row, settings: SentenceDataSettings, *, where: str, source: Source) -> TextRow | None:
     """One record as texts; None if its score or label leaves it out."""
     if missing := [name for name in _needed_columns(settings) if name not in record]:
         raise _without_columns(source, missing, sorted(record), where)
@@ -316,7 +261,7 @@ def _unusable(column: str, value: object, where: str, *, expected: str) -> Corpu
         expected=expected,
         got=repr(value)[:MOST_SHOWN_CHARS],
         where=where,
-        fix="mend or remove this row, or name another column",
+        fix="correct or remove this row, or name another column",
     )
 
 
@@ -376,16 +321,21 @@ def build_pair_table(
     tokenizer: PreTrainedTokenizerBase,
     *,
     corpus: CorpusSettings,
-    progress: Callable[[int], None] | None = None,
 ) -> PairTable:
-    """The table that `settings` describe, built in `folder` unless it is there; `progress` gets the rows read so far.
+    """The table that `settings` describe, built in `folder` unless it is there.
 
     Raises CorpusError for files that are not usable or hold nothing to train on, ArtefactError if `folder` was made
     otherwise. `tokenizer` is a fast one.
     """
     recorded = _recorded(settings, corpus) | {"tokenizer": tokenizer_fingerprint(tokenizer)}
     if (folder / MANIFEST_NAME).is_file():
-        _check_settings(folder, recorded)
+        refuse_changed(
+            recorded,
+            check_folder(folder, kind=PAIR_TABLE_KIND).settings,
+            problem=f"{folder} was made from other sentences or with other settings",
+            where=folder,
+            fix="give what it was made with, or choose another run folder",
+        )
         return PairTable(folder)
     rows = read_text_rows(settings, corpus)
     if not settings.label_column:
@@ -395,8 +345,6 @@ def build_pair_table(
         table = _TableWriter(writer, SentenceTokenizer(tokenizer, max_tokens=max_tokens), settings)
         while batch := list(islice(rows, ROWS_PER_BATCH)):
             table.append(batch)
-            if progress is not None:
-                progress(table.row_count)
         table.finish()
     return PairTable(folder)
 
@@ -429,7 +377,7 @@ class _TableWriter:
                 expected="text that the tokenizer does not drop as a whole",
                 got=repr(row.texts[empty[0] % columns])[:80],
                 where=row.where,
-                fix="mend or remove this row",
+                fix="correct or remove this row",
             )
         first = self._keys.row_count
         keys = self._append_texts(texts.token_ids, texts.flags, np.delete(texts.offsets, empty + 1))  # u64 [texts]
@@ -523,16 +471,3 @@ def _recorded(settings: SentenceDataSettings, corpus: CorpusSettings) -> dict[st
         reading = {name: getattr(corpus, name) for name in ("id_field", "title_field", "text_field", "max_documents")}
         own |= {f"corpus.{name}": value for name, value in reading.items()} | {"corpus.split": corpus.split.name}
     return own | digests
-
-
-def _check_settings(folder: Path, recorded: dict[str, Any]) -> None:
-    found = check_folder(folder, kind=PAIR_TABLE_KIND).settings
-    names = sorted(name for name in found.keys() | recorded.keys() if found.get(name) != recorded.get(name))
-    if names:
-        raise ArtefactError(
-            f"{folder} was made from other sentences or with other settings",
-            expected=", ".join(f"{name}={recorded.get(name)!r}" for name in names),
-            got=", ".join(f"{name}={found.get(name)!r}" for name in names),
-            where=str(folder),
-            fix="give what it was made with, or choose another run folder",
-        )

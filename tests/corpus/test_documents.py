@@ -16,7 +16,6 @@ from npm.corpus.documents import (
     DocumentSplit,
     SeenIdentifiers,
     read_corpus,
-    read_documents,
 )
 from npm.errors import CorpusError, SettingError
 from npm.types import Document
@@ -38,7 +37,7 @@ def json_lines(records: list[dict[str, object]]) -> bytes:
 
 
 def read(*files: Path | str, **options: object) -> list[Document]:
-    return list(read_documents(files, **options))  # type: ignore[arg-type]
+    return list(read_corpus(CorpusSettings(files=[str(file) for file in files], **options)))  # type: ignore[arg-type]
 
 
 def test_json_lines_become_documents_with_their_text_as_it_stands(tmp_path: Path) -> None:
@@ -247,7 +246,7 @@ def test_a_list_without_files_and_a_file_given_twice_are_refused(tmp_path: Path)
 def test_all_files_are_checked_before_the_first_is_read(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_bytes(json_lines(RECORDS))
     with pytest.raises(CorpusError, match="does not exist"):
-        read_documents([tmp_path / "a.jsonl", tmp_path / "b.jsonl"])
+        read_corpus(CorpusSettings(files=[str(tmp_path / "a.jsonl"), str(tmp_path / "b.jsonl")]))
 
 
 def test_a_limit_of_no_documents_is_refused() -> None:

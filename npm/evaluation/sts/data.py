@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,7 +20,7 @@ import numpy as np
 
 from index.files import sha256_of_file
 from npm.corpus.rows import TaskDataError, read_rows
-from npm.corpus.sources import Source, read_lines, read_parquet
+from npm.corpus.sources import read_lines
 from npm.evaluation.sts.correlation import SentencePairs
 
 COLUMNS = ("sentence1", "sentence2", "score")
@@ -91,20 +91,12 @@ def sick_rows(file: Path) -> Iterator[PairRow]:
 
 def table_rows(file: Path) -> Iterator[PairRow]:
     """JSON lines or Parquet with sentence1, sentence2 and score; `subset` names the subset, if it is there."""
-    for number, row in _rows_of(file):
+    for number, row in read_rows(file, columns=COLUMNS, optional=[SUBSET_COLUMN]):
         if missing := [name for name in COLUMNS if name not in row]:
             raise _lacks(file, missing, list(row))
         first, second, score = (row[name] for name in COLUMNS)
         subset = row.get(SUBSET_COLUMN)
         yield PairRow(first, second, score, f"{file}:{number}", subset if isinstance(subset, str) else "")
-
-
-def _rows_of(file: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    if file.suffix != ".parquet":
-        return read_rows(file)
-    source = Source(path=str(file), name=file.name, format="parquet")
-    wanted = (*COLUMNS, SUBSET_COLUMN)
-    return read_parquet(source, columns=wanted, required=COLUMNS[0], fix=f"name the columns {', '.join(COLUMNS)}")
 
 
 def broken_pairs(where: str, expected: str, got: str) -> TaskDataError:
