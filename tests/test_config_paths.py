@@ -66,7 +66,7 @@ def test_config_path_settings_are_all_settings_that_name_a_file_or_folder() -> N
         for name, item in declared_settings(root).items()
         if item.type in ("str", "list[str]")
     }
-    no_paths = {"device", "encoder.device", "trainer.device", "corpus.kept_fields", *TEXT_SETTINGS}
+    no_paths = {"device", "encoder.device", "corpus.kept_fields", *TEXT_SETTINGS}
     assert strings - no_paths <= {*PATH_SETTINGS, *LIST_SETTINGS}
 
 

@@ -20,8 +20,8 @@ SHRUNK = (
     "masking.min_masked_fraction=0.01",
     "schedule.max_steps=4",
     "schedule.max_minutes=null",
-    "trainer.device=cpu",
-    "trainer.precision=float32",
+    "device=cpu",
+    "precision=float32",
 )
 
 

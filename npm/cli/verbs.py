@@ -239,9 +239,6 @@ def run_train(settings: TrainCommand) -> int:
             expected_tokens = report.tokens / max(report.progress, 1e-9)
             progress("training", report.tokens, expected_tokens, note=f"step {report.step} {terms}")
 
-        def report_blocks(_: int, tokens: int) -> None:
-            progress("blocks", tokens, None)
-
         def make_evaluators(trained: TrainableModel, objective: WeightedSum) -> Sequence[Evaluator]:
             return sts_evaluators(settings, trained, objective)
 
@@ -249,7 +246,7 @@ def run_train(settings: TrainCommand) -> int:
             Path(settings.run),
             settings,
             announce=announce,
-            report_blocks=report_blocks,
+            progress=progress,
             report_step=report_step,
             make_evaluators=make_evaluators,
         )

@@ -5,7 +5,7 @@ Shapes: r rows of this rank (ranks may differ), R rows of all ranks, d dimension
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import TypeVar
 
 import torch
@@ -73,13 +73,13 @@ class _GatherRows(torch.autograd.Function):
 Told = TypeVar("Told")
 
 
-def sum_over_ranks(values: Sequence[float], device: torch.device) -> list[float]:
-    """The sum of each number over all ranks, in float64."""
-    summed = torch.tensor(values, dtype=torch.float64)
+def sum_over_ranks(values: Mapping[str, float], device: torch.device) -> dict[str, float]:
+    """The sum of each number over all ranks, in float64; every rank gives the same names in the same order."""
+    summed = torch.tensor(list(values.values()), dtype=torch.float64)
     if world_size() > 1:
         summed = summed.to("cpu" if dist.get_backend() == "gloo" else device)
         dist.all_reduce(summed)
-    return [float(value) for value in summed]
+    return dict(zip(values, summed.tolist(), strict=True))
 
 
 def of_first_rank(own: Told) -> Told:

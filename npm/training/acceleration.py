@@ -18,7 +18,11 @@ from typing import Any, cast
 
 import torch
 import torch.distributed as dist
+from accelerate import Accelerator
+from accelerate.state import AcceleratorState
+from accelerate.utils import GradientAccumulationPlugin
 from torch import nn
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from npm.errors import SettingError
@@ -26,19 +30,17 @@ from npm.models.encoder import choose_device, choose_dtype
 from npm.objectives.ranks import world_size
 from npm.training.model import SavedModel, TrainedModel
 from npm.training.optimizer import parameter_groups
-from npm.training.settings import Sharding, TrainerSettings
+from npm.training.settings import Sharding, TrainerSettings, TrainingSettings
 from npm.types import Term, TrainingBatch
 
 
 def shard(model: nn.Module, kept: Iterable[nn.Module]) -> None:
     """Share `model` out among the ranks, in place.
 
-    Modules of `kept` that hold a parameter
-    of `model` without being part of it, as a language model around the network does, get the same share. Parameters
-    without a dimension stay whole on each rank. Raises SettingError without a process group.
+    Modules of `kept` that hold a parameter of `model` without being part of it, as a language model around the network
+    does, get the same share. Parameters without a dimension stay whole on each rank. Raises SettingError without a
+    process group.
     """
-    from torch.distributed.fsdp import fully_shard
-
     if not dist.is_initialized():
         raise SettingError(
             "there are no ranks to share the weights out among",
@@ -122,12 +124,8 @@ def clip_shared_gradients(model: nn.Module, max_norm: float) -> float:
     return float(total)
 
 
-def make_accelerator(settings: TrainerSettings) -> Any:
+def make_accelerator(settings: TrainingSettings) -> Any:
     """An `accelerate.Accelerator` on the chosen device in the chosen precision."""
-    from accelerate import Accelerator
-    from accelerate.state import AcceleratorState
-    from accelerate.utils import GradientAccumulationPlugin
-
     device = choose_device(settings.device)
     dtype = choose_dtype(settings.precision, device)
     AcceleratorState._reset_state()  # else a process could not train twice in different precisions

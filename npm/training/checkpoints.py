@@ -23,9 +23,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from index.files import CountingFile, made_parents, storage_errors
-from index.store import verify_folder, write_folder
-from npm.errors import SettingError
+from index.files import made_parents, replace_file, storage_errors
+from index.store import refuse_changed, verify_folder, write_folder
+from npm.errors import SettingError, named
 from npm.objectives.ranks import rank, world_size
 from npm.training.acceleration import own_share, whole_tensor
 from npm.training.model import SavedModel
@@ -67,27 +67,25 @@ class RunFolder:
 
     @property
     def has_begun(self) -> bool:
-        """Whether training has left something here: metrics, a checkpoint, or the batch that it stumbled over."""
+        """Whether training has left something here: metrics, a checkpoint, or the batch of a bad loss."""
         return any(path.exists() for path in (self.metrics_path, self.path / "checkpoints", self.bad_batch_path))
 
     def start(self, settings: dict[str, Any]) -> None:
         """Record the settings, or refuse those that differ from what the folder was begun with (SettingError)."""
         file = self.path / "settings.json"
-        settings = json.loads(json.dumps(settings))  # as they read back: tuples have become lists
-        if file.is_file():
-            before = json.loads(file.read_text(encoding="utf-8"))
-            changed = sorted(key for key in before.keys() | settings.keys() if before.get(key) != settings.get(key))
-            if changed:
-                raise SettingError(
-                    "this run folder was begun with other settings",
-                    expected="; ".join(f"{key}={before.get(key)}" for key in changed),
-                    got="; ".join(f"{key}={settings.get(key)}" for key in changed),
-                    where=str(file),
-                    fix="repeat the old settings to continue, or choose another run=DIR",
-                )
+        if not file.is_file():
+            with made_parents(file):
+                data = json.dumps(settings, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+                replace_file(file, data.encode())
             return
-        with made_parents(file):
-            _write_whole(file, json.dumps(settings, indent=2, sort_keys=True, ensure_ascii=False) + "\n")
+        refuse_changed(
+            json.loads(file.read_text(encoding="utf-8")),
+            settings,
+            problem="this run folder was begun with other settings",
+            where=file,
+            fix="repeat the old settings to continue, or choose another run=DIR",
+            error=SettingError,
+        )
 
     def log(self, record: dict[str, float | int]) -> None:
         """Append one line of metrics; a number that is not finite, which JSON does not know, is null."""
@@ -129,7 +127,7 @@ class RunFolder:
             lines = self.metrics_path.read_text(encoding="utf-8").splitlines(keepends=True)
             kept = [line for line in lines if line.endswith("\n") and json.loads(line)["step"] <= last_step]
             if kept != lines:
-                _write_whole(self.metrics_path, "".join(kept))
+                replace_file(self.metrics_path, "".join(kept).encode())
 
     def save_encoder(self, trained: SavedModel, name: str = ENCODER) -> None:
         """Write what was trained as the folder `name`; an older one gives way only when the new one is complete."""
@@ -143,24 +141,6 @@ class RunFolder:
 
     def _checkpoint_folders(self) -> list[Path]:
         return sorted((self.path / "checkpoints").glob("step-*"))
-
-
-def _write_whole(path: Path, text: str) -> None:
-    """Write a file whole or not at all."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    file = CountingFile(temporary)
-    try:
-        file.write(text.encode())
-        file.close()
-        with storage_errors(path):
-            temporary.replace(path)
-    finally:
-        file.abandon()
-        temporary.unlink(missing_ok=True)
-
-
-_NAMED_AT_MOST = 4
-"""Weights that a message tells by name."""
 
 
 def captured_state(model: nn.Module, optimizer: torch.optim.Optimizer, counters: Counters) -> Checkpoint:
@@ -190,7 +170,8 @@ def restore_state(checkpoint: Checkpoint, model: nn.Module, optimizer: torch.opt
 
     Raises SettingError for a checkpoint of another number of processes or of another architecture.
     """
-    if (ranks := rank_count(checkpoint.generators)) != world_size():
+    ranks = len({name.split("-")[0] for name in checkpoint.generators})
+    if ranks != world_size():
         raise SettingError(
             "this run was begun with another number of processes",
             expected=f"{ranks} processes",
@@ -199,31 +180,24 @@ def restore_state(checkpoint: Checkpoint, model: nn.Module, optimizer: torch.opt
             fix=f"start {ranks} processes to continue exactly, or choose another run=DIR",
         )
     own = own_weights(model)
-    _refuse_another_architecture(checkpoint.weights, own, where)
-    weights = {name: own_share(tensor, own[name]) for name, tensor in checkpoint.weights.items()}
-    model.load_state_dict(weights, strict=False)  # the names were compared; tied ones come with their first
-    load_optimizer_tensors(optimizer, checkpoint.optimizer_tensors)
-    restore_generators(checkpoint.generators)
-
-
-def _refuse_another_architecture(saved: dict[str, torch.Tensor], own: dict[str, torch.Tensor], where: Path) -> None:
-    saved_shapes = {name: tuple(tensor.shape) for name, tensor in saved.items()}
+    saved_shapes = {name: tuple(tensor.shape) for name, tensor in checkpoint.weights.items()}
     own_shapes = {name: tuple(tensor.shape) for name, tensor in own.items()}
-    different = [
-        name
-        for name in sorted(saved_shapes.keys() | own_shapes.keys())
-        if saved_shapes.get(name) != own_shapes.get(name)
-    ]
-    if different:
-        shown = different[:_NAMED_AT_MOST]
-        more = f" and {len(different) - len(shown)} more" if len(different) > len(shown) else ""
+    names = sorted(saved_shapes.keys() | own_shapes.keys())
+    if different := [name for name in names if saved_shapes.get(name) != own_shapes.get(name)]:
         raise SettingError(
             "the checkpoint is of another architecture",
-            expected=", ".join(f"{name} {own_shapes.get(name, 'absent')}" for name in shown) + more,
-            got=", ".join(f"{name} {saved_shapes.get(name, 'absent')}" for name in shown) + more,
+            expected=named([f"{name} {own_shapes.get(name, 'absent')}" for name in different]),
+            got=named([f"{name} {saved_shapes.get(name, 'absent')}" for name in different]),
             where=str(where / "checkpoints"),
             fix="continue with the encoder and the objective that the run was begun with, or choose another run=DIR",
         )
+    weights = {name: own_share(tensor, own[name]) for name, tensor in checkpoint.weights.items()}
+    model.load_state_dict(weights, strict=False)  # the names were compared; tied ones come with their first
+    load_optimizer_tensors(optimizer, checkpoint.optimizer_tensors)
+    if (state := checkpoint.generators.get(f"{rank()}-cpu")) is not None:
+        torch.set_rng_state(torch.from_numpy(state))
+    if torch.cuda.is_available() and (state := checkpoint.generators.get(f"{rank()}-cuda")) is not None:
+        torch.cuda.set_rng_state(torch.from_numpy(state))
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
@@ -253,20 +227,3 @@ def gathered_generator_states() -> dict[str, np.ndarray]:
     parts: list[dict[str, np.ndarray] | None] = [None] * world_size()
     dist.all_gather_object(parts, own)
     return {name: state for part in parts if part is not None for name, state in part.items()}
-
-
-def restore_generators(states: dict[str, np.ndarray]) -> None:
-    """Put this rank's generators back where they were."""
-    if (state := states.get(f"{rank()}-cpu")) is not None:
-        torch.set_rng_state(torch.from_numpy(state))
-    if torch.cuda.is_available() and (state := states.get(f"{rank()}-cuda")) is not None:
-        torch.cuda.set_rng_state(torch.from_numpy(state))
-
-
-def rank_count(states: dict[str, np.ndarray]) -> int:
-    """How many ranks' generators are in `states`.
-
-    >>> rank_count({"0-cpu": np.zeros(0), "0-cuda": np.zeros(0), "1-cpu": np.zeros(0)})
-    2
-    """
-    return len({name.split("-")[0] for name in states})

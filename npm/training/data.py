@@ -1,15 +1,15 @@
 """Where the batches of a run come from: blocks of the corpus, sentences, or both, in the views its objectives read.
 
-Nothing about the position needs to be saved but the step, so a resumed run sees exactly what an undisturbed one does.
+What a batch holds is a function of the seed and the micro-step alone. Nothing about the position needs to be saved but
+the step, and a resumed run sees exactly what an undisturbed one does.
 
-Shapes: p places.
-
-Shapes: N pairs of all ranks at a micro-step, n pairs of this rank, c columns of the table, L padded length.
+Shapes: p places in an order, N pairs of all ranks at a micro-step, n pairs of this rank, c columns of the table of
+pairs, L padded length.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Protocol
@@ -25,7 +25,7 @@ from npm.corpus.store import BlockGroups, BlockStore, build_block_store
 from npm.errors import CorpusError, SettingError
 from npm.masking.collocation_mining import collocations_of
 from npm.masking.collocations import CollocationVocabulary
-from npm.masking.corruption import CorruptionSettings, CorruptionUnit, InPlaceViews, build_in_place_views
+from npm.masking.corruption import CorruptionSettings, CorruptionUnit, build_in_place_views
 from npm.masking.denoising import build_denoising_views
 from npm.masking.masker import MaskingUnit, build_masker, mask_rng
 from npm.masking.rendering import (
@@ -45,7 +45,7 @@ from npm.models.encoder import Encoder
 from npm.objectives.ranks import rank, world_size
 from npm.training.model import TrainableModel
 from npm.training.settings import TrainingSettings, recorded
-from npm.types import SentenceBatch, Sequences, TrainingBatch, View
+from npm.types import Progress, SentenceBatch, Sequences, TrainingBatch, View, silent
 
 
 class BatchSource(Protocol):
@@ -85,23 +85,12 @@ class TrainingBatches(Dataset[TrainingBatch]):
         return TrainingBatch(views, token_count)
 
 
-class _FromMicroStep(torch.utils.data.Sampler[int]):
-    def __init__(self, first_micro_step: int) -> None:
-        self.first_micro_step = first_micro_step
-
-    def __iter__(self) -> Iterator[int]:
-        micro_step = self.first_micro_step
-        while True:
-            yield micro_step
-            micro_step += 1
-
-
 def iterate_batches(batches: TrainingBatches, *, first_micro_step: int, workers: int = 0) -> Iterator[TrainingBatch]:
     """Batches from `first_micro_step` on, made by `workers` background processes (0: in this one)."""
     loader: DataLoader[TrainingBatch] = DataLoader(
         batches,
         batch_size=None,
-        sampler=_FromMicroStep(first_micro_step),
+        sampler=range(first_micro_step, len(batches)),
         num_workers=workers,
         # a loader draws a number when it starts; from the default generator it would shift a resumed run's dropout
         generator=torch.Generator(),
@@ -322,48 +311,6 @@ class _Compatible:
         return found
 
 
-def token_views(
-    corruption: CorruptionSettings, encoder: Encoder, store: BlockStore | None, folder: Path
-) -> InPlaceViews:
-    """What masks tokens in place; collocations are mined from `store` into `folder` unless a vocabulary is given."""
-    return build_in_place_views(
-        corruption,
-        mask_id=encoder.mask_id,
-        pad_id=encoder.pad_id,
-        prefix_ids=tuple(encoder.prefix_ids),
-        suffix_ids=tuple(encoder.suffix_ids),
-        ordinary_ids=ordinary_ids(encoder),
-        vocabulary=_collocations(corruption, encoder, store, folder),
-    )
-
-
-def ordinary_ids(encoder: Encoder) -> np.ndarray:
-    """The ids of all tokens that are not special, i64: what a random replacement may be."""
-    return np.setdiff1d(np.arange(len(encoder.tokenizer)), encoder.tokenizer.all_special_ids)  # i64 [ordinary tokens]
-
-
-def _collocations(
-    corruption: CorruptionSettings, encoder: Encoder, store: BlockStore | None, folder: Path
-) -> CollocationVocabulary | None:
-    if corruption.unit is not CorruptionUnit.collocation:
-        return None
-    if store is not None:
-        return collocations_of(corruption.collocations, store, folder / "collocations")
-    if given := corruption.collocations.vocabulary:
-        return CollocationVocabulary.open(Path(given), tokenizer_fingerprint=encoder.tokenizer_fingerprint)
-    raise SettingError(
-        "there are no blocks to mine collocations from",
-        expected="corruption.collocations.vocabulary=DIR, or another unit",
-        got="unit=collocation in a run on sentences alone",
-        where="corruption.unit",
-        fix="name a vocabulary that another run has mined, or choose corruption.unit=word",
-    )
-
-
-Progress = Callable[[int, int], None]
-"""Called with the documents and the tokens read so far."""
-
-
 @dataclass(frozen=True, slots=True)
 class Texts:
     """One set of texts: those trained on, or those held out; what is made of them lies in `folder`."""
@@ -389,49 +336,40 @@ def make_sources(
     settings: TrainingSettings,
     trained: TrainableModel,
     *,
-    report: Progress | None = None,
+    progress: Progress = silent,
 ) -> Sources:
     """Blocks and sentences of `texts`, made in its folder unless they are there, as batches with all of `views`.
 
     Raises CorpusError or SettingError where the texts do not suffice.
     """
-    sources: list[BatchSource] = []
-    notes: list[str] = []
+    made: list[tuple[BatchSource, str]] = []
     if reads_blocks(views):
-        store = packed_corpus(texts, settings, trained, report)
-        makers = {name: _maker(name, texts, settings, trained, store) for name in sorted(views - {SENTENCES})}
-        block_source, note = _block_source(store, makers, texts, settings)
-        sources.append(block_source)
-        notes.append(note)
+        made.append(_block_source(views - {SENTENCES}, texts, settings, trained, progress))
     if SENTENCES in views:
-        masked = {} if reads_blocks(views) or TOKENS not in views else {TOKENS: _token_maker(texts, trained, None)}
-        sentence_source, note = _sentence_source(masked, texts, settings, trained)
-        sources.append(sentence_source)
-        notes.append(note)
-    return Sources(TrainingBatches(sources), tuple(notes))
+        further = views & {TOKENS} if not reads_blocks(views) else set()
+        made.append(_sentence_source(further, texts, settings, trained))
+    return Sources(TrainingBatches([source for source, _ in made]), tuple(note for _, note in made))
 
 
-def packed_corpus(
-    texts: Texts, settings: TrainingSettings, trained: TrainableModel, report: Progress | None
-) -> BlockStore:
-    """The texts as blocks, built in their folder unless they are there."""
-    return build_block_store(
+def _block_source(
+    views: set[str], texts: Texts, settings: TrainingSettings, trained: TrainableModel, progress: Progress
+) -> tuple[BlockSource, str]:
+    store = build_block_store(
         texts.folder / "corpus",
         read_corpus(texts.corpus),
         BlockPacker(trained.tokenizer, settings.blocks),
         settings={"corpus": recorded(asdict(texts.corpus))},
-        progress=report,
+        progress=lambda _, tokens: progress("blocks", tokens, None),
     )
-
-
-def _block_source(
-    store: BlockStore, makers: dict[str, ViewMaker], texts: Texts, settings: TrainingSettings
-) -> tuple[BlockSource, str]:
-    chosen = settings.groups
+    chosen, per_batch = settings.groups, settings.trainer.groups_per_device_batch
     groups = BlockGroups(store, sequences_per_group=chosen.sequences_per_group, drop_mixed=chosen.drop_mixed)
-    per_batch = settings.trainer.groups_per_device_batch
     source = BlockSource(
-        groups, makers, seed=texts.seed, groups_per_device_batch=per_batch, rank=rank(), world_size=world_size()
+        groups,
+        {name: _view_maker(name, texts, settings, trained, store) for name in sorted(views)},
+        seed=texts.seed,
+        groups_per_device_batch=per_batch,
+        rank=rank(),
+        world_size=world_size(),
     )
     per_step = per_batch * settings.trainer.accumulation_steps * world_size() * chosen.sequences_per_group
     note = (
@@ -442,13 +380,13 @@ def _block_source(
 
 
 def _sentence_source(
-    makers: dict[str, ViewMaker], texts: Texts, settings: TrainingSettings, trained: TrainableModel
+    further: set[str], texts: Texts, settings: TrainingSettings, trained: TrainableModel
 ) -> tuple[SentenceSource, str]:
     table = build_pair_table(texts.folder / "sentences", texts.sentences, trained.tokenizer, corpus=texts.corpus)
     assert isinstance(trained, Encoder), "sentences are for encoders"
     source = SentenceSource(
         table,
-        makers=makers,
+        makers={name: _view_maker(name, texts, settings, trained, None) for name in further},
         pairs_per_device_batch=texts.sentences.pairs_per_device_batch,
         prefix_ids=trained.prefix_ids,
         suffix_ids=trained.suffix_ids,
@@ -462,33 +400,48 @@ def _sentence_source(
     return source, f"{len(table):,} {what} of {table.token_count:,} tokens, {per_step} a step"
 
 
-def _maker(
-    name: str, texts: Texts, settings: TrainingSettings, trained: TrainableModel, store: BlockStore
+def _view_maker(
+    name: str, texts: Texts, settings: TrainingSettings, trained: TrainableModel, store: BlockStore | None
 ) -> ViewMaker:
-    """What makes the view `name` of groups of blocks."""
+    """What makes the view `name`; a vocabulary of collocations is mined from `store` unless one is given."""
     if name == DENOISING:
         assert isinstance(trained, Denoiser), "denoising is for encoder-decoders"
         sentinels = trained.sentinels(settings.denoising.modes())
         return build_denoising_views(settings.denoising, sentinels, max_text_tokens=settings.blocks.max_block_tokens)
     assert isinstance(trained, Encoder), f"{name} are for encoders"
-    return _token_maker(texts, trained, store) if name == TOKENS else phrase_views(settings, trained)
-
-
-def _token_maker(texts: Texts, trained: TrainableModel, store: BlockStore | None) -> ViewMaker:
-    assert isinstance(trained, Encoder), "masked tokens are for encoders"
-    return token_views(texts.corruption, trained, store, texts.folder)
-
-
-def phrase_views(settings: TrainingSettings, encoder: Encoder) -> PhraseViews:
-    """Mask pairs for phrases, one mask for single tokens; the objective has the same number of queries."""
-    phrases = settings.masking.unit is MaskingUnit.phrase
-    renderer = (MaskPairRenderer if phrases else SingleMaskRenderer)(
-        mask_id=encoder.mask_id,
-        pad_id=encoder.pad_id,
-        prefix_ids=tuple(encoder.prefix_ids),
-        suffix_ids=tuple(encoder.suffix_ids),
-        max_input_tokens=encoder.max_input_tokens,
+    around = {"prefix_ids": tuple(trained.prefix_ids), "suffix_ids": tuple(trained.suffix_ids)}
+    if name == TOKENS:
+        return build_in_place_views(
+            texts.corruption,
+            mask_id=trained.mask_id,
+            pad_id=trained.pad_id,
+            # all tokens that are not special, i64: what a random replacement may be
+            ordinary_ids=np.setdiff1d(np.arange(len(trained.tokenizer)), trained.tokenizer.all_special_ids),
+            vocabulary=_collocations(texts, trained, store),
+            **around,
+        )
+    # mask pairs for phrases, one mask for single tokens; the objective has the same number of queries
+    is_phrase = settings.masking.unit is MaskingUnit.phrase
+    renderer = (MaskPairRenderer if is_phrase else SingleMaskRenderer)(
+        mask_id=trained.mask_id, pad_id=trained.pad_id, max_input_tokens=trained.max_input_tokens, **around
     )
     return PhraseViews(
         build_masker(settings.masking), renderer, settings.masking.context_fraction, settings.masking.question
+    )
+
+
+def _collocations(texts: Texts, encoder: Encoder, store: BlockStore | None) -> CollocationVocabulary | None:
+    chosen = texts.corruption
+    if chosen.unit is not CorruptionUnit.collocation:
+        return None
+    if store is not None:
+        return collocations_of(chosen.collocations, store, texts.folder / "collocations")
+    if given := chosen.collocations.vocabulary:
+        return CollocationVocabulary.open(Path(given), tokenizer_fingerprint=encoder.tokenizer_fingerprint)
+    raise SettingError(
+        "there are no blocks to mine collocations from",
+        expected="corruption.collocations.vocabulary=DIR, or another unit",
+        got="unit=collocation in a run on sentences alone",
+        where="corruption.unit",
+        fix="name a vocabulary that another run has mined, or choose corruption.unit=word",
     )

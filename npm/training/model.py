@@ -1,4 +1,4 @@
-"""The model that training starts from, set up for training."""
+"""What is trained: the model that a run starts from, its objective, and both as one module."""
 
 from __future__ import annotations
 
@@ -34,6 +34,20 @@ from npm.types import Term, TrainingBatch
 TrainableModel = Encoder | Denoiser
 
 
+class SavedModel(Protocol):
+    """A model that training changes and a run folder keeps, such as `npm.models.encoder.Encoder`."""
+
+    @property
+    def model(self) -> nn.Module:
+        """The network."""
+
+    def save(self, folder: Path) -> None:
+        """Write it so that it loads without this project's trainer."""
+
+    def weights_changed(self) -> None:
+        """Forget what was computed from the weights."""
+
+
 def load_start(settings: TrainingSettings) -> TrainableModel:
     """An encoder, or an encoder-decoder for denoising: float32, with the scale, dropouts and attention of training."""
     model: TrainableModel = _load_denoiser(settings) if settings.objective.denoising_weight else _load_encoder(settings)
@@ -45,18 +59,16 @@ def load_start(settings: TrainingSettings) -> TrainableModel:
 
 def _load_denoiser(settings: TrainingSettings) -> Denoiser:
     start, modes = settings.start, settings.denoising.modes()
-    if start.fresh.layers:
-        return fresh_denoiser(
-            locate_encoder(settings.encoder),
-            start.fresh,
-            texts=(document.text for document in read_corpus(settings.corpus)),
-            mode_tokens=modes,
-            dropout=start.hidden_dropout,
-            seed=settings.trainer.seed,
-            device=settings.trainer.device,
-        )
-    return Denoiser.load(
-        settings.encoder, mode_tokens=modes, device=settings.trainer.device, dropout=start.hidden_dropout
+    if not start.fresh.layers:
+        return Denoiser.load(settings.encoder, mode_tokens=modes, device=settings.device, dropout=start.hidden_dropout)
+    return fresh_denoiser(
+        locate_encoder(settings.encoder),
+        start.fresh,
+        texts=(document.text for document in read_corpus(settings.corpus)),
+        mode_tokens=modes,
+        dropout=start.hidden_dropout,
+        seed=settings.trainer.seed,
+        device=settings.device,
     )
 
 
@@ -71,12 +83,12 @@ def _load_encoder(settings: TrainingSettings) -> Encoder:
             attention_dropout=start.attention_dropout,
             similarity_scale=scale,
             seed=settings.trainer.seed,
-            device=settings.trainer.device,
+            device=settings.device,
         )
     else:
         encoder = Encoder.load(
             settings.encoder,
-            device=settings.trainer.device,
+            device=settings.device,
             dtype=Precision.float32,
             similarity_scale=scale,
             hidden_dropout=start.hidden_dropout,
@@ -117,40 +129,31 @@ def check_input_length(settings: TrainingSettings, encoder: TrainableModel, view
 def make_objective(settings: TrainingSettings, trained: TrainableModel) -> WeightedSum:
     """The weighted sum of all objectives with a weight above 0; their heads start from torch's default generator.
 
-    Raises SettingError for an objective that the model cannot serve.
+    What an encoder was trained for before is forgotten. Raises SettingError for an objective that the model cannot
+    serve.
     """
     chosen = settings.objective
-    others = {name: (_other_objective(name, other, trained), other.weight) for name, other in chosen.others.items()}
+    # the order in which modules are made is that in which they draw from the generator
+    others = {name: _other_objective(name, other, trained) for name, other in chosen.others.items()}
+    parts: dict[str, nn.Module] = {}
     if isinstance(trained, Denoiser):
-        denoising = Denoising(families=settings.denoising.families())
-        return _weighted({"denoising": (denoising, chosen.denoising_weight), **others})
-    return _weighted({**_known_objectives(settings, trained), **others})
-
-
-def _known_objectives(settings: TrainingSettings, trained: Encoder) -> dict[str, tuple[nn.Module, float]]:
-    """The objectives of an encoder with their weights; what the encoder was trained for before is forgotten."""
-    chosen = settings.objective
-    parts: dict[str, tuple[nn.Module, float]] = {}
-    trained.trained_dimensions = chosen.nonparametric.dimensions if chosen.nonparametric_weight else ()
-    forget_pooler(trained)
-    if chosen.nonparametric_weight:
-        phrase_loss = NonparametricMasked(
-            chosen.nonparametric, similarity_scale=trained.similarity_scale, dimensions=trained.dimensions
-        )
-        parts["nonparametric"] = (phrase_loss, chosen.nonparametric_weight)
-    if chosen.masked_weight:
-        parts["masked"] = (_masked_tokens(settings, trained), chosen.masked_weight)
-    if chosen.sentence_weight:
-        parts["sentence"] = (SentenceContrast(chosen.sentence, dimensions=trained.dimensions), chosen.sentence_weight)
-    if chosen.token_contrast_weight:
-        teacher_loss = TokenContrast(chosen.token_contrast, teacher=trained)
-        parts["token_contrast"] = (teacher_loss, chosen.token_contrast_weight)
-    return parts
-
-
-def _weighted(parts: dict[str, tuple[nn.Module, float]]) -> WeightedSum:
-    modules = {name: module for name, (module, _) in parts.items()}
-    return WeightedSum(modules, {name: weight for name, (_, weight) in parts.items()})
+        parts["denoising"] = Denoising(families=settings.denoising.families())
+    else:
+        trained.trained_dimensions = chosen.nonparametric.dimensions if chosen.nonparametric_weight else ()
+        forget_pooler(trained)
+        if chosen.nonparametric_weight:
+            parts["nonparametric"] = NonparametricMasked(
+                chosen.nonparametric, similarity_scale=trained.similarity_scale, dimensions=trained.dimensions
+            )
+        if chosen.masked_weight:
+            parts["masked"] = _masked_tokens(settings, trained)
+        if chosen.sentence_weight:
+            parts["sentence"] = SentenceContrast(chosen.sentence, dimensions=trained.dimensions)
+        if chosen.token_contrast_weight:
+            parts["token_contrast"] = TokenContrast(chosen.token_contrast, teacher=trained)
+    known_weights = chosen.weights()
+    weights = {name: known_weights[f"{name}_weight"] for name in parts}
+    return WeightedSum(parts | others, weights | {name: other.weight for name, other in chosen.others.items()})
 
 
 def _masked_tokens(settings: TrainingSettings, encoder: Encoder) -> MaskedTokens:
@@ -195,20 +198,6 @@ def _other_objective(name: str, other: OtherObjective, trained: TrainableModel) 
             fix="set objective.denoising_weight, or choose an objective for encoders",
         )
     return made
-
-
-class SavedModel(Protocol):
-    """A model that training changes and a run folder keeps, such as `npm.models.encoder.Encoder`."""
-
-    @property
-    def model(self) -> nn.Module:
-        """The network."""
-
-    def save(self, folder: Path) -> None:
-        """Write it so that it loads without this project's trainer."""
-
-    def weights_changed(self) -> None:
-        """Forget what was computed from the weights."""
 
 
 class TrainedModel(nn.Module):

@@ -6,30 +6,27 @@ embeddings do (Devlin et al. 2019, arXiv 1810.04805, appendix A.2, and the code 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 from torch import nn
 
 from npm.errors import SettingError, check_range
+from npm.settings import Bounds, CheckedSettings
 
 
 @dataclass(kw_only=True, slots=True)
-class FrozenSettings:
+class FrozenSettings(CheckedSettings):
     """Parts of the encoder that training leaves as they are."""
 
-    layers: int = 0
-    """The lowest so many layers are not trained; an encoder-decoder has so many frozen in either half."""
+    layers: Annotated[int, Bounds(0)] = 0
+    """How many of the lowest layers are not trained; in either half of an encoder-decoder."""
     embeddings: bool = False
     """Token and position embeddings and their norm are not trained. Where a masked-token head shares the token
     embeddings as its output matrix, that matrix is frozen with them; the head's transform and bias are trained."""
 
-    def __post_init__(self) -> None:
-        check_range(self.layers >= 0, "start.frozen.layers", expected="at least 0", got=self.layers)
 
-
-def freeze(model: nn.Module, settings: FrozenSettings) -> list[str]:
+def freeze(model: Any, settings: FrozenSettings) -> list[str]:
     """Take parts of a Hugging Face model out of training; returns the names of the frozen parameters.
 
     A tied parameter is one parameter: frozen as an embedding, it is frozen as an output matrix. Raises SettingError if
@@ -37,7 +34,9 @@ def freeze(model: nn.Module, settings: FrozenSettings) -> list[str]:
     """
     frozen: list[nn.Module] = []
     if settings.embeddings:
-        frozen.append(_embeddings(model))
+        # positions and the norm stand beside the token embeddings, where a model has a module for all of them
+        beside = getattr(model, "embeddings", None)
+        frozen.append(beside if isinstance(beside, nn.Module) else model.get_input_embeddings())
     if settings.layers:
         for stack in layer_stacks(model):
             check_range(
@@ -75,13 +74,6 @@ def layer_stacks(model: nn.Module) -> list[nn.ModuleList]:
     return stacks
 
 
-def _embeddings(model: Any) -> nn.Module:
-    """Token embeddings with whatever stands beside them (positions, norm)."""
-    beside = getattr(model, "embeddings", None)
-    chosen: nn.Module = beside if isinstance(beside, nn.Module) else model.get_input_embeddings()
-    return chosen
-
-
 def parameter_groups(model: nn.Module, *, weight_decay: float) -> list[dict[str, Any]]:
     """The trained parameters as groups of an optimiser: decaying, not decaying, single numbers; none is empty.
 
@@ -91,9 +83,16 @@ def parameter_groups(model: nn.Module, *, weight_decay: float) -> list[dict[str,
     decaying: list[nn.Parameter] = []
     steady: list[nn.Parameter] = []
     scalars: list[nn.Parameter] = []
-    for parameter, decays in _decisions(model):
-        (scalars if parameter.ndim == 0 else decaying if decays else steady).append(parameter)
-    if not decaying + steady + scalars:
+    seen: set[int] = set()
+    for module_name, module in model.named_modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            if not parameter.requires_grad or id(parameter) in seen:
+                continue
+            seen.add(id(parameter))
+            is_bias = name.endswith("bias") or module_name.endswith("bias")  # T5's positions are a bias too
+            members = steady if is_bias or is_norm(module) else decaying
+            (scalars if parameter.ndim == 0 else members).append(parameter)
+    if not seen:
         raise SettingError(
             "nothing is left to train",
             expected="at least one parameter that is not frozen",
@@ -103,17 +102,6 @@ def parameter_groups(model: nn.Module, *, weight_decay: float) -> list[dict[str,
         )
     groups = ((decaying, weight_decay), (steady, 0.0), (scalars, 0.0))
     return [{"params": members, "weight_decay": decay} for members, decay in groups if members]
-
-
-def _decisions(model: nn.Module) -> Iterator[tuple[nn.Parameter, bool]]:
-    """Every trained parameter once, and whether it decays."""
-    seen: set[int] = set()
-    for module_name, module in model.named_modules():
-        for name, parameter in module.named_parameters(recurse=False):
-            if parameter.requires_grad and id(parameter) not in seen:
-                seen.add(id(parameter))
-                is_bias = name.endswith("bias") or module_name.endswith("bias")  # T5's positions are a bias too
-                yield parameter, not (is_bias or is_norm(module) or parameter.ndim == 0)
 
 
 def is_norm(module: nn.Module) -> bool:

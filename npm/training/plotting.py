@@ -7,15 +7,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from importlib.util import find_spec
+from io import BytesIO
 from math import ceil, isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
-from index.files import made_parents, storage_errors
-from npm.errors import ArtefactError, SettingError, check_range
-from npm.settings import PathText
+from index.files import made_parents, replace_file
+from npm.errors import ArtefactError, SettingError
+from npm.settings import Bounds, CheckedSettings, PathText
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -40,7 +41,7 @@ class PlotAxis(Enum):
 
 
 @dataclass(kw_only=True, slots=True)
-class PlotSettings:
+class PlotSettings(CheckedSettings):
     """Which curves are drawn, and where the picture goes."""
 
     out: PathText = ""
@@ -49,13 +50,9 @@ class PlotSettings:
     """Terms and metrics by their names in metrics.jsonl, a panel each; empty: all that the runs have in common."""
     x: PlotAxis = PlotAxis.tokens
     """What the curves run over: tokens of training text seen, or optimiser steps."""
-    smoothed_points: int = 25
-    """A point of a training curve is the mean of so many lines of metrics up to it; held-out curves are drawn as
+    smoothed_points: Annotated[int, Bounds(1)] = 25
+    """A point of a training curve is the mean of this many lines of metrics up to it; held-out curves are drawn as
     measured."""
-
-    def __post_init__(self) -> None:
-        points = self.smoothed_points
-        check_range(points >= 1, "smoothed_points", expected="at least 1 line of metrics", got=points)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +75,10 @@ def plot_runs(runs: Sequence[Path], settings: PlotSettings) -> Path:
     names = run_names(runs)
     curves = {name: read_curves(run, settings) for name, run in zip(names, runs, strict=True)}
     figure = draw_curves(curves, chosen_terms(curves, settings.terms), axis=settings.x)
-    temporary = picture.with_name(f".{picture.name}.tmp")
-    with made_parents(picture), storage_errors(picture, temporary):
-        try:
-            figure.savefig(temporary, format="png", dpi=110)
-            temporary.replace(picture)
-        finally:
-            temporary.unlink(missing_ok=True)
+    data = BytesIO()
+    figure.savefig(data, format="png", dpi=110)
+    with made_parents(picture):
+        replace_file(picture, data.getvalue())
     return picture
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from index.locking import folder_lock
-from npm.corpus.sentence_pairs import SentenceDataSettings, sentence_sources
+from npm.corpus.sentence_pairs import sentence_sources
 from npm.corpus.sources import find_sources
 from npm.errors import SettingError, UserError
 from npm.masking.collocations import CollocationVocabulary
@@ -24,7 +24,7 @@ from npm.objectives.ranks import rank
 from npm.objectives.sentence import SentenceContrast
 from npm.training.acceleration import make_accelerator
 from npm.training.checkpoints import RunFolder
-from npm.training.data import Progress, Texts, TrainingBatches, make_sources
+from npm.training.data import Texts, TrainingBatches, make_sources
 from npm.training.model import TrainableModel, check_input_length, load_start, make_objective
 from npm.training.settings import (
     TrainingEvaluationSettings,
@@ -36,6 +36,7 @@ from npm.training.settings import (
 )
 from npm.training.trainer import StepReport, Trainer
 from npm.training.validation import Evaluator, HeldOut
+from npm.types import Progress, silent
 
 MakeEvaluators = Callable[[TrainableModel, WeightedSum], Sequence[Evaluator]]
 """Makes what else is measured during training, of the model and its objective."""
@@ -55,14 +56,15 @@ def run_training(
     settings: TrainingSettings,
     *,
     announce: Callable[[RunSummary], None] = lambda _: None,
-    report_blocks: Progress | None = None,
+    progress: Progress = silent,
     report_step: Callable[[StepReport], None] = lambda _: None,
     make_evaluators: MakeEvaluators = lambda *_: (),
 ) -> Path:
     """Train, or go on training, in `folder`; returns the folder of the finished encoder.
 
-    Only the first rank calls `announce`, `report_blocks` and `report_step`. Raises SettingError if the folder was begun
-    with other settings, CorpusError or EncoderError for bad input, ArtefactError while another process trains in it.
+    Only the first rank calls `announce`, `progress` (while blocks are made) and `report_step`. Raises SettingError if
+    the folder was begun with other settings, CorpusError or EncoderError for bad input, ArtefactError while another
+    process trains in it.
     """
     refuse_unused_of_start(settings)
     trained = load_start(settings)
@@ -72,17 +74,15 @@ def run_training(
     check_input_length(settings, trained, objective.views)
     facts = recorded_facts(settings, trained, objective.views)  # a misspelt file is reported before anything is made
     evaluators = make_evaluators(trained, objective)
-    accelerator = make_accelerator(settings.trainer)  # starts the process group, if there are several ranks
+    accelerator = make_accelerator(settings)  # starts the process group, if there are several ranks
     with folder_lock(folder) if rank() == 0 else nullcontext():
         was_there = folder.exists()
         try:
             with accelerator.main_process_first():
                 if rank() == 0:
                     RunFolder(folder).start(as_record(settings) | facts)
-                report = report_blocks if rank() == 0 else None
-                sources = make_sources(
-                    training_texts(folder, settings), objective.views, settings, trained, report=report
-                )
+                texts, shown = training_texts(folder, settings), progress if rank() == 0 else silent
+                sources = make_sources(texts, objective.views, settings, trained, progress=shown)
                 held_out = _held_out(folder, settings, trained, objective, evaluators)
             trainer = make_trainer(RunFolder(folder), settings, trained, objective, sources.batches, held_out)
             if rank() == 0:
@@ -90,9 +90,8 @@ def run_training(
                 announce(RunSummary(str(device), str(precision), sources.notes))
             trainer.train(report_step if rank() == 0 else lambda _: None)
         except UserError:
-            if (
-                rank() == 0 and not was_there and not RunFolder(folder).has_begun
-            ):  # a run that never began leaves nothing behind
+            # a run that never began leaves nothing behind
+            if rank() == 0 and not was_there and not RunFolder(folder).has_begun:
                 shutil.rmtree(folder, ignore_errors=True)
             raise
     return trainer.run_folder.encoder_path
@@ -129,27 +128,25 @@ def held_out_texts(folder: Path, settings: TrainingSettings, views: set[str]) ->
     """
     chosen = settings.evaluation
     pairs = bool(settings.sentences.files) and not reads_blocks(views)
+    sentences = settings.sentences
+    if pairs:  # files of the same columns
+        sentences = replace(sentences, files=chosen.files)
+    elif sentences.files:  # plain sentences of the held-out corpus
+        sentences = replace(
+            sentences,
+            files=[],
+            anchor_column="text",
+            positive_column="",
+            negative_column="",
+            label_column="",
+            score_column="",
+        )
     return Texts(
         folder / "held-out",
         replace(settings.corpus, files=[] if pairs else chosen.files),
-        settings.sentences if not settings.sentences.files else _held_out_sentences(settings, pairs=pairs),
+        sentences,
         CorruptionSettings(masked_fraction=chosen.masked_fraction),
         settings.trainer.seed + 1,
-    )
-
-
-def _held_out_sentences(settings: TrainingSettings, *, pairs: bool) -> SentenceDataSettings:
-    """Held-out pairs in files of the same columns, or plain sentences of the held-out corpus."""
-    if pairs:
-        return replace(settings.sentences, files=settings.evaluation.files)
-    return replace(
-        settings.sentences,
-        files=[],
-        anchor_column="text",
-        positive_column="",
-        negative_column="",
-        label_column="",
-        score_column="",
     )
 
 
@@ -201,8 +198,7 @@ def make_trainer(
         objective,
         batches,
         run_folder,
-        settings=settings.trainer,
-        schedule=settings.schedule,
+        settings=settings,
         held_out=held_out,
         before_saving=keep_scale,
     )

@@ -3,50 +3,43 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
-from npm.errors import SettingError, check_range
+from npm.errors import SettingError
+from npm.settings import Bounds, CheckedSettings
 
 
 @dataclass(kw_only=True, slots=True)
-class ScheduleSettings:
+class ScheduleSettings(CheckedSettings):
     """How long a run lasts and how its learning rate moves. Set `max_steps` or `max_minutes`, not both."""
 
-    max_steps: int | None = None
+    max_steps: Annotated[int | None, Bounds(1)] = None
     """Optimiser steps in the whole run; such a run can be repeated exactly."""
-    max_minutes: float | None = None
+    max_minutes: Annotated[float | None, Bounds(0)] = None
     """Minutes of training in the whole run, resumed time included; the learning rate follows the clock."""
-    learning_rate: float = 5e-4
+    learning_rate: Annotated[float, Bounds(0, 1)] = 5e-4
     """Peak learning rate."""
-    warmup_fraction: float = 0.06
+    warmup_fraction: Annotated[float, Bounds(0, 0.999)] = 0.06
     """Share of the run in which the learning rate rises linearly from zero; it then falls linearly."""
-    final_fraction: float = 0.0
+    final_fraction: Annotated[float, Bounds(0, 1)] = 0.0
     """Learning rate at the end of the run, as a share of the peak."""
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
+        """Refuse a length that is given in both ways, or in none."""
         if (self.max_steps is None) == (self.max_minutes is None):
             raise SettingError(
                 "how long to train is not said once",
-                expected="either schedule.max_steps or schedule.max_minutes",
+                expected="either max_steps or max_minutes",
                 got=f"max_steps={self.max_steps}, max_minutes={self.max_minutes}",
-                where="schedule",
+                where="max_steps, max_minutes",
                 fix="set one of them and leave the other null",
             )
-        for name, low, high in (
-            ("max_steps", 1, float("inf")),
-            ("max_minutes", 0, float("inf")),
-            ("learning_rate", 0, 1),
-            ("warmup_fraction", 0, 0.999),
-            ("final_fraction", 0, 1),
-        ):
-            value = getattr(self, name)
-            right = value is None or low <= value <= high
-            check_range(right, f"schedule.{name}", expected=f"a number from {low} to {high}", got=value)
 
     def progress(self, *, steps_done: int, minutes_done: float) -> float:
         """Share of the run that is over, from 0 to 1."""
         if self.max_steps is not None:
             return min(1.0, steps_done / self.max_steps)
-        assert self.max_minutes is not None, "checked in __post_init__"
+        assert self.max_minutes is not None, "checked in check"
         return min(1.0, minutes_done / self.max_minutes) if self.max_minutes else 1.0
 
     def learning_rate_at(self, progress: float) -> float:

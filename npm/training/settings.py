@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from index.files import sha256_of_file
 from npm.corpus.blocks import BlockSettings
@@ -24,7 +24,7 @@ from npm.models.fresh import FreshSettings
 from npm.models.loading import MINILM
 from npm.objectives.combine import ObjectiveSettings
 from npm.objectives.ranks import world_size
-from npm.settings import PathList, PathText, changed_settings
+from npm.settings import Bounds, CheckedSettings, PathList, PathText, changed_settings
 from npm.training.optimizer import FrozenSettings
 from npm.training.schedule import ScheduleSettings
 
@@ -32,31 +32,23 @@ HELD_OUT_LOSS = "held_out_loss"
 
 
 @dataclass(kw_only=True, slots=True)
-class TrainingEvaluationSettings:
-    """Evaluation during training: at its start, every so many steps, and at its end."""
+class TrainingEvaluationSettings(CheckedSettings):
+    """Evaluation during training: at its start, at fixed intervals, and at its end."""
 
     files: PathList = field(default_factory=list)
     """Held-out text in the form of the training text; empty: the objective is not evaluated."""
-    every_steps: int = 500
+    every_steps: Annotated[int, Bounds(1)] = 500
     """Optimiser steps between two evaluations."""
-    max_batches: int = 50
+    max_batches: Annotated[int, Bounds(1)] = 50
     """Batches of held-out text that an evaluation reads on each device, always the same ones."""
-    masked_fraction: float = 0.15
+    masked_fraction: Annotated[float, Bounds(above=0, below=1)] = 0.15
     """Share of the tokens that are masked in held-out text for masked-token prediction, at whatever rate is trained."""
     best: str = HELD_OUT_LOSS
     """Name in metrics.jsonl of the metric that decides which encoder is kept in RUN/best-encoder."""
     higher_is_better: bool = False
     """Whether more of that metric is better."""
-    patience_evaluations: int | None = None
-    """Stop after so many evaluations in a row that were not the best; null: never."""
-
-    def __post_init__(self) -> None:
-        for name in ("every_steps", "max_batches", "patience_evaluations"):
-            value = getattr(self, name)
-            right = value is None or value >= 1
-            check_range(right, f"evaluation.{name}", expected="at least 1", got=value)
-        right = 0 < self.masked_fraction < 1
-        check_range(right, "evaluation.masked_fraction", expected="between 0 and 1", got=self.masked_fraction)
+    patience_evaluations: Annotated[int | None, Bounds(1)] = None
+    """Early stopping: end after this many evaluations in a row that were not the best; null: never."""
 
 
 class Sharding(Enum):
@@ -67,16 +59,16 @@ class Sharding(Enum):
 
 
 @dataclass(kw_only=True, slots=True)
-class TrainerSettings:
+class TrainerSettings(CheckedSettings):
     """The loop: batches, optimiser, and how often to log and save."""
 
-    seed: int = 0
+    seed: Annotated[int, Bounds(0, below=2**63)] = 0
     """Seed of group order, masks and dropout."""
-    groups_per_device_batch: int = 1
+    groups_per_device_batch: Annotated[int, Bounds(1)] = 1
     """Groups of blocks that one device works on at once; their keys are each other's negatives."""
-    accumulation_steps: int = 1
+    accumulation_steps: Annotated[int, Bounds(1)] = 1
     """Micro-batches between two optimiser steps; adds no negatives."""
-    rows_per_pass: int | None = None
+    rows_per_pass: Annotated[int | None, Bounds(1)] = None
     """Rows that go through the encoder at once; null: all. Fewer need less memory and a second forward pass, and leave
     the gradient as it is, so that a contrastive batch may be larger than memory."""
     gradient_checkpointing: bool = False
@@ -86,63 +78,26 @@ class TrainerSettings:
     sharding: Sharding = Sharding.none
     """`full` shares weights and optimiser state out among the ranks (FSDP); each has whole weights and a whole gradient
     only while it computes a step. `none` has all of it on each."""
-    precision: Precision = Precision.auto
-    """Number format of the forward pass; `auto` is bfloat16 where the hardware computes in it."""
-    adam_beta1: float = 0.9
+    adam_beta1: Annotated[float, Bounds(0, below=1)] = 0.9
     """Decay of the running mean of gradients."""
-    adam_beta2: float = 0.98
+    adam_beta2: Annotated[float, Bounds(0, below=1)] = 0.98
     """Decay of the running mean of squared gradients."""
-    adam_epsilon: float = 1e-6
+    adam_epsilon: Annotated[float, Bounds(0)] = 1e-6
     """Added to the root of the running mean of squared gradients."""
-    weight_decay: float = 0.01
+    weight_decay: Annotated[float, Bounds(0)] = 0.01
     """Decoupled weight decay, on matrices and embeddings only (not on biases and norms)."""
-    max_gradient_norm: float = 2.0
+    max_gradient_norm: Annotated[float, Bounds(1e-9)] = 2.0
     """Gradients longer than this are shortened to it."""
-    log_every_steps: int = 10
+    log_every_steps: Annotated[int, Bounds(1)] = 10
     """Optimiser steps between two lines of metrics."""
-    checkpoint_every_minutes: float = 10.0
+    checkpoint_every_minutes: Annotated[float, Bounds(0)] = 10.0
     """Minutes between two checkpoints; 0 saves after every step."""
     tensorboard: bool = False
     """Write the metrics for TensorBoard too, to RUN/tensorboard (extra `tensorboard`)."""
     wandb_project: str = ""
     """Project of Weights & Biases that the metrics are sent to (extra `wandb`); empty: none."""
-    workers: int = 0
+    workers: Annotated[int, Bounds(0)] = 0
     """Background processes that mask and render batches; 0 does it in the training process."""
-    device: str = "auto"
-    """`cpu`, `cuda` or `auto`, which takes a GPU where there is one."""
-
-    def __post_init__(self) -> None:
-        lowest = {
-            "groups_per_device_batch": 1,
-            "accumulation_steps": 1,
-            "log_every_steps": 1,
-            "workers": 0,
-            "checkpoint_every_minutes": 0,
-            "weight_decay": 0,
-            "max_gradient_norm": 1e-9,
-            "adam_epsilon": 0,
-            "seed": 0,
-        }
-        for name in ("adam_beta1", "adam_beta2"):
-            value = getattr(self, name)
-            check_range(0 <= value < 1, f"trainer.{name}", expected="a number from 0 to below 1", got=value)
-        for name, low in lowest.items():
-            value = getattr(self, name)
-            check_range(value >= low, f"trainer.{name}", expected=f"at least {low}", got=value)
-        check_range(self.seed < 2**63, "trainer.seed", expected="below 2**63", got=self.seed)
-        check_range(
-            self.rows_per_pass is None or self.rows_per_pass >= 1,
-            "trainer.rows_per_pass",
-            expected="at least 1, or null",
-            got=self.rows_per_pass,
-        )
-        check_range(
-            self.device in ("auto", "cpu", "cuda"),
-            "trainer.device",
-            expected="auto, cpu or cuda",
-            got=self.device,
-            fix="choose one of these; CUDA_VISIBLE_DEVICES=N chooses among several GPUs",
-        )
 
 
 class Attention(Enum):
@@ -154,12 +109,12 @@ class Attention(Enum):
 
 
 @dataclass(kw_only=True, slots=True)
-class StartSettings:
+class StartSettings(CheckedSettings):
     """The encoder that training starts from."""
 
-    hidden_dropout: float = 0.0
+    hidden_dropout: Annotated[float, Bounds(0, below=1)] = 0.0
     """Dropout probability of hidden states in training."""
-    attention_dropout: float = 0.0
+    attention_dropout: Annotated[float, Bounds(0, below=1)] = 0.0
     """Dropout probability of attention weights in training."""
     attention: Attention = Attention.auto
     """`plain` is faster on a CPU, `fused` on a GPU; `auto` chooses so."""
@@ -168,38 +123,28 @@ class StartSettings:
     frozen: FrozenSettings = field(default_factory=FrozenSettings)
     """What is left as it is in training."""
 
-    def __post_init__(self) -> None:
-        for name in ("hidden_dropout", "attention_dropout"):
-            value = getattr(self, name)
-            check_range(0 <= value < 1, f"start.{name}", expected="a probability from 0 to below 1", got=value)
-
 
 @dataclass(kw_only=True, slots=True)
-class GroupSettings:
+class GroupSettings(CheckedSettings):
     """How blocks are put together for training."""
 
-    sequences_per_group: int = 16
+    sequences_per_group: Annotated[int, Bounds(2)] = 16
     """Blocks masked together; a span is only masked if it stands in another block of its group too."""
     drop_mixed: bool = False
     """Leave out groups that hold blocks of several documents."""
 
-    def __post_init__(self) -> None:
-        if self.sequences_per_group < 2:
-            raise SettingError(
-                "a group needs other sequences to find its spans in",
-                expected="at least 2",
-                got=str(self.sequences_per_group),
-                where="groups.sequences_per_group",
-                fix="leave it at 16",
-            )
-
 
 @dataclass(kw_only=True, slots=True)
-class TrainingSettings:
+class TrainingSettings(CheckedSettings):
     """One training run."""
 
     encoder: PathText = MINILM
     """The start: folder, hub name, `minilm` (extra `pretrained`) or `encoder-mini` (the shipped one)."""
+    device: str = "auto"
+    """`cpu`, `cuda` or `auto`, which takes a GPU where there is one."""
+    precision: Precision = Precision.auto
+    """Number format of the forward pass; `auto` is bfloat16 where the hardware computes in it. Weights and optimiser
+    state stay float32."""
     corpus: CorpusSettings = field(default_factory=CorpusSettings)
     """The text to train on."""
     blocks: BlockSettings = field(default_factory=BlockSettings)
@@ -225,7 +170,15 @@ class TrainingSettings:
     evaluation: TrainingEvaluationSettings = field(default_factory=TrainingEvaluationSettings)
     """Measures during training, the best encoder so far, and early stopping."""
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
+        """What depends on several groups of settings, before any work."""
+        check_range(
+            self.device in ("auto", "cpu", "cuda"),
+            "device",
+            expected="auto, cpu or cuda",
+            got=self.device,
+            fix="choose one of these; CUDA_VISIBLE_DEVICES=N chooses among several GPUs",
+        )
         most_blocks = MAX_GROUP_TOKENS // self.blocks.max_block_tokens
         check_range(
             self.groups.sequences_per_group <= most_blocks,
@@ -234,10 +187,6 @@ class TrainingSettings:
             got=self.groups.sequences_per_group,
             fix="choose a smaller one, or smaller blocks.max_block_tokens",
         )
-        self._check_fit()
-
-    def _check_fit(self) -> None:
-        """What depends on several groups of settings, before any work."""
         phrases = self.masking.unit is MaskingUnit.phrase  # they have mask pairs, single tokens have one mask
         if self.objective.nonparametric_weight and self.objective.nonparametric.end_queries != phrases:
             raise SettingError(
@@ -261,26 +210,27 @@ class TrainingSettings:
             )
 
 
-NOT_RECORDED = ("run", "debug")
-
-
 def as_record(settings: TrainingSettings) -> dict[str, Any]:
     """All settings by dotted name, and the number of ranks: what must not differ when a run goes on."""
-    flat: dict[str, Any] = {}
-
-    def visit(prefix: str, value: Any) -> None:
-        if isinstance(value, dict) and value:
-            for key, part in value.items():
-                visit(f"{prefix}.{key}" if prefix else key, part)
-        else:
-            flat[prefix] = value
-
     # a command adds settings of its own, such as where the run lies
     own = {item.name: asdict(settings)[item.name] for item in fields(TrainingSettings)}
     if Path(settings.encoder).is_dir():
         own["encoder"] = Path(settings.encoder).name
-    visit("", recorded(own))
-    flat["world_size"] = world_size()
+    # these two were once settings of the loop, and a run that was begun then must go on
+    own["trainer"] |= {name: own.pop(name) for name in ("device", "precision")}
+    return flat_record(recorded(own)) | {"world_size": world_size()}
+
+
+def flat_record(record: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """The values of nested settings by dotted name.
+
+    >>> flat_record({"a": {"b": 1, "c": {}}, "d": []})
+    {'a.b': 1, 'a.c': {}, 'd': []}
+    """
+    flat: dict[str, Any] = {}
+    for name, value in record.items():
+        nested = isinstance(value, dict) and value
+        flat |= flat_record(value, f"{prefix}{name}.") if nested else {f"{prefix}{name}": value}
     return flat
 
 

@@ -12,11 +12,11 @@ from __future__ import annotations
 import math
 import shutil
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any
 
 import safetensors.torch
 import torch
@@ -32,10 +32,9 @@ from npm.training.checkpoints import BEST_ENCODER, ENCODER, Counters, RunFolder,
 from npm.training.data import TrainingBatches, iterate_batches
 from npm.training.loggers import MetricsLogger, check_loggers, open_loggers
 from npm.training.model import SavedModel, TrainedModel
-from npm.training.schedule import ScheduleSettings
-from npm.training.settings import TrainerSettings
+from npm.training.settings import TrainingSettings
 from npm.training.validation import HeldOut
-from npm.types import Term, TrainingBatch
+from npm.types import TrainingBatch
 
 BAD_BATCH_KIND = "training batch of a loss that is not finite"
 
@@ -54,22 +53,18 @@ def save_bad_batches(
     terms = [{name: str(value) for name, value in part.items()} for part in sums]  # JSON has no infinity
     with write_folder(path, kind=BAD_BATCH_KIND, settings={"step": step, "rank": rank, "terms": terms}) as writer:
         for number in bad or range(len(window)):
-            writer.open_binary(f"micro-{number}.safetensors").write(safetensors.torch.save(_tensors(window[number])))
+            tensors = {
+                f"{view_name}.{item.name}": torch.as_tensor(getattr(view, item.name)).cpu().contiguous().clone()
+                for view_name, view in window[number].views.items()
+                for item in fields(view)  # type: ignore[arg-type]
+            }
+            writer.open_binary(f"micro-{number}.safetensors").write(safetensors.torch.save(tensors))
     return path
-
-
-def _tensors(batch: TrainingBatch) -> dict[str, torch.Tensor]:
-    named: dict[str, torch.Tensor] = {}
-    for view_name, view in batch.views.items():
-        for item in fields(view):  # type: ignore[arg-type]
-            value: Any = getattr(view, item.name)
-            named[f"{view_name}.{item.name}"] = torch.as_tensor(value).cpu().contiguous().clone()
-    return named
 
 
 @dataclass(slots=True)
 class EarlyStopping:
-    """Early stopping: the best evaluation of a run so far, and how many since were no better; part of its checkpoints."""
+    """Early stopping: the best evaluation so far, and how many since were no better; part of the checkpoints."""
 
     value: float | None = None
     """The best value of the metric that was chosen; None before the first finite one."""
@@ -98,7 +93,7 @@ class EarlyStopping:
         return better
 
     def patience_exhausted(self, patience_evaluations: int | None) -> bool:
-        """Whether so many evaluations in a row were no better; never without a limit."""
+        """Whether as many evaluations in a row as there is patience for were no better; never without a limit."""
         return patience_evaluations is not None and self.evaluations_since >= patience_evaluations
 
 
@@ -107,36 +102,29 @@ class StepMeter:
 
     def __init__(self) -> None:
         self.tokens = 0
-        self._step_seconds, self._waited_seconds = 0.0, 0.0
+        self._seconds = {"step": 0.0, "waiting": 0.0}
 
     @contextmanager
-    def step(self) -> Iterator[None]:
-        """Around a whole step."""
+    def measure(self, part: str) -> Iterator[None]:
+        """Around a whole `step`, or around the part of it that is `waiting` for something to compute with."""
         start = time.perf_counter()
         yield
-        self._step_seconds += time.perf_counter() - start
-
-    @contextmanager
-    def waiting(self) -> Iterator[None]:
-        """Around the part of a step in which there is nothing to compute with yet."""
-        start = time.perf_counter()
-        yield
-        self._waited_seconds += time.perf_counter() - start
+        self._seconds[part] += time.perf_counter() - start
 
     def rates(self) -> dict[str, float]:
         """Tokens of all ranks per second and the share of time spent waiting; begins anew."""
-        seconds = max(1e-9, self._step_seconds)
+        seconds = max(1e-9, self._seconds["step"])
         rates = {
             "tokens_per_second": round(self.tokens / seconds, 1),
-            "data_fraction": round(self._waited_seconds / seconds, 4),
+            "data_fraction": round(self._seconds["waiting"] / seconds, 4),
         }
-        self.tokens, self._step_seconds, self._waited_seconds = 0, 0.0, 0.0
+        self.tokens, self._seconds = 0, dict.fromkeys(self._seconds, 0.0)
         return rates
 
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
-    """What a progress display may want to know after a step."""
+    """What a progress display shows after a step."""
 
     step: int
     progress: float
@@ -154,25 +142,24 @@ class Trainer:
         batches: TrainingBatches,
         run_folder: RunFolder,
         *,
-        settings: TrainerSettings,
-        schedule: ScheduleSettings,
+        settings: TrainingSettings,
         held_out: HeldOut | None = None,
         before_saving: Callable[[], None] = lambda: None,
     ) -> None:
         """`before_saving` puts into `trained` what the objective has learned of it, such as a scale."""
-        check_loggers(settings)
+        self.settings, self.schedule = settings.trainer, settings.schedule
+        check_loggers(self.settings)
         self.trained, self.objective, self.batches, self.run_folder = trained, objective, batches, run_folder
-        self.settings, self.schedule, self.held_out = settings, schedule, held_out
-        self.before_saving = before_saving
+        self.held_out, self.before_saving = held_out, before_saving
         self.accelerator = make_accelerator(settings)
         # only now is this rank's number known; with one seed for all, their dropouts would be equal
-        torch.manual_seed(settings.seed + rank())
+        torch.manual_seed(self.settings.seed + rank())
         for made in (batches, held_out.batches if held_out else None):
             assert made is None or (made.rank, made.world_size) == (rank(), world_size()), (
                 f"batches of rank {made.rank} of {made.world_size}, but this is rank {rank()} of {world_size()}"
             )
-        model = TrainedModel(trained, objective, rows_per_pass=settings.rows_per_pass)
-        self.prepared = PreparedModel(model, trained, settings, self.accelerator)
+        model = TrainedModel(trained, objective, rows_per_pass=self.settings.rows_per_pass)
+        self.prepared = PreparedModel(model, trained, self.settings, self.accelerator)
         self.optimizer = self.prepared.optimizer
         self.step, self.seconds, self.tokens = 0, 0.0, 0
         self.early_stopping = EarlyStopping()
@@ -201,15 +188,16 @@ class Trainer:
         self.save_encoder(ENCODER)
 
     def _run(self, report: Callable[[StepReport], None]) -> None:
+        # batches are a function of the micro-step alone, so the step is the whole position in the data
         first_micro_step = self.step * self.settings.accumulation_steps
         stream = iterate_batches(self.batches, first_micro_step=first_micro_step, workers=self.settings.workers)
         clock, saved_seconds = time.monotonic() - self.seconds, self.seconds
         if self.early_stopping.last_step is None:
             self._evaluate()
         while not self._is_finished():
-            self._set_learning_rate(self._next_progress(self._progress()))
-            with self._meter.step():
-                with self._meter.waiting():
+            self._set_learning_rate()
+            with self._meter.measure("step"):
+                with self._meter.measure("waiting"):
                     window = [next(stream) for _ in range(self.settings.accumulation_steps)]
                 terms = self._update(window)
             self.step += 1
@@ -223,32 +211,35 @@ class Trainer:
 
     def _update(self, window: list[TrainingBatch]) -> dict[str, float]:
         """One optimiser step on an accumulation window; returns each term's mean over all ranks."""
-        counts = self._global_counts(window)
+        # Counted before any forward pass, over all micro-batches and ranks: a mean over the window is not the mean of
+        # its micro-batches' means where these have different numbers of spans.
+        own_counts: Counter[str] = Counter()
+        for batch in window:
+            own_counts.update(self.objective.counts(batch))
+        counts = sum_over_ranks(own_counts, self.accelerator.device)
         sums: list[dict[str, float]] = []
         for number, batch in enumerate(window):
             with self.prepared.gathering(last=number == len(window) - 1):
                 terms = self.prepared(batch.to(self.accelerator.device))
-                self.prepared.backward(self._loss(terms, counts))
+                # gradients are averaged over ranks; the factor turns that mean back into a sum
+                parts = [term.weight * term.sum * (world_size() / max(1, counts[name])) for name, term in terms.items()]
+                self.prepared.backward(torch.stack(parts).sum())
             sums.append({name: float(term.sum.detach()) for name, term in terms.items()})
-        totals = sum_over_ranks([sum(part[name] for part in sums) for name in sums[0]], self.accelerator.device)
+        own_totals = {name: sum(part[name] for part in sums) for name in sums[0]}
+        totals = sum_over_ranks(own_totals, self.accelerator.device)
         # a term without anything to count, such as a denoiser that was not drawn, has no mean
-        means = {name: total / counts[name] for name, total in zip(sums[0], totals, strict=True) if counts[name]}
+        means = {name: total / counts[name] for name, total in totals.items() if counts[name]}
+        # after the last micro-batch, where the gradient is that of the whole window on all ranks
         gradient_length = self.prepared.clip()
         self._refuse_not_finite({**means, "length of the gradient": gradient_length}, window, sums)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         return means
 
-    @staticmethod
-    def _loss(terms: dict[str, Term], counts: dict[str, int]) -> torch.Tensor:
-        # gradients are averaged over ranks; the factor turns that mean back into a sum
-        parts = [term.weight * term.sum * (world_size() / max(1, counts[name])) for name, term in terms.items()]
-        return torch.stack(parts).sum()
-
     def _refuse_not_finite(
         self, numbers: dict[str, float], window: list[TrainingBatch], sums: list[dict[str, float]]
     ) -> None:
-        """Stop before the weights are spoilt, and with them the next checkpoint; all ranks see the same numbers."""
+        """Stop before a step that would leave NaN in the weights and in the next checkpoint; alike on all ranks."""
         wrong = {name: number for name, number in numbers.items() if not math.isfinite(number)}
         if not wrong:
             return
@@ -266,20 +257,14 @@ class Trainer:
             fix="choose a lower schedule.learning_rate or trainer.max_gradient_norm in a new run folder",
         )
 
-    def _global_counts(self, window: list[TrainingBatch]) -> dict[str, int]:
-        per_batch = [self.objective.counts(batch) for batch in window]
-        names = list(per_batch[0])
-        local = [sum(counts[name] for counts in per_batch) for name in names]
-        return {
-            name: int(total) for name, total in zip(names, sum_over_ranks(local, self.accelerator.device), strict=True)
-        }
-
     def _count(self, own_tokens: int, own_seconds: float) -> None:
-        """Count the tokens of all ranks, and take the first rank's clock, so that all stop and schedule alike."""
-        numbers = [own_tokens, own_seconds if rank() == 0 else 0.0]
-        tokens, self.seconds = sum_over_ranks(numbers, self.accelerator.device)
-        self.tokens += int(tokens)
-        self._meter.tokens += int(tokens)
+        """Count the tokens of all ranks, and take the first rank's clock."""
+        # with clocks of their own, ranks would differ in learning rate, and one would stop while others wait for it
+        numbers = {"tokens": own_tokens, "seconds": own_seconds if rank() == 0 else 0.0}
+        totals = sum_over_ranks(numbers, self.accelerator.device)
+        self.seconds = totals["seconds"]
+        self.tokens += int(totals["tokens"])
+        self._meter.tokens += int(totals["tokens"])
 
     def _progress(self) -> float:
         return self.schedule.progress(steps_done=self.step, minutes_done=self.seconds / 60)
@@ -288,13 +273,13 @@ class Trainer:
         patience = self.held_out.settings.patience_evaluations if self.held_out else None
         return self._progress() >= 1.0 or self.early_stopping.patience_exhausted(patience)
 
-    def _next_progress(self, progress: float) -> float:
-        """Step schedules look one step ahead, so that the first step has a learning rate above zero."""
+    def _set_learning_rate(self) -> None:
         if self.schedule.max_steps is None:
-            return max(progress, 1e-4)
-        return self.schedule.progress(steps_done=self.step + 1, minutes_done=0.0)
-
-    def _set_learning_rate(self, progress: float) -> None:
+            # how long the coming step takes is not known; a little above zero, else the first step would change nothing
+            progress = max(self._progress(), 1e-4)
+        else:
+            # that of the end of the coming step, so that the first one has a learning rate above zero
+            progress = self.schedule.progress(steps_done=self.step + 1, minutes_done=0.0)
         for group in self.optimizer.param_groups:
             group["lr"] = self.schedule.learning_rate_at(progress)
 
@@ -329,7 +314,8 @@ class Trainer:
         checkpoint = captured_state(self.model, self.optimizer, counters)
         if rank() == 0:
             self.run_folder.save_checkpoint(checkpoint)
-        return_freed_memory()  # kept from step to step, it grows with the different lengths of batches
+        # the allocator keeps freed memory from step to step, which is fast, and more of it with each new batch length
+        return_freed_memory()
         self.accelerator.wait_for_everyone()
 
     def resume(self) -> None:
@@ -339,6 +325,8 @@ class Trainer:
             self.run_folder.cut_metrics(checkpoint.counters.step if checkpoint else -1)
         if checkpoint is None:
             return
+        # generators come back last, and the loader draws from one of its own: what is drawn from here on is what an
+        # undisturbed run draws after this step
         restore_state(checkpoint, self.model, self.optimizer, where=self.run_folder.path)
         counters = checkpoint.counters
         self.step, self.seconds, self.tokens = counters.step, counters.seconds, counters.tokens

@@ -6,6 +6,7 @@ run with evaluations has the losses of one without.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -69,21 +70,18 @@ class HeldOut:
 
     def _held_out_terms(self, prepared: PreparedModel) -> dict[str, float]:
         objective, device = prepared.bare.objective, prepared.accelerator.device
-        sums: dict[str, float] = {}
-        counts: dict[str, float] = {}
+        own_sums: dict[str, float] = {}
+        own_counts: Counter[str] = Counter()
         weights: dict[str, float] = {}
         for micro_step in range(self.micro_steps):
             assert self.batches is not None, "micro_steps is 0 without batches"
             batch = self.batches[micro_step]
-            for name, count in objective.counts(batch).items():
-                counts[name] = counts.get(name, 0.0) + count
+            own_counts.update(objective.counts(batch))
             for name, term in prepared(batch.to(device)).items():
-                sums[name] = sums.get(name, 0.0) + float(term.sum)
+                own_sums[name] = own_sums.get(name, 0.0) + float(term.sum)
                 weights[name] = term.weight
-        global_sums = sum_over_ranks(list(sums.values()), device)
-        global_counts = sum_over_ranks([counts[name] for name in sums], device)
-        totals = zip(sums, global_sums, global_counts, strict=True)
-        means = {name: total / count for name, total, count in totals if count}  # without a count there is no mean
+        sums, counts = sum_over_ranks(own_sums, device), sum_over_ranks(own_counts, device)
+        means = {name: total / counts[name] for name, total in sums.items() if counts[name]}  # no mean without a count
         if not means:
             return {}
         loss = sum(weights[name] * mean for name, mean in means.items())

@@ -17,8 +17,8 @@ OWN = sorted((REPOSITORY / "docs" / "example-objective").glob("*.yaml"))
 SMALLER = [
     "schedule.max_minutes=null",
     "schedule.max_steps=2",
-    "trainer.device=cpu",
-    "trainer.precision=float32",
+    "device=cpu",
+    "precision=float32",
     "trainer.log_every_steps=1",
 ]
 BLOCKS = ["blocks.max_block_tokens=32", "groups.sequences_per_group=4"]

@@ -20,7 +20,7 @@ from npm.objectives.nonparametric import NonparametricMasked, NonparametricSetti
 from npm.training.checkpoints import RunFolder
 from npm.training.data import BlockSource, TrainingBatches
 from npm.training.schedule import ScheduleSettings
-from npm.training.settings import TrainerSettings, TrainingEvaluationSettings
+from npm.training.settings import TrainerSettings, TrainingEvaluationSettings, TrainingSettings
 from npm.training.trainer import Trainer
 from npm.training.validation import Evaluator, HeldOut
 from npm.types import Sequences
@@ -115,15 +115,14 @@ def toy_trainer(
 ) -> Trainer:
     """A trainer in float32 on the CPU; runs of the same arguments are the same."""
     encoder = toy_encoder(dropout=dropout) if encoder is None else encoder
-    trainer_settings = TrainerSettings(
-        **{"device": "cpu", "log_every_steps": 1, "precision": Precision.float32, **settings}
-    )
+    schedule = ScheduleSettings(max_steps=max_steps, learning_rate=learning_rate)
+    loop = TrainerSettings(**{"log_every_steps": 1, **settings})
     chosen = toy_objective(encoder, *parts) if objective is None else objective
     shares: dict[str, Any] = {"views": sorted(chosen.views), "rank": rank, "world_size": world_size}
     batches = toy_batches(
         encoder,
         groups,
-        groups_per_device_batch=trainer_settings.groups_per_device_batch,
+        groups_per_device_batch=loop.groups_per_device_batch,
         context_fraction=context_fraction,
         **shares,
     )
@@ -144,8 +143,7 @@ def toy_trainer(
         chosen,
         batches,
         run_folder,
-        settings=trainer_settings,
-        schedule=ScheduleSettings(max_steps=max_steps, learning_rate=learning_rate),
+        settings=TrainingSettings(device="cpu", precision=Precision.float32, trainer=loop, schedule=schedule),
         held_out=held_out,
         before_saving=keep_scale,
     )

@@ -44,8 +44,8 @@ def test_the_same_settings_continue_a_run(run_folder: RunFolder) -> None:
 def test_other_settings_are_refused_by_name_with_both_values(run_folder: RunFolder) -> None:
     with pytest.raises(SettingError) as caught:
         run_folder.start({"learning_rate": 0.25, "files": ("a", "b"), "seed": 1})
-    assert caught.value.expected == "learning_rate=0.5; seed=None"
-    assert caught.value.got == "learning_rate=0.25; seed=1"
+    assert caught.value.expected == "learning_rate=0.5, seed=not recorded"
+    assert caught.value.got == "learning_rate=0.25, seed=1"
     assert json.loads((run_folder.path / "settings.json").read_text())["learning_rate"] == 0.5
 
 

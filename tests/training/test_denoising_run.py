@@ -47,9 +47,9 @@ def settings_of(
         groups=GroupSettings(sequences_per_group=8),
         denoising=denoising or DenoisingSettings(),
         objective=ObjectiveSettings(nonparametric_weight=0.0, denoising_weight=1.0),
-        trainer=TrainerSettings(
-            device="cpu", precision=Precision.float32, log_every_steps=1, checkpoint_every_minutes=0, adam_epsilon=1e-8
-        ),
+        device="cpu",
+        precision=Precision.float32,
+        trainer=TrainerSettings(log_every_steps=1, checkpoint_every_minutes=0, adam_epsilon=1e-8),
         schedule=ScheduleSettings(max_steps=16, learning_rate=1e-2),
     )
 

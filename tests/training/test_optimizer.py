@@ -104,11 +104,11 @@ def test_frozen_parts_stay_as_they_are_in_training(tmp_path: Path, settings: Fro
     assert changed == moved
 
 
-@pytest.mark.parametrize("settings", [{"layers": 3}, {"layers": -1}])
-def test_layers_that_are_not_there_are_refused(settings: dict[str, int]) -> None:
+@pytest.mark.parametrize(("settings", "where"), [({"layers": 3}, "start.frozen.layers"), ({"layers": -1}, "layers")])
+def test_layers_that_are_not_there_are_refused(settings: dict[str, int], where: str) -> None:
     with pytest.raises(SettingError) as caught:
         freeze(tiny_encoder("bert").model, FrozenSettings(**settings))
-    assert caught.value.where == "start.frozen.layers"
+    assert caught.value.where == where
     assert caught.value.got == str(settings["layers"])
 
 

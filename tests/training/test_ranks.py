@@ -10,7 +10,7 @@ from npm.objectives.ranks import leave_ranks, of_first_rank, sum_over_ranks
 
 def test_one_process_needs_no_group() -> None:
     leave_ranks()
-    assert sum_over_ranks([1.5, 2.0], torch.device("cpu")) == [1.5, 2.0]
+    assert sum_over_ranks({"a": 1.5, "b": 2.0}, torch.device("cpu")) == {"a": 1.5, "b": 2.0}
     assert of_first_rank("told") == "told"
 
 

@@ -22,7 +22,7 @@ from npm.training.settings import StartSettings, TrainerSettings, TrainingSettin
 from tests.helpers.tiny_models import SENTENCES, tiny_encoder
 
 PAIRS = [sentence.split(". ") for sentence in SENTENCES if ". " in sentence]
-TRAINER = TrainerSettings(device="cpu", precision=Precision.float32, log_every_steps=1, max_gradient_norm=1e6)
+TRAINER = TrainerSettings(log_every_steps=1, max_gradient_norm=1e6)
 
 
 @pytest.fixture
@@ -37,6 +37,8 @@ def settings_of(start: Path, *, steps: int, masked_weight: float = 0.0, **senten
     (start.parent / "corpus.txt").write_text("\n".join(SENTENCES), encoding="utf-8")
     return TrainingSettings(
         encoder=str(start),
+        device="cpu",
+        precision=Precision.float32,
         corpus=CorpusSettings(files=[str(start.parent / "corpus.txt")]),
         sentences=SentenceDataSettings(pairs_per_device_batch=4),
         start=StartSettings(hidden_dropout=0.1),

@@ -17,7 +17,7 @@ from npm.models.encoder import Encoder, Precision
 from npm.training import trainer as trainer_module
 from npm.training.checkpoints import load_optimizer_tensors, optimizer_tensors
 from npm.training.schedule import ScheduleSettings
-from npm.training.settings import TrainerSettings
+from npm.training.settings import TrainingSettings
 from npm.training.trainer import StepReport
 from tests.helpers.tiny_models import tiny_encoder
 from tests.helpers.toy_training import STEEP, parameters_of, toy_trainer
@@ -227,7 +227,7 @@ def test_the_launcher_cannot_divide_gradients_a_second_time(tmp_path: Path, monk
 
 def test_one_process_may_train_in_two_precisions(tmp_path: Path) -> None:
     toy_trainer(tmp_path / "run", max_steps=1).train()
-    accelerator = trainer_module.make_accelerator(TrainerSettings(device="cpu", precision=Precision.bfloat16))
+    accelerator = trainer_module.make_accelerator(TrainingSettings(device="cpu", precision=Precision.bfloat16))
     assert accelerator.mixed_precision == "bf16"
 
 
@@ -278,7 +278,7 @@ def test_the_seed_of_dropouts_waits_for_the_number_of_the_rank(tmp_path: Path, m
     """Before the accelerator is made there is no process group, and every process believes to be the first."""
     known = []
 
-    def make_accelerator(settings: TrainerSettings) -> Any:
+    def make_accelerator(settings: TrainingSettings) -> Any:
         known.append(5)
         return original(settings)
 

@@ -205,4 +205,4 @@ def test_a_metric_that_is_not_finite_is_written_as_null(tmp_path: Path) -> None:
 def test_settings_of_the_evaluation_out_of_range_are_refused(setting: str, value: float) -> None:
     with pytest.raises(SettingError) as caught:
         TrainingEvaluationSettings(**{setting: value})  # type: ignore[arg-type]
-    assert (caught.value.where, caught.value.got) == (f"evaluation.{setting}", str(value))
+    assert (caught.value.where, caught.value.got) == (setting, str(value))

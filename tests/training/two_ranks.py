@@ -28,7 +28,7 @@ from npm.objectives.encoded import EncodedBatch
 from npm.training.model import TrainedModel
 from npm.training.run import run_training
 from npm.training.schedule import ScheduleSettings
-from npm.training.settings import GroupSettings, TrainerSettings, TrainingSettings
+from npm.training.settings import GroupSettings, TrainingSettings
 from npm.training.trainer import StepReport
 from npm.types import MaskedBatch, Sequences, Term, TrainingBatch
 from tests.helpers.groups import group
@@ -189,11 +189,12 @@ def _run_from_settings(rank: int, runs: Path) -> None:
             corpus=CorpusSettings(files=[str(corpus)]),
             blocks=BlockSettings(max_block_tokens=24),
             groups=GroupSettings(sequences_per_group=4),
-            trainer=TrainerSettings(device="cpu", precision=Precision.float32),
+            device="cpu",
+            precision=Precision.float32,
             schedule=ScheduleSettings(max_steps=2),
         ),
         announce=lambda summary: told.append("summary"),
-        report_blocks=lambda documents, tokens: told.append("blocks"),
+        progress=lambda stage, done, total: told.append("blocks"),
         report_step=lambda done: told.append(f"step {done.step}"),
     )
     (runs / f"told-{rank}.txt").write_text("\n".join(dict.fromkeys(told)), encoding="utf-8")
