@@ -24,6 +24,7 @@ import numpy as np
 
 from index.files import CHUNK_BYTES, CountingFile, shown_bytes
 from index.lists import BATCH_BYTES
+from index.quantiser import CODEC_TRAIN_ROWS
 from npm.corpus.blocks import BlockPacker
 from npm.corpus.store import TOKENS_PER_SHARD, build_block_store
 from npm.errors import CorpusError
@@ -174,18 +175,13 @@ def estimate_build(settings: EstimateSettings, encoder: Encoder, *, progress: Pr
         encode_seconds, encode_bytes = _encoding(store, encoder, settings, progress)
         search = _search_costs(shape, folder, row_count=round(counts.rows), seed=settings.search.seed)
         progress("search", 1, 1)
-        opened = process_bytes + counts.blocks * BLOCK_BYTES
-        kept = opened + max(0, private_bytes() - process_bytes)  # after it has encoded and trained a little
+        kept = max(0, private_bytes() - process_bytes)  # after it has encoded and trained a little
         write_seconds = _writing_seconds_per_byte(folder)
     disk = disk_needs(counts, shape, settings, encoder, vocabulary_size=packer.vocabulary_size)
-    growing = _memory(counts, shape, settings, search, dimensions=encoder.dimensions)
-    with_rows = kept + counts.tokens / 4  # `RowMap`: two bits a token
-    memory = {
-        "blocks": process_bytes + packing.growth + growing["blocks"],
-        "vectors": opened + encode_bytes + growing["vectors"],
-        "lexicon": kept + count_bytes / counts.sampled_tokens * min(counts.tokens, TOKENS_PER_SHARD),
-        **{stage: with_rows + growing[stage] for stage in ("quantiser", "codes", "lists")},
-    }
+    beyond = _memory_beyond_sample(counts, shape, settings, search, dimensions=encoder.dimensions)
+    count_bytes *= min(counts.tokens, TOKENS_PER_SHARD) / counts.sampled_tokens
+    growth = {"blocks": packing.growth, "vectors": encode_bytes, "lexicon": kept + count_bytes}
+    memory = {stage: process_bytes + growth.get(stage, kept) + beyond[stage] for stage in disk}
     seconds = {
         "blocks": counts.tokens * packing.seconds / counts.sampled_tokens,
         "vectors": counts.tokens * encode_seconds,
@@ -208,7 +204,7 @@ def estimate_build(settings: EstimateSettings, encoder: Encoder, *, progress: Pr
     )
 
 
-def _memory(
+def _memory_beyond_sample(
     counts: CorpusCounts, shape: SearchShape, settings: EstimateSettings, search: SearchCosts, *, dimensions: int
 ) -> dict[str, float]:
     """What each stage holds that the sample was too small for, in bytes."""
@@ -216,28 +212,35 @@ def _memory(
     row_bytes = dimensions * np.dtype(settings.vectors.dtype.value).itemsize
     shard_tokens = min(counts.tokens, settings.vectors.tokens_per_shard)
     shard_rows = counts.rows * shard_tokens / counts.tokens
-    grown = dict.fromkeys(("quantiser", "codes", "lists"), 0.0) | {
+    opened = counts.blocks * BLOCK_BYTES
+    with_rows = opened + counts.tokens / 4  # `RowMap`: two bits a token
+    beyond = {
         "blocks": counts.documents * IDENTIFIER_BYTES,
         # `ShardBlocks`: token id, flag and whether it is kept, of a token; its place and vector, of a row
-        "vectors": shard_tokens * 6 + shard_rows * (8 + row_bytes),
+        "vectors": opened + shard_tokens * 6 + shard_rows * (8 + row_bytes),
+        "lexicon": opened,
+        **dict.fromkeys(("quantiser", "codes", "lists"), with_rows),
     }
     if not shape.code_bytes:
-        return grown
+        return beyond
     train_rows = min(shape.resolved["train_rows"], counts.rows)
     if not shape.list_count:  # FAISS trains it, and holds all its rows
-        rows = counts.rows * (shape.code_bytes + (graph_bytes(1) if shape.has_graph else 0))
-        return grown | {"quantiser": train_rows * (row_bytes + 8 + float_bytes), "lists": rows}
+        beyond["quantiser"] += train_rows * (row_bytes + 8 + float_bytes)
+        beyond["lists"] += counts.rows * (shape.code_bytes + (graph_bytes(1) if shape.has_graph else 0))
+        return beyond
     # A transform makes floats of the whole training sample; without one it stays as it was stored.
     sample_bytes = train_rows * (8 + (2 * float_bytes if shape.transform_bytes else row_bytes))
     lists = shape.centroid_bytes + graph_bytes(shape.list_count)
+    # Rounds of k-means: centroids, their means, and sums in 8 bytes a number. Then the codec: rows without centroids.
+    rounds = 5 * lists + search.chunk_bytes
+    codec = 2 * lists + min(train_rows, CODEC_TRAIN_ROWS) * 2 * float_bytes
+    beyond["quantiser"] += sample_bytes + max(rounds, codec)
+    # List, order and code of each row of a shard; the quantiser's own lists, and those that assign rows to them.
+    beyond["codes"] += shard_rows * (16 + shape.code_bytes) + 2 * lists + search.chunk_bytes
     shards = math.ceil(counts.tokens / settings.vectors.tokens_per_shard)
-    return grown | {
-        # centroids, their means, and sums in 8 bytes a number; then those of the quantiser and of its file
-        "quantiser": sample_bytes + 5 * lists + search.chunk_bytes,
-        # list, order and code of each row of a shard; the quantiser's own lists, and those that assign rows to them
-        "codes": shard_rows * (16 + shape.code_bytes) + 2 * lists + search.chunk_bytes,
-        "lists": 4 * min(counts.rows * (8 + shape.code_bytes), BATCH_BYTES) + shards * 8 * (shape.list_count + 1),
-    }
+    merged_bytes = min(counts.rows * (8 + shape.code_bytes), BATCH_BYTES)
+    beyond["lists"] += 4 * merged_bytes + shards * 8 * (shape.list_count + 1)
+    return beyond
 
 
 def _counting(texts: list[tuple[str, str]], settings: LexiconSettings) -> tuple[float, float]:
