@@ -82,7 +82,8 @@ class SearchSettings:
 
 def _check(condition: bool, problem: str, expected: str, got: str) -> None:
     if not condition:
-        raise UserError(problem, expected=expected, got=got, where="search", fix="change that setting")
+        where = ", ".join(setting.partition("=")[0] for setting in got.split())
+        raise UserError(problem, expected=expected, got=got, where=where, fix="change that setting")
 
 
 def automatic_tier(row_count: int) -> SearchTier:

@@ -18,17 +18,12 @@ __all__ = [
     "check_range",
     "named",
     "near",
+    "put_under",
 ]
 
 
 class SettingError(UserError):
     """A setting is unknown, out of range, or contradicts another."""
-
-    def under(self, prefix: str) -> None:
-        """Put `prefix`, such as `trainer.`, before the settings that the refusal names: a class knows only its own."""
-        full = ", ".join(key if key.startswith(prefix) else prefix + key for key in self.where.split(", "))
-        self.problem = self.problem.replace(self.where, full)
-        self.where = full
 
 
 class CorpusError(UserError):
@@ -41,6 +36,13 @@ class EncoderError(UserError):
 
 class QueryError(UserError):
     """A text to be filled is empty, has no mask or several."""
+
+
+def put_under(error: UserError, prefix: str) -> None:
+    """Put `prefix`, such as `trainer.`, before the settings that a refusal names: a class knows only its own keys."""
+    full = ", ".join(key if key.startswith(prefix) else prefix + key for key in error.where.split(", "))
+    error.problem = error.problem.replace(error.where, full)
+    error.where = full
 
 
 def check_range(

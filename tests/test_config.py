@@ -12,17 +12,18 @@ from pathlib import Path
 import pytest
 import yaml
 
-from npm.cli.commands import COMMANDS
-from npm.cli.help import VERBS, documented_settings
+from npm.cli.help import declared_settings
 from npm.cli.main import main
-from npm.cli.settings import compose_settings, config_folder, declared_settings
+from npm.cli.settings import compose_settings
+from npm.cli.verbs import VERBS, config_folder
 from npm.errors import UserError
 from npm.retrieval.scoring import ScoringSettings
 from npm.retrieval.settings import FillSettings, Retrieval
 from tests.helpers.command_line import CommandLine, run_subprocess
 
 REPOSITORY = Path(__file__).parents[1]
-REQUIRED = {verb: "index=i" for verb in COMMANDS if verb not in ("estimate", "compare")} | {
+ROOTS = {name: verb.root for name, verb in VERBS.items()}
+REQUIRED = {verb: "index=i" for verb in VERBS if verb not in ("estimate", "compare")} | {
     "train": "run=r",
     "evaluate": "out=o",
     "plot": "out=o",
@@ -39,16 +40,18 @@ def needed_by(verb: str) -> list[str]:
 
 
 def test_config_files_on_disk_are_those_of_the_verbs_their_groups_and_experiments() -> None:
-    assert {path.stem for path in config_folder().glob("*.yaml")} == set(COMMANDS) == set(VERBS)
+    assert {path.stem for path in config_folder().glob("*.yaml")} == {
+        name for name, verb in VERBS.items() if verb.group
+    }
     assert {path.name for path in config_folder().iterdir() if path.is_dir()} == {"experiment", "scoring", "task"}
     assert EXPERIMENTS
 
 
-@pytest.mark.parametrize("verb", COMMANDS)
+@pytest.mark.parametrize("verb", VERBS)
 def test_config_of_every_verb_composes_to_its_own_defaults(verb: str) -> None:
     composed = settings_of(verb)
     given = dict(setting.split("=") for setting in needed_by(verb))
-    assert composed == COMMANDS[verb](**given)
+    assert composed == VERBS[verb].root(**given)
 
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
@@ -114,7 +117,7 @@ def test_config_refuses_an_encoder_given_under_both_its_names(npmlm: CommandLine
     assert settings_of("build", "encoder=A", "encoder.name=A").encoder == "A"
 
 
-@pytest.mark.parametrize("verb", COMMANDS)
+@pytest.mark.parametrize("verb", VERBS)
 @pytest.mark.parametrize("mark", ["", "+", "++", "~"])
 @pytest.mark.parametrize("key", ["bogus", "debug.bogus", "hydra.run.dir", "corpus.bogus", "scoring.bogus"])
 def test_config_refuses_an_unknown_setting_however_it_is_given(verb: str, mark: str, key: str) -> None:
@@ -165,12 +168,9 @@ def test_config_refuses_a_value_that_does_not_fit_and_names_the_setting(verb: st
 
 def numeric_settings() -> list[tuple[str, str]]:
     """Verb and full key of every setting that is a number."""
-    found = []
-    for verb, root in COMMANDS.items():
-        for name, item in declared_settings(root).items():
-            if item.type in ("int", "float", "int | None", "float | None"):
-                found.append((verb, name))
-    return found
+    numbers = (int, float, int | None, float | None)
+    declared = [(verb, name, item) for verb, root in ROOTS.items() for name, item in declared_settings(root).items()]
+    return [(verb, name) for verb, name, item in declared if item.kind in numbers]
 
 
 SIGNED = ("length_exponent",)
@@ -209,7 +209,7 @@ def test_config_refuses_settings_that_contradict_each_other(verb: str, overrides
 
 def test_config_choices_are_written_as_they_are_declared() -> None:
     """Members have lower-case names equal to their values, so that what --help shows is what can be given."""
-    for verb, root in COMMANDS.items():
+    for verb, root in ROOTS.items():
         for name in declared_settings(root):
             owner: typing.Any = root
             for part in name.split("."):
@@ -258,24 +258,43 @@ def test_config_fields_are_all_read_somewhere() -> None:
     read = names_read() | READ_BEFORE_COMPOSING
     unread = {
         f"{verb}: {name}"
-        for verb, root in COMMANDS.items()
+        for verb, root in ROOTS.items()
         for name in declared_settings(root)
         if name.rsplit(".", 1)[-1] not in read
     }
     assert not unread
 
 
-@pytest.mark.parametrize("verb", COMMANDS)
-def test_config_help_lists_every_setting_with_its_sentence_and_default(verb: str, npmlm: CommandLine) -> None:
+@pytest.mark.parametrize("verb", VERBS)
+def test_config_help_all_lists_every_setting_with_its_sentences_and_default(verb: str, npmlm: CommandLine) -> None:
+    for arguments in ([verb, "--help", "all"], [verb, "k=1", "-h", "all"]):
+        outcome = npmlm(*arguments)
+        assert (outcome.status, outcome.err) == (0, "")
+    shown = " ".join(outcome.out.split())
+    for name, setting in declared_settings(ROOTS[verb]).items():
+        assert len(setting.text) > 10, f"{name} has no docstring"
+        assert f"\n  {name} = " in outcome.out
+        assert setting.text in shown
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_config_help_shows_what_people_change_in_two_short_lines_each(verb: str, npmlm: CommandLine) -> None:
+    declared, first = declared_settings(ROOTS[verb]), VERBS[verb].first.split()
+    assert len(first) == len(set(first)) <= 13
+    assert set(first) <= set(declared)
+    assert VERBS[verb].required in (None, *first)
     for arguments in ([verb, "--help"], [verb, "k=1", "-h"]):
         outcome = npmlm(*arguments)
         assert (outcome.status, outcome.err) == (0, "")
-    documented = dict((name, text) for name, _, text in documented_settings(COMMANDS[verb]))
-    assert set(documented) == set(declared_settings(COMMANDS[verb]))
-    for name, text in documented.items():
-        assert len(text) > 10, f"{name} has no docstring"
-        assert f"\n  {name} = " in outcome.out
-        assert " ".join(text.split())[:30] in " ".join(outcome.out.split())
+    lines = outcome.out.splitlines()
+    for name in first:
+        place = next(number for number, line in enumerate(lines) if line.startswith(f"  {name} = "))
+        bounds = declared[name].bounds
+        assert bounds is None or f"({bounds.expected})" in lines[place]
+        assert declared[name].text.startswith(lines[place + 1].strip().removesuffix(" …"))
+        assert lines[place + 2] == ""
+    assert lines[-1] == f"npmlm {verb} --help all shows all {len(declared)} settings."
+    assert sum(line.startswith("  ") and " = " in line for line in lines) == len(first)
 
 
 def test_config_help_and_version_need_no_verb_and_an_unknown_verb_is_refused(npmlm: CommandLine) -> None:
@@ -287,14 +306,14 @@ def test_config_help_and_version_need_no_verb_and_an_unknown_verb_is_refused(npm
     assert version.status == 0
     assert version.out.startswith("npmlm ")
     npmlm("conquer").refused("unknown verb 'conquer'", ", ".join(VERBS))
-    for verb in set(COMMANDS) - {"fill", "compare", "plot"}:  # texts, and folders
+    for verb in set(VERBS) - {"fill", "compare", "plot"}:  # texts, and folders
         npmlm(verb, *needed_by(verb), "text").refused("settings only")
     for verb, needed in REQUIRED.items():
         npmlm(verb).refused(f"{verb} needs {needed.partition('=')[0]}=")
     npmlm("plot").refused("out=FILE.png")
 
 
-@pytest.mark.parametrize("verb", COMMANDS)
+@pytest.mark.parametrize("verb", VERBS)
 def test_config_mistakes_end_with_status_2_and_make_nothing(
     verb: str, npmlm: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from npm.cli.commands import COMMANDS
-from npm.cli.settings import LIST_SETTINGS, PATH_SETTINGS, TEXT_SETTINGS, compose_settings, declared_settings
+from npm.cli.help import declared_settings
+from npm.cli.settings import compose_settings
+from npm.cli.verbs import VERBS
 from tests.helpers.command_line import CommandLine
 
 ODD_PATHS = [
@@ -36,9 +37,9 @@ ODD_PATHS = [
 @pytest.mark.parametrize("path", ODD_PATHS)
 def test_config_takes_a_path_as_it_is_written(path: str) -> None:
     for mark in ("", "++"):
-        assert compose_settings("fill", [f"{mark}index={path}", f"encoder={path}", f"texts={path}"]) == COMMANDS[
+        assert compose_settings("fill", [f"{mark}index={path}", f"encoder={path}", f"texts={path}"]) == VERBS[
             "fill"
-        ](index=path, encoder=path, texts=path)
+        ].root(index=path, encoder=path, texts=path)
     assert compose_settings("build", ["index=i", f"encoder={path}"]).encoder == path
     assert compose_settings("build", ["index=i", f"corpus.files={path}"]).corpus.files == [path]
     assert compose_settings("train", [f"run={path}", f"encoder={path}"]).run == path
@@ -59,15 +60,17 @@ def test_config_takes_lists_of_paths_that_hold_anything(first: str, second: str)
         assert compose_settings("build", ["index=i", f"corpus.files=[{','.join(plain)}]"]).corpus.files == plain
 
 
-def test_config_path_settings_are_all_settings_that_name_a_file_or_folder() -> None:
-    strings = {
-        name
-        for root in COMMANDS.values()
-        for name, item in declared_settings(root).items()
-        if item.type in ("str", "list[str]")
+def test_config_string_settings_are_paths_or_texts_and_each_kind_is_known_by_its_type() -> None:
+    declared = {name: item for verb in VERBS.values() for name, item in declared_settings(verb.root).items()}
+    paths = {name for name, item in declared.items() if item.is_path}
+    assert paths == {
+        *("corpus.files", "sentences.files", "evaluation.files", "texts", "questions", "ids_file"),
+        *("index", "out", "run", "data_dir", "sts_dir", "mlm.index", "corruption.collocations.vocabulary"),
+        *("encoder", "mlm.encoder", "before.encoder"),
     }
-    no_paths = {"device", "encoder.device", "corpus.kept_fields", *TEXT_SETTINGS}
-    assert strings - no_paths <= {*PATH_SETTINGS, *LIST_SETTINGS}
+    assert {name for name, item in declared.items() if item.is_text and "." not in name} == {"device", "shard"}
+    lists = {name for name, item in declared.items() if item.kind == list[str]}
+    assert {"corpus.files", "corpus.kept_fields", "fill.where", "task", "ids"} <= lists
 
 
 def test_config_reads_a_tilde_at_the_beginning_of_a_path_as_the_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from npm.cli.settings import compose_settings, split_arguments
+from npm.cli.main import split_arguments
+from npm.cli.settings import compose_settings
 from tests.test_imports import ORDER
 
 ROOT = Path(__file__).parents[1]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Annotated
 
-from npm.errors import check_range
 from npm.evaluation.settings import EvaluationSettings
 from npm.indexing.changes import AddSettings, DeleteSettings
 from npm.indexing.compact import CompactSettings
@@ -14,7 +14,7 @@ from npm.indexing.settings import IndexBuildSettings
 from npm.indexing.stages import Stage
 from npm.models.encoder import Precision
 from npm.retrieval.settings import FillSettings
-from npm.settings import PathText
+from npm.settings import Bounds, CheckedSettings, PathText
 from npm.training.plotting import PlotSettings
 from npm.training.settings import TrainingSettings
 from npm.tuning.measures import TuneSettings
@@ -27,8 +27,36 @@ class Output(Enum):
     json = "json"
 
 
-@dataclass(kw_only=True, slots=True)
-class TrainCommand(TrainingSettings):
+@dataclass(kw_only=True)
+class Command:
+    """What every verb has. Without slots, so that a class can extend these settings and those of a package."""
+
+    debug: bool = False
+    """Show the full traceback of an error."""
+
+
+@dataclass(kw_only=True)
+class IndexCommand(Command):
+    """A verb about one index."""
+
+    index: PathText = ""
+    """Folder of the index. Required."""
+
+
+@dataclass(kw_only=True)
+class EncoderCommand(IndexCommand):
+    """A verb about one index that encodes texts as its encoder does."""
+
+    encoder: PathText = ""
+    """Folder or name of the encoder; empty: the shipped one if it made the index, else the index's own copy."""
+    device: str = "auto"
+    """`cpu`, `cuda` or `auto`, which takes a GPU where there is one."""
+    precision: Precision = Precision.auto
+    """Number format of the encoder's forward pass."""
+
+
+@dataclass(kw_only=True)
+class TrainCommand(TrainingSettings, Command):
     """Train an encoder; a run that was stopped goes on with the same command."""
 
     run: PathText = ""
@@ -36,184 +64,93 @@ class TrainCommand(TrainingSettings):
     sts_dir: PathText = ""
     """Folder with stsb-dev.jsonl: its Spearman correlation is measured too at every evaluation during training, as
     stsb_dev_spearman; for objectives over sentences."""
-    debug: bool = False
-    """Show the full traceback of an error."""
 
 
-@dataclass(kw_only=True, slots=True)
-class PlotCommand(PlotSettings):
+@dataclass(kw_only=True)
+class PlotCommand(PlotSettings, Command):
     """Draw the curves of several runs in one picture: npmlm plot RUN [RUN …] out=FILE.png."""
 
-    debug: bool = False
-    """Show the full traceback of an error."""
 
-
-@dataclass(kw_only=True, slots=True)
-class BuildCommand(IndexBuildSettings):
+@dataclass(kw_only=True)
+class BuildCommand(IndexBuildSettings, IndexCommand):
     """Build a phrase index over a corpus; a build that was stopped goes on with the same command."""
 
-    index: PathText = ""
-    """Folder of the index. Required."""
     stage: Stage | None = None
     """Only this stage, as one of several jobs; unset: all of them, one after the other."""
     shard: str = "1/1"
     """Which shard of the stage, as i/n: this job's number, from 1, and the number of jobs."""
-    debug: bool = False
-    """Show the full traceback of an error."""
 
 
-@dataclass(kw_only=True, slots=True)
-class FillCommand(FillSettings):
+@dataclass(kw_only=True)
+class FillCommand(FillSettings, EncoderCommand):
     """Answer texts that hold one <mask> each with phrases of the corpus."""
 
-    index: PathText = ""
-    """Folder of the index. Required."""
-    encoder: PathText = ""
-    """Folder or name of the encoder; empty: the shipped one if it made the index, else the index's own copy."""
-    device: str = "auto"
-    """`cpu`, `cuda` or `auto`, which takes a GPU where there is one."""
-    precision: Precision = Precision.auto
-    """Number format of the encoder's forward pass."""
     texts: PathText = ""
     """File with one text a line; all lines are checked before the first is answered."""
     output: Output = Output.table
     """`table` for people, `json` for programs: one object a line."""
-    debug: bool = False
-    """Show the full traceback of an error."""
 
 
-@dataclass(kw_only=True, slots=True)
-class VerifyCommand:
+@dataclass(kw_only=True)
+class VerifyCommand(EncoderCommand, CheckedSettings):
     """Read and check every byte of an index, and encode a sample of it again."""
 
-    index: PathText = ""
-    """Folder of the index. Required."""
-    encoder: PathText = ""
-    """Folder or name of the encoder; empty: as `fill` finds it."""
-    device: str = "auto"
-    """`cpu`, `cuda` or `auto`, which takes a GPU where there is one."""
-    precision: Precision = Precision.auto
-    """Number format of the encoder's forward pass."""
-    reencoded_batches: int = 2
+    reencoded_batches: Annotated[int, Bounds(0)] = 2
     """Random batches of each segment that are encoded again and compared with the stored vectors; 0: none."""
-    seed: int = 0
+    seed: Annotated[int, Bounds(0)] = 0
     """Seed of the sample."""
-    debug: bool = False
-    """Show the full traceback of an error."""
-
-    def __post_init__(self) -> None:
-        for name in ("reencoded_batches", "seed"):
-            value = getattr(self, name)
-            check_range(value >= 0, name, expected="0 or more", got=value)
 
 
-@dataclass(kw_only=True, slots=True)
-class EvaluateCommand(EvaluationSettings):
+@dataclass(kw_only=True)
+class EvaluateCommand(EvaluationSettings, Command):
     """Measure an encoder or an index on tasks; writes predictions.jsonl, metrics.json and (zero-shot) results.md."""
 
-    debug: bool = False
-    """Show the full traceback of an error."""
 
-
-@dataclass(kw_only=True, slots=True)
-class CompareCommand:
+@dataclass(kw_only=True)
+class CompareCommand(Command, CheckedSettings):
     """Compare two evaluations: npmlm compare A B, folders that evaluate wrote, or one of them and methods=."""
 
     methods: list[str] = field(default_factory=list)
     """Two methods, of the first and of the second folder; empty: those of equal names."""
-    seed: int = 0
+    seed: Annotated[int, Bounds(0)] = 0
     """Seed of the bootstrap."""
-    resamples: int = 10_000
+    resamples: Annotated[int, Bounds(1)] = 10_000
     """Of the paired bootstrap, for 95 % confidence intervals."""
     output: Output = Output.table
     """`table` for people, `json` for programs."""
-    debug: bool = False
-    """Show the full traceback of an error."""
-
-    def __post_init__(self) -> None:
-        for name, least in (("seed", 0), ("resamples", 1)):
-            value = getattr(self, name)
-            check_range(value >= least, name, expected=f"at least {least}", got=value)
 
 
-@dataclass(kw_only=True, slots=True)
-class AddCommand(AddSettings):
+@dataclass(kw_only=True)
+class AddCommand(AddSettings, EncoderCommand):
     """Add documents to an index; an addition that was stopped goes on with the same command."""
 
-    index: PathText = ""
-    """Folder of the index. Required."""
-    encoder: PathText = ""
-    """Folder or name of the encoder that made the index; empty: as `fill` finds it."""
-    device: str = "auto"
-    """`cpu`, `cuda` or `auto`, which takes a GPU where there is one."""
-    precision: Precision = Precision.auto
-    """Number format of the encoder's forward pass."""
-    debug: bool = False
-    """Show the full traceback of an error."""
 
-
-@dataclass(kw_only=True, slots=True)
-class DeleteCommand(DeleteSettings):
+@dataclass(kw_only=True)
+class DeleteCommand(DeleteSettings, IndexCommand):
     """Delete documents of an index; they no longer answer, and compact takes their space back."""
 
-    index: PathText = ""
-    """Folder of the index. Required."""
-    debug: bool = False
-    """Show the full traceback of an error."""
 
-
-@dataclass(kw_only=True, slots=True)
-class CompactCommand(CompactSettings):
+@dataclass(kw_only=True)
+class CompactCommand(CompactSettings, IndexCommand):
     """Rewrite an index without its deleted documents, as one segment, in the tier that suits its size now."""
 
-    index: PathText = ""
-    """Folder of the index. Required."""
-    debug: bool = False
-    """Show the full traceback of an error."""
 
-
-@dataclass(kw_only=True, slots=True)
-class TuneCommand(TuneSettings):
+@dataclass(kw_only=True)
+class TuneCommand(TuneSettings, Command):
     """Measure search settings of an index against exact search, with questions made from its own documents."""
 
-    debug: bool = False
-    """Show the full traceback of an error."""
 
-
-@dataclass(kw_only=True, slots=True)
-class InspectCommand:
+@dataclass(kw_only=True)
+class InspectCommand(IndexCommand):
     """Show what is in an index, what made it, and how large each part is."""
 
-    index: PathText = ""
-    """Folder of the index. Required."""
     output: Output = Output.table
     """`table` for people, `json` for programs."""
-    debug: bool = False
-    """Show the full traceback of an error."""
 
 
-@dataclass(kw_only=True, slots=True)
-class EstimateCommand(EstimateSettings):
+@dataclass(kw_only=True)
+class EstimateCommand(EstimateSettings, Command):
     """Estimate memory, disk and time of a build, stage by stage, from a sample measured on this machine."""
 
     output: Output = Output.table
     """`table` for people, `json` for programs."""
-    debug: bool = False
-    """Show the full traceback of an error."""
-
-
-COMMANDS: dict[str, type] = {
-    "train": TrainCommand,
-    "plot": PlotCommand,
-    "build": BuildCommand,
-    "fill": FillCommand,
-    "verify": VerifyCommand,
-    "evaluate": EvaluateCommand,
-    "compare": CompareCommand,
-    "add": AddCommand,
-    "delete": DeleteCommand,
-    "compact": CompactCommand,
-    "tune": TuneCommand,
-    "inspect": InspectCommand,
-    "estimate": EstimateCommand,
-}

@@ -10,54 +10,141 @@ import dataclasses
 import errno
 import os
 import re
-import typing
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, cast, get_type_hints
 
+from hydra import compose, initialize_config_dir
+from hydra.core.config_store import ConfigStore
+from hydra.core.global_hydra import GlobalHydra
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from npm.cli.help import Setting, declared_settings
 from npm.cli.progress import say
-from npm.errors import SettingError, UserError
-from npm.types import MASK_TEXT
+from npm.cli.verbs import VERBS, config_folder
+from npm.errors import SettingError, UserError, put_under
+from npm.evaluation.settings import OLD_SPELLINGS as SPELLINGS_OF_EVALUATION
 
-SETTING = re.compile(r"^(\+{0,2}|~)[A-Za-z_][\w.]*=")
 LIST_ENTRY = re.compile(
     r"""\s*(?:'((?:[^'\\]|\\.)*)'|"((?:[^"\\]|\\.)*)"|([^,\s'"](?:\[[^\[\]]*\]|[^,])*?|))\s*(?:,|$)"""
 )
-DEBUG = re.compile(r"^\+{0,2}debug=(true|yes|on|1)$", re.IGNORECASE)
+OLD_SPELLINGS: dict[str, dict[str, str]] = {
+    "build": (_of_encoder := {"encoder.name": "encoder", "encoder.device": "device", "encoder.dtype": "precision"}),
+    "estimate": _of_encoder,
+    "fill": (_of_index := {"dtype": "precision"}),
+    "add": _of_index,
+    "tune": _of_index,
+    "evaluate": _of_index | SPELLINGS_OF_EVALUATION,
+    "train": {"trainer.device": "device", "trainer.precision": "precision"},
+}
+"""Settings that were called otherwise before, verb by verb: old key, new key. The old ones work in this version."""
 
 
-@dataclass(frozen=True, slots=True)
-class Arguments:
-    """What stood on the command line: settings, and texts."""
+def compose_settings(name: str, overrides: list[str]) -> Any:
+    """The settings of the verb `name` with `overrides` applied and every value checked. Raises SettingError."""
+    verb = VERBS[name]
+    declared = declared_settings(verb.root)
+    moved = moved_settings(name, declared)
+    overrides = [_respelt(override, moved) for override in overrides]
+    _refuse_unknown_and_repeated(name, declared, overrides)
+    uncomposed, others = _split_paths(name, declared, overrides, moved)
+    typed = _compose(name, declared, others)
+    for key, value in uncomposed.items():
+        _assign(typed, key, value, declared[key])
+    if verb.required and not getattr(typed, verb.required):
+        raise SettingError(
+            f"{name} needs {verb.required}=",
+            expected=f"{verb.required}={'FILE.png' if name == 'plot' else 'DIR'}",
+            got="nothing",
+            where=verb.required,
+            fix=f"npmlm {name} --help shows the settings that it needs",
+        )
+    return typed
 
-    settings: list[str] = field(default_factory=list)
-    texts: list[str] = field(default_factory=list)
 
+def setting_names(tree: dict[str, Any], prefix: str = "") -> set[str]:
+    """Dotted names of the leaves of a nested dict.
 
-def before_texts(arguments: list[str]) -> list[str]:
-    """The arguments up to `--`."""
-    return arguments[: arguments.index("--")] if "--" in arguments else arguments
-
-
-def split_arguments(arguments: list[str]) -> Arguments:
-    """Settings are `key=value` without a mask in it; all else, and everything after `--`, is text.
-
-    >>> split_arguments(["k=3", "a=<mask>", "The capital", "--", "k=4"])
-    Arguments(settings=['k=3'], texts=['a=<mask>', 'The capital', 'k=4'])
+    >>> sorted(setting_names({"a": 1, "b": {"c": 2}}))
+    ['a', 'b.c']
     """
-    found = Arguments()
-    first = before_texts(arguments)
-    for argument in first:
-        is_setting = SETTING.match(argument) is not None and MASK_TEXT not in argument
-        (found.settings if is_setting else found.texts).append(argument)
-    found.texts.extend(arguments[len(first) + 1 :])
-    return found
+    names: set[str] = set()
+    for key, value in tree.items():
+        name = f"{prefix}{key}"
+        names |= setting_names(value, f"{name}.") if isinstance(value, dict) else {name}
+    return names
 
 
-def wants_debug(arguments: list[str]) -> bool:
-    """Whether tracebacks are asked for; known before settings are, so that it covers mistakes in settings too."""
-    return any(DEBUG.match(argument) for argument in before_texts(arguments))
+def moved_settings(verb: str, declared: Mapping[str, Setting]) -> dict[str, str]:
+    """Old and new keys of the settings of `verb` that moved, as far as the new ones alone are declared."""
+    return {old: new for old, new in OLD_SPELLINGS.get(verb, {}).items() if new in declared and old not in declared}
+
+
+def _respelt(override: str, moved: dict[str, str]) -> str:
+    """An override with the key that is in use now."""
+    marked, equals, value = override.partition("=")
+    old = marked.lstrip("+")
+    if old not in moved:
+        return override
+    _note_old_spelling(old, moved[old])
+    return marked.removesuffix(old) + moved[old] + equals + value
+
+
+def _note_old_spelling(old: str, new: str) -> None:
+    say(f"note: {old}= is now {new}=; the old spelling works in this version")
+
+
+def _refuse_unknown_and_repeated(verb: str, declared: Mapping[str, Setting], overrides: list[str]) -> None:
+    """Hydra would take the last of several values, and settings of its own such as hydra.run.dir."""
+    nodes = {".".join(name.split(".")[:depth]) for name in declared for depth in range(1, name.count(".") + 2)}
+    values: dict[str, str] = {}
+    for override in overrides:
+        key, _, value = override.lstrip("+~").partition("=")
+        if key not in nodes and key not in VERBS[verb].choices and not _in_free_group(key, declared):
+            raise _unknown(verb, [key], declared)
+        if values.setdefault(key, value) != value:
+            raise SettingError(
+                f"{key} is given twice",
+                expected="one value",
+                got=f"{values[key]} and {value}",
+                where=key,
+                fix="leave one of them out",
+            )
+
+
+def _split_paths(
+    verb: str, declared: Mapping[str, Setting], overrides: list[str], moved: dict[str, str]
+) -> tuple[dict[str, str | list[str]], list[str]]:
+    """Paths and lists of texts by their full key, and the overrides that are left for hydra."""
+    uncomposed: dict[str, str | list[str]] = {}
+    others: list[str] = []
+    for override in overrides:
+        marked_key, _, value = override.partition("=")
+        marks, key = re.match(r"([+~]*)(.*)", marked_key, re.DOTALL).groups()  # type: ignore[union-attr]
+        setting = declared.get(key)
+        if setting and (setting.is_path or setting.kind == list[str]):
+            if marks not in ("", "++"):  # "++": set it, whether it is there or not
+                raise SettingError(
+                    f"{key} can only be set",
+                    expected=f"{key}=…",
+                    got=override,
+                    where=key,
+                    fix=f"leave {override[0]} out",
+                )
+            uncomposed[key] = parse_list(value, key) if setting.kind == list[str] else value
+        elif marked_key == "experiment" and value.endswith(".yaml"):
+            others.append(f"experiment={_stored_experiment(Path(usable_path(value, key)), moved)}")
+        elif verb == "evaluate" and marked_key == "scoring":
+            others.append(f"scoring@fill={value}")
+        elif setting and setting.is_text:
+            others.append(f"{marked_key}={quoted(value)}")
+        else:
+            others.append(override)
+    return uncomposed, others
 
 
 def parse_list(value: str, key: str) -> list[str]:
@@ -112,194 +199,9 @@ def usable_path(path: str, key: str) -> str:
                 expected="a path that the file system knows",
                 got=error.strerror or str(error),
                 where=key,
-                fix="give a shorter path, or mend the links in it",
+                fix="give a shorter path, or repair the links in it",
             ) from error
     return path
-
-
-PATH_SETTINGS = (
-    "run",
-    "ids_file",
-    "index",
-    "encoder",
-    "texts",
-    "out",
-    "questions",
-    "data_dir",
-    "mlm.encoder",
-    "mlm.index",
-    "before.encoder",
-    "sts_dir",
-    "corruption.collocations.vocabulary",
-)
-TEXT_SETTINGS = (
-    "shard",
-    "search.factory",
-    "corpus.id_field",
-    "corpus.title_field",
-    "corpus.text_field",
-    "sentences.anchor_column",
-    "sentences.positive_column",
-    "sentences.negative_column",
-    "sentences.label_column",
-    "sentences.score_column",
-    "evaluation.best",
-    "trainer.wandb_project",
-)
-"""Plain strings that may hold what hydra's grammar has a meaning for, such as the comma of IVF64,SQ8."""
-LIST_SETTINGS = (
-    "corpus.files",
-    "sentences.files",
-    "evaluation.files",
-    "documents",
-    "where",
-    "ids",
-    "fill.documents",
-    "fill.where",
-    "task",
-    "method",
-    "methods",
-    "terms",
-)
-"""Lists that hydra does not read either: of paths, ids and conditions."""
-OLD_SPELLINGS: dict[str, dict[str, str]] = {
-    "build": (_of_encoder := {"encoder.name": "encoder", "encoder.device": "device", "encoder.dtype": "precision"}),
-    "estimate": _of_encoder,
-    "fill": (_of_index := {"dtype": "precision"}),
-    "add": _of_index,
-    "tune": _of_index,
-    "evaluate": _of_index,
-    "train": {"trainer.device": "device", "trainer.precision": "precision"},
-}
-"""Settings that were called otherwise before, verb by verb: old key, new key. The old ones work in this version."""
-REQUIRED = {"train": ("run",), "evaluate": ("out",), "estimate": (), "compare": (), "plot": ("out",)}
-"""Settings without which a verb cannot begin; for all others, the index."""
-
-
-def config_folder() -> Path:
-    """The folder of the YAML files: in the package when installed, beside it in a checkout."""
-    package = Path(__file__).parents[1]
-    installed = package / "configs"
-    return installed if installed.is_dir() else package.parent / "configs"
-
-
-def group_choices(verb: str) -> dict[str, list[str]]:
-    """The groups of YAML files that a verb can choose from, by name."""
-    chosen = {"train": "experiment", "fill": "scoring", "evaluate": "scoring"}
-    if verb not in chosen:
-        return {}
-    return {chosen[verb]: sorted(file.stem for file in (config_folder() / chosen[verb]).glob("*.yaml"))}
-
-
-def compose_settings(verb: str, overrides: list[str]) -> Any:
-    """The root dataclass of `verb` with `overrides` applied and every value checked. Raises SettingError."""
-    from npm.cli.commands import COMMANDS  # they come with every package; which argument is a setting does not
-
-    root = COMMANDS[verb]
-    moved = moved_settings(verb, root)
-    overrides = [_respelt(override, moved) for override in overrides]
-    _refuse_unknown_and_repeated(verb, root, overrides)
-    paths, others = _split_paths(verb, overrides, moved)
-    typed = _compose(verb, root, others)
-    for key, value in paths.items():
-        _assign(typed, key, value)
-    for key in REQUIRED.get(verb, ("index",)):
-        if not getattr(typed, key):
-            raise SettingError(
-                f"{verb} needs {key}=",
-                expected=f"{key}={'FILE.png' if verb == 'plot' else 'DIR'}",
-                got="nothing",
-                where=key,
-                fix=f"npmlm {verb} --help lists all settings",
-            )
-    return typed
-
-
-def setting_names(tree: dict[str, Any], prefix: str = "") -> set[str]:
-    """Dotted names of the leaves of a nested dict.
-
-    >>> sorted(setting_names({"a": 1, "b": {"c": 2}}))
-    ['a', 'b.c']
-    """
-    names: set[str] = set()
-    for key, value in tree.items():
-        name = f"{prefix}{key}"
-        names |= setting_names(value, f"{name}.") if isinstance(value, dict) else {name}
-    return names
-
-
-def moved_settings(verb: str, root: type) -> dict[str, str]:
-    """Old and new keys of the settings of `verb` that moved, as far as its class `root` has the new ones alone."""
-    from npm.evaluation.settings import OLD_SPELLINGS as IN_EVALUATIONS
-
-    declared = declared_settings(root)
-    known = OLD_SPELLINGS.get(verb, {}) | (IN_EVALUATIONS if verb == "evaluate" else {})
-    return {old: new for old, new in known.items() if new in declared and old not in declared}
-
-
-def _respelt(override: str, moved: dict[str, str]) -> str:
-    """An override with the key that is in use now."""
-    marked, equals, value = override.partition("=")
-    old = marked.lstrip("+")
-    if old not in moved:
-        return override
-    _note_old_spelling(old, moved[old])
-    return marked.removesuffix(old) + moved[old] + equals + value
-
-
-def _note_old_spelling(old: str, new: str) -> None:
-    say(f"note: {old}= is now {new}=; the old spelling works in this version")
-
-
-def _refuse_unknown_and_repeated(verb: str, root: type, overrides: list[str]) -> None:
-    """Hydra would take the last of several values, and settings of its own such as hydra.run.dir."""
-    declared = set(declared_settings(root))
-    nodes = {".".join(name.split(".")[:depth]) for name in declared for depth in range(1, name.count(".") + 2)}
-    values: dict[str, str] = {}
-    for override in overrides:
-        key, _, value = override.lstrip("+~").partition("=")
-        if key not in nodes and key not in group_choices(verb) and not _in_free_group(key, root):
-            raise _unknown(verb, [key], declared)
-        if values.setdefault(key, value) != value:
-            raise SettingError(
-                f"{key} is given twice",
-                expected="one value",
-                got=f"{values[key]} and {value}",
-                where=key,
-                fix="leave one of them out",
-            )
-
-
-def _split_paths(
-    verb: str, overrides: list[str], moved: dict[str, str]
-) -> tuple[dict[str, str | list[str]], list[str]]:
-    """Path settings by their full key, and the overrides that are left for hydra."""
-    paths: dict[str, str | list[str]] = {}
-    others: list[str] = []
-    for override in overrides:
-        marked_key, _, value = override.partition("=")
-        key = marked_key.removeprefix("++")  # "set it, whether it is there or not", to hydra
-        if key in LIST_SETTINGS:
-            paths[key] = parse_list(value, key)
-        elif key in PATH_SETTINGS:
-            paths[key] = value
-        elif key.lstrip("+~") in (*PATH_SETTINGS, *LIST_SETTINGS):
-            raise SettingError(
-                f"{key.lstrip('+~')} can only be set",
-                expected=f"{key.lstrip('+~')}=…",
-                got=override,
-                where=key.lstrip("+~"),
-                fix=f"leave {override[0]} out",
-            )
-        elif key == "experiment" and value.endswith(".yaml"):
-            others.append(f"experiment={_stored_experiment(Path(usable_path(value, key)), moved)}")
-        elif verb == "evaluate" and key == "scoring":
-            others.append(f"scoring@fill={value}")
-        elif key.lstrip("+~") in TEXT_SETTINGS:
-            others.append(f"{marked_key}={quoted(value)}")
-        else:
-            others.append(override)
-    return paths, others
 
 
 def _stored_experiment(file: Path, moved: dict[str, str]) -> str:
@@ -307,9 +209,6 @@ def _stored_experiment(file: Path, moved: dict[str, str]) -> str:
 
     Settings that have moved since the file was written are moved in what is read of it; the file stays as it is.
     """
-    from hydra.core.config_store import ConfigStore
-    from omegaconf import DictConfig, OmegaConf
-
     try:
         found: Any = OmegaConf.load(file)
     except Exception as error:  # a YAML parser of any kind may refuse it
@@ -335,26 +234,20 @@ def _stored_experiment(file: Path, moved: dict[str, str]) -> str:
     return name
 
 
-def _compose(verb: str, root: type, overrides: list[str]) -> Any:
-    from hydra import compose, initialize_config_dir
-    from hydra.core.config_store import ConfigStore
-    from hydra.core.global_hydra import GlobalHydra
-    from hydra.errors import HydraException
-    from omegaconf import OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
-
-    ConfigStore.instance().store(name=f"{verb}_schema", node=root)
+def _compose(verb: str, declared: Mapping[str, Setting], overrides: list[str]) -> Any:
+    root, folder, schema = VERBS[verb].root, config_folder(), f"{verb}_schema"
+    ConfigStore.instance().store(name=schema, node=root)
     GlobalHydra.instance().clear()
     try:
-        with initialize_config_dir(str(config_folder().resolve()), version_base="1.3"):
-            composed = compose(verb, overrides=overrides)
-        container = typing.cast(dict[str, Any], OmegaConf.to_container(composed, resolve=True))
+        with initialize_config_dir(str(folder.resolve()), version_base="1.3"):
+            # a verb has a file of its own where it has groups of files; for all others the class says everything
+            composed = compose(verb if (folder / f"{verb}.yaml").is_file() else schema, overrides=overrides)
+        container = cast(dict[str, Any], OmegaConf.to_container(composed, resolve=True))
     except (HydraException, OmegaConfBaseException, ValueError, TypeError, AssertionError) as error:
-        # hydra tells some mistakes in overrides with plain ValueErrors, such as a number for a group
+        # hydra reports some mistakes in overrides with plain ValueErrors, such as a number for a group
         raise _refused(verb, overrides, error) from error
-    declared = set(declared_settings(root))
-    found = {name for name in setting_names(container) if not _in_free_group(name, root)}
-    if unknown := sorted(found - declared):  # with + and ++ hydra lets in what nobody declared
+    found = {name for name in setting_names(container) if not _in_free_group(name, declared)}
+    if unknown := sorted(found - set(declared)):  # with + and ++ hydra lets in what is not declared
         raise _unknown(verb, unknown, declared)
     try:
         return _checked(composed, root)
@@ -364,26 +257,15 @@ def _compose(verb: str, root: type, overrides: list[str]) -> Any:
 
 def _checked(composed: Any, root: type, prefix: str = "") -> Any:
     """The dataclass of one node. Its groups come first, so that a refusal can be given the full key of its setting."""
-    from omegaconf import OmegaConf
-
-    hints = typing.get_type_hints(root)
+    hints = get_type_hints(root)
     for item in dataclasses.fields(root):
         if dataclasses.is_dataclass(hints[item.name]):
-            _checked(composed[item.name], typing.cast(type, hints[item.name]), f"{prefix}{item.name}.")
+            _checked(composed[item.name], cast(type, hints[item.name]), f"{prefix}{item.name}.")
     try:
         return OmegaConf.to_object(composed)
-    except UserError as error:
-        error.where = _full_keys(error, list(hints), prefix) or error.where
+    except UserError as error:  # not SettingError alone: index/ does not know it
+        put_under(error, prefix)
         raise
-
-
-def _full_keys(error: UserError, names: list[str], prefix: str) -> str:
-    """The settings that a refusal speaks of, by their full keys; the dataclass that refuses does not know its place."""
-    pattern = rf"(?<!\w)(?:{'|'.join(names)})(?:\.\w+)*(?!\w)"
-    for text in (error.where, error.problem, " ".join(re.findall(r"\w+(?==)", error.got))):
-        if named := re.findall(pattern, text.replace(prefix, "") if prefix else text):
-            return ", ".join(prefix + name for name in dict.fromkeys(named))
-    return prefix.rstrip(".")
 
 
 def _refused(verb: str, overrides: list[str], error: Exception) -> SettingError:
@@ -396,50 +278,32 @@ def _refused(verb: str, overrides: list[str], error: Exception) -> SettingError:
         expected="key=value with a value of the right kind",
         got=first.strip(),
         where=where.group(1) if where else " ".join(overrides) or verb,
-        fix=f"npmlm {verb} --help lists all settings with their defaults; quote values with special characters",
+        fix=f"npmlm {verb} --help all lists all settings with their defaults; quote values with special characters",
     )
 
 
-def _unknown(verb: str, unknown: list[str], declared: set[str]) -> SettingError:
-    import difflib
-
-    near = {match for name in unknown for match in difflib.get_close_matches(name, declared, n=3, cutoff=0.5)}
+def _unknown(verb: str, unknown: list[str], declared: Iterable[str]) -> SettingError:
+    near = {match for name in unknown for match in get_close_matches(name, declared, n=3, cutoff=0.5)}
     near |= {name for name in declared for other in unknown if name.rsplit(".", 1)[-1] == other.rsplit(".", 1)[-1]}
     return SettingError(
         f"unknown setting{'s' if len(unknown) > 1 else ''} {', '.join(unknown)}",
         expected=f"one of: {', '.join(sorted(near))}" if near else "a declared setting",
         got=", ".join(unknown),
         where=f"npmlm {verb}",
-        fix=f"npmlm {verb} --help lists all settings",
+        fix=f"npmlm {verb} --help all lists all settings",
     )
 
 
-def _in_free_group(name: str, root: type) -> bool:
-    """Whether a setting stands in a group whose keys its user chooses, such as objective.others."""
-    groups = [key for key, item in declared_settings(root).items() if str(item.type).startswith("dict[")]
-    return any(name.startswith(f"{group}.") for group in groups)
+def _in_free_group(name: str, declared: Mapping[str, Setting]) -> bool:
+    return any(name.startswith(f"{group}.") for group, setting in declared.items() if setting.is_free_group)
 
 
-def declared_settings(root: type, prefix: str = "") -> dict[str, dataclasses.Field[Any]]:
-    """Every leaf field of a settings dataclass and of the dataclasses in it, by dotted name."""
-    hints = typing.get_type_hints(root)
-    found: dict[str, dataclasses.Field[Any]] = {}
-    for item in dataclasses.fields(root):
-        if dataclasses.is_dataclass(hints[item.name]):
-            found |= declared_settings(typing.cast(type, hints[item.name]), f"{prefix}{item.name}.")
-        else:
-            found[f"{prefix}{item.name}"] = item
-    return found
-
-
-def _assign(settings: Any, key: str, value: str | list[str]) -> None:
-    if value in ("", []):
+def _assign(settings: Any, key: str, value: str | list[str], setting: Setting) -> None:
+    if setting.is_path and value in ("", []):
         raise SettingError(
             f"{key}= is empty", expected="a value", got="nothing", where=key, fix=f"give {key}=… or leave it out"
         )
-    if isinstance(value, str):
-        value = usable_path(value, key)
-    elif key.endswith(".files"):
-        value = [usable_path(path, key) for path in value]
+    if setting.is_path:
+        value = usable_path(value, key) if isinstance(value, str) else [usable_path(path, key) for path in value]
     group, _, name = key.rpartition(".")
     setattr(attrgetter(group)(settings) if group else settings, name, value)

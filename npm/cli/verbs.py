@@ -1,11 +1,17 @@
-"""The verbs that build, change and look into an index: settings in, a message or a table out."""
+"""The verbs of `npmlm`: one function each, and the one table that says what there is to know of them.
+
+The one file that imports inside functions: a package comes when its verb is called, so that the overview and the help
+are there at once.
+"""
 
 from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from npm.cli.progress import StageProgress, say
 from npm.errors import ArtefactError, SettingError
@@ -22,6 +28,7 @@ if TYPE_CHECKING:
         DeleteCommand,
         EstimateCommand,
         EvaluateCommand,
+        FillCommand,
         InspectCommand,
         PlotCommand,
         TrainCommand,
@@ -34,6 +41,65 @@ if TYPE_CHECKING:
     from npm.training.run import RunSummary
     from npm.training.trainer import StepReport
     from npm.training.validation import Evaluator
+
+
+@dataclass(frozen=True, slots=True)
+class Verb:
+    """A verb of the command line."""
+
+    summary: str
+    """What it does, in the overview."""
+    settings: str
+    """The class of its settings in npm.cli.commands."""
+    run: Callable[..., int]
+    """Runs it, given the settings, and the texts where it takes some; returns the exit status."""
+    first: str
+    """Names of the settings that `--help` shows; `--help all` shows the others too."""
+    required: str | None = "index"
+    """The setting without which it cannot begin."""
+    takes_texts: bool = False
+    """Whether more than settings may stand on its command line: texts, or folders."""
+    group: str | None = None
+    """The folder of YAML files, each of which sets several of its settings at once."""
+    resumes: bool = False
+    """Whether the same command goes on where it was stopped."""
+
+    @property
+    def root(self) -> type:
+        """The class of its settings, which comes with every package."""
+        from npm.cli import commands
+
+        return cast(type, getattr(commands, self.settings))
+
+    @property
+    def choices(self) -> dict[str, list[str]]:
+        """The files of its group, by the name of the group."""
+        return (
+            {self.group: sorted(file.stem for file in (config_folder() / self.group).glob("*.yaml"))}
+            if self.group
+            else {}
+        )
+
+
+def config_folder() -> Path:
+    """The folder of the YAML files: in the package when installed, beside it in a checkout."""
+    package = Path(__file__).parents[1]
+    installed = package / "configs"
+    return installed if installed.is_dir() else package.parent / "configs"
+
+
+def compose(verb: str, overrides: list[str]) -> Any:
+    """The settings of `verb` with `overrides`. Raises SettingError."""
+    from npm.cli.settings import compose_settings
+
+    return compose_settings(verb, overrides)
+
+
+def run_fill(settings: FillCommand, texts: list[str]) -> int:
+    """`npmlm fill`."""
+    from npm.cli.fill import fill_texts
+
+    return fill_texts(settings, texts)
 
 
 def run_build(settings: BuildCommand) -> int:
@@ -100,7 +166,7 @@ def run_add(settings: AddCommand) -> int:
     encoder = index_encoder(Path(settings.index), settings.encoder, device=settings.device, dtype=settings.precision)
     with StageProgress() as progress:
         changed = add_documents(settings.index, settings, encoder, progress=progress)
-    _tell(settings.index, changed, "these documents are in the index already: nothing to do")
+    _report_change(settings.index, changed, "these documents are in the index already: nothing to do")
     return 0
 
 
@@ -108,7 +174,7 @@ def run_delete(settings: DeleteCommand) -> int:
     """`npmlm delete`."""
     from npm.indexing.changes import delete_documents
 
-    _tell(settings.index, delete_documents(settings.index, settings), "nothing to do")
+    _report_change(settings.index, delete_documents(settings.index, settings), "nothing to do")
     return 0
 
 
@@ -118,7 +184,7 @@ def run_compact(settings: CompactCommand) -> int:
 
     with StageProgress() as progress:
         changed = compact_index(settings.index, settings, progress=progress)
-    _tell(settings.index, changed, "one segment without deleted documents: nothing to do")
+    _report_change(settings.index, changed, "one segment without deleted documents: nothing to do")
     return 0
 
 
@@ -161,7 +227,7 @@ def run_estimate(settings: EstimateCommand) -> int:
     return 0
 
 
-def _tell(index: str, changed: ChangeResult, nothing: str) -> None:
+def _report_change(index: str, changed: ChangeResult, nothing: str) -> None:
     """What a change did, and what may be worth doing next."""
     if changed.was_finished:
         say(f"{index}: {nothing}")
@@ -178,7 +244,6 @@ def _tell(index: str, changed: ChangeResult, nothing: str) -> None:
 
 def run_evaluate(settings: EvaluateCommand) -> int:
     """`npmlm evaluate`."""
-    from npm.cli.settings import config_folder
     from npm.evaluation.run import run_evaluation
 
     with StageProgress() as progress:
@@ -310,3 +375,92 @@ def run_plot(settings: PlotCommand, runs: list[str]) -> int:
     picture = plot_runs([Path(run) for run in runs], settings)
     say(f"the curves are in {picture}")
     return 0
+
+
+VERBS = {
+    "build": Verb(
+        "build a phrase index over a corpus",
+        "BuildCommand",
+        run_build,
+        first="index corpus.files encoder device precision blocks.max_block_tokens vectors.pruning search.tier "
+        "search.factory dimensions copy_encoder stage shard",
+        resumes=True,
+    ),
+    "fill": Verb(
+        "answer texts that hold one <mask> each",
+        "FillCommand",
+        run_fill,
+        first="index encoder k occurrences retrieval documents where texts output device precision",
+        takes_texts=True,
+        group="scoring",
+    ),
+    "verify": Verb(
+        "check every byte of an index, and encode a sample again",
+        "VerifyCommand",
+        run_verify,
+        first="index encoder device precision reencoded_batches seed",
+    ),
+    "inspect": Verb(
+        "show what is in an index, and how large each part is", "InspectCommand", run_inspect, first="index output"
+    ),
+    "estimate": Verb(
+        "estimate memory, disk and time of a build",
+        "EstimateCommand",
+        run_estimate,
+        first="corpus.files encoder device precision vectors.pruning search.tier search.factory dimensions "
+        "sample_documents sample_seconds output",
+        required=None,
+    ),
+    "add": Verb(
+        "add documents to an index",
+        "AddCommand",
+        run_add,
+        first="index corpus.files corpus.id_field corpus.text_field replace encoder device precision",
+        resumes=True,
+    ),
+    "delete": Verb("delete documents of an index", "DeleteCommand", run_delete, first="index ids ids_file"),
+    "compact": Verb(
+        "rewrite an index without what was deleted", "CompactCommand", run_compact, first="index retrain", resumes=True
+    ),
+    "tune": Verb(
+        "measure search settings of an index and choose some",
+        "TuneCommand",
+        run_tune,
+        first="index encoder device precision queries seed recall_goal agreement_goal write out",
+    ),
+    "train": Verb(
+        "train an encoder",
+        "TrainCommand",
+        run_train,
+        first="run encoder corpus.files sentences.files schedule.max_steps schedule.max_minutes "
+        "schedule.learning_rate groups.sequences_per_group evaluation.files device precision trainer.seed",
+        required="run",
+        group="experiment",
+        resumes=True,
+    ),
+    "plot": Verb(
+        "draw the curves of training runs in one picture",
+        "PlotCommand",
+        run_plot,
+        first="out terms x smoothed_points",
+        required="out",
+        takes_texts=True,
+    ),
+    "evaluate": Verb(
+        "measure an encoder or an index on tasks",
+        "EvaluateCommand",
+        run_evaluate,
+        first="out task suite method index encoder data_dir corpus.files split limit seed device precision",
+        required="out",
+        group="scoring",
+    ),
+    "compare": Verb(
+        "compare the results of two evaluations, example by example",
+        "CompareCommand",
+        run_compare,
+        first="methods seed resamples output",
+        required=None,
+        takes_texts=True,
+    ),
+}
+"""Everything that is declared of a verb."""

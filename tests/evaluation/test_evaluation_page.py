@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from npm.cli.settings import compose_settings, split_arguments
+from npm.cli.main import split_arguments
+from npm.cli.settings import compose_settings
 from npm.errors import UserError
 from npm.evaluation.run import BUILT_IN_TASKS, run_evaluation
 from npm.evaluation.sts.data import PUBLIC_SETS, TABLES

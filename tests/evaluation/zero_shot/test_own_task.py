@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from npm.cli.settings import compose_settings, split_arguments
+from npm.cli.main import split_arguments
+from npm.cli.settings import compose_settings
 from npm.evaluation.compare import compare_results
 from npm.evaluation.zero_shot.data import read_examples
 from npm.evaluation.zero_shot.task import ClosedScoring, Label, Split, Suite, Task, TaskData
