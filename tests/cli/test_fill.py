@@ -100,7 +100,7 @@ def test_the_table_shows_phrase_score_sentence_and_title(npmlm: CommandLine, bui
 
 
 def test_a_process_of_its_own_answers_on_stdout_only(built_index: Path) -> None:
-    outcome = run_subprocess(sys.executable, "scripts/fill.py", f"index={built_index}", "output=json", QUESTION)
+    outcome = run_subprocess(sys.executable, "-m", "npm.cli", "fill", f"index={built_index}", "output=json", QUESTION)
     assert outcome.status == 0, outcome.err
     check_contract(outcome.answers()[0])
     assert outcome.err == ""
