@@ -6,8 +6,8 @@ Claims: at least 4 times as many examples a second with the best 4096 rows of ei
 over all occurrences of the labels' words. The other side is a plain loop as the reference has it (one example at a
 time in float32; IVFPQ with 256 lists of which 8 are probed, 64 bytes a vector; similarities again from the float16
 vectors; a dictionary of probabilities by token). 4 layers × 256, 206,684 vectors, prompts of about 40 tokens; 100 label
-words. Processor time of one thread, so that other work on the machine does not count; whoever waits for a quiet
-machine waits as long. The indexes are built in temporary folders unless named, which takes about a minute.
+words. Processor time of one thread, so that other work on the machine does not count; waiting for a quiet
+machine takes as long. The indexes are built in temporary folders unless named, which takes about a minute.
 """
 
 from __future__ import annotations
@@ -55,6 +55,7 @@ from npm.indexing.phrase_index import PhraseIndex
 from npm.indexing.settings import IndexBuildSettings
 from npm.models.encoder import Encoder
 from npm.retrieval.queries import QueryVectors, encode_queries
+from npm.types import silent
 from tests.parity.corpus import write_parity_store
 
 K = 4096
@@ -122,14 +123,10 @@ def seconds_of(job: Callable[[], object]) -> float:
     return time.process_time() - started
 
 
-def silent(done: int, total: int) -> None:
-    """Report to nobody."""
-
-
 def labels_of(
     index: PhraseIndex, encoder: Encoder, task: Task, examples: list[Example], retrieval: ClosedRetrieval
 ) -> list[int]:
-    """The labels of all examples by a method that was never asked before."""
+    """The labels of all examples by a method that was not asked before."""
     # Without calibration, as the reference's loop: it is a cost per task, and this corpus has no sentences.
     scoring = ClosedScoring(retrieval=retrieval, k=K, label_mean=LabelMean.sum, calibration=Calibration.none)
     method = NonparametricLabels("npm", index, encoder, load_verbalizer=load_verbalizer, scoring=scoring)

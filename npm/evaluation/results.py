@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,7 @@ from npm.retrieval.settings import FillSettings
 from npm.settings import enum_value
 
 if TYPE_CHECKING:
+    from npm.models.encoder import StoredModel
     from npm.retrieval.fill import PhraseFiller
 
 
@@ -73,18 +74,19 @@ def write_results(
             shutil.rmtree(fresh, ignore_errors=True)
 
 
-Progress = Callable[[int, int], None]
-"""Called with the examples done so far and their number."""
+def model_facts(model: StoredModel) -> dict[str, Any]:
+    """Which weights a result is of."""
+    return {"name": model.name, "fingerprint": model.fingerprint}
 
 
 def filler_facts(filler: PhraseFiller, settings: FillSettings | None = None) -> dict[str, Any]:
     """What the answers of `filler` depend on, without where anything lies: JSON values only."""
     given = asdict(settings if settings is not None else filler.settings)
-    # How much is shown is the task's matter; a command's own settings, such as paths, are nobody's.
+    # Without how much is shown, which the task decides, and the settings that a command adds, such as paths.
     names = sorted({item.name for item in fields(FillSettings)} - {"k", "occurrences"})
     filling: dict[str, Any] = json.loads(json.dumps({name: given[name] for name in names}, default=enum_value))
     return {
         "filling": filling,
-        "encoder": {"name": filler.encoder.name, "fingerprint": filler.encoder.fingerprint},
+        "encoder": model_facts(filler.encoder),
         "index": {"settings_digest": digest_of(filler.index.settings), "corpus_digest": filler.index.store.digest},
     }

@@ -2,197 +2,74 @@
 
 from __future__ import annotations
 
-import io
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from npm.errors import SettingError
+from npm.evaluation.demo import evaluate_demo
+from npm.evaluation.held_out.articles import HeldOutSettings, held_out_store
+from npm.evaluation.held_out.denoising import evaluate_denoising
+from npm.evaluation.held_out.in_batch import evaluate_in_batch
+from npm.evaluation.held_out.masked_tokens import evaluate_masked_tokens
+from npm.evaluation.report import memory_console, written_on
 from npm.evaluation.results import check_out
 from npm.evaluation.settings import EvaluationSettings
+from npm.evaluation.sts.data import STS_B, read_set, read_sets
+from npm.evaluation.sts.evaluate import evaluate_sts, sentence_vectors
+from npm.evaluation.sts.geometry import GeometryPairs
+from npm.evaluation.zero_shot.methods import (
+    CLOSED_METHODS,
+    OPEN_METHODS,
+    READS_CLOSED,
+    READS_FILL,
+    READS_ITS_INDEX,
+    READS_LANGUAGE_MODEL,
+    READS_RETRIEVAL,
+)
+from npm.evaluation.zero_shot.settings import ZeroShotEvaluation
+from npm.evaluation.zero_shot.suite import chosen_tasks, evaluate_suite
+from npm.evaluation.zero_shot.task import ClosedRetrieval, Suite, Task
+from npm.models.denoiser import Denoiser
+from npm.models.encoder import Encoder
+from npm.models.loading import locate_encoder
+from npm.models.masked_lm import attach_masked_head
+from npm.models.similarity import check_leading_dimensions
+from npm.retrieval.fill import PhraseFiller
 from npm.settings import changed_settings
+from npm.types import Progress
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from npm.evaluation.zero_shot.task import Task
     from npm.retrieval.settings import FillSettings
 
 
-Progress = Callable[[str, float, float | None], None]
-"""Called with the task, the examples done so far and their number."""
-QUESTIONS_SHOWN = 24
-DEFAULT_ARTICLES = 200
-READ_BY_ALL = ("task", "out", "encoder", "device", "dtype", "seed")
+READ_BY_ALL = ("task", "out", "encoder", "device", "precision", "seed")
 """Settings that are never refused."""
+ZERO_SHOT = "a zero-shot evaluation"
+HeldOut = TypeVar("HeldOut", bound=HeldOutSettings)
+
+
+class Result(Protocol):
+    """What a task found."""
+
+    def write(self, out: str | Path) -> None:
+        """Write the files of the folder `out`."""
+
+    def show(self, console: Console) -> None:
+        """Print the report."""
 
 
 @dataclass(frozen=True, slots=True)
 class BuiltInTask:
-    """A task with an evaluator of its own: it measures, writes `settings.out` and prints its tables."""
+    """A task with an evaluator of its own; its own settings are the group of its name."""
 
     name: str
-    run: Callable[[EvaluationSettings, Progress, Console], None]
+    run: Callable[[EvaluationSettings, Progress], Result]
     reads: tuple[str, ...]
-    """Settings that it has a use for, beside those of READ_BY_ALL; whatever else was set is refused."""
-
-
-def run_demo(settings: EvaluationSettings, progress: Progress, console: Console) -> None:
-    """Task `demo`."""
-    from npm.evaluation.demo import DemoSettings, evaluate_demo, print_demo
-    from npm.retrieval.fill import PhraseFiller
-
-    _require(settings.index, "index", "the index that is asked: build it with npmlm build")
-    filler = PhraseFiller.open(
-        settings.index, settings.encoder or None, settings=settings.fill, device=settings.device, dtype=settings.dtype
-    )
-    asked = DemoSettings(
-        questions=settings.questions, split=settings.split, k=settings.fill.k, limit=settings.limit, seed=settings.seed
-    )
-    result = evaluate_demo(filler, asked, progress=lambda done, total: progress("questions", done, total))
-    result.write(settings.out)
-    print_demo(result, console, shown=QUESTIONS_SHOWN)
-
-
-def run_in_batch(settings: EvaluationSettings, progress: Progress, console: Console) -> None:
-    """Task `in_batch`."""
-    from npm.evaluation.held_out.in_batch import InBatchSettings, evaluate_held_out, print_in_batch
-    from npm.models.encoder import Encoder
-
-    _require_documents(settings)
-    encoder = Encoder.load(settings.encoder, device=settings.device, dtype=settings.dtype)
-    chosen = InBatchSettings(
-        articles=settings.limit or DEFAULT_ARTICLES,
-        mask_seed=settings.seed,
-        seed=settings.seed,
-        dimensions=settings.dimensions,
-    )
-    result = evaluate_held_out(
-        encoder, settings.corpus, chosen, progress=lambda done, total: progress("articles", done, total)
-    )
-    result.write(settings.out)
-    print_in_batch(result, console)
-
-
-def run_masked_tokens(settings: EvaluationSettings, progress: Progress, console: Console) -> None:
-    """Task `masked_tokens`."""
-    from npm.evaluation.held_out.masked_tokens import MaskedTokensSettings, evaluate_held_out_masks, print_masked_tokens
-    from npm.models.encoder import Encoder
-    from npm.models.loading import locate_encoder
-    from npm.models.masked_lm import attach_masked_head
-
-    _require_documents(settings)
-    _require(settings.encoder, "encoder", "a masked language model, such as npmlm train experiment=mlm_uniform makes")
-    chosen = MaskedTokensSettings(
-        articles=settings.limit or DEFAULT_ARTICLES,
-        masked_fraction=settings.masked_fraction,
-        masked_unit=settings.masked_unit,
-        mask_seed=settings.seed,
-    )
-    encoder = Encoder.load(settings.encoder, device=settings.device, dtype=settings.dtype)
-    head = attach_masked_head(encoder, locate_encoder(settings.encoder), trained=True)
-    result = evaluate_held_out_masks(
-        encoder, head, settings.corpus, chosen, progress=lambda done, total: progress("articles", done, total)
-    )
-    result.write(settings.out)
-    print_masked_tokens(result, console)
-
-
-def run_denoising(settings: EvaluationSettings, progress: Progress, console: Console) -> None:
-    """Task `denoising`."""
-    from npm.evaluation.held_out.denoising import DenoisingTaskSettings, evaluate_held_out_denoising, print_denoising
-    from npm.models.denoiser import Denoiser
-
-    _require_documents(settings)
-    _require(settings.encoder, "encoder", "an encoder-decoder, such as npmlm train experiment=ul2_small makes")
-    denoiser = Denoiser.load(settings.encoder, mode_tokens=(), device=settings.device, dtype=settings.dtype)
-    chosen = DenoisingTaskSettings(mask_seed=settings.seed, seed=settings.seed)
-    chosen.articles = settings.limit or chosen.articles
-    result = evaluate_held_out_denoising(
-        denoiser, settings.corpus, chosen, progress=lambda done, total: progress("articles", done, total)
-    )
-    result.write(settings.out)
-    print_denoising(result, console)
-
-
-def run_sts(settings: EvaluationSettings, progress: Progress, console: Console) -> None:
-    """Task `sts`."""
-    from npm.evaluation.sts.data import STS_B, read_set, read_sets
-    from npm.evaluation.sts.evaluate import StsSettings, evaluate_sts, print_sts, sentence_vectors
-    from npm.evaluation.sts.geometry import GeometryPairs
-
-    _require(settings.data_dir, "data_dir", "the folder with the files of STS12–16, STS-B and SICK-R, or some of them")
-    if settings.before.pooler is not None and not settings.before.encoder:
-        raise SettingError(
-            "before.pooler is of no use without before.encoder",
-            expected="before.encoder=…, or no before.pooler",
-            got=f"before.pooler={settings.before.pooler.value} alone",
-            where="before.pooler",
-            fix="name the other encoder with before.encoder=, or give the pooler of encoder= with pooler=",
-        )
-    split = settings.split.value
-    sets = read_sets(settings.data_dir, split=split)
-    measured = {GeometryPairs.all: ("train", "dev", "test"), GeometryPairs.split: (split,), GeometryPairs.none: ()}
-    found = [read_set(STS_B, settings.data_dir, split=each) for each in measured[settings.geometry.pairs]]
-    places = [(settings.encoder, settings.pooler)]
-    if settings.before.encoder:
-        places.insert(0, (settings.before.encoder, settings.before.pooler))
-    encoders = [
-        sentence_vectors(place, pooler=pooler, device=settings.device, dtype=settings.dtype) for place, pooler in places
-    ]
-    result = evaluate_sts(
-        encoders,
-        sets,
-        StsSettings(seed=settings.seed, resamples=settings.resamples, geometry=settings.geometry),
-        geometry_pairs=[pairs for pairs in found if pairs is not None],
-        progress=lambda done, total: progress("sets", done, total),
-    )
-    result.write(settings.out)
-    print_sts(result, console, split=split)
-
-
-def _require_documents(settings: EvaluationSettings) -> None:
-    if not settings.corpus.files:
-        _require("", "corpus.files", "held-out documents, such as the last file of the corpus")
-
-
-def _require(value: str, name: str, what: str) -> None:
-    if not value:
-        raise SettingError(
-            f"this task needs {name}=", expected=f"{name}=…", got="nothing", where=name, fix=f"give {what}"
-        )
-
-
-BUILT_IN_TASKS = {
-    task.name: task
-    for task in (
-        BuiltInTask("demo", run_demo, reads=("index", "questions", "split", "limit", "fill")),
-        BuiltInTask("masked_tokens", run_masked_tokens, reads=("corpus", "limit", "masked_fraction", "masked_unit")),
-        BuiltInTask("denoising", run_denoising, reads=("corpus", "limit")),
-        BuiltInTask("sts", run_sts, reads=("data_dir", "split", "resamples", "pooler", "before", "geometry")),
-        BuiltInTask("in_batch", run_in_batch, reads=("corpus", "limit", "dimensions")),
-    )
-}
-DEFAULT_TASK = BUILT_IN_TASKS["demo"]
-"""What is asked where the settings name no task."""
-
-
-ZERO_SHOT = "a zero-shot evaluation"
-READ_BY_ZERO_SHOT = (
-    "suite",
-    "method",
-    "data_dir",
-    "index",
-    "split",
-    "limit",
-    "resamples",
-    "closed",
-    "mlm",
-    "fill",
-)
-"""Settings that zero-shot tasks have a use for, beside READ_BY_ALL."""
+    """Shared settings that it has a use for, beside those of READ_BY_ALL; if others were set, they are refused."""
 
 
 def run_evaluation(settings: EvaluationSettings, *, task_folder: Path, progress: Progress) -> str:
@@ -200,20 +77,102 @@ def run_evaluation(settings: EvaluationSettings, *, task_folder: Path, progress:
 
     Raises UserError for whatever is missing or does not fit, before the work begins where that can be known.
     """
-    own = _built_in_task(settings)
-    console = _console()
-    if own is None:
-        tasks = _tasks(settings, task_folder)
-        _refuse_unused(settings, ZERO_SHOT, READ_BY_ZERO_SHOT, refused=dict(_unused_by(settings, tasks)))
+    built_in = _built_in_task(settings)
+    if built_in is None:
+        tasks = chosen_tasks(settings, task_folder)
+        reads = [item.name for item in fields(ZeroShotEvaluation)]
+        _refuse_unused(settings, ZERO_SHOT, reads, refused=dict(_unused_by(settings, tasks)))
         check_out(settings.out)
-        _run_zero_shot(settings, tasks, progress, console)
+        result: Result = evaluate_suite(settings, tasks, progress=progress)
     else:
-        _refuse_unused(settings, f"task={own.name}", own.reads)
+        _refuse_unused(settings, f"task={built_in.name}", (*built_in.reads, built_in.name))
         check_out(settings.out)
-        own.run(settings, progress, console)
-    written = console.file
-    assert isinstance(written, io.StringIO), "made by _console"
-    return written.getvalue().rstrip()
+        result = built_in.run(settings, progress)
+    result.write(settings.out)
+    console = memory_console(least=60, usual=100, most=120)
+    result.show(console)
+    return written_on(console)
+
+
+def _demo(settings: EvaluationSettings, progress: Progress) -> Result:
+    _require(settings.index, "index", "the index that is asked: build it with npmlm build")
+    filler = PhraseFiller.open(
+        settings.index,
+        settings.encoder or None,
+        settings=settings.fill,
+        device=settings.device,
+        dtype=settings.precision,
+    )
+    return evaluate_demo(filler, settings.demo, settings, progress=progress)
+
+
+def _in_batch(settings: EvaluationSettings, progress: Progress) -> Result:
+    chosen = _held_out(settings, settings.in_batch)
+    encoder = Encoder.load(settings.encoder, device=settings.device, dtype=settings.precision)
+    check_leading_dimensions(chosen.dimensions, where="in_batch.dimensions", most=encoder.dimensions)
+    with held_out_store(encoder, settings.corpus, chosen) as store:
+        return evaluate_in_batch(encoder, store, chosen, settings, progress=progress)
+
+
+def _masked_tokens(settings: EvaluationSettings, progress: Progress) -> Result:
+    chosen = _held_out(settings, settings.masked_tokens)
+    _require(settings.encoder, "encoder", "a masked language model, such as npmlm train experiment=mlm_uniform makes")
+    encoder = Encoder.load(settings.encoder, device=settings.device, dtype=settings.precision)
+    head = attach_masked_head(encoder, locate_encoder(settings.encoder), trained=True)
+    with held_out_store(encoder, settings.corpus, chosen) as store:
+        return evaluate_masked_tokens(encoder, head, store, chosen, settings, progress=progress)
+
+
+def _denoising(settings: EvaluationSettings, progress: Progress) -> Result:
+    chosen = _held_out(settings, settings.denoising)
+    _require(settings.encoder, "encoder", "an encoder-decoder, such as npmlm train experiment=ul2_small makes")
+    denoiser = Denoiser.load(settings.encoder, mode_tokens=(), device=settings.device, dtype=settings.precision)
+    with held_out_store(denoiser, settings.corpus, chosen) as store:
+        return evaluate_denoising(denoiser, store, chosen, settings, progress=progress)
+
+
+def _sts(settings: EvaluationSettings, progress: Progress) -> Result:
+    _require(settings.data_dir, "data_dir", "the folder with the files of STS12–16, STS-B and SICK-R, or some of them")
+    chosen, split = settings.sts, settings.split.value
+    sets = read_sets(settings.data_dir, split=split)
+    measured = {GeometryPairs.all: ("train", "dev", "test"), GeometryPairs.split: (split,), GeometryPairs.none: ()}
+    found = [read_set(STS_B, settings.data_dir, split=each) for each in measured[chosen.geometry.pairs]]
+    places = [(settings.encoder, chosen.pooler)]
+    if chosen.before.encoder:
+        places.insert(0, (chosen.before.encoder, chosen.before.pooler))
+    encoders = [
+        sentence_vectors(place, pooler=pooler, device=settings.device, dtype=settings.precision)
+        for place, pooler in places
+    ]
+    pairs = [each for each in found if each is not None]
+    return evaluate_sts(encoders, sets, chosen, settings, geometry_pairs=pairs, progress=progress)
+
+
+BUILT_IN_TASKS = {
+    task.name: task
+    for task in (
+        BuiltInTask("demo", _demo, reads=("index", "split", "limit", "resamples", "fill")),
+        BuiltInTask("masked_tokens", _masked_tokens, reads=("corpus", "limit")),
+        BuiltInTask("denoising", _denoising, reads=("corpus", "limit", "resamples")),
+        BuiltInTask("sts", _sts, reads=("data_dir", "split", "resamples")),
+        BuiltInTask("in_batch", _in_batch, reads=("corpus", "limit", "resamples")),
+    )
+}
+DEFAULT_TASK = BUILT_IN_TASKS["demo"]
+"""What is asked where the settings name no task."""
+
+
+def _held_out(settings: EvaluationSettings, group: HeldOut) -> HeldOut:
+    """The settings of a task on held-out text, with as many articles as limit= says. Raises SettingError."""
+    _require(",".join(settings.corpus.files), "corpus.files", "held-out documents, such as the last file of the corpus")
+    return replace(group, articles=settings.limit or group.articles)
+
+
+def _require(value: str, name: str, what: str) -> None:
+    if not value:
+        raise SettingError(
+            f"this task needs {name}=", expected=f"{name}=…", got="nothing", where=name, fix=f"give {what}"
+        )
 
 
 def _built_in_task(settings: EvaluationSettings) -> BuiltInTask | None:
@@ -234,26 +193,6 @@ def _built_in_task(settings: EvaluationSettings) -> BuiltInTask | None:
     return named[0]
 
 
-def _tasks(settings: EvaluationSettings, task_folder: Path) -> list[Task]:
-    from npm.evaluation.zero_shot.suite import chosen_tasks
-
-    return chosen_tasks(settings, task_folder)
-
-
-def _run_zero_shot(settings: EvaluationSettings, tasks: list[Task], progress: Progress, console: Console) -> None:
-    from npm.evaluation.report import terminal_table
-    from npm.evaluation.zero_shot.report import fitting_rows
-    from npm.evaluation.zero_shot.suite import evaluate_suite
-
-    result = evaluate_suite(settings, tasks, progress=progress)
-    result.write(settings.out)
-    for table in result.tables():
-        for number, (header, rows) in enumerate(fitting_rows(table, console.width)):
-            console.print(terminal_table(header, rows, title=None if number else table.title))
-    for note in result.notes():
-        console.print(f"note: {note}", markup=False)
-
-
 def _refuse_unused(
     settings: EvaluationSettings, asked: str, reads: Sequence[str], *, refused: Mapping[str, str] | None = None
 ) -> None:
@@ -262,14 +201,14 @@ def _refuse_unused(
     `refused` are exceptions from `reads`, each with what would read it; "" where only another task or method does.
     """
     refused = refused or {}
-    default = EvaluationSettings()
     known = {*READ_BY_ALL, *reads}
     unused = [*(item.name for item in fields(EvaluationSettings) if item.name not in known), *refused]
-    changed = changed_settings(settings, default, unused)
+    changed = changed_settings(settings, EvaluationSettings(), unused)
     if changed:
         readers = [refused[name] for name in changed if refused.get(name)]
         others = f"give {', '.join(readers)}" if readers else "choose another task or method"
-        only = f"of the settings of single tasks only {', '.join(name for name in reads if name not in refused)}"
+        read = ", ".join(name for name in reads if name not in (*READ_BY_ALL, *refused))
+        only = f"of the settings of single tasks only {read}"
         raise SettingError(
             f"{asked} has no use for {', '.join(changed)}",
             expected=", ".join(readers) if len(readers) == len(changed) else only,
@@ -284,9 +223,6 @@ def _unused_by(settings: EvaluationSettings, tasks: Sequence[Task]) -> Iterator[
 
     Raises SettingError for a method that answers none of the tasks.
     """
-    from npm.evaluation.zero_shot.methods import CLOSED_METHODS, OPEN_METHODS, READS_CLOSED, READS_FILL, READS_RETRIEVAL
-    from npm.evaluation.zero_shot.task import ClosedRetrieval, Suite
-
     suites = {task.suite for task in tasks}
     closed = CLOSED_METHODS if Suite.closed in suites else ()
     opened = OPEN_METHODS if Suite.open in suites else ()
@@ -303,44 +239,27 @@ def _unused_by(settings: EvaluationSettings, tasks: Sequence[Task]) -> Iterator[
     if any(name not in (*CLOSED_METHODS, *OPEN_METHODS) for name in settings.method):
         return  # that there is no such method is said where methods are made
     asked = settings.method or list(known)
+    scoring = settings.zero_shot.closed
     if not any(name in READS_FILL and name in opened for name in asked):
         yield "fill", ""
     elif not _is_of_reference(settings.fill) and not any(name in READS_RETRIEVAL for name in settings.method):
         yield "fill.retrieval", f"method={READS_RETRIEVAL[0]}, whose retrieval it is"
     if not any(name in READS_CLOSED and name in closed for name in asked):
-        yield "closed", ""
-    elif settings.closed.k is not None and settings.closed.retrieval is not ClosedRetrieval.top_k:
+        yield "zero_shot.closed", ""
+    elif scoring.k is not None and scoring.retrieval is not ClosedRetrieval.top_k:
         retrievals = {task.scoring.retrieval for task in tasks}
-        if ClosedRetrieval.top_k not in retrievals or settings.closed.retrieval is ClosedRetrieval.exact:
-            yield "closed.k", "closed.retrieval=top_k, which reads it"
-    yield from _unused_of_language_model(settings)
-
-
-def _unused_of_language_model(settings: EvaluationSettings) -> Iterator[tuple[str, str]]:
-    """Of the settings mlm.*, those that none of the methods asked for reads."""
-    from npm.evaluation.zero_shot.methods import READS_ITS_INDEX, READS_LANGUAGE_MODEL
-
-    asked = settings.method
-    # without index= the language model says how long prompts may be, whoever answers them
-    if asked and settings.index and not any(name in READS_LANGUAGE_MODEL for name in asked):
-        yield "mlm.encoder", "a method that asks it, such as mlm"
-    if asked and not any(name in READS_ITS_INDEX for name in asked):
-        yield "mlm.index", f"method={READS_ITS_INDEX[0]}, which asks it"
+        if ClosedRetrieval.top_k not in retrievals or scoring.retrieval is ClosedRetrieval.exact:
+            yield "zero_shot.closed.k", "zero_shot.closed.retrieval=top_k, which reads it"
+    # without index= the language model says how long prompts may be, for all methods
+    if settings.method and settings.index and not any(name in READS_LANGUAGE_MODEL for name in asked):
+        yield "zero_shot.mlm.encoder", "a method that asks it, such as mlm"
+    if settings.method and not any(name in READS_ITS_INDEX for name in asked):
+        yield "zero_shot.mlm.index", f"method={READS_ITS_INDEX[0]}, which asks it"
 
 
 def _is_of_reference(settings: FillSettings) -> bool:
-    """Whether fill.retrieval came with scoring=reference, which sets it for whichever method reads it."""
+    """Whether fill.retrieval came with scoring=reference, which sets it for every method that reads it."""
     reference = type(settings).reference()
     return (
         settings.retrieval is reference.retrieval and settings.scoring.normalisation is reference.scoring.normalisation
     )
-
-
-def _console() -> Console:
-    """A console that writes to memory, as wide and as colourful as stdout."""
-    import sys
-
-    from rich.console import Console
-
-    width = max(60, min(120, shutil.get_terminal_size((100, 24)).columns))
-    return Console(file=io.StringIO(), width=width, force_terminal=sys.stdout.isatty(), highlight=False)

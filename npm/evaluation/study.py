@@ -198,7 +198,7 @@ class MaskingStudy:
         study = Study(
             cells=RATES | UNITS | CORRUPTION_AND_PREDICTION,
             train=["experiment=masking_study", f"corpus.files={ours['files']}", *map("=".join, given.items())],
-            evaluations={f"{unit}s": [*evaluate, f"masked_unit={unit}"] for unit in EVALUATED_UNITS},
+            evaluations={f"{unit}s": [*evaluate, f"masked_tokens.unit={unit}"] for unit in EVALUATED_UNITS},
             metrics=METRICS,
         )
         return cls(study, Path(ours["out"]), _seeds(ours["seeds"]))

@@ -30,7 +30,7 @@ def questions(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def evaluate(questions: Path, built_index: Path, tmp_path: Path) -> list[str]:
-    return ["evaluate", "task=demo", f"index={built_index}", f"questions={questions}", f"out={tmp_path / 'out'}"]
+    return ["evaluate", "task=demo", f"index={built_index}", f"demo.questions={questions}", f"out={tmp_path / 'out'}"]
 
 
 def test_an_evaluation_prints_a_table_and_writes_predictions_and_metrics(
@@ -71,8 +71,8 @@ def test_a_process_of_its_own_evaluates(evaluate: list[str], tmp_path: Path) -> 
     [
         ("index=nowhere", ["no folder", "nowhere"]),
         ("index=", ["index= is empty"]),
-        ("questions=nowhere.json", ["nowhere.json"]),
-        ("task=in_batch", ["has no use for index, questions", "leave these out"]),
+        ("demo.questions=nowhere.json", ["nowhere.json"]),
+        ("task=in_batch", ["has no use for index, demo.questions", "leave these out"]),
         ("corpus.files=texts.jsonl", ["has no use for corpus.files", "task=demo"]),
         ("limit=0", ["limit"]),
         ("fill.k=0", ["where:    fill.k"]),

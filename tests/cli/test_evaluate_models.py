@@ -35,8 +35,13 @@ def sentence_pairs(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def sts(sentence_pairs: Path, tiny_encoder_folder: Path, tmp_path: Path) -> list[str]:
-    settings = [f"encoder={tiny_encoder_folder}", "pooler=avg", f"data_dir={sentence_pairs}", f"out={tmp_path / 'out'}"]
-    return ["evaluate", "task=sts", "geometry.pairs=split", "resamples=20", *settings]
+    settings = [
+        f"encoder={tiny_encoder_folder}",
+        "sts.pooler=avg",
+        f"data_dir={sentence_pairs}",
+        f"out={tmp_path / 'out'}",
+    ]
+    return ["evaluate", "task=sts", "sts.geometry.pairs=split", "resamples=20", *settings]
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +89,7 @@ def test_sentence_pairs_are_scored_shown_and_written(npmlm: CommandLine, sts: li
 def test_an_encoder_is_compared_with_what_it_was_before(
     npmlm: CommandLine, sts: list[str], tiny_encoder_folder: Path, tmp_path: Path
 ) -> None:
-    outcome = npmlm(*sts, f"before.encoder={tiny_encoder_folder}", "before.pooler=cls_before_pooler")
+    outcome = npmlm(*sts, f"sts.before.encoder={tiny_encoder_folder}", "sts.before.pooler=cls_before_pooler")
     assert outcome.status == 0, outcome.err
     assert "after − before" in outcome.out
     assert "before: tiny (cls_before_pooler); after: tiny (avg)" in outcome.out
@@ -94,7 +99,7 @@ def test_an_encoder_is_compared_with_what_it_was_before(
 def test_masked_tokens_are_predicted_shown_and_written(
     npmlm: CommandLine, masked_tokens: list[str], tmp_path: Path
 ) -> None:
-    outcome = npmlm(*masked_tokens, "masked_fraction=0.3")
+    outcome = npmlm(*masked_tokens, "masked_tokens.masked_fraction=0.3")
     assert outcome.status == 0, outcome.err
     assert "30 % of the tokens masked" in outcome.out
     assert "perplexities compare encoders of the same tokenizer only" in outcome.out
@@ -106,7 +111,7 @@ def test_masked_tokens_are_predicted_shown_and_written(
 def test_whole_words_are_masked_where_that_is_asked(
     npmlm: CommandLine, masked_tokens: list[str], tmp_path: Path
 ) -> None:
-    outcome = npmlm(*masked_tokens, "masked_unit=word")
+    outcome = npmlm(*masked_tokens, "masked_tokens.unit=word")
     assert outcome.status == 0, outcome.err
     assert "whole masked words of held-out articles" in outcome.out
     assert json.loads((tmp_path / "out" / "metrics.json").read_bytes())["settings"]["masked_unit"] == "word"
@@ -131,16 +136,16 @@ def test_denoisers_are_measured_shown_and_written(
         ("data_dir=", ["data_dir= is empty"]),
         ("data_dir=nowhere", ["no folder of sentence pairs", "nowhere"]),
         ("split=dev", ["lacks the columns score", "stsb-dev.jsonl"]),
-        ("pooler=mean", ["pooler", "cls_before_pooler"]),
+        ("sts.pooler=mean", ["pooler", "cls_before_pooler"]),
         ("encoder=./nowhere", ["no such encoder"]),
-        ("before.encoder=./nowhere", ["no such encoder"]),
-        ("before.pooler=cls", ["before.pooler is of no use without before.encoder", "pooler="]),
-        ("geometry.pairs=train", ["geometry.pairs", "all"]),
-        ("geometry.layer_sentences=-1", ["where:    geometry.layer_sentences", "0 or more"]),
+        ("sts.before.encoder=./nowhere", ["no such encoder"]),
+        ("sts.before.pooler=cls", ["before.pooler is of no use without before.encoder", "pooler="]),
+        ("sts.geometry.pairs=train", ["sts.geometry.pairs", "all"]),
+        ("sts.geometry.layer_sentences=-1", ["where:    sts.geometry.layer_sentences", "at least 0"]),
         ("index=nowhere", ["task=sts has no use for index"]),
         ("limit=3", ["task=sts has no use for limit"]),
-        ("masked_fraction=0.2", ["task=sts has no use for masked_fraction"]),
-        ("masked_unit=word", ["task=sts has no use for masked_unit"]),
+        ("masked_tokens.masked_fraction=0.2", ["task=sts has no use for masked_tokens.masked_fraction"]),
+        ("masked_tokens.unit=word", ["task=sts has no use for masked_tokens.unit"]),
         ("corpus.files=texts.jsonl", ["task=sts has no use for corpus.files"]),
         ("suite=all", ["task=sts stands alone"]),
         ("task=[sts,masked_tokens]", ["task=sts stands alone"]),
@@ -157,15 +162,15 @@ def test_what_cannot_be_asked_of_sentence_pairs_is_refused_and_nothing_is_made(
 @pytest.mark.parametrize(
     ("given", "parts"),
     [
-        ("masked_fraction=0", ["masked_fraction is out of range"]),
-        ("masked_fraction=1", ["masked_fraction is out of range"]),
-        ("masked_unit=collocation", ["masked_unit", "[token, word]"]),
-        ("masked_unit=letter", ["masked_unit", "[token, word]"]),
+        ("masked_tokens.masked_fraction=0", ["masked_fraction is out of range"]),
+        ("masked_tokens.masked_fraction=1", ["masked_fraction is out of range"]),
+        ("masked_tokens.unit=collocation", ["masked_tokens.unit", "[token, word]"]),
+        ("masked_tokens.unit=letter", ["masked_tokens.unit", "[token, word]"]),
         ("encoder=", ["encoder= is empty"]),
         ("corpus.files=nowhere.jsonl", ["nowhere.jsonl"]),
         ("limit=3", ["too few long articles"]),
-        ("pooler=avg", ["task=masked_tokens has no use for pooler"]),
-        ("before.encoder=e", ["task=masked_tokens has no use for before.encoder"]),
+        ("sts.pooler=avg", ["task=masked_tokens has no use for sts.pooler"]),
+        ("sts.before.encoder=e", ["task=masked_tokens has no use for sts.before.encoder"]),
         ("resamples=5", ["task=masked_tokens has no use for resamples"]),
         ("data_dir=d", ["task=masked_tokens has no use for data_dir"]),
     ],
@@ -203,4 +208,4 @@ def test_sentence_pairs_without_data_dir_say_what_is_needed(npmlm: CommandLine, 
 
 
 def test_an_encoder_that_says_nothing_of_a_pooler_needs_one(npmlm: CommandLine, sts: list[str]) -> None:
-    npmlm(*without(sts, "pooler=")).refused("pooler")
+    npmlm(*without(sts, "sts.pooler=")).refused("pooler")

@@ -33,15 +33,47 @@ def tasks(tmp_path: Path) -> dict[str, Path]:
 @pytest.mark.parametrize(
     ("suite", "settings", "parts"),
     [
-        ("closed", ["method=[npm,majority]", "mlm.encoder=zz"], ["no use for mlm.encoder", "such as mlm"]),
-        ("closed", ["method=[npm,npm-single]", "mlm.index=/nonexist"], ["no use for mlm.index", "method=mlm-knn"]),
-        ("closed", ["method=[npm,mlm]", "mlm.encoder=zz", "mlm.index=i"], ["no use for mlm.index\n"]),
-        ("closed", ["method=npm", "mlm.encoder=zz", "mlm.index=i"], ["no use for mlm.encoder, mlm.index\n"]),
-        ("closed", ["method=[npm,mlm-fuzy]", "mlm.encoder=zz"], ["there is no method 'mlm-fuzy'"]),
-        ("closed", ["closed.k=5"], ["no use for closed.k\n", "expected: closed.retrieval=top_k", "or give closed.ret"]),
-        ("closed", ["closed.k=5", "questions=q"], ["no use for questions, closed.k\n", "expected: of the settings"]),
-        ("closed", ["closed.temperature=1e-300"], ["closed.temperature is out of range", "at least 0.001"]),
-        ("open", ["method=npm-dense", "mlm.encoder=zz"], ["no use for mlm.encoder"]),
+        (
+            "closed",
+            ["method=[npm,majority]", "zero_shot.mlm.encoder=zz"],
+            ["no use for zero_shot.mlm.encoder", "such as mlm"],
+        ),
+        (
+            "closed",
+            ["method=[npm,npm-single]", "zero_shot.mlm.index=/nonexist"],
+            ["no use for zero_shot.mlm.index", "method=mlm-knn"],
+        ),
+        (
+            "closed",
+            ["method=[npm,mlm]", "zero_shot.mlm.encoder=zz", "zero_shot.mlm.index=i"],
+            ["no use for zero_shot.mlm.index\n"],
+        ),
+        (
+            "closed",
+            ["method=npm", "zero_shot.mlm.encoder=zz", "zero_shot.mlm.index=i"],
+            ["no use for zero_shot.mlm.encoder, zero_shot.mlm.index\n"],
+        ),
+        ("closed", ["method=[npm,mlm-fuzy]", "zero_shot.mlm.encoder=zz"], ["there is no method 'mlm-fuzy'"]),
+        (
+            "closed",
+            ["zero_shot.closed.k=5"],
+            [
+                "no use for zero_shot.closed.k\n",
+                "expected: zero_shot.closed.retrieval=top_k",
+                "or give zero_shot.closed.ret",
+            ],
+        ),
+        (
+            "closed",
+            ["zero_shot.closed.k=5", "demo.questions=q"],
+            ["no use for demo.questions, zero_shot.closed.k\n", "expected: of the settings"],
+        ),
+        (
+            "closed",
+            ["zero_shot.closed.temperature=1e-300"],
+            ["zero_shot.closed.temperature is out of range", "at least 0.001"],
+        ),
+        ("open", ["method=npm-dense", "zero_shot.mlm.encoder=zz"], ["no use for zero_shot.mlm.encoder"]),
         ("open", ["method=[npm-dense,npm-bm25]", "fill.retrieval=bm25"], ["no use for fill.retrieval", "method=npm,"]),
         ("open", ["fill.retrieval=bm25"], ["no use for fill.retrieval", "method=npm,"]),
         ("open", ["method=random", "fill.retrieval=dense", "fill.k=3"], ["no use for fill.retrieval\n"]),
@@ -68,15 +100,15 @@ def test_a_setting_that_no_method_reads_is_refused_with_what_would_read_it(
         ("open", ["method=[npm,npm-dense]", "fill.retrieval=bm25"]),
         ("open", ["method=[npm-dense,npm-bm25]", "scoring=reference"]),
         ("open", ["scoring=reference"]),
-        ("closed", ["closed.k=5", "closed.retrieval=top_k", "method=[npm,random]"]),
+        ("closed", ["zero_shot.closed.k=5", "zero_shot.closed.retrieval=top_k", "method=[npm,random]"]),
         *(
-            ("closed", ["method=[npm,npm-single]", "closed.temperature=0.001", *more])
+            ("closed", ["method=[npm,npm-single]", "zero_shot.closed.temperature=0.001", *more])
             for more in (
                 [],
-                ["closed.calibration=none", "closed.label_mean=sum"],
-                ["closed.calibration=prompt", "closed.combination=sum"],
-                ["closed.calibration=corpus_scaled"],
-                ["closed.retrieval=top_k"],
+                ["zero_shot.closed.calibration=none", "zero_shot.closed.label_mean=sum"],
+                ["zero_shot.closed.calibration=prompt", "zero_shot.closed.combination=sum"],
+                ["zero_shot.closed.calibration=corpus_scaled"],
+                ["zero_shot.closed.retrieval=top_k"],
             )
         ),
     ],
@@ -95,7 +127,7 @@ def test_a_language_model_that_measures_prompts_is_not_refused(
     npmlm: CommandLine, tasks: dict[str, Path], tmp_path: Path
 ) -> None:
     command = ["evaluate", f"task={tasks['closed']}", "method=majority", f"out={tmp_path / 'out'}"]
-    npmlm(*command, "mlm.encoder=./nowhere").refused("no such encoder")
+    npmlm(*command, "zero_shot.mlm.encoder=./nowhere").refused("no such encoder")
 
 
 @pytest.mark.parametrize(

@@ -66,9 +66,9 @@ def metrics_of(folder: Path) -> dict[str, object]:
 def test_an_own_task_is_measured_for_every_method_that_the_settings_serve(
     npmlm: CommandLine, task: Path, built_index: Path, masked_language_model: Path, tmp_path: Path
 ) -> None:
-    command = ["evaluate", f"task={task}", f"index={built_index}", f"mlm.encoder={masked_language_model}"]
+    command = ["evaluate", f"task={task}", f"index={built_index}", f"zero_shot.mlm.encoder={masked_language_model}"]
     # the tiny model's encoder made the index, so the index serves it too
-    command += [f"mlm.index={built_index}", f"out={tmp_path / 'out'}", "resamples=100"]
+    command += [f"zero_shot.mlm.index={built_index}", f"out={tmp_path / 'out'}", "resamples=100"]
     outcome = npmlm(*command)
     assert outcome.status == 0, outcome.err
     found = metrics_of(tmp_path / "out")["tasks"]["places"]  # type: ignore[index]
@@ -97,7 +97,7 @@ def test_an_open_task_is_reported_on_all_and_on_covered_examples(
         "evaluate",
         f"task={open_task}",
         f"index={built_index}",
-        f"mlm.encoder={masked_language_model}",
+        f"zero_shot.mlm.encoder={masked_language_model}",
         f"out={tmp_path / 'out'}",
         "resamples=100",
     )
@@ -141,15 +141,15 @@ def test_two_methods_of_one_evaluation_are_compared_example_by_example(
     ("settings", "parts"),
     [
         (["method=gpt"], ["no method 'gpt'", "mlm-knn"]),
-        (["method=mlm"], ["mlm.encoder="]),
-        (["method=mlm-knn", "mlm.encoder=minilm"], ["mlm.index="]),
-        (["mlm.encoder=ENCODER"], ["no trained head for masked tokens", "experiment=mlm_uniform"]),
+        (["method=mlm"], ["zero_shot.mlm.encoder="]),
+        (["method=mlm-knn", "zero_shot.mlm.encoder=minilm"], ["zero_shot.mlm.index="]),
+        (["zero_shot.mlm.encoder=ENCODER"], ["no trained head for masked tokens", "experiment=mlm_uniform"]),
         (["task=agm"], ["no task 'agm'", "task=agn"]),
         (["task=[demo,sst2]"], ["task=demo stands alone"]),
-        (["closed.temperature=0"], ["closed.temperature"]),
-        (["closed.verbalizer=nowhere.json"], ["nowhere.json"]),
+        (["zero_shot.closed.temperature=0"], ["zero_shot.closed.temperature"]),
+        (["zero_shot.closed.verbalizer=nowhere.json"], ["nowhere.json"]),
         (["corpus.files=a.jsonl"], ["no use for corpus.files"]),
-        (["questions=a.json"], ["no use for questions"]),
+        (["demo.questions=a.json"], ["no use for demo.questions"]),
     ],
 )
 def test_what_cannot_be_measured_is_refused_and_nothing_is_made(
@@ -193,7 +193,10 @@ def test_the_parametric_baseline_trains_and_answers(
     shrunk = [part for part in SHRUNK if not part.startswith(NO_PHRASES)]
     settings = [f"corpus.files={texts}", f"encoder={tiny_encoder_folder}", *shrunk, "blocks.min_filled_fraction=0"]
     assert main(["train", "experiment=mlm_uniform", f"run={run}", *settings]) == 0
-    assert npmlm("evaluate", f"task={task}", f"mlm.encoder={run / 'encoder'}", f"out={tmp_path / 'out'}").status == 0
+    assert (
+        npmlm("evaluate", f"task={task}", f"zero_shot.mlm.encoder={run / 'encoder'}", f"out={tmp_path / 'out'}").status
+        == 0
+    )
     found = metrics_of(tmp_path / "out")["tasks"]["places"]["methods"]  # type: ignore[index]
     assert "mlm-pmi" in found
     assert "npm" not in found
@@ -203,8 +206,8 @@ def test_the_parametric_baseline_trains_and_answers(
     ("settings", "part"),
     [
         (["method=[npm,npm-dense]"], "method npm-dense answers none of the tasks"),
-        (["closed.k=7"], "no use for closed.k"),
-        (["closed.temperature=9", "method=majority"], "no use for closed.temperature"),
+        (["zero_shot.closed.k=7"], "no use for zero_shot.closed.k"),
+        (["zero_shot.closed.temperature=9", "method=majority"], "no use for zero_shot.closed.temperature"),
         (["fill.bm25_blocks=9"], "no use for fill.bm25_blocks"),
         (["method=[npm,npm]"], "column of its own"),
     ],
@@ -230,10 +233,10 @@ def test_every_task_and_method_is_checked_before_the_first_is_asked(
 def test_the_parametric_method_is_calibrated_as_the_retrieval_methods_are(
     npmlm: CommandLine, task: Path, built_index: Path, masked_language_model: Path, tmp_path: Path
 ) -> None:
-    command = ["evaluate", f"task={task}", f"index={built_index}", f"mlm.encoder={masked_language_model}"]
-    command += [f"out={tmp_path / 'out'}", "method=[npm,mlm-fuzzy-corpus]", "closed.verbalizer=expanded"]
+    command = ["evaluate", f"task={task}", f"index={built_index}", f"zero_shot.mlm.encoder={masked_language_model}"]
+    command += [f"out={tmp_path / 'out'}", "method=[npm,mlm-fuzzy-corpus]", "zero_shot.closed.verbalizer=expanded"]
     for chosen in ("corpus", "corpus_scaled"):
-        outcome = npmlm(*command, f"closed.calibration={chosen}")
+        outcome = npmlm(*command, f"zero_shot.closed.calibration={chosen}")
         assert outcome.status == 0, outcome.err
         facts = metrics_of(tmp_path / "out")["tasks"]["places"]["methods"]  # type: ignore[index]
         assert facts["npm"]["facts"]["scoring"]["calibration"] == chosen

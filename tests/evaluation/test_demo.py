@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from npm.errors import ArtefactError, SettingError
 from npm.evaluation.demo import DemoResult, DemoSettings, Question, RandomSpanOfRightPassage, evaluate_demo
 from npm.evaluation.metrics import is_hit
 from npm.evaluation.results import write_results
-from npm.evaluation.zero_shot.task import Split
+from npm.evaluation.sampling import SampleSettings, Split
 from npm.models.encoder import Encoder
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.settings import FillSettings, Retrieval
@@ -24,7 +25,11 @@ def filler(index_folder: Path, encoder: Encoder) -> PhraseFiller:
 
 
 def evaluated(filler: PhraseFiller, file: Path, **settings: object) -> DemoResult:
-    return evaluate_demo(filler, DemoSettings(questions=str(file), resamples=100, **settings))  # type: ignore[arg-type]
+    chosen = DemoSettings(questions=str(file), baseline=bool(settings.pop("baseline", True)))
+    if "k" in settings:
+        given = replace(filler.settings, k=settings.pop("k"))  # type: ignore[arg-type]
+        filler = PhraseFiller(filler.index, filler.encoder, given)
+    return evaluate_demo(filler, chosen, SampleSettings(resamples=100, **settings))  # type: ignore[arg-type]
 
 
 def question(text: str, *answers: str) -> Question:
@@ -176,14 +181,15 @@ def test_a_split_without_questions_and_settings_out_of_range_are_refused(
     with pytest.raises(SettingError, match="no question of this split"):
         evaluated(filler, only_dev)
     with pytest.raises(SettingError, match="limit is out of range"):
-        DemoSettings(limit=0)
+        SampleSettings(limit=0)
 
 
 def test_progress_counts_questions(filler: PhraseFiller, questions_file: Path) -> None:
-    seen: list[tuple[int, int]] = []
+    seen: list[tuple[str, float, float | None]] = []
     evaluate_demo(
         filler,
-        DemoSettings(questions=str(questions_file), resamples=10),
-        progress=lambda done, total: seen.append((done, total)),
+        DemoSettings(questions=str(questions_file)),
+        SampleSettings(resamples=10),
+        progress=lambda *at: seen.append(at),
     )
-    assert seen == [(5, 5)]
+    assert seen == [("questions", 5, 5)]

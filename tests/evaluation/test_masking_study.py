@@ -38,7 +38,7 @@ def test_every_model_is_evaluated_on_tokens_and_on_words() -> None:
     asked = {
         name: compose_settings("evaluate", ["out=o", "encoder=e", *given]) for name, given in study.evaluations.items()
     }
-    assert {name: each.masked_unit.value for name, each in asked.items()} == {"tokens": "token", "words": "word"}
+    assert {name: each.masked_tokens.unit.value for name, each in asked.items()} == {"tokens": "token", "words": "word"}
     assert all((each.limit, each.corpus.files) == (7, ["b.jsonl"]) for each in asked.values())
 
 

@@ -13,15 +13,18 @@ from npm.evaluation.demo import (
     HitRates,
     Prediction,
     Question,
+)
+from npm.evaluation.metrics import Interval
+from npm.evaluation.report import (
     answer_table,
     hit_rows,
+    markdown_table,
     marked_occurrence,
     print_demo,
     spread_over_kinds,
+    terminal_table,
 )
-from npm.evaluation.metrics import Interval
-from npm.evaluation.report import markdown_table, terminal_table
-from npm.evaluation.zero_shot.task import Split
+from npm.evaluation.sampling import Split
 from npm.types import Answer, Occurrence, Phrase
 
 SENTENCE = "Its largest city [bold] is Łódź, which lies :smile: in the middle of the country."

@@ -18,7 +18,7 @@ STUDY = Study(
     train=["experiment=small", "corpus.files=[/data/a.jsonl]"],
     evaluations={
         "tokens": ["task=masked_tokens", "corpus.files=[/data/b.jsonl]"],
-        "words": ["task=masked_tokens", "corpus.files=[/data/b.jsonl]", "masked_unit=word"],
+        "words": ["task=masked_tokens", "corpus.files=[/data/b.jsonl]", "masked_tokens.unit=word"],
     },
     metrics={"accuracy": "masked accuracy", "perplexity": "perplexity"},
 )
@@ -43,7 +43,7 @@ class Commands:
         results = Path(settings["out"])
         results.mkdir()
         accuracy = (0.2 if "low" in str(results) else 0.1) + int(results.parent.name[-1]) / 100
-        accuracy /= 2 if settings.get("masked_unit") == "word" else 1
+        accuracy /= 2 if settings.get("masked_tokens.unit") == "word" else 1
         metrics = {"accuracy": accuracy, "perplexity": 1234.5 - 1000 * accuracy, "task": "masked_tokens"}
         (results / "metrics.json").write_text(json.dumps(metrics))
         return 0
@@ -74,7 +74,7 @@ def test_every_cell_is_trained_and_evaluated_with_every_seed(tmp_path: Path) -> 
         for evaluate in (tokens, words):
             assert evaluate["encoder"] == f"{train['run']}/encoder"
             assert (evaluate["task"], evaluate["corpus.files"]) == ("masked_tokens", "[/data/b.jsonl]")
-        assert "masked_unit" not in tokens and words["masked_unit"] == "word"
+        assert "masked_tokens.unit" not in tokens and words["masked_tokens.unit"] == "word"
         assert sorted(part.name for part in Path(train["run"]).iterdir()) == ["encoder"]
 
 
@@ -110,18 +110,18 @@ def test_what_is_finished_is_skipped_when_it_is_started_again(tmp_path: Path) ->
 
 
 def test_only_the_evaluation_that_failed_is_repeated_and_the_cell_counts_with_all_of_them(tmp_path: Path) -> None:
-    assert run_study(STUDY, tmp_path, seeds=[0], command=Commands(failing="masked_unit=word"), check=accept) == 2
+    assert run_study(STUDY, tmp_path, seeds=[0], command=Commands(failing="masked_tokens.unit=word"), check=accept) == 2
     assert not (tmp_path / "table.md").exists() and table_rows(STUDY, tmp_path)[0]["seeds"] == 0
     shutil.rmtree(tmp_path / "low" / "seed-0" / "run")
     again = Commands()
     assert run_study(STUDY, tmp_path, seeds=[0], command=again, check=accept) == 0
     assert [command[0] for command in again.given] == ["train", "evaluate", "train", "evaluate", "evaluate"]
-    assert settings_of(again.given[1])["masked_unit"] == "word"
+    assert settings_of(again.given[1])["masked_tokens.unit"] == "word"
 
 
 def test_what_would_be_refused_is_told_before_anything_is_trained(tmp_path: Path) -> None:
     def check(arguments: list[str]) -> None:
-        if "masked_unit=word" in arguments:
+        if "masked_tokens.unit=word" in arguments:
             raise SettingError("no", expected="a", got="b", where="c", fix="d")
 
     commands = Commands()

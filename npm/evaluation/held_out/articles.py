@@ -1,44 +1,128 @@
-"""Held-out articles: the first long enough documents of a corpus, as blocks that no training has seen."""
+"""Held-out articles: the first long enough documents of a corpus, and what all tasks that are asked on them share.
+
+A task measures one article at a time, with the model in evaluation mode; its result is a line an article and means.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar
 
 import numpy as np
 
 from npm.corpus.blocks import BlockPacker, BlockSettings
+from npm.corpus.documents import CorpusSettings, read_corpus
 from npm.corpus.store import BlockStore, write_block_store
-from npm.errors import CorpusError, check_range
+from npm.errors import CorpusError
+from npm.evaluation.results import model_facts, write_results
+from npm.indexing.embed import check_tokenizer
+from npm.models.encoder import StoredModel, evaluating
+from npm.settings import Bounds, CheckedSettings
+from npm.types import Progress, Sequences
 
 if TYPE_CHECKING:
-    from npm.models.encoder import StoredModel
+    from torch import nn
+
     from npm.types import Block, Document
 
 
 MIN_FILLED_FRACTION = 0.97  # full blocks, as in training, so that articles are comparable
+Score = TypeVar("Score")
 
 
 @dataclass(kw_only=True, slots=True)
-class HeldOutSettings:
-    """Which articles are held out, and how they are cut."""
+class HeldOutSettings(CheckedSettings):
+    """Which articles are held out, and how they are cut; numbers are reported with the defaults."""
 
-    articles: int = 200
-    """Articles, the first of the corpus that are long enough."""
-    least_tokens: int = 2048
+    articles: Annotated[int, Bounds(1)] = 200
+    """Articles, the first of the corpus that are long enough; limit= says the same."""
+    least_tokens: Annotated[int, Bounds(1)] = 2048
     """Shortest article, in tokens."""
-    blocks_per_article: int = 16
+    blocks_per_article: Annotated[int, Bounds(2)] = 16
     """Blocks from the beginning of each article, masked together; at least 2."""
-    max_block_tokens: int = 128
+    max_block_tokens: Annotated[int, Bounds(4)] = 128
     """Tokens of a block, the encoder's special tokens included, where blocks are cut from documents."""
 
-    def __post_init__(self) -> None:
-        least = {"articles": 1, "least_tokens": 1, "blocks_per_article": 2, "max_block_tokens": 4}
-        for name, limit in least.items():
-            value = getattr(self, name)
-            check_range(value >= limit, name, expected=f"at least {limit}", got=value)
+
+@dataclass(frozen=True, slots=True)
+class Article:
+    """The beginning of one held-out document."""
+
+    number: int  # among the articles, from 0
+    document: str  # its id; its number where the store has no documents
+    sequences: Sequences  # its blocks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldOutResult(Generic[Score]):
+    """What a task found on held-out articles."""
+
+    model_name: str
+    articles: tuple[Score, ...]
+    record: dict[str, Any]  # settings and fingerprints: what the numbers depend on
+
+    def metrics(self) -> dict[str, Any]:
+        """As stored in metrics.json."""
+        raise NotImplementedError
+
+    def write(self, out: str | Path) -> None:
+        """Write predictions.jsonl, a line for each of `articles`, and metrics.json; see `write_results`."""
+        lines = (asdict(article) for article in self.articles)  # type: ignore[call-overload] # all are dataclasses
+        write_results(out, record=self.record, predictions=lines, metrics=self.metrics())
+
+
+def held_out_record(
+    task: str, settings: Mapping[str, Any], store: BlockStore, model: StoredModel, **facts: Any
+) -> dict[str, Any]:
+    """What the numbers depend on, without where anything lies; `facts` of the model beside those of all models."""
+    return {
+        "task": task,
+        "settings": settings,
+        "encoder": {**model_facts(model), "dtype": model.dtype_name, **facts},
+        "corpus_digest": store.digest,
+    }
+
+
+def measured_articles(
+    measure: Callable[[Article], Score],
+    model: StoredModel,
+    store: BlockStore,
+    settings: HeldOutSettings,
+    *,
+    heads: Sequence[nn.Module] = (),
+    progress: Progress,
+) -> list[Score]:
+    """`measure` of each of the first long articles of `store`, with `model` and `heads` in evaluation mode.
+
+    Raises ArtefactError if the store is of another tokenizer, CorpusError if too few articles are long enough.
+    """
+    check_tokenizer(model, store)
+    articles = long_articles(store, settings)
+    scores: list[Score] = []
+    with evaluating(model.model, *heads):
+        for number, blocks in enumerate(articles):
+            document = int(store.block_documents[blocks[0]])
+            name = str(document) if document < 0 or not store.document_count else store.document(document).id
+            scores.append(measure(Article(number, name, store.sequences(blocks))))
+            progress("articles", number + 1, len(articles))
+    return scores
+
+
+@contextmanager
+def held_out_store(model: StoredModel, corpus: CorpusSettings, settings: HeldOutSettings) -> Iterator[BlockStore]:
+    """The blocks of the first long enough documents of `corpus`, on disk only as long as the context lasts."""
+    with TemporaryDirectory(prefix="npmlm-held-out-") as folder:
+        place = Path(folder) / "blocks"
+        try:
+            yield build_held_out_store(place, read_corpus(corpus), model, settings)
+        except CorpusError as error:
+            if error.where == str(place):  # which is gone when this is read
+                error.where = "corpus.files"
+            raise
 
 
 def build_held_out_store(

@@ -15,143 +15,59 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from npm.errors import SettingError
 from npm.evaluation.metrics import Interval
 from npm.evaluation.report import Row, percent, terminal_table
-from npm.evaluation.results import Progress, write_results
+from npm.evaluation.results import model_facts, write_results
+from npm.evaluation.sampling import SampleSettings
 from npm.evaluation.sts.correlation import SentencePairs, SentenceVectors, pair_cosines, resampled_spearman, spearman
 from npm.evaluation.sts.data import PUBLIC_SETS
 from npm.evaluation.sts.geometry import Geometry, GeometrySettings, geometry_facts, measure_geometry
 from npm.models.encoder import Precision
-from npm.models.sentences import PoolerKind
+from npm.models.sentences import PoolerKind, SentenceEncoder
+from npm.settings import CheckedSettings, PathText
+from npm.types import Progress, silent
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 
-BEFORE_AND_AFTER = ("before", "after")
-
-
-def set_rows(result: StsResult) -> tuple[Row, list[Row]]:
-    """Header and rows, a row a set and one for their average: Spearman × 100, of two encoders with their difference."""
-    names = [f"{pairs.name} {pairs.split}" for pairs in result.sets]
-    counts = [str(len(pairs)) for pairs in result.sets]
-    columns = [[score.spearman for score in each.sets] for each in result.encoders]
-    if len(result.sets) > 1:
-        names.append(f"average of {len(result.sets)}")
-        counts.append("")
-        for column, each in zip(columns, result.encoders, strict=True):
-            assert each.average is not None, "the average of several sets"
-            column.append(each.average)
-    if len(columns) == 1:
-        header = ["set", "pairs", "Spearman × 100 [95 %]"]
-        return header, [[*row] for row in zip(names, counts, map(percent, columns[0]), strict=True)]
-    header = ["set", "pairs", *BEFORE_AND_AFTER, "after − before [95 %]"]
-    before, after = ([f"{100 * each.mean:.1f}" for each in column] for column in columns)
-    differences = map(_signed, result.differences)
-    return header, [[*row] for row in zip(names, counts, before, after, differences, strict=True)]
-
-
-def geometry_rows(result: StsResult) -> tuple[Row, list[Row]]:
-    """Header and rows, a row a measure; the arrow says which way is better, where one is."""
-    measures = {
-        "alignment ↓": lambda each: f"{each.alignment:.3f}",
-        "uniformity ↓": lambda each: f"{each.uniformity:.3f}",
-        "anisotropy (mean cosine) ↓": lambda each: f"{each.anisotropy:.3f}",
-        "effective rank of the spectrum": lambda each: f"{each.spectrum.effective_rank:.1f}",
-        "share of the top direction, %": lambda each: f"{100 * each.spectrum.top_share:.1f}",
-    }
-    geometries = _geometries(result)
-    rows: list[Row] = [[name, *(measure(each) for each in geometries)] for name, measure in measures.items()]
-    return ["sentence vectors of STS-B", *_columns(result)], rows
-
-
-def layer_rows(result: StsResult) -> tuple[Row, list[Row]]:
-    """Header and rows, a row a layer: mean cosine of two tokens of a sentence, and of any two tokens."""
-    geometries = _geometries(result)
-    names = [f"{what} {head}".strip() for what in ("sentence", "any two") for head in _heads(result)]
-    rows: list[Row] = []
-    for number in range(max(len(each.layers) for each in geometries)):
-        layers = [each.layers[number] if number < len(each.layers) else None for each in geometries]
-        cells = [layer and f"{layer.self_similarity:.3f}" for layer in layers]
-        cells += [layer and f"{layer.anisotropy:.3f}" for layer in layers]
-        rows.append([str(number) if number else "embeddings", *(cell or "" for cell in cells)])
-    return ["layer", *names], rows
-
-
-def notes(result: StsResult, *, split: str) -> Iterator[str]:
-    """What the numbers are, and what is not in them."""
-    if len(result.encoders) == 2:
-        described = (
-            f"{head}: {each.name} ({each.facts['pooler']})"
-            for head, each in zip(BEFORE_AND_AFTER, result.encoders, strict=True)
-        )
-        yield "; ".join(described)
-    else:
-        yield f"encoder {result.encoders[0].name}, pooler {result.encoders[0].facts['pooler']}"
-    if absent := [each.name for each in PUBLIC_SETS if each.name not in {pairs.name for pairs in result.sets}]:
-        yield f"left out, because data_dir holds no {split} part of them: {', '.join(absent)}"
-    for pairs in result.sets:
-        published = next(each for each in PUBLIC_SETS if each.name == pairs.name).test_pairs
-        if split == "test" and len(pairs) != published:
-            yield (
-                f"{pairs.name} has {len(pairs):,} pairs here, and {published:,} in published results: "
-                "the two are not to be compared"
-            )
-        if pairs.without_gold:
-            yield f"{pairs.without_gold:,} pairs of {pairs.name} have no gold score and are left out"
-    if result.geometry_facts:
-        facts = result.geometry_facts
-        yield (
-            f"geometry: {facts['sentence_count']:,} sentences of STS-B {', '.join(facts['splits'])}; "
-            f"alignment: {facts['aligned_pair_count']:,} pairs with a gold score above 4"
-        )
-    else:
-        yield "no geometry was measured"
-
-
-def print_sts(result: StsResult, console: Console, *, split: str) -> None:
-    """The report of task `sts`."""
-    title = "cosine against gold score, over all pairs of a set"
-    console.print(terminal_table(*set_rows(result), title=title))
-    if geometries := _geometries(result):
-        console.print(terminal_table(*geometry_rows(result)))
-        if any(each.layers for each in geometries):
-            title = "mean cosine of two tokens: of the same sentence, and of any"
-            console.print(terminal_table(*layer_rows(result), title=title))
-    for note in notes(result, split=split):
-        console.print(f"note: {note}", markup=False)
-
-
-def _geometries(result: StsResult) -> list[Geometry]:
-    return [each.geometry for each in result.encoders if each.geometry is not None]
-
-
-def _heads(result: StsResult) -> tuple[str, ...]:
-    return BEFORE_AND_AFTER if len(result.encoders) == 2 else ("",)
-
-
-def _columns(result: StsResult) -> tuple[str, ...]:
-    return BEFORE_AND_AFTER if len(result.encoders) == 2 else (result.encoders[0].name,)
-
-
-def _signed(interval: Interval) -> str:
-    mean, low, high = (f"{100 * value:+.1f}" for value in (interval.mean, interval.low, interval.high))
-    return f"{mean} [{low}, {high}]"
-
-
 TASK = "sts"
+BEFORE_AND_AFTER = ("before", "after")
 CONFIDENCE = 0.95
 
 
 @dataclass(kw_only=True, slots=True)
-class StsSettings:
-    """How the pairs are scored."""
+class BeforeSettings:
+    """A second encoder that the first is compared with on the same pairs, such as the one that it was trained from."""
 
-    seed: int = 0
-    """Of the bootstrap, and of the sentences that are measured layer by layer."""
-    resamples: int = 10_000
-    """Of the bootstrap over pairs, for 95 % confidence intervals."""
+    encoder: PathText = ""
+    """Folder or name; empty: one encoder alone is evaluated."""
+    pooler: PoolerKind | None = None
+    """How it makes a sentence one vector; null: as it was saved. Refused without before.encoder=."""
+
+
+@dataclass(kw_only=True, slots=True)
+class StsSettings(CheckedSettings):
+    """Task `sts`: how sentences become vectors, and what is measured of them."""
+
+    pooler: PoolerKind | None = None
+    """How token vectors become the vector of a sentence; null: as the encoder was saved."""
+    before: BeforeSettings = field(default_factory=BeforeSettings)
+    """A second encoder."""
     geometry: GeometrySettings = field(default_factory=GeometrySettings)
+    """How the vectors lie in space."""
+
+    def check(self) -> None:
+        """Refuse a pooler of no encoder."""
+        if self.before.pooler is not None and not self.before.encoder:
+            raise SettingError(
+                "before.pooler is of no use without before.encoder",
+                expected="before.encoder=…, or no before.pooler",
+                got=f"before.pooler={self.before.pooler.value} alone",
+                where="before.pooler",
+                fix="name the other encoder with before.encoder=, or give the pooler of encoder= with pooler=",
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +100,7 @@ class EncoderScores:
 class StsResult:
     """Scores of one encoder, or of two: before and after."""
 
+    split: str
     sets: tuple[SentencePairs, ...]
     cosines: tuple[np.ndarray, ...]
     """f64 [e, n] for each set."""
@@ -228,37 +145,43 @@ class StsResult:
         """Write predictions.jsonl, a line a pair, and metrics.json to the folder `out`; see `write_results`."""
         write_results(out, record=self.record, predictions=self.predictions(), metrics=self.metrics())
 
+    def show(self, console: Console) -> None:
+        """Print the tables and what is to be known about them."""
+        title = "cosine against gold score, over all pairs of a set"
+        console.print(terminal_table(*set_rows(self), title=title))
+        if geometries := _geometries(self):
+            console.print(terminal_table(*geometry_rows(self)))
+            if any(each.layers for each in geometries):
+                title = "mean cosine of two tokens: of the same sentence, and of any"
+                console.print(terminal_table(*layer_rows(self), title=title))
+        for note in notes(self):
+            console.print(f"note: {note}", markup=False)
+
 
 def sentence_vectors(
     place: str, *, pooler: PoolerKind | None, device: str = "auto", dtype: Precision = Precision.float32
 ) -> SentenceVectors:
     """The sentence encoder at `place`; `pooler` None takes the one it was saved with. Raises EncoderError."""
-    from npm.models.sentences import SentenceEncoder
-
     loaded = SentenceEncoder.load(place, pooler=pooler, device=device, dtype=dtype)
     encoder = loaded.encoder
-    facts = {
-        "name": encoder.name,
-        "fingerprint": encoder.fingerprint,
-        "pooler": loaded.pooler.kind_after_training.value,
-        "dtype": encoder.dtype_name,
-    }
-    return SentenceVectors(encoder.name, loaded.encode, facts, encoder)
+    pooled = {"pooler": loaded.pooler.kind_after_training.value, "dtype": encoder.dtype_name}
+    return SentenceVectors(encoder.name, loaded.encode, {**model_facts(encoder), **pooled}, encoder)
 
 
 def evaluate_sts(
     encoders: Sequence[SentenceVectors],
     sets: Sequence[SentencePairs],
-    settings: StsSettings | None = None,
+    settings: StsSettings,
+    sample: SampleSettings | None = None,
     *,
     geometry_pairs: Sequence[SentencePairs] = (),
-    progress: Progress | None = None,
+    progress: Progress = silent,
 ) -> StsResult:
     """Score one encoder, or two (before, after), on `sets`, and measure the geometry on `geometry_pairs` of STS-B.
 
     Raises EncoderError for vectors without a direction, TaskDataError if no geometry pair means the same.
     """
-    settings = settings if settings is not None else StsSettings()
+    sample = sample if sample is not None else SampleSettings()
     assert 1 <= len(encoders) <= 2 and sets, f"{len(encoders)} encoders and {len(sets)} sets"
     steps = len(sets) + bool(geometry_pairs)
     cosines: list[list[np.ndarray]] = []  # [e][s] f64 [n]
@@ -267,14 +190,15 @@ def evaluate_sts(
         cosines.append([])
         for number, pairs in enumerate(sets, start=1):
             cosines[-1].append(pair_cosines(each.encode, pairs))
-            _tell(progress, place * steps + number, len(encoders) * steps)
+            progress("sets", place * steps + number, len(encoders) * steps)
         geometries.append(
-            measure_geometry(each, geometry_pairs, settings.geometry, seed=settings.seed) if geometry_pairs else None
+            measure_geometry(each, geometry_pairs, settings.geometry, seed=sample.seed) if geometry_pairs else None
         )
-        _tell(progress, (place + 1) * steps, len(encoders) * steps)
+        progress("sets", (place + 1) * steps, len(encoders) * steps)
     by_set = tuple(np.stack([own[number] for own in cosines]) for number in range(len(sets)))  # f64 [e, n] each
-    exact, resampled = _correlations(by_set, sets, settings)
+    exact, resampled = _correlations(by_set, sets, sample)
     return StsResult(
+        split=sample.split.value,
         sets=tuple(sets),
         cosines=by_set,
         encoders=tuple(
@@ -288,8 +212,8 @@ def evaluate_sts(
         record={
             "task": TASK,
             "settings": {
-                "seed": settings.seed,
-                "resamples": settings.resamples,
+                "seed": sample.seed,
+                "resamples": sample.resamples,
                 "geometry": {
                     "pairs": settings.geometry.pairs.value,
                     "layer_sentences": settings.geometry.layer_sentences,
@@ -301,25 +225,20 @@ def evaluate_sts(
     )
 
 
-def _tell(progress: Progress | None, done: int, total: int) -> None:
-    if progress is not None:
-        progress(done, total)
-
-
 def _correlations(
-    by_set: Sequence[np.ndarray], sets: Sequence[SentencePairs], settings: StsSettings
+    by_set: Sequence[np.ndarray], sets: Sequence[SentencePairs], sample: SampleSettings
 ) -> tuple[np.ndarray, np.ndarray]:
     """Spearman's correlations of all encoders on all sets, f64 [e, s], and on resampled pairs, f64 [r, e, s].
 
     Of several sets the last column is their average.
     """
-    rng = np.random.default_rng(settings.seed)
+    rng = np.random.default_rng(sample.seed)
     exact = np.stack(
         [[spearman(own, pairs.gold) for own in cosines] for cosines, pairs in zip(by_set, sets, strict=True)], axis=1
     )  # f64 [e, s]
     resampled = np.stack(
         [
-            resampled_spearman(cosines, pairs.gold, rng, resamples=settings.resamples)
+            resampled_spearman(cosines, pairs.gold, rng, resamples=sample.resamples)
             for cosines, pairs in zip(by_set, sets, strict=True)
         ],
         axis=2,
@@ -381,3 +300,93 @@ def _set_facts(pairs: SentencePairs) -> dict[str, Any]:
         "without_gold": pairs.without_gold,
         "subsets": subsets,
     }
+
+
+def set_rows(result: StsResult) -> tuple[Row, list[Row]]:
+    """Header and rows, a row a set and one for their average: Spearman × 100, of two encoders with their difference."""
+    names = [f"{pairs.name} {pairs.split}" for pairs in result.sets]
+    counts = [str(len(pairs)) for pairs in result.sets]
+    columns = [[score.spearman for score in each.sets] for each in result.encoders]
+    if len(result.sets) > 1:
+        names.append(f"average of {len(result.sets)}")
+        counts.append("")
+        for column, each in zip(columns, result.encoders, strict=True):
+            assert each.average is not None, "the average of several sets"
+            column.append(each.average)
+    if len(columns) == 1:
+        header = ["set", "pairs", "Spearman × 100 [95 %]"]
+        return header, [[*row] for row in zip(names, counts, map(percent, columns[0]), strict=True)]
+    header = ["set", "pairs", *BEFORE_AND_AFTER, "after − before [95 %]"]
+    before, after = ([f"{100 * each.mean:.1f}" for each in column] for column in columns)
+    differences = (percent(each, sign="+") for each in result.differences)
+    return header, [[*row] for row in zip(names, counts, before, after, differences, strict=True)]
+
+
+def geometry_rows(result: StsResult) -> tuple[Row, list[Row]]:
+    """Header and rows, a row a measure; the arrow says which way is better, where one is."""
+    measures = {
+        "alignment ↓": lambda each: f"{each.alignment:.3f}",
+        "uniformity ↓": lambda each: f"{each.uniformity:.3f}",
+        "anisotropy (mean cosine) ↓": lambda each: f"{each.anisotropy:.3f}",
+        "effective rank of the spectrum": lambda each: f"{each.spectrum.effective_rank:.1f}",
+        "share of the top direction, %": lambda each: f"{100 * each.spectrum.top_share:.1f}",
+    }
+    geometries = _geometries(result)
+    rows: list[Row] = [[name, *(measure(each) for each in geometries)] for name, measure in measures.items()]
+    return ["sentence vectors of STS-B", *_columns(result)], rows
+
+
+def layer_rows(result: StsResult) -> tuple[Row, list[Row]]:
+    """Header and rows, a row a layer: mean cosine of two tokens of a sentence, and of any two tokens."""
+    geometries = _geometries(result)
+    names = [f"{what} {head}".strip() for what in ("sentence", "any two") for head in _heads(result)]
+    rows: list[Row] = []
+    for number in range(max(len(each.layers) for each in geometries)):
+        layers = [each.layers[number] if number < len(each.layers) else None for each in geometries]
+        cells = [layer and f"{layer.self_similarity:.3f}" for layer in layers]
+        cells += [layer and f"{layer.anisotropy:.3f}" for layer in layers]
+        rows.append([str(number) if number else "embeddings", *(cell or "" for cell in cells)])
+    return ["layer", *names], rows
+
+
+def notes(result: StsResult) -> Iterator[str]:
+    """What the numbers are, and what is not in them."""
+    if len(result.encoders) == 2:
+        described = (
+            f"{head}: {each.name} ({each.facts['pooler']})"
+            for head, each in zip(BEFORE_AND_AFTER, result.encoders, strict=True)
+        )
+        yield "; ".join(described)
+    else:
+        yield f"encoder {result.encoders[0].name}, pooler {result.encoders[0].facts['pooler']}"
+    if absent := [each.name for each in PUBLIC_SETS if each.name not in {pairs.name for pairs in result.sets}]:
+        yield f"left out, because data_dir holds no {result.split} part of them: {', '.join(absent)}"
+    for pairs in result.sets:
+        published = next(each for each in PUBLIC_SETS if each.name == pairs.name).test_pairs
+        if result.split == "test" and len(pairs) != published:
+            yield (
+                f"{pairs.name} has {len(pairs):,} pairs here, and {published:,} in published results: "
+                "the two are not to be compared"
+            )
+        if pairs.without_gold:
+            yield f"{pairs.without_gold:,} pairs of {pairs.name} have no gold score and are left out"
+    if result.geometry_facts:
+        facts = result.geometry_facts
+        yield (
+            f"geometry: {facts['sentence_count']:,} sentences of STS-B {', '.join(facts['splits'])}; "
+            f"alignment: {facts['aligned_pair_count']:,} pairs with a gold score above 4"
+        )
+    else:
+        yield "no geometry was measured"
+
+
+def _geometries(result: StsResult) -> list[Geometry]:
+    return [each.geometry for each in result.encoders if each.geometry is not None]
+
+
+def _heads(result: StsResult) -> tuple[str, ...]:
+    return BEFORE_AND_AFTER if len(result.encoders) == 2 else ("",)
+
+
+def _columns(result: StsResult) -> tuple[str, ...]:
+    return BEFORE_AND_AFTER if len(result.encoders) == 2 else (result.encoders[0].name,)

@@ -2,11 +2,8 @@
 
 All of them are of directions: u = h / ‖h‖.
 
-Shapes: n vectors, m pairs, d dimensions, k = min(n, d) singular values.
-
-Shapes: B sentences, L padded length, d dimensions.
-
-Shapes: n pairs, d dimensions.
+Shapes: n vectors or pairs, m pairs that mean the same, d dimensions, k = min(n, d) singular values, B sentences,
+L padded length.
 """
 
 from __future__ import annotations
@@ -14,14 +11,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import torch
 
 from npm.corpus.rows import TaskDataError
-from npm.errors import check_range
 from npm.evaluation.sts.correlation import SentencePairs, SentenceVectors, encode_distinct
+from npm.models.encoder import evaluating
+from npm.settings import Bounds, CheckedSettings
 
 if TYPE_CHECKING:
     from npm.models.encoder import Encoder
@@ -41,18 +39,14 @@ class GeometryPairs(Enum):
 
 
 @dataclass(kw_only=True, slots=True)
-class GeometrySettings:
+class GeometrySettings(CheckedSettings):
     """How sentence vectors lie in space is measured on the sentences of STS-B."""
 
     pairs: GeometryPairs = GeometryPairs.all
     """`all`: those of train, dev and test together, as in the paper; `split`: those of split= alone, for an encoder
     that was trained on the others; `none`: nothing is measured."""
-    layer_sentences: int = 1000
+    layer_sentences: Annotated[int, Bounds(0)] = 1000
     """Sentences, drawn by seed=, whose tokens are measured layer by layer; 0: none."""
-
-    def __post_init__(self) -> None:
-        right = self.layer_sentences >= 0
-        check_range(right, "layer_sentences", expected="0 or more", got=self.layer_sentences)
 
 
 def alignment(first: np.ndarray, second: np.ndarray) -> float:
@@ -168,16 +162,12 @@ def layer_geometry(encoder: Encoder, sentences: Sequence[str]) -> tuple[LayerGeo
     layer_sums: np.ndarray | float = 0.0  # f64 [layers, d]
     similarity_sums: np.ndarray | float = 0.0  # f64 [layers]
     token_count = 0
-    was_training = encoder.model.training
-    encoder.model.eval()
-    try:
+    with evaluating(encoder.model):
         for start in range(0, len(sentences), SENTENCES_PER_PASS):
             sums, counts = _token_sums(encoder, sentences[start : start + SENTENCES_PER_PASS])
             layer_sums = layer_sums + sums.sum(1)  # f64 [layers, d]
             similarity_sums = similarity_sums + mean_cosine_of_sum(sums, counts).sum(1)  # f64 [layers]
             token_count += int(counts.sum())
-    finally:
-        encoder.model.train(was_training)
     anisotropies = mean_cosine_of_sum(np.asarray(layer_sums), np.array(token_count))  # f64 [layers]
     similarities = np.asarray(similarity_sums) / len(sentences)  # f64 [layers]
     return tuple(
@@ -241,7 +231,7 @@ def measure_geometry(
             expected=f"gold scores from 0 to 5, some above {SAME_MEANING:g}",
             got=f"scores up to {highest:g}",
             where=", ".join(f"{pairs.name} {pairs.split}" for pairs in sets),
-            fix="multiply scores from 0 to 1 by 5, or leave geometry out with geometry.pairs=none",
+            fix="multiply scores from 0 to 1 by 5, or leave geometry out with sts.geometry.pairs=none",
         )
     numbers, units = encode_distinct(vectors.encode, [*first, *second])  # i64 [2n], f64 [distinct, d]
     firsts, seconds = numbers[: len(first)][same], numbers[len(first) :][same]  # i64 [pairs that mean the same] each

@@ -1,8 +1,6 @@
-"""What answers without reading: the largest class, a label or span at random, the most frequent answer.
+"""Baselines that read nothing: the largest class, a label or span at random, the most frequent answer.
 
-Shapes: n examples, m candidate spans of one block.
-
-Shapes: T tokens of the corpus, m candidate spans of one block.
+Shapes: m candidate spans of one block.
 """
 
 from __future__ import annotations
@@ -22,10 +20,9 @@ from npm.evaluation.zero_shot.task import LabelPrediction
 from npm.indexing.rows import RowMap
 from npm.retrieval.answers import SurfaceReader, says_nothing_new
 from npm.retrieval.spans import SpanFinder
-from npm.types import MASK_TEXT, Answer, Phrase
+from npm.types import MASK_TEXT, Answer, Phrase, Progress
 
 if TYPE_CHECKING:
-    from npm.evaluation.results import Progress
     from npm.evaluation.zero_shot.task import Example, Task
     from npm.indexing.lexicon import BlockLexicon
     from npm.retrieval.fill import PhraseFiller
@@ -76,14 +73,14 @@ class MajorityLabel:
         self._facts: dict[str, Any] = {}
 
     def prepare(self, task: Task) -> None:
-        """Nothing can stop it."""
+        """Nothing to prepare."""
 
     def predict(self, task: Task, examples: Sequence[Example], progress: Progress) -> list[LabelPrediction]:
         """The same prediction for all: the labels' shares among `examples`."""
         counts = np.bincount([example.label for example in examples], minlength=len(task.labels))  # i64 [labels]
         shares = tuple((counts / max(1, counts.sum())).tolist())
         self._facts = {"chosen_on": "the examples that are reported", "label_counts": counts.tolist()}
-        progress(len(examples), len(examples))
+        progress(f"task {task.name}", len(examples), len(examples))
         return [LabelPrediction(shares)] * len(examples)
 
     def facts(self) -> dict[str, Any]:
@@ -100,13 +97,13 @@ class RandomLabel:
         self._seed = seed
 
     def prepare(self, task: Task) -> None:
-        """Nothing can stop it."""
+        """Nothing to prepare."""
 
     def predict(self, task: Task, examples: Sequence[Example], progress: Progress) -> list[LabelPrediction]:
         """One label an example, drawn by seed and id, so that it does not depend on which others are asked."""
         one_hot = np.eye(len(task.labels))  # f64 [labels, labels]
         drawn = [int(example_rng(self._seed, example).integers(len(task.labels))) for example in examples]
-        progress(len(examples), len(examples))
+        progress(f"task {task.name}", len(examples), len(examples))
         return [LabelPrediction(tuple(one_hot[label].tolist())) for label in drawn]
 
     def facts(self) -> dict[str, Any]:
@@ -134,9 +131,9 @@ class FrequentAnswer:
         self._overall = _most_frequent(sum(counts.values(), Counter()), len(development), written)
         self._development_count = len(development)
 
-    def predict(self, task: Task, examples: Sequence[Example], progress: Progress) -> list[Answer]:  # noqa: ARG002
+    def predict(self, task: Task, examples: Sequence[Example], progress: Progress) -> list[Answer]:
         """The most frequent answer of each example's group; of all groups where the group is new."""
-        progress(len(examples), len(examples))
+        progress(f"task {task.name}", len(examples), len(examples))
         return [Answer(example.text, self._best.get(example.group, self._overall)) for example in examples]
 
     def facts(self) -> dict[str, Any]:
@@ -161,12 +158,12 @@ class RandomSpanOfBestBlock:
         self._facts = {"seed": seed, **filler_facts(filler)}
         self._seed = seed
 
-    def predict(self, task: Task, examples: Sequence[Example], progress: Progress) -> list[Answer]:  # noqa: ARG002
+    def predict(self, task: Task, examples: Sequence[Example], progress: Progress) -> list[Answer]:
         """One phrase an example, drawn by seed and id; none where no block shares a word with the text."""
         answers: list[Answer] = []
         for example in examples:
             answers.append(Answer(example.text, self._drawn(example)))
-            progress(len(answers), len(examples))
+            progress(f"task {task.name}", len(answers), len(examples))
         return answers
 
     def facts(self) -> dict[str, Any]:

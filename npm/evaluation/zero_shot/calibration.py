@@ -52,8 +52,8 @@ def corpus_prompts(task: Task, index: PhraseIndex, *, count: int = PROMPT_COUNT,
             "the corpus has no sentences to calibrate with",
             expected=f"sentences of {SHORTEST_CHARS} to {LONGEST_CHARS} characters",
             got="none" if index.store.start_chars is not None else "an index over blocks of token ids",
-            where=f"closed.calibration, task {task.name}, index {index.folder}",
-            fix="choose closed.calibration=prompt or closed.calibration=none",
+            where=f"zero_shot.closed.calibration, task {task.name}, index {index.folder}",
+            fix="choose zero_shot.closed.calibration=prompt or none",
         )
     return prompts
 

@@ -15,8 +15,8 @@ import numpy as np
 from index.files import sha256_of_bytes
 from npm.errors import SettingError
 from npm.evaluation.metrics import Interval, bootstrap_interval
-from npm.evaluation.results import Progress
 from npm.evaluation.zero_shot.task import ClosedMethod, Example, LabelPrediction, OpenMethod, Suite, Task, TaskScores
+from npm.types import Progress, silent
 
 BLIND_METHODS = ("majority",)
 """Methods that give every example the same label by what they are, which is worth no note."""
@@ -33,7 +33,7 @@ class ClosedMethodResult:
     accuracy: Interval
     macro_f1: float
     confusion: np.ndarray  # i64 [C, C], examples by gold label (row) and predicted label (column)
-    facts: dict[str, Any]  # what the predictions depend on, as the method tells it
+    facts: dict[str, Any]  # what the predictions depend on, as the method says
 
     @property
     def predicted_counts(self) -> np.ndarray:
@@ -49,7 +49,7 @@ class ClosedTaskResult:
     task: Task
     examples: tuple[Example, ...]
     methods: tuple[ClosedMethodResult, ...]
-    overlap: np.ndarray | None = None  # bool [n], examples that stand in the corpus; None where nobody looked
+    overlap: np.ndarray | None = None  # bool [n], examples that stand in the corpus; None where it was not looked for
 
     @property
     def gold_counts(self) -> np.ndarray:
@@ -86,7 +86,7 @@ class ClosedTaskResult:
 
     def _elsewhere(self, method: ClosedMethodResult) -> float:
         """Accuracy on the examples that do not stand in the corpus."""
-        assert self.overlap is not None, "asked for where nobody looked"
+        assert self.overlap is not None, "asked for where overlap was not looked for"
         right = np.array(
             [p.label == each.label for p, each in zip(method.predictions, self.examples, strict=True)]
         )  # bool [n]
@@ -141,11 +141,11 @@ def evaluate_closed(
     overlap: np.ndarray | None = None,
     seed: int = 0,
     resamples: int = 10_000,
-    progress: Progress | None = None,
+    progress: Progress = silent,
 ) -> ClosedTaskResult:
     """Ask each method for the labels of all examples and count what is right.
 
-    `overlap` bool [n] says which examples stand in the corpus; results are told with and without them.
+    `overlap` bool [n] says which examples stand in the corpus; notes say the accuracy without them.
 
     `seed` and `resamples` are those of the bootstrap; every method is resampled with the same draws, so that columns
     can be compared. `progress` counts examples times methods. Raises SettingError without examples or methods, and
@@ -153,12 +153,10 @@ def evaluate_closed(
     """
     check_something_to_do(task, examples, methods)
     results: list[ClosedMethodResult] = []
-    total = len(examples) * len(methods)
     for number, method in enumerate(methods):
 
-        def method_progress(done: int, _: int, before: int = number * len(examples)) -> None:
-            if progress is not None:
-                progress(before + done, total)
+        def method_progress(stage: str, done: float, _: float | None, before: int = number * len(examples)) -> None:
+            progress(stage, before + done, len(examples) * len(methods))
 
         predictions = method.predict(task, examples, method_progress)
         _check_predictions(task, examples, method.name, predictions)

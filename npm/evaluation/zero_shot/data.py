@@ -20,6 +20,7 @@ import numpy as np
 
 from npm.corpus.rows import SEPARATORS, Row, TaskDataError, read_hub_rows, read_rows
 from npm.errors import CorpusError, check_range
+from npm.evaluation.sampling import Split
 from npm.evaluation.zero_shot.prompts import (
     ANSWERS,
     Template,
@@ -30,7 +31,7 @@ from npm.evaluation.zero_shot.prompts import (
     parse_template,
     prompt_tokens,
 )
-from npm.evaluation.zero_shot.task import Development, Example, Macro, Split, Suite, Task, TooLong
+from npm.evaluation.zero_shot.task import Development, Example, Macro, Suite, Task, TooLong
 from npm.retrieval.queries import check_query
 from npm.types import MASK_TEXT, SURROGATE
 

@@ -1,9 +1,10 @@
-"""Who answers: methods by name, made from the settings; encoders and indexes are opened once."""
+"""Methods by name, made from the settings; encoders and indexes are opened once."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from npm.evaluation.zero_shot.baselines import FrequentAnswer, MajorityLabel, Ra
 from npm.evaluation.zero_shot.calibration import corpus_prompts
 from npm.evaluation.zero_shot.nonparametric import RETRIEVAL_OF, Masks, NonparametricLabels, PhraseAnswers
 from npm.evaluation.zero_shot.parametric import ParametricLabels, ParametricPhrases, WordLogs, remembered
+from npm.evaluation.zero_shot.settings import ZeroShotEvaluation
 from npm.evaluation.zero_shot.task import (
     LABEL_WORDS,
     Calibration,
@@ -30,7 +32,6 @@ from npm.models.masked_lm import MaskedHead, attach_masked_head
 from npm.retrieval.fill import PhraseFiller
 
 if TYPE_CHECKING:
-    from npm.evaluation.settings import EvaluationSettings
     from npm.evaluation.zero_shot.task import Example
 
 
@@ -46,19 +47,19 @@ CLOSED_METHODS = ("npm", "npm-single", *PARAMETRIC, "mlm-knn", "majority", "rand
 OPEN_METHODS = ("npm", "npm-dense", "npm-bm25", "npm-hybrid", "mlm", "majority", "random")
 
 READS_CLOSED = ("npm", "npm-single", "mlm-knn", "mlm-fuzzy", "mlm-fuzzy-pmi", "mlm-fuzzy-corpus")
-"""Methods of closed tasks that the settings closed.* say something to."""
+"""Methods of closed tasks that the settings zero_shot.closed.* say something to."""
 READS_FILL = ("npm", "npm-dense", "npm-bm25", "npm-hybrid", "random")
 """Methods of open tasks that the settings fill.* say something to."""
 READS_RETRIEVAL = tuple(name for name, retrieval in RETRIEVAL_OF.items() if retrieval is None)
 """Those of them that look where fill.retrieval says; the others have that in their names."""
 READS_LANGUAGE_MODEL, READS_ITS_INDEX = (*PARAMETRIC, "mlm-knn"), ("mlm-knn",)
-"""Methods that mlm.encoder is for, and those of them that mlm.index is for."""
+"""Methods that zero_shot.mlm.encoder is for, and those of them that zero_shot.mlm.index is for."""
 
 
 class Methods:
     """The methods that the settings of an evaluation serve."""
 
-    def __init__(self, settings: EvaluationSettings) -> None:
+    def __init__(self, settings: ZeroShotEvaluation) -> None:
         self._settings = settings
         self._indexes: dict[Path, tuple[PhraseIndex, Encoder]] = {}
         self._language_model: tuple[Encoder, MaskedHead] | None = None
@@ -124,7 +125,7 @@ class Methods:
             encoder,
             load_verbalizer=partial(self._words, parametric=name == "mlm-knn"),
             masks=Masks.pair if name == "npm" else Masks.single,
-            scoring=self._settings.closed,
+            scoring=self._settings.zero_shot.closed,
         )
 
     def open(self, name: str, task: Task, development: Callable[[], Sequence[Example]]) -> OpenMethod:
@@ -145,13 +146,14 @@ class Methods:
         `parametric`: that of the masked language model. Raises SettingError if there is none, ArtefactError if it is
         damaged or was made with another encoder.
         """
-        place = index_folder(self._index_setting(parametric), task, setting="mlm.index" if parametric else "index")
+        setting = "zero_shot.mlm.index" if parametric else "index"
+        place = index_folder(attrgetter(setting)(self._settings), task, setting=setting)
         if place not in self._indexes:
             opened = PhraseIndex.open(place)
             if parametric:
                 encoder = opened.check_encoder(self.language_model()[0])
             else:
-                given, device, dtype = self._settings.encoder, self._settings.device, self._settings.dtype
+                given, device, dtype = self._settings.encoder, self._settings.device, self._settings.precision
                 encoder = opened.load_encoder(given or None, device=device, dtype=dtype)
             self._indexes[place] = opened, encoder
         return self._indexes[place]
@@ -159,8 +161,8 @@ class Methods:
     def language_model(self) -> tuple[Encoder, MaskedHead]:
         """The masked language model, loaded once. Raises EncoderError if it has no trained head."""
         if self._language_model is None:
-            name = self._settings.mlm.encoder
-            encoder = Encoder.load(name, device=self._settings.device, dtype=self._settings.dtype)
+            name = self._settings.zero_shot.mlm.encoder
+            encoder = Encoder.load(name, device=self._settings.device, dtype=self._settings.precision)
             self._language_model = encoder, attach_masked_head(encoder, locate_encoder(name), trained=True)
         return self._language_model
 
@@ -168,21 +170,18 @@ class Methods:
         """Whose tokens prompts are measured in: the index's encoder, else the masked language model; None without."""
         if self._settings.index:
             return self.index(task)[1]
-        return self.language_model()[0] if self._settings.mlm.encoder else None
-
-    def _index_setting(self, parametric: bool) -> str:
-        return self._settings.mlm.index if parametric else self._settings.index
+        return self.language_model()[0] if self._settings.zero_shot.mlm.encoder else None
 
     def _list(self, fuzzy: bool, task: Task) -> Verbalizer:
         """The words that the masked language model is asked for: those of the prompt, or the list of the task."""
-        chosen = self._settings.closed.verbalizer or task.scoring.verbalizer or task.verbalizer
+        chosen = self._settings.zero_shot.closed.verbalizer or task.scoring.verbalizer or task.verbalizer
         return self._words(task, chosen if fuzzy else LABEL_WORDS)
 
     def _words(self, task: Task, choice: str, *, parametric: bool = False) -> Verbalizer:
         """The words of a choice, found once: to expand them takes a pass over vectors of the index."""
         key = task.name, choice, parametric
         if key not in self._verbalizers:
-            opened = choice == EXPANDED and self._index_setting(parametric)
+            opened = choice == EXPANDED and (self._settings.zero_shot.mlm if parametric else self._settings).index
             index, encoder = self.index(task, parametric=parametric) if opened else (None, None)
             self._verbalizers[key] = load_verbalizer(task, choice, index=index, encoder=encoder)
         return self._verbalizers[key]
@@ -191,22 +190,19 @@ class Methods:
         """That of the method; calibrated by the corpus, it is scaled where the retrieval methods are."""
         if PARAMETRIC[name] is not Calibration.corpus:
             return PARAMETRIC[name]
-        chosen = resolved_scoring(task.scoring, self._settings.closed).calibration
+        chosen = resolved_scoring(task.scoring, self._settings.zero_shot.closed).calibration
         return chosen if chosen is Calibration.corpus_scaled else Calibration.corpus
 
     def _lacking(self, name: str, task: Task) -> str:
         """The setting that a method needs and does not have; empty if it has all."""
-        needs = {"mlm-knn": ("mlm.encoder", "mlm.index"), **dict.fromkeys(PARAMETRIC, ("mlm.encoder",))}
-        needs |= {
-            "mlm-fuzzy-corpus": ("mlm.encoder", "index"),
-            "npm-single": ("index",),
-            **dict.fromkeys(RETRIEVAL_OF, ("index",)),
-        }
-        if name == "random" and task.suite is Suite.open:
-            needs["random"] = ("index",)
-        given = {"index": self._settings.index, "mlm.encoder": self._settings.mlm.encoder}
-        given["mlm.index"] = self._settings.mlm.index
-        lacking = [f"{setting}=" for setting in needs.get(name, ()) if not given[setting]]
+        needs: list[str] = []
+        if name in READS_LANGUAGE_MODEL:
+            needs.append("zero_shot.mlm.encoder")
+        if name in READS_ITS_INDEX:
+            needs.append("zero_shot.mlm.index")
+        if name in (*RETRIEVAL_OF, "npm-single", "mlm-fuzzy-corpus") or (name == "random" and task.suite is Suite.open):
+            needs.append("index")
+        lacking = [f"{setting}=" for setting in needs if not attrgetter(setting)(self._settings)]
         if name == "majority" and task.suite is Suite.open and not task.has_development:
             lacking.append("a task with development examples")
         return " and ".join(lacking)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from npm.errors import SettingError
-from npm.evaluation.results import Progress, filler_facts
+from npm.evaluation.results import filler_facts, model_facts
 from npm.evaluation.zero_shot.calibration import corpus_prompts, relative_logs
 from npm.evaluation.zero_shot.occurrences import WordHits, WordOccurrences, WordScorer, WordScores, find_occurrences
 from npm.evaluation.zero_shot.prompts import empty_prompt
@@ -37,7 +37,7 @@ from npm.retrieval.answers import SurfaceReader
 from npm.retrieval.queries import QueryVectors, encode_masks
 from npm.retrieval.scoring import Combination
 from npm.retrieval.settings import Retrieval
-from npm.types import Answer
+from npm.types import Answer, Progress
 
 if TYPE_CHECKING:
     from npm.evaluation.zero_shot.verbalizers import Verbalizer
@@ -105,7 +105,7 @@ class NonparametricLabels:
         predictions: list[LabelPrediction] = []
         without_evidence = 0
         for first in range(0, len(examples), EXAMPLES_SCORED_TOGETHER):
-            queries = self._queries(examples, first, progress)
+            queries = self._queries(task, examples, first, progress)
             scores = self._word_scores(labels, queries, scoring)
             if at_prompts is not None:
                 scores = _relative(scores, at_prompts, scoring.calibration)
@@ -115,7 +115,7 @@ class NonparametricLabels:
             evidence = self._evidence(labels, scores, occurrences, scoring.label_mean)
             predictions += [LabelPrediction(tuple(row), each) for row, each in zip(shares, evidence, strict=True)]
         self._facts = {
-            "encoder": {"name": self._encoder.name, "fingerprint": self._encoder.fingerprint},
+            "encoder": model_facts(self._encoder),
             "index": self._index.digest,
             "masks": self._masks.value,
             "scoring": _plain(replace(scoring, verbalizer=verbalizer.name)),
@@ -158,8 +158,8 @@ class NonparametricLabels:
                 "a label cannot be calibrated",
                 expected="evidence for every label at the template without an example",
                 got="none for " + ", ".join(np.array(labels.names)[np.isneginf(logs[0])].tolist()),
-                where=f"closed.calibration, task {task.name}",
-                fix="choose closed.retrieval=exact, a larger closed.k, or closed.calibration=none",
+                where=f"zero_shot.closed.calibration, task {task.name}",
+                fix="choose zero_shot.closed.retrieval=exact, a larger k, or zero_shot.closed.calibration=none",
             )
         return logs
 
@@ -172,21 +172,21 @@ class NonparametricLabels:
         if scoring.retrieval is not ClosedRetrieval.exact:
             raise SettingError(
                 "calibration by the corpus needs the evidence of every word",
-                expected="closed.retrieval=exact",
-                got=f"closed.retrieval={scoring.retrieval.value}",
-                where=f"closed.calibration, task {task.name}",
-                fix="choose closed.retrieval=exact, closed.calibration=prompt or closed.calibration=none",
+                expected="zero_shot.closed.retrieval=exact",
+                got=f"zero_shot.closed.retrieval={scoring.retrieval.value}",
+                where=f"zero_shot.closed.calibration, task {task.name}",
+                fix="choose zero_shot.closed.retrieval=exact, or zero_shot.closed.calibration=prompt or none",
             )
         return tuple(corpus_prompts(task, self._index))
 
-    def _queries(self, examples: Sequence[Example], first: int, progress: Progress) -> QueryVectors:
+    def _queries(self, task: Task, examples: Sequence[Example], first: int, progress: Progress) -> QueryVectors:
         """The queries of the examples that are scored together, from number `first` on."""
         stop = min(first + EXAMPLES_SCORED_TOGETHER, len(examples))
         pieces: list[QueryVectors] = []
         for start in range(first, stop, EXAMPLES_ENCODED_TOGETHER):
             end = min(start + EXAMPLES_ENCODED_TOGETHER, stop)
             pieces.append(self._encoded(tuple(example.text for example in examples[start:end])))
-            progress(end, len(examples))
+            progress(f"task {task.name}", end, len(examples))
         columns = [[getattr(piece, item.name) for piece in pieces] for item in fields(QueryVectors)]
         return QueryVectors(*map(np.concatenate, columns))
 
@@ -284,7 +284,7 @@ class PhraseAnswers:
             )
         self._cut = self._unanswered = 0
 
-    def predict(self, task: Task, examples: Sequence[Example], progress: Progress) -> list[Answer]:  # noqa: ARG002
+    def predict(self, task: Task, examples: Sequence[Example], progress: Progress) -> list[Answer]:
         """One answer an example, from the filler's settings; `task` changes nothing."""
         answers: list[Answer] = []
         for first in range(0, len(examples), TEXTS_PER_CALL):
@@ -292,7 +292,7 @@ class PhraseAnswers:
             # One occurrence at least, whatever the filler would show: a prediction says where it was found.
             shown = max(1, self._settings.occurrences)
             answers += self._filler.fill(texts, occurrences=shown, retrieval=self._settings.retrieval)
-            progress(len(answers), len(examples))
+            progress(f"task {task.name}", len(answers), len(examples))
         self._cut = sum(answer.cut for answer in answers)
         self._unanswered = sum(not answer.phrases for answer in answers)
         return answers

@@ -1,8 +1,8 @@
 """Open tasks: any phrase may be the answer, by exact match, on all examples and on those that the corpus covers.
 
-Shapes: n examples, g groups.
+Which examples overlap with the corpus (contamination) is found here too.
 
-Shapes: n examples.
+Shapes: n examples, g groups.
 """
 
 from __future__ import annotations
@@ -15,13 +15,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from npm.evaluation.metrics import Interval, bootstrap_interval, exact_match, group_mean_interval
-from npm.evaluation.results import Progress
 from npm.evaluation.zero_shot.closed_set import check_something_to_do, examples_digest
 from npm.evaluation.zero_shot.data import LONGEST_ANSWER_GROUP, answer_groups
 from npm.evaluation.zero_shot.occurrences import name_counts
 from npm.evaluation.zero_shot.task import Example, Macro, OpenMethod, Task, TaskScores
 from npm.indexing.embed import check_tokenizer
-from npm.types import Answer
+from npm.types import Answer, Progress, silent
 
 if TYPE_CHECKING:
     from npm.indexing.phrase_index import PhraseIndex
@@ -236,7 +235,7 @@ def evaluate_open(
     index: PhraseIndex | None,
     seed: int = 0,
     resamples: int = 10_000,
-    progress: Progress | None = None,
+    progress: Progress = silent,
 ) -> OpenTaskResult:
     """Ask every method every example and count exact matches of the best phrases.
 
@@ -254,12 +253,10 @@ def evaluate_open(
         return _exact_match(right, groups, chosen, seed=seed, resamples=resamples)
 
     results: list[OpenMethodResult] = []
-    total = len(examples) * len(methods)
     for number, method in enumerate(methods):
 
-        def method_progress(done: int, _: int, before: int = number * len(examples)) -> None:
-            if progress is not None:
-                progress(before + done, total)
+        def method_progress(stage: str, done: float, _: float | None, before: int = number * len(examples)) -> None:
+            progress(stage, before + done, len(examples) * len(methods))
 
         answers = method.predict(task, examples, method_progress)
         right = np.array(

@@ -8,9 +8,9 @@ mutual information of label and example in the domain of the prompt (Holtzman et
 calibration by the corpus, P(w | x) is divided by its geometric mean over prompts made of the reference corpus, and its
 logarithm by the standard deviation there with `corpus_scaled`.
 
-Shapes: q texts, t vectors, W words, w words of n tokens, d dimensions, V vocabulary.
+Open tasks are answered with the likeliest tokens that are words.
 
-Shapes: q texts, c tokens that may answer, V vocabulary, k phrases an answer.
+Shapes: q texts, t vectors, W words, w words of n tokens, c tokens that may answer, d dimensions, V vocabulary.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ import torch
 
 from npm.corpus.text import CONTRACTION_TAILS, STOP_WORDS, words_of
 from npm.errors import UserError
+from npm.evaluation.results import model_facts
 from npm.evaluation.zero_shot.calibration import relative_logs
 from npm.evaluation.zero_shot.prompts import empty_prompt
 from npm.evaluation.zero_shot.task import Calibration, LabelPrediction
 from npm.evaluation.zero_shot.verbalizers import label_shares
 from npm.retrieval.queries import encode_masks, mask_strips, query_notes
-from npm.types import MASK_TEXT, Answer, Phrase
+from npm.types import MASK_TEXT, Answer, Phrase, Progress
 
 if TYPE_CHECKING:
-    from npm.evaluation.results import Progress
     from npm.evaluation.zero_shot.task import Example, Task
     from npm.evaluation.zero_shot.verbalizers import Verbalizer
     from npm.models.encoder import Encoder
@@ -108,9 +108,9 @@ class ParametricLabels:
             scores = label_scores(logs, verbalizer.words) - label_prior  # f64 [q, labels]
             cut_count += int(cut.sum())
             predictions += [LabelPrediction(tuple(row)) for row in label_shares(scores).tolist()]
-            progress(len(predictions), len(examples))
+            progress(f"task {task.name}", len(predictions), len(examples))
         self._facts = {
-            **model_facts(self._encoder, self._head),
+            **language_model_facts(self._encoder, self._head),
             "verbalizer": {"name": verbalizer.name, "digest": verbalizer.digest},
             "calibration": self._calibration.value,
             "words_per_label": [len(words) for words in verbalizer.words],
@@ -135,14 +135,14 @@ def remembered(encoder: Encoder, head: MaskedHead) -> WordLogs:
     return lru_cache(ANSWERS_KEPT)(partial(word_log_probabilities, encoder, head))
 
 
-def model_facts(encoder: Encoder, head: MaskedHead) -> dict[str, Any]:
+def language_model_facts(encoder: Encoder, head: MaskedHead) -> dict[str, Any]:
     """Name and fingerprints of a masked language model, and the number format of its encoder."""
     digest = hashlib.sha256()
     for name, tensor in sorted(head.state_dict().items()):
         digest.update(f"{name}{tuple(tensor.shape)}".encode())
         digest.update(tensor.detach().to("cpu", torch.float32).contiguous().numpy().tobytes())
     return {
-        "encoder": {"name": encoder.name, "fingerprint": encoder.fingerprint},
+        "encoder": model_facts(encoder),
         "head": digest.hexdigest(),
         "dtype": encoder.dtype_name,
     }
@@ -286,14 +286,14 @@ class ParametricPhrases:
         self._candidates = lru_cache(2)(lambda after_space: WordTokens.of(encoder, after_space=after_space))
         self._facts: dict[str, Any] = {}
 
-    def predict(self, task: Task, examples: Sequence[Example], progress: Progress) -> list[Answer]:  # noqa: ARG002
+    def predict(self, task: Task, examples: Sequence[Example], progress: Progress) -> list[Answer]:
         """One answer an example, its phrases best first."""
         answers: list[Answer] = []
         for first in range(0, len(examples), EXAMPLES_PER_CALL):
             answers += self.fill([example.text for example in examples[first : first + EXAMPLES_PER_CALL]])
-            progress(len(answers), len(examples))
+            progress(f"task {task.name}", len(answers), len(examples))
         self._facts = {
-            **model_facts(self._encoder, self._head),
+            **language_model_facts(self._encoder, self._head),
             "answers": "one token that is a word",
             "cut_texts": sum(answer.cut for answer in answers),
         }

@@ -3,35 +3,37 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from npm.errors import SettingError
+from npm.evaluation.report import terminal_table
 from npm.evaluation.results import write_results
-from npm.evaluation.settings import SuiteName
+from npm.evaluation.sampling import Split
 from npm.evaluation.zero_shot.closed_set import ClosedTaskResult, evaluate_closed
 from npm.evaluation.zero_shot.data import data_file, missing_data, read_examples
 from npm.evaluation.zero_shot.methods import Methods
 from npm.evaluation.zero_shot.open_set import OpenTaskResult, evaluate_open, overlapping_examples
-from npm.evaluation.zero_shot.report import SuiteTable, suite_markdown
-from npm.evaluation.zero_shot.task import ClosedMethod, Macro, OpenMethod, Split, Suite, Task
+from npm.evaluation.zero_shot.report import SuiteTable, fitting_rows, suite_markdown
+from npm.evaluation.zero_shot.settings import SuiteName, ZeroShotEvaluation
+from npm.evaluation.zero_shot.task import ClosedMethod, Macro, OpenMethod, Suite, Task
 from npm.evaluation.zero_shot.task_file import load_task, task_names
 from npm.models.encoder import Encoder
 from npm.settings import enum_value
+from npm.types import Progress
 
 if TYPE_CHECKING:
-    from npm.evaluation.settings import EvaluationSettings
+    from rich.console import Console
+
     from npm.evaluation.zero_shot.task import Example
 
 
 EXAMPLES_PER_TASK = 3000
-"""Unless said otherwise, as in the paper."""
+"""Where limit= says nothing, as in the paper."""
 TaskResult = ClosedTaskResult | OpenTaskResult
-TaskProgress = Callable[[str, float, float | None], None]
-"""Called with the task, the answers so far and their number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +72,16 @@ class SuiteResult:
             report=suite_markdown(self.tables(), self.notes()),
         )
 
+    def show(self, console: Console) -> None:
+        """Print the tables, each in as many parts as the console is wide, and the notes."""
+        for table in self.tables():
+            for number, (header, rows) in enumerate(fitting_rows(table, console.width)):
+                console.print(terminal_table(header, rows, title=None if number else table.title))
+        for note in self.notes():
+            console.print(f"note: {note}", markup=False)
 
-def chosen_tasks(settings: EvaluationSettings, folder: Path) -> list[Task]:
+
+def chosen_tasks(settings: ZeroShotEvaluation, folder: Path) -> list[Task]:
     """The tasks of the suite, in the order of their names, and those of task=; `folder` holds the shipped ones.
 
     Raises TaskFileError for what is no task, SettingError if two have one name.
@@ -96,7 +106,7 @@ def chosen_tasks(settings: EvaluationSettings, folder: Path) -> list[Task]:
     return tasks
 
 
-def evaluate_suite(settings: EvaluationSettings, tasks: Sequence[Task], *, progress: TaskProgress) -> SuiteResult:
+def evaluate_suite(settings: ZeroShotEvaluation, tasks: Sequence[Task], *, progress: Progress) -> SuiteResult:
     """Ask the methods of `settings` the examples of all `tasks`.
 
     All tasks are read and all methods checked before the first is asked. Raises UserError for what does not fit.
@@ -107,7 +117,7 @@ def evaluate_suite(settings: EvaluationSettings, tasks: Sequence[Task], *, progr
         if not names[task.name]:
             raise SettingError(
                 f"no method is left for task {task.name}",
-                expected="a method that answers such tasks, and what it needs (index=, mlm.encoder=)",
+                expected="a method that answers such tasks, and what it needs (index=, zero_shot.mlm.encoder=)",
                 got=", ".join(settings.method) or "neither",
                 where="method",
                 fix="give index=DIR, or choose another method",
@@ -123,7 +133,7 @@ def evaluate_suite(settings: EvaluationSettings, tasks: Sequence[Task], *, progr
     return SuiteResult(tuple(results), as_record(settings, names))
 
 
-def _refuse_missing_data(settings: EvaluationSettings, tasks: Sequence[Task]) -> None:
+def _refuse_missing_data(settings: ZeroShotEvaluation, tasks: Sequence[Task]) -> None:
     """One message for all files that are not at hand, before anything is looked for on a network."""
     data_dir = Path(settings.data_dir) if settings.data_dir else None
     missing = missing_data(tasks, data_dir, split=settings.split)
@@ -135,7 +145,9 @@ def _refuse_missing_data(settings: EvaluationSettings, tasks: Sequence[Task]) ->
     is_folder = data_dir is None or data_dir.is_dir() or not is_looked_for
     ways = [f"choose the others, task=[{','.join(left)}]"] if left else []
     ways += ["give data_dir=DIR with the files, or put them beside the task's own file"] if is_looked_for else []
-    ways += ["mend the absolute path in the task's own file"] if any(Path(file).is_absolute() for file in files) else []
+    ways += (
+        ["correct the absolute path in the task's own file"] if any(Path(file).is_absolute() for file in files) else []
+    )
     raise SettingError(
         f"the data of {len(missing)} of {len(tasks)} tasks is not at hand",
         expected=", ".join(files),
@@ -147,20 +159,20 @@ def _refuse_missing_data(settings: EvaluationSettings, tasks: Sequence[Task]) ->
     )
 
 
-def as_record(settings: EvaluationSettings, names: dict[str, list[str]]) -> dict[str, Any]:
+def as_record(settings: ZeroShotEvaluation, names: dict[str, list[str]]) -> dict[str, Any]:
     """What the numbers depend on, without where anything lies: JSON values only."""
-    kept = ("split", "limit", "seed", "resamples", "dtype", "closed", "fill")
-    given = {name: value for name, value in asdict(settings).items() if name in kept}
-    given["limit"] = settings.limit or EXAMPLES_PER_TASK
-    given["methods"] = names
-    if settings.closed.verbalizer is not None:
-        given["closed"]["verbalizer"] = Path(settings.closed.verbalizer).name
+    closed = asdict(settings.zero_shot.closed)
+    if closed["verbalizer"] is not None:
+        closed["verbalizer"] = Path(closed["verbalizer"]).name
+    given = {name: getattr(settings, name) for name in ("split", "seed", "resamples")}
+    given |= {"limit": settings.limit or EXAMPLES_PER_TASK, "dtype": settings.precision, "methods": names}
+    given |= {"closed": closed, "fill": asdict(settings.fill)}
     recorded: dict[str, Any] = json.loads(json.dumps(given, default=enum_value))
     return recorded
 
 
 def _examples(
-    settings: EvaluationSettings, methods: Methods, task: Task, split: Split | None = None, *, all_of_them: bool = False
+    settings: ZeroShotEvaluation, methods: Methods, task: Task, split: Split | None = None, *, all_of_them: bool = False
 ) -> list[Example]:
     return read_examples(
         task,
@@ -173,7 +185,7 @@ def _examples(
 
 
 def _made(
-    settings: EvaluationSettings, methods: Methods, task: Task, names: Sequence[str]
+    settings: ZeroShotEvaluation, methods: Methods, task: Task, names: Sequence[str]
 ) -> list[ClosedMethod | OpenMethod]:
     """The methods for one task, ready to answer."""
     if task.suite is Suite.open:
@@ -186,17 +198,14 @@ def _made(
 
 
 def _task_result(
-    settings: EvaluationSettings,
+    settings: ZeroShotEvaluation,
     methods: Methods,
     task: Task,
     made: Sequence[Any],
     examples: Sequence[Example],
     *,
-    progress: TaskProgress,
+    progress: Progress,
 ) -> TaskResult:
-    def task_progress(done: int, total: int) -> None:
-        progress(f"task {task.name}", done, total)
-
     index = methods.index(task)[0] if settings.index else None
     encoder = methods.encoder(task)
     if task.suite is Suite.closed:
@@ -208,10 +217,10 @@ def _task_result(
             overlap=overlap,
             seed=settings.seed,
             resamples=settings.resamples,
-            progress=task_progress,
+            progress=progress,
         )
     # without index and language model only the most frequent answer is left, and its length is still measured
-    encoder = encoder or Encoder.load(settings.encoder, device=settings.device, dtype=settings.dtype)
+    encoder = encoder or Encoder.load(settings.encoder, device=settings.device, dtype=settings.precision)
     return evaluate_open(
         task,
         examples,
@@ -220,5 +229,5 @@ def _task_result(
         index=index,
         seed=settings.seed,
         resamples=settings.resamples,
-        progress=task_progress,
+        progress=progress,
     )

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from enum import Enum
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
-from npm.errors import check_range
 from npm.evaluation.metrics import Interval
-from npm.evaluation.results import Progress
 from npm.retrieval.scoring import LEAST_TEMPERATURE, Combination
-from npm.types import Answer, Occurrence
+from npm.settings import Bounds, CheckedSettings
+from npm.types import Answer, Occurrence, Progress
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,14 +96,14 @@ class ClosedRetrieval(Enum):
 
 
 @dataclass(kw_only=True, slots=True)
-class ClosedScoring:
+class ClosedScoring(CheckedSettings):
     """How labels are scored by retrieval; null takes the task's own choice, or else the default named here."""
 
     retrieval: ClosedRetrieval | None = None
     """`exact`: over all occurrences of the label's words (the default); `top_k`: over those among the best k rows."""
-    k: int | None = None
+    k: Annotated[int | None, Bounds(1)] = None
     """Rows that each query finds with `top_k`; 4096."""
-    temperature: float | None = None
+    temperature: Annotated[float | None, Bounds(LEAST_TEMPERATURE)] = None
     """Divides scaled similarities; 2, and at least 0.001."""
     combination: Combination | None = None
     """`product`: an occurrence weighs e^(s + t) (the default); `sum`: e^s + e^t."""
@@ -116,12 +115,6 @@ class ClosedScoring:
     `prompt`: each label's by that for the template without the example; `none` (the default with `top_k`)."""
     verbalizer: str | None = None
     """`label_words`, the name of a shipped list, `expanded`, or a file (.json, .txt); the task's own."""
-
-    def __post_init__(self) -> None:
-        check_range(self.k is None or self.k >= 1, "closed.k", expected="at least 1", got=self.k)
-        right = self.temperature is None or LEAST_TEMPERATURE <= self.temperature < float("inf")
-        expected = f"a number of at least {LEAST_TEMPERATURE}"
-        check_range(right, "closed.temperature", expected=expected, got=self.temperature)
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,10 +286,3 @@ class TaskScores:
     """Method name → mean and 95 % confidence interval, as shares of 1."""
     paper: Mapping[str, float] = field(default_factory=dict)
     """Method name → what Min et al. 2022 report, per cent."""
-
-
-class Split(Enum):
-    """What a question may be used for."""
-
-    dev = "dev"  # to choose settings on
-    test = "test"  # to report

@@ -303,7 +303,8 @@ def _built(kind: Any, content: object, *, where: str, key: str) -> Any:
     }
     try:
         return kind(**values)
-    except SettingError as error:  # says closed.k: here it is scoring.k of this file
+    except SettingError as error:
+        error.under(f"{key}.")
         error.where = f"{where}: {key}"
         raise
 

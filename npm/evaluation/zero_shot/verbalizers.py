@@ -58,7 +58,7 @@ class LabelWords:
                     expected="at least one of its words in the corpus, with vectors at its ends",
                     got=f"none of {len(numbers)}, by how often they stand there at all: {shown}",
                     where=where,
-                    fix="give the label other words with closed.verbalizer, or take a corpus that uses them; "
+                    fix="give the label other words with zero_shot.closed.verbalizer, or take a corpus that uses them; "
                     "npmlm inspect index=… says which tokens have vectors",
                 )
         self._count_once(occurrences, where)
@@ -93,8 +93,8 @@ class LabelWords:
             expected="words of different labels at different places of the corpus",
             got=f"{named}, both at the same {occurrences.counts[one[1]]} places",
             where=where,
-            fix="take one of them out with closed.verbalizer or in the task's labels, or choose an index whose encoder "
-            "keeps case and accents",
+            fix="take one of them out with zero_shot.closed.verbalizer or in the task's labels, or choose an index "
+            "whose encoder keeps case and accents",
         )
 
     def counts(self, occurrences: WordOccurrences) -> dict[str, dict[str, int]]:

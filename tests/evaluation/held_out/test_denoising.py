@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import cast
 
 import numpy as np
 import pytest
@@ -13,24 +12,24 @@ import torch
 from npm.corpus.documents import CorpusSettings
 from npm.corpus.store import BlockStore
 from npm.errors import ArtefactError, CorpusError, EncoderError, SettingError
-from npm.evaluation.held_out.articles import build_held_out_store
+from npm.evaluation.held_out.articles import build_held_out_store, held_out_store
 from npm.evaluation.held_out.denoising import (
     DenoisingResult,
     DenoisingTaskSettings,
     denoising_rows,
     evaluate_denoising,
-    evaluate_held_out_denoising,
 )
+from npm.evaluation.sampling import SampleSettings
 from npm.masking.denoising import ul2_denoisers
 from npm.masking.masker import mask_rng
 from npm.masking.units import TokenUnits
 from npm.models.denoiser import Denoiser, fresh_denoiser
-from npm.models.encoder import Encoder
 from npm.models.fresh import FreshSettings
 from npm.types import Document, Sequences
 from tests.helpers.tiny_models import SENTENCES, tiny_encoder
 
-SETTINGS = DenoisingTaskSettings(articles=2, least_tokens=60, blocks_per_article=2, max_block_tokens=24, resamples=50)
+SETTINGS = DenoisingTaskSettings(articles=2, least_tokens=60, blocks_per_article=2, max_block_tokens=24)
+SAMPLE = SampleSettings(resamples=50)
 MODES = ("[R]", "[S]", "[X]")
 
 
@@ -60,7 +59,7 @@ def denoiser(encoder_folder: Path) -> Denoiser:
 
 
 def held_out(folder: Path, denoiser: Denoiser) -> BlockStore:
-    return build_held_out_store(folder, DOCUMENTS, cast("Encoder", denoiser), SETTINGS)
+    return build_held_out_store(folder, DOCUMENTS, denoiser, SETTINGS)
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +69,7 @@ def store(denoiser: Denoiser, tmp_path_factory: pytest.TempPathFactory) -> Block
 
 @pytest.fixture(scope="module")
 def result(denoiser: Denoiser, store: BlockStore) -> DenoisingResult:
-    return evaluate_denoising(denoiser, store, SETTINGS)
+    return evaluate_denoising(denoiser, store, SETTINGS, SAMPLE)
 
 
 def plain_cells(denoiser: Denoiser, store: BlockStore) -> dict[tuple[str, str], tuple[int, float, int]]:
@@ -82,7 +81,7 @@ def plain_cells(denoiser: Denoiser, store: BlockStore) -> dict[tuple[str, str], 
     cells: dict[tuple[str, str], tuple[int, float, int]] = {}
     for place, corruption in enumerate(ul2_denoisers()):
         for number, first in enumerate(first_blocks):
-            rng = mask_rng(SETTINGS.mask_seed, place, number, 2)
+            rng = mask_rng(SAMPLE.seed, place, number, 2)
             sequences = store.sequences(range(first, first + SETTINGS.blocks_per_article))
             rng.choice(1, size=len(sequences), p=[1.0])  # which denoiser: there is one
             for begin, end in zip(sequences.offsets[:-1], sequences.offsets[1:], strict=True):
@@ -138,11 +137,9 @@ def test_mode_tokens_matter_and_the_model_is_left_as_it_was(denoiser: Denoiser, 
 def test_the_same_seed_gives_the_same_numbers_and_another_one_others(
     denoiser: Denoiser, store: BlockStore, result: DenoisingResult
 ) -> None:
-    assert evaluate_denoising(denoiser, store, SETTINGS).metrics() == result.metrics()
-    other = DenoisingTaskSettings(
-        articles=2, least_tokens=60, blocks_per_article=2, max_block_tokens=24, resamples=50, mask_seed=1
-    )
-    assert evaluate_denoising(denoiser, store, other).cells != result.cells
+    assert evaluate_denoising(denoiser, store, SETTINGS, SAMPLE).metrics() == result.metrics()
+    other = SampleSettings(resamples=50, seed=1)
+    assert evaluate_denoising(denoiser, store, SETTINGS, other).cells != result.cells
 
 
 def test_results_are_written_and_shown(result: DenoisingResult, tmp_path: Path) -> None:
@@ -171,10 +168,11 @@ def test_documents_of_a_corpus_are_cut_and_measured(
     lines = [json.dumps({"id": each.id, "title": each.title, "text": each.text}) for each in DOCUMENTS]
     (tmp_path / "corpus.jsonl").write_text("\n".join(lines), encoding="utf-8")
     corpus = CorpusSettings(files=[str(tmp_path / "corpus.jsonl")])
-    seen: list[tuple[float, float | None]] = []
-    found = evaluate_held_out_denoising(denoiser, corpus, SETTINGS, progress=lambda *at: seen.append(at))
+    seen: list[tuple[str, float, float | None]] = []
+    with held_out_store(denoiser, corpus, SETTINGS) as blocks:
+        found = evaluate_denoising(denoiser, blocks, SETTINGS, SAMPLE, progress=lambda *at: seen.append(at))
     assert found.cells == result.cells
-    assert seen == [(1, 2), (2, 2)]
+    assert seen == [("articles", 1, 2), ("articles", 2, 2)]
 
 
 def test_blocks_of_another_tokenizer_are_refused(encoder_folder: Path, store: BlockStore) -> None:
@@ -197,6 +195,6 @@ def test_too_few_sentinels_are_refused(denoiser: Denoiser, store: BlockStore) ->
 
 def test_settings_out_of_range_are_refused() -> None:
     with pytest.raises(SettingError):
-        DenoisingTaskSettings(resamples=0)
+        SampleSettings(resamples=0)
     with pytest.raises(SettingError):
         DenoisingTaskSettings(articles=0)

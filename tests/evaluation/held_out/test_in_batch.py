@@ -15,20 +15,21 @@ from npm.corpus.blocks import BlockPacker, BlockSettings
 from npm.corpus.documents import CorpusSettings
 from npm.corpus.store import BlockStore, build_block_store
 from npm.errors import ArtefactError, CorpusError, SettingError
-from npm.evaluation.held_out.articles import build_held_out_store
+from npm.evaluation.held_out.articles import build_held_out_store, held_out_store
 from npm.evaluation.held_out.in_batch import (
     InBatchResult,
     InBatchSettings,
-    evaluate_held_out,
     evaluate_in_batch,
     in_batch_rows,
 )
+from npm.evaluation.sampling import SampleSettings
 from npm.masking.masker import MaskingSettings, build_masker, mask_rng
 from npm.models.encoder import Encoder
 from npm.types import Document
 from tests.helpers.tiny_models import SENTENCES, tiny_encoder
 
-SETTINGS = InBatchSettings(articles=2, least_tokens=90, blocks_per_article=4, max_block_tokens=32, resamples=50)
+SETTINGS = InBatchSettings(articles=2, least_tokens=90, blocks_per_article=4, max_block_tokens=32)
+SAMPLE = SampleSettings(resamples=50)
 Span = tuple[int, int, int]
 """Block of the article, first token, tokens."""
 
@@ -94,7 +95,7 @@ def plain_article(encoder: Encoder, blocks: list[list[int]], spans: list[Span]) 
 
 
 def test_the_scores_of_each_article_equal_those_of_plain_loops(encoder: Encoder, store: BlockStore) -> None:
-    result = evaluate_in_batch(encoder, store, SETTINGS)
+    result = evaluate_in_batch(encoder, store, SETTINGS, SAMPLE)
     assert [score.document for score in result.articles] == ["d0", "d2"]
     for number, score in enumerate(result.articles):
         first = int(np.flatnonzero(store.block_documents == number)[0])
@@ -114,7 +115,7 @@ def test_the_scores_of_each_article_equal_those_of_plain_loops(encoder: Encoder,
 
 
 def test_means_are_over_all_spans_and_top1_is_the_mean_of_both_sides(encoder: Encoder, store: BlockStore) -> None:
-    result = evaluate_in_batch(encoder, store, SETTINGS)
+    result = evaluate_in_batch(encoder, store, SETTINGS, SAMPLE)
     spans = sum(score.spans for score in result.articles)
     assert result.span_count == spans
     assert result.start_top1 == sum(score.start_correct for score in result.articles) / spans
@@ -126,13 +127,13 @@ def test_means_are_over_all_spans_and_top1_is_the_mean_of_both_sides(encoder: En
 def test_scores_at_shorter_lengths_are_those_of_the_cut_encoder_on_the_same_masks(
     encoder: Encoder, store: BlockStore
 ) -> None:
-    whole = evaluate_in_batch(encoder, store, SETTINGS)
-    result = evaluate_in_batch(encoder, store, replace(SETTINGS, dimensions=[32, 16, 4]))
+    whole = evaluate_in_batch(encoder, store, SETTINGS, SAMPLE)
+    result = evaluate_in_batch(encoder, store, replace(SETTINGS, dimensions=[32, 16, 4]), SAMPLE)
     assert [means.dimensions for means in result.shorter] == [4, 16]  # 32 are all
     assert (result.top1, result.chance) == (whole.top1, whole.chance)
     assert result.loss == pytest.approx(whole.loss, rel=1e-5)  # inner products are summed in another order
     for means in result.shorter:
-        cut = evaluate_in_batch(encoder.cut_to(means.dimensions), store, SETTINGS)
+        cut = evaluate_in_batch(encoder.cut_to(means.dimensions), store, SETTINGS, SAMPLE)
         assert (means.start_top1, means.end_top1, means.top1) == (cut.start_top1, cut.end_top1, cut.top1)
         assert means.loss == pytest.approx(cut.loss, rel=1e-5)
         assert means.loss != pytest.approx(whole.loss, rel=1e-3)
@@ -145,7 +146,7 @@ def test_scores_at_shorter_lengths_are_those_of_the_cut_encoder_on_the_same_mask
 
 
 def test_a_table_has_a_row_for_each_length(encoder: Encoder, store: BlockStore) -> None:
-    _, rows = in_batch_rows(evaluate_in_batch(encoder, store, replace(SETTINGS, dimensions=[4, 16])))
+    _, rows = in_batch_rows(evaluate_in_batch(encoder, store, replace(SETTINGS, dimensions=[4, 16]), SAMPLE))
     assert [row[0] for row in rows] == [
         encoder.name,
         "its first 16 dimensions",
@@ -179,7 +180,7 @@ def test_only_as_many_documents_are_read_as_are_needed(encoder: Encoder, tmp_pat
 def test_a_store_of_all_documents_gives_the_same_scores(encoder: Encoder, store: BlockStore, tmp_path: Path) -> None:
     packer = BlockPacker(encoder.tokenizer, BlockSettings(max_block_tokens=32, min_filled_fraction=0.97))
     whole = build_block_store(tmp_path / "blocks", DOCUMENTS, packer, settings={})
-    long_enough = InBatchSettings(articles=2, least_tokens=120, blocks_per_article=4, max_block_tokens=32, resamples=9)
+    long_enough = InBatchSettings(articles=2, least_tokens=120, blocks_per_article=4, max_block_tokens=32)
     held_out = build_held_out_store(tmp_path / "held-out", DOCUMENTS, encoder, long_enough)
     found = evaluate_in_batch(encoder, whole, long_enough)
     assert found.articles == evaluate_in_batch(encoder, held_out, long_enough).articles
@@ -189,15 +190,11 @@ def test_the_same_evaluation_writes_the_same_bytes(encoder: Encoder, tmp_path: P
     corpus = tmp_path / "articles.jsonl"
     lines = [json.dumps({"id": document.id, "text": document.text}) for document in DOCUMENTS]
     corpus.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    seen: list[tuple[int, int]] = []
+    seen: list[tuple[str, float, float | None]] = []
 
     def evaluated(name: str) -> InBatchResult:
-        result = evaluate_held_out(
-            encoder,
-            CorpusSettings(files=[str(corpus)]),
-            SETTINGS,
-            progress=lambda done, total: seen.append((done, total)),
-        )
+        with held_out_store(encoder, CorpusSettings(files=[str(corpus)]), SETTINGS) as blocks:
+            result = evaluate_in_batch(encoder, blocks, SETTINGS, SAMPLE, progress=lambda *at: seen.append(at))
         result.write(tmp_path / name)
         return result
 
@@ -206,16 +203,16 @@ def test_the_same_evaluation_writes_the_same_bytes(encoder: Encoder, tmp_path: P
         content = (tmp_path / "first" / name).read_bytes()
         assert content == (tmp_path / "second" / name).read_bytes()
         assert str(tmp_path).encode() not in content
-    assert seen == [(1, 2), (2, 2)] * 2
+    assert seen == [("articles", 1, 2), ("articles", 2, 2)] * 2
 
 
 def test_an_encoder_in_training_is_evaluated_without_dropout_and_goes_on_training(
     encoder: Encoder, store: BlockStore
 ) -> None:
-    expected = evaluate_in_batch(encoder, store, SETTINGS)
+    expected = evaluate_in_batch(encoder, store, SETTINGS, SAMPLE)
     encoder.model.train()
     try:
-        assert evaluate_in_batch(encoder, store, SETTINGS) == expected
+        assert evaluate_in_batch(encoder, store, SETTINGS, SAMPLE) == expected
         assert encoder.model.training
     finally:
         encoder.model.eval()

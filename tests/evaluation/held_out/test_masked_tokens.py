@@ -14,16 +14,16 @@ import torch
 from npm.corpus.documents import CorpusSettings
 from npm.corpus.store import BlockStore
 from npm.errors import ArtefactError, CorpusError, EncoderError, SettingError
-from npm.evaluation.held_out.articles import build_held_out_store
+from npm.evaluation.held_out.articles import build_held_out_store, held_out_store
 from npm.evaluation.held_out.masked_tokens import (
     ArticleSums,
     MaskedTokensResult,
     MaskedTokensSettings,
-    evaluate_held_out_masks,
+    MaskedUnit,
     evaluate_masked_tokens,
 )
 from npm.evaluation.metrics import ratio_standard_error
-from npm.evaluation.settings import MaskedUnit
+from npm.evaluation.sampling import SampleSettings
 from npm.masking.corruption import CorruptionSettings, CorruptionUnit, build_in_place_views
 from npm.masking.masker import mask_rng
 from npm.models.encoder import Encoder
@@ -46,7 +46,7 @@ def test_the_sums_of_each_article_equal_those_of_transformers_over_its_blocks(
 ) -> None:
     encoder, head, folder = model
     store = held_out(encoder, tmp_path)
-    result = evaluate_masked_tokens(encoder, head, store, replace(SETTINGS, masked_unit=unit))
+    result = evaluate_masked_tokens(encoder, head, store, replace(SETTINGS, unit=unit))
     assert result.record["settings"]["masked_unit"] == unit.value
     language_model = published(folder)
     assert [each.document for each in result.articles] == ["d0", "d2"]
@@ -137,7 +137,16 @@ def test_means_are_over_predictions_and_errors_over_articles() -> None:
 
 
 def test_a_loss_beyond_all_floats_has_no_perplexity() -> None:
-    result = MaskedTokensResult("x", (ArticleSums("d", 1, 0, 900.0),), 1, 900.0, None, 0.0, None, {})
+    result = MaskedTokensResult(
+        model_name="x",
+        articles=(ArticleSums("d", 1, 0, 900.0),),
+        record={},
+        prediction_count=1,
+        loss=900.0,
+        loss_standard_error=None,
+        accuracy=0.0,
+        accuracy_standard_error=None,
+    )
     assert result.metrics()["perplexity"] is None
 
 
@@ -146,17 +155,12 @@ def test_results_on_documents_are_those_on_blocks_and_are_the_same_again(model: 
     corpus = tmp_path / "held-out.jsonl"
     lines = [json.dumps({"id": each.id, "title": "", "text": each.text}, ensure_ascii=False) for each in DOCUMENTS]
     corpus.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    told: list[tuple[int, int]] = []
+    told: list[tuple[str, float, float | None]] = []
     for place in ("one", "two"):
-        result = evaluate_held_out_masks(
-            encoder,
-            head,
-            CorpusSettings(files=[str(corpus)]),
-            SETTINGS,
-            progress=lambda done, total: told.append((done, total)),
-        )
+        with held_out_store(encoder, CorpusSettings(files=[str(corpus)]), SETTINGS) as blocks:
+            result = evaluate_masked_tokens(encoder, head, blocks, SETTINGS, progress=lambda *at: told.append(at))
         result.write(tmp_path / place)
-    assert told[:2] == [(1, 2), (2, 2)]
+    assert told[:2] == [("articles", 1, 2), ("articles", 2, 2)]
     assert result.articles == evaluate_masked_tokens(encoder, head, held_out(encoder, tmp_path), SETTINGS).articles
     for name in ("predictions.jsonl", "metrics.json", "manifest.json"):
         assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
@@ -168,8 +172,9 @@ def test_results_on_documents_are_those_on_blocks_and_are_the_same_again(model: 
 def test_another_seed_masks_other_tokens(model: Model, tmp_path: Path) -> None:
     encoder, head, _ = model
     store = held_out(encoder, tmp_path)
-    settings = MaskedTokensSettings(articles=2, least_tokens=90, blocks_per_article=4, max_block_tokens=32, mask_seed=1)
-    first, other = (evaluate_masked_tokens(encoder, head, store, each) for each in (SETTINGS, settings))
+    first, other = (
+        evaluate_masked_tokens(encoder, head, store, SETTINGS, SampleSettings(seed=seed)) for seed in (0, 1)
+    )
     assert first.loss != other.loss
 
 
@@ -190,8 +195,11 @@ def test_what_cannot_be_asked_is_refused(model: Model, tmp_path: Path) -> None:
     assert raised.value.where == str(store.folder)
     corpus = tmp_path / "held-out.jsonl"
     corpus.write_text("".join(json.dumps({"id": each.id, "text": each.text}) + "\n" for each in DOCUMENTS), "utf-8")
-    with pytest.raises(CorpusError, match="no token of the articles was masked") as raised:
-        evaluate_held_out_masks(encoder, head, CorpusSettings(files=[str(corpus)]), tiny)
+    with (
+        pytest.raises(CorpusError, match="no token of the articles was masked") as raised,
+        held_out_store(encoder, CorpusSettings(files=[str(corpus)]), tiny) as blocks,
+    ):
+        evaluate_masked_tokens(encoder, head, blocks, tiny)
     assert raised.value.where == "corpus.files"  # the folder of the blocks is gone
     other = tiny_encoder("roberta" if encoder.name == "tiny-bert" else "bert")
     with pytest.raises(ArtefactError, match="another tokenizer"):

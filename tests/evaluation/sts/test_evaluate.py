@@ -11,6 +11,7 @@ import pytest
 from rich.console import Console
 
 from npm.corpus.rows import TaskDataError
+from npm.evaluation.sampling import SampleSettings, Split
 from npm.evaluation.sts.correlation import (
     SentencePairs,
     SentenceVectors,
@@ -25,7 +26,6 @@ from npm.evaluation.sts.evaluate import (
     geometry_rows,
     layer_rows,
     notes,
-    print_sts,
     sentence_vectors,
     set_rows,
 )
@@ -34,7 +34,8 @@ from npm.models.sentences import PoolerKind
 from tests.evaluation.sts.sentence_pairs import in_the_plane, pairs_of, random_vectors
 from tests.helpers.tiny_models import SENTENCES, tiny_encoder
 
-SETTINGS = StsSettings(resamples=60, geometry=GeometrySettings(layer_sentences=0))
+SAMPLE = SampleSettings(resamples=60)
+SETTINGS = StsSettings(geometry=GeometrySettings(layer_sentences=0))
 STS_B = pairs_of([("a", "b", 5.0), ("a", "d", 2.0), ("c", "d", 4.5), ("b", "f", 0.0), ("e", "f", 4.0)])
 STS13 = pairs_of(
     [("a", "c", 4.0), ("a", "f", 0.0), ("b", "e", 5.0), ("d", "e", 1.0), ("d", "f", 0.5)],
@@ -46,7 +47,7 @@ RANDOM = SentenceVectors("random", random_vectors(0), {"name": "random", "pooler
 
 
 def test_a_set_is_scored_over_all_its_pairs_and_its_subsets_beside_that() -> None:
-    result = evaluate_sts([PLANE], [STS13], SETTINGS)
+    result = evaluate_sts([PLANE], [STS13], SETTINGS, SAMPLE)
     (score,) = result.encoders[0].sets
     cosines = pair_cosines(in_the_plane, STS13)
     assert score.spearman.mean == spearman(cosines, STS13.gold)
@@ -61,7 +62,7 @@ def test_a_set_is_scored_over_all_its_pairs_and_its_subsets_beside_that() -> Non
 
 
 def test_two_encoders_are_compared_on_the_same_resamples() -> None:
-    result = evaluate_sts([RANDOM, PLANE], [STS_B, STS13], SETTINGS)
+    result = evaluate_sts([RANDOM, PLANE], [STS_B, STS13], SETTINGS, SAMPLE)
     rng = np.random.default_rng(0)
     drawn = []
     for pairs, cosines in zip((STS_B, STS13), result.cosines, strict=True):
@@ -84,7 +85,7 @@ def test_two_encoders_are_compared_on_the_same_resamples() -> None:
 
 def test_geometry_is_over_distinct_sentences_and_alignment_over_gold_scores_above_4() -> None:
     other = pairs_of([("a", "c", 4.0), ("a", "b", 4.2)], split="dev")
-    result = evaluate_sts([PLANE], [STS_B], SETTINGS, geometry_pairs=[STS_B, other])
+    result = evaluate_sts([PLANE], [STS_B], SETTINGS, SAMPLE, geometry_pairs=[STS_B, other])
     geometry = result.encoders[0].geometry
     assert geometry is not None
     units = unit_rows(in_the_plane(["a", "c", "b", "e", "d", "f"]))
@@ -100,13 +101,13 @@ def test_geometry_is_over_distinct_sentences_and_alignment_over_gold_scores_abov
 def test_scores_from_0_to_1_have_no_pair_that_means_the_same() -> None:
     shrunk = pairs_of([("a", "b", 1.0), ("a", "d", 0.4)])
     with pytest.raises(TaskDataError, match="no pair of sentences means the same") as raised:
-        evaluate_sts([PLANE], [shrunk], SETTINGS, geometry_pairs=[shrunk])
+        evaluate_sts([PLANE], [shrunk], SETTINGS, SAMPLE, geometry_pairs=[shrunk])
     assert raised.value.got == "scores up to 1"
 
 
 def test_what_is_written_has_a_line_a_pair_and_is_the_same_again(tmp_path: Path) -> None:
     for place in ("one", "two"):
-        result = evaluate_sts([RANDOM, PLANE], [STS_B, STS13], SETTINGS, geometry_pairs=[STS_B])
+        result = evaluate_sts([RANDOM, PLANE], [STS_B, STS13], SETTINGS, SAMPLE, geometry_pairs=[STS_B])
         result.write(tmp_path / place)
     lines = [json.loads(line) for line in (tmp_path / "one" / "predictions.jsonl").read_text().splitlines()]
     assert len(lines) == 10
@@ -129,14 +130,14 @@ def test_what_is_written_has_a_line_a_pair_and_is_the_same_again(tmp_path: Path)
 
 
 def test_the_tables_of_one_encoder_and_of_two() -> None:
-    one = evaluate_sts([PLANE], [STS_B], SETTINGS, geometry_pairs=[STS_B])
+    one = evaluate_sts([PLANE], [STS_B], SETTINGS, SAMPLE, geometry_pairs=[STS_B])
     header, rows = set_rows(one)
     assert header == ["set", "pairs", "Spearman × 100 [95 %]"]
     assert [row[:2] for row in rows] == [["STS-B test", "5"]]
     header, rows = geometry_rows(one)
     assert header == ["sentence vectors of STS-B", "plane"]
     assert [row[0].split(" ")[0] for row in rows] == ["alignment", "uniformity", "anisotropy", "effective", "share"]
-    two = evaluate_sts([RANDOM, PLANE], [STS_B, STS13], SETTINGS, geometry_pairs=[STS_B])
+    two = evaluate_sts([RANDOM, PLANE], [STS_B, STS13], SETTINGS, SAMPLE, geometry_pairs=[STS_B])
     header, rows = set_rows(two)
     assert header == ["set", "pairs", "before", "after", "after − before [95 %]"]
     assert [row[0] for row in rows] == ["STS-B test", "STS13 test", "average of 2"]
@@ -146,13 +147,15 @@ def test_the_tables_of_one_encoder_and_of_two() -> None:
 
 def test_notes_say_what_is_absent_and_what_cannot_be_compared() -> None:
     sick = SentencePairs("SICK-R", "all", ["a", "b"], ["c", "d"], np.array([1.0, 5.0]), (), np.zeros(2, int), 3)
-    said = "\n".join(notes(evaluate_sts([PLANE], [STS_B, sick], SETTINGS), split="test"))
+    said = "\n".join(notes(evaluate_sts([PLANE], [STS_B, sick], SETTINGS, SAMPLE)))
     assert "no test part of them: STS12, STS13, STS14, STS15, STS16" in said
     assert "SICK-R has 2 pairs here, and 4,927 in published results" in said
     assert "3 pairs of SICK-R have no gold score" in said
     assert "no geometry was measured" in said
     dev = pairs_of([("a", "b", 5.0), ("a", "d", 2.0)], split="dev")
-    assert "published" not in "\n".join(notes(evaluate_sts([PLANE], [dev], SETTINGS), split="dev"))
+    assert "published" not in "\n".join(
+        notes(evaluate_sts([PLANE], [dev], SETTINGS, SampleSettings(resamples=60, split=Split.dev)))
+    )
 
 
 def test_a_saved_encoder_is_evaluated_with_its_layers_and_the_report_fits_a_terminal(tmp_path: Path) -> None:
@@ -162,15 +165,15 @@ def test_a_saved_encoder_is_evaluated_with_its_layers_and_the_report_fits_a_term
         for kind in (PoolerKind.avg, PoolerKind.avg_first_last)
     ]
     pairs = pairs_of([(SENTENCES[0], SENTENCES[1], 5.0), (SENTENCES[2], SENTENCES[3], 1.0), ("Paris.", "Oslo.", 4.5)])
-    settings = StsSettings(resamples=20, geometry=GeometrySettings(pairs=GeometryPairs.split, layer_sentences=4))
-    result = evaluate_sts(vectors, [pairs], settings, geometry_pairs=[pairs])
+    settings = StsSettings(geometry=GeometrySettings(pairs=GeometryPairs.split, layer_sentences=4))
+    result = evaluate_sts(vectors, [pairs], settings, SampleSettings(resamples=20), geometry_pairs=[pairs])
     assert [each.facts["pooler"] for each in result.encoders] == ["avg", "avg_first_last"]
     header, rows = layer_rows(result)
     assert header[1:] == ["sentence before", "sentence after", "any two before", "any two after"]
     assert [row[0] for row in rows] == ["embeddings", "1", "2"]
     assert all(row[1] == row[2] and row[3] == row[4] for row in rows)
     console = Console(file=io.StringIO(), width=80, highlight=False)
-    print_sts(result, console, split="test")
+    result.show(console)
     shown = console.file.getvalue()  # type: ignore[attr-defined]
     assert "before: encoder (avg); after: encoder (avg_first_last)" in shown
     assert max(len(line) for line in shown.splitlines()) <= 80

@@ -16,7 +16,7 @@ from npm.evaluation.zero_shot.task import Example, Label, Suite, Task, TaskData
 from npm.models.encoder import Encoder
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.scoring import ScoringSettings
-from npm.types import Answer
+from npm.types import Answer, silent
 
 LABELS = tuple(Label(number, name, (name,)) for number, name in enumerate(("bad", "good", "mixed")))
 CLOSED = Task("films", Suite.closed, TaskData("films.csv"), "{text} It was <mask>.", LABELS)
@@ -26,10 +26,6 @@ OPEN = Task("facts", Suite.open, TaskData("facts.jsonl"), "{text}")
 @pytest.fixture(scope="module")
 def filler(index_folder: Path, encoder: Encoder) -> PhraseFiller:
     return PhraseFiller.open(index_folder, encoder)
-
-
-def ignore(done: int, total: int) -> None:
-    pass
 
 
 def labelled(labels: Sequence[int]) -> list[Example]:
@@ -46,23 +42,23 @@ def first_phrases(answers: Sequence[Answer]) -> list[str | None]:
 
 def test_the_majority_is_the_largest_class_of_what_is_asked_and_its_accuracy_that_classes_share() -> None:
     method, examples = MajorityLabel(), labelled([2, 1, 2, 0, 2])
-    predictions = method.predict(CLOSED, examples, ignore)
+    predictions = method.predict(CLOSED, examples, silent)
     assert [prediction.scores for prediction in predictions] == [(0.2, 0.2, 0.6)] * 5
     assert sum(p.label == e.label for p, e in zip(predictions, examples, strict=True)) == 3
     assert method.facts() == {"chosen_on": "the examples that are reported", "label_counts": [1, 1, 3]}
 
 
 def test_of_two_largest_classes_the_first_wins() -> None:
-    assert MajorityLabel().predict(CLOSED, labelled([2, 1]), ignore)[0].label == 1
+    assert MajorityLabel().predict(CLOSED, labelled([2, 1]), silent)[0].label == 1
 
 
 def test_random_labels_are_about_equally_frequent_and_belong_to_seed_and_example() -> None:
     examples = labelled([0] * 3000)
-    labels = [prediction.label for prediction in RandomLabel(seed=1).predict(CLOSED, examples, ignore)]
+    labels = [prediction.label for prediction in RandomLabel(seed=1).predict(CLOSED, examples, silent)]
     assert np.abs(np.bincount(labels) - 1000).max() < 4 * np.sqrt(3000 * 2 / 9)
-    some = RandomLabel(seed=1).predict(CLOSED, examples[100:200], ignore)
+    some = RandomLabel(seed=1).predict(CLOSED, examples[100:200], silent)
     assert [prediction.label for prediction in some] == labels[100:200]
-    other = [prediction.label for prediction in RandomLabel(seed=2).predict(CLOSED, examples, ignore)]
+    other = [prediction.label for prediction in RandomLabel(seed=2).predict(CLOSED, examples, silent)]
     assert 0.28 < np.mean(np.array(other) == labels) < 0.39
     assert RandomLabel(seed=2).facts() == {"seed": 2}
     assert sum(some[0].scores) == 1
@@ -80,7 +76,7 @@ def test_the_most_frequent_answer_of_each_group_is_given_and_of_all_where_a_grou
     ]
     method = FrequentAnswer(development)
     asked = [fact(number, group) for number, group in enumerate(("river", "capital", "author", "painter"))]
-    answers = method.predict(OPEN, asked, ignore)
+    answers = method.predict(OPEN, asked, silent)
     assert first_phrases(answers) == ["Rhein", "Paris", "Cervantes", "Rhein"]
     assert [answer.phrases[0].score for answer in answers] == pytest.approx([1, 2 / 3, 1, 3 / 7])
     assert [answer.text for answer in answers] == [example.text for example in asked]
@@ -89,16 +85,16 @@ def test_the_most_frequent_answer_of_each_group_is_given_and_of_all_where_a_grou
 
 def test_of_equally_frequent_answers_the_first_in_the_file_wins() -> None:
     method = FrequentAnswer([fact(0, "g", "Bonn", "Berlin"), fact(1, "g", "Berlin"), fact(2, "g", "Bonn")])
-    assert first_phrases(method.predict(OPEN, [fact(3, "g")], ignore)) == ["Bonn"]
+    assert first_phrases(method.predict(OPEN, [fact(3, "g")], silent)) == ["Bonn"]
 
 
 def test_without_development_examples_there_is_no_most_frequent_answer() -> None:
-    assert first_phrases(FrequentAnswer([]).predict(OPEN, [fact(0, "g")], ignore)) == [None]
+    assert first_phrases(FrequentAnswer([]).predict(OPEN, [fact(0, "g")], silent)) == [None]
 
 
 def drawn(filler: PhraseFiller, text: str, *, draws: int) -> Counter[str | None]:
     examples = [Example(str(number), text) for number in range(draws)]
-    return Counter(first_phrases(RandomSpanOfBestBlock(filler, seed=0).predict(OPEN, examples, ignore)))
+    return Counter(first_phrases(RandomSpanOfBestBlock(filler, seed=0).predict(OPEN, examples, silent)))
 
 
 def test_spans_are_drawn_from_the_best_block_alone_each_place_as_often(filler: PhraseFiller) -> None:
@@ -122,7 +118,7 @@ def test_words_of_the_question_may_be_drawn_where_the_filler_may_answer_with_the
 
 def test_a_drawn_span_says_where_it_stands_and_how_likely_it_was(filler: PhraseFiller) -> None:
     (answer,) = RandomSpanOfBestBlock(filler, seed=3).predict(
-        OPEN, [Example("7", "Norway's capital is <mask>.")], ignore
+        OPEN, [Example("7", "Norway's capital is <mask>.")], silent
     )
     (phrase,) = answer.phrases
     (occurrence,) = phrase.occurrences
@@ -133,9 +129,9 @@ def test_a_drawn_span_says_where_it_stands_and_how_likely_it_was(filler: PhraseF
 
 def test_what_is_drawn_belongs_to_seed_and_example(filler: PhraseFiller) -> None:
     examples = [Example(str(number), "Norway's capital is <mask>.") for number in range(40)]
-    first = first_phrases(RandomSpanOfBestBlock(filler, seed=1).predict(OPEN, examples, ignore))
-    assert first_phrases(RandomSpanOfBestBlock(filler, seed=1).predict(OPEN, examples[20:], ignore)) == first[20:]
-    assert first_phrases(RandomSpanOfBestBlock(filler, seed=2).predict(OPEN, examples, ignore)) != first
+    first = first_phrases(RandomSpanOfBestBlock(filler, seed=1).predict(OPEN, examples, silent))
+    assert first_phrases(RandomSpanOfBestBlock(filler, seed=1).predict(OPEN, examples[20:], silent)) == first[20:]
+    assert first_phrases(RandomSpanOfBestBlock(filler, seed=2).predict(OPEN, examples, silent)) != first
     facts = RandomSpanOfBestBlock(filler, seed=1).facts()
     assert (facts["seed"], facts["index"]["corpus_digest"]) == (1, filler.index.store.digest)
 

@@ -12,10 +12,9 @@ import pytest
 
 from npm.errors import SettingError
 from npm.evaluation.metrics import bootstrap_interval
-from npm.evaluation.results import Progress
 from npm.evaluation.zero_shot.closed_set import confusion_counts, evaluate_closed, examples_digest, macro_f1
 from npm.evaluation.zero_shot.task import Evidence, Example, Label, LabelPrediction, Suite, Task, TaskData
-from npm.types import Occurrence
+from npm.types import Occurrence, Progress
 
 LABELS = (Label(0, "bad", ("bad",)), Label(1, "good", ("good", "great")), Label(2, "mixed", ("mixed",)))
 TASK = Task("films", Suite.closed, TaskData("films.csv"), "{text} It was <mask>.", LABELS, paper={"npm": 87.2})
@@ -35,7 +34,7 @@ class Fixed:
 
     def predict(self, task: Task, examples: Sequence[Example], progress: Progress) -> list[LabelPrediction]:
         for number in range(len(examples)):
-            progress(number + 1, len(examples))
+            progress(f"task {task.name}", number + 1, len(examples))
         return self.predictions
 
     def facts(self) -> dict[str, Any]:
@@ -158,7 +157,7 @@ def test_progress_goes_once_over_all_methods() -> None:
         TASK,
         examples([0, 1]),
         [Fixed([0, 1]), Fixed([1, 1], name="mlm")],
-        progress=lambda done, total: seen.append((done, total)),
+        progress=lambda _, done, total: seen.append((done, total)),
     )
     assert seen == [(1, 4), (2, 4), (3, 4), (4, 4)]
 

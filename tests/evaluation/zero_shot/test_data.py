@@ -12,8 +12,9 @@ import pytest
 
 from npm.corpus.rows import TaskDataError
 from npm.errors import SettingError
+from npm.evaluation.sampling import Split
 from npm.evaluation.zero_shot.data import answer_groups, read_examples
-from npm.evaluation.zero_shot.task import Development, Example, Macro, Split, TooLong
+from npm.evaluation.zero_shot.task import Development, Example, Macro, TooLong
 from npm.evaluation.zero_shot.task_file import load_task
 from npm.models.encoder import Encoder
 from npm.retrieval.queries import encode_masks

@@ -30,6 +30,7 @@ from npm.indexing.phrase_index import PhraseIndex
 from npm.models.encoder import Encoder
 from npm.retrieval.queries import encode_masks
 from npm.retrieval.scoring import Combination
+from npm.types import silent
 from tests.evaluation.zero_shot.word_indexes import index_of_texts
 from tests.helpers.tiny_models import SENTENCES, tiny_encoder
 
@@ -54,10 +55,6 @@ def encoder() -> Encoder:
 @pytest.fixture(scope="module")
 def index(encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> PhraseIndex:
     return index_of_texts(tmp_path_factory.mktemp("labels") / "index", SENTENCES * 2, encoder)
-
-
-def silent(done: int, total: int) -> None:
-    """Report to nobody."""
 
 
 def method(index: PhraseIndex, encoder: Encoder, masks: Masks = Masks.pair, **scoring: Any) -> NonparametricLabels:

@@ -13,7 +13,7 @@ import pytest
 
 from npm.errors import SettingError
 from npm.evaluation.metrics import bootstrap_interval, exact_match
-from npm.evaluation.results import Progress, write_results
+from npm.evaluation.results import write_results
 from npm.evaluation.zero_shot.closed_set import examples_digest
 from npm.evaluation.zero_shot.nonparametric import PhraseAnswers
 from npm.evaluation.zero_shot.open_set import OpenTaskResult, evaluate_open
@@ -22,7 +22,7 @@ from npm.indexing.phrase_index import PhraseIndex
 from npm.models.encoder import Encoder
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.settings import FillSettings
-from npm.types import Answer, Occurrence, Phrase
+from npm.types import Answer, Occurrence, Phrase, Progress
 
 TASK = Task(
     "capitals",
@@ -57,7 +57,7 @@ class Told:
         for number, (example, phrase) in enumerate(zip(examples, self.phrases, strict=True), start=1):
             found = () if phrase is None else (Phrase(phrase, 0.75, 2, (PLACE,)), Phrase("Bergen", 0.25, 1, ()))
             answers.append(Answer(example.text, found))
-            progress(number, len(examples))
+            progress(f"task {task.name}", number, len(examples))
         return answers
 
     def facts(self) -> dict[str, Any]:
@@ -230,7 +230,7 @@ def test_every_method_is_asked_all_examples_once_and_progress_counts_over_all(en
         tokenizer_encoder=encoder,
         index=None,
         resamples=5,
-        progress=lambda done, total: seen.append((done, total)),
+        progress=lambda _, done, total: seen.append((done, total)),
     )
     assert seen == [(done, 10) for done in range(1, 11)]
     assert good.asked == other.asked == [("capitals", tuple(EXAMPLES))]

@@ -22,6 +22,7 @@ from npm.evaluation.zero_shot.task import Calibration, Label, Suite, Task, TaskD
 from npm.evaluation.zero_shot.verbalizers import Verbalizer
 from npm.models.encoder import Encoder
 from npm.models.masked_lm import MaskedHead
+from npm.types import silent
 from tests.helpers.language_models import deaf_head, examples_of, plain_log_probabilities, published
 
 WORDS = ("Paris", "paris", "capital", "the capital", "Bank of America", "o", "Reykjavík", "Switzerland", "sea")
@@ -49,10 +50,6 @@ def plain_word_score(model: Any, encoder: Encoder, text: str, word: str) -> floa
 
 def with_words(*words: Sequence[str]) -> Any:
     return lambda task: Verbalizer("mine", tuple(tuple(own) for own in words))
-
-
-def ignore(done: int, total: int) -> None:
-    pass
 
 
 def test_a_word_is_as_likely_as_all_its_tokens_and_a_label_as_its_words_on_average(bert: Encoder) -> None:
@@ -97,11 +94,11 @@ def test_predictions_do_not_depend_on_how_much_is_computed_at_once(
 ) -> None:
     encoder, head, _ = model
     method = ParametricLabels("mlm", encoder, head, verbalizer=with_words(["sea", "river"], ["city"]))
-    expected = [prediction.scores for prediction in method.predict(TASK, examples_of(TEXTS), ignore)]
+    expected = [prediction.scores for prediction in method.predict(TASK, examples_of(TEXTS), silent)]
     monkeypatch.setattr(parametric, "LOGITS_AT_ONCE", 1)
     monkeypatch.setattr(parametric, "EXAMPLES_PER_CALL", 4)
     calls: list[tuple[int, int]] = []
-    found = method.predict(TASK, examples_of(TEXTS), lambda done, total: calls.append((done, total)))
+    found = method.predict(TASK, examples_of(TEXTS), lambda _, done, total: calls.append((done, total)))
     np.testing.assert_allclose([prediction.scores for prediction in found], expected, rtol=0, atol=1e-5)
     assert calls == [(4, 6), (6, 6)]
 
@@ -109,7 +106,7 @@ def test_predictions_do_not_depend_on_how_much_is_computed_at_once(
 def test_scores_are_the_labels_shares_of_their_probabilities(bert: Encoder) -> None:
     head = deaf_head(bert, {"city": 0.3, "river": 0.2})
     method = ParametricLabels("mlm", bert, head, verbalizer=lambda task: Verbalizer("words", (("city",), ("river",))))
-    (prediction,) = method.predict(TASK, examples_of(["It is <mask>."]), ignore)
+    (prediction,) = method.predict(TASK, examples_of(["It is <mask>."]), silent)
     assert prediction.scores == pytest.approx((0.6, 0.4), rel=1e-5)
     assert (prediction.label, prediction.evidence) == (0, ())
 
@@ -123,7 +120,7 @@ def test_calibration_takes_off_what_the_prompt_says_without_the_example(
     calibrated = ParametricLabels(
         "mlm-pmi", encoder, head, verbalizer=with_words(*labels), calibration=Calibration.prompt
     )
-    found = np.array([p.scores for p in calibrated.predict(TASK, examples_of(texts), ignore)])  # f64 [3, 2]
+    found = np.array([p.scores for p in calibrated.predict(TASK, examples_of(texts), silent)])  # f64 [3, 2]
     words = [word for own in labels for word in own]
     scores = label_scores(word_log_probabilities(encoder, head, texts, words)[0], labels)  # f64 [3, 2]
     prior = label_scores(word_log_probabilities(encoder, head, ["It was <mask>."], words)[0], labels)  # f64 [1, 2]
@@ -147,7 +144,7 @@ def test_calibration_by_the_corpus_takes_each_words_mean_over_its_prompts_off(
         prompts=lambda _: prompts,
         word_logs=remembered(encoder, head),
     )
-    found = np.array([p.scores for p in method.predict(TASK, examples_of(texts), ignore)])  # f64 [2, 2]
+    found = np.array([p.scores for p in method.predict(TASK, examples_of(texts), silent)])  # f64 [2, 2]
     logs = word_log_probabilities(encoder, head, [*texts, *prompts], words)[0]  # f64 [4, 3]
     relative = np.exp(logs[:2] - logs[2:].mean(0))  # f64 [2, 3]
     expected = np.log(relative[:, :2].mean(1) / relative[:, 2])  # f64 [2]
@@ -160,15 +157,15 @@ def test_a_model_that_does_not_read_has_no_calibrated_preference(bert: Encoder) 
     plain = ParametricLabels("mlm", bert, head, verbalizer=words)
     calibrated = ParametricLabels("mlm-pmi", bert, head, verbalizer=words, calibration=Calibration.prompt)
     texts = examples_of(["Oslo. It was <mask>."])
-    assert plain.predict(TASK, texts, ignore)[0].scores == pytest.approx((0.7 / 0.71, 0.01 / 0.71), rel=1e-4)
-    assert calibrated.predict(TASK, texts, ignore)[0].scores == pytest.approx((0.5, 0.5))
+    assert plain.predict(TASK, texts, silent)[0].scores == pytest.approx((0.7 / 0.71, 0.01 / 0.71), rel=1e-4)
+    assert calibrated.predict(TASK, texts, silent)[0].scores == pytest.approx((0.5, 0.5))
 
 
 def test_a_word_that_the_tokenizer_cannot_write_is_refused_by_name(bert: Encoder) -> None:
     head = deaf_head(bert, {})
     method = ParametricLabels("mlm", bert, head, verbalizer=with_words(["sea"], ["東京"]))
     with pytest.raises(LabelWordError, match="東京") as refusal:
-        method.predict(TASK, examples_of(["It is <mask>."]), ignore)
+        method.predict(TASK, examples_of(["It is <mask>."]), silent)
     assert "[UNK]" in refusal.value.got and refusal.value.where == bert.name
 
 
@@ -180,7 +177,7 @@ def test_facts_tell_apart_heads_encoders_words_and_calibration_and_count_what_wa
     method = ParametricLabels("mlm", bert, head, verbalizer=words)
     assert method.facts() == {}
     long = "a " * bert.max_input_tokens + "<mask>"
-    method.predict(TASK, examples_of([long, "It is <mask>.", long]), ignore)
+    method.predict(TASK, examples_of([long, "It is <mask>.", long]), silent)
     facts = method.facts()
     assert facts["encoder"] == {"name": "tiny-bert", "fingerprint": bert.fingerprint}
     assert facts["verbalizer"] == {"name": "mine", "digest": words(TASK).digest}
@@ -188,6 +185,6 @@ def test_facts_tell_apart_heads_encoders_words_and_calibration_and_count_what_wa
     assert (facts["calibration"], facts["dtype"]) == ("none", "float32")
     with torch.no_grad():
         head.bias[7] += 1e-3
-    method.predict(TASK, examples_of(["It is <mask>."]), ignore)
+    method.predict(TASK, examples_of(["It is <mask>."]), silent)
     assert method.facts()["head"] != facts["head"]
     assert method.facts()["encoder"] == facts["encoder"]

@@ -101,7 +101,7 @@ def test_examples_are_answered_in_their_order_a_call_at_a_time(
     monkeypatch.setattr(parametric, "LOGITS_AT_ONCE", 1)
     monkeypatch.setattr("npm.evaluation.zero_shot.parametric.EXAMPLES_PER_CALL", 3)
     calls: list[tuple[int, int]] = []
-    answers = method.predict(TASK, examples_of(TEXTS), lambda done, total: calls.append((done, total)))
+    answers = method.predict(TASK, examples_of(TEXTS), lambda _, done, total: calls.append((done, total)))
     assert calls == [(3, 4), (4, 4)]
     for answer, pairs in zip(answers, expected, strict=True):
         assert [phrase for phrase, _ in told(answer)] == [phrase for phrase, _ in pairs]

@@ -17,6 +17,7 @@ from npm.indexing.embed import PruningRule
 from npm.models.encoder import Encoder
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.settings import FillSettings, Retrieval
+from npm.types import silent
 from tests.helpers.random_indexes import random_index
 
 TASK = Task("capitals", Suite.open, TaskData("capitals.jsonl"), "{question} <mask>.")
@@ -36,10 +37,6 @@ def filler(index_folder: Path, encoder: Encoder) -> PhraseFiller:
     return PhraseFiller.open(index_folder, encoder, settings=settings)
 
 
-def ignore(done: int, total: int) -> None:
-    pass
-
-
 @pytest.mark.parametrize("name", RETRIEVAL_OF)
 def test_answers_are_those_of_the_filler_with_the_retrieval_that_the_name_says(filler: PhraseFiller, name: str) -> None:
     retrieval = RETRIEVAL_OF[name] or Retrieval.bm25
@@ -48,28 +45,28 @@ def test_answers_are_those_of_the_filler_with_the_retrieval_that_the_name_says(f
     ).fill(TEXTS)
     method = PhraseAnswers(filler, name)
     assert method.name == name
-    assert method.predict(TASK, EXAMPLES, ignore) == expected
+    assert method.predict(TASK, EXAMPLES, silent) == expected
     assert method.facts()["filling"]["retrieval"] == retrieval.value
 
 
 def test_the_ways_of_looking_give_different_answers_here_so_that_mixing_them_up_would_show(
     filler: PhraseFiller,
 ) -> None:
-    answers = [PhraseAnswers(filler, name).predict(TASK, EXAMPLES, ignore) for name in RETRIEVAL_OF if name != "npm"]
+    answers = [PhraseAnswers(filler, name).predict(TASK, EXAMPLES, silent) for name in RETRIEVAL_OF if name != "npm"]
     assert all(answers[first] != answers[second] for first, second in ((0, 1), (0, 2), (1, 2)))
 
 
 def test_an_answer_says_where_its_phrases_stand_even_if_the_filler_shows_no_occurrence(filler: PhraseFiller) -> None:
-    answer = PhraseAnswers(filler).predict(TASK, EXAMPLES[:1], ignore)[0]
+    answer = PhraseAnswers(filler).predict(TASK, EXAMPLES[:1], silent)[0]
     assert [len(phrase.occurrences) for phrase in answer.phrases] == [1, 1, 1]
     assert {phrase.occurrences[0].document for phrase in answer.phrases} == {"iceland"}
 
 
 def test_more_texts_than_one_call_takes_are_answered_in_order_and_counted(filler: PhraseFiller) -> None:
-    few = PhraseAnswers(filler).predict(TASK, EXAMPLES, ignore)
+    few = PhraseAnswers(filler).predict(TASK, EXAMPLES, silent)
     many = [EXAMPLES[number % len(EXAMPLES)] for number in range(TEXTS_PER_CALL + 7)]
     seen: list[tuple[int, int]] = []
-    answers = PhraseAnswers(filler).predict(TASK, many, lambda done, total: seen.append((done, total)))
+    answers = PhraseAnswers(filler).predict(TASK, many, lambda _, done, total: seen.append((done, total)))
     assert seen == [(TEXTS_PER_CALL, len(many)), (len(many), len(many))]
     for number, answer in enumerate(answers):
         expected = few[number % len(EXAMPLES)]
@@ -84,9 +81,9 @@ def test_facts_count_texts_that_were_cut_and_texts_without_a_phrase_in_the_last_
     method = PhraseAnswers(filler)
     assert method.facts()["counts"] == {"cut": 0, "unanswered": 0}
     long = Example("long", "Paris " * 300 + "<mask>.", answers=("Paris",))
-    method.predict(TASK, [*EXAMPLES, long], ignore)
+    method.predict(TASK, [*EXAMPLES, long], silent)
     assert method.facts()["counts"] == {"cut": 1, "unanswered": 1}  # no block has a word of the xylophone text
-    method.predict(TASK, EXAMPLES[:4], ignore)
+    method.predict(TASK, EXAMPLES[:4], silent)
     assert method.facts()["counts"] == {"cut": 0, "unanswered": 0}
 
 

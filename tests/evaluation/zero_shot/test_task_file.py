@@ -174,9 +174,9 @@ def test_a_missing_key_is_named(tmp_path: Path, key: str) -> None:
 
 def test_a_setting_out_of_its_range_is_told_with_the_file(tmp_path: Path) -> None:
     told = file_refused(tmp_path, {**SMALL, "scoring": {"k": 0}}, SettingError)
-    assert "closed.k" in told.problem and told.where.endswith("scoring")
+    assert "scoring.k" in told.problem and told.where.endswith("scoring")
     told = file_refused(tmp_path, {**SMALL, "scoring": {"temperature": 1e-4}}, SettingError)
-    assert "closed.temperature" in told.problem and told.expected == "a number of at least 0.001"
+    assert "scoring.temperature" in told.problem and told.expected == "at least 0.001"
 
 
 @pytest.mark.parametrize(
