@@ -35,14 +35,14 @@ evaluate() { # evaluate FOLDER settings…
   [ -e "$out/$folder/metrics.json" ] || $npmlm evaluate "$@" out="$out/$folder"
   cat "$out/$folder/results.md"
 }
-both=("mlm.encoder=$out/mlm-mini/encoder" "mlm.index=$out/mlm" "index=$out/npm" "data_dir=$data")
+both=("zero_shot.mlm.encoder=$out/mlm-mini/encoder" "zero_shot.mlm.index=$out/mlm" "index=$out/npm" "data_dir=$data")
 evaluate closed "task=[sst2,mr,agn,subj,rte]" "${both[@]}"
 evaluate agn-wikipedia task=agn "method=[npm,npm-single,mlm-fuzzy-corpus]" "${both[0]}" "data_dir=$data" index="$out/npm/wiki"
 for seed in 0 1 2; do
   evaluate trex-$seed task=trex seed=$seed limit=2000 fill.scoring.length_exponent=-3 "${both[@]}"
 done
-evaluate subj-calibrated task=subj "method=[npm,mlm-knn]" "${both[@]}" closed.calibration=corpus closed.label_mean=words closed.temperature=2
-evaluate nq task=nq limit=500 "mlm.encoder=$out/mlm-mini/encoder" "index=$out/npm" "data_dir=$data"
+evaluate subj-calibrated task=subj "method=[npm,mlm-knn]" "${both[@]}" zero_shot.closed.calibration=corpus zero_shot.closed.label_mean=words zero_shot.closed.temperature=2
+evaluate nq task=nq limit=500 "zero_shot.mlm.encoder=$out/mlm-mini/encoder" "index=$out/npm" "data_dir=$data"
 
 # What was chosen on development data: a folder for each task and row of the table.
 rows=(
@@ -63,7 +63,7 @@ rows=(
 for task in sst2 agn subj; do
   for number in "${!rows[@]}"; do
     settings=()
-    for setting in ${rows[$number]}; do settings+=("closed.$setting"); done
+    for setting in ${rows[$number]}; do settings+=("zero_shot.closed.$setting"); done
     echo "development, $task: ${rows[$number]:-as the task says}"
     evaluate "dev-$task-$number" task=$task split=dev limit=1000 method=npm "index=$out/npm" "data_dir=$data" "${settings[@]}"
   done
