@@ -6,7 +6,7 @@
 Runs `npmlm build` for each size (the first N documents, the first N files in order, or all) in a child process, and
 samples the private memory (RssAnon + RssShmem) of its process tree every 50 ms. When a stage ended is read off the
 files that it finished, so the command is the one that users run. Prints time, memory, bytes on the disk and hot bytes
-a stored vector; what `npmlm estimate` foretold; and, from the largest build, the arithmetic for a billion tokens.
+a stored vector; what `npmlm estimate` said before; and, from the largest build, the arithmetic for a billion tokens.
 A size whose record is in `out` already is not built again. Further settings go to `npmlm build`.
 """
 
@@ -47,7 +47,7 @@ class Built:
     peak_bytes: dict[str, int]  # private memory of the process tree, by stage
     disk_bytes: dict[str, int]  # by part of the index
     hot_bytes: dict[str, int]  # by item
-    went_on: bool  # something was there already, so the times tell only of the rest
+    went_on: bool  # something was there already, so the times are those of the rest
     estimate: dict[str, Any] | None
 
     @property
@@ -155,7 +155,7 @@ def measure(label: str, arguments: list[str], folder: Path, *, estimates: bool) 
 
 
 def tier_of(generation: Generation) -> str:
-    """Tier and factory, as the search folder tells them."""
+    """Tier and factory, as the search folder records them."""
     settings = json.loads((generation.search / "manifest.json").read_bytes())["settings"]
     return " ".join(str(settings[name]) for name in ("tier", "factory") if name in settings)
 
@@ -175,12 +175,14 @@ def print_builds(builds: list[Built]) -> None:
     for built in builds:
         note = "; went on with what was there" if built.went_on else ""
         print(f"\n{built.label}: {built.tier}{note}\n")
-        print("| stage | s | share | foretold s | peak private | foretold | left on disk | foretold |")
+        print("| stage | s | share | estimated s | peak private | estimated | left on disk | estimated |")
         print("|---|---|---|---|---|---|---|---|")
         left = stage_disk(built)
         for stage in STAGES:
-            foretold = (built.estimate or {"stages": {}})["stages"].get(stage)
-            seconds, memory, disk = ("", "", "") if foretold is None else shown_estimate(foretold)
+            seconds = memory = disk = ""
+            if built.estimate is not None and (estimated := built.estimate["stages"].get(stage)) is not None:
+                seconds = f"{estimated['seconds']:,.1f}"
+                memory, disk = shown_bytes(estimated["memory_bytes"]), shown_bytes(estimated["disk_bytes"])
             taken = built.seconds[stage]
             print(
                 f"| {stage} | {taken:,.1f} | {taken / built.total_seconds:.1%} | {seconds} |"
@@ -188,15 +190,6 @@ def print_builds(builds: list[Built]) -> None:
             )
         hot = ", ".join(f"{name} {count / built.rows:.2f}" for name, count in built.hot_bytes.items())
         print(f"\nhot bytes a vector: {hot}")
-
-
-def shown_estimate(foretold: dict[str, float]) -> tuple[str, str, str]:
-    """Seconds, memory and disk of a stage."""
-    return (
-        f"{foretold['seconds']:,.1f}",
-        shown_bytes(foretold["memory_bytes"]),
-        shown_bytes(foretold["disk_bytes"]),
-    )
 
 
 def stage_disk(built: Built) -> dict[str, int]:

@@ -3,7 +3,7 @@
     python -m benchmarks.bench_encoding index=DIR | corpus=FILE [encoder=minilm] [shards=8] [tokens_per_shard=32768]
                                         [tokens_per_batch=4096] [threads=2] [variants=false]
 
-Claim: at least 0.9 of the forward pass alone, over the same length-sorted batches, padded beforehand, in the same
+Claim: at least 0.9 of the forward pass alone, over the same length-sorted batches, padded before, in the same
 number format. Shard by shard the two take turns, and so do their places, so that a machine that gets slower slows
 both; speeds are medians over shards, ratios are medians of ratios, and processor time says more on a busy machine,
 with `threads=1`. `index` is an index of which the first segment's blocks are read, `corpus` a file whose first

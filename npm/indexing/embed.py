@@ -84,7 +84,7 @@ class VectorSettings(CheckedSettings):
 
 
 def vector_shards(store: BlockStore, tokens_per_shard: int) -> list[tuple[int, int]]:
-    """The block ranges [first, stop) of the vector shards of `store`, of up to one block more than so many tokens."""
+    """The block ranges [first, stop) of vector shards of `tokens_per_shard` tokens, up to one block more, in order."""
     block_offsets = store.block_offsets  # i64 [blocks + 1]
     cuts = np.searchsorted(block_offsets, np.arange(0, block_offsets[-1], tokens_per_shard))  # i64 [shards]
     bounds = np.unique(np.append(cuts, len(block_offsets) - 1)).tolist()

@@ -96,7 +96,7 @@ class Estimate:
 
     @property
     def memory_bytes(self) -> float:
-        """Private memory at the peak of the hungriest stage."""
+        """Private memory at the highest peak of all stages."""
         return max(stage.memory_bytes for stage in self.stages)
 
     @property

@@ -268,7 +268,7 @@ class BlockHits(NamedTuple):
 
 
 def inverse_document_frequency(block_count: int, blocks_with_word: int) -> float:
-    """How much a word tells: ln(1 + (N − df + 0.5) / (df + 0.5)), as Lucene has it: never negative.
+    """The weight of a word: ln(1 + (N − df + 0.5) / (df + 0.5)), as Lucene has it: never negative.
 
     >>> round(inverse_document_frequency(10, 1), 6), round(inverse_document_frequency(10, 10), 6)
     (1.99243, 0.04652)

@@ -51,7 +51,7 @@ def pack_kept(kept: np.ndarray) -> np.ndarray:
 class RowMap:
     """Row number ↔ token position; rows are in corpus order.
 
-    One bit a token says whether it has a row, and the rows before each word of 64 tokens are counted beforehand; with
+    One bit a token says whether it has a row, and the rows before each word of 64 tokens are counted once; with
     a sample of the rows' places that is at most 1.75 bits of memory a token (from 2^32 rows on half a bit more). Rows
     before a position are then a look at one word (rank), and the position of a row is a search over few counts and a
     look at one word (select); see Vigna, "Broadword implementation of rank/select queries", WEA 2008, sections 3 and 6.

@@ -1,4 +1,4 @@
-"""What a build will take, told beforehand: samples against whole corpora, bytes against a built index."""
+"""What a build will take, estimated before it: samples against whole corpora, bytes against a built index."""
 
 from __future__ import annotations
 
