@@ -1,8 +1,7 @@
 """Fill and score against passages that are handed over, without an index.
 
-Shapes: q texts, m candidate spans, T tokens of all passages in a row, d dimensions.
-
-Shapes: n masked tokens of all claims, c claims, d dimensions.
+Shapes: q texts, m candidate spans, T tokens of all passages in a row, c claims, n masked tokens of all claims,
+d dimensions.
 """
 
 from __future__ import annotations
@@ -35,86 +34,12 @@ if TYPE_CHECKING:
     from npm.models.encoder import Encoder
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimMasks:
-    """Each content token of each claim behind a mask pair."""
-
-    inputs: tuple[np.ndarray, ...]  # n sequences of token ids i64, special tokens included
-    slots: np.ndarray  # i64 [n], where the mask pair begins
-    token_ids: np.ndarray  # i64 [n], what was masked
-    offsets: np.ndarray  # i64 [c + 1]; claim i has the masked tokens [offsets[i], offsets[i + 1])
-
-    @classmethod
-    def of(cls, claims: Sequence[str], encoder: Encoder) -> ClaimMasks:
-        """Raises QueryError for a claim without content tokens, or with more tokens than the encoder takes."""
-        specials = len(encoder.prefix_ids) + len(encoder.suffix_ids)
-        room = encoder.max_input_tokens - specials - (MASKS_PER_SPAN - 1)
-        packer = BlockPacker(encoder.tokenizer, BlockSettings(max_block_tokens=room + specials))
-        inputs: list[np.ndarray] = []
-        slots: list[int] = []
-        token_ids: list[int] = []
-        offsets = [0]
-        packed = packer.pack_many([Document(id="", title="", text=claim) for claim in claims])
-        masks = np.full(MASKS_PER_SPAN, encoder.mask_id, dtype=np.int64)
-        for number, blocks in enumerate(packed):
-            where = "claim" if len(claims) == 1 else f"claim {number + 1} of {len(claims)}"
-            if len(blocks) > 1:
-                raise _too_long(sum(len(block.token_ids) for block in blocks), room, where)
-            content = blocks[0] if blocks else None
-            places = np.zeros(0, dtype=np.int64) if content is None else _content_places(content.flags)  # i64 [own]
-            if content is None or len(places) == 0:
-                raise _no_content(claims[number], where)
-            ids = content.token_ids.astype(np.int64)  # i64 [tokens of the claim]
-            for place in places.tolist():
-                rest = (encoder.prefix_ids, ids[:place], masks, ids[place + 1 :], encoder.suffix_ids)
-                inputs.append(np.concatenate([np.asarray(part, dtype=np.int64) for part in rest]))
-                slots.append(len(encoder.prefix_ids) + place)
-                token_ids.append(int(ids[place]))
-            offsets.append(len(inputs))
-        return cls(tuple(inputs), np.array(slots, dtype=np.int64), np.array(token_ids), np.array(offsets))
-
-    def encode(self, encoder: Encoder, *, tokens_per_batch: int) -> QueryVectors:
-        """The start and end query f32 [n, d] of each masked token."""
-        places = self.slots[:, None] + [0, MASKS_PER_SPAN - 1]  # i64 [n, 2]
-        encoded = encode_sequences(encoder, self.inputs, list(places), tokens_per_batch=tokens_per_batch)
-        queries = np.array(encoded, dtype=np.float32).reshape(-1, 2, encoder.dimensions)  # f32 [n, 2, d]
-        start, end = queries.swapaxes(0, 1).copy()  # f32 [n, d] each
-        return QueryVectors(start=start, end=end, cut=np.zeros(len(encoded), dtype=bool))
-
-    def means(self, scores: np.ndarray) -> list[float]:
-        """The mean of each claim's `scores` f64 [n]: c numbers."""
-        return [float(own.mean()) for own in np.split(scores, self.offsets[1:-1])] if len(self.offsets) > 1 else []
-
-
-def _content_places(flags: np.ndarray) -> np.ndarray:
-    """Which tokens i64 are neither stop-words nor punctuation, by flags u8 [T]; pieces within a word are content."""
-    return np.flatnonzero((flags & (TokenFlag.STOPWORD | TokenFlag.PUNCTUATION | TokenFlag.SPECIAL).value) == 0)
-
-
-def _too_long(token_count: int, room: int, where: str) -> QueryError:
-    return QueryError(
-        "the claim is longer than the encoder takes",
-        expected=f"at most {room} tokens",
-        got=f"{token_count} tokens",
-        where=where,
-        fix="split it into claims of one sentence each",
-    )
-
-
-def _no_content(claim: str, where: str) -> QueryError:
-    return QueryError(
-        "the claim has no content words",
-        expected="a word that is neither a stop-word nor punctuation",
-        got=repr(claim[:80]),
-        where=where,
-        fix="give a claim that says something",
-    )
-
-
 SHARED_CACHE = PassageCache()
 """What fillers take passages from unless they are given another cache."""
 SCORE_BYTES = 64 << 20
 """Similarities of texts with all tokens held at once, in float64."""
+NO_CONTENT = (TokenFlag.STOPWORD | TokenFlag.PUNCTUATION | TokenFlag.SPECIAL).value
+"""Flags of tokens that say nothing of a claim."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,11 +48,11 @@ class PassageIndex(PhraseIndex):
 
     @property
     def is_current(self) -> bool:
-        """Passages stay what they are."""
+        """Passages do not change."""
         return True
 
     def check_encoder(self, encoder: Encoder) -> Encoder:
-        """Nothing to compare or cut: whoever makes a `PassageIndex` has just embedded it with `encoder`."""
+        """Nothing to compare or cut: a `PassageIndex` has just been embedded with `encoder`."""
         return encoder
 
 
@@ -193,11 +118,25 @@ class PassageFiller(Filler):
         """
         several, words = checked_texts(texts, name="text"), checked_texts(spans, name="span")
         if isinstance(texts, str) != isinstance(spans, str) or len(several) != len(words):
-            raise _unpaired((texts, several), (spans, words))
+            given = ((texts, several), (spans, words))
+            kinds = ("one string" if isinstance(one, str) else f"a list of {len(every)}" for one, every in given)
+            raise QueryError(
+                "texts and spans are no pairs",
+                expected="a text and a span, or two lists of equal length",
+                got=" and ".join(kinds),
+                where="texts, spans",
+                fix="give one span for each text; repeat a text that has several",
+            )
         for number, (text, span) in enumerate(zip(several, words, strict=True), start=1):
             check_query(text, where="text" if len(several) == 1 else f"text {number} of {len(several)}")
             if not span.strip():
-                raise _no_words(number, len(words))
+                raise QueryError(
+                    "there are no words to score",
+                    expected="words that may stand at <mask>",
+                    got="nothing but space",
+                    where="span" if len(words) == 1 else f"span {number} of {len(words)}",
+                    fix="give the words",
+                )
         unique = list(dict.fromkeys(several))
         vectors = encode_queries(self.encoder, unique, tokens_per_batch=self.settings.tokens_per_batch)
         asked: dict[str, list[int]] = {text: [] for text in unique}
@@ -350,25 +289,66 @@ def _check_retrieval(settings: FillSettings) -> None:
         )
 
 
-def _unpaired(texts: tuple[object, list[str]], spans: tuple[object, list[str]]) -> QueryError:
-    """What was given, and the list it became, of either kind."""
-    got = " and ".join(
-        "one string" if isinstance(given, str) else f"a list of {len(several)}" for given, several in (texts, spans)
-    )
-    return QueryError(
-        "texts and spans are no pairs",
-        expected="a text and a span, or two lists of equal length",
-        got=got,
-        where="texts, spans",
-        fix="give one span for each text; repeat a text that has several",
-    )
+@dataclass(frozen=True, slots=True)
+class ClaimMasks:
+    """Each content token of each claim behind a mask pair."""
 
+    inputs: tuple[np.ndarray, ...]  # n sequences of token ids i64, special tokens included
+    slots: np.ndarray  # i64 [n], where the mask pair begins
+    token_ids: np.ndarray  # i64 [n], what was masked
+    offsets: np.ndarray  # i64 [c + 1]; claim i has the masked tokens [offsets[i], offsets[i + 1])
 
-def _no_words(number: int, count: int) -> QueryError:
-    return QueryError(
-        "there are no words to score",
-        expected="words that may stand at <mask>",
-        got="nothing but space",
-        where="span" if count == 1 else f"span {number} of {count}",
-        fix="give the words",
-    )
+    @classmethod
+    def of(cls, claims: Sequence[str], encoder: Encoder) -> ClaimMasks:
+        """Raises QueryError for a claim without content tokens, or with more tokens than the encoder takes."""
+        specials = len(encoder.prefix_ids) + len(encoder.suffix_ids)
+        room = encoder.max_input_tokens - specials - (MASKS_PER_SPAN - 1)
+        packer = BlockPacker(encoder.tokenizer, BlockSettings(max_block_tokens=room + specials))
+        inputs: list[np.ndarray] = []
+        slots: list[int] = []
+        token_ids: list[int] = []
+        offsets = [0]
+        packed = packer.pack_many([Document(id="", title="", text=claim) for claim in claims])
+        masks = np.full(MASKS_PER_SPAN, encoder.mask_id, dtype=np.int64)
+        for number, blocks in enumerate(packed):
+            where = "claim" if len(claims) == 1 else f"claim {number + 1} of {len(claims)}"
+            if len(blocks) > 1:
+                raise QueryError(
+                    "the claim is longer than the encoder takes",
+                    expected=f"at most {room} tokens",
+                    got=f"{sum(len(block.token_ids) for block in blocks)} tokens",
+                    where=where,
+                    fix="split it into claims of one sentence each",
+                )
+            # Pieces within a word are content too.
+            places = (
+                np.flatnonzero((blocks[0].flags & NO_CONTENT) == 0) if blocks else np.zeros(0, dtype=np.int64)
+            )  # i64 [own]
+            if len(places) == 0:
+                raise QueryError(
+                    "the claim has no content words",
+                    expected="a word that is neither a stop-word nor punctuation",
+                    got=repr(claims[number][:80]),
+                    where=where,
+                    fix="give a claim that says something",
+                )
+            ids = blocks[0].token_ids.astype(np.int64)  # i64 [tokens of the claim]
+            for place in places.tolist():
+                rest = (encoder.prefix_ids, ids[:place], masks, ids[place + 1 :], encoder.suffix_ids)
+                inputs.append(np.concatenate([np.asarray(part, dtype=np.int64) for part in rest]))
+                slots.append(len(encoder.prefix_ids) + place)
+                token_ids.append(int(ids[place]))
+            offsets.append(len(inputs))
+        return cls(tuple(inputs), np.array(slots, dtype=np.int64), np.array(token_ids), np.array(offsets))
+
+    def encode(self, encoder: Encoder, *, tokens_per_batch: int) -> QueryVectors:
+        """The start and end query f32 [n, d] of each masked token."""
+        places = self.slots[:, None] + [0, MASKS_PER_SPAN - 1]  # i64 [n, 2]
+        encoded = encode_sequences(encoder, self.inputs, list(places), tokens_per_batch=tokens_per_batch)
+        queries = np.array(encoded, dtype=np.float32).reshape(-1, 2, encoder.dimensions)  # f32 [n, 2, d]
+        start, end = queries.swapaxes(0, 1).copy()  # f32 [n, d] each
+        return QueryVectors(start=start, end=end, cut=np.zeros(len(encoded), dtype=bool))
+
+    def means(self, scores: np.ndarray) -> list[float]:
+        """The mean of each claim's `scores` f64 [n]: c numbers."""
+        return [float(own.mean()) for own in np.split(scores, self.offsets[1:-1])] if len(self.offsets) > 1 else []

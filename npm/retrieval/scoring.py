@@ -8,10 +8,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from enum import Enum
+from typing import Annotated
 
 import numpy as np
 
-from npm.errors import check_range
+from npm.settings import Bounds, CheckedSettings
 
 LEAST_TEMPERATURE = 1e-3
 """Below it the best occurrence alone would count, and similarities soon be more than floats hold."""
@@ -47,7 +48,7 @@ class StopwordsInside(Enum):
 
 
 @dataclass(kw_only=True, slots=True)
-class ScoringSettings:
+class ScoringSettings(CheckedSettings):
     """How candidate spans are allowed, weighed and put together; the defaults are ours, `reference()` the paper's."""
 
     combination: Combination = Combination.product
@@ -57,9 +58,9 @@ class ScoringSettings:
     e^t are softmaxes over all start and all end positions, and the sum over occurrences is left as it is."""
     aggregation: Aggregation = Aggregation.normalised_text
     """`normalised_text`: case-folded, spaces collapsed; `token_ids`: equal token sequences only."""
-    length_exponent: float = -1.0
+    length_exponent: Annotated[float, Bounds(-10, 10)] = -1.0
     """α: an occurrence of n tokens weighs n^α times as much."""
-    temperature: float = 1.0
+    temperature: Annotated[float, Bounds(LEAST_TEMPERATURE)] = 1.0
     """Divides the scaled similarities s and t; at least 0.001."""
     stopwords_inside: StopwordsInside = StopwordsInside.linking
     """Stop-words that a phrase may hold: `all`, `linking` (of, the, and, 's: those of names), or `none`, which bars
@@ -70,12 +71,6 @@ class ScoringSettings:
     """Whether phrases whose words, function words aside, all stand in the question are left out of the answer."""
     equal_walks: bool = True
     """Whether a hit of the end query is grown left as far as one of the start query is grown right, not one less."""
-
-    def __post_init__(self) -> None:
-        divisor, exponent = self.temperature, self.length_exponent
-        expected = f"a number of at least {LEAST_TEMPERATURE}"
-        check_range(LEAST_TEMPERATURE <= divisor < math.inf, "scoring.temperature", expected=expected, got=divisor)
-        check_range(abs(exponent) <= 10, "scoring.length_exponent", expected="a number in [-10, 10]", got=exponent)
 
     @classmethod
     def reference(cls) -> ScoringSettings:
