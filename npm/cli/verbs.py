@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from npm.indexing.changes import ChangeResult
     from npm.objectives.combine import WeightedSum
     from npm.training.model import TrainableModel
-    from npm.training.run import RunSummary
     from npm.training.trainer import StepReport
     from npm.training.validation import Evaluator
 
@@ -296,9 +295,6 @@ def run_train(settings: TrainCommand) -> int:
 
     with StageProgress() as progress:
 
-        def announce(summary: RunSummary) -> None:
-            say(f"training on {summary.device} in {summary.precision}: {'; '.join(summary.texts)}")
-
         def report_step(report: StepReport) -> None:
             terms = " ".join(f"{name} {value:.3f}" for name, value in report.terms.items())
             expected_tokens = report.tokens / max(report.progress, 1e-9)
@@ -310,7 +306,7 @@ def run_train(settings: TrainCommand) -> int:
         encoder = run_training(
             Path(settings.run),
             settings,
-            announce=announce,
+            announce=say,
             progress=progress,
             report_step=report_step,
             make_evaluators=make_evaluators,

@@ -97,22 +97,19 @@ def whole_parameters(roots: Iterable[nn.Module]) -> Iterator[None]:
             module._parameters[key] = parameter
 
 
-def average_whole_gradients(model: nn.Module) -> None:
-    """Average over the ranks the gradients of parameters that are not shared out, as is done for those that are."""
-    for parameter in model.parameters():
-        if parameter.requires_grad and not isinstance(parameter, DTensor):
-            gradient = parameter.grad if parameter.grad is not None else torch.zeros_like(parameter)
-            dist.all_reduce(gradient)
-            parameter.grad = gradient / world_size()
-
-
 def clip_shared_gradients(model: nn.Module, max_norm: float) -> float:
     """Shorten the gradient of the whole model to `max_norm`; returns its length before."""
     shares: list[Any] = []
     others: list[Any] = []
     for parameter in model.parameters():
-        if parameter.grad is not None:
-            (shares if isinstance(parameter, DTensor) else others).append(parameter)
+        if isinstance(parameter, DTensor):
+            shares += [parameter] if parameter.grad is not None else []
+        elif parameter.requires_grad:
+            # averaged over the ranks here, as FSDP has done for those that are shared out
+            gradient = parameter.grad if parameter.grad is not None else torch.zeros_like(parameter)
+            dist.all_reduce(gradient)
+            parameter.grad = gradient / world_size()
+            others.append(parameter)
     norms = [
         whole_tensor(nn.utils.get_total_norm([parameter.grad for parameter in members])).float()
         for members in (shares, others)
@@ -195,7 +192,6 @@ class PreparedModel:
     def clip(self) -> float:
         """Shorten the gradient of a whole window to its longest allowed length; returns its length before."""
         if self.is_sharded:
-            average_whole_gradients(self.wrapped)
             return clip_shared_gradients(self.wrapped, self.max_gradient_norm)
         return float(self.accelerator.clip_grad_norm_(self.wrapped.parameters(), self.max_gradient_norm))
 

@@ -106,7 +106,7 @@ class SequenceGroups(Protocol):
 
 
 class BlockSource:
-    """SequenceGroups in an order drawn anew for every epoch; each rank takes its own of those of a micro-step."""
+    """Groups in an order drawn anew for every epoch; each rank takes its own of those of a micro-step."""
 
     def __init__(
         self,

@@ -179,7 +179,10 @@ def draw_curves(curves: dict[str, dict[str, Curve]], terms: Sequence[str], *, ax
     panels: list[Axes] = list(figure.subplots(rows, columns, squeeze=False).flat)
     for panel, term in zip(panels, terms, strict=False):
         for number, (run, found) in enumerate(curves.items()):
-            _draw_run(panel, found, term, label=run, colour=f"C{number}")
+            for name, label in ((term, run), (HELD_OUT + term, f"{run} (held out)")):
+                if (curve := found.get(name)) is not None:
+                    style: Any = {} if curve.smoothed else {"linestyle": "--", "marker": "o", "markersize": 3}
+                    panel.plot(curve.x, curve.y, label=label, color=f"C{number}", **style)
         panel.set_title(term)
         panel.set_xlabel("tokens" if axis is PlotAxis.tokens else "optimiser steps")
         panel.ticklabel_format(axis="x", style="sci", scilimits=(-3, 5))
@@ -188,17 +191,6 @@ def draw_curves(curves: dict[str, dict[str, Curve]], terms: Sequence[str], *, ax
     for panel in panels[len(terms) :]:
         panel.remove()
     return figure
-
-
-def _draw_run(panel: Axes, found: dict[str, Curve], term: str, *, label: str, colour: str) -> None:
-    """The curves of one run that belong to a term: in training, and on held-out text where it was measured."""
-    for name in (term, HELD_OUT + term):
-        if name not in found:
-            continue
-        curve = found[name]
-        style: dict[str, Any] = {} if curve.smoothed else {"linestyle": "--", "marker": "o", "markersize": 3}
-        named = f"{label} (held out)" if name != term else label
-        panel.plot(curve.x, curve.y, label=named, color=colour, **style)
 
 
 def _check_command(runs: Sequence[Path], picture: Path) -> None:

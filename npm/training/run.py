@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -42,29 +42,20 @@ MakeEvaluators = Callable[[TrainableModel, WeightedSum], Sequence[Evaluator]]
 """Makes what else is measured during training, of the model and its objective."""
 
 
-@dataclass(frozen=True, slots=True)
-class RunSummary:
-    """What is worth saying before the loop starts."""
-
-    device: str
-    precision: str
-    texts: tuple[str, ...]
-
-
 def run_training(
     folder: Path,
     settings: TrainingSettings,
     *,
-    announce: Callable[[RunSummary], None] = lambda _: None,
+    announce: Callable[[str], None] = lambda _: None,
     progress: Progress = silent,
     report_step: Callable[[StepReport], None] = lambda _: None,
     make_evaluators: MakeEvaluators = lambda *_: (),
 ) -> Path:
     """Train, or go on training, in `folder`; returns the folder of the finished encoder.
 
-    Only the first rank calls `announce`, `progress` (while blocks are made) and `report_step`. Raises SettingError if
-    the folder was begun with other settings, CorpusError or EncoderError for bad input, ArtefactError while another
-    process trains in it.
+    Only the first rank calls `announce` (before the loop starts), `progress` (while blocks are made) and `report_step`.
+    Raises SettingError if the folder was begun with other settings, CorpusError or EncoderError for bad input,
+    ArtefactError while another process trains in it.
     """
     refuse_unused_of_start(settings)
     trained = load_start(settings)
@@ -87,7 +78,7 @@ def run_training(
             trainer = make_trainer(RunFolder(folder), settings, trained, objective, sources.batches, held_out)
             if rank() == 0:
                 device, precision = trainer.accelerator.device, trainer.accelerator.mixed_precision
-                announce(RunSummary(str(device), str(precision), sources.notes))
+                announce(f"training on {device} in {precision}: {'; '.join(sources.notes)}")
             trainer.train(report_step if rank() == 0 else lambda _: None)
         except UserError:
             # a run that never began leaves nothing behind

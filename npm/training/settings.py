@@ -222,11 +222,7 @@ def as_record(settings: TrainingSettings) -> dict[str, Any]:
 
 
 def flat_record(record: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """The values of nested settings by dotted name.
-
-    >>> flat_record({"a": {"b": 1, "c": {}}, "d": []})
-    {'a.b': 1, 'a.c': {}, 'd': []}
-    """
+    """The values of nested settings by dotted name."""
     flat: dict[str, Any] = {}
     for name, value in record.items():
         nested = isinstance(value, dict) and value
@@ -243,19 +239,15 @@ def recorded_sources(kind: str, sources: Sequence[Source]) -> dict[str, str]:
     return found
 
 
-def recorded(value: Any) -> Any:
+def recorded(value: Any, *, is_path: bool = False) -> Any:
     """A settings value as JSON: enums by name, files and folders by their last name."""
     if isinstance(value, Enum):
         return value.name
     if isinstance(value, dict):
-        return {key: _names(part) if key in ("files", "vocabulary") else recorded(part) for key, part in value.items()}
+        return {key: recorded(part, is_path=key in ("files", "vocabulary")) for key, part in value.items()}
     if isinstance(value, (list, tuple)):
-        return [recorded(part) for part in value]
-    return value
-
-
-def _names(files: list[str] | str) -> list[str] | str:
-    return Path(files).name if isinstance(files, str) else [Path(file).name for file in files]
+        return [recorded(part, is_path=is_path) for part in value]
+    return Path(value).name if is_path else value
 
 
 READ_BY_VIEW = {PHRASES: "masking", TOKENS: "corruption", DENOISING: "denoising", SENTENCES: "sentences"}
@@ -269,14 +261,9 @@ def refuse_unused(settings: TrainingSettings, views: set[str]) -> None:
     unused = [group for view, group in READ_BY_VIEW.items() if view not in views]
     if not reads_blocks(views):
         unused += ["blocks", "groups"]
-    weights = settings.objective.weights()
-    unused += [
-        f"objective.{name}"
-        for name in ("nonparametric", "masked", "sentence", "token_contrast")
-        if not weights[f"{name}_weight"]
-    ]
-    changed = changed_settings(settings, TrainingSettings(), unused)
-    changed = [key for key in changed if key != KEPT_WITH_THE_ENCODER]
+    losses = ("nonparametric", "masked", "sentence", "token_contrast")
+    unused += [f"objective.{name}" for name in losses if not getattr(settings.objective, f"{name}_weight")]
+    changed = [key for key in changed_settings(settings, TrainingSettings(), unused) if key != KEPT_WITH_THE_ENCODER]
     if changed:
         raise SettingError(
             f"this run has no use for {', '.join(changed)}",

@@ -194,7 +194,8 @@ class Trainer:
         clock, saved_seconds = time.monotonic() - self.seconds, self.seconds
         if self.early_stopping.last_step is None:
             self._evaluate()
-        while not self._is_finished():
+        patience = self.held_out.settings.patience_evaluations if self.held_out else None
+        while self._progress() < 1.0 and not self.early_stopping.patience_exhausted(patience):
             self._set_learning_rate()
             with self._meter.measure("step"):
                 with self._meter.measure("waiting"):
@@ -268,10 +269,6 @@ class Trainer:
 
     def _progress(self) -> float:
         return self.schedule.progress(steps_done=self.step, minutes_done=self.seconds / 60)
-
-    def _is_finished(self) -> bool:
-        patience = self.held_out.settings.patience_evaluations if self.held_out else None
-        return self._progress() >= 1.0 or self.early_stopping.patience_exhausted(patience)
 
     def _set_learning_rate(self) -> None:
         if self.schedule.max_steps is None:

@@ -7,13 +7,12 @@ run with evaluations has the losses of one without.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 
 import torch
-from torch import nn
 
 from npm.errors import SettingError
+from npm.models.encoder import evaluating
 from npm.objectives.ranks import of_first_rank, sum_over_ranks
 from npm.training.acceleration import PreparedModel
 from npm.training.data import TrainingBatches
@@ -52,7 +51,9 @@ class HeldOut:
         All ranks measure at the same time. Raises SettingError if the metric that decides about the best encoder is
         none of them.
         """
-        with undisturbed(prepared.bare):
+        devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
+        with torch.random.fork_rng(devices=devices), torch.no_grad(), evaluating(prepared.bare):
+            torch.manual_seed(0)  # what an evaluation draws is the same every time
             metrics = self._held_out_terms(prepared)
             with prepared.gathered():
                 for evaluator in self.evaluators:
@@ -86,21 +87,3 @@ class HeldOut:
             return {}
         loss = sum(weights[name] * mean for name, mean in means.items())
         return {**{f"{HELD_OUT_PREFIX}{name}": mean for name, mean in means.items()}, HELD_OUT_LOSS: loss}
-
-
-@contextmanager
-def undisturbed(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode without gradients; modes and generators are afterwards as they were before.
-
-    Within it the generators start from the same seed every time, so that what is drawn there is the same too.
-    """
-    modes = [(module, module.training) for module in model.modules()]
-    devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
-    with torch.random.fork_rng(devices=devices), torch.no_grad():
-        torch.manual_seed(0)
-        model.eval()
-        try:
-            yield
-        finally:
-            for module, training in modes:
-                module.training = training
