@@ -74,7 +74,7 @@ def run(arguments: list[str]) -> int:
             expected="key=value",
             got=found.texts[0],
             where=f"npmlm {name}",
-            fix=f"npmlm {name} --help lists its settings",
+            fix=f"npmlm {name} --help shows its settings",
         )
     settings = compose(name, found.settings)
     return verb.run(settings, found.texts) if verb.takes_texts else verb.run(settings)

@@ -221,7 +221,7 @@ def _stored_experiment(file: Path, moved: dict[str, str]) -> str:
             expected="a YAML file of settings, as in configs/experiment",
             got=reason,
             where=str(file),
-            fix="check the path and the file, or name one of the experiments that npmlm train --help lists",
+            fix="check the path and the file, or name one of the experiments that npmlm train --help shows",
         )
     for old, new in moved.items():
         group, _, name = old.rpartition(".")

@@ -1,0 +1,47 @@
+"""Errors of the user: one message of four parts, whole also when another process raised it."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from npm.errors import (
+    ArtefactError,
+    CorpusError,
+    EncoderError,
+    QueryError,
+    SettingError,
+    StorageError,
+    UserError,
+    put_under,
+)
+
+KINDS = (UserError, ArtefactError, CorpusError, EncoderError, QueryError, SettingError, StorageError)
+
+
+def refusal(kind: type[UserError]) -> UserError:
+    return kind("k is out of range", expected="at least 1", got="0", where="k", fix="choose a value in that range")
+
+
+def test_every_class_of_user_errors_is_among_those_tried() -> None:
+    ours = {kind for kind in UserError.__subclasses__() if kind.__module__.partition(".")[0] in ("npm", "index")}
+    assert ours <= set(KINDS)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_error_is_the_same_after_pickling(kind: type[UserError]) -> None:
+    error = refusal(kind)
+    again = pickle.loads(pickle.dumps(error))
+    assert type(again) is kind
+    assert (str(again), again.args, vars(again)) == (str(error), error.args, vars(error))
+
+
+def test_settings_are_named_by_their_full_keys_once() -> None:
+    error = refusal(SettingError)
+    put_under(error, "fill.")
+    put_under(error, "fill.")
+    assert (error.problem, error.where) == ("fill.k is out of range", "fill.k")
+    error.where = "tier, factory"
+    put_under(error, "search.")
+    assert error.where == "search.tier, search.factory"
