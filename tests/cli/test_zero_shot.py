@@ -144,7 +144,7 @@ def test_two_methods_of_one_evaluation_are_compared_example_by_example(
         (["method=mlm"], ["zero_shot.mlm.encoder="]),
         (["method=mlm-knn", "zero_shot.mlm.encoder=minilm"], ["zero_shot.mlm.index="]),
         (["zero_shot.mlm.encoder=ENCODER"], ["no trained head for masked tokens", "experiment=mlm_uniform"]),
-        (["task=agm"], ["no task 'agm'", "task=agn"]),
+        (["task=agm"], ["no task 'agm'", "did you mean agn"]),
         (["task=[demo,sst2]"], ["task=demo stands alone"]),
         (["zero_shot.closed.temperature=0"], ["zero_shot.closed.temperature"]),
         (["zero_shot.closed.verbalizer=nowhere.json"], ["nowhere.json"]),

@@ -10,7 +10,6 @@ import os
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from npm.corpus.rows import SEPARATORS, Row, TaskDataError, read_hub_rows, read_rows
-from npm.errors import CorpusError, check_range
+from npm.errors import CorpusError, check_range, near
 from npm.evaluation.sampling import Split
 from npm.evaluation.zero_shot.prompts import (
     ANSWERS,
@@ -136,13 +135,12 @@ def _cell(row: Row, expression: str, where: str) -> Any:
                 found = _inside(found, key)
         if found is not _ABSENT:
             return found
-    near = get_close_matches(expression, list(row), n=1)
     raise TaskDataError(
         f"the data has no column {expression!r}",
         expected=f"a column {expression!r}",
         got=f"the columns {', '.join(row)}",
         where=where,
-        fix=f"name the right one in data.columns of the task's file{f', such as {near[0]}' if near else ''}",
+        fix=f"name the right one in data.columns of the task's file: {near(expression, list(row))}",
     )
 
 
@@ -426,7 +424,7 @@ def _check_gold(task: Task, labels: np.ndarray, place: str, split: Split) -> Non
             where=place,
             fix="check the file, or name another with data.file",
         )
-    fix = "check data.columns.label and the file: whoever answers the same every time would be always right"
+    fix = "check data.columns.label and the file: the same answer every time would always be right"
     _check_classes(task, labels, place, fix=fix)
 
 

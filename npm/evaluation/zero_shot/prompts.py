@@ -9,10 +9,9 @@ import re
 import string
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
-from npm.errors import UserError
+from npm.errors import UserError, near
 from npm.evaluation.zero_shot.task import Task, TooLong
 from npm.masking.rendering import MASKS_PER_SPAN
 from npm.types import MASK_TEXT
@@ -162,13 +161,12 @@ def _check_edits(field: str, edits: Sequence[str], text: str, where: str) -> Non
         )
     for edit in edits if field != ANSWERS else []:
         if edit not in EDITS:
-            near = get_close_matches(edit, EDITS, n=1)
             raise TemplateError(
                 f"unknown edit {edit!r} in the template",
                 expected=f"one of {', '.join(EDITS)}",
                 got=edit,
                 where=where,
-                fix=f"write {near[0]}" if near else "take it out",
+                fix=f"{near(edit, EDITS)}, or take it out",
             )
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import types
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass, replace
-from difflib import get_close_matches
 from enum import Enum
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
@@ -16,7 +15,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 import yaml
 
 from index.files import sha256_of_bytes
-from npm.errors import SettingError, UserError
+from npm.errors import SettingError, UserError, near, put_under
 from npm.evaluation.zero_shot.data import columns_of
 from npm.evaluation.zero_shot.prompts import ANSWERS, Template, TemplateError, parse_template
 from npm.evaluation.zero_shot.task import LABEL_WORDS, ClosedScoring, Development, Label, Macro, Suite, Task
@@ -61,13 +60,12 @@ def check_task(task: Task, where: str) -> None:
 def _check_columns(task: Task, named: set[str], where: str) -> None:
     for name in task.data.columns:
         if name not in named:
-            near = get_close_matches(name, sorted(named), n=1)
             raise TaskFileError(
                 f"data.columns names {name}, which nothing asks for",
                 expected=f"the template's fields, or one of {', '.join(sorted(named))}",
                 got=name,
                 where=where,
-                fix=f"write {near[0]}" if near else "take it out, or use it in the template",
+                fix=f"{near(name, sorted(named))}, or take it out",
             )
 
 
@@ -213,13 +211,12 @@ def load_task(name_or_path: str | Path, *, folder: Path) -> Task:
         path = folder / f"{given}.yaml"
         names = task_names(folder)
         if given not in names:
-            near = get_close_matches(given, names, n=1)
             raise TaskFileError(
                 f"there is no task {given!r}",
                 expected=f"one of {', '.join(names)}, or a file that ends in .yaml",
                 got=given,
                 where="task",
-                fix=f"write task={near[0]}" if near else "choose one of them, or give the path of your own task's file",
+                fix=f"{near(given, names)}, or give the path of your own task's file",
             )
     content, digest = _read(path)
     task = _task(content, path, digest)
@@ -280,13 +277,12 @@ def _built(kind: Any, content: object, *, where: str, key: str) -> Any:
     dotted = f"{key}." if key else ""
     for name in content:
         if name not in known:
-            near = get_close_matches(str(name), known, n=1)
             raise TaskFileError(
                 f"unknown key {dotted}{name}",
                 expected=f"one of {', '.join(known)}",
                 got=str(name),
                 where=where,
-                fix=f"write {near[0]}" if near else "take it out",
+                fix=f"{near(str(name), known)}, or take it out",
             )
     for name, item in known.items():
         if item.default is MISSING and item.default_factory is MISSING and name not in content:
@@ -304,7 +300,7 @@ def _built(kind: Any, content: object, *, where: str, key: str) -> Any:
     try:
         return kind(**values)
     except SettingError as error:
-        error.under(f"{key}.")
+        put_under(error, f"{key}.")
         error.where = f"{where}: {key}"
         raise
 

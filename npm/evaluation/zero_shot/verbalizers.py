@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from npm.corpus.text import normalised_text
-from npm.errors import SettingError
+from npm.errors import SettingError, named
 from npm.evaluation.zero_shot.neighbours import NEIGHBOURS_PER_GROUP, neighbouring_words
 from npm.evaluation.zero_shot.task import LABEL_WORDS, LabelMean
 from npm.types import SURROGATE
@@ -87,11 +87,11 @@ class LabelWords:
     def _indistinct(
         self, one: tuple[str, int], other: tuple[str, int], occurrences: WordOccurrences, where: str
     ) -> SettingError:
-        named = " and ".join(f"{self.words[number]!r} of the label {name!r}" for name, number in (one, other))
+        both = " and ".join(f"{self.words[number]!r} of the label {name!r}" for name, number in (one, other))
         return SettingError(
             "two labels have words that cannot be told apart",
             expected="words of different labels at different places of the corpus",
-            got=f"{named}, both at the same {occurrences.counts[one[1]]} places",
+            got=f"{both}, both at the same {occurrences.counts[one[1]]} places",
             where=where,
             fix="take one of them out with zero_shot.closed.verbalizer or in the task's labels, or choose an index "
             "whose encoder keeps case and accents",
@@ -191,7 +191,7 @@ FORMS = (
     "text: a line a label, its words parted by commas"
 )
 SHOWN = 8
-"""So many words or names a message lists."""
+"""Words or names that a message lists."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,9 +342,9 @@ def _in_order(name: str, lists: Sequence[Sequence[str]], task: Task, path: Path)
 
 def _by_label(lists: Mapping[str, list[str]], task: Task, path: Path) -> tuple[list[list[str]], list[str]]:
     """The list of each label, and the names of those that are no label's."""
-    named: dict[str, str] = {}
+    spelt: dict[str, str] = {}
     for name in lists:
-        first = named.setdefault(normalised_text(name), name)
+        first = spelt.setdefault(normalised_text(name), name)
         if first != name:
             raise SettingError(
                 "the verbalizer has two lists of one name",
@@ -359,14 +359,14 @@ def _by_label(lists: Mapping[str, list[str]], task: Task, path: Path) -> tuple[l
             holding.setdefault(word, []).append(name)
     chosen: list[str] = []
     for label in task.labels:
-        own_name = named.get(normalised_text(label.name))
+        own_name = spelt.get(normalised_text(label.name))
         by_words = {name for word in label.words for name in holding.get(normalised_text(word), ())}
         candidates = [own_name] if own_name is not None else sorted(by_words)
         if len(candidates) != 1 or candidates[0] in chosen:
             raise SettingError(
                 f"the verbalizer does not name the label {label.name!r} of task {task.name}",
-                expected=f"a list under {label.name!r}, or one that alone holds {_some(label.words)}",
-                got=f"lists for {_some(lists)}"
+                expected=f"a list under {label.name!r}, or one that alone holds {named(label.words, most=SHOWN)}",
+                got=f"lists for {named(list(lists), most=SHOWN)}"
                 + (f"; {' and '.join(candidates)} would be it, but not alone" if candidates else ""),
                 where=str(path),
                 fix="add the list, or rename it to the label",
@@ -405,18 +405,12 @@ def _checked(
                 expected="at least one word for each label",
                 got="an empty list",
                 where=where,
-                fix=f"add words, such as {_some(label.words)}",
+                fix=f"add words, such as {named(label.words, most=SHOWN)}",
             )
         kept.append(tuple(own))
     if repeated:
-        notes += (f"listed twice for a label in {name}, counted once: {_some(repeated)}",)
+        notes += (f"listed twice for a label in {name}, counted once: {named(repeated, most=SHOWN)}",)
     return Verbalizer(name, tuple(kept), notes)
-
-
-def _some(words: Iterable[str]) -> str:
-    """The first few of them, for a message."""
-    listed = list(words)
-    return ", ".join(listed[:SHOWN]) + (f" and {len(listed) - SHOWN} more" if len(listed) > SHOWN else "")
 
 
 def _refused(problem: str, path: Path, *, got: str) -> SettingError:

@@ -126,7 +126,7 @@ def test_the_shipped_tasks_are_those_of_the_paper_with_its_labels_and_numbers() 
     assert len(words["yahoo"]) == 10
 
 
-@pytest.mark.parametrize(("name", "fix"), [("sst", "task=sst2"), ("trecs", "task=trex"), ("zzz", "choose one")])
+@pytest.mark.parametrize(("name", "fix"), [("sst", "did you mean sst2"), ("trecs", "did you mean trex"), ("zzz", "choose one")])
 def test_an_unknown_name_is_answered_with_the_nearest(name: str, fix: str) -> None:
     with pytest.raises(TaskFileError, match="there is no task") as raised:
         load_task(name, folder=SHIPPED)
@@ -136,16 +136,16 @@ def test_an_unknown_name_is_answered_with_the_nearest(name: str, fix: str) -> No
 @pytest.mark.parametrize(
     ("change", "problem", "fix"),
     [
-        ({"templat": "x"}, "unknown key templat", "write template"),
+        ({"templat": "x"}, "unknown key templat", "did you mean template"),
         ({"digest": "x"}, "unknown key digest", "take it out"),
-        ({"data": {"file": "a.csv", "colums": {}}}, "unknown key data.colums", "write columns"),
-        ({"scoring": {"temprature": 1}}, "unknown key scoring.temprature", "write temperature"),
+        ({"data": {"file": "a.csv", "colums": {}}}, "unknown key data.colums", "did you mean columns"),
+        ({"scoring": {"temprature": 1}}, "unknown key scoring.temprature", "did you mean temperature"),
         (
             {"labels": [{"value": 0, "words": ["a"]}, {"valu": 1, "words": ["b"]}]},
             "unknown key labels[1].valu",
             "value",
         ),
-        ({"data": {"file": "a.csv", "columns": {"texts": "review"}}}, "data.columns names texts", "write text"),
+        ({"data": {"file": "a.csv", "columns": {"texts": "review"}}}, "data.columns names texts", "did you mean text"),
         ({"data": {"columns": {}}}, "lacks data.file", "add file"),
         ({"labels": [{"value": 0, "words": ["a"]}, {"words": ["b"]}]}, "lacks labels[1].value", "add value"),
         ({"labels": [{"value": 0, "words": ["a"]}, {"value": 1}]}, "lacks labels[1].words", "add words"),

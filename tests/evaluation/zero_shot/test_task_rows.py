@@ -158,7 +158,7 @@ def test_a_row_of_which_the_cut_leaves_nothing_is_marked(tmp_path: Path, encoder
 def test_a_column_that_is_not_there_is_named_with_those_that_are(tmp_path: Path) -> None:
     told = refused(tmp_path, closed(columns={"text": "txt"}))
     assert "no column 'txt'" in told.problem and told.got == "the columns text, label"
-    assert "such as text" in told.fix and told.where.endswith("data.jsonl:1")
+    assert "did you mean text" in told.fix and told.where.endswith("data.jsonl:1")
     assert "no column 'a.b'" in refused(tmp_path, closed(columns={"text": "a.b"})).problem
     assert "no column 'gold'" in refused(tmp_path, closed(columns={"label": "gold"})).problem
     assert "no column 'answers'" in refused(tmp_path, opened(), [{"relation": "r", "subject": "s"}]).problem
