@@ -16,7 +16,8 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from index.files import json_bytes, storage_errors
+from index.files import json_bytes, replace_file, storage_errors
+from index.store import refuse_changed
 from npm.errors import SettingError
 
 METRICS_FILE = "metrics.json"
@@ -86,20 +87,20 @@ def _start(study: Study, out: Path) -> None:
     }
     file = out / "study.json"
     if file.is_file() and any(out.glob(f"*/seed-*/*/{METRICS_FILE}")):
-        before = json.loads(file.read_text(encoding="utf-8"))
-        changed = [key for key in record if before.get(key) != record[key]]
-        if changed:
-            raise SettingError(
-                "this folder was begun with another study",
-                expected="; ".join(f"{key}: {before.get(key)}" for key in changed),
-                got="; ".join(f"{key}: {record[key]}" for key in changed),
-                where=str(file),
-                fix="repeat it as it was to go on, or choose another folder",
-            )
+        # a study that was begun when this setting had another key goes on
+        before = json.loads(file.read_text(encoding="utf-8").replace('"masked_unit=', '"masked_tokens.unit='))
+        refuse_changed(
+            before,
+            record,
+            where=file,
+            problem="this folder was begun with another study",
+            fix="repeat it as it was to go on, or choose another folder",
+            error=SettingError,
+        )
         return
     with storage_errors(file):
         out.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(json_bytes(record))
+    replace_file(file, json_bytes(record))
 
 
 def _without_folders(setting: str) -> str:
@@ -148,9 +149,8 @@ def write_table(study: Study, out: Path) -> None:
         numbers = [_entry(row[name][metric]) for name in study.evaluations for metric in study.metrics]
         entries = [row["cell"], str(row["seeds"]), *numbers]
         lines.append("| " + " | ".join(entries) + " |")
-    with storage_errors(out):
-        (out / "table.json").write_bytes(json_bytes(rows))
-        (out / "table.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    replace_file(out / "table.json", json_bytes(rows))
+    replace_file(out / "table.md", ("\n".join(lines) + "\n").encode())
 
 
 def _entry(measured: Mapping[str, float | None]) -> str:

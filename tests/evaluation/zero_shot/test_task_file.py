@@ -126,7 +126,9 @@ def test_the_shipped_tasks_are_those_of_the_paper_with_its_labels_and_numbers() 
     assert len(words["yahoo"]) == 10
 
 
-@pytest.mark.parametrize(("name", "fix"), [("sst", "did you mean sst2"), ("trecs", "did you mean trex"), ("zzz", "choose one")])
+@pytest.mark.parametrize(
+    ("name", "fix"), [("sst", "did you mean sst2"), ("trecs", "did you mean trex"), ("zzz", "choose one")]
+)
 def test_an_unknown_name_is_answered_with_the_nearest(name: str, fix: str) -> None:
     with pytest.raises(TaskFileError, match="there is no task") as raised:
         load_task(name, folder=SHIPPED)
