@@ -43,8 +43,8 @@ def test_config_takes_a_path_as_it_is_written(path: str) -> None:
     assert compose_settings("build", ["index=i", f"encoder={path}"]).encoder == path
     assert compose_settings("build", ["index=i", f"corpus.files={path}"]).corpus.files == [path]
     assert compose_settings("train", [f"run={path}", f"encoder={path}"]).run == path
-    evaluation = compose_settings("evaluate", [f"out={path}", f"questions={path}", f"index={path}"])
-    assert (evaluation.out, evaluation.questions, evaluation.index) == (path, path, path)
+    evaluation = compose_settings("evaluate", [f"out={path}", f"demo.questions={path}", f"index={path}"])
+    assert (evaluation.out, evaluation.demo.questions, evaluation.index) == (path, path, path)
 
 
 @pytest.mark.parametrize(("first", "second"), list(itertools.pairwise(ODD_PATHS)))
@@ -64,9 +64,9 @@ def test_config_string_settings_are_paths_or_texts_and_each_kind_is_known_by_its
     declared = {name: item for verb in VERBS.values() for name, item in declared_settings(verb.root).items()}
     paths = {name for name, item in declared.items() if item.is_path}
     assert paths == {
-        *("corpus.files", "sentences.files", "evaluation.files", "texts", "questions", "ids_file"),
-        *("index", "out", "run", "data_dir", "sts_dir", "mlm.index", "corruption.collocations.vocabulary"),
-        *("encoder", "mlm.encoder", "before.encoder"),
+        *("corpus.files", "sentences.files", "evaluation.files", "texts", "demo.questions", "ids_file"),
+        *("index", "out", "run", "data_dir", "sts_dir", "zero_shot.mlm.index", "corruption.collocations.vocabulary"),
+        *("encoder", "zero_shot.mlm.encoder", "sts.before.encoder"),
     }
     assert {name for name, item in declared.items() if item.is_text and "." not in name} == {"device", "shard"}
     lists = {name for name, item in declared.items() if item.kind == list[str]}

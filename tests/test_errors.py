@@ -6,6 +6,7 @@ import pickle
 
 import pytest
 
+from npm.corpus.rows import TaskDataError
 from npm.errors import (
     ArtefactError,
     CorpusError,
@@ -16,8 +17,15 @@ from npm.errors import (
     UserError,
     put_under,
 )
+from npm.evaluation.demo import QuestionFileError
+from npm.evaluation.zero_shot.parametric import LabelWordError
+from npm.evaluation.zero_shot.prompts import TemplateError
+from npm.evaluation.zero_shot.task_file import TaskFileError
 
-KINDS = (UserError, ArtefactError, CorpusError, EncoderError, QueryError, SettingError, StorageError)
+KINDS = (
+    *(UserError, ArtefactError, CorpusError, EncoderError, QueryError, SettingError, StorageError),
+    *(LabelWordError, QuestionFileError, TaskDataError, TaskFileError, TemplateError),
+)
 
 
 def refusal(kind: type[UserError]) -> UserError:

@@ -132,7 +132,7 @@ class ObjectiveSettings:
                 "the weights of the objective leave nothing to train",
                 expected="weights of at least 0, one of them above 0",
                 got=", ".join(f"{name}={weight}" for name, weight in weights.items()),
-                where="objective",
+                where=", ".join(weights),
                 fix="set one of them to 1",
             )
 
