@@ -14,6 +14,8 @@ NUMBERS_PER_PIECE = 1 << 17
 """Numbers that go through all steps at once, so that they stay in the cache."""
 KEPT_BITS = np.int32(-0x70002000)
 """0x8FFFE000: the sign, and below it the 15 bits of a half precision number moved up by 13."""
+GOLDEN_GAMMA = np.uint64(0x9E3779B97F4A7C15)
+"""What SplitMix64 adds before it mixes (Steele et al. 2014): 2^64 over the golden ratio, odd."""
 EXPONENT_SHIFT = np.float32(2.0**112)
 """The bias of float32 exponents, 127, less that of float16, 15."""
 
@@ -137,6 +139,14 @@ class RowSet:
 def _check_range(rows: np.ndarray, row_count: int) -> None:
     if rows.size and (rows.min() < 0 or rows.max() >= row_count):
         raise IndexError(f"rows {rows.min()}..{rows.max()} of {row_count}")
+
+
+def mixed_bits(numbers: np.ndarray) -> np.ndarray:
+    """A permutation of the numbers u64 of any shape that spreads each bit over all (the finaliser of SplitMix64)."""
+    mixed = numbers + GOLDEN_GAMMA
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return np.asarray(mixed ^ (mixed >> np.uint64(31)))
 
 
 class ShardedArray:

@@ -13,12 +13,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
 from npm.corpus.text import SPACE, character_kinds, code_points, token_flags, trimmed_offsets
-from npm.errors import EncoderError, SettingError, check_range
+from npm.errors import EncoderError, SettingError
+from npm.settings import Bounds, CheckedSettings
 from npm.types import Block, Document, Sequences, TokenFlag
 
 if TYPE_CHECKING:
@@ -42,26 +43,18 @@ CHARS_PER_TOKEN = 12
 
 
 @dataclass(kw_only=True, slots=True)
-class BlockSettings:
+class BlockSettings(CheckedSettings):
     """How documents are cut into blocks."""
 
-    max_block_tokens: int = 256
+    max_block_tokens: Annotated[int, Bounds(4)] = 256
     """Tokens of a block as the encoder sees it, its special tokens included."""
 
-    max_document_tokens: int | None = None
+    max_document_tokens: Annotated[int | None, Bounds(1)] = None
     """Tokens kept from the beginning of each document; null keeps all."""
 
-    min_filled_fraction: float = 0.5
+    min_filled_fraction: Annotated[float, Bounds(0, 1)] = 0.5
     """A block ends with a sentence, or else before a space, only where this share of it is filled; near 1 keeps
     blocks full and cuts sentences."""
-
-    def __post_init__(self) -> None:
-        filled = self.min_filled_fraction
-        check_range(0 <= filled <= 1, "blocks.min_filled_fraction", expected="a share from 0 to 1", got=filled)
-        for name, least in (("max_block_tokens", 4), ("max_document_tokens", 1)):
-            value = getattr(self, name)
-            right = value is None or value >= least
-            check_range(right, f"blocks.{name}", expected=f"at least {least} tokens", got=value)
 
 
 class BlockPacker:

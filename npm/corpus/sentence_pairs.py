@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
+from index.arrays import mixed_bits
 from index.files import sha256_of_file
 from index.store import MANIFEST_NAME, FolderWriter, check_folder, open_array, refuse_changed, write_folder
 from npm.corpus.blocks import SentenceTokenizer, concatenated_ranges, tokenizer_fingerprint
@@ -449,14 +450,6 @@ def text_keys(token_ids: np.ndarray, offsets: np.ndarray) -> np.ndarray:
     places = np.arange(len(token_ids)) - np.repeat(offsets[:-1], lengths)  # i64 [T], place of a token in its text
     mixed = mixed_bits(mixed_bits(places.astype(np.uint64)) + token_ids.astype(np.uint64))  # u64 [T]
     return mixed_bits(np.add.reduceat(mixed, offsets[:-1]) + lengths.astype(np.uint64))  # u64 [x]
-
-
-def mixed_bits(numbers: np.ndarray) -> np.ndarray:
-    """A permutation of the numbers u64 of any shape that spreads each bit over all (the finaliser of SplitMix64)."""
-    mixed = numbers + np.uint64(0x9E3779B97F4A7C15)
-    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return np.asarray(mixed ^ (mixed >> np.uint64(31)))
 
 
 def _recorded(settings: SentenceDataSettings, corpus: CorpusSettings) -> dict[str, Any]:

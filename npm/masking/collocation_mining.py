@@ -24,10 +24,11 @@ from typing import Any
 
 import numpy as np
 
-from index.store import MANIFEST_NAME, check_folder
+from index.arrays import GOLDEN_GAMMA, mixed_bits
+from index.store import MANIFEST_NAME, check_folder, refuse_changed
 from npm.corpus.blocks import concatenated_ranges
 from npm.corpus.store import BlockStore
-from npm.errors import ArtefactError, CorpusError
+from npm.errors import CorpusError
 from npm.masking.collocations import KIND, CollocationSettings, CollocationVocabulary, Entries, write_collocations
 from npm.masking.units import word_beginnings, words_of, words_that_go_on
 from npm.types import Sequences
@@ -94,11 +95,8 @@ def ngram_keys(words: np.ndarray) -> np.ndarray:
 
 
 def _chained(keys: np.ndarray, following: np.ndarray) -> np.ndarray:
-    """Hashes u64 of what has the hash `keys`, followed by something; mixed as in splitmix64 (Steele et al. 2014)."""
-    keys = keys * np.uint64(0x9E3779B97F4A7C15) + following
-    keys = (keys ^ (keys >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    keys = (keys ^ (keys >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return keys ^ (keys >> np.uint64(31))
+    """Hashes u64 of what has the hash `keys`, followed by something."""
+    return mixed_bits((keys - np.uint64(1)) * GOLDEN_GAMMA + following)  # mixed_bits adds it once more
 
 
 def frequent_ngrams(
@@ -209,14 +207,13 @@ def collocations_of(settings: CollocationSettings, store: BlockStore, folder: Pa
         recorded = {**made_from, "entries": len(entries), "covered_fraction": coverage}
         write_collocations(folder, entries, tokenizer_fingerprint=fingerprint, settings=recorded)
     stored = check_folder(folder, kind=KIND).settings
-    if different := [name for name, value in made_from.items() if stored[name] != value]:
-        raise ArtefactError(
-            f"the collocations in {folder} were mined from other text or with other settings",
-            expected=", ".join(f"{name}={made_from[name]}" for name in different),
-            got=", ".join(f"{name}={stored[name]}" for name in different),
-            where=str(folder),
-            fix="remove the folder, so that they are mined again, or train in another one",
-        )
+    refuse_changed(
+        made_from,
+        {name: stored[name] for name in made_from},
+        problem=f"the collocations in {folder} were mined from other text or with other settings",
+        where=folder,
+        fix="remove the folder, so that they are mined again, or train in another one",
+    )
     return CollocationVocabulary.open(folder, tokenizer_fingerprint=fingerprint)
 
 

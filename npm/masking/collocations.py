@@ -7,45 +7,36 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
 from index.store import check_folder, open_array, write_folder
-from npm.errors import ArtefactError, check_range
+from npm.errors import ArtefactError
 from npm.masking.units import MaskableSpans, phrase_numbers, tokens_until_break, word_beginnings, words_of
-from npm.settings import PathText
+from npm.settings import Bounds, CheckedSettings, PathText
 from npm.types import Sequences, Spans
 
 KIND = "collocations"
 
 
 @dataclass(kw_only=True, slots=True)
-class CollocationSettings:
+class CollocationSettings(CheckedSettings):
     """Which n-grams of two to five words are collocations, by pointwise mutual information."""
 
     vocabulary: PathText = ""
     """A folder of collocations mined before, such as RUN/collocations; empty: they are mined from the training text."""
-    min_count: int = 11
+    min_count: Annotated[int, Bounds(1)] = 11
     """How often an n-gram must stand in the text; at least 1."""
-    count_power: int = 1
+    count_power: Annotated[int, Bounds(1)] = 1
     """Power of an n-gram's own probability in its score: 1 as in the paper, 2 favours frequent ones; at least 1."""
-    coverage: float = 0.5
+    coverage: Annotated[float, Bounds(above=0, most=1)] = 0.5
     """The vocabulary grows until its entries hold this share of the text's tokens, or all n-grams are in; above 0, at
     most 1."""
-    entries: int = 0
+    entries: Annotated[int, Bounds(0)] = 0
     """Size of the vocabulary at most, instead of by coverage; 0: by coverage."""
-    max_mined_tokens: int = 100_000_000
+    max_mined_tokens: Annotated[int, Bounds(1)] = 100_000_000
     """Longer texts are mined by every second, third, … block, so that about so many tokens are read; at least 1."""
-
-    def __post_init__(self) -> None:
-        for name in ("min_count", "count_power", "max_mined_tokens"):
-            self._check(name, getattr(self, name) >= 1, "at least 1")
-        self._check("coverage", 0 < self.coverage <= 1, "a share above 0, at most 1")
-        self._check("entries", self.entries >= 0, "at least 0")
-
-    def _check(self, name: str, right: bool, expected: str) -> None:
-        check_range(right, f"corruption.collocations.{name}", expected=expected, got=getattr(self, name))
 
 
 @dataclass(frozen=True, slots=True)

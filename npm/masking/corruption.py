@@ -16,7 +16,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from enum import Enum
-from typing import Protocol
+from typing import Annotated, Protocol
 
 import numpy as np
 import torch
@@ -36,6 +36,7 @@ from npm.masking.samplers import (
     WordSpanSampler,
 )
 from npm.masking.units import CooccurringUnits, MaskableSpans, TokenUnits, Units, WordUnits, has_flag
+from npm.settings import Bounds, CheckedSettings
 from npm.types import MaskedBatch, Sequences, Spans, TokenFlag
 
 
@@ -281,7 +282,7 @@ SAMPLERS_WITH_COPIES = (CorruptionSampler.uniform, CorruptionSampler.geometric)
 
 
 @dataclass(kw_only=True, slots=True)
-class CorruptionSettings:
+class CorruptionSettings(CheckedSettings):
     """How text is masked for masked language modelling. Settings that the unit or sampler does not read are refused."""
 
     unit: CorruptionUnit = CorruptionUnit.token
@@ -290,39 +291,35 @@ class CorruptionSettings:
     sampler: CorruptionSampler = CorruptionSampler.uniform
     """How units are drawn: `uniform`, `geometric` (spans of words or cooccurring phrases), or for tokens `partition`
     (runs as in T5) and `suffix`."""
-    masked_fraction: float = 0.15
+    masked_fraction: Annotated[float, Bounds(above=0, below=1)] = 0.15
     """Corruption rate: tokens masked in one copy, as a share of the sequence's tokens that are not special; above 0,
     below 1."""
-    predicted_fraction: float | None = None
+    predicted_fraction: Annotated[float | None, Bounds(above=0, below=1)] = None
     """Prediction rate: tokens predicted, as a share of the same; null: all that are masked. Below masked_fraction, a
     random part of the masked tokens is predicted; above it, `copies` is needed."""
     copies: bool = False
     """Show each sequence in as many copies, with disjoint masks, as predicted_fraction needs."""
-    random_fraction: float = 0.0
+    random_fraction: Annotated[float, Bounds(0, 1)] = 0.0
     """Share of the masked tokens that become a random token instead of a mask (0.1 in BERT); from 0 to 1."""
-    unchanged_fraction: float = 0.0
+    unchanged_fraction: Annotated[float, Bounds(0, 1)] = 0.0
     """Share of the masked tokens that stay as they are (0.1 in BERT); from 0 to 1."""
     decide_per_unit: bool = False
     """Replace all tokens of a masked unit or span in the same way, instead of drawing for each token."""
     overflow: Overflow | None = None
     """What becomes of a unit longer than what is left of a sequence's budget: `skip`, `truncate` or `overshoot`;
     null: `truncate` for spans of words, `skip` else. Not for single tokens."""
-    span_success_probability: float = 0.2
+    span_success_probability: Annotated[float, Bounds(above=0, most=1)] = 0.2
     """p of the geometric distribution of span lengths, in words (0.2 in SpanBERT), or in tokens with unit=cooccurring
     (0.5 in NPM); above 0, at most 1."""
-    max_span_units: int = 10
+    max_span_units: Annotated[int, Bounds(1)] = 10
     """Longest span of the geometric sampler, in words, or in tokens with unit=cooccurring; at least 1."""
-    mean_span_tokens: float = 3.0
+    mean_span_tokens: Annotated[float, Bounds(1)] = 3.0
     """Mean length of the runs of the partition sampler, in tokens; at least 1."""
     collocations: CollocationSettings = field(default_factory=CollocationSettings)
     """The vocabulary of unit=collocation."""
 
-    def __post_init__(self) -> None:
-        self._check("masked_fraction", 0 < self.masked_fraction < 1, "a share above 0 and below 1")
-        if self.predicted_fraction is not None:
-            self._check("predicted_fraction", 0 < self.predicted_fraction < 1, "a share above 0 and below 1")
-        for name in ("random_fraction", "unchanged_fraction"):
-            self._check(name, 0 <= getattr(self, name) <= 1, "a share from 0 to 1")
+    def check(self) -> None:
+        """Raise SettingError for settings that do not fit together, or that nothing reads."""
         replaced = self.random_fraction + self.unchanged_fraction
         check_range(
             replaced <= 1 + 1e-9,
@@ -331,10 +328,15 @@ class CorruptionSettings:
             got=f"{replaced:g}",
             fix="make one of the two smaller",
         )
-        self._check("span_success_probability", 0 < self.span_success_probability <= 1, "above 0, at most 1")
-        self._check("max_span_units", self.max_span_units >= 1, "at least 1")
-        self._check("mean_span_tokens", self.mean_span_tokens >= 1, "at least 1")
-        self._check_sampler()
+        fitting = SAMPLERS[self.unit]
+        if self.sampler not in fitting:
+            raise SettingError(
+                f"the sampler {self.sampler.name} and the unit {self.unit.name} do not fit together",
+                expected=f"sampler {' or '.join(sampler.name for sampler in fitting)} with unit={self.unit.name}",
+                got=f"sampler={self.sampler.name}",
+                where="corruption.sampler, corruption.unit",
+                fix="change one of the two",
+            )
         self._check_unread()
         self._check_copies()
 
@@ -349,22 +351,8 @@ class CorruptionSettings:
         """How often a masked token becomes the mask token."""
         return 1 - self.random_fraction - self.unchanged_fraction
 
-    def _check(self, name: str, right: bool, expected: str) -> None:
-        check_range(right, f"corruption.{name}", expected=expected, got=getattr(self, name))
-
-    def _check_sampler(self) -> None:
-        fitting = SAMPLERS[self.unit]
-        if self.sampler not in fitting:
-            raise SettingError(
-                f"the sampler {self.sampler.name} and the unit {self.unit.name} do not fit together",
-                expected=f"sampler {' or '.join(sampler.name for sampler in fitting)} with unit={self.unit.name}",
-                got=f"sampler={self.sampler.name}",
-                where="corruption.sampler, corruption.unit",
-                fix="change one of the two",
-            )
-
     def _check_unread(self) -> None:
-        """A setting that nothing reads is a slip: whoever gives the length of spans wants spans."""
+        """A setting that nothing reads is a slip: a length of spans is given for the sake of spans."""
         geometric, partition = (
             self.sampler is each for each in (CorruptionSampler.geometric, CorruptionSampler.partition)
         )

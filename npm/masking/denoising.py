@@ -18,20 +18,21 @@ Shapes: T tokens of all sequences in a row, B = S sequences, n spans, L padded l
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Annotated
 
 import numpy as np
 import torch
 
 from npm.corpus.blocks import concatenated_ranges
-from npm.errors import EncoderError, SettingError, check_range
+from npm.errors import EncoderError, SettingError
 from npm.masking.masker import masked_positions
 from npm.masking.rendering import merge_groups
 from npm.masking.samplers import PartitionSampler, Sampler, SuffixSampler, run_count
 from npm.masking.units import TokenUnits
+from npm.settings import Bounds, CheckedSettings
 from npm.types import DenoisingBatch, Sequences, Spans
 
 NO_TARGET = -100
@@ -101,32 +102,6 @@ class Sentinels:
         sizes = np.bincount(owners, weights=spans.lengths + 1, minlength=len(sequences)).astype(np.int64)  # i64 [S]
         return np.insert(flat, np.cumsum(sizes), self.end_id), sizes + 1
 
-    def restored(self, batch: DenoisingBatch) -> list[list[int]]:
-        """The texts of a rendered batch, put together again from its inputs and targets.
-
-        Raises ValueError where inputs and targets do not name the same sentinels.
-        """
-        texts = []
-        for row in range(len(batch.input_ids)):
-            inputs = batch.input_ids[row][batch.attention_mask[row].bool()].tolist()
-            targets = batch.target_ids[row][batch.target_ids[row] != NO_TARGET].tolist()
-            texts.append(self._restored_text(inputs[bool(self.mode_ids) : -1], targets[:-1]))
-        return texts
-
-    def _restored_text(self, inputs: list[int], targets: list[int]) -> list[int]:
-        known = set(self.sentinel_ids)
-        spans: dict[int, list[int]] = {}
-        span: list[int] = []  # what stood before the first sentinel would belong to none; no rendering puts any there
-        for token_id in targets:
-            if token_id in known:
-                span = spans[token_id] = []
-            else:
-                span.append(token_id)
-        named = [token_id for token_id in inputs if token_id in known]
-        if named != list(spans):
-            raise ValueError(f"inputs name the sentinels {named}, targets {list(spans)}")
-        return [part for token_id in inputs for part in spans.get(token_id, [token_id])]
-
 
 def check_sentinel_count(available: int, needed: int) -> None:
     """Raise EncoderError if a sequence may have more spans than there are sentinels."""
@@ -157,31 +132,19 @@ class DenoiserFamily(Enum):
 
 
 @dataclass(kw_only=True, slots=True)
-class DenoiserSettings:
+class DenoiserSettings(CheckedSettings):
     """One way to corrupt a text."""
 
     family: DenoiserFamily = DenoiserFamily.R
     """`R` and `X` mask spans all over a block, `S` masks one at its end."""
-    rate: float = 0.15
+    rate: Annotated[float, Bounds(above=0, below=1)] = 0.15
     """Tokens masked, as a share of those of a block (S: on average); above 0, below 1."""
-    mean_span_tokens: float = 3.0
+    mean_span_tokens: Annotated[float, Bounds(1)] = 3.0
     """Mean length of the spans of R and X, in tokens; at least 1."""
-    weight: float = 1.0
+    weight: Annotated[float, Bounds(0)] = 1.0
     """How often this denoiser is drawn, relative to the others of the mixture; at least 0."""
     mode_token: str = ""
     """What inputs begin with; empty: [R], [S] or [X]."""
-
-    def __post_init__(self) -> None:
-        where = "denoising.mixture"
-        check_range(0 < self.rate < 1, f"{where}.rate", expected="a share above 0 and below 1", got=self.rate)
-        check_range(
-            1 <= self.mean_span_tokens < math.inf,
-            f"{where}.mean_span_tokens",
-            expected="at least 1 token",
-            got=self.mean_span_tokens,
-        )
-        right = 0 <= self.weight < math.inf
-        check_range(right, f"{where}.weight", expected="a number of at least 0", got=self.weight)
 
     @property
     def mode(self) -> str:
@@ -258,7 +221,7 @@ class MixtureName(Enum):
 
 
 @dataclass(kw_only=True, slots=True)
-class DenoisingSettings:
+class DenoisingSettings(CheckedSettings):
     """How texts are corrupted for an encoder-decoder."""
 
     preset: MixtureName = MixtureName.ul2
@@ -269,7 +232,8 @@ class DenoisingSettings:
     mode_tokens: bool = True
     """Begin each input with the mode token of its denoiser."""
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
+        """Raise SettingError if no denoiser has a weight."""
         if not sum(denoiser.weight for denoiser in self.denoisers()):
             raise SettingError(
                 "no denoiser of the mixture is ever drawn",

@@ -13,6 +13,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
+from typing import Annotated
 
 import numpy as np
 
@@ -20,6 +21,7 @@ from npm.corpus.blocks import concatenated_ranges
 from npm.errors import check_range
 from npm.masking.samplers import CandidateThinning, GeometricSpanSampler, Sampler, UniformSampler
 from npm.masking.units import CooccurringUnits, Units
+from npm.settings import Bounds, CheckedSettings
 from npm.types import Sequences, Spans, TokenFlag
 
 NO_CONTEXT = -1
@@ -153,48 +155,41 @@ class MaskingUnit(Enum):
 
 
 @dataclass(kw_only=True, slots=True)
-class MaskingSettings:
+class MaskingSettings(CheckedSettings):
     """How training text is masked for the phrase loss. With single tokens, the settings about spans have no meaning."""
 
     unit: MaskingUnit = MaskingUnit.phrase
     """`phrase`, or single tokens (`token`); either stands in another sequence of the group too."""
-    masked_fraction: float = 0.15
+    masked_fraction: Annotated[float, Bounds(above=0, below=1)] = 0.15
     """Tokens to mask, as a share of all tokens of a group; above 0, below 1."""
-    min_masked_fraction: float = 0.05
+    min_masked_fraction: Annotated[float, Bounds(0)] = 0.05
     """A group of whose tokens less than this share could be masked is dropped; from 0 to masked_fraction."""
-    max_span_tokens: int = 10
+    max_span_tokens: Annotated[int, Bounds(1)] = 10
     """Longest span, in tokens; at least 1."""
-    span_success_probability: float = 0.5
+    span_success_probability: Annotated[float, Bounds(above=0, most=1)] = 0.5
     """p of the geometric distribution of span lengths (mean about 1/p tokens); above 0, at most 1."""
-    max_spans_per_sequence: int = 64
+    max_spans_per_sequence: Annotated[int, Bounds(1)] = 64
     """Spans masked in one sequence at most; each may lengthen it by one token; at least 1."""
-    max_repeats_per_phrase: int = 10
+    max_repeats_per_phrase: Annotated[int, Bounds(1)] = 10
     """Occurrences of the same phrase masked in one group at most; at least 1."""
-    clause_punctuation_skip_probability: float = 0.9
+    clause_punctuation_skip_probability: Annotated[float, Bounds(0, 1)] = 0.9
     """How often one of the tokens ! , . : ? is left out as a span of its own; from 0 to 1."""
-    stopword_span_skip_probability: float = 0.0
+    stopword_span_skip_probability: Annotated[float, Bounds(0, 1)] = 0.0
     """How often a span of stop-words and punctuation only is left out (both units); from 0 to 1."""
-    context_fraction: float = 0.0
+    context_fraction: Annotated[float, Bounds(0, 1)] = 0.0
     """Share of the masked copies that are questions: they have the sequence of their group behind them that holds most
     of what was masked; from 0 to 1. Trains queries for retrieval that reads (`fill`)."""
     question: QuestionForm = QuestionForm.whole
     """What a question keeps of its own sequence: `whole`, or one `sentence`."""
 
-    def __post_init__(self) -> None:
-        self._check("masked_fraction", 0 < self.masked_fraction < 1, "a share above 0 and below 1")
-        self._check(
+    def check(self) -> None:
+        """Raise SettingError for a group's least share of masked tokens above the share to mask."""
+        check_range(
+            self.min_masked_fraction <= self.masked_fraction,
             "min_masked_fraction",
-            0 <= self.min_masked_fraction <= self.masked_fraction,
-            f"a share from 0 to masked_fraction, here {self.masked_fraction}",
+            expected=f"a share from 0 to masked_fraction, here {self.masked_fraction}",
+            got=self.min_masked_fraction,
         )
-        self._check("span_success_probability", 0 < self.span_success_probability <= 1, "above 0, at most 1")
-        for name in ("max_span_tokens", "max_spans_per_sequence", "max_repeats_per_phrase"):
-            self._check(name, getattr(self, name) >= 1, "at least 1")
-        for name in ("clause_punctuation_skip_probability", "stopword_span_skip_probability", "context_fraction"):
-            self._check(name, 0 <= getattr(self, name) <= 1, "a probability from 0 to 1")
-
-    def _check(self, name: str, right: bool, expected: str) -> None:
-        check_range(right, f"masking.{name}", expected=expected, got=getattr(self, name))
 
 
 def build_masker(settings: MaskingSettings) -> Masker:

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import torch
@@ -26,6 +26,7 @@ from torch import nn
 from npm.errors import EncoderError, SettingError, check_range
 from npm.models.encoder import Encoder, choose_device
 from npm.models.loading import load_tokenizer, quiet_transformers
+from npm.settings import Bounds, CheckedSettings
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -171,53 +172,40 @@ GATED_FACTOR = 2
 
 
 @dataclass(kw_only=True, slots=True)
-class FreshSettings:
+class FreshSettings(CheckedSettings):
     """A start from random weights; only the tokenizer comes from `encoder=`."""
 
-    layers: int = 0
+    layers: Annotated[int, Bounds(0)] = 0
     """Layers of a new encoder with random weights; 0 starts from the weights of `encoder=`."""
-    dimensions: int = 128
+    dimensions: Annotated[int, Bounds(1)] = 128
     """Length of its token vectors."""
-    attention_heads: int = 2
+    attention_heads: Annotated[int, Bounds(1)] = 2
     """Attention heads of a layer; dimensions must be a multiple of them."""
-    max_input_tokens: int = 512
+    max_input_tokens: Annotated[int, Bounds(4)] = 512
     """Longest input in tokens, special tokens included."""
-    window_tokens: int = 0
+    window_tokens: Annotated[int, Bounds(0)] = 0
     """Neighbours that a token reads in each layer, half of them on either side; 0 reads the whole input.
 
     A small encoder learns from its neighbours within 100 steps; to find them among all tokens takes it thousands.
     """
-    vocabulary_size: int = 0
+    vocabulary_size: Annotated[int, Bounds(0)] = 0
     """Cut a WordPiece vocabulary to this many of its pieces, those most frequent in the text; 0 keeps all of it."""
-    vocabulary_documents: int = 10_000
+    vocabulary_documents: Annotated[int, Bounds(1)] = 10_000
     """Documents, from the beginning of the corpus, whose pieces are counted for that."""
 
-    def __post_init__(self) -> None:
-        lowest = {
-            "layers": 0,
-            "dimensions": 1,
-            "attention_heads": 1,
-            "max_input_tokens": 4,
-            "window_tokens": 0,
-            "vocabulary_size": 0,
-            "vocabulary_documents": 1,
-        }
-        for name, low in lowest.items():
-            value = getattr(self, name)
-            check_range(value >= low, f"start.fresh.{name}", expected=f"at least {low}", got=value)
-        check_range(
-            self.window_tokens % 2 == 0, "start.fresh.window_tokens", expected="an even number", got=self.window_tokens
-        )
+    def check(self) -> None:
+        """Raise SettingError for sizes that do not fit together."""
+        check_range(self.window_tokens % 2 == 0, "window_tokens", expected="an even number", got=self.window_tokens)
         check_range(
             self.window_tokens == 0 or self.dimensions // self.attention_heads % 2 == 0,
-            "start.fresh.dimensions",
+            "dimensions",
             expected="an even number for each attention head, because positions turn pairs of numbers",
             got=f"dimensions={self.dimensions}, attention_heads={self.attention_heads}",
             fix="change one of the two, or leave start.fresh.window_tokens out",
         )
         check_range(
             self.dimensions % self.attention_heads == 0,
-            "start.fresh.dimensions",
+            "dimensions",
             expected=f"a multiple of start.fresh.attention_heads={self.attention_heads}",
             got=self.dimensions,
             fix="change one of the two",

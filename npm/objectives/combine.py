@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 from torch import nn
 
@@ -13,6 +13,7 @@ from npm.objectives.masked import MaskedSettings
 from npm.objectives.nonparametric import NonparametricSettings
 from npm.objectives.sentence import SentenceSettings
 from npm.objectives.token_contrast import TokenContrastSettings
+from npm.settings import Bounds, CheckedSettings
 from npm.types import Term, TrainingBatch
 
 
@@ -75,25 +76,24 @@ def _view(objective: nn.Module) -> str:
 
 
 @dataclass(kw_only=True, slots=True)
-class OtherObjective:
+class OtherObjective(CheckedSettings):
     """A loss that stands in a file of its own and is not known here; docs/own-objective.md shows one."""
 
     target: str = ""
     """Where its class is, as module.Class; it is called with the encoder and `settings`."""
-    weight: float = 1.0
+    weight: Annotated[float, Bounds(above=0)] = 1.0
     """Weight of its terms; above 0."""
     settings: dict[str, Any] = field(default_factory=dict)
     """What the class takes besides the encoder."""
 
-    def __post_init__(self) -> None:
-        check_range(self.weight > 0, "objective.others.weight", expected="a number above 0", got=self.weight)
-        where = "objective.others.target"
+    def check(self) -> None:
+        """Raise SettingError if the target is no class of a module."""
         module, _, name = self.target.rpartition(".")
-        check_range(bool(module and name), where, expected="module.Class", got=self.target or "nothing")
+        check_range(bool(module and name), "target", expected="module.Class", got=self.target or "nothing")
 
 
 @dataclass(kw_only=True, slots=True)
-class ObjectiveSettings:
+class ObjectiveSettings(CheckedSettings):
     """Which losses are summed, with which weight; at least one weight is above 0."""
 
     nonparametric: NonparametricSettings = field(default_factory=NonparametricSettings)
@@ -117,7 +117,8 @@ class ObjectiveSettings:
     others: dict[str, OtherObjective] = field(default_factory=dict)
     """Further losses by a name of your own: {name: {target: module.Class, weight: 1.0, settings: {}}}."""
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
+        """Raise SettingError for weights that leave nothing to train, and for a name that is taken."""
         weights = self.weights()
         if taken := sorted(name for name in self.others if f"{name}_weight" in weights):
             raise SettingError(

@@ -13,29 +13,27 @@ Shapes: n targets, d dimensions, V vocabulary, Q masked copies of length Lq.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import nn
 
-from npm.errors import SettingError, check_range
+from npm.errors import SettingError
 from npm.models.masked_lm import MaskedHead, VisibleOnly
 from npm.objectives.encoded import EncodedBatch
+from npm.settings import Bounds, CheckedSettings
 from npm.types import MaskedBatch, Term
 
 
 @dataclass(kw_only=True, slots=True)
-class MaskedSettings:
+class MaskedSettings(CheckedSettings):
     """How masked tokens are predicted over the vocabulary."""
 
     visible_only: bool = False
     """Encode only the tokens that are not masked, and predict from a light decoder that is not kept; cheaper above
     about a third of the tokens masked. Needs a corruption that only masks."""
-    decoder_layers: int = 1
+    decoder_layers: Annotated[int, Bounds(1)] = 1
     """Layers of that decoder."""
-
-    def __post_init__(self) -> None:
-        layers = self.decoder_layers
-        check_range(layers >= 1, "objective.masked.decoder_layers", expected="at least 1 layer", got=layers)
 
     def check_masks(self, mask_probability: float) -> None:
         """Raise SettingError if tokens that are kept or replaced (all but `mask_probability`) would be seen."""

@@ -15,30 +15,26 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import nn
 
-from npm.errors import SettingError, check_range
+from npm.errors import SettingError
 from npm.models.encoder import Encoder
 from npm.objectives.encoded import EncodedBatch
+from npm.settings import Bounds, CheckedSettings
 from npm.types import MaskedBatch, Term
 
 
 @dataclass(kw_only=True, slots=True)
-class TokenContrastSettings:
+class TokenContrastSettings(CheckedSettings):
     """How masked copies are contrasted with the teacher's clean ones."""
 
-    temperature: float = 0.01
+    temperature: Annotated[float, Bounds(above=0)] = 0.01
     """Divides cosines to make logits."""
     repeated_tokens: bool = True
     """Other positions with the masked token's own id are negatives too, as published; false leaves them out."""
-
-    def __post_init__(self) -> None:
-        temperature = self.temperature
-        check_range(
-            temperature > 0, "objective.token_contrast.temperature", expected="a number above 0", got=temperature
-        )
 
     def check_copies(self, copy_count: int) -> None:
         """Raise SettingError if each sequence is shown in several copies: their rows are not those of the teacher."""

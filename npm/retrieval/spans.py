@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from npm.corpus.sentence_pairs import mixed_bits
+from index.arrays import mixed_bits
 from npm.indexing.rows import RowMap, gather
 from npm.retrieval.scoring import ScoringSettings, StopwordsInside
 from npm.types import TokenFlag

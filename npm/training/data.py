@@ -18,9 +18,10 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
 
+from index.arrays import mixed_bits
 from npm.corpus.blocks import BlockPacker
 from npm.corpus.documents import CorpusSettings, read_corpus
-from npm.corpus.sentence_pairs import PairTable, SentenceDataSettings, build_pair_table, mixed_bits
+from npm.corpus.sentence_pairs import PairTable, SentenceDataSettings, build_pair_table
 from npm.corpus.store import BlockGroups, BlockStore, build_block_store
 from npm.errors import CorpusError, SettingError
 from npm.masking.collocation_mining import collocations_of

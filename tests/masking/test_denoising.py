@@ -79,7 +79,7 @@ def test_mode_tokens_can_be_switched_off() -> None:
 def test_denoisers_out_of_range_are_refused(wrong: dict[str, Any], where: str) -> None:
     with pytest.raises(SettingError) as caught:
         DenoiserSettings(**wrong)
-    assert caught.value.where == f"denoising.mixture.{where}"
+    assert caught.value.where == where
     assert caught.value.expected
     assert caught.value.fix
 

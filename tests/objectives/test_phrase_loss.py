@@ -193,5 +193,5 @@ def test_counts_are_those_of_the_terms() -> None:
 def test_settings_out_of_range_are_refused(setting: str, value: float) -> None:
     with pytest.raises(SettingError) as caught:
         NonparametricSettings(**{setting: value})  # type: ignore[arg-type]
-    assert caught.value.where == f"objective.nonparametric.{setting}"
+    assert caught.value.where == setting
     assert caught.value.got == str(value)

@@ -144,7 +144,7 @@ def test_a_batch_without_spans_has_zero_gradients_at_all_lengths() -> None:
 def test_lengths_that_are_none_are_refused(dimensions: list[int]) -> None:
     with pytest.raises(SettingError) as caught:
         NonparametricSettings(dimensions=dimensions)
-    assert caught.value.where == "objective.nonparametric.dimensions"
+    assert caught.value.where == "dimensions"
     assert caught.value.got == ", ".join(map(str, dimensions))
 
 

@@ -206,7 +206,7 @@ def test_mask_pairs_are_refused() -> None:
 def test_a_temperature_out_of_range_is_refused(temperature: float) -> None:
     with pytest.raises(SettingError) as caught:
         TokenContrastSettings(temperature=temperature)
-    assert caught.value.where == "objective.token_contrast.temperature"
+    assert caught.value.where == "temperature"
 
 
 def test_the_teacher_follows_the_batch_to_its_device() -> None:
