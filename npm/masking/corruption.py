@@ -16,6 +16,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from enum import Enum
+from functools import partial
 from typing import Annotated, Protocol
 
 import numpy as np
@@ -205,8 +206,10 @@ class InPlaceRenderer:
         rows = np.searchsorted(query_offsets, predicted, side="right") - 1  # i64 [p]
         slots = torch.from_numpy(predicted - query_offsets[rows] + len(self.prefix_ids))  # i64 [p]
         targets = np.concatenate([group.targets for group in groups])  # i64 [p]
-        query_input_ids, query_attention_mask = self._padded([group.token_ids for group in groups], query_offsets)
-        key_input_ids, key_attention_mask = self._padded([group.sequences.token_ids for group in groups], key_offsets)
+        seen, clean = ([group.token_ids for group in groups], [group.sequences.token_ids for group in groups])
+        framed = partial(padded_rows, pad_id=self.pad_id, prefix_ids=self.prefix_ids, suffix_ids=self.suffix_ids)
+        query_input_ids, query_attention_mask = framed(np.concatenate(seen), query_offsets)
+        key_input_ids, key_attention_mask = framed(np.concatenate(clean), key_offsets)
         return MaskedBatch(
             query_input_ids=query_input_ids,
             query_attention_mask=query_attention_mask,
@@ -217,15 +220,6 @@ class InPlaceRenderer:
             end_slots=slots,
             span_token_ids=torch.from_numpy(targets[:, None]),  # i64 [p, 1]
             pad_id=self.pad_id,
-        )
-
-    def _padded(self, parts: list[np.ndarray], offsets: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
-        return padded_rows(
-            np.concatenate(parts),
-            offsets,
-            pad_id=self.pad_id,
-            prefix_ids=self.prefix_ids,
-            suffix_ids=self.suffix_ids,
         )
 
 

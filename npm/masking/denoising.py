@@ -1,10 +1,8 @@
-"""A mixture of denoisers: each sequence is corrupted in one of several ways, announced by a mode token.
+"""Texts for an encoder-decoder: spans drawn by a mixture of denoisers, and sentinels in their place.
 
 UL2 (Tay et al. 2022, arXiv 2205.05131, §3.1.2, Table 1) mixes regular span corruption (R), a suffix to be written from
 its prefix (S), and extreme corruption with long spans or many of them (X). How often each is drawn follows public
 re-implementations: S has 20 %, the others share the rest evenly.
-
-Shapes: S sequences, T tokens of all sequences in a row, n spans.
 
     text      a b c d e f g          masked: b c and f
     inputs    [R] a <0> d e <1> g </s>
@@ -13,7 +11,7 @@ Shapes: S sequences, T tokens of all sequences in a row, n spans.
 (Raffel et al. 2020, arXiv 1910.10683, §3.1.4, without the sentinel at the end of the targets; mode tokens as in
 Tay et al. 2022, arXiv 2205.05131, §3.1.3.)
 
-Shapes: T tokens of all sequences in a row, B = S sequences, n spans, L padded length.
+Shapes: T tokens of all sequences in a row, S sequences, n spans.
 """
 
 from __future__ import annotations
@@ -26,10 +24,9 @@ from typing import Annotated
 import numpy as np
 import torch
 
-from npm.corpus.blocks import concatenated_ranges
 from npm.errors import EncoderError, SettingError
 from npm.masking.masker import masked_positions
-from npm.masking.rendering import merge_groups
+from npm.masking.rendering import merge_groups, padded_rows
 from npm.masking.samplers import PartitionSampler, Sampler, SuffixSampler, run_count
 from npm.masking.units import TokenUnits
 from npm.settings import Bounds, CheckedSettings
@@ -63,12 +60,14 @@ class Sentinels:
         first_spans = np.cumsum(span_counts) - span_counts  # i64 [S]
         within = np.arange(len(spans)) - first_spans[owners]  # i64 [n], number of a span in its sequence
         sentinels = np.array(self.sentinel_ids, dtype=np.int64)[within]  # i64 [n]
-        input_ids, attention_mask = self._inputs(sequences, spans, sentinels, denoisers)
-        target_flat, target_sizes = self._targets(sequences, spans, sentinels, owners)
+        input_ids, attention_mask = padded_rows(
+            *self._inputs(sequences, spans, sentinels, denoisers), pad_id=self.pad_id
+        )
+        target_ids, _ = padded_rows(*self._targets(sequences, spans, sentinels, owners), pad_id=NO_TARGET)
         return DenoisingBatch(
-            input_ids=torch.from_numpy(input_ids),
-            attention_mask=torch.from_numpy(attention_mask),
-            target_ids=torch.from_numpy(_padded(target_flat, target_sizes, NO_TARGET)),
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            target_ids=target_ids,
             denoisers=torch.from_numpy(np.asarray(denoisers, dtype=np.int64)),
             text_token_count=len(sequences.token_ids),
         )
@@ -76,7 +75,7 @@ class Sentinels:
     def _inputs(
         self, sequences: Sequences, spans: Spans, sentinels: np.ndarray, denoisers: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Padded inputs and their attention mask, i64 [B, L] each."""
+        """Inputs i64 in a row, and their offsets i64 [S + 1]."""
         kept = np.ones(len(sequences.token_ids), dtype=bool)  # bool [T]
         kept[masked_positions(spans)] = False
         kept[spans.starts] = True
@@ -89,18 +88,17 @@ class Sentinels:
             modes = np.array(self.mode_ids, dtype=np.int64)[denoisers]  # i64 [S]
             flat = np.insert(flat, np.cumsum(sizes) - sizes, modes)
             sizes += 1
-        attention = np.arange(sizes.max(initial=0)) < sizes[:, None]  # bool [B, L]
-        return _padded(flat, sizes, self.pad_id), attention.astype(np.int64)
+        return flat, np.append(0, np.cumsum(sizes))
 
     def _targets(
         self, sequences: Sequences, spans: Spans, sentinels: np.ndarray, owners: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Targets in a row, and how many tokens of them each sequence has, i64 [S]."""
+        """Targets i64 in a row, and their offsets i64 [S + 1]."""
         ends = np.cumsum(spans.lengths)  # i64 [n], in the masked tokens in a row
         masked = sequences.token_ids[masked_positions(spans)].astype(np.int64)  # i64 [masked tokens]
         flat = np.insert(masked, ends - spans.lengths, sentinels)  # i64 [masked tokens + n]
         sizes = np.bincount(owners, weights=spans.lengths + 1, minlength=len(sequences)).astype(np.int64)  # i64 [S]
-        return np.insert(flat, np.cumsum(sizes), self.end_id), sizes + 1
+        return np.insert(flat, np.cumsum(sizes), self.end_id), np.append(0, np.cumsum(sizes + 1))
 
 
 def check_sentinel_count(available: int, needed: int) -> None:
@@ -113,14 +111,6 @@ def check_sentinel_count(available: int, needed: int) -> None:
             where="denoising, blocks.max_block_tokens",
             fix="make blocks shorter, spans longer or rates lower, or choose a tokenizer with more sentinels",
         )
-
-
-def _padded(flat: np.ndarray, sizes: np.ndarray, fill: int) -> np.ndarray:
-    """Ragged rows as i64 [B, L] with `fill` on the right."""
-    rows = np.full((len(sizes), sizes.max(initial=0)), fill, dtype=np.int64)  # i64 [B, L]
-    columns = concatenated_ranges(np.zeros_like(sizes), sizes)  # i64 [tokens]
-    rows[np.repeat(np.arange(len(sizes)), sizes), columns] = flat
-    return rows
 
 
 class DenoiserFamily(Enum):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -72,12 +73,12 @@ class _MaskRenderer:
         masked_ids = token_ids.copy()
         masked_ids[spans.starts] = self.mask_id
         masked_flat = np.repeat(masked_ids, copies)  # i64 [masked copies in a row]
-        if contexts is None:
-            query_input_ids, query_attention_mask = self._padded(masked_flat, query_offsets)
-        else:
+        read_flat, read_offsets = masked_flat, query_offsets
+        if contexts is not None:
             read_flat, read_offsets = self._with_contexts(masked_flat, query_offsets, sequences, contexts)
-            query_input_ids, query_attention_mask = self._padded(read_flat, read_offsets)
-        key_input_ids, key_attention_mask = self._padded(token_ids, sequences.offsets)
+        framed = partial(padded_rows, pad_id=self.pad_id, prefix_ids=self.prefix_ids, suffix_ids=self.suffix_ids)
+        query_input_ids, query_attention_mask = framed(read_flat, read_offsets)
+        key_input_ids, key_attention_mask = framed(token_ids, sequences.offsets)
 
         # Empty sequences share their offset with the next one; side="right" passes over them.
         span_sequences = np.searchsorted(sequences.offsets, spans.starts, side="right") - 1  # i64 [n]
@@ -107,11 +108,6 @@ class _MaskRenderer:
                 part = np.concatenate([part, np.array(self.suffix_ids, dtype=np.int64), read.astype(np.int64)])
             parts.append(part)
         return np.concatenate(parts), np.append(0, np.cumsum([len(part) for part in parts]))
-
-    def _padded(self, flat_ids: np.ndarray, offsets: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
-        return padded_rows(
-            flat_ids, offsets, pad_id=self.pad_id, prefix_ids=self.prefix_ids, suffix_ids=self.suffix_ids
-        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,15 +1,12 @@
-"""The vectors of one masked batch, computed once and shared by every objective that asks.
-
-Shapes: B clean copies, Q masked copies, Lq and Lk their padded lengths, n spans, T tokens of the clean copies.
-
-Shapes: R rows, L padded length, d dimensions, V vocabulary.
+"""The views of a batch as objectives read them: each is encoded once, and all objectives share its vectors.
 
 A contrastive loss compares all rows of a batch, so its batch cannot be cut into micro-batches. With `rows_per_pass`
 the encoder works on a few rows at a time and keeps their outputs only; when the gradient of the outputs is known, each
 piece is computed again, with the same dropout, and sent backwards (gradient caching, Gao et al. 2021,
 arXiv 2101.06983). The gradient is the one of the whole batch; the price is a second forward pass.
 
-Shapes: B rows, L padded length, d dimensions.
+Shapes: B rows or clean copies, Q masked copies, L, Lq and Lk padded lengths, n spans, T tokens of the clean copies,
+R rows of sentences or texts, d dimensions, V vocabulary.
 """
 
 from __future__ import annotations
@@ -24,10 +21,6 @@ from torch.utils.checkpoint import checkpoint
 
 from npm.types import DenoisingBatch, MaskedBatch, SentenceBatch, View
 
-LONG_COPY_FACTOR = 1.15
-"""A masked copy longer than this many clean copies reads a context."""
-
-
 TokenVectors = Callable[..., torch.Tensor]
 """Maps token ids i64 [B, L], attention mask i64 [B, L] and perhaps positions i64 [B, L] to vectors [B, L, d]."""
 
@@ -35,21 +28,19 @@ TokenVectors = Callable[..., torch.Tensor]
 class EncodedBatch:
     """Vectors of a `MaskedBatch`; the encoder runs when they are first asked for."""
 
+    LONG_COPY_FACTOR = 1.15
+    """A masked copy longer than this many clean copies reads a context and has an encoder pass of its own."""
+
     def __init__(
         self,
         token_vectors: TokenVectors,
         batch: MaskedBatch,
         *,
         with_clean_copies: bool = True,
-        long_copy_factor: float = LONG_COPY_FACTOR,
     ) -> None:
-        """Masked copies longer than `long_copy_factor` clean copies have an encoder pass of their own.
-
-        Without `with_clean_copies` there are no keys, and the encoder does not run for them.
-        """
+        """Without `with_clean_copies` there are no keys, and the encoder does not run for them."""
         self.token_vectors, self.batch = token_vectors, batch
         self._with_clean_copies = with_clean_copies
-        self._long_copy_factor = long_copy_factor
 
     @cached_property
     def _both(self) -> tuple[torch.Tensor, torch.Tensor]:
@@ -62,7 +53,7 @@ class EncodedBatch:
         batch = self.batch
         query_length, key_length = batch.query_input_ids.shape[1], batch.key_input_ids.shape[1]
         lengths = batch.query_attention_mask.sum(1)  # i64 [Q]
-        is_long = lengths > self._long_copy_factor * key_length  # bool [Q]
+        is_long = lengths > self.LONG_COPY_FACTOR * key_length  # bool [Q]
         if not bool(is_long.any()):
             return self._one_pass(batch.query_input_ids, batch.query_attention_mask)
         short_length = int(lengths[~is_long].max()) if bool((~is_long).any()) else 0
@@ -176,6 +167,8 @@ class Passes:
         count, size = len(rows[0]), self.rows_per_pass
         if size is None or count <= size or not torch.is_grad_enabled():
             return function(*rows)
+        # A checkpoint keeps a piece's inputs and random state, not its activations: the loss still sees all outputs at
+        # once, and only the backward pass, which runs each piece again, is spread over time.
         pieces = [
             checkpoint(function, *(tensor[start : start + size] for tensor in rows), use_reentrant=False)
             for start in range(0, count, size)
@@ -214,7 +207,7 @@ class EncodedDenoising:
 
         def run(ids: torch.Tensor, mask: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
             model: Any = self.passes.model
-            # not `labels`: transformers would compute a loss that nobody reads
+            # not `labels`: transformers would compute a loss of its own, for nothing
             shifted = model.prepare_decoder_input_ids_from_labels(labels=targets)  # i64 [r, L]
             output = model(input_ids=ids, attention_mask=mask, decoder_input_ids=shifted, use_cache=False)
             logits: torch.Tensor = output.logits

@@ -23,6 +23,7 @@ from npm.masking.denoising import (
 from npm.masking.units import has_flag, sequence_numbers
 from npm.types import Sequences, TokenFlag
 from tests.helpers.groups import group, pairs, random_group
+from tests.helpers.restored_texts import restored
 
 SENTINELS = Sentinels(tuple(range(9000, 9100)), end_id=8000, pad_id=8001)
 
@@ -171,8 +172,8 @@ def test_views_corrupt_each_group_by_its_own_generator_and_announce_the_denoiser
     ids = {"[R]": 8002, "[S]": 8003, "[X]": 8004}
     assert both.input_ids[:, 0].tolist() == [ids[settings.modes()[number]] for number in both.denoisers]
     texts = [text.tolist() for each in groups for text in np.split(each.token_ids, each.offsets[1:-1])]
-    assert views.sentinels.restored(both) == texts
-    assert views.sentinels.restored(alone) == texts[3:]
+    assert restored(views.sentinels, both) == texts
+    assert restored(views.sentinels, alone) == texts[3:]
 
 
 @pytest.mark.parametrize("tokens", [1, 2, 5, 17, 60, 128])

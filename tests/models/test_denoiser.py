@@ -24,6 +24,7 @@ from npm.models.encoder import Encoder
 from npm.models.fresh import FreshSettings
 from npm.models.loading import check_decoder
 from npm.types import Document, Sequences
+from tests.helpers.restored_texts import restored
 from tests.helpers.tiny_models import FAMILIES, SENTENCES, tiny_encoder
 
 SMALL = FreshSettings(layers=1, dimensions=16)
@@ -217,8 +218,8 @@ def test_corrupted_blocks_of_a_text_decode_back_to_the_text(denoiser: Denoiser) 
     settings = DenoisingSettings()
     views = build_denoising_views(settings, denoiser.sentinels(settings.modes()), max_text_tokens=24)
     batch = views.view([sequences], [np.random.default_rng(0)])
-    restored = denoiser.tokenizer.batch_decode(views.sentinels.restored(batch))
-    assert restored == denoiser.tokenizer.batch_decode([block.token_ids.tolist() for block in blocks])
+    texts = denoiser.tokenizer.batch_decode(restored(views.sentinels, batch))
+    assert texts == denoiser.tokenizer.batch_decode([block.token_ids.tolist() for block in blocks])
     shown = denoiser.tokenizer.decode(batch.input_ids[0])
     assert shown.startswith(settings.modes()[int(batch.denoisers[0])])
     assert "<extra_id_0>" in shown

@@ -238,7 +238,7 @@ def test_a_place_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_sizes_out_of_range_are_refused(key: str, value: int) -> None:
-    with pytest.raises(SettingError, match=f"start.fresh.{key} is out of range"):
+    with pytest.raises(SettingError, match=f"{key} is out of range"):
         FreshSettings(**{**SIZES, key: value})
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 import torch
@@ -16,7 +14,7 @@ from npm.objectives.masked import MaskedTokens
 from npm.objectives.nonparametric import NonparametricMasked, NonparametricSettings
 from npm.types import MaskedBatch, TrainingBatch
 from tests.helpers.tiny_models import FAMILIES, tiny_encoder
-from tests.objectives.batches import batch_of, encoded_with, random_batch, random_vectors
+from tests.objectives.batches import EncodedInOnePass, batch_of, encoded_with, random_batch, random_vectors
 
 VOCABULARY, DIMENSIONS = 100, 8
 
@@ -164,7 +162,7 @@ def test_one_encoder_pass_gives_the_vectors_of_two(family: str, longer: str) -> 
         **{name: getattr(batch, name) for name in batch.__slots__ if name != "pad_id"}, pad_id=encoder.pad_id
     )
     with torch.no_grad():
-        encoded = EncodedBatch(token_vectors, batch, long_copy_factor=math.inf)
+        encoded = EncodedInOnePass(token_vectors, batch)
         queries, keys = encoded.query_vectors, encoded.key_vectors
         _ = encoded.start_queries, encoded.end_queries
         query_mask, key_mask = batch.query_attention_mask, batch.key_attention_mask

@@ -11,10 +11,16 @@ import torch
 
 from npm.errors import SettingError
 from npm.models.similarity import leading_scale
-from npm.objectives.encoded import EncodedBatch
 from npm.objectives.nonparametric import NonparametricMasked, NonparametricSettings
 from npm.types import Term
-from tests.objectives.batches import batch_of, encoded_with, plain_phrase_loss, random_batch, random_vectors
+from tests.objectives.batches import (
+    EncodedInOnePass,
+    batch_of,
+    encoded_with,
+    plain_phrase_loss,
+    random_batch,
+    random_vectors,
+)
 
 WHOLE = 8
 SHORTER = [5, 2]
@@ -124,7 +130,7 @@ def test_the_encoder_runs_once_for_all_lengths() -> None:
         calls.append(tuple(input_ids.shape))
         return vectors
 
-    objective_of()(EncodedBatch(encode, batch, long_copy_factor=math.inf))
+    objective_of()(EncodedInOnePass(encode, batch))
     assert len(calls) == 1
 
 
