@@ -190,8 +190,8 @@ def test_a_sentence_and_itself_are_under_different_dropouts(rows_per_pass: int |
 @pytest.mark.parametrize(
     ("settings", "name"),
     [
-        ({"temperature": 0.0}, "objective.sentence.temperature"),
-        ({"hard_negative_weight": -1.0}, "objective.sentence.hard_negative_weight"),
+        ({"temperature": 0.0}, "temperature"),
+        ({"hard_negative_weight": -1.0}, "hard_negative_weight"),
         ({"pooler": PoolerKind.avg, "mlp_only_train": True}, "objective.sentence.mlp_only_train"),
     ],
 )

@@ -258,5 +258,5 @@ def test_kept_or_replaced_tokens_do_not_go_with_encoding_the_visible_alone() -> 
 
 
 def test_a_decoder_without_layers_is_refused() -> None:
-    with pytest.raises(SettingError, match=r"objective\.masked\.decoder_layers"):
+    with pytest.raises(SettingError, match="decoder_layers"):
         MaskedSettings(decoder_layers=0)
