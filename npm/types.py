@@ -78,7 +78,7 @@ class Spans:
 
 
 class Progress(Protocol):
-    """What long work tells while it goes on: in which stage, how much is done, of how much (None: not known)."""
+    """What long work reports while it goes on: in which stage, how much is done, of how much (None: not known)."""
 
     def __call__(self, stage: str, done: float, total: float | None, /) -> None: ...
 

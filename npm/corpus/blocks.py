@@ -1,8 +1,6 @@
 """Documents as blocks of tokens, cut between sentences or words, with character offsets and flags.
 
-Shapes: m ranges.
-
-Shapes: x texts, T tokens of all texts in a row.
+Shapes: m ranges, x texts, T tokens of all texts in a row.
 """
 
 from __future__ import annotations

@@ -19,7 +19,16 @@ import numpy as np
 from index.arrays import ShardedArray
 from index.files import digest_of
 from index.locking import folder_lock
-from index.store import MANIFEST_NAME, Manifest, check_folder, open_array, read_manifest, write_folder, write_manifest
+from index.store import (
+    MANIFEST_NAME,
+    Manifest,
+    check_folder,
+    open_array,
+    read_manifest,
+    refuse_changed,
+    write_folder,
+    write_manifest,
+)
 from npm.corpus.blocks import BlockPacker, concatenated_ranges
 from npm.corpus.shards import (
     COUNTS_NAME,
@@ -32,14 +41,12 @@ from npm.corpus.shards import (
     document_line,
 )
 from npm.errors import ArtefactError, CorpusError
-from npm.types import Block, Document, Sequences
+from npm.types import Block, Document, Progress, Sequences, silent
 
 LARGEST_U16_VOCABULARY = 1 << 16
 
 Item = TypeVar("Item")
 Packed = tuple[Document | None, Sequence[Block]]
-Progress = Callable[[int, int], None]
-"""Called with the documents and the tokens that are in the store so far."""
 
 
 class Batches(Generic[Item]):
@@ -104,28 +111,24 @@ class StoreBuild(Generic[Item]):
     def _build_shards(self, batches: Batches[Item]) -> dict[str, str]:
         """Write or pass over shard after shard; returns the manifest digest of each by its name."""
         parts: dict[str, str] = {}
-        document_count = token_count = 0
+        token_count = 0
         while True:
             name = f"{len(parts):05d}"
             path = self.folder / name
             if path.exists():
                 manifest = self._skip(path, batches)
             elif batch := batches.take():
-                self._write(path, batch, batches, documents_before=document_count, tokens_before=token_count)
+                self._write(path, batch, batches, tokens_before=token_count)
                 manifest = read_manifest(path, kind=SHARD_KIND)
             elif parts:
                 return parts
             else:
                 raise no_text(self.folder, got="no document")
             parts[name] = manifest.digest
-            counts = read_counts(path)
-            document_count += counts["documents"]
-            token_count += counts["tokens"]
-            self.progress(document_count, token_count)
+            token_count += read_counts(path)["tokens"]
+            self.progress("blocks", token_count, None)
 
-    def _write(
-        self, path: Path, batch: list[Item], batches: Batches[Item], *, documents_before: int, tokens_before: int
-    ) -> None:
+    def _write(self, path: Path, batch: list[Item], batches: Batches[Item], *, tokens_before: int) -> None:
         """Write the shard that begins with `batch`."""
         enough_tokens = self.settings["tokens_per_shard"]
         token_dtype = np.dtype(np.uint16 if self.settings["vocabulary_size"] <= LARGEST_U16_VOCABULARY else np.int32)
@@ -137,7 +140,7 @@ class StoreBuild(Generic[Item]):
                         batches.put_back(batch[number:])
                         break
                     shard.append(document, blocks)
-                self.progress(documents_before + shard.document_count, tokens_before + shard.token_count)
+                self.progress("blocks", tokens_before + shard.token_count, None)
                 batch = batches.take() if shard.token_count < enough_tokens else []
             if tokens_before + shard.token_count == 0:
                 raise no_text(self.folder, got="documents without any token")
@@ -171,18 +174,11 @@ class StoreBuild(Generic[Item]):
         )
 
     def _check_settings(self, manifest: Manifest, path: Path) -> None:
-        if manifest.settings == self.settings:
-            return
-        names = sorted(
-            name
-            for name in manifest.settings.keys() | self.settings.keys()
-            if manifest.settings.get(name) != self.settings.get(name)
-        )
-        raise ArtefactError(
-            f"{path} was built with other settings",
-            expected=", ".join(f"{name}={self.settings.get(name)!r}" for name in names),
-            got=", ".join(f"{name}={manifest.settings.get(name)!r}" for name in names),
-            where=str(path),
+        refuse_changed(
+            self.settings,
+            manifest.settings,
+            problem=f"{path} was built with other settings",
+            where=path,
             fix="choose another folder, give the settings it was built with, or remove it",
         )
 
@@ -335,7 +331,7 @@ class BlockStore:
             yield slice(first, stop), shard.fields.read()
 
     def blocks_of_documents(self, chosen: np.ndarray, *, without_document: bool = False) -> np.ndarray:
-        """Which blocks belong to the documents `chosen` bool [documents], bool [blocks]; as told for those of none."""
+        """Which blocks are of the documents `chosen` bool [documents], bool [blocks]; `without_document`: of no document."""
         if chosen.shape != (self.document_count,):
             raise ValueError(f"expected bool [{self.document_count}], got {chosen.dtype} {list(chosen.shape)}")
         return np.append(chosen, without_document)[self.block_documents]  # [blocks], -1 takes the last
@@ -389,7 +385,7 @@ def build_block_store(
     *,
     settings: Mapping[str, Any],
     tokens_per_shard: int = TOKENS_PER_SHARD,
-    progress: Progress | None = None,
+    progress: Progress = silent,
 ) -> BlockStore:
     """Cut `documents` into blocks with `packer` and store them; continues an earlier build with the same settings.
 
@@ -419,7 +415,7 @@ def build_block_store(
         ),
         pack=pack,
         document_of=document_of,
-        progress=progress or _silent,
+        progress=progress,
     ).run(Batches(documents, most_items=DOCUMENTS_PER_BATCH, most_chars=CHARS_PER_BATCH, chars=char_count))
     return BlockStore.open(folder)
 
@@ -433,7 +429,7 @@ def write_block_store(
     vocabulary_size: int = 1 << 31,
     tokens_per_shard: int = TOKENS_PER_SHARD,
     special_tokens_in_blocks: bool = False,
-    progress: Progress | None = None,
+    progress: Progress = silent,
 ) -> BlockStore:
     """Store blocks that are cut already, each run of them with its document or None; see `build_block_store`.
 
@@ -450,13 +446,9 @@ def write_block_store(
         ),
         pack=lambda batch: batch,
         document_of=lambda item: item[0],
-        progress=progress or _silent,
+        progress=progress,
     ).run(Batches(blocks_by_document, most_items=1, most_chars=1, chars=lambda _: 1))
     return BlockStore.open(folder)
-
-
-def _silent(documents: int, tokens: int) -> None:
-    """Report to nobody."""
 
 
 def _store_settings(settings: Mapping[str, Any], **own: Any) -> dict[str, Any]:

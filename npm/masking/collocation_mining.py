@@ -3,16 +3,15 @@
     PMI_n(w) = min over the ways to cut w into two or more parts t of log( p(w)^e / ∏ p(t) )
 
 (Levine et al. 2021, arXiv 2010.01825; e = 1 in the paper, 2 in its published lists.) p is the number of
-occurrences over the number of places where an n-gram of so many words stands. n-grams are ranked among those of as
+occurrences over the number of places where an n-gram of that many words stands. n-grams are ranked among those of as
 many words; half of the vocabulary are pairs, a quarter triples, an eighth each of four and five words.
-
-Shapes: W words of a piece of text, w windows (places where an n-gram starts), F frequent n-grams of n words.
 
 The text is read twice for each n, piece by piece. An n-gram is counted only if both n-grams one word shorter in it are
 frequent, and if it fell, in the first reading, into a bucket that holds enough of them. n-grams are told apart by
 64-bit hashes: two of a hundred million different ones are taken for one with a probability of 1 in 3,700.
 
-Shapes: T tokens of a piece of text, W words of it, w windows (places where an n-gram starts), F frequent n-grams.
+Shapes: T tokens of a piece of text, W words of it, w windows (places where an n-gram starts), F frequent n-grams
+of n words.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
 """How text is masked for masked language modelling: the settings, and what is built from them.
 
-Shapes: T tokens of all sequences in a row, S sequences, c copies, n masked spans, p predicted tokens.
-
 The share of tokens that are masked (the corruption rate) and the share that are predicted are set apart (Wettig et al.
 2023, arXiv 2202.08005). Where more is to be predicted than masked, a sequence is shown in several copies
 whose masked tokens are disjoint.
 
-Shapes: T tokens of all sequences in a row, S sequences, m candidates, n masked spans, p predicted tokens.
+Shapes: T tokens of all sequences in a row, S sequences, c copies, m candidates, n masked spans,
+p predicted tokens.
 """
 
 from __future__ import annotations

@@ -1,13 +1,9 @@
 """Which of the candidate spans are masked: candidates are thinned, then drawn until a budget of tokens is spent.
 
-Shapes: T tokens of all sequences in a row, S sequences, m candidates, n spans.
-
-Both take candidates of one token each. A run that meets a token that is no candidate, such as a special token, is
-split there and leaves that token as it is.
+The partition and suffix samplers, for denoising, take candidates of one token each. A run that meets a token that is
+no candidate, such as a special token, is split there and leaves that token as it is.
 
 Shapes: T tokens of all sequences in a row, S sequences, m candidates, n spans, L candidates of one sequence.
-
-Shapes: T tokens of all sequences in a row, m words, n spans.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Models and tokenizers as `transformers` loads them, with its mistakes told in one message."""
+"""Models and tokenizers as `transformers` loads them, with one message for each of its mistakes."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@
 (Devlin et al. 2019, arXiv 1810.04805, §3.1.) The head is the one of the encoder's own `transformers` class for masked
 language models, so that what is saved loads there unchanged, and published models serve as they are.
 
-Shapes: t vectors, d dimensions, V vocabulary.
+Targets that are all masked can also be predicted from the visible tokens alone:
 
     h = encoder(x_visible, positions of x_visible)          the encoder runs on gathered rows
     z_i = h_i where i is visible, e_mask where it is masked  scattered back, e_mask is learned
@@ -17,7 +17,7 @@ layers of decoder: 0.77 for n = 12, k = 2 at m = 0.4, and more than 1 where m < 
 training objective; the saved encoder has none of it. An encoder with local attention (ModernBERT) looks at its nearest
 visible neighbours.
 
-Shapes: B sequences, L padded length, v most visible tokens of a sequence, d dimensions.
+Shapes: B sequences, L padded length, v most visible tokens of a sequence, t vectors, d dimensions, V vocabulary.
 """
 
 from __future__ import annotations

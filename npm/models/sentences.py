@@ -2,9 +2,8 @@
 
 Shapes: n sentences, R rows of one pass, L padded length, d dimensions.
 
-Shapes: R rows, L padded length, d dimensions.
-
-`SentenceTransformer(folder)` then loads the encoder as it stands and gives the vectors of `SentenceEncoder`:
+What is saved is a folder of `sentence-transformers` too: `SentenceTransformer(folder)` loads the encoder as it stands
+and gives the vectors of `SentenceEncoder`:
 
     cls_before_pooler          Transformer, Pooling of the first token
     cls                        Transformer, Pooling of the first token, Dense with tanh
@@ -120,7 +119,7 @@ class SavedSentenceEncoder:
         return self.encoder.model
 
     def weights_changed(self) -> None:
-        """To be called by whoever has changed the weights, as training does."""
+        """To be called after the weights were changed, as training does."""
         self.encoder.weights_changed()
 
     def save(self, folder: Path, *, dtype: torch.dtype = torch.float32) -> None:

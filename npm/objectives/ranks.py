@@ -86,9 +86,9 @@ def of_first_rank(own: Told) -> Told:
     """What the first rank holds, on every rank, so that all decide alike."""
     if world_size() == 1:
         return own
-    told = [own]
-    dist.broadcast_object_list(told, src=0)
-    return told[0]
+    values = [own]
+    dist.broadcast_object_list(values, src=0)
+    return values[0]
 
 
 def leave_ranks() -> None:

@@ -93,7 +93,7 @@ class TokenContrast(nn.Module):
     def _clean_vectors(self, batch: MaskedBatch) -> torch.Tensor:
         """The teacher's vectors [B, L, d] of the clean copies."""
         if next(self.teacher.parameters()).device != batch.key_input_ids.device:
-            self.teacher.to(batch.key_input_ids.device)  # nobody else moves it, as it is no part of the module
+            self.teacher.to(batch.key_input_ids.device)  # not moved with this module, as it is no part of it
         output = self.teacher(input_ids=batch.key_input_ids, attention_mask=batch.key_attention_mask)
         vectors: torch.Tensor = output.last_hidden_state
         return vectors  # [B, L, d]

@@ -122,18 +122,18 @@ def test_documents_of_finished_shards_are_not_tokenised_again(
     seen: list[str] = []
     pack_many = packer.pack_many
     monkeypatch.setattr(packer, "pack_many", lambda batch: seen.extend(d.id for d in batch) or pack_many(batch))
-    reported: list[tuple[int, int]] = []
+    reported: list[float] = []
     store = build_block_store(
         tmp_path / "store",
         documents,
         packer,
         settings=SETTINGS,
         tokens_per_shard=150,
-        progress=lambda count, tokens: reported.append((count, tokens)),
+        progress=lambda stage, tokens, total: reported.append(tokens),
     )
     assert kept > 10
     assert dict.fromkeys(seen) == dict.fromkeys(document.id for document in documents[kept:])
-    assert reported[-1] == (30, store.token_count) and reported == sorted(reported)
+    assert reported[-1] == store.token_count and reported == sorted(reported)
     seen.clear()
     build_block_store(tmp_path / "store", documents, packer, settings=SETTINGS, tokens_per_shard=150)
     assert seen == []
