@@ -192,7 +192,7 @@ class _Build:
                     read_corpus(self.settings.corpus),
                     packer,
                     settings=packing,
-                    progress=lambda _, tokens: self.progress("blocks", tokens, None),
+                    progress=self.progress,
                 )
         return open_packed(self.segment.corpus, packing, index=self.folder)
 

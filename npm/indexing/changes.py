@@ -384,7 +384,7 @@ class _Addition:
             read_corpus(corpus),
             packer,
             settings={"sources": self.request["sources"], "corpus": self.request["corpus"]},
-            progress=lambda _, tokens: self.progress("blocks", tokens, None),
+            progress=self.progress,
         )
         deleted, replaced_count = self._deleted(store)
         made_with = SegmentSettings(

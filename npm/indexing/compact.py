@@ -205,7 +205,7 @@ class _Compaction:
             vocabulary_size=made_with["vocabulary_size"],
             tokens_per_shard=made_with["tokens_per_shard"],
             special_tokens_in_blocks=old_store.special_tokens_in_blocks,
-            progress=lambda _, tokens: self.progress("blocks", tokens, None),
+            progress=self.progress,
         )
 
     def _recorded(self, store: BlockStore) -> dict[str, Any]:

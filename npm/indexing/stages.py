@@ -100,7 +100,7 @@ class Shard:
         return items[first:stop]
 
 
-IndexProgress = Callable[[str, int, int | None], None]
+IndexProgress = Callable[[str, float, float | None], None]
 """Called with a stage (blocks, vectors, lexicon, quantiser, codes, lists), how much is done, and the total if known."""
 WHOLE = Shard()
 
@@ -114,7 +114,7 @@ class Stage(Enum):
     merge = "merge"
 
 
-def silent(stage: str, done: int, total: int | None) -> None:
+def silent(stage: str, done: float, total: float | None) -> None:
     """Report to nobody."""
 
 

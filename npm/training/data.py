@@ -360,7 +360,7 @@ def _block_source(
         read_corpus(texts.corpus),
         BlockPacker(trained.tokenizer, settings.blocks),
         settings={"corpus": recorded(asdict(texts.corpus))},
-        progress=lambda _, tokens: progress("blocks", tokens, None),
+        progress=progress,
     )
     chosen, per_batch = settings.groups, settings.trainer.groups_per_device_batch
     groups = BlockGroups(store, sequences_per_group=chosen.sequences_per_group, drop_mixed=chosen.drop_mixed)
