@@ -216,17 +216,6 @@ def graph_bytes(node_count: int) -> float:
     return node_count * (4 * GRAPH_LINKS * (2 + upper_levels) + 8 + 4)
 
 
-def _vocabulary(half_words: int, words: int, sample_tokens: int, tokens: float) -> float:
-    """Distinct words of all shards of term counts, by Heaps' law: v = K nᵝ, β from half the sample and all of it.
-
-    >>> round(_vocabulary(100, 141, 1000, 4000.0))
-    280
-    """
-    exponent = min(1.0, math.log2(words / half_words)) if half_words else 1.0
-    shards = max(1.0, tokens / TOKENS_PER_SHARD)
-    return shards * words * (tokens / shards / max(1, sample_tokens)) ** exponent
-
-
 @dataclass(frozen=True, slots=True)
 class _SourceSample:
     documents: list[Document]
@@ -246,7 +235,10 @@ def sample_corpus(
     for source in sources:
         kind = "zst" if source.path.endswith(".zst") else source.format
         kinds.setdefault(kind, []).append(source)
-    chosen = {kind: _spread(group, max(1, MOST_FILES * len(group) // len(sources))) for kind, group in kinds.items()}
+    chosen: dict[str, list[Source]] = {}
+    for kind, group in kinds.items():
+        count = min(len(group), max(1, MOST_FILES * len(group) // len(sources)))
+        chosen[kind] = [group[number * len(group) // count] for number in range(count)]
     files_left = sum(map(len, chosen.values()))
     stop_at = clock() + seconds
     sampled: list[Document] = []
@@ -325,12 +317,17 @@ def _text_factor(path: Path, line_count: int) -> float:
     return max(1.0, size * (last_text - first_text) / (last_read - first_read) / taken_bytes)
 
 
-def _spread(sources: Sequence[Source], most: int) -> list[Source]:
-    """At most `most` of them, evenly spread."""
-    count = min(most, len(sources))
-    return [sources[number * len(sources) // count] for number in range(count)]
-
-
 def _stored_bytes(sources: Sequence[Source]) -> float:
     """The bytes of all sources; of data sets, whose bytes are not known, their number."""
     return sum(1.0 if source.format == "hub" else float(Path(source.path).stat().st_size) for source in sources)
+
+
+def _vocabulary(half_words: int, words: int, sample_tokens: int, tokens: float) -> float:
+    """Distinct words of all shards of term counts, by Heaps' law: v = K nᵝ, β from half the sample and all of it.
+
+    >>> round(_vocabulary(100, 141, 1000, 4000.0))
+    280
+    """
+    exponent = min(1.0, math.log2(words / half_words)) if half_words else 1.0
+    shards = max(1.0, tokens / TOKENS_PER_SHARD)
+    return shards * words * (tokens / shards / max(1, sample_tokens)) ** exponent
