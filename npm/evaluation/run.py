@@ -134,6 +134,14 @@ def _denoising(settings: EvaluationSettings, progress: Progress) -> Result:
 def _sts(settings: EvaluationSettings, progress: Progress) -> Result:
     _require(settings.data_dir, "data_dir", "the folder with the files of STS12–16, STS-B and SICK-R, or some of them")
     chosen, split = settings.sts, settings.split.value
+    if chosen.before.pooler is not None and not chosen.before.encoder:
+        raise SettingError(
+            "sts.before.pooler is of no use without sts.before.encoder",
+            expected="sts.before.encoder=…, or no sts.before.pooler",
+            got=f"sts.before.pooler={chosen.before.pooler.value} alone",
+            where="sts.before.pooler",
+            fix="name the other encoder with sts.before.encoder=, or give the pooler of encoder= with sts.pooler=",
+        )
     sets = read_sets(settings.data_dir, split=split)
     measured = {GeometryPairs.all: ("train", "dev", "test"), GeometryPairs.split: (split,), GeometryPairs.none: ()}
     found = [read_set(STS_B, settings.data_dir, split=each) for each in measured[chosen.geometry.pairs]]

@@ -139,7 +139,7 @@ def test_denoisers_are_measured_shown_and_written(
         ("sts.pooler=mean", ["pooler", "cls_before_pooler"]),
         ("encoder=./nowhere", ["no such encoder"]),
         ("sts.before.encoder=./nowhere", ["no such encoder"]),
-        ("sts.before.pooler=cls", ["before.pooler is of no use without before.encoder", "pooler="]),
+        ("sts.before.pooler=cls", ["before.pooler is of no use without sts.before.encoder", "pooler="]),
         ("sts.geometry.pairs=train", ["sts.geometry.pairs", "all"]),
         ("sts.geometry.layer_sentences=-1", ["where:    sts.geometry.layer_sentences", "at least 0"]),
         ("index=nowhere", ["task=sts has no use for index"]),

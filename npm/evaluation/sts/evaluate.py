@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from npm.errors import SettingError
 from npm.evaluation.metrics import Interval
 from npm.evaluation.report import Row, percent, terminal_table
 from npm.evaluation.results import model_facts, write_results
@@ -25,7 +24,7 @@ from npm.evaluation.sts.data import PUBLIC_SETS
 from npm.evaluation.sts.geometry import Geometry, GeometrySettings, geometry_facts, measure_geometry
 from npm.models.encoder import Precision
 from npm.models.sentences import PoolerKind, SentenceEncoder
-from npm.settings import CheckedSettings, PathText
+from npm.settings import PathText
 from npm.types import Progress, silent
 
 if TYPE_CHECKING:
@@ -48,7 +47,7 @@ class BeforeSettings:
 
 
 @dataclass(kw_only=True, slots=True)
-class StsSettings(CheckedSettings):
+class StsSettings:
     """Task `sts`: how sentences become vectors, and what is measured of them."""
 
     pooler: PoolerKind | None = None
@@ -57,17 +56,6 @@ class StsSettings(CheckedSettings):
     """A second encoder."""
     geometry: GeometrySettings = field(default_factory=GeometrySettings)
     """How the vectors lie in space."""
-
-    def check(self) -> None:
-        """Refuse a pooler of no encoder."""
-        if self.before.pooler is not None and not self.before.encoder:
-            raise SettingError(
-                "before.pooler is of no use without before.encoder",
-                expected="before.encoder=…, or no before.pooler",
-                got=f"before.pooler={self.before.pooler.value} alone",
-                where="before.pooler",
-                fix="name the other encoder with before.encoder=, or give the pooler of encoder= with pooler=",
-            )
 
 
 @dataclass(frozen=True, slots=True)
