@@ -171,7 +171,9 @@ def evaluate_demo(
     if baseline is not None:
         chances = np.array([baseline.chances(question, (1, k)) for question in questions])  # f64 [n, 2]
         baseline_rates = rates(BASELINE_NAME, chances[:, 0], chances[:, 1])
-    asked = {**asdict(sample), "k": k, "baseline": settings.baseline, "questions": sha256_of_file(file)}
+    # By name: a command's settings are a sample too, with paths beside it.
+    asked = {name: getattr(sample, name) for name in ("split", "limit", "seed", "resamples")}
+    asked |= {"k": k, "baseline": settings.baseline, "questions": sha256_of_file(file)}
     return DemoResult(
         predictions=tuple(predictions),
         k=k,
