@@ -331,7 +331,7 @@ class BlockStore:
             yield slice(first, stop), shard.fields.read()
 
     def blocks_of_documents(self, chosen: np.ndarray, *, without_document: bool = False) -> np.ndarray:
-        """Which blocks bool [blocks] are of the documents `chosen` bool [documents], or of none by `without_document`."""
+        """Which blocks, bool [blocks], have a document of `chosen` bool [documents], or none (`without_document`)."""
         if chosen.shape != (self.document_count,):
             raise ValueError(f"expected bool [{self.document_count}], got {chosen.dtype} {list(chosen.shape)}")
         return np.append(chosen, without_document)[self.block_documents]  # [blocks], -1 takes the last
