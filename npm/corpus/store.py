@@ -224,8 +224,8 @@ class BlockStore:
         *,
         token_ids: ShardedArray,
         flags: ShardedArray,
-        start_chars: ShardedArray | None,
-        end_chars: ShardedArray | None,
+        start_chars: ShardedArray | None = None,
+        end_chars: ShardedArray | None = None,
         block_offsets: np.ndarray,
         block_documents: np.ndarray,
         shard_documents: np.ndarray,
@@ -271,19 +271,14 @@ class BlockStore:
         digests = [manifest.digest for manifest in manifests]
         shards = [path / name for path, manifest in zip(folders, manifests, strict=True) for name in manifest.parts]
         documents = StoredDocuments(shards)
-
-        def sharded(name: str) -> ShardedArray:
-            return ShardedArray([open_array(shard, name) for shard in shards])
-
+        names = ("token_ids", "flags", *(("start_chars", "end_chars") if have_text[0] else ()))
+        arrays = {name: ShardedArray([open_array(shard, name) for shard in shards]) for name in names}
         shard_blocks, block_offsets, block_documents = _numbered_blocks(shards, documents.first_documents)
         store = cls(
             folders[0],
             manifests[0].settings,
             digests[0] if len(digests) == 1 else digest_of(digests),
-            token_ids=sharded("token_ids"),
-            flags=sharded("flags"),
-            start_chars=sharded("start_chars") if have_text[0] else None,
-            end_chars=sharded("end_chars") if have_text[0] else None,
+            **arrays,
             block_offsets=block_offsets,
             block_documents=block_documents,
             shard_documents=documents.first_documents,
@@ -393,17 +388,7 @@ def build_block_store(
     values only. Returns the opened store, at once if it is finished already. Raises ArtefactError if the folder holds
     something else or the documents are not those of the earlier build, CorpusError if there is no text in them.
     """
-
-    def pack(batch: list[Document]) -> Iterator[Packed]:
-        return zip(batch, packer.pack_many(batch), strict=True)
-
-    def document_of(item: Document) -> Document:
-        return item
-
-    def char_count(item: Document) -> int:
-        return len(item.text)
-
-    StoreBuild(
+    StoreBuild[Document](
         folder=Path(folder),
         settings=_store_settings(
             settings,
@@ -413,10 +398,10 @@ def build_block_store(
             special_tokens_in_blocks=False,
             vocabulary_size=packer.vocabulary_size,
         ),
-        pack=pack,
-        document_of=document_of,
+        pack=lambda batch: zip(batch, packer.pack_many(batch), strict=True),
+        document_of=lambda item: item,
         progress=progress,
-    ).run(Batches(documents, most_items=DOCUMENTS_PER_BATCH, most_chars=CHARS_PER_BATCH, chars=char_count))
+    ).run(Batches(documents, most_items=DOCUMENTS_PER_BATCH, most_chars=CHARS_PER_BATCH, chars=lambda d: len(d.text)))
     return BlockStore.open(folder)
 
 
