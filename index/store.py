@@ -419,21 +419,23 @@ def refuse_changed(
 ) -> None:
     """Raise `error`, naming what differs by its dotted name, unless two records of settings are the same JSON."""
     ours, theirs = _flat(expected), _flat(got)
-    names = sorted(name for name in ours.keys() | theirs.keys() if ours.get(name) != theirs.get(name))
+    # what was not recorded is as good as null: a setting that came later does not refuse what was made before it
+    names = sorted(name for name in ours.keys() | theirs.keys() if ours.get(name, "null") != theirs.get(name, "null"))
     if names:
         expected_values, got_values = (
-            ", ".join(f"{name}={part.get(name, 'not recorded')}" for name in names) for part in (ours, theirs)
+            ", ".join(f"{name}={json.loads(part[name]) if name in part else 'not recorded'}" for name in names)
+            for part in (ours, theirs)
         )
         problem = problem or f"{where} was made from something else, or with other settings"
         raise error(problem, expected=expected_values, got=got_values, where=str(where), fix=fix)
 
 
 def _flat(record: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """A record by dotted name: texts as they are, all other values as JSON."""
+    """A record by dotted name, its values as JSON."""
     flat: dict[str, str] = {}
     for name, value in record.items():
         if isinstance(value, Mapping) and value:
             flat |= _flat(value, f"{prefix}{name}.")
         else:
-            flat[prefix + name] = value if isinstance(value, str) else json.dumps(value, sort_keys=True)
+            flat[prefix + name] = json.dumps(value, sort_keys=True)
     return flat
