@@ -231,10 +231,9 @@ def _report_change(index: str, changed: ChangeResult, nothing: str) -> None:
     if changed.was_finished:
         say(f"{index}: {nothing}")
         return
-    counts = changed.manifest.settings["counts"]
-    live = counts["documents"] - counts["deleted_documents"]
+    live = changed.manifest.counts.documents - changed.manifest.deleted_documents
     say(
-        f"{index} is generation {changed.manifest.settings['generation']} now: {changed.added_documents:,} documents "
+        f"{index} is generation {changed.manifest.generation} now: {changed.added_documents:,} documents "
         f"added, {changed.deleted_documents:,} deleted, {live:,} answer"
     )
     if changed.advice:

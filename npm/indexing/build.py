@@ -13,7 +13,7 @@ from typing import Any
 from index.locking import folder_lock, remove_dead_locks
 from index.quantiser import Quantiser
 from index.settings import SearchTier, check_search
-from index.store import MANIFEST_NAME, Manifest, read_manifest, refuse_changed
+from index.store import MANIFEST_NAME, refuse_changed
 from npm.corpus.blocks import BlockPacker
 from npm.corpus.documents import read_corpus
 from npm.corpus.store import BlockStore, build_block_store
@@ -22,10 +22,14 @@ from npm.indexing.disk_needs import check_disk_needs
 from npm.indexing.embed import check_input_tokens, count_kept_tokens, open_packed, packing_record
 from npm.indexing.generation import (
     ENCODER_FOLDER,
-    INDEX_KIND,
     QUANTISER_FOLDER,
     SEARCH_FOLDER,
+    Counts,
+    Generation,
+    IndexManifest,
+    Searching,
     Segment,
+    SegmentRecord,
     as_record,
     clear_folder,
     copy_encoder,
@@ -75,7 +79,7 @@ def print_nothing(message: str) -> None:
 class BuildResult:
     """What a build left behind."""
 
-    manifest: Manifest | None  # None as long as jobs of other stages or shares have work to do
+    manifest: IndexManifest | None  # None as long as jobs of other stages or shares have work to do
     was_finished: bool  # there was nothing to do
 
 
@@ -155,7 +159,7 @@ class _Build:
     def run(self, stage: Stage | None, shard: Shard) -> BuildResult:
         """One stage, or all of them in order."""
         if (self.folder / MANIFEST_NAME).is_file():  # another process finished it while we waited
-            return BuildResult(read_manifest(self.folder, kind=INDEX_KIND), was_finished=True)
+            return BuildResult(Generation.read(self.folder).manifest, was_finished=True)
         if stage in (None, Stage.encode):
             search, dimensions = self.settings.search, self.encoder.dimensions
             check_search(search, dimensions)
@@ -196,7 +200,7 @@ class _Build:
                 )
         return open_packed(self.segment.corpus, packing, index=self.folder)
 
-    def _encoded_store(self) -> tuple[BlockStore, dict[str, int]]:
+    def _encoded_store(self) -> tuple[BlockStore, Counts]:
         """The blocks and the counts of the segment, all of whose vectors must be there."""
         if not BlockStore.is_finished(self.segment.corpus):
             raise ArtefactError(
@@ -224,7 +228,7 @@ class _Build:
     def _waits(self, holders: str) -> None:
         self.notice(f"waits for another job of this build: {holders}")
 
-    def _merge(self, shard: Shard) -> Manifest | None:
+    def _merge(self, shard: Shard) -> IndexManifest | None:
         _, counts = self._encoded_store()
         quantiser = self._quantiser()
         if quantiser is not None:
@@ -235,23 +239,19 @@ class _Build:
             return None
         with folder_lock(search, wait=True, on_wait=self._waits):
             if (self.folder / MANIFEST_NAME).is_file():
-                return read_manifest(self.folder, kind=INDEX_KIND)
+                return Generation.read(self.folder).manifest
             finish_search(search, [self.segment], quantiser, self._resolved(quantiser), progress=self.progress)
             if self.settings.copy_encoder:
                 copy_encoder(self.folder / ENCODER_FOLDER, self.settings.encoder, self.encoder)
-            return write_generation(
-                self.folder,
-                number=0,
-                made=self.made,
-                segments={FIRST: {"sources": self.sources, "counts": counts}},
+            chosen = self.settings.search
+            wanted = IndexManifest(
+                self.made,
+                segments={FIRST: SegmentRecord(self.sources, counts)},
                 quantiser=None if quantiser is None else QUANTISER_FOLDER,
-                search=f"{SEARCH_FOLDER}/{FIRST}",
-                searching={
-                    "probed_lists": self.settings.search.probed_lists,
-                    "rerank_factor": self.settings.search.rerank_factor,
-                    "candidates_per_side": None,
-                },
+                search_folder=f"{SEARCH_FOLDER}/{FIRST}",
+                searching=Searching(chosen.probed_lists, chosen.rerank_factor),
             )
+            return write_generation(self.folder, wanted)
 
     def _resolved(self, quantiser: Quantiser | None) -> dict[str, Any]:
         if quantiser is None:
@@ -259,27 +259,26 @@ class _Build:
         return search_settings_of(self.folder / QUANTISER_FOLDER)
 
 
-def _finished(folder: Path, made: Mapping[str, Any], sources: list[dict[str, Any]]) -> Manifest | None:
+def _finished(folder: Path, made: Mapping[str, Any], sources: list[dict[str, Any]]) -> IndexManifest | None:
     """The manifest of a finished index of the same input and settings; versions and counts are no settings.
 
     Raises ArtefactError if the finished index is another one, or was changed after it was built.
     """
     if not (folder / MANIFEST_NAME).is_file():
         return None
-    finished = read_manifest(folder, kind=INDEX_KIND)
-    if set(finished.settings["segments"]) != {FIRST} or finished.settings["deleted"] is not None:
+    finished = Generation.read(folder).manifest
+    if set(finished.segments) != {FIRST} or finished.deleted is not None:
         raise ArtefactError(
             f"{folder} was changed after it was built",
             expected="an index with the documents of one build",
-            got=f"generation {finished.settings['generation']}, segments {', '.join(finished.settings['segments'])}, "
-            f"{finished.settings['counts']['deleted_documents']} documents deleted",
+            got=f"generation {finished.generation}, segments {', '.join(finished.segments)}, "
+            f"{finished.deleted_documents} documents deleted",
             where=str(folder),
             fix="use npmlm add and npmlm delete to change it, or build into another folder",
         )
-    made_from = finished.settings["segments"].get(FIRST, {}).get("sources", [])
     refuse_changed(
         {**_comparable(made), "sources": sources},
-        {**_comparable(finished.settings), "sources": made_from},
+        {**_comparable(finished.settings), "sources": finished.segments[FIRST].sources},
         where=folder,
     )
     return finished

@@ -22,8 +22,8 @@ from index.files import digest_of
 from index.lists import SEARCH_KIND
 from index.locking import folder_lock, remove_dead_locks
 from index.quantiser import Quantiser
-from index.settings import SearchSettings, SearchTier, chosen_tier
-from index.store import MANIFEST_NAME, Manifest, check_folder, read_manifest, write_folder
+from index.settings import SearchTier, chosen_tier
+from index.store import MANIFEST_NAME, check_folder, read_manifest, write_folder
 from npm.corpus.blocks import BlockPacker, BlockSettings
 from npm.corpus.documents import CorpusSettings, read_corpus
 from npm.corpus.sources import read_lines
@@ -36,7 +36,9 @@ from npm.indexing.generation import (
     SEARCH_FOLDER,
     SEGMENTS_FOLDER,
     Generation,
+    IndexManifest,
     Segment,
+    SegmentRecord,
     input_record,
     recorded_corpus,
     search_settings_of,
@@ -64,15 +66,13 @@ if TYPE_CHECKING:
 CHANGE_FOLDER, CHANGE_KIND = "change", "change"
 WORTH_A_COMPACT = 0.25
 """From this share of deleted documents on, a compact is advised."""
-OF_ONE_GENERATION = ("generation", "segments", "quantiser", "search_folder", "deleted", "searching", "counts")
-"""What of the root manifest's settings a change makes anew; all else says how the index was made."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChangeResult:
     """What a change left behind."""
 
-    manifest: Manifest  # of the present generation
+    manifest: IndexManifest  # of the present generation
     was_finished: bool  # there was nothing to do
     added_documents: int = 0
     deleted_documents: int = 0  # with those that were replaced
@@ -100,7 +100,7 @@ def read_note(folder: Path) -> ChangeNote | None:
 def recover_change(folder: Path) -> tuple[Generation, ChangeNote | None, ChangeNote | None]:
     """The present generation, the unfinished change, and one that was finished but for its note, which is removed."""
     generation, note = Generation.read(folder), read_note(folder)
-    if note is None or note.segment not in generation.settings["segments"]:
+    if note is None or note.segment not in generation.manifest.segments:
         return generation, note, None
     remove(folder / CHANGE_FOLDER)
     return generation, None, note
@@ -152,7 +152,7 @@ def abandon_change(segment: Segment) -> None:
 
 def new_folders(generation: Generation) -> tuple[Path, Path, Path, Path]:
     """The quantiser, its unfinished training, the search folder and the deleted documents of the next generation."""
-    folder, number = generation.folder, generation.number + 1
+    folder, number = generation.folder, generation.manifest.generation + 1
     quantiser = f"{QUANTISER_FOLDER}.{number}"
     return (
         folder / quantiser,
@@ -165,15 +165,15 @@ def new_folders(generation: Generation) -> tuple[Path, Path, Path, Path]:
 def advice(folder: Path) -> str | None:
     """What the index in `folder` calls for after a change: a compact, or nothing."""
     generation = Generation.read(folder)
-    counts = generation.settings["counts"]
-    if counts["deleted_documents"] >= WORTH_A_COMPACT * counts["documents"]:
-        told = f"{counts['deleted_documents']} of {counts['documents']} documents are deleted, but take room"
-        return f"{told}: npmlm compact index={folder} rewrites the index without them"
-    tier = chosen_tier(settings_from(SearchSettings, generation.settings["search"]), counts["rows"]).value
+    manifest, rows = generation.manifest, generation.manifest.counts.rows
+    if manifest.deleted_documents >= WORTH_A_COMPACT * manifest.counts.documents:
+        reason = f"{manifest.deleted_documents} of {manifest.counts.documents} documents are deleted, but take room"
+        return f"{reason}: npmlm compact index={folder} rewrites the index without them"
+    tier = chosen_tier(manifest.search_settings, rows).value
     made_for = read_manifest(generation.search, kind=SEARCH_KIND).settings["tier"]
     if tier != made_for:
-        told = f"the index is searched as {made_for}, but with its {counts['rows']} rows {tier} serves better"
-        return f"{told}: npmlm compact index={folder} changes to it"
+        reason = f"the index is searched as {made_for}, but with its {rows} rows {tier} serves better"
+        return f"{reason}: npmlm compact index={folder} changes to it"
     return None
 
 
@@ -201,50 +201,39 @@ def search_lists(
 
 
 def commit(
-    generation: Generation,
+    before: Generation,
+    wanted: IndexManifest,
     *,
-    segments: Mapping[str, Mapping[str, Any]],
-    quantiser: Path | None,
-    search: Path,
-    deleted: np.ndarray,
-    searching: Mapping[str, Any] | None = None,
-    keeps_before: bool = True,
+    deleted: np.ndarray | None = None,
     request: str | None = None,
-) -> Manifest:
-    """Make the generation after `generation` the present one, then remove folders that no one needs any more.
+    keeps_before: bool = True,
+) -> IndexManifest:
+    """Make the manifest `wanted` that of the generation after `before`, and remove folders that no one needs any more.
 
-    `segments` gives sources and counts of each; `deleted` i64 [n] ascending numbers of deleted documents; `searching`
-    None is as before; `request` is the digest of what was to be deleted. `keeps_before` leaves the folders of
-    `generation` for readers that are just opening it.
+    `wanted` is that of `before` with what the change replaces. `deleted` i64 [n] are the ascending numbers of deleted
+    documents, None as before; `request` is the digest of what was to be deleted. `keeps_before` leaves the folders of
+    `before` for readers that are just opening it.
     """
-    folder = generation.folder
-    *_, place = new_folders(generation)
-    name = generation.settings["deleted"]
+    folder, name = before.folder, before.manifest.deleted
+    deleted = before.deleted_documents() if deleted is None else deleted
     if len(deleted) == 0:
         name = None
-    elif not np.array_equal(deleted, generation.deleted_documents()):
+    elif not np.array_equal(deleted, before.deleted_documents()):
+        *_, place = new_folders(before)
         remove(place)  # a killed change's, which may have been about fewer documents
         write_deleted(place, deleted, request=request)
-        name = place.relative_to(folder).as_posix()
-    manifest = write_generation(
-        folder,
-        number=generation.number + 1,
-        made={key: value for key, value in generation.settings.items() if key not in OF_ONE_GENERATION},
-        segments=segments,
-        quantiser=None if quantiser is None else quantiser.relative_to(folder).as_posix(),
-        search=search.relative_to(folder).as_posix(),
-        searching=generation.settings["searching"] if searching is None else searching,
-        deleted=name,
-        deleted_count=len(deleted),
-        replaces=generation.manifest.digest,
-    )
-    remove_unnamed(folder, [manifest, *([generation.manifest] if keeps_before else [])])
-    if (note := read_note(folder)) is not None and note.segment in segments:
+        name = before.name_of(place)
+    number = before.manifest.generation + 1
+    wanted = replace(wanted, generation=number, deleted=name, deleted_documents=len(deleted))
+    manifest = write_generation(folder, wanted, replaces=before.manifest.digest)
+    # The change is made from here on. What follows only tidies up: after a kill the next change does it.
+    remove_unnamed(folder, [manifest, *([before.manifest] if keeps_before else [])])
+    if (note := read_note(folder)) is not None and note.segment in manifest.segments:
         remove(folder / CHANGE_FOLDER)
     return manifest
 
 
-def remove_unnamed(folder: Path, manifests: Iterable[Manifest]) -> None:
+def remove_unnamed(folder: Path, manifests: Iterable[IndexManifest]) -> None:
     """Remove what killed changes left, and folders that none of the root `manifests` names; not an unfinished change.
 
     Readers that have opened them go on: their files stay until they are closed.
@@ -311,7 +300,7 @@ def add_documents(
     folder = Path(folder)
     with folder_lock(folder):
         generation, unfinished, _ = recover_change(folder)
-        encoder = check_encoder(folder, generation.settings, encoder)
+        encoder = check_encoder(folder, generation.manifest, encoder)
         _check_has_text(generation)
         corpus = _kept_as_in(generation, settings.corpus)
         request = {"sources": input_record(corpus), "corpus": recorded_corpus(corpus), "replace": settings.replace}
@@ -355,14 +344,7 @@ def delete_documents(folder: str | Path, settings: DeleteSettings) -> ChangeResu
                 where="ids",
                 fix="remove the folder of the index instead, or build another one",
             )
-        manifest = commit(
-            generation,
-            segments=generation.settings["segments"],
-            quantiser=generation.quantiser,
-            search=generation.search,
-            deleted=np.flatnonzero(~live),
-            request=request,
-        )
+        manifest = commit(generation, generation.manifest, deleted=np.flatnonzero(~live), request=request)
     return ChangeResult(manifest, was_finished=False, deleted_documents=len(ids), advice=advice(folder))
 
 
@@ -377,7 +359,7 @@ class _Addition:
 
     def run(self, corpus: CorpusSettings, encoder: Encoder) -> ChangeResult:
         """Documents → blocks → vectors → codes → lists, then the commit."""
-        before, settings = self.generation, self.generation.settings
+        before, settings = self.generation, self.generation.manifest.settings
         packer = BlockPacker(encoder.tokenizer, settings_from(BlockSettings, settings["blocks"]))
         store = build_block_store(
             self.segment.corpus,
@@ -396,9 +378,10 @@ class _Addition:
         encode_segment(self.segment, store, made_with, progress=self.progress)
         counts = finish_encoding(self.segment, store, made_with)
         search = search_lists(before, [*before.segments, self.segment], before.quantiser, self.progress)
-        about = {"sources": self.request["sources"], "corpus": self.request["corpus"], "counts": counts}
-        segments = {**settings["segments"], self.segment.name: about}
-        manifest = commit(before, segments=segments, quantiser=before.quantiser, search=search, deleted=deleted)
+        added = SegmentRecord(self.request["sources"], counts, self.request["corpus"])
+        segments = {**before.manifest.segments, self.segment.name: added}
+        wanted = replace(before.manifest, segments=segments, search_folder=before.name_of(search))
+        manifest = commit(before, wanted, deleted=deleted)
         return ChangeResult(
             manifest,
             was_finished=False,
@@ -450,7 +433,7 @@ def _check_has_text(generation: Generation) -> None:
 
 def _kept_as_in(generation: Generation, corpus: CorpusSettings) -> CorpusSettings:
     """`corpus` with the fields that the index keeps; raises SettingError if others are asked for."""
-    kept = list(generation.settings["corpus"]["kept_fields"])
+    kept = generation.manifest.kept_fields
     if corpus.kept_fields and sorted(corpus.kept_fields) != sorted(kept):
         raise SettingError(
             "an index keeps the same fields of all its documents",
@@ -464,14 +447,13 @@ def _kept_as_in(generation: Generation, corpus: CorpusSettings) -> CorpusSetting
 
 def _is_last(generation: Generation, request: Mapping[str, Any]) -> bool:
     """Whether the last segment is what `request` asks for, and none of its documents was deleted since."""
-    segments = generation.settings["segments"]
-    about = segments[max(segments)]
-    if about.get("compacted"):  # it names the sources of all that went into it, and may lack what was deleted before
+    manifest = generation.manifest
+    last = manifest.segments[max(manifest.segments)]
+    if last.compacted:  # it names the sources of all that went into it, and may lack what was deleted before
         return False
-    made_from = (about["sources"], about.get("corpus", generation.settings["corpus"]))
-    if made_from != (request["sources"], request["corpus"]):
+    if (last.sources, last.corpus or manifest.settings["corpus"]) != (request["sources"], request["corpus"]):
         return False
-    documents_before = generation.settings["counts"]["documents"] - about["counts"]["documents"]
+    documents_before = manifest.counts.documents - last.counts.documents
     return not (generation.deleted_documents() >= documents_before).any()
 
 

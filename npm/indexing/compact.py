@@ -6,7 +6,7 @@ Blocks stay cut as they are, and their vectors are copied, so no encoder is need
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,7 @@ from index.arrays import ShardedArray
 from index.files import check_room
 from index.lists import SEARCH_KIND
 from index.locking import folder_lock
-from index.settings import SearchSettings, resolved_settings
+from index.settings import resolved_settings
 from index.store import finished_folder, read_manifest, verify_folder, write_folder
 from npm.corpus.blocks import concatenated_ranges
 from npm.corpus.shards import STORE_KIND
@@ -43,7 +43,7 @@ from npm.indexing.embed import (
     shard_settings,
     vector_shards,
 )
-from npm.indexing.generation import Generation, Segment
+from npm.indexing.generation import Generation, Searching, Segment, SegmentRecord
 from npm.indexing.lexicon import LexiconSettings
 from npm.indexing.rows import RowMap, pack_kept
 from npm.indexing.stages import IndexProgress, count_segment_words, finish_segment, silent, train_segment_quantiser
@@ -133,7 +133,7 @@ def compact_index(folder: str | Path, settings: CompactSettings, *, progress: In
         request = {
             "retrain": settings.retrain,
             "segments": [segment.name for segment in generation.segments],
-            "deleted": generation.settings["deleted"],
+            "deleted": generation.manifest.deleted,
         }
         was_done = finished is not None and (finished.verb, finished.request["retrain"]) == (COMPACT, settings.retrain)
         if unfinished is None and (was_done or not _is_called_for(generation, settings)):
@@ -147,7 +147,7 @@ def compact_index(folder: str | Path, settings: CompactSettings, *, progress: In
 
 
 def _is_called_for(generation: Generation, settings: CompactSettings) -> bool:
-    is_clean = len(generation.segments) == 1 and generation.settings["deleted"] is None
+    is_clean = len(generation.segments) == 1 and generation.manifest.deleted is None
     retrains = settings.retrain and generation.quantiser is not None
     return not is_clean or retrains or _search_for(generation, generation.segments)["tier"] != _tier(generation)
 
@@ -171,22 +171,23 @@ class _Compaction:
         assert len(copied) == store.block_count, f"{len(copied)} blocks to copy, {store.block_count} written"
         recorded = self._recorded(store)
         _copy_vectors(before, self.segment, old_store, store, copied, recorded, self.progress)
-        lexicon = settings_from(LexiconSettings, before.settings["lexicon"])
+        lexicon = settings_from(LexiconSettings, before.manifest.settings["lexicon"])
         count_segment_words(self.segment, store, lexicon, progress=self.progress)
         counts = finish_segment(self.segment, store, recorded, lexicon)
         quantiser, has_other_tier = self._quantiser(store)
         search = search_lists(before, [self.segment], quantiser, self.progress)
-        sources = [source for about in before.settings["segments"].values() for source in about["sources"]]
-        manifest = commit(
-            before,
-            segments={self.segment.name: {"sources": sources, "counts": counts, "compacted": True}},
-            quantiser=quantiser,
-            search=search,
-            deleted=np.zeros(0, dtype=np.int64),
-            searching=_unset(before.settings) if has_other_tier else None,
-            keeps_before=False,
+        sources = [source for segment in before.manifest.segments.values() for source in segment.sources]
+        wanted = replace(
+            before.manifest,
+            segments={self.segment.name: SegmentRecord(sources, counts, compacted=True)},
+            quantiser=None if quantiser is None else before.name_of(quantiser),
+            search_folder=before.name_of(search),
         )
-        deleted_count = before.settings["counts"]["deleted_documents"]
+        if has_other_tier:  # what was chosen for one tier says nothing of another
+            built = before.manifest.search_settings
+            wanted = replace(wanted, searching=Searching(built.probed_lists, built.rerank_factor))
+        manifest = commit(before, wanted, deleted=np.zeros(0, dtype=np.int64), keeps_before=False)
+        deleted_count = before.manifest.deleted_documents
         return ChangeResult(manifest, was_finished=False, deleted_documents=deleted_count)
 
     def _store(self, old_store: BlockStore, live: np.ndarray) -> BlockStore:
@@ -227,7 +228,7 @@ class _Compaction:
         if not has_other_tier and not self.retrain:
             return before.quantiser, False
         place, *_ = new_folders(before)
-        search = settings_from(SearchSettings, before.settings["search"])
+        search = before.manifest.search_settings
         trained = train_segment_quantiser(place, [self.segment], store, search, progress=self.progress)
         return trained, has_other_tier
 
@@ -288,15 +289,9 @@ def _digests(generation: Generation, kind: str) -> list[str]:
 def _search_for(generation: Generation, segments: tuple[Segment, ...] | list[Segment]) -> dict[str, Any]:
     """How an index built over `segments` with the settings of this one would be searched."""
     vectors, _ = open_vectors([segment.vectors for segment in segments])
-    return resolved_settings(settings_from(SearchSettings, generation.settings["search"]), *vectors.shape)
+    return resolved_settings(generation.manifest.search_settings, *vectors.shape)
 
 
 def _tier(generation: Generation) -> str:
     """The tier that the index has now."""
     return str(read_manifest(generation.search, kind=SEARCH_KIND).settings["tier"])
-
-
-def _unset(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Search settings as of a new build: what was chosen for one tier says nothing of another."""
-    search = settings["search"]
-    return {name: search.get(name) for name in settings["searching"]}

@@ -1,13 +1,13 @@
 """The folders of an index, and the root manifest that says which of them make up its present generation.
 
-    manifest.json                       the generation: what stands below, by digest, and how it was made
+    manifest.json                       the generation: the folders below, by digest, and how it was made
     segments/00000/{corpus,vectors,lexicon,codes}   what one build or one add brought
     quantiser/, search/00000/           how vectors are looked for; the exact tier has no quantiser and no codes
     deleted/00000/                      numbers of deleted documents
     encoder/                            with copy_encoder=true
 
-A change writes new folders beside the old ones and then replaces the manifest by one rename, so whoever reads keeps
-the generation that was opened.
+A change writes new folders beside the old ones and then replaces the manifest by one rename, so a reader keeps
+the generation that it opened.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import json
 import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +25,7 @@ import numpy as np
 
 from index.files import sha256_of_file
 from index.quantiser import QUANTISER_KIND
+from index.settings import SearchSettings
 from index.store import (
     Manifest,
     check_folder,
@@ -38,7 +39,7 @@ from index.store import (
 from npm.corpus.sources import find_sources
 from npm.errors import ArtefactError, SettingError
 from npm.models.encoder import Encoder
-from npm.settings import enum_value
+from npm.settings import enum_value, settings_from
 
 if TYPE_CHECKING:
     from npm.corpus.documents import CorpusSettings
@@ -48,7 +49,6 @@ INDEX_KIND, ENCODER_KIND, DELETED_KIND = "phrase-index", "encoder", "deleted-doc
 SEGMENTS_FOLDER, ENCODER_FOLDER, QUANTISER_FOLDER = "segments", "encoder", "quantiser"
 SEARCH_FOLDER, DELETED_FOLDER = "search", "deleted"
 CORPUS_FOLDER, VECTORS_FOLDER, LEXICON_FOLDER, CODES_FOLDER = "corpus", "vectors", "lexicon", "codes"
-COUNTED = ("documents", "blocks", "tokens", "rows")
 EXACT_CANDIDATES, APPROXIMATE_CANDIDATES = 4096, 512
 """Rows grown into phrases for each side unless said otherwise, in the exact tier and in the others."""
 
@@ -91,100 +91,176 @@ class Segment:
 
 
 @dataclass(frozen=True, slots=True)
+class Counts:
+    """How much an index, or one of its segments, holds."""
+
+    documents: int = 0
+    blocks: int = 0
+    tokens: int = 0
+    rows: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentRecord:
+    """What the root manifest says of a segment."""
+
+    sources: Sequence[Mapping[str, Any]]  # name, bytes and SHA-256 of each corpus file
+    counts: Counts
+    corpus: Mapping[str, Any] | None = None  # how an add read the files; None: as the first build did
+    compacted: bool = False  # made of other segments, whose sources it names
+
+    @classmethod
+    def of(cls, recorded: Mapping[str, Any]) -> SegmentRecord:
+        """Read from a manifest."""
+        counts = Counts(*(recorded["counts"][item.name] for item in fields(Counts)))
+        return cls(recorded["sources"], counts, recorded.get("corpus"), recorded.get("compacted", False))
+
+    def as_record(self) -> dict[str, Any]:
+        """As JSON values, without what is not so."""
+        return {name: value for name, value in asdict(self).items() if value not in (None, False)}
+
+
+@dataclass(frozen=True, slots=True)
+class EncoderRecord:
+    """The encoder that made an index."""
+
+    name: str = ""
+    fingerprint: str = ""
+    tokenizer_fingerprint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Searching:
+    """How an index is searched unless said otherwise; None: as suits its search folder."""
+
+    probed_lists: int | None = None
+    rerank_factor: int | None = None
+    candidates_per_side: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class IndexManifest:
+    """The root manifest of an index, read once; the one without any values is that of texts in memory."""
+
+    settings: Mapping[str, Any] = field(default_factory=dict)  # all of it, or of a new index: how it is made
+    digest: str = ""
+    parts: Mapping[str, str] = field(default_factory=dict)  # digests of the folders, by name
+    generation: int = 0  # after the first build; every change adds one
+    segments: Mapping[str, SegmentRecord] = field(default_factory=dict)
+    counts: Counts = Counts()  # with the documents that are deleted
+    quantiser: str | None = None  # names of folders, as those below; None in the exact tier
+    search_folder: str = ""
+    deleted: str | None = None  # None: no document is
+    deleted_documents: int = 0
+    searching: Searching = Searching()
+    encoder: EncoderRecord = EncoderRecord()
+    dimensions: int | None = None  # to which vectors are cut; None: whole ones
+
+    @classmethod
+    def of(cls, manifest: Manifest) -> IndexManifest:
+        """`manifest` read. Raises ArtefactError for one that lacks what every index records."""
+        settings = manifest.settings
+        return cls(
+            settings,
+            manifest.digest,
+            manifest.parts,
+            generation=settings["generation"],
+            segments={name: SegmentRecord.of(about) for name, about in sorted(settings["segments"].items())},
+            counts=Counts(*(settings["counts"][item.name] for item in fields(Counts))),
+            quantiser=settings["quantiser"],
+            search_folder=settings["search_folder"],
+            deleted=settings["deleted"],
+            deleted_documents=settings["counts"]["deleted_documents"],
+            searching=Searching(*(settings["searching"].get(item.name) for item in fields(Searching))),
+            encoder=EncoderRecord(*(settings["encoder"][item.name] for item in fields(EncoderRecord))),
+            dimensions=settings.get("dimensions"),
+        )
+
+    @property
+    def candidates_per_side(self) -> int:
+        """Rows grown into phrases for each side unless said otherwise."""
+        automatic = EXACT_CANDIDATES if self.quantiser is None else APPROXIMATE_CANDIDATES
+        return self.searching.candidates_per_side or automatic
+
+    @property
+    def search_settings(self) -> SearchSettings:
+        """The settings of search that the index was built with."""
+        return settings_from(SearchSettings, self.settings["search"])
+
+    @property
+    def kept_fields(self) -> list[str]:
+        """The fields of documents that the index keeps."""
+        return list(self.settings["corpus"]["kept_fields"])
+
+
+@dataclass(frozen=True, slots=True)
 class Generation:
-    """One state of the index in `folder`, as its root manifest tells it."""
+    """One state of the index in `folder`, as its root manifest describes it."""
 
     folder: Path
-    manifest: Manifest
+    manifest: IndexManifest
 
     @classmethod
     def read(cls, folder: Path) -> Generation:
         """The present one. Raises ArtefactError if there is no finished index or its manifest is damaged."""
-        return cls(folder, read_manifest(folder, kind=INDEX_KIND))
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """How the index was made, and its counts."""
-        return self.manifest.settings
-
-    @property
-    def number(self) -> int:
-        """0 after the first build; every change adds one."""
-        return int(self.settings["generation"])
+        return cls(folder, IndexManifest.of(read_manifest(folder, kind=INDEX_KIND)))
 
     @property
     def segments(self) -> tuple[Segment, ...]:
         """In the order of their numbers: documents, blocks, tokens and rows are counted through them."""
-        return tuple(Segment(self.folder, name) for name in sorted(self.settings["segments"]))
+        return tuple(Segment(self.folder, name) for name in self.manifest.segments)
 
     @property
     def quantiser(self) -> Path | None:
         """The quantiser's folder; None in the exact tier."""
-        name = self.settings["quantiser"]
-        return None if name is None else self.folder / name
+        return None if self.manifest.quantiser is None else self.folder / self.manifest.quantiser
 
     @property
     def search(self) -> Path:
         """The search folder."""
-        return self.folder / str(self.settings["search_folder"])
+        return self.folder / self.manifest.search_folder
+
+    def name_of(self, place: Path) -> str:
+        """The name of one of the index's folders, as the manifest has it."""
+        return place.relative_to(self.folder).as_posix()
 
     def deleted_documents(self) -> np.ndarray:
         """Numbers of the deleted documents, ascending i64. Raises ArtefactError if their folder is damaged."""
-        name = self.settings["deleted"]
-        if name is None:
+        if self.manifest.deleted is None:
             return np.zeros(0, dtype=np.int64)
-        check_folder(self.folder / name, kind=DELETED_KIND)
-        return np.asarray(open_array(self.folder / name, "deleted"), dtype=np.int64)  # i64 [deleted]
+        folder = self.folder / self.manifest.deleted
+        check_folder(folder, kind=DELETED_KIND)
+        return np.asarray(open_array(folder, "deleted"), dtype=np.int64)  # i64 [deleted]
 
     def deletion_request(self) -> str | None:
         """The digest of the ids that the last delete was asked for; None if nothing is deleted."""
-        name = self.settings["deleted"]
+        name = self.manifest.deleted
         return None if name is None else read_manifest(self.folder / name, kind=DELETED_KIND).settings["request"]
 
 
-def candidates_per_side(settings: Mapping[str, Any]) -> int:
-    """Rows grown into phrases for each side unless said otherwise, by the settings of a root manifest."""
-    exact = settings.get("quantiser") is None
-    automatic = EXACT_CANDIDATES if exact else APPROXIMATE_CANDIDATES
-    return int(settings.get("searching", {}).get("candidates_per_side") or automatic)
-
-
-def write_generation(
-    folder: Path,
-    *,
-    number: int,
-    made: Mapping[str, Any],
-    segments: Mapping[str, Mapping[str, Any]],
-    quantiser: str | None,
-    search: str,
-    searching: Mapping[str, Any],
-    deleted: str | None = None,
-    deleted_count: int = 0,
-    replaces: str | None = None,
-) -> Manifest:
-    """Replace the root manifest: from here on `folder` is generation `number`.
+def write_generation(folder: Path, wanted: IndexManifest, *, replaces: str | None = None) -> IndexManifest:
+    """Replace the root manifest by `wanted`, whose digest, parts and counts are found here; returns what was written.
 
     `replaces` is the digest of the manifest that a change began with: raises ArtefactError if it is another by now.
-
-    `made` says how the index was made; `segments` gives sources and counts of each segment; `quantiser`, `search` and
-    `deleted` are folder names relative to `folder`; `searching` is how it is searched unless said otherwise.
     """
-    names = [part.relative_to(folder).as_posix() for name in segments for part in Segment(folder, name).parts()]
-    names += [name for name in (quantiser, search, deleted) if name is not None]
+    names = [part.relative_to(folder).as_posix() for name in wanted.segments for part in Segment(folder, name).parts()]
+    names += [name for name in (wanted.quantiser, wanted.search_folder, wanted.deleted) if name is not None]
     if (folder / ENCODER_FOLDER).is_dir():
         names.append(ENCODER_FOLDER)
-    counts = {name: sum(segment["counts"][name] for segment in segments.values()) for name in COUNTED}
+    held = [segment.counts for segment in wanted.segments.values()]
+    counts = {item.name: sum(getattr(each, item.name) for each in held) for item in fields(Counts)}
     settings = {
-        **made,
-        "generation": number,
-        "segments": {name: dict(segment) for name, segment in segments.items()},
-        "quantiser": quantiser,
-        "search_folder": search,
-        "deleted": deleted,
-        "searching": dict(searching),
-        "counts": {**counts, "deleted_documents": deleted_count},
+        **wanted.settings,
+        "generation": wanted.generation,
+        "segments": {name: segment.as_record() for name, segment in wanted.segments.items()},
+        "quantiser": wanted.quantiser,
+        "search_folder": wanted.search_folder,
+        "deleted": wanted.deleted,
+        "searching": asdict(wanted.searching),
+        "counts": {**counts, "deleted_documents": wanted.deleted_documents},
     }
     parts = {name: read_any_manifest(folder / name).digest for name in names}
+    # Everything that the new generation names is on the disk by now, flushed: readers see this one or the one before.
     if replaces is not None and (present := Generation.read(folder).manifest.digest) != replaces:
         raise ArtefactError(
             f"{folder} was changed by another process meanwhile",
@@ -193,7 +269,7 @@ def write_generation(
             where=str(folder),
             fix="run it again; where locks do not work, as on some network disks, change it from one machine",
         )
-    return write_manifest(folder, kind=INDEX_KIND, settings=settings, parts=parts)
+    return IndexManifest.of(write_manifest(folder, kind=INDEX_KIND, settings=settings, parts=parts))
 
 
 def write_deleted(folder: Path, documents: Sequence[int] | np.ndarray, *, request: str | None = None) -> Manifest:

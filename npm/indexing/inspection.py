@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,7 @@ from index.store import MANIFEST_NAME, read_any_manifest, read_manifest, verify_
 from npm.corpus.store import BlockStore
 from npm.errors import ArtefactError
 from npm.indexing.embed import VECTORS_KIND, VectorCheck, reencode_sample
-from npm.indexing.generation import ENCODER_FOLDER, INDEX_KIND, SEGMENTS_FOLDER, Generation, candidates_per_side
+from npm.indexing.generation import ENCODER_FOLDER, INDEX_KIND, SEGMENTS_FOLDER, Generation
 from npm.indexing.phrase_index import check_encoder, load_index_encoder
 from npm.indexing.rows import ROWS_PER_SAMPLE
 from npm.models.encoder import Precision
@@ -84,13 +84,12 @@ def footprint(generation: Generation) -> Footprint:
         sizes = file_sizes(generation.folder / name)
         disk[part] = disk.get(part, 0) + sum(sizes.values())
         cold += sum(size for path, size in sizes.items() if path.name not in HOT_FILES)
-    counts = generation.settings["counts"]
     return Footprint(
         disk=disk,
         hot={**_search_bytes(generation), **table_bytes(generation)},
         cold=cold,
-        token_count=int(counts["tokens"]),
-        row_count=int(counts["rows"]),
+        token_count=generation.manifest.counts.tokens,
+        row_count=generation.manifest.counts.rows,
     )
 
 
@@ -106,8 +105,7 @@ def file_sizes(folder: Path) -> dict[Path, int]:
 
 def table_bytes(generation: Generation) -> dict[str, int]:
     """Bytes of the arrays that an opened index holds in memory beside its searcher, whatever the tier."""
-    counts = generation.settings["counts"]
-    documents, blocks, tokens, rows = (int(counts[name]) for name in ("documents", "blocks", "tokens", "rows"))
+    documents, blocks, tokens, rows = astuple(generation.manifest.counts)
     words = tokens // 64 + 1  # see npm/indexing/rows.py
     count_bytes = 4 if rows < ROW_COUNT_LIMIT else 8
     found = {
@@ -117,7 +115,7 @@ def table_bytes(generation: Generation) -> dict[str, int]:
         "block documents": 8 * blocks,
         "block lengths": 4 * blocks if _has_lexicon(generation) else 0,
     }
-    if generation.settings["deleted"] is not None:
+    if generation.manifest.deleted is not None:
         found["live documents, blocks, rows"] = documents + blocks + -(-rows // 8)
     return found
 
@@ -231,20 +229,20 @@ def inspect_index(folder: str | Path) -> Inspection:
     Files are not read: `npmlm verify` does that.
     """
     generation = Generation.read(Path(folder))
-    settings = generation.settings
+    manifest, settings = generation.manifest, generation.manifest.settings
     search = read_manifest(generation.search, kind=SEARCH_KIND).settings
     segments = tuple(
-        InspectedSegment(name, dict(segment["counts"]), tuple(segment["sources"]))
-        for name, segment in sorted(settings["segments"].items())
+        InspectedSegment(name, asdict(segment.counts), tuple(map(dict, segment.sources)))
+        for name, segment in manifest.segments.items()
     )
     return Inspection(
-        generation=generation.number,
-        digest=generation.manifest.digest,
+        generation=manifest.generation,
+        digest=manifest.digest,
         counts=dict(settings["counts"]),
         segments=segments,
-        kept_fields=tuple(settings["corpus"]["kept_fields"]),
+        kept_fields=tuple(manifest.kept_fields),
         encoder=dict(settings["encoder"]),
-        encoder_inside=ENCODER_FOLDER in generation.manifest.parts,
+        encoder_inside=ENCODER_FOLDER in manifest.parts,
         versions=dict(settings["versions"]),
         made_with={name: settings[name] for name in MADE_BY_SETTINGS},
         pruning=_pruning(generation),
@@ -258,7 +256,7 @@ def inspect_index(folder: str | Path) -> Inspection:
 
 def _pruning(generation: Generation) -> Pruning:
     """The rule of all segments, and what it leaves of them together."""
-    settings = generation.settings["vectors"]
+    settings = generation.manifest.settings["vectors"]
     token_count = kept = 0
     kept_by_rule: Counter[str] = Counter()
     for segment in generation.segments:
@@ -271,12 +269,12 @@ def _pruning(generation: Generation) -> Pruning:
 
 def _searching(generation: Generation, search: Mapping[str, Any]) -> dict[str, int | None]:
     """How the index is searched unless said otherwise: as it records, else as its search folder was made."""
-    recorded = generation.settings["searching"]
+    recorded = generation.manifest.searching
     exact = generation.quantiser is None
     return {
-        "probed_lists": None if exact else recorded["probed_lists"] or search["probed_lists"],
-        "rerank_factor": None if exact else recorded["rerank_factor"] or search["rerank_factor"],
-        "candidates_per_side": candidates_per_side(generation.settings),
+        "probed_lists": None if exact else recorded.probed_lists or search["probed_lists"],
+        "rerank_factor": None if exact else recorded.rerank_factor or search["rerank_factor"],
+        "candidates_per_side": generation.manifest.candidates_per_side,
     }
 
 
@@ -304,9 +302,9 @@ def index_encoder(folder: Path, name: str, *, device: str = "auto", dtype: Preci
 
     Raises ArtefactError if it is another one.
     """
-    settings = Generation.read(folder).settings
+    manifest = Generation.read(folder).manifest
     return check_encoder(
-        folder, settings, load_index_encoder(folder, settings, name or None, device=device, dtype=dtype)
+        folder, manifest, load_index_encoder(folder, manifest, name or None, device=device, dtype=dtype)
     )
 
 
@@ -318,7 +316,7 @@ def verify_vectors(folder: Path, encoder: Encoder, *, batches: int, seed: int) -
     rng = np.random.default_rng(seed)
     row_count, worst_cosine = 0, 1.0
     generation = Generation.read(folder)
-    encoder = encoder.cut_to(generation.settings.get("dimensions"))
+    encoder = encoder.cut_to(generation.manifest.dimensions)
     for segment in generation.segments:
         store = BlockStore.open(segment.corpus)
         found = reencode_sample(store, encoder, segment.vectors, batch_count=batches, rng=rng)

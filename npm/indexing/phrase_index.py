@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from npm.corpus.conditions import matching_documents, parse_conditions
 from npm.corpus.store import BlockStore
 from npm.errors import ArtefactError, QueryError
 from npm.indexing.embed import open_vectors
-from npm.indexing.generation import ENCODER_FOLDER, ENCODER_KIND, INDEX_KIND, Generation, candidates_per_side
+from npm.indexing.generation import ENCODER_FOLDER, ENCODER_KIND, INDEX_KIND, Counts, Generation, IndexManifest
 from npm.indexing.lexicon import BlockLexicon
 from npm.indexing.rows import RowMap
 from npm.models.encoder import Encoder, Precision, choose_device
@@ -35,7 +35,7 @@ class PhraseIndex:
     """All parts of one generation of a phrase index, checked against their manifests."""
 
     folder: Path
-    settings: dict[str, Any]
+    manifest: IndexManifest
     store: BlockStore
     rows: RowMap
     searcher: Searcher
@@ -44,40 +44,38 @@ class PhraseIndex:
     live_documents: np.ndarray | None = None  # bool [documents], False for deleted ones; None: all are live
     live_blocks: np.ndarray | None = None  # bool [blocks], of live documents or of none
     live_rows: RowSet | None = None
-    digest: str = ""  # of the root manifest
 
     @classmethod
-    def open(cls, folder: Path, *, probed_lists: int | None = None, rerank_factor: int | None = None) -> PhraseIndex:
+    def open(cls, folder: Path) -> PhraseIndex:
         """Open a built index; raises ArtefactError if it is missing, unfinished, damaged or of another kind.
 
-        `probed_lists` and `rerank_factor` stand in for those that the index records. Every file that is read as a
+        Every file that is read as a
         whole is hashed; what is mapped and larger than 64 MB only `verify_index` reads. A change that replaces the
         generation while it is opened is no error: the new one is opened.
         """
         for _ in range(OPENING_ATTEMPTS):
             generation = Generation.read(folder)
             try:
-                return cls._opened(generation, probed_lists=probed_lists, rerank_factor=rerank_factor)
+                return cls._opened(generation)
             except (ArtefactError, FileNotFoundError):
                 if Generation.read(folder).manifest.digest == generation.manifest.digest:
                     raise
-        return cls._opened(Generation.read(folder), probed_lists=probed_lists, rerank_factor=rerank_factor)
+        return cls._opened(Generation.read(folder))
 
     @classmethod
-    def _opened(cls, generation: Generation, *, probed_lists: int | None, rerank_factor: int | None) -> PhraseIndex:
+    def _opened(cls, generation: Generation) -> PhraseIndex:
         folder, segments = generation.folder, generation.segments
         check_folder(folder, kind=INDEX_KIND)
         store = BlockStore.open(*(segment.corpus for segment in segments))
         whole = searches_exactly(generation.search)
         vectors, rows = open_vectors([segment.vectors for segment in segments], hash_all=whole)
         _check_counts(generation, store, len(rows))
-        searching = generation.settings["searching"]
         searcher = open_search(
             generation.search,
             vectors,
             quantiser=generation.quantiser,
-            probed_lists=probed_lists or searching["probed_lists"],
-            rerank_factor=rerank_factor or searching["rerank_factor"],
+            probed_lists=generation.manifest.searching.probed_lists,
+            rerank_factor=generation.manifest.searching.rerank_factor,
         )
         lexicon = (
             BlockLexicon.open([segment.lexicon for segment in segments]) if store.start_chars is not None else None
@@ -92,7 +90,7 @@ class PhraseIndex:
             lexicon = None if lexicon is None else lexicon.with_live(live_blocks)
         return cls(
             folder=folder,
-            settings=generation.settings,
+            manifest=generation.manifest,
             store=store,
             rows=rows,
             searcher=searcher,
@@ -101,22 +99,21 @@ class PhraseIndex:
             live_documents=live_documents,
             live_blocks=live_blocks,
             live_rows=live_rows,
-            digest=generation.manifest.digest,
         )
 
     @property
     def is_current(self) -> bool:
         """Whether the folder still holds the generation that was opened."""
-        return Generation.read(self.folder).manifest.digest == self.digest
+        return Generation.read(self.folder).manifest.digest == self.manifest.digest
 
     @property
     def candidates_per_side(self) -> int:
         """Rows that are grown into phrases for each side unless said otherwise."""
-        return candidates_per_side(self.settings)
+        return self.manifest.candidates_per_side
 
     def check_encoder(self, encoder: Encoder) -> Encoder:
         """`encoder`, its vectors as long as those of the index; raises ArtefactError if it did not make them."""
-        return check_encoder(self.folder, self.settings, encoder)
+        return check_encoder(self.folder, self.manifest, encoder)
 
     def load_encoder(
         self, encoder: Encoder | str | None, *, device: str = "auto", dtype: Precision = Precision.auto
@@ -126,34 +123,32 @@ class PhraseIndex:
         Raises as `load_index_encoder` and `check_encoder` do.
         """
         if not isinstance(encoder, Encoder):
-            encoder = load_index_encoder(self.folder, self.settings, encoder, device=device, dtype=dtype)
+            encoder = load_index_encoder(self.folder, self.manifest, encoder, device=device, dtype=dtype)
         return self.check_encoder(encoder)
 
 
-def check_encoder(folder: Path, settings: Mapping[str, Any], encoder: Encoder) -> Encoder:
+def check_encoder(folder: Path, manifest: IndexManifest, encoder: Encoder) -> Encoder:
     """`encoder`, its vectors cut to the length of those in the index in `folder`.
 
-    `settings` are those of the root manifest. Raises ArtefactError if it is not the encoder that made the index.
+    Raises ArtefactError if it is not the encoder that made the index.
     """
-    made_by = settings["encoder"]
-    for name, ours in (
-        ("fingerprint", encoder.fingerprint),
-        ("tokenizer_fingerprint", encoder.tokenizer_fingerprint),
-    ):
-        if made_by[name] != ours:
+    made_by = manifest.encoder
+    for name in ("fingerprint", "tokenizer_fingerprint"):
+        wanted, got = getattr(made_by, name), getattr(encoder, name)
+        if wanted != got:
             raise ArtefactError(
                 "the index was made with another encoder",
-                expected=f"{made_by['name']}, {name.replace('_', ' ')} {made_by[name]}",
-                got=f"{encoder.name}, {name.replace('_', ' ')} {ours}",
+                expected=f"{made_by.name}, {name.replace('_', ' ')} {wanted}",
+                got=f"{encoder.name}, {name.replace('_', ' ')} {got}",
                 where=str(folder),
                 fix=f"give the encoder that built it with encoder=…, or build an index with {encoder.name}",
             )
-    return encoder.cut_to(settings.get("dimensions"))
+    return encoder.cut_to(manifest.dimensions)
 
 
 def load_index_encoder(
     folder: Path,
-    settings: Mapping[str, Any],
+    manifest: IndexManifest,
     name: str | None,
     *,
     device: str = "auto",
@@ -161,27 +156,27 @@ def load_index_encoder(
 ) -> Encoder:
     """The encoder `name`, or the one that made the index in `folder`: the shipped one, or the one saved inside.
 
-    `settings` are those of the root manifest. Raises ArtefactError if none of them made the index or the one inside is
+    Raises ArtefactError if none of them made the index or the one inside is
     damaged, EncoderError if one cannot be loaded or there is no such device.
     """
     if name:
         return Encoder.load(name, device=device, dtype=dtype)
     choose_device(device)  # a mistake in it is told whether an encoder is found or not
     inside = folder / ENCODER_FOLDER
-    made_by = settings["encoder"]
+    made_by = manifest.encoder
     was_shipped = (shipped_encoder_folder() / "config.json").is_file()
     shipped = Encoder.load(device=device, dtype=dtype) if was_shipped else None
-    if shipped is not None and shipped.fingerprint == made_by["fingerprint"]:
+    if shipped is not None and shipped.fingerprint == made_by.fingerprint:
         return shipped
     if inside.is_dir():
         verify_folder(inside, ENCODER_KIND)
         return Encoder.load(str(inside), device=device, dtype=dtype)
     raise ArtefactError(
         "the index was made with an encoder that is not at hand",
-        expected=f"{made_by['name']}, fingerprint {made_by['fingerprint']}",
+        expected=f"{made_by.name}, fingerprint {made_by.fingerprint}",
         got="no such encoder" if shipped is None else f"the shipped one, fingerprint {shipped.fingerprint}",
         where=str(folder),
-        fix=f"give it with encoder=…, such as encoder={made_by['name']}; build copy_encoder=true keeps it inside",
+        fix=f"give it with encoder=…, such as encoder={made_by.name}; build copy_encoder=true keeps it inside",
     )
 
 
@@ -192,14 +187,13 @@ def rows_of_blocks(store: BlockStore, rows: RowMap, blocks: np.ndarray) -> RowSe
 
 
 def _check_counts(generation: Generation, store: BlockStore, row_count: int) -> None:
-    counts = generation.settings["counts"]
-    expected = (counts["documents"], counts["blocks"], counts["tokens"], counts["rows"])
-    got = (store.document_count, store.block_count, store.token_count, row_count)
+    expected = generation.manifest.counts
+    got = Counts(store.document_count, store.block_count, store.token_count, row_count)
     if expected != got:
         raise ArtefactError(
             "the segments do not make up the index",
-            expected=f"{expected} documents, blocks, tokens and rows",
-            got=str(got),
+            expected=f"{astuple(expected)} documents, blocks, tokens and rows",
+            got=str(astuple(got)),
             where=str(generation.folder),
             fix="remove this folder and build the index again",
         )

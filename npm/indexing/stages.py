@@ -54,11 +54,11 @@ from npm.indexing.embed import (
     recorded_vectors,
     vector_shards,
 )
+from npm.indexing.generation import Counts, Segment
 from npm.indexing.lexicon import LexiconSettings, finish_lexicon, write_lexicon_shard
 from npm.memory import return_freed_memory
 
 if TYPE_CHECKING:
-    from npm.indexing.generation import Segment
     from npm.models.encoder import Encoder
 
 
@@ -183,7 +183,7 @@ def count_segment_words(
         progress("lexicon", count, len(corpus_shards))
 
 
-def finish_encoding(segment: Segment, store: BlockStore, settings: SegmentSettings) -> dict[str, int]:
+def finish_encoding(segment: Segment, store: BlockStore, settings: SegmentSettings) -> Counts:
     """Write the manifests of the segment's vectors and term counts once all shards are there; returns its counts.
 
     Raises ArtefactError, naming the missing shards, if there are any, CorpusError if no token has a vector.
@@ -193,7 +193,7 @@ def finish_encoding(segment: Segment, store: BlockStore, settings: SegmentSettin
 
 def finish_segment(
     segment: Segment, store: BlockStore, recorded: Mapping[str, Any], lexicon: LexiconSettings
-) -> dict[str, int]:
+) -> Counts:
     """As `finish_encoding`, for vectors made with the settings `recorded`."""
     with folder_lock(segment.vectors, wait=True):
         manifest = finish_vectors(segment.vectors, store, recorded=recorded)
@@ -208,12 +208,7 @@ def finish_segment(
             where=str(segment.index),
             fix="choose another rule, such as vectors.pruning=word_boundaries",
         )
-    return {
-        "documents": store.document_count,
-        "blocks": store.block_count,
-        "tokens": store.token_count,
-        "rows": kept,
-    }
+    return Counts(store.document_count, store.block_count, store.token_count, kept)
 
 
 def _check_vector_room(segment: Segment, store: BlockStore, settings: SegmentSettings, shard: Shard) -> None:

@@ -17,6 +17,7 @@ from index.exact import ExactSearcher
 from npm.corpus.blocks import BlockPacker, BlockSettings
 from npm.errors import CorpusError, QueryError, SettingError
 from npm.indexing.embed import PruningRule, kept_tokens
+from npm.indexing.generation import IndexManifest
 from npm.indexing.phrase_index import PhraseIndex
 from npm.indexing.rows import RowMap
 from npm.masking.rendering import MASKS_PER_SPAN
@@ -87,7 +88,7 @@ class PassageFiller(Filler):
         kept = kept_tokens(store.flags.slice(0, store.token_count), PruningRule.without_stopwords)  # bool [T]
         index = PassageIndex(
             folder=store.folder,
-            settings={},
+            manifest=IndexManifest(),
             store=store,
             rows=RowMap.of_mask(kept),
             searcher=ExactSearcher(self._vectors[kept]),

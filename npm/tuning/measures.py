@@ -19,6 +19,7 @@ from index.search import FaissSearcher, open_search
 from index.types import Hits
 from npm.corpus.text import normalised_text
 from npm.errors import SettingError, check_range
+from npm.indexing.generation import Generation
 from npm.models.encoder import Precision
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.queries import QueryVectors, encode_queries
@@ -354,10 +355,5 @@ def _share_equal(ours: Sequence[str | None], theirs: Sequence[str | None]) -> fl
 def _reopened(index: PhraseIndex, probed_lists: int) -> Searcher:
     """The index's approximate searcher, with another number of probed lists."""
     assert index.vectors is not None, "an index that was opened from its folder knows its vectors"
-    folder, settings = index.folder, index.settings
-    return open_search(
-        folder / settings["search_folder"],
-        index.vectors,
-        quantiser=folder / settings["quantiser"],
-        probed_lists=probed_lists,
-    )
+    generation = Generation(index.folder, index.manifest)
+    return open_search(generation.search, index.vectors, quantiser=generation.quantiser, probed_lists=probed_lists)

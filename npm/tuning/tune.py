@@ -24,7 +24,7 @@ from index.store import read_manifest
 from npm.corpus.text import sentence_bounds
 from npm.errors import ArtefactError, QueryError, SettingError
 from npm.indexing.changes import commit
-from npm.indexing.generation import Generation, Segment
+from npm.indexing.generation import Generation, IndexManifest, Searching
 from npm.indexing.inspection import Footprint, footprint
 from npm.indexing.phrase_index import PhraseIndex
 from npm.indexing.stages import HELD_OUT_EVERY, unseen_documents
@@ -92,7 +92,7 @@ def tune_index(settings: TuneSettings, encoder: Encoder | None = None, progress:
     cannot have; StorageError if the disk refuses.
     """
     index = PhraseIndex.open(Path(settings.index))
-    generation = _unchanged(index.folder, index.settings["generation"], index.digest)
+    generation = _unchanged(index.folder, index.manifest)
     search = read_manifest(generation.search, kind=SEARCH_KIND).settings
     choices, present = _choices(settings, index, generation)
     encoder = index.load_encoder(encoder or settings.encoder or None, device=settings.device, dtype=settings.precision)
@@ -115,7 +115,7 @@ def tune_index(settings: TuneSettings, encoder: Encoder | None = None, progress:
     if len(drawn) < settings.queries:
         notes.append(f"{len(drawn)} questions instead of {settings.queries}: the documents hold no more sentences")
     result = TuneResult(
-        generation=generation.number,
+        generation=generation.manifest.generation,
         index_digest=generation.manifest.digest,
         tier=str(search["tier"]),
         factory=search.get("factory"),
@@ -150,26 +150,18 @@ def write_searching(generation: Generation, choice: SearchChoice) -> int:
     changed.
     """
     with folder_lock(generation.folder):
-        present = _unchanged(generation.folder, generation.number, generation.manifest.digest)
-        commit(
-            present,
-            segments=present.settings["segments"],
-            quantiser=present.quantiser,
-            search=present.search,
-            deleted=present.deleted_documents(),
-            searching=asdict(choice),
-        )
-    return generation.number + 1
+        present = _unchanged(generation.folder, generation.manifest)
+        return commit(present, replace(present.manifest, searching=Searching(**asdict(choice)))).generation
 
 
-def _unchanged(folder: Path, number: int, digest: str) -> Generation:
-    """The generation in `folder`, which must be the one of this number and manifest digest. Raises ArtefactError."""
+def _unchanged(folder: Path, measured: IndexManifest) -> Generation:
+    """The generation in `folder`, whose manifest must be the one `measured`. Raises ArtefactError."""
     present = Generation.read(folder)
-    if present.manifest.digest != digest:
+    if present.manifest.digest != measured.digest:
         raise ArtefactError(
             f"{folder} was changed while it was measured",
-            expected=f"generation {number}, manifest digest {digest}",
-            got=f"generation {present.number}, manifest digest {present.manifest.digest}",
+            expected=f"generation {measured.generation}, manifest digest {measured.digest}",
+            got=f"generation {present.manifest.generation}, manifest digest {present.manifest.digest}",
             where=str(folder),
             fix="run npmlm tune again: the numbers are those of an index that is no more",
         )
@@ -206,10 +198,10 @@ class TuneQuestion:
 
 def held_out_documents(index: PhraseIndex) -> np.ndarray | None:
     """Which documents the quantiser's training has not seen, bool [documents]; None if that is not known."""
-    if index.settings["quantiser"] is None:
+    generation = Generation(index.folder, index.manifest)
+    if generation.quantiser is None:
         return np.ones(index.store.document_count, dtype=bool)
-    segments = [Segment(index.folder, name) for name in sorted(index.settings["segments"])]
-    return unseen_documents(index.folder / index.settings["quantiser"], segments, index.store.segment_documents)
+    return unseen_documents(generation.quantiser, generation.segments, index.store.segment_documents)
 
 
 def asked_documents(index: PhraseIndex) -> np.ndarray:
@@ -242,7 +234,7 @@ def draw_questions(index: PhraseIndex, count: int, *, seed: int) -> list[TuneQue
         if len(questions) == before:
             break
     if not questions:
-        left_out = f", one of {HELD_OUT_EVERY}, that its quantiser has not seen" if index.settings["quantiser"] else ""
+        left_out = f", one of {HELD_OUT_EVERY}, that its quantiser has not seen" if index.manifest.quantiser else ""
         lengths = f"{MIN_SENTENCE_CHARS} to {MAX_SENTENCE_CHARS} characters"
         raise ArtefactError(
             "no question can be made from the documents of this index",

@@ -42,7 +42,7 @@ def test_an_encoder_trained_for_several_lengths_builds_and_fills_a_short_index(
     build = ("build", f"corpus.files={texts}", f"encoder={encoder}", "blocks.max_block_tokens=64")
     outcome = npmlm(*build, f"index={tmp_path / 'index'}", "dimensions=8")
     assert (outcome.status, "note" in outcome.err) == (0, False), outcome.err
-    assert Generation.read(tmp_path / "index").settings["dimensions"] == 8
+    assert Generation.read(tmp_path / "index").manifest.settings["dimensions"] == 8
     assert npmlm("verify", f"index={tmp_path / 'index'}", f"encoder={encoder}").status == 0
     filled = npmlm("fill", f"index={tmp_path / 'index'}", f"encoder={encoder}", "The <mask> of Iceland.", "output=json")
     assert (filled.status, len(filled.answers())) == (0, 1), filled.err

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 from tokenizers import Tokenizer, models, pre_tokenizers
@@ -13,6 +13,7 @@ from transformers import PreTrainedTokenizerFast
 from index.exact import ExactSearcher
 from npm.corpus.store import BlockStore, write_block_store
 from npm.indexing.embed import PruningRule, kept_tokens
+from npm.indexing.generation import EncoderRecord, IndexManifest
 from npm.indexing.phrase_index import PhraseIndex
 from npm.indexing.rows import RowMap, pack_kept
 from npm.models.encoder import Encoder
@@ -91,10 +92,9 @@ def random_index(
     flags = store.flags.slice(0, store.token_count)
     positions = np.flatnonzero(kept_tokens(flags, rule))
     vectors = rng.standard_normal((len(positions), 5)).astype(np.float32)  # f32 [rows, 5]
-    facts: dict[str, Any] = {"encoder": {"name": "plain", "fingerprint": "f", "tokenizer_fingerprint": "t"}}
     index = PhraseIndex(
         folder=folder,
-        settings=facts,
+        manifest=IndexManifest(encoder=EncoderRecord("plain", "f", "t")),
         store=store,
         rows=RowMap([packed_kept(positions, store.token_count)], [store.token_count]),
         searcher=ExactSearcher(vectors),

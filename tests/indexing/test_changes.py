@@ -122,10 +122,10 @@ def test_every_change_makes_a_generation_and_leaves_only_the_folders_of_the_last
     assert sorted(path.name for path in (live / "search").iterdir()) == ["00002"]
     assert sorted(path.name for path in (live / "deleted").iterdir()) == ["00004", "00005"]
     generation = Generation.read(live)
-    assert generation.number == 5
+    assert generation.manifest.generation == 5
     assert generation.deleted_documents().tolist() == [0, 1, 2]
-    assert generation.settings["counts"]["documents"] == 9
-    assert generation.settings["counts"]["deleted_documents"] == 3
+    assert generation.manifest.counts.documents == 9
+    assert generation.manifest.deleted_documents == 3
 
 
 def test_a_reader_keeps_the_generation_that_it_opened(of_each_tier: Path, encoder: Encoder, tmp_path: Path) -> None:
@@ -173,7 +173,7 @@ def test_an_add_killed_in_any_stage_goes_on_and_ends_in_the_same_bytes(
 
     with pytest.raises(Killed):
         add_documents(live, settings, encoder, progress=kill)
-    assert Generation.read(live).number == 0
+    assert Generation.read(live).manifest.generation == 0
     assert "d6" not in answered_documents(PhraseFiller.open(live, encoder))
     change = add_documents(live, settings, encoder)
     assert (change.was_finished, change.added_documents, change.deleted_documents) == (False, 4, 1)
@@ -222,7 +222,7 @@ def test_a_kill_around_the_swap_leaves_one_generation_or_the_other(
         with pytest.raises(Killed):
             added(live, MORE, encoder)
     is_swapped = killed_in == "remove_unnamed"
-    assert Generation.read(live).number == is_swapped
+    assert Generation.read(live).manifest.generation == is_swapped
     assert len(PhraseIndex.open(live).store.shard_documents) == 2 + is_swapped
     assert added(live, MORE, encoder).was_finished == is_swapped
     assert all_bytes(live) == all_bytes(whole)
@@ -249,7 +249,7 @@ def test_another_change_is_refused_while_an_add_is_unfinished_and_a_delete_is_no
     assert all_bytes(live) == before
     deleted(live, "d0")
     assert added(live, MORE, encoder).added_documents == 3
-    assert Generation.read(live).number == 2
+    assert Generation.read(live).manifest.generation == 2
     assert not {"d0"} & answered_documents(PhraseFiller.open(live, encoder))
     assert {"d6"} <= answered_documents(PhraseFiller.open(live, encoder))
 
@@ -399,7 +399,7 @@ def test_a_change_does_not_overwrite_another_one_where_locks_do_not_work(
     more = AddSettings(corpus=CorpusSettings(files=[write_records(tmp_path / "more.jsonl", [record(9)])]))
     with pytest.raises(ArtefactError, match="changed by another process"):
         add_documents(folder, more, encoder, progress=meanwhile)
-    assert Generation.read(folder).settings["counts"]["deleted_documents"] == 1
+    assert Generation.read(folder).manifest.deleted_documents == 1
     assert add_documents(folder, more, encoder).added_documents == 1
 
 

@@ -247,7 +247,7 @@ def test_a_compact_killed_after_the_swap_only_removes_what_is_left(
         patched.setattr(changes, "remove_unnamed", killed)
         with pytest.raises(Killed):
             compact_index(live, settings)
-    assert Generation.read(live).number == 3
+    assert Generation.read(live).manifest.generation == 3
     assert (live / "segments" / "00000").exists()
     assert compact_index(live, settings).was_finished
     assert all_bytes(live) == all_bytes(whole)
@@ -297,7 +297,7 @@ def test_damage_is_refused_instead_of_copied(file: str, live: Path, monkeypatch:
     monkeypatch.setattr("npm.indexing.embed.HASHED_AT_OPENING_BYTES", 0)
     with pytest.raises(ArtefactError, match="is damaged"):
         compact_index(live, KEEPS)
-    assert Generation.read(live).number == 2
+    assert Generation.read(live).manifest.generation == 2
 
 
 def test_a_full_disk_is_told_before_vectors_are_copied(live: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from index.settings import SearchSettings
+from index.store import read_manifest
 from npm.corpus.blocks import BlockSettings
 from npm.corpus.documents import CorpusSettings
 from npm.errors import ArtefactError, SettingError
@@ -167,9 +168,9 @@ def test_an_index_of_before_there_were_lengths_is_one_of_whole_vectors(
 ) -> None:
     settings = settings_for(tmp_path / "index", range(6))
     build_index(tmp_path / "index", settings, encoder)
-    read = Generation.read(tmp_path / "index").manifest
+    read = read_manifest(tmp_path / "index", kind="phrase-index")
     older = replace(read, settings={name: value for name, value in read.settings.items() if name != "dimensions"})
-    monkeypatch.setattr("npm.indexing.build.read_manifest", lambda folder, kind: older)
+    monkeypatch.setattr("npm.indexing.generation.read_manifest", lambda folder, kind: older)
     assert build_index(tmp_path / "index", settings, encoder).was_finished
 
 

@@ -91,7 +91,7 @@ def test_hot_bytes_are_those_of_the_searcher(folder: Path) -> None:
     elif "search index" in hot:
         assert 32 * row_count < hot["search index"] < 32 * row_count + 1000
     else:
-        lists, code_bytes = (LISTS, 32) if "SQ8" in index.settings["search"]["factory"] else (4, 32 // 8 + 8)
+        lists, code_bytes = (LISTS, 32) if "SQ8" in index.manifest.settings["search"]["factory"] else (4, 32 // 8 + 8)
         assert code_bytes * row_count <= hot["codes"] <= code_bytes * (row_count + 7 * lists)
         assert hot["row ids"] == 8 * row_count
         assert hot["centroids, graph, codec"] > 4 * 32 * lists

@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 
 from index.exact import ExactSearcher
+from index.search import open_search
 from npm.corpus.text import normalised_text
 from npm.errors import ArtefactError, SettingError
 from npm.indexing.changes import DeleteSettings, delete_documents
+from npm.indexing.generation import Generation
 from npm.indexing.inspection import verify_index
 from npm.indexing.phrase_index import PhraseIndex
 from npm.models.encoder import Encoder
@@ -52,7 +54,11 @@ def plain_measures(
 
     Rows whose scores are hardly below the last of the best may or may not count as its equals.
     """
-    index = PhraseIndex.open(folder, probed_lists=choice.probed_lists, rerank_factor=choice.rerank_factor)
+    index, generation = PhraseIndex.open(folder), Generation.read(folder)
+    assert index.vectors is not None
+    chosen = {"probed_lists": choice.probed_lists, "rerank_factor": choice.rerank_factor}
+    searcher = open_search(generation.search, index.vectors, quantiser=generation.quantiser, **chosen)
+    index = replace(index, searcher=searcher)
     assert index.vectors is not None
     vectors = index.vectors.slice(0, len(index.vectors)).astype(np.float32)
     live = range(len(vectors)) if index.live_rows is None else index.live_rows.rows().tolist()
@@ -210,8 +216,6 @@ def test_writing_changes_the_root_manifest_only_and_the_index_is_then_searched_s
 
 
 def test_an_index_that_was_changed_after_it_was_measured_is_not_written(own_folder: Path, tuned: TuneResult) -> None:
-    from npm.indexing.generation import Generation
-
     generation = Generation.read(own_folder)
     delete_documents(own_folder, DeleteSettings(ids=["d3"]))
     before = all_bytes(own_folder)

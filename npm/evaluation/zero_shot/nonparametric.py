@@ -116,7 +116,7 @@ class NonparametricLabels:
             predictions += [LabelPrediction(tuple(row), each) for row, each in zip(shares, evidence, strict=True)]
         self._facts = {
             "encoder": model_facts(self._encoder),
-            "index": self._index.digest,
+            "index": self._index.manifest.digest,
             "masks": self._masks.value,
             "scoring": _plain(replace(scoring, verbalizer=verbalizer.name)),
             "verbalizer": {"name": verbalizer.name, "digest": verbalizer.digest},

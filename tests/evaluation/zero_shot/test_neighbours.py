@@ -22,6 +22,7 @@ from npm.evaluation.zero_shot.neighbours import NEAREST_PER_WORD, neighbouring_w
 from npm.evaluation.zero_shot.task import Label, Suite, Task, TaskData
 from npm.evaluation.zero_shot.verbalizers import Verbalizer, expand, load_verbalizer
 from npm.indexing.changes import DeleteSettings, delete_documents
+from npm.indexing.generation import EncoderRecord, IndexManifest
 from npm.indexing.phrase_index import PhraseIndex
 from npm.indexing.rows import RowMap
 from npm.models.encoder import Encoder
@@ -70,7 +71,7 @@ def index_of_words(
     rows = np.array([vectors[word] for word, has in zip(words, has_row, strict=True) if has], dtype=np.float32)
     index = PhraseIndex(
         folder=folder,
-        settings={"encoder": {"name": "plain", "fingerprint": "f", "tokenizer_fingerprint": "t"}},
+        manifest=IndexManifest(encoder=EncoderRecord("plain", "f", "t")),
         store=store,
         rows=RowMap.of_mask(has_row),
         searcher=ExactSearcher(rows),
