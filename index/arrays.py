@@ -1,4 +1,4 @@
-"""Arrays of several shards, read as one.
+"""Arrays of several shards read as one, sets of rows as bits, and half precision made float32 fast.
 
 Shapes: n rows in all, m rows asked for or in the set.
 """
@@ -101,21 +101,6 @@ class RowSet:
             filled += len(byte)
         return rows
 
-    def nth(self, places: np.ndarray) -> np.ndarray:
-        """The rows at `places` i64 [m], ascending, of `rows()`, without making all of them: i64 [m]."""
-        rows = np.empty(len(places), dtype=np.int64)  # [m]
-        before, filled = 0, 0
-        for start in range(0, len(self.bits), BYTES_PER_CHUNK):
-            count = int(np.bitwise_count(self.bits[start : start + BYTES_PER_CHUNK]).sum())
-            stop = int(np.searchsorted(places, before + count))
-            if stop > filled:
-                found = np.flatnonzero(self.mask(8 * start, min(8 * (start + BYTES_PER_CHUNK), self.row_count)))
-                rows[filled:stop] = found[places[filled:stop] - before] + 8 * start
-            before, filled = before + count, stop
-        if filled < len(places):
-            raise IndexError(f"place {int(places[-1])} of a set of {self._count} rows")
-        return rows
-
     def mask(self, start: int, stop: int) -> np.ndarray:
         """Whether each row of [start, stop) is in the set: bool [stop - start]."""
         if not 0 <= start <= stop <= self.row_count:
@@ -129,11 +114,6 @@ class RowSet:
         rows = np.asarray(rows, dtype=np.int64)
         _check_range(rows, self.row_count)
         return (self.bits[rows >> 3] >> (rows & 7).astype(np.uint8)) & 1 == 1
-
-    def __and__(self, other: RowSet) -> RowSet:
-        if self.row_count != other.row_count:
-            raise ValueError(f"sets over {self.row_count} and {other.row_count} rows")
-        return RowSet(self.bits & other.bits, self.row_count)
 
 
 def _check_range(rows: np.ndarray, row_count: int) -> None:

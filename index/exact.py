@@ -5,12 +5,12 @@ Shapes: q queries, k hits a query, n rows, m rows scanned, c rows of a chunk, d 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 
 from index.arrays import RowSet, ShardedArray, to_float32
-from index.types import ArtefactError, Hits
+from index.types import ArtefactError, Hits, Report, no_report
 
 SCORE_BYTES_PER_SCAN = 256 << 20
 """A scan keeps all its scores; a batch that needs more is split by the caller."""
@@ -49,7 +49,7 @@ class ExactSearcher:
         `RowSet` that holds many rows, all n are scored and the others left out of the hits.
         """
         queries = checked_queries(queries, self.dimensions)
-        rows, among = allowed_rows(allowed, self.row_count, gathered_share=GATHERED_SHARE)
+        rows, among = allowed_rows(allowed, self.row_count, most_gathered=GATHERED_SHARE * self.row_count)
         if rows is not None:
             check_scan_size(len(queries), len(rows))
             return ExactScan(queries, score_rows(self._vectors, queries, rows), rows=rows, vectors=self._vectors)
@@ -78,20 +78,14 @@ class ExactScan:
 
     def top(self, k: int) -> Hits:
         """The k best rows scanned of every query, by (-score, row); with fewer than k rows the rest is not found."""
-        query_count = len(self._scores)
-        rows = np.zeros((query_count, k), dtype=np.int64)  # [q, k]
-        scores = np.full((query_count, k), -np.inf, dtype=np.float32)  # [q, k]
-        found = np.zeros((query_count, k), dtype=bool)  # [q, k]
+        hits = Hits.none(len(self._scores), k)
         outside = None if self._among is None else ~self._among.mask(0, self._among.row_count)  # bool [n]
         most = self._scores.shape[1] if self._among is None else len(self._among)
-        for query in range(query_count):
-            scored = self._scores[query]  # f32 [m]
+        for query, scored in enumerate(self._scores):  # f32 [m]
             columns = best_columns(scored if outside is None else np.where(outside, -np.inf, scored), k)  # [<= k]
             columns = columns[:most]  # fewer rows than k: what is left are rows outside
-            rows[query, : len(columns)] = columns if self._rows is None else self._rows[columns]
-            scores[query, : len(columns)] = scored[columns]
-            found[query, : len(columns)] = True
-        return Hits(rows=rows, scores=scores, found=found)
+            hits.put(query, columns if self._rows is None else self._rows[columns], scored[columns])
+        return hits
 
     def at(self, query: int, rows: np.ndarray) -> np.ndarray:
         """Exact inner products of one query with `rows` i64 [...]: f32 [...]. Rows not scanned are scored now."""
@@ -117,7 +111,7 @@ def exact_top(
     queries: np.ndarray,
     k: int,
     allowed: np.ndarray | RowSet | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Report = no_report,
 ) -> Hits:
     """The k best rows of each of `queries` f32 [q, d] by (-score, row), streaming `vectors` f16|f32 [n, d].
 
@@ -128,7 +122,7 @@ def exact_top(
         raise ValueError(f"k must be at least 1, not {k}")
     row_count, dimensions = vectors.shape
     queries = checked_queries(queries, dimensions)
-    rows, among = allowed_rows(allowed, row_count, gathered_share=0.0)
+    rows, among = allowed_rows(allowed, row_count, most_gathered=0)
     among = among if rows is None else RowSet.of_rows(rows, row_count)
     best = [(np.empty(0, np.float32), np.empty(0, np.int64)) for _ in queries]  # scores, rows [<= k] of each query
     worst = np.full(len(queries), -np.inf, dtype=np.float32)  # [q], of k rows that are found
@@ -143,17 +137,10 @@ def exact_top(
             kept = best_columns(joined, k)  # [<= k]; earlier rows stand before later ones of equal score
             best[query] = joined[kept], np.concatenate([best[query][1], start + columns])[kept]
             worst[query] = joined[kept[-1]] if len(kept) == k else -np.inf
-        if progress is not None:
-            progress(start + len(chunk), row_count)
-    hits = Hits(
-        rows=np.zeros((len(queries), k), dtype=np.int64),
-        scores=np.full((len(queries), k), -np.inf, dtype=np.float32),
-        found=np.zeros((len(queries), k), dtype=bool),
-    )
+        progress(start + len(chunk), row_count)
+    hits = Hits.none(len(queries), k)
     for query, (found_scores, found_rows) in enumerate(best):
-        hits.scores[query, : len(found_scores)] = found_scores
-        hits.rows[query, : len(found_rows)] = found_rows
-        hits.found[query, : len(found_rows)] = True
+        hits.put(query, found_rows, found_scores)
     return hits
 
 
@@ -210,17 +197,17 @@ def _gather_ascending(vectors: np.ndarray | ShardedArray, rows: np.ndarray) -> n
 
 
 def allowed_rows(
-    allowed: np.ndarray | RowSet | None, row_count: int, *, gathered_share: float
+    allowed: np.ndarray | RowSet | None, row_count: int, *, most_gathered: float
 ) -> tuple[np.ndarray | None, RowSet | None]:
     """What is allowed, as rows i64 [m] to be gathered or as the set that hits must lie in; neither for all rows.
 
-    A set of at most `gathered_share` of the rows is gathered. Raises ValueError for rows of another index.
+    A set of at most `most_gathered` rows is gathered. Raises ValueError for rows of another index.
     """
     if not isinstance(allowed, RowSet):
         return (None if allowed is None else checked_rows(allowed, row_count)), None
     if allowed.row_count != row_count:
         raise ValueError(f"allowed rows are a set over {allowed.row_count} rows, of an index of {row_count}")
-    if len(allowed) <= gathered_share * row_count:
+    if len(allowed) <= most_gathered:
         return allowed.rows(), None
     return None, allowed
 

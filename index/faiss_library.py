@@ -1,4 +1,4 @@
-"""FAISS as this project uses it: inner product only, its errors told as ours. Only this file imports it, late."""
+"""FAISS as this project uses it: inner product only, its errors as ours. Only this file imports it, late."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def factory_error(factory: str, got: str) -> UserError:
 def check_lists(factory: str, dimensions: int, *, train_rows: int, row_count: int | None = None) -> None:
     """Raise UserError unless FAISS knows `factory`, and its lists can be trained on the rows there are.
 
-    For who is about to spend hours on vectors; `row_count` None: nobody has counted them yet.
+    A check before hours are spent on vectors; `row_count` None: they are not counted yet.
     """
     lists = inverted_file(new_faiss_index(factory, dimensions))
     most = train_rows if row_count is None else min(train_rows, row_count)

@@ -1,4 +1,4 @@
-"""Files written once: every byte counted, hashed and, where the system refuses it, told in one clear message."""
+"""Files written once: every byte counted, hashed and, where the system refuses it, in one clear message."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ STORAGE_ADVICE = {
     errno.ENOTDIR: ("a part of the path is a file, not a folder", "choose another path, or move that file away"),
     errno.EEXIST: ("a part of the path is a file, not a folder", "choose another path, or move that file away"),
     errno.ENAMETOOLONG: ("a name in the path is too long", "choose a shorter path"),
-    errno.ELOOP: ("links in the path lead in a circle", "choose another path, or mend the links"),
+    errno.ELOOP: ("links in the path lead in a circle", "choose another path, or repair the links"),
     errno.ENOENT: ("a folder of the path is gone", "leave the folder alone while it is written, and run it again"),
     errno.EIO: ("the disk reports an input/output error", "check the disk, or choose a folder on another one"),
 }

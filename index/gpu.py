@@ -1,4 +1,6 @@
-"""Exact search with torch, for a GPU: the hits of `index.exact`, but for ties within the rounding of float32.
+"""Work on a GPU with torch: the nearest centroids of k-means, and exact search.
+
+The hits are those of `index.exact`, but for ties within the rounding of float32.
 
 Shapes: q queries, k hits a query, n rows, m rows scanned, c rows of a chunk, d dimensions.
 """
@@ -94,7 +96,7 @@ class TorchExactSearcher:
     def scan(self, queries: np.ndarray, allowed: np.ndarray | RowSet | None = None) -> TorchExactScan:
         """Score `queries` f32 [q, d] with all rows, or only the allowed ones: i64 [m], ascending, or a `RowSet`."""
         queries = checked_queries(queries, self.dimensions)
-        rows, among = allowed_rows(allowed, self.row_count, gathered_share=GATHERED_SHARE)
+        rows, among = allowed_rows(allowed, self.row_count, most_gathered=GATHERED_SHARE * self.row_count)
         check_scan_size(len(queries), self.row_count if rows is None else len(rows))
         on_device = torch.from_numpy(queries).to(self.device)  # [q, d]
         gathered = None if rows is None else torch.from_numpy(rows).to(self.device)  # i64 [m]
@@ -135,11 +137,7 @@ class TorchExactScan:
         if k < 1:
             raise ValueError(f"k must be at least 1, not {k}")
         query_count, scanned = self._scores.shape
-        hits = Hits(
-            rows=np.zeros((query_count, k), dtype=np.int64),
-            scores=np.full((query_count, k), -np.inf, dtype=np.float32),
-            found=np.zeros((query_count, k), dtype=bool),
-        )
+        hits = Hits.none(query_count, k)
         inside = None
         if self._among is not None:
             mask = self._among.mask(0, self._among.row_count)  # bool [n]
@@ -154,9 +152,7 @@ class TorchExactScan:
             columns = torch.nonzero(scored >= smallest)[:, 0]  # i64 [>= most], ascending
             columns = columns[torch.argsort(scored[columns], descending=True, stable=True)[:most]]  # i64 [most]
             rows = columns if self._rows is None else self._rows[columns]
-            hits.rows[query, :most] = rows.cpu().numpy()
-            hits.scores[query, :most] = scored[columns].cpu().numpy()
-            hits.found[query, :most] = True
+            hits.put(query, rows.cpu().numpy(), scored[columns].cpu().numpy())
         return hits
 
     def at(self, query: int, rows: np.ndarray) -> np.ndarray:

@@ -19,7 +19,7 @@ import numpy as np
 from index.arrays import to_float32
 from index.faiss_library import import_faiss
 from index.store import check_folder, open_array, write_folder
-from index.types import ArtefactError
+from index.types import ArtefactError, Report, no_report
 
 Assign = Callable[[np.ndarray], np.ndarray]
 """The nearest centroid of each vector f32 [c, d], by squared Euclidean distance: i64 [c]."""
@@ -65,7 +65,7 @@ def train_centroids(
     assigner: Assigner,
     checkpoints: Path,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Report = no_report,
 ) -> np.ndarray:
     """Centroids f32 [K, d] of `sample` f16|f32 [t, d] after `iterations` rounds, from K of its rows drawn with `seed`.
 
@@ -91,8 +91,7 @@ def train_centroids(
         state = _fresh_state(state.iteration + 1, _means(state))
         _write_state(checkpoints, state)
         saved_at = time.monotonic()
-        if progress is not None:
-            progress(state.iteration, iterations)
+        progress(state.iteration, iterations)
     return state.centroids
 
 

@@ -1,16 +1,12 @@
-"""Merged inverted lists, mapped from disk: FAISS reads of them what a query probes.
+"""From codes to inverted lists: code shards, lists merged out of them, and lists mapped from disk for a search.
 
-Shapes: k lists of a part, K lists of the quantiser.
-
-Shapes: n rows of the shard, K lists.
-
-Shapes: n rows of the index, m rows of the lists at hand, K lists of the quantiser, k lists of one part.
+Shapes: n rows of a shard or of the index, m rows of the lists at hand, K lists of the quantiser, k lists of one part.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,7 +39,7 @@ from index.store import (
     write_folder,
     write_manifest,
 )
-from index.types import ArtefactError
+from index.types import ArtefactError, Report, no_report
 
 LIST_PART_KIND, LISTS_FILE = "list-part", "lists.bin"
 CAPACITY_STEP = 8
@@ -138,11 +134,10 @@ def write_code_shard(
     quantiser: Quantiser,
     *,
     settings: Mapping[str, Any],
-    progress: Callable[[int, int], None] | None = None,
 ) -> Manifest:
     """Code all `vectors` f16|f32 [n, d] of one shard; `settings` are those of `code_shard_settings`.
 
-    `progress(rows done, n)`. A finished shard of the same settings is kept. Raises ArtefactError if the vectors have
+    A finished shard of the same settings is kept. Raises ArtefactError if the vectors have
     other dimensions than the quantiser, one is not finite, or `folder` was made with other settings.
     """
     if settings["quantiser"] != quantiser.digest:
@@ -159,8 +154,6 @@ def write_code_shard(
         chunk = sharded.slice(start, stop)  # [c, d]
         check_finite(chunk, np.arange(start, stop))
         lists[start:stop], codes[start:stop] = quantiser.encode(to_float32(chunk))
-        if progress is not None:
-            progress(stop, row_count)
     order = np.argsort(lists, kind="stable").astype(np.uint32)  # [n]
     offsets = np.zeros(quantiser.list_count + 1, dtype=np.int64)  # [K + 1]
     np.cumsum(np.bincount(lists, minlength=quantiser.list_count), out=offsets[1:])
@@ -259,7 +252,7 @@ def write_list_part(
     quantiser: Quantiser,
     *,
     lists: tuple[int, int],
-    progress: Callable[[int, int], None] | None = None,
+    progress: Report = no_report,
 ) -> Manifest:
     """Merge the lists [lists[0], lists[1]) of all code shards into `folder`; a finished one of the same is kept.
 
@@ -281,8 +274,7 @@ def write_list_part(
         for batch_first, batch_stop in _cuts(counts, first, quantiser.code_bytes, BATCH_BYTES):
             sizes = counts[batch_first - first : batch_stop - first]  # i64 [lists of the batch]
             _write_lists(file, shards, first_rows, batch_first, batch_stop, sizes)
-            if progress is not None:
-                progress(batch_stop - first, stop - first)
+            progress(batch_stop - first, stop - first)
     return read_manifest(folder, kind=LIST_PART_KIND)
 
 
@@ -294,9 +286,7 @@ def write_search_folder(
     quantiser: Quantiser | None = None,
     code_folders: Sequence[Path] = (),
     first_rows: Sequence[int] = (),
-    probed_lists: int | None = None,
-    rerank_factor: int | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Report = no_report,
 ) -> Manifest:
     """Finish the search folder over `vectors` f16|f32 [n, d], with every part of it that is not there yet.
 
@@ -309,21 +299,26 @@ def write_search_folder(
     settings = {**resolved, "row_count": row_count}
     parts: dict[str, str] = {}
     if resolved["tier"] == SearchTier.exact.value:
-        _check_finite(vectors, progress)
+        chunk: np.ndarray
+        for start, chunk in finite_chunks(vectors):
+            progress(start + len(chunk), row_count)
         folder.mkdir(parents=True, exist_ok=True)
         return write_manifest(folder, kind=SEARCH_KIND, settings=settings)
     assert quantiser is not None, "only exact search has no quantiser"
     quantiser.check_dimensions(dimensions, where=str(folder))
     settings |= {
         "quantiser": quantiser.digest,
-        "probed_lists": probed_lists or default_probed_lists(quantiser.list_count),
-        "rerank_factor": rerank_factor or default_rerank_factor(resolved["factory"]),
+        "probed_lists": default_probed_lists(quantiser.list_count),
+        "rerank_factor": default_rerank_factor(resolved["factory"]),
     }
     if quantiser.has_lists:
         _check_rows(code_folders, first_rows, quantiser, row_count, folder)
         for number, lists in enumerate(list_parts(code_folders, quantiser)):
             name = f"{number:05d}"
-            report = None if progress is None else _of_all(progress, lists[0], quantiser.list_count)
+
+            def report(done: int, _: int, first: int = lists[0]) -> None:
+                progress(first + done, quantiser.list_count)
+
             part = write_list_part(folder / name, code_folders, first_rows, quantiser, lists=lists, progress=report)
             parts[name] = part.digest
     else:
@@ -336,7 +331,7 @@ def _write_whole_index(
     settings: Mapping[str, Any],
     vectors: ShardedArray,
     quantiser: Quantiser,
-    progress: Callable[[int, int], None] | None,
+    progress: Report,
 ) -> Manifest:
     """Add all vectors to the trained index in memory, and write it; a finished one of the same settings is kept."""
     if (kept := finished_folder(folder, kind=FAISS_KIND, settings=settings)) is not None:
@@ -349,8 +344,7 @@ def _write_whole_index(
                 index.add(chunk)
             except RuntimeError as error:
                 raise factory_error(settings["factory"], f"adding failed: {last_line(error)}") from error
-            if progress is not None:
-                progress(start + len(chunk), len(vectors))
+            progress(start + len(chunk), len(vectors))
         write_faiss(index, writer.open_binary(FAISS_FILE))
     return read_manifest(folder, kind=FAISS_KIND)
 
@@ -375,6 +369,8 @@ def _write_lists(
 ) -> None:
     """Append the lists [first_list, stop_list) with `sizes` i64 [lists] rows, of all shards, sorted by list."""
     pieces = [shard.read(first_list, stop_list) for shard in shards]
+    # Shards follow each other in the order of their rows, and the sort is stable: so the rows of a list ascend, and the
+    # bytes are the same however the lists were divided into batches and parts.
     lists = np.concatenate([piece[0] for piece in pieces])  # i64 [m], shard after shard
     order = np.argsort(lists, kind="stable")  # i64 [m]
     rows = [piece[1] + first for piece, first in zip(pieces, first_rows, strict=True)]
@@ -402,17 +398,3 @@ def _check_rows(
             where=str(folder),
             fix="code the vector shards that are missing or were made again (stage=code)",
         )
-
-
-def _check_finite(vectors: ShardedArray, progress: Callable[[int, int], None] | None) -> None:
-    chunk: np.ndarray
-    for start, chunk in finite_chunks(vectors):
-        if progress is not None:
-            progress(start + len(chunk), len(vectors))
-
-
-def _of_all(progress: Callable[[int, int], None], first: int, list_count: int) -> Callable[[int, int], None]:
-    def report(done: int, _: int) -> None:
-        progress(first + done, list_count)
-
-    return report

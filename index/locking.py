@@ -88,7 +88,7 @@ def _refuse_owned(temporary: Path, target: Path) -> None:
 def _lock(path: Path, folder: Path, *, shared: bool, wait: bool, on_wait: Callable[[str], None] | None) -> int:
     """Open and lock `path`; returns the descriptor."""
     refused_at = time.monotonic() + GRACE_SECONDS
-    told = False
+    has_waited = False
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
@@ -101,9 +101,9 @@ def _lock(path: Path, folder: Path, *, shared: bool, wait: bool, on_wait: Callab
                 if not wait:
                     os.close(descriptor)
                     raise _refusal(path, folder, holders) from None
-                if on_wait is not None and not told:
+                if on_wait is not None and not has_waited:
                     on_wait(holders)
-                    told = True
+                    has_waited = True
             time.sleep(POLL_SECONDS)
         except BaseException:
             os.close(descriptor)
@@ -122,7 +122,7 @@ def _sign(descriptor: int, *, shared: bool) -> None:
 
 def _holders(descriptor: int) -> str:
     """Process id, host and age of those named in a lock file; the dead of this host are left out."""
-    told = []
+    found = []
     for line in os.pread(descriptor, HOLDER_BYTES, 0).decode(errors="replace").splitlines():
         fields = line.split()
         if len(fields) != 3 or not (fields[0].isdigit() and fields[2].isdigit()):
@@ -130,8 +130,8 @@ def _holders(descriptor: int) -> str:
         if fields[1] == socket.gethostname() and not _is_alive(int(fields[0])):
             continue
         age_seconds = max(0, int(time.time()) - int(fields[2]))
-        told.append(f"process {fields[0]} on {fields[1]}, since {age_seconds} s")
-    return "; ".join(told) or "a process that has not yet written its number"
+        found.append(f"process {fields[0]} on {fields[1]}, since {age_seconds} s")
+    return "; ".join(found) or "a process that has not yet written its number"
 
 
 def _is_alive(process: int) -> bool:
@@ -140,7 +140,7 @@ def _is_alive(process: int) -> bool:
     except ProcessLookupError:
         return False
     except PermissionError:
-        return True
+        pass
     return True
 
 
@@ -162,7 +162,7 @@ def _is_same_file(descriptor: int, path: Path) -> bool:
 
 
 def remove_dead_locks(folder: Path) -> None:
-    """Remove the lock files beside and below `folder` that nobody holds: processes that were killed left them."""
+    """Remove the lock files beside and below `folder` that no process holds: processes that were killed left them."""
     folder = folder.resolve()
     found = [folder.parent / f".{folder.name}.lock"]
     with suppress(FileNotFoundError):  # a folder that another job renames meanwhile
@@ -180,7 +180,7 @@ def _remove_if_free(descriptor: int, path: Path) -> None:
     try:
         # The last of several sharers removes the file; while others hold it, this raises.
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # Unlinked while still held: whoever opened it meanwhile sees that it is gone and starts afresh.
+        # Unlinked while still held: a process that opened it meanwhile sees that it is gone and starts afresh.
         if _is_same_file(descriptor, path):
             path.unlink(missing_ok=True)
     except BlockingIOError:

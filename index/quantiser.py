@@ -9,13 +9,13 @@ Shapes: t training rows, n vectors, K lists, d dimensions as stored, e dimension
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from index.arrays import RowSet, ShardedArray, to_float32
+from index.arrays import ShardedArray, to_float32
 from index.exact import check_finite
 from index.faiss_library import (
     FaissIndex,
@@ -34,7 +34,7 @@ from index.gpu import cuda_device, torch_assigner
 from index.kmeans import Assign, faiss_assigner, train_centroids
 from index.locking import folder_lock
 from index.store import Manifest, check_folder, finished_folder, read_manifest, write_folder
-from index.types import ArtefactError
+from index.types import ArtefactError, Report, no_report
 
 QUANTISER_KIND, TRAINED_FILE = "quantiser", "trained.faiss"
 CODEC_TRAIN_ROWS = 1 << 16
@@ -47,12 +47,12 @@ lists a third of the time, another list for 2 % of the rows, on average 0.3 % fu
 def train_quantiser(
     folder: Path,
     vectors: ShardedArray,
-    trainable_rows: np.ndarray | RowSet | None,
+    trainable_rows: np.ndarray | None,
     resolved: Mapping[str, Any],
     *,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Report = no_report,
 ) -> Manifest:
-    """Train on rows of `vectors` f16|f32 [n, d], or on those in `trainable_rows`, i64 [m] or a set; write `folder`.
+    """Train on rows of `vectors` f16|f32 [n, d], or on those in `trainable_rows` i64 [m]; write `folder`.
 
     `resolved` are settings of `index.settings.resolved_settings`, which the manifest records, with whatever else the
     caller adds to them; a finished quantiser of the same settings is kept. K-means keeps its state in `.<name>.partial`
@@ -75,13 +75,16 @@ def train_quantiser(
 def _train(
     checkpoints: Path,
     vectors: ShardedArray,
-    trainable_rows: np.ndarray | RowSet | None,
+    trainable_rows: np.ndarray | None,
     resolved: Mapping[str, Any],
-    progress: Callable[[int, int], None] | None,
+    progress: Report,
 ) -> FaissIndex:
     factory, thread_count = resolved["factory"], resolved["thread_count"]
     index = new_faiss_index(factory, vectors.shape[1])
-    rows = _training_rows(len(vectors), trainable_rows, seed=resolved["seed"], train_rows=resolved["train_rows"])
+    trainable = len(vectors) if trainable_rows is None else len(trainable_rows)
+    # Drawn, not the first ones: articles of a corpus often come sorted, and lists must fit all of them.
+    rows = drawn_rows(trainable, resolved["train_rows"], seed=resolved["seed"])  # i64 [t]
+    rows = rows if trainable_rows is None else trainable_rows[rows]
     sample = vectors.take(rows)  # [t, d] as stored
     check_finite(sample, rows)
     with faiss_threads(thread_count):
@@ -212,16 +215,11 @@ def transforms(index: FaissIndex) -> list[Any]:
     return [faiss.downcast_VectorTransform(index.chain.at(number)) for number in range(index.chain.size())]
 
 
-def _training_rows(row_count: int, trainable: np.ndarray | RowSet | None, *, seed: int, train_rows: int) -> np.ndarray:
-    """At most `train_rows` rows drawn with `seed`, ascending: i64 [t]."""
-    of = row_count if trainable is None else len(trainable)
-    if train_rows >= of:
-        drawn = np.arange(of)  # i64 [t]
-    else:
-        drawn = np.sort(np.random.default_rng(seed).choice(of, size=train_rows, replace=False, shuffle=False))
-    if isinstance(trainable, RowSet):
-        return trainable.nth(drawn)
-    return drawn if trainable is None else np.asarray(trainable, dtype=np.int64)[drawn]
+def drawn_rows(row_count: int, most: int, *, seed: int) -> np.ndarray:
+    """At most `most` of `row_count` rows drawn with `seed`, ascending i64 [n]; memory does not grow with the rows."""
+    if most >= row_count:
+        return np.arange(row_count)  # i64 [n]
+    return np.sort(np.random.default_rng(seed).choice(row_count, size=most, replace=False, shuffle=False))  # i64 [most]
 
 
 def _train_whole(index: FaissIndex, sample: np.ndarray, factory: str, *, seed: int) -> None:

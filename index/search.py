@@ -1,4 +1,4 @@
-"""Open a search folder: the one way from a built index to a searcher.
+"""Search through FAISS with exact scores, and the opening of a search folder: the way from an index to a searcher.
 
 Shapes: q queries, k hits a query, n rows, m allowed rows, d dimensions.
 """
@@ -15,10 +15,10 @@ from index.arrays import RowSet, ShardedArray
 from index.exact import (
     ExactScan,
     ExactSearcher,
+    allowed_rows,
     best_columns,
     check_scan_size,
     checked_queries,
-    checked_rows,
     score_rows,
     score_unordered_rows,
 )
@@ -79,18 +79,13 @@ class FaissSearcher:
         queries = checked_queries(queries, self.dimensions)
         if len(queries) > self.max_queries_per_scan:
             raise ValueError(f"{len(queries)} queries: split the batch by at most {self.max_queries_per_scan}")
-        if isinstance(allowed, RowSet):
-            if allowed.row_count != self.row_count:
-                raise ValueError(f"a set over {allowed.row_count} rows, an index of {self.row_count}")
-        elif allowed is not None:
-            allowed = checked_rows(allowed, self.row_count)
-        if allowed is not None and len(allowed) <= EXACT_ALLOWED_ROWS:
-            rows = allowed.rows() if isinstance(allowed, RowSet) else allowed  # i64 [m]
-            check_scan_size(len(queries), len(rows))
-            return ExactScan(queries, score_rows(self._vectors, queries, rows), rows=rows, vectors=self._vectors)
-        if isinstance(allowed, np.ndarray):
-            allowed = RowSet.of_rows(allowed, self.row_count)
-        return FaissScan(self, queries, allowed)
+        rows, among = allowed_rows(allowed, self.row_count, most_gathered=EXACT_ALLOWED_ROWS)
+        if rows is None:
+            return FaissScan(self, queries, among)
+        if len(rows) > EXACT_ALLOWED_ROWS:
+            return FaissScan(self, queries, RowSet.of_rows(rows, self.row_count))
+        check_scan_size(len(queries), len(rows))
+        return ExactScan(queries, score_rows(self._vectors, queries, rows), rows=rows, vectors=self._vectors)
 
     def candidates(self, queries: np.ndarray, allowed: RowSet | None, count: int) -> list[np.ndarray]:
         """For each query, the rows FAISS finds, ascending: i64 [<= count]."""
@@ -125,18 +120,13 @@ class FaissScan:
         """The k best of the candidates of every query by (-exact score, row); what FAISS did not find is not found."""
         if k < 1:
             raise ValueError(f"k must be at least 1, not {k}")
-        query_count = len(self._queries)
-        rows = np.zeros((query_count, k), dtype=np.int64)  # [q, k]
-        scores = np.full((query_count, k), -np.inf, dtype=np.float32)  # [q, k]
-        found = np.zeros((query_count, k), dtype=bool)  # [q, k]
+        hits = Hits.none(len(self._queries), k)
         wanted = k * self._searcher.rerank_factor
         for query, candidates in enumerate(self._searcher.candidates(self._queries, self._allowed, wanted)):
             exact = self._searcher.score_ascending(self._queries[query], candidates)  # [<= wanted]
             best = best_columns(exact, k)  # [<= k]
-            rows[query, : len(best)] = candidates[best]
-            scores[query, : len(best)] = exact[best]
-            found[query, : len(best)] = True
-        return Hits(rows=rows, scores=scores, found=found)
+            hits.put(query, candidates[best], exact[best])
+        return hits
 
     def at(self, query: int, rows: np.ndarray) -> np.ndarray:
         """Exact inner products of one query with `rows` i64 [...], from the stored vectors: f32 [...]."""
@@ -191,16 +181,14 @@ def open_search(
     quantiser: Path | None,
     probed_lists: int | None = None,
     rerank_factor: int | None = None,
-    device: str | None = None,
 ) -> ExactSearcher | TorchExactSearcher | FaissSearcher:
     """The searcher that `folder` was built for, over the stored `vectors` f32|f16 [n, d].
 
     Exact search reads all vectors into memory (that of a GPU, where torch finds one with room), so they are best
     hashed before, whatever their size. The other tiers need the folder of their `quantiser`, map the lists and the
     vectors, and read what a query asks for: of these, files over 64 MB are hashed by `verify_folder` only.
-    `probed_lists` and `rerank_factor` replace the recorded ones; exact search has neither. `device` is that of exact
-    search, `cpu` or one of torch; unset, a GPU with room for the vectors is taken. Raises ArtefactError if
-    the folder is damaged, or was built over other vectors or with another quantiser.
+    `probed_lists` and `rerank_factor` replace the recorded ones; exact search has neither. Raises ArtefactError
+    if the folder is damaged, or was built over other vectors or with another quantiser.
     """
     manifest = check_folder(folder, kind=SEARCH_KIND)
     settings = manifest.settings
@@ -214,7 +202,7 @@ def open_search(
             fix="remove this folder and build the search index again",
         )
     if settings["tier"] == SearchTier.exact.value:
-        return _exact_searcher(vectors, device)
+        return _exact_searcher(vectors)
     if FAISS_FOLDER in manifest.parts:
         check_folder(folder / FAISS_FOLDER, kind=FAISS_KIND)
         index, held = read_faiss(folder / FAISS_FOLDER / FAISS_FILE), []
@@ -232,14 +220,13 @@ def open_search(
     )
 
 
-def _exact_searcher(vectors: ShardedArray, device: str | None) -> ExactSearcher | TorchExactSearcher:
+def _exact_searcher(vectors: ShardedArray) -> ExactSearcher | TorchExactSearcher:
+    device = fitting_device(vectors.shape[0] * vectors.shape[1] * vectors.dtype.itemsize)
     if device is None:
-        device = fitting_device(vectors.shape[0] * vectors.shape[1] * vectors.dtype.itemsize)
-    if device in (None, "cpu"):
         return ExactSearcher(vectors)
     from index.gpu import TorchExactSearcher
 
-    return TorchExactSearcher(vectors, device=str(device))
+    return TorchExactSearcher(vectors, device=device)
 
 
 def _recorded_quantiser(path: Path | None, manifest: Manifest, folder: Path) -> Quantiser:

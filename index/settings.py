@@ -12,6 +12,8 @@ from index.types import UserError
 
 EXACT_ROWS, SQ8_ROWS = 1_000_000, 5_000_000
 """Up to so many rows the automatic tier is exact; ivf_sq8."""
+COUNTS = ("list_count", "probed_lists", "rerank_factor", "train_rows", "train_iterations", "thread_count")
+"""Settings that are at least 1."""
 TRAIN_ROWS_PER_LIST = 39
 """FAISS warns of poor centroids below this many training rows a list."""
 
@@ -51,28 +53,21 @@ class SearchSettings:
     """Number of threads of training and coding; the bytes of the index may depend on it."""
 
     def __post_init__(self) -> None:
-        for name in ("train_rows", "train_iterations", "thread_count"):
-            _check(getattr(self, name) >= 1, f"{name} is out of range", "at least 1", f"{name}={getattr(self, name)}")
-        _check(
-            self.thread_count <= 1024,
-            "thread_count is out of range",
-            "at most 1024",
-            f"thread_count={self.thread_count}",
-        )
-        for name in ("list_count", "probed_lists", "rerank_factor"):
+        for name in COUNTS:
             value = getattr(self, name)
-            _check(value is None or value >= 1, f"{name} is out of range", "at least 1, or unset", f"{name}={value}")
-        _check(0 <= self.seed < 2**31, "seed is out of range", "0 to 2147483647", f"seed={self.seed}")
-        got = f"tier={self.tier.value} factory={self.factory} list_count={self.list_count}"
-        if self.tier is SearchTier.exact:
-            unset = self.factory is None and self.list_count is None
-            _check(unset, "exact search has no FAISS index", "neither factory nor list_count", got)
-        one = self.factory is None or self.list_count is None
-        _check(one, "factory and list_count contradict", "one of the two", got)
-        named = self.tier in (SearchTier.ivf_sq8, SearchTier.ivf_rabitq)
-        _check(not (named and self.factory), "tier and factory contradict", "a factory with tier=faiss only", got)
-        given = self.tier is not SearchTier.faiss or self.factory is not None
-        _check(given, "tier=faiss and no factory do not fit together", "factory=…, such as IVF1024,SQ8", got)
+            _check(value is None or value >= 1, f"{name} is out of range", "at least 1", f"{name}={value}")
+        threads, seed = self.thread_count, self.seed
+        _check(threads <= 1024, "thread_count is out of range", "at most 1024", f"thread_count={threads}")
+        _check(0 <= seed < 2**31, "seed is out of range", "0 to 2147483647", f"seed={seed}")
+        tier, chosen = self.tier, f"tier={self.tier.value} factory={self.factory} list_count={self.list_count}"
+        exact, named = tier is SearchTier.exact, tier in (SearchTier.ivf_sq8, SearchTier.ivf_rabitq)
+        for wrong, problem, expected in (
+            (exact and self.asks_for_lists, "exact search has no FAISS index", "neither factory nor list_count"),
+            (self.factory and self.list_count, "factory and list_count contradict", "one of the two"),
+            (named and self.factory, "tier and factory contradict", "a factory with tier=faiss only"),
+            (tier is SearchTier.faiss and not self.factory, "tier=faiss needs a factory", "factory=…, as IVF1024,SQ8"),
+        ):
+            _check(not wrong, problem, expected, chosen)
 
     @property
     def asks_for_lists(self) -> bool:
@@ -115,7 +110,7 @@ def chosen_tier(settings: SearchSettings, row_count: int) -> SearchTier:
     if settings.factory is not None:
         return SearchTier.faiss
     tier = automatic_tier(row_count)
-    # Whoever asks for lists wants lists, also where there are few rows.
+    # Lists that are asked for are made, also where there are few rows.
     return SearchTier.ivf_sq8 if tier is SearchTier.exact and settings.list_count is not None else tier
 
 
@@ -146,7 +141,7 @@ def resolved_settings(settings: SearchSettings, row_count: int, dimensions: int)
 def check_search(settings: SearchSettings, dimensions: int, *, row_count: int | None = None) -> None:
     """Refuse lists or a factory asked for that cannot be trained, before hours are spent on vectors.
 
-    `row_count` None: nobody has counted the rows yet. Raises UserError.
+    `row_count` None: the rows are not counted yet. Raises UserError.
     """
     if not settings.asks_for_lists:
         return

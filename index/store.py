@@ -30,6 +30,7 @@ from index.files import (
     json_bytes,
     made_parents,
     npy_header,
+    replace_file,
     rows_per_chunk,
     sha256_of_file,
     storage_errors,
@@ -47,7 +48,7 @@ REBUILD = "do not use it: remove this folder and run the command that made it ag
 class RecordedSettings(dict[str, Any]):
     """What made a folder, by name; asking for a setting that its manifest does not record raises ArtefactError.
 
-    A folder written before a setting was recorded is told as such, wherever in the program the setting is needed.
+    So a folder written before a setting was recorded is refused as such, wherever the setting is needed.
     """
 
     def __init__(self, settings: Mapping[str, Any], *, file: Path, prefix: str = "") -> None:
@@ -261,7 +262,7 @@ def write_folder(path: Path, *, kind: str, settings: Mapping[str, Any]) -> Itera
         try:
             yield writer
             files = {name: asdict(record) for name, record in writer.finish().items()}
-            _write_durably(temporary / MANIFEST_NAME, manifest_bytes(kind, settings, files, {}))
+            replace_file(temporary / MANIFEST_NAME, manifest_bytes(kind, settings, files, {}))
             release(temporary)
             _sync_folder(temporary)
             _refuse_existing(path)
@@ -279,15 +280,9 @@ def write_manifest(folder: Path, *, kind: str, settings: Mapping[str, Any], part
     `parts` gives the manifest digest of each part, by its path relative to `folder`. Jobs that write it at the same
     moment do so one after the other.
     """
-    temporary = folder / f".{MANIFEST_NAME}.tmp"
     with storage_errors(folder), folder_lock(folder / MANIFEST_NAME, wait=True):
-        try:
-            _write_durably(temporary, manifest_bytes(kind, settings, {}, parts))
-            temporary.rename(folder / MANIFEST_NAME)
-            _sync_folder(folder)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
+        replace_file(folder / MANIFEST_NAME, manifest_bytes(kind, settings, {}, parts))
+        _sync_folder(folder)
     return read_manifest(folder, kind=kind)
 
 
@@ -300,15 +295,6 @@ def _refuse_existing(path: Path) -> None:
             where=str(path),
             fix="choose another path, or remove what is there",
         )
-
-
-def _write_durably(path: Path, data: bytes) -> None:
-    file = CountingFile(path)
-    try:
-        file.write(data)
-        file.close()
-    finally:
-        file.abandon()
 
 
 def _sync_folder(folder: Path) -> None:

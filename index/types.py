@@ -5,6 +5,7 @@ Shapes: q queries, k hits a query, n rows, d dimensions.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -14,7 +15,7 @@ from index.arrays import RowSet
 
 
 class UserError(Exception):
-    """A mistake that the user can mend, told in one message; the command line exits with status 2 on it.
+    """A mistake that the user can correct, in one message; the command line exits with status 2 on it.
 
     `problem` says in one line what is wrong; `expected`, `got`, `where` and `fix` each say one thing. Every
     deliberate refusal of this project is a `UserError`; anything else that escapes is a bug of ours.
@@ -51,6 +52,14 @@ class StorageError(UserError):
     """The operating system refused a write: disk full, no permission, not a folder."""
 
 
+Report = Callable[[int, int], None]
+"""Called with how much of a piece of work is done, and of how much."""
+
+
+def no_report(done: int, total: int) -> None:
+    """Default: no progress."""
+
+
 @dataclass(frozen=True, slots=True)
 class Hits:
     """The best rows of each query, best first; places without a hit have `found` False, row 0 and score -inf."""
@@ -58,6 +67,17 @@ class Hits:
     rows: np.ndarray  # i64 [q, k]
     scores: np.ndarray  # f32 [q, k], raw inner products
     found: np.ndarray  # bool [q, k]
+
+    @classmethod
+    def none(cls, query_count: int, k: int) -> Hits:
+        """No hit anywhere yet."""
+        rows, scores = np.zeros((query_count, k), dtype=np.int64), np.full((query_count, k), -np.inf, dtype=np.float32)
+        return cls(rows, scores, found=np.zeros((query_count, k), dtype=bool))
+
+    def put(self, query: int, rows: np.ndarray, scores: np.ndarray) -> None:
+        """Make `rows` i64 [<= k] with `scores` f32 [<= k], best first, the hits of one query."""
+        self.rows[query, : len(rows)], self.scores[query, : len(rows)] = rows, scores
+        self.found[query, : len(rows)] = True
 
 
 class Scan(Protocol):

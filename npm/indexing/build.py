@@ -40,7 +40,6 @@ from npm.indexing.generation import (
 from npm.indexing.settings import IndexBuildSettings
 from npm.indexing.stages import (
     WHOLE,
-    IndexProgress,
     SegmentSettings,
     Shard,
     Stage,
@@ -51,10 +50,10 @@ from npm.indexing.stages import (
     finish_search,
     merge_parts,
     missing_parts,
-    silent,
     train_segment_quantiser,
 )
 from npm.models.encoder import Encoder
+from npm.types import Progress, silent
 
 
 def dimension_note(encoder: Encoder) -> str:
@@ -72,7 +71,7 @@ FIRST = "00000"
 
 
 def print_nothing(message: str) -> None:
-    """Tell nobody."""
+    """Default: notices go nowhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,13 +89,13 @@ def build_index(
     *,
     stage: Stage | None = None,
     shard: Shard = WHOLE,
-    progress: IndexProgress = silent,
+    progress: Progress = silent,
     notice: Callable[[str], None] = print_nothing,
 ) -> BuildResult:
     """Build the index in `folder`, or go on where an earlier build with the same settings was stopped.
 
     `stage` and `shard` are for jobs that build one index together; without a stage all of them are run. `encoder`
-    None loads the one of the settings; `notice(message)` is told whom a job waits for, and what to think of
+    None loads the one of the settings; `notice(message)` says whom a job waits for, and what to think of
     `settings.dimensions`. Raises CorpusError for input that cannot be read, SettingError for more dimensions than the
     encoder's vectors have, ArtefactError if `folder` holds something else, was begun with other settings or lacks what
     an earlier stage should have left, EncoderError if the encoder cannot serve, StorageError if the disk refuses or
@@ -129,7 +128,7 @@ def build_index(
 
 
 def index_block_store(
-    folder: str | Path, settings: IndexBuildSettings, encoder: Encoder, *, progress: IndexProgress = silent
+    folder: str | Path, settings: IndexBuildSettings, encoder: Encoder, *, progress: Progress = silent
 ) -> BuildResult:
     """Build an index over the finished block store in `folder`/segments/00000/corpus, such as one of ids without text.
 
@@ -153,7 +152,7 @@ class _Build:
     encoder: Encoder
     made: dict[str, Any]
     sources: list[dict[str, Any]]
-    progress: IndexProgress
+    progress: Progress
     notice: Callable[[str], None]
 
     def run(self, stage: Stage | None, shard: Shard) -> BuildResult:

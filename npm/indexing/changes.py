@@ -48,14 +48,12 @@ from npm.indexing.generation import (
 from npm.indexing.lexicon import LexiconSettings
 from npm.indexing.phrase_index import check_encoder
 from npm.indexing.stages import (
-    IndexProgress,
     SegmentSettings,
     code_segment,
     encode_segment,
     finish_codes,
     finish_encoding,
     finish_search,
-    silent,
 )
 from npm.settings import PathText, settings_from
 
@@ -185,7 +183,7 @@ def live_documents(generation: Generation, store: BlockStore) -> np.ndarray:
 
 
 def search_lists(
-    generation: Generation, segments: Sequence[Segment], quantiser: Path | None, progress: IndexProgress
+    generation: Generation, segments: Sequence[Segment], quantiser: Path | None, progress: Progress
 ) -> Path:
     """Code the last of `segments`, and write the search folder of the next generation over all of them."""
     opened = None if quantiser is None else Quantiser.open(quantiser)
@@ -289,7 +287,7 @@ class DeleteSettings:
 
 
 def add_documents(
-    folder: str | Path, settings: AddSettings, encoder: Encoder, *, progress: IndexProgress = silent
+    folder: str | Path, settings: AddSettings, encoder: Encoder, *, progress: Progress = silent
 ) -> ChangeResult:
     """Add documents to the index in `folder`, or go on where the same call was stopped.
 
@@ -355,7 +353,7 @@ class _Addition:
     generation: Generation
     segment: Segment
     request: dict[str, Any]
-    progress: IndexProgress
+    progress: Progress
 
     def run(self, corpus: CorpusSettings, encoder: Encoder) -> ChangeResult:
         """Documents → blocks → vectors → codes → lists, then the commit."""

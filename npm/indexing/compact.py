@@ -46,9 +46,9 @@ from npm.indexing.embed import (
 from npm.indexing.generation import Generation, Searching, Segment, SegmentRecord
 from npm.indexing.lexicon import LexiconSettings
 from npm.indexing.rows import RowMap, pack_kept
-from npm.indexing.stages import IndexProgress, count_segment_words, finish_segment, silent, train_segment_quantiser
+from npm.indexing.stages import count_segment_words, finish_segment, train_segment_quantiser
 from npm.settings import settings_from
-from npm.types import Block
+from npm.types import Block, Progress, silent
 
 if TYPE_CHECKING:
     from npm.corpus.store import Packed
@@ -120,7 +120,7 @@ class CompactSettings:
     """Whether the quantiser is trained anew; it always is where the tier for the number of rows is another now."""
 
 
-def compact_index(folder: str | Path, settings: CompactSettings, *, progress: IndexProgress = silent) -> ChangeResult:
+def compact_index(folder: str | Path, settings: CompactSettings, *, progress: Progress = silent) -> ChangeResult:
     """Rewrite the index in `folder` as one segment without deleted documents, or go on where this was stopped.
 
     The folders of the old generation are removed at the end; whoever has opened it goes on. An index of one segment
@@ -159,7 +159,7 @@ class _Compaction:
     generation: Generation
     segment: Segment
     retrain: bool
-    progress: IndexProgress
+    progress: Progress
 
     def run(self) -> ChangeResult:
         """Blocks, vectors and term counts of the live documents → codes → lists, then the commit."""
@@ -240,7 +240,7 @@ def _copy_vectors(
     store: BlockStore,
     copied: np.ndarray,
     recorded: Mapping[str, Any],
-    progress: IndexProgress,
+    progress: Progress,
 ) -> None:
     """Write the vector shards of `store`, whose blocks are the blocks `copied` i64 [blocks] of `old_store`."""
     settings = settings_from(VectorSettings, recorded)

@@ -117,7 +117,9 @@ class SegmentRecord:
 
     def as_record(self) -> dict[str, Any]:
         """As JSON values, without what is not so."""
-        return {name: value for name, value in asdict(self).items() if value not in (None, False)}
+        optional = {"corpus": self.corpus, "compacted": self.compacted}
+        held = {"sources": list(self.sources), "counts": asdict(self.counts)}
+        return held | {name: value for name, value in optional.items() if value}
 
 
 @dataclass(frozen=True, slots=True)

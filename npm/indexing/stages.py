@@ -9,7 +9,7 @@ A quantiser is trained once, from a sample that leaves out some documents, so th
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -29,7 +29,7 @@ from index.lists import (
     write_search_folder,
 )
 from index.locking import folder_lock
-from index.quantiser import QUANTISER_KIND, Quantiser, train_quantiser
+from index.quantiser import QUANTISER_KIND, Quantiser, drawn_rows, train_quantiser
 from index.settings import SearchSettings, SearchTier, resolved_settings
 from index.store import (
     MANIFEST_NAME,
@@ -57,6 +57,7 @@ from npm.indexing.embed import (
 from npm.indexing.generation import Counts, Segment
 from npm.indexing.lexicon import LexiconSettings, finish_lexicon, write_lexicon_shard
 from npm.memory import return_freed_memory
+from npm.types import Progress, silent
 
 if TYPE_CHECKING:
     from npm.models.encoder import Encoder
@@ -100,8 +101,6 @@ class Shard:
         return items[first:stop]
 
 
-IndexProgress = Callable[[str, float, float | None], None]
-"""Called with a stage (blocks, vectors, lexicon, quantiser, codes, lists), how much is done, and the total if known."""
 WHOLE = Shard()
 
 
@@ -112,10 +111,6 @@ class Stage(Enum):
     quantise = "quantise"
     code = "code"
     merge = "merge"
-
-
-def silent(stage: str, done: float, total: float | None) -> None:
-    """Report to nobody."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +138,7 @@ def encode_segment(
     settings: SegmentSettings,
     *,
     shard: Shard = WHOLE,
-    progress: IndexProgress = silent,
+    progress: Progress = silent,
 ) -> None:
     """Write this shard's vector shards and term counts of a segment whose blocks are in `store`.
 
@@ -172,7 +167,7 @@ def count_segment_words(
     settings: LexiconSettings,
     *,
     shard: Shard = WHOLE,
-    progress: IndexProgress = silent,
+    progress: Progress = silent,
 ) -> None:
     """Write this shard of the term counts of a segment; nothing where the blocks have no text."""
     if store.start_chars is None:
@@ -240,7 +235,7 @@ def train_segment_quantiser(
     store: BlockStore,
     settings: SearchSettings,
     *,
-    progress: IndexProgress = silent,
+    progress: Progress = silent,
 ) -> Path | None:
     """Train the quantiser over the vectors of `segments` into `folder`, unless the tier is exact: then None.
 
@@ -256,7 +251,8 @@ def train_segment_quantiser(
         "vectors": [read_manifest(segment.vectors, kind=VECTORS_KIND).digest for segment in segments],
     }
     with folder_lock(folder, wait=True):
-        drawn = _drawn_rows(len(vectors), resolved["train_rows"], seed=resolved["seed"])  # i64 [n]
+        # Rows of held-out documents leave the sample: `tune` asks about documents that the quantiser has not seen.
+        drawn = drawn_rows(len(vectors), resolved["train_rows"], seed=resolved["seed"])  # i64 [n]
         documents = store.block_documents[store.block_of(rows.positions(drawn))]  # i64 [n]
         trainable = drawn[~is_held_out(documents)]
         train_quantiser(
@@ -289,9 +285,7 @@ def is_held_out(documents: np.ndarray) -> np.ndarray:
     return (documents >= 0) & (documents % HELD_OUT_EVERY == HELD_OUT_EVERY - 1)  # bool [n]
 
 
-def code_segment(
-    segment: Segment, quantiser: Quantiser, *, shard: Shard = WHOLE, progress: IndexProgress = silent
-) -> None:
+def code_segment(segment: Segment, quantiser: Quantiser, *, shard: Shard = WHOLE, progress: Progress = silent) -> None:
     """Write this shard's code shards of a segment whose vectors are finished; nothing for a quantiser without lists."""
     if not quantiser.has_lists:
         return
@@ -345,7 +339,7 @@ def merge_parts(
     quantiser: Quantiser | None,
     *,
     shard: Shard = WHOLE,
-    progress: IndexProgress = silent,
+    progress: Progress = silent,
 ) -> None:
     """Write this shard of the list parts of the search folder `folder`; nothing in tiers without lists."""
     if quantiser is None or not quantiser.has_lists:
@@ -380,7 +374,7 @@ def finish_search(
     quantiser: Quantiser | None,
     resolved: Mapping[str, Any],
     *,
-    progress: IndexProgress = silent,
+    progress: Progress = silent,
 ) -> Manifest:
     """Finish the search folder over all rows of `segments`; parts that are there are kept."""
     vectors, _ = open_vectors([segment.vectors for segment in segments])
@@ -417,14 +411,6 @@ def coded_rows(segments: Sequence[Segment]) -> tuple[list[Path], list[int]]:
 def _missing_bytes(folder: Path, names: Sequence[str], counts: Sequence[int], bytes_each: int) -> int:
     pairs = zip(names, counts, strict=True)
     return sum(count * bytes_each for name, count in pairs if not (folder / name / MANIFEST_NAME).is_file())
-
-
-def _drawn_rows(row_count: int, train_rows: int, *, seed: int) -> np.ndarray:
-    """At most `train_rows` rows drawn with `seed`, ascending i64, in memory that does not grow with the rows."""
-    if train_rows >= row_count:
-        return np.arange(row_count)  # i64 [R]
-    rng = np.random.default_rng(seed)
-    return np.sort(rng.choice(row_count, size=train_rows, replace=False, shuffle=False))  # i64 [train_rows]
 
 
 def _row_count(vector_shard: Path) -> int:

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from index.quantiser import Quantiser, train_quantiser
 from index.search import FaissSearcher, open_search
 from index.settings import SearchSettings, resolved_settings
 from index.store import Manifest
+from index.types import no_report
 
 ROWS, DIMENSIONS, QUERIES = 700, 16, 5
 SHARD_BOUNDS = (0, 300, 301, ROWS)
@@ -59,13 +61,9 @@ def build_search(
 ) -> Manifest:
     """Train, code and merge under `root` what is not there yet."""
     resolved = resolved_settings(settings, *vectors.shape)
-    shared: dict[str, Any] = {
-        "probed_lists": settings.probed_lists,
-        "rerank_factor": settings.rerank_factor,
-        "progress": progress,
-    }
+    report = progress or no_report
     if resolved["tier"] == "exact":
-        return write_search_folder(root / "search", resolved, vectors, **shared)
+        return write_search_folder(root / "search", resolved, vectors, progress=report)
     if not (root / "quantiser").exists():
         train_quantiser(root / "quantiser", vectors, None, resolved)
     quantiser = Quantiser.open(root / "quantiser")
@@ -77,14 +75,13 @@ def build_search(
         quantiser=quantiser,
         code_folders=folders,
         first_rows=first_rows,
-        **shared,
+        progress=report,
     )
 
 
 def open_built(root: Path, vectors: ShardedArray, **more: Any) -> ExactSearcher | FaissSearcher:
     quantiser = root / "quantiser"
-    opened = open_search(
-        root / "search", vectors, quantiser=quantiser if quantiser.exists() else None, device="cpu", **more
-    )
+    with mock.patch("index.search.fitting_device", return_value=None):
+        opened = open_search(root / "search", vectors, quantiser=quantiser if quantiser.exists() else None, **more)
     assert isinstance(opened, ExactSearcher | FaissSearcher)
     return opened

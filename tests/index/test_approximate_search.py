@@ -203,7 +203,9 @@ def test_a_built_folder_opens_and_finds_what_exact_search_finds(tmp_path: Path, 
     assert seen[-1][0] == seen[-1][1] > 0
     assert sorted(done for done, _ in seen) == [done for done, _ in seen]
     verify_folder(tmp_path / "search", "search")
-    opened = open_built(tmp_path, sample_vectors(), rerank_factor=settings.rerank_factor or 8)
+    opened = open_built(
+        tmp_path, sample_vectors(), probed_lists=settings.probed_lists, rerank_factor=settings.rerank_factor or 8
+    )
     assert isinstance(opened, ExactSearcher if manifest.settings["tier"] == "exact" else FaissSearcher)
     assert (opened.row_count, opened.dimensions) == (ROWS, DIMENSIONS)
     expected = ExactSearcher(sample_vectors()).scan(sample_queries()).top(5)
