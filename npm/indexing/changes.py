@@ -56,6 +56,7 @@ from npm.indexing.stages import (
     finish_search,
 )
 from npm.settings import PathText, settings_from
+from npm.types import Progress, silent
 
 if TYPE_CHECKING:
     from npm.models.encoder import Encoder
