@@ -88,5 +88,8 @@ def filler_facts(filler: PhraseFiller, settings: FillSettings | None = None) -> 
     return {
         "filling": filling,
         "encoder": model_facts(filler.encoder),
-        "index": {"settings_digest": digest_of(filler.index.manifest.settings), "corpus_digest": filler.index.store.digest},
+        "index": {
+            "settings_digest": digest_of(filler.index.manifest.settings),
+            "corpus_digest": filler.index.store.digest,
+        },
     }

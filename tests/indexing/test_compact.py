@@ -81,7 +81,7 @@ def test_a_compacted_index_answers_as_one_built_of_what_is_left(
     verify_index(folder)
     assert answered_documents(PhraseFiller.open(folder, encoder), where=["lang=de"]) == {"d6", "d7"}
     ours, theirs = PhraseIndex.open(folder), PhraseIndex.open(fresh)
-    assert ours.settings["counts"] == theirs.settings["counts"]
+    assert ours.manifest.counts == theirs.manifest.counts
     for name in ("token_ids", "flags", "start_chars", "end_chars"):
         expected = getattr(theirs.store, name)
         np.testing.assert_array_equal(
@@ -181,10 +181,10 @@ def test_the_quantiser_is_kept_unless_the_rows_call_for_another_tier(
 
 
 def test_how_the_index_is_searched_is_carried_over(live: Path) -> None:
-    before = Generation.read(live).settings["searching"]
-    assert before["probed_lists"] == 4
+    before = Generation.read(live).manifest.searching
+    assert before.probed_lists == 4
     compact_index(live, RETRAINS)
-    assert Generation.read(live).settings["searching"] == before
+    assert Generation.read(live).manifest.searching == before
 
 
 @pytest.mark.parametrize("stage", ["blocks", "vectors", "quantiser", "lists"])

@@ -144,7 +144,7 @@ def test_an_index_that_is_added_to_and_compacted_answers_as_one_built_at_once(
     delete_documents(folder, DeleteSettings(ids=["d1"]))
     compact_index(folder, CompactSettings())
     assert stored(folder).shape[1] == CUT
-    assert Generation.read(folder).settings["dimensions"] == CUT
+    assert Generation.read(folder).manifest.dimensions == CUT
     verify_index(folder)
     file = write_records(tmp_path / "again.jsonl", [record(1)])
     add_documents(folder, AddSettings(corpus=CorpusSettings(files=[file])), encoder)
