@@ -388,7 +388,7 @@ def build_block_store(
     values only. Returns the opened store, at once if it is finished already. Raises ArtefactError if the folder holds
     something else or the documents are not those of the earlier build, CorpusError if there is no text in them.
     """
-    StoreBuild[Document](
+    build: StoreBuild[Document] = StoreBuild(
         folder=Path(folder),
         settings=_store_settings(
             settings,
@@ -401,7 +401,10 @@ def build_block_store(
         pack=lambda batch: zip(batch, packer.pack_many(batch), strict=True),
         document_of=lambda item: item,
         progress=progress,
-    ).run(Batches(documents, most_items=DOCUMENTS_PER_BATCH, most_chars=CHARS_PER_BATCH, chars=lambda d: len(d.text)))
+    )
+    build.run(
+        Batches(documents, most_items=DOCUMENTS_PER_BATCH, most_chars=CHARS_PER_BATCH, chars=lambda d: len(d.text))
+    )
     return BlockStore.open(folder)
 
 
