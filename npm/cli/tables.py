@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import io
 import json
-import shutil
-import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from rich import box
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
 from index.files import shown_bytes
+from npm.errors import named
+from npm.evaluation.report import memory_console, terminal_table, written_on
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from npm.indexing.inspection import Footprint, Inspection
     from npm.tuning.measures import Measured
     from npm.tuning.tune import TuneResult
@@ -37,13 +33,14 @@ def tune_text(result: TuneResult) -> str:
     header = ["lists", "reranked", "candidates", "recall@1", "@10", "@100", "agreement", f"with {most}"]
     header += ["p50 ms", "p95 ms", ""]
     rows = [_tune_row(each, result) for each in sorted(shown.values(), key=lambda each: (each.p50_ms, -each.agreement))]
-    tables = [_table(heading, header, rows), *_bytes_tables(result.footprint)]
+    tables = [terminal_table(header, rows, title=heading), *_bytes_tables(result.footprint)]
     return _printed(tables) + "\n".join(["", *_conclusion(result), ""])
 
 
 def inspection_text(inspection: Inspection) -> str:
     """The report of `npmlm inspect`."""
-    counts = inspection.counts
+    counts, encoder = inspection.counts, inspection.encoder
+    inside = ", a copy inside" if inspection.encoder_inside else ""
     facts = [
         ("generation", f"{inspection.generation}, digest {inspection.digest[:DIGEST_CHARS]}…"),
         ("documents", f"{counts['documents']:,}, {counts['deleted_documents']:,} of them deleted"),
@@ -51,7 +48,7 @@ def inspection_text(inspection: Inspection) -> str:
         ("tokens", f"{counts['tokens']:,}"),
         ("stored vectors", f"{counts['rows']:,} of {inspection.dimensions} dimensions"),
         ("kept fields", ", ".join(inspection.kept_fields) or "none"),
-        ("encoder", _encoder(inspection)),
+        ("encoder", f"{encoder['name']}, fingerprint {encoder['fingerprint'][:DIGEST_CHARS]}…{inside}"),
         ("versions", ", ".join(f"{name} {number}" for name, number in sorted(inspection.versions.items()))),
         ("search", f"{inspection.tier}, {inspection.factory}" if inspection.factory else inspection.tier),
         ("searched with", ", ".join(f"{name}={value}" for name, value in inspection.searching.items() if value)),
@@ -61,13 +58,18 @@ def inspection_text(inspection: Inspection) -> str:
         (
             each.name,
             *(f"{each.counts[name]:,}" for name in ("documents", "blocks", "tokens", "rows")),
-            _sources(each.sources),
+            named([str(source["name"]) for source in each.sources]),
         )
         for each in inspection.segments
     ]
     tables = [
-        _table("what is in the index", ("", "of the whole index"), facts, right=()),
-        _table("segments", ("", "documents", "blocks", "tokens", "vectors", "sources"), segments, right=range(1, 5)),
+        terminal_table(("", "of the whole index"), facts, title="what is in the index", numbers=()),
+        terminal_table(
+            ("", "documents", "blocks", "tokens", "vectors", "sources"),
+            segments,
+            title="segments",
+            numbers=range(1, 5),
+        ),
         _pruning_table(inspection),
         *_bytes_tables(inspection.footprint),
     ]
@@ -76,7 +78,7 @@ def inspection_text(inspection: Inspection) -> str:
 
 def estimate_text(rows: Sequence[Sequence[str]], summary: Iterable[str]) -> str:
     """The report of `npmlm estimate`: a table whose first row is its heading, and sentences below it."""
-    return _printed([_table("what a build needs", rows[0], rows[1:])]) + "\n".join(["", *summary, ""])
+    return _printed([terminal_table(rows[0], rows[1:], title="what a build needs")]) + "\n".join(["", *summary, ""])
 
 
 def inspection_json(inspection: Inspection) -> str:
@@ -86,7 +88,7 @@ def inspection_json(inspection: Inspection) -> str:
 
 def plain_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Rows as they are, under their heading; text to the left in the first two columns, numbers to the right."""
-    return _printed([_table("", header, rows, right=range(2, len(header)))])
+    return _printed([terminal_table(header, rows, numbers=range(2, len(header)))])
 
 
 def _tune_row(each: Measured, result: TuneResult) -> tuple[str, ...]:
@@ -130,8 +132,8 @@ def _bytes_tables(footprint: Footprint) -> list[Table]:
     hot = [(name, shown_bytes(size), f"{size / rows:.2f}") for name, size in footprint.hot.items()]
     hot.append(("all", shown_bytes(sum(footprint.hot.values())), f"{footprint.hot_bytes_per_vector:.2f}"))
     return [
-        _table("on disk", ("part", "size", "bytes a token"), disk),
-        _table("hot, in memory or mapped", ("item", "size", "bytes a vector"), hot),
+        terminal_table(("part", "size", "bytes a token"), disk, title="on disk"),
+        terminal_table(("item", "size", "bytes a vector"), hot, title="hot, in memory or mapped"),
     ]
 
 
@@ -144,46 +146,19 @@ def _pruning_table(inspection: Inspection) -> Table:
     if pruning.max_token_share is not None:
         frequent = f"{pruning.rule}, no token of more than {pruning.max_token_share:.2%}"
         rows.append((frequent, f"{pruning.kept:,}", f"{pruning.kept / pruning.token_count:.1%}"))
-    return _table("tokens with a vector, by rule", ("vectors.pruning", "tokens", "share"), rows)
-
-
-def _encoder(inspection: Inspection) -> str:
-    encoder = inspection.encoder
-    inside = ", a copy inside" if inspection.encoder_inside else ""
-    return f"{encoder['name']}, fingerprint {encoder['fingerprint'][:DIGEST_CHARS]}…{inside}"
+    return terminal_table(("vectors.pruning", "tokens", "share"), rows, title="tokens with a vector, by rule")
 
 
 def _flat(settings: dict[str, object]) -> str:
     return ", ".join(f"{name}={value}" for name, value in sorted(settings.items()) if value not in (None, []))
 
 
-def _sources(sources: Sequence[dict[str, object]]) -> str:
-    names = [str(source["name"]) for source in sources]
-    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
-
-
 def _number(value: int | None) -> str:
     return "–" if value is None else f"{value}"
 
 
-def _table(
-    title: str, header: Sequence[str], rows: Iterable[Sequence[str]], *, right: Iterable[int] | None = None
-) -> Table:
-    """A table; `right` are the columns of numbers, by default all but the first."""
-    numbers = set(range(1, len(header)) if right is None else right)
-    table = Table(title=Text(title), title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
-    for place, name in enumerate(header):
-        table.add_column(name, justify="right" if place in numbers else "left", no_wrap=place in numbers)
-    for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
-    return table
-
-
 def _printed(tables: Sequence[Table]) -> str:
-    width = max(100, min(140, shutil.get_terminal_size((120, 24)).columns))
-    console = Console(file=io.StringIO(), width=width, force_terminal=sys.stdout.isatty(), highlight=False)
+    console = memory_console(least=100, usual=120, most=140)
     for table in tables:
         console.print(table)
-    written = console.file
-    assert isinstance(written, io.StringIO), "made above"
-    return "".join(f"{line.rstrip()}\n" for line in written.getvalue().rstrip().splitlines())
+    return "".join(f"{line.rstrip()}\n" for line in written_on(console).splitlines())

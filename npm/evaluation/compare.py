@@ -17,9 +17,9 @@ import numpy as np
 from index.store import check_folder
 from npm.errors import ArtefactError, SettingError
 from npm.evaluation.metrics import Interval, bootstrap_interval
+from npm.evaluation.report import Row, percent
 from npm.evaluation.results import EVALUATION_KIND
 
-Row = Sequence[str]
 CONFIDENCE = 0.95
 _LINE_TYPES = {"task": str, "method": str, "id": str, "text": str, "correct": bool}
 
@@ -114,7 +114,8 @@ def compare_results(
                 notes.append(
                     f"{task}: {rights.shape[1]} examples are in both, of {len(lines_a)} in A and {len(lines_b)} in B."
                 )
-            if other := _asked_otherwise(lines_a, lines_b):
+            shared = lines_a.keys() & lines_b.keys()
+            if other := sum(lines_a[each].prompt_sha256 != lines_b[each].prompt_sha256 for each in shared):
                 notes.append(f"{task}: A and B asked with different prompts in {other} of {rights.shape[1]} examples.")
             found.append(_comparison(task, (method_a, method_b), rights, seed=seed, resamples=resamples))
     return RunComparison(
@@ -239,11 +240,6 @@ def _paired(task: str, a: Mapping[str, Judged], b: Mapping[str, Judged], *, wher
     return np.array([[each[example].correct for example in shared] for each in (a, b)])  # bool [2, n]
 
 
-def _asked_otherwise(a: Mapping[str, Judged], b: Mapping[str, Judged]) -> int:
-    """How many of the examples in both had another prompt in B."""
-    return sum(a[example].prompt_sha256 != b[example].prompt_sha256 for example in a if example in b)
-
-
 def _comparison(task: str, methods: tuple[str, str], rights: np.ndarray, *, seed: int, resamples: int) -> Comparison:
     """From `rights` bool [2, n]."""
     a, b = rights  # bool [n] each
@@ -292,8 +288,7 @@ def average_difference(found: Sequence[Comparison], rng: np.random.Generator, *,
 
 
 def _shares(a: float, b: float, difference: Interval) -> list[str]:
-    points = [f"{100 * value:+.1f}" for value in (difference.mean, difference.low, difference.high)]
-    return [f"{100 * a:.1f}", f"{100 * b:.1f}", f"{points[0]} [{points[1]}, {points[2]}]"]
+    return [f"{100 * a:.1f}", f"{100 * b:.1f}", percent(difference, sign="+")]
 
 
 def _named(judged: Judgements) -> str:

@@ -8,9 +8,9 @@ Shapes: q examples, W words of all labels, L labels, w words of one label.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from enum import Enum
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from npm.evaluation.zero_shot.calibration import corpus_prompts, relative_logs
 from npm.evaluation.zero_shot.occurrences import WordHits, WordOccurrences, WordScorer, WordScores, find_occurrences
 from npm.evaluation.zero_shot.prompts import empty_prompt
 from npm.evaluation.zero_shot.task import (
+    BY_CORPUS,
     Calibration,
     ClosedRetrieval,
     ClosedScoring,
@@ -47,7 +48,6 @@ if TYPE_CHECKING:
 
 
 EXAMPLES_SCORED_TOGETHER, EXAMPLES_ENCODED_TOGETHER = 4096, 512
-BY_CORPUS = (Calibration.corpus, Calibration.corpus_scaled)
 ENCODED_KEPT = 16
 """So many batches of encoded examples are kept for the next call: 8192 examples."""
 
@@ -81,9 +81,9 @@ class NonparametricLabels:
         self._scoring = scoring if scoring is not None else ClosedScoring()
         self._reader = SurfaceReader(index.store, encoder.tokenizer)
         # The same examples are scored again and again while settings are chosen.
-        self._occurrences = lru_cache(1)(self._find)
-        self._scorer = lru_cache(1)(self._make_scorer)
-        self._hits = lru_cache(1)(self._make_hits)
+        self._occurrences = lru_cache(1)(partial(find_occurrences, index, self._encoder))
+        self._scorer = lru_cache(1)(lambda words: WordScorer(index, self._occurrences(words)))
+        self._hits = lru_cache(1)(lambda words: WordHits(index, self._occurrences(words)))
         self._encoded = lru_cache(ENCODED_KEPT)(self._encode)
         self._facts: dict[str, Any] = {}
 
@@ -101,7 +101,9 @@ class NonparametricLabels:
         scoring, verbalizer, labels = self._read(task)
         occurrences = self._occurrences(labels.words)
         baseline = self._baseline(task, labels, scoring) if scoring.calibration is Calibration.prompt else 0.0
-        at_prompts = self._at_prompts(task, labels, scoring) if scoring.calibration in BY_CORPUS else None
+        at_prompts = None
+        if scoring.calibration in BY_CORPUS:
+            at_prompts = self._word_scores(labels, self._encoded(self._prompts(task, scoring)), scoring)
         predictions: list[LabelPrediction] = []
         without_evidence = 0
         for first in range(0, len(examples), EXAMPLES_SCORED_TOGETHER):
@@ -118,7 +120,10 @@ class NonparametricLabels:
             "encoder": model_facts(self._encoder),
             "index": self._index.manifest.digest,
             "masks": self._masks.value,
-            "scoring": _plain(replace(scoring, verbalizer=verbalizer.name)),
+            "scoring": {
+                name: value.value if isinstance(value, Enum) else value
+                for name, value in asdict(replace(scoring, verbalizer=verbalizer.name)).items()
+            },
             "verbalizer": {"name": verbalizer.name, "digest": verbalizer.digest},
             "words": labels.counts(occurrences),
             "notes": [*verbalizer.notes, *labels.notes(occurrences)],
@@ -163,10 +168,6 @@ class NonparametricLabels:
             )
         return logs
 
-    def _at_prompts(self, task: Task, labels: LabelWords, scoring: ResolvedScoring) -> WordScores:
-        """The evidence of each word at prompts made of the corpus."""
-        return self._word_scores(labels, self._encoded(self._prompts(task, scoring)), scoring)
-
     def _prompts(self, task: Task, scoring: ResolvedScoring) -> tuple[str, ...]:
         """Prompts made of the corpus. Raises SettingError where they cannot calibrate, or cannot be made."""
         if scoring.retrieval is not ClosedRetrieval.exact:
@@ -196,15 +197,6 @@ class NonparametricLabels:
         start = found.vectors[:, 0]  # f32 [q, d]
         end = np.zeros_like(start) if self._masks is Masks.single else found.vectors[:, 1]  # f32 [q, d]
         return QueryVectors(start=start, end=end, cut=found.cut)
-
-    def _find(self, words: tuple[str, ...]) -> WordOccurrences:
-        return find_occurrences(self._index, self._encoder, words)
-
-    def _make_scorer(self, words: tuple[str, ...]) -> WordScorer:
-        return WordScorer(self._index, self._occurrences(words))
-
-    def _make_hits(self, words: tuple[str, ...]) -> WordHits:
-        return WordHits(self._index, self._occurrences(words))
 
     def _evidence(
         self, labels: LabelWords, scores: WordScores, occurrences: WordOccurrences, mean: LabelMean
@@ -240,12 +232,6 @@ def _relative(scores: WordScores, at_prompts: WordScores, calibration: Calibrati
         scores.log_sums[:, held] - counts, at_prompts.log_sums[:, held] - counts, scaled=scaled
     )
     return replace(scores, log_sums=logs)
-
-
-def _plain(scoring: ResolvedScoring) -> dict[str, Any]:
-    """Values that JSON can hold."""
-    values = {item.name: getattr(scoring, item.name) for item in fields(scoring)}
-    return {name: value.value if isinstance(value, Enum) else value for name, value in values.items()}
 
 
 TEXTS_PER_CALL = 64

@@ -1,17 +1,13 @@
-"""Where given words stand in a corpus: one pass over its token ids, whatever the number of words.
+"""Where given words stand in a corpus, and how well their occurrences there fit a masked position.
 
-A word may be several tokens. It is looked for as the tokenizer writes it at the start of a text and after a space, as
-given and with a capital, and found where these tokens begin and end with a word of the text.
+`find_occurrences`: one pass over the token ids, whatever the number of words. A word may be several tokens. It is
+looked for as the tokenizer writes it at the start of a text and after a space, as given and with a capital, and found
+where these tokens begin and end with a word of the text. `WordScorer` weighs all occurrences: every vector at an end of
+one is multiplied with every query, chunk by chunk. `WordHits` weighs those among the best rows of a search.
 
-Shapes: W words, n occurrences, P nodes of the trie, E its edges, T tokens of a chunk, a walks that are still going on.
-
-Shapes: q queries, t texts of one scan, W words, n occurrences, h pairs of a hit and an occurrence it is an end of,
-k hits a query.
-
-Exact over all occurrences: every vector at an end of one is multiplied with every query, chunk by chunk, so that
-millions of occurrences and thousands of queries fit in memory. Nothing is searched, and nothing is left out.
-
-Shapes: q queries, W words, n occurrences, m occurrences of one kind, c occurrences of a chunk, d dimensions.
+Shapes: W words, n occurrences, m of one kind, c of a chunk; P nodes of the trie, E its edges, T tokens of a chunk,
+a walks that are still going on; q queries, t texts of one scan, k hits a query, h pairs of a hit and an occurrence that
+it is an end of, d dimensions.
 """
 
 from __future__ import annotations
@@ -24,6 +20,7 @@ import numpy as np
 
 from index.arrays import RowSet, to_float32
 from npm.corpus.blocks import concatenated_ranges
+from npm.evaluation.zero_shot.prompts import plain_token_ids
 from npm.models.similarity import scaled_similarity
 from npm.retrieval.scoring import Combination
 from npm.types import TokenFlag
@@ -80,7 +77,7 @@ def find_occurrences(index: PhraseIndex, encoder: Encoder, words: Sequence[str])
     encoder = index.check_encoder(encoder)
     totals = np.zeros(len(words), dtype=np.int64)  # [W]
     pieces: list[tuple[np.ndarray, ...]] = []
-    for found in _found_in(index.store, _Trie.of_words(encoder, words)):
+    for found in _found_in(index.store, _Trie(token_forms(encoder, words))):
         is_live = _in_live_blocks(index, found.starts)  # bool [n]
         totals += np.bincount(found.words[is_live], minlength=len(words))
         start_rows, has_start = index.rows.rows_at(found.starts)  # i64 [n], bool [n]
@@ -105,7 +102,7 @@ def find_occurrences(index: PhraseIndex, encoder: Encoder, words: Sequence[str])
 def name_counts(index: PhraseIndex, encoder: Encoder, names: Sequence[str]) -> np.ndarray:
     """How often each of `names` [W] stands in the live blocks of `index`, with vectors or without: i64 [W]."""
     counts = np.zeros(len(names), dtype=np.int64)  # [W]
-    for found in _found_in(index.store, _Trie.of_words(encoder, names)):
+    for found in _found_in(index.store, _Trie(token_forms(encoder, names))):
         is_live = _in_live_blocks(index, found.starts)  # bool [n]
         counts += np.bincount(found.words[is_live], minlength=len(names))
     return counts
@@ -118,13 +115,7 @@ def token_forms(encoder: Encoder, words: Sequence[str]) -> list[set[tuple[int, .
     """
     spellings = [(word, word[:1].upper() + word[1:]) for word in words]
     texts = [before + form for pair in spellings for form in pair for before in ("", " ")]
-    encoded = (
-        encoder.tokenizer(
-            texts, add_special_tokens=False, split_special_tokens=True, return_attention_mask=False, verbose=False
-        )["input_ids"]
-        if texts
-        else []
-    )
+    encoded = plain_token_ids(encoder, texts)
     unknown = encoder.tokenizer.unk_token_id
     forms: list[set[tuple[int, ...]]] = []
     for first in range(0, len(texts), 4):
@@ -157,11 +148,6 @@ class _Trie:
         words_of_nodes = np.array(sorted(ends), dtype=np.int64).reshape(-1, 2)  # [ends, 2]
         self._words = words_of_nodes[:, 1]  # i64 [ends]
         self._offsets = np.searchsorted(words_of_nodes[:, 0], np.arange(len(children) + 2))  # i64 [P + 1]
-
-    @classmethod
-    def of_words(cls, encoder: Encoder, words: Sequence[str]) -> _Trie:
-        """The trie of all forms of `words`."""
-        return cls(token_forms(encoder, words))
 
     def begun(self, token_ids: np.ndarray) -> np.ndarray:
         """The node of each first token of `token_ids` [T], i64 [T]; 0 where no word begins so."""
@@ -242,7 +228,7 @@ class WordScores:
 
 
 class _RowVectors:
-    """The vectors of given rows in their order, kept as float32 if told so."""
+    """The vectors of given rows in their order, kept as float32 with `kept`."""
 
     def __init__(self, vectors: ShardedArray, rows: np.ndarray, *, kept: bool) -> None:
         self._vectors = vectors
@@ -325,18 +311,14 @@ class _RunningSums:
                 weights += np.exp(each - tops[:, None])
             heaviest = weights.argmax(axis=1)  # i64 [q]
             top_weights = np.take_along_axis(weights, heaviest[:, None], axis=1)[:, 0]  # f32 [q]
-            self._merge(word, tops.astype(np.float64), weights.sum(axis=1, dtype=np.float64))
+            higher = np.maximum(self._tops[:, word], tops)  # f64 [q]
+            before = self._sums[:, word] * np.exp(self._tops[:, word] - higher)  # f64 [q]
+            added = weights.sum(axis=1, dtype=np.float64) * np.exp(tops.astype(np.float64) - higher)  # f64 [q]
+            self._sums[:, word], self._tops[:, word] = before + added, higher
             logs = tops + np.log(top_weights, dtype=np.float64)  # f64 [q]
             better = logs > self._best_logs[:, word]  # bool [q]
             self._best[better, word] = numbers[here][heaviest[better]]
             self._best_logs[better, word] = logs[better]
-
-    def _merge(self, word: int, tops: np.ndarray, sums: np.ndarray) -> None:
-        """Add to a word's sums `sums` f64 [q], relative to `tops` f64 [q]."""
-        higher = np.maximum(self._tops[:, word], tops)  # f64 [q]
-        ours = self._sums[:, word] * np.exp(self._tops[:, word] - higher)  # f64 [q]
-        self._sums[:, word] = ours + sums * np.exp(tops - higher)
-        self._tops[:, word] = higher
 
     def finished(self) -> WordScores:
         """The logarithms of all sums."""

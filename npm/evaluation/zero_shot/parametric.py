@@ -28,8 +28,8 @@ from npm.corpus.text import CONTRACTION_TAILS, STOP_WORDS, words_of
 from npm.errors import UserError
 from npm.evaluation.results import model_facts
 from npm.evaluation.zero_shot.calibration import relative_logs
-from npm.evaluation.zero_shot.prompts import empty_prompt
-from npm.evaluation.zero_shot.task import Calibration, LabelPrediction
+from npm.evaluation.zero_shot.prompts import empty_prompt, plain_token_ids
+from npm.evaluation.zero_shot.task import BY_CORPUS, Calibration, LabelPrediction
 from npm.evaluation.zero_shot.verbalizers import label_shares
 from npm.retrieval.queries import encode_masks, mask_strips, query_notes
 from npm.types import MASK_TEXT, Answer, Phrase, Progress
@@ -86,14 +86,17 @@ class ParametricLabels:
         words = [word for own in self._verbalizer(task).words for word in own]
         for after_space in (False, True):
             list(_pieces_by_count(self._encoder, words, after_space=after_space))
-        if self._prompts is not None and self._calibration in (Calibration.corpus, Calibration.corpus_scaled):
+        if self._prompts is not None and self._calibration in BY_CORPUS:
             self._prompts(task)
 
     def predict(self, task: Task, examples: Sequence[Example], progress: Progress) -> list[LabelPrediction]:
         """One prediction an example. Raises LabelWordError for a word that the tokenizer cannot write."""
         verbalizer = self._verbalizer(task)
         words = tuple(word for own in verbalizer.words for word in own)
-        at_prompts = self._at_prompts(task, words)  # f64 [prompts, W]
+        at_prompts: np.ndarray | None = None  # f64 [prompts, W]
+        if self._calibration in BY_CORPUS:
+            assert self._prompts is not None, "calibration by the corpus without its prompts"
+            at_prompts = self._word_logs(tuple(self._prompts(task)), words)[0]
         scaled = self._calibration is Calibration.corpus_scaled
         label_prior: np.ndarray | float = 0.0
         if self._calibration is Calibration.prompt:
@@ -121,13 +124,6 @@ class ParametricLabels:
     def facts(self) -> dict[str, Any]:
         """What the predictions of the last call depend on."""
         return self._facts
-
-    def _at_prompts(self, task: Task, words: tuple[str, ...]) -> np.ndarray | None:
-        """log P(word | prompt) f64 [prompts, W] of prompts made of the corpus; None if they calibrate nothing."""
-        if self._calibration not in (Calibration.corpus, Calibration.corpus_scaled):
-            return None
-        assert self._prompts is not None, "calibration by the corpus without its prompts"
-        return self._word_logs(tuple(self._prompts(task)), words)[0]
 
 
 def remembered(encoder: Encoder, head: MaskedHead) -> WordLogs:
@@ -189,11 +185,7 @@ def mask_takes_space(encoder: Encoder, text: str) -> bool:
 
 def word_tokens(encoder: Encoder, words: Sequence[str], *, after_space: bool) -> list[list[int]]:
     """The token ids of each word as it would stand in the place of a mask."""
-    surfaces = [f" {word}" if after_space else word for word in words]
-    ids: list[list[int]] = encoder.tokenizer(
-        surfaces, add_special_tokens=False, split_special_tokens=True, return_attention_mask=False
-    )["input_ids"]
-    return ids
+    return plain_token_ids(encoder, [f" {word}" if after_space else word for word in words])
 
 
 def _pieces_by_count(

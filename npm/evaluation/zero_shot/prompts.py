@@ -32,29 +32,18 @@ class TemplateError(UserError):
     """A template is not in its form, or the prompt that it makes of an example is not one question."""
 
 
-def _without_final_punctuation(text: str) -> str:
-    return text.rstrip(string.punctuation + string.whitespace)
-
-
-def _with_final_stop(text: str) -> str:
-    return text if not text or text[-1] in string.punctuation else f"{text}."
-
-
 def _as_question(text: str) -> str:
     quoted = len(text) > 1 and text[0] == text[-1] == '"'
     plain = text[1:-1].strip() if quoted else text
     return plain if plain.endswith("?") else f"{plain}?"
 
 
-def _with_small_initial(text: str) -> str:
-    return text[:1].lower() + text[1:]
-
-
 EDITS: dict[str, Callable[[str], str]] = {
-    "no_final_punctuation": _without_final_punctuation,
-    "final_stop": _with_final_stop,  # a full stop, unless it ends in punctuation
+    "no_final_punctuation": lambda text: text.rstrip(string.punctuation + string.whitespace),
+    # a full stop, unless it ends in punctuation
+    "final_stop": lambda text: text if not text or text[-1] in string.punctuation else f"{text}.",
     "question": _as_question,  # without quotation marks around it, with a question mark
-    "lower_first": _with_small_initial,
+    "lower_first": lambda text: text[:1].lower() + text[1:],
 }
 
 
@@ -154,7 +143,7 @@ def _check_edits(field: str, edits: Sequence[str], text: str, where: str) -> Non
     if field in GOLD_FIELDS and not (field == ANSWERS and list(edits) == [STOP_EDIT]):
         raise TemplateError(
             f"the template shows the {field} of an example",
-            expected=f"a prompt that does not tell what is right; only {{{ANSWERS}|{STOP_EDIT}}} may look at it",
+            expected=f"a prompt that does not show what is right; only {{{ANSWERS}|{STOP_EDIT}}} may look at it",
             got=text,
             where=where,
             fix=f"take {{{field}}} out of the template, or give the column another name in data.columns",
@@ -176,7 +165,7 @@ def _malformed(what: str, text: str, got: str, where: str) -> TemplateError:
         expected=f"text with {{field}} or {{field|edit}} and one {MASK_TEXT}, such as: {{text}} It was {MASK_TEXT}.",
         got=f"{got} in: {text}" if got != text else text,
         where=where,
-        fix="mend the template; a brace that is text is written twice",
+        fix="correct the template; a brace that is text is written twice",
     )
 
 
@@ -200,23 +189,24 @@ def empty_prompt(task: Task) -> str:
 def prompt_tokens(encoder: Encoder, prompts: Sequence[str]) -> list[int]:
     """Tokens of each prompt with its mask pair and special tokens, at most one more than `encode_masks` makes."""
     halves = [half for prompt in prompts for half in prompt.split(MASK_TEXT)]
-    counts = _token_counts(encoder, halves)
+    counts = [len(ids) for ids in plain_token_ids(encoder, halves)]
     fixed = MASKS_PER_SPAN + len(encoder.prefix_ids) + len(encoder.suffix_ids)
     return [counts[first] + counts[first + 1] + fixed for first in range(0, len(counts), 2)]
 
 
-def _token_counts(encoder: Encoder, texts: Sequence[str]) -> list[int]:
+def plain_token_ids(encoder: Encoder, texts: Sequence[str]) -> list[list[int]]:
+    """The token ids of each text as it stands, without special tokens, also where it spells one."""
     if not texts:
         return []
-    encoded = encoder.tokenizer(
+    ids: list[list[int]] = encoder.tokenizer(
         list(texts), add_special_tokens=False, split_special_tokens=True, return_attention_mask=False, verbose=False
-    )
-    return [len(ids) for ids in encoded["input_ids"]]
+    )["input_ids"]
+    return ids
 
 
 def answer_tokens(encoder: Encoder, answers: Sequence[str]) -> list[int]:
     """Tokens of each answer, as it stands behind a space."""
-    return _token_counts(encoder, [f" {answer.strip()}" for answer in answers])
+    return [len(ids) for ids in plain_token_ids(encoder, [f" {answer.strip()}" for answer in answers])]
 
 
 def cut_values(

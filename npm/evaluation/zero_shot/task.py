@@ -88,6 +88,9 @@ class Calibration(Enum):
     corpus_scaled = "corpus_scaled"  # the same, and its logarithm by the standard deviation there
 
 
+BY_CORPUS = (Calibration.corpus, Calibration.corpus_scaled)
+
+
 class ClosedRetrieval(Enum):
     """Which occurrences of a label's words count."""
 

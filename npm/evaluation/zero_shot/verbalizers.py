@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 WORDS_NAMED = 12
-"""So many words a message lists."""
+"""Words that a message lists at most."""
 
 
 class LabelWords:
@@ -158,10 +158,10 @@ def label_logs(scores: WordScores, labels: LabelWords, mean: LabelMean) -> np.nd
         held = numbers[scores.counts[numbers] > 0]  # i64 [w]
         logs = scores.log_sums[:, held]  # f64 [q, w]
         if mean is LabelMean.words:
-            columns.append(_log_sum(logs - np.log(scores.counts[held])) - np.log(len(held)))
+            columns.append(np.logaddexp.reduce(logs - np.log(scores.counts[held]), axis=1) - np.log(len(held)))
         else:
             count = scores.counts[held].sum() if mean is LabelMean.occurrences else 1
-            columns.append(_log_sum(logs) - np.log(count))
+            columns.append(np.logaddexp.reduce(logs, axis=1) - np.log(count))
     return np.stack(columns, axis=1)  # [q, L]
 
 
@@ -176,11 +176,6 @@ def label_shares(logs: np.ndarray) -> np.ndarray:
     tops = logs.max(axis=1, keepdims=True)  # f64 [q, 1]
     weights = np.where(np.isneginf(tops), 1.0, np.exp(logs - np.where(np.isneginf(tops), 0.0, tops)))  # f64 [q, L]
     return weights / weights.sum(axis=1, keepdims=True)
-
-
-def _log_sum(logs: np.ndarray) -> np.ndarray:
-    """log Σ e^x of each row, f64 [q]; -inf of a row of -inf."""
-    return np.logaddexp.reduce(logs, axis=1)
 
 
 EXPANDED = "expanded"
