@@ -287,7 +287,7 @@ def _entries(path: Path) -> list[Any]:
     if isinstance(content, dict):
         got = "an empty list" if entries == [] else f"the keys {sorted(content)}"
     raise QuestionFileError(
-        f"{path.name} is not a file of questions", expected=EXAMPLE, got=got, where=str(path), fix="mend the file"
+        f"{path.name} is not a file of questions", expected=EXAMPLE, got=got, where=str(path), fix="correct the file"
     )
 
 
@@ -316,5 +316,5 @@ def _question(entry: object, *, where: str) -> Question:
 
 def _malformed(what: str, expected: str, got: str, where: str) -> QuestionFileError:
     return QuestionFileError(
-        f"a question {what}", expected=expected, got=got, where=where, fix="mend this question in the file"
+        f"a question {what}", expected=expected, got=got, where=where, fix="correct this question in the file"
     )

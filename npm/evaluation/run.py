@@ -43,8 +43,6 @@ from npm.types import Progress
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from npm.retrieval.settings import FillSettings
-
 
 READ_BY_ALL = ("task", "out", "encoder", "device", "precision", "seed")
 """Settings that are never refused."""
@@ -247,10 +245,14 @@ def _unused_by(settings: EvaluationSettings, tasks: Sequence[Task]) -> Iterator[
     if any(name not in (*CLOSED_METHODS, *OPEN_METHODS) for name in settings.method):
         return  # that there is no such method is said where methods are made
     asked = settings.method or list(known)
-    scoring = settings.zero_shot.closed
+    scoring, reference = settings.zero_shot.closed, type(settings.fill).reference()
     if not any(name in READS_FILL and name in opened for name in asked):
         yield "fill", ""
-    elif not _is_of_reference(settings.fill) and not any(name in READS_RETRIEVAL for name in settings.method):
+    elif not any(name in READS_RETRIEVAL for name in settings.method) and (
+        # scoring=reference sets fill.retrieval for every method that reads it
+        settings.fill.retrieval is not reference.retrieval
+        or settings.fill.scoring.normalisation is not reference.scoring.normalisation
+    ):
         yield "fill.retrieval", f"method={READS_RETRIEVAL[0]}, whose retrieval it is"
     if not any(name in READS_CLOSED and name in closed for name in asked):
         yield "zero_shot.closed", ""
@@ -263,11 +265,3 @@ def _unused_by(settings: EvaluationSettings, tasks: Sequence[Task]) -> Iterator[
         yield "zero_shot.mlm.encoder", "a method that asks it, such as mlm"
     if settings.method and not any(name in READS_ITS_INDEX for name in asked):
         yield "zero_shot.mlm.index", f"method={READS_ITS_INDEX[0]}, which asks it"
-
-
-def _is_of_reference(settings: FillSettings) -> bool:
-    """Whether fill.retrieval came with scoring=reference, which sets it for every method that reads it."""
-    reference = type(settings).reference()
-    return (
-        settings.retrieval is reference.retrieval and settings.scoring.normalisation is reference.scoring.normalisation
-    )

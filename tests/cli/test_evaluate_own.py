@@ -156,5 +156,5 @@ def test_where_to_put_a_missing_file_is_told_as_it_is_named(
     assert "do:       give data_dir=DIR with the files, or put them beside the task's own file\n" in message
     tasks["closed"].write_text(TASK.replace("places.csv", "/nonexist/m.csv"), encoding="utf-8")
     message = npmlm("evaluate", f"task={tasks['closed']}", "method=majority", out).refused("/nonexist/m.csv")
-    assert "do:       mend the absolute path in the task's own file\n" in message
+    assert "do:       correct the absolute path in the task's own file\n" in message
     assert "data_dir" not in message and "where:    data of places\n" in message

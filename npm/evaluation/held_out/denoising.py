@@ -2,7 +2,7 @@
 
 The blocks of held-out articles are corrupted by all seven denoisers (Tay et al. 2022, arXiv 2205.05131, Table 1), the
 same way for every model, and each corrupted text is read with every mode token that the model knows, and with none. So
-one table tells what a model can do that was trained with other denoisers, and what a wrong mode token costs.
+one table shows what a model can do that was trained with other denoisers, and what a wrong mode token costs.
 
 Shapes: A articles, B blocks of one article.
 """

@@ -45,6 +45,11 @@ class SentencePairs:
     digest: str = ""
     """SHA-256 over the files."""
 
+    @property
+    def subset_sizes(self) -> list[int]:
+        """Pairs of each of `subsets`."""
+        return [int((self.subset_numbers == number).sum()) for number in range(len(self.subsets))]
+
     def __len__(self) -> int:
         return len(self.first)
 

@@ -106,7 +106,7 @@ def broken_pairs(where: str, expected: str, got: str) -> TaskDataError:
         expected=expected,
         got=got,
         where=where,
-        fix="fetch the file again, or mend this line",
+        fix="fetch the file again, or correct this line",
     )
 
 
@@ -284,7 +284,7 @@ def _pairs(chosen: PublicSet, found: _Found) -> SentencePairs:
         subsets=() if set(subsets) == {""} else tuple(subsets),
         subset_numbers=np.array(numbers, dtype=np.int64),  # i64 [n]
         without_gold=without_gold,
-        digest=_digest(found.files),
+        digest=hashlib.sha256("".join(map(sha256_of_file, found.files)).encode()).hexdigest(),
     )
 
 
@@ -305,7 +305,3 @@ def _sentence(value: object, where: str) -> str:
     if not isinstance(value, str) or not value.strip():
         raise broken_pairs(where, "two sentences", f"{value!r:.60} in place of one")
     return value
-
-
-def _digest(files: Sequence[Path]) -> str:
-    return hashlib.sha256("".join(sha256_of_file(file) for file in files).encode()).hexdigest()

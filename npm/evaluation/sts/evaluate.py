@@ -103,7 +103,16 @@ class StsResult:
         """As stored in metrics.json."""
         return {
             **self.record,
-            "sets": [_set_facts(pairs) for pairs in self.sets],
+            "sets": [
+                {
+                    "name": pairs.name,
+                    "split": pairs.split,
+                    "pair_count": len(pairs),
+                    "without_gold": pairs.without_gold,
+                    "subsets": dict(zip(pairs.subsets, pairs.subset_sizes, strict=True)),
+                }
+                for pairs in self.sets
+            ],
             "geometry": dict(self.geometry_facts),
             "encoders": [
                 {**asdict(each), "sets": {p.name: asdict(s) for p, s in zip(self.sets, each.sets, strict=True)}}
@@ -185,13 +194,18 @@ def evaluate_sts(
         progress("sets", (place + 1) * steps, len(encoders) * steps)
     by_set = tuple(np.stack([own[number] for own in cosines]) for number in range(len(sets)))  # f64 [e, n] each
     exact, resampled = _correlations(by_set, sets, sample)
+    intervals = [_intervals(exact[place], resampled[:, place]) for place in range(len(encoders))]
     return StsResult(
         split=sample.split.value,
         sets=tuple(sets),
         cosines=by_set,
         encoders=tuple(
-            _encoder_scores(
-                each, sets, cosines[place], _intervals(exact[place], resampled[:, place]), geometries[place]
+            EncoderScores(
+                name=each.name,
+                facts=each.facts,
+                sets=tuple(map(_set_score, sets, cosines[place], intervals[place])),
+                average=intervals[place][-1] if len(sets) > 1 else None,
+                geometry=geometries[place],
             )
             for place, each in enumerate(encoders)
         ),
@@ -245,49 +259,18 @@ def _intervals(exact: np.ndarray, resampled: np.ndarray) -> tuple[Interval, ...]
     )
 
 
-def _encoder_scores(
-    vectors: SentenceVectors,
-    sets: Sequence[SentencePairs],
-    cosines: Sequence[np.ndarray],
-    intervals: Sequence[Interval],
-    geometry: Geometry | None,
-) -> EncoderScores:
-    """From cosines f64 [n] and an interval for each set, and one more interval for the average of several."""
-    return EncoderScores(
-        name=vectors.name,
-        facts=vectors.facts,
-        sets=tuple(
-            _set_score(pairs, own, interval)
-            for pairs, own, interval in zip(sets, cosines, intervals[: len(sets)], strict=True)
-        ),
-        average=intervals[-1] if len(sets) > 1 else None,
-        geometry=geometry,
-    )
-
-
 def _set_score(pairs: SentencePairs, cosines: np.ndarray, interval: Interval) -> SetScore:
     inside = [pairs.subset_numbers == number for number in range(len(pairs.subsets))]  # bool [n] each
-    counts = [int(each.sum()) for each in inside]
     by_subset = {
         name: spearman(cosines[each], pairs.gold[each]) for name, each in zip(pairs.subsets, inside, strict=True)
     }
+    values = list(by_subset.values())
     return SetScore(
         spearman=interval,
         subset_spearman=by_subset,
-        subset_mean=float(np.mean(list(by_subset.values()))) if by_subset else None,
-        subset_weighted_mean=float(np.average(list(by_subset.values()), weights=counts)) if by_subset else None,
+        subset_mean=float(np.mean(values)) if values else None,
+        subset_weighted_mean=float(np.average(values, weights=pairs.subset_sizes)) if values else None,
     )
-
-
-def _set_facts(pairs: SentencePairs) -> dict[str, Any]:
-    subsets = {name: int((pairs.subset_numbers == number).sum()) for number, name in enumerate(pairs.subsets)}
-    return {
-        "name": pairs.name,
-        "split": pairs.split,
-        "pair_count": len(pairs),
-        "without_gold": pairs.without_gold,
-        "subsets": subsets,
-    }
 
 
 def set_rows(result: StsResult) -> tuple[Row, list[Row]]:

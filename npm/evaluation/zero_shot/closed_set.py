@@ -198,7 +198,6 @@ def check_something_to_do(
     task: Task, examples: Sequence[Example], methods: Sequence[ClosedMethod | OpenMethod]
 ) -> None:
     """Raise SettingError without examples or methods, or if a method is named twice."""
-    names = [method.name for method in methods]
     if not examples:
         raise SettingError(
             f"task {task.name} has no examples",
@@ -207,11 +206,16 @@ def check_something_to_do(
             where=f"task {task.name}",
             fix="choose another file, split= or limit=",
         )
-    if not names or len(set(names)) < len(names):
+    check_distinct([method.name for method in methods])
+
+
+def check_distinct(methods: Sequence[str]) -> None:
+    """Raise SettingError without methods, or if one is named twice."""
+    if not methods or len(set(methods)) < len(methods):
         raise SettingError(
             "each method of a table needs a column of its own",
             expected="one or more methods, each once",
-            got=", ".join(names) or "no method",
+            got=", ".join(methods) or "no method",
             where="method",
             fix="name each method once, as in method=[npm,mlm]",
         )

@@ -86,7 +86,7 @@ class RowReader:
                 expected=f"exactly one {MASK_TEXT}, from the template",
                 got=text if len(text) <= _SHOWN_CHARS else text[:_SHOWN_CHARS] + "…",
                 where=where,
-                fix=f"take {MASK_TEXT} out of the example's fields, or mend its template",
+                fix=f"take {MASK_TEXT} out of the example's fields, or correct its template",
             )
         check_query(text, where=where)
         example = Example(name, text, label, answers, group, subject)
@@ -191,7 +191,7 @@ def _label(task: Task, row: Row, where: str) -> int:
         expected=f"one of {', '.join(repr(label.value) for label in task.labels)} in the column {column!r}",
         got=repr(value),
         where=where,
-        fix="add it to labels in the task's file, or mend data.columns.label",
+        fix="add it to labels in the task's file, or correct data.columns.label",
     )
 
 
@@ -201,7 +201,7 @@ def _wrong_cell(column: str, expected: str, value: object, where: str) -> TaskDa
         expected=expected,
         got=repr(value)[:_SHOWN_CHARS],
         where=where,
-        fix="mend the row, or name another column in data.columns of the task's file",
+        fix="correct the row, or name another column in data.columns of the task's file",
     )
 
 
@@ -318,7 +318,7 @@ def read_examples(
 
 
 def _hub_rows(task: Task, not_found: str) -> Iterator[tuple[int, Row]]:
-    """Rows of the hub data set of a task whose file is not at hand, as `not_found` tells."""
+    """Rows of the hub data set of a task whose file is not at hand, as `not_found` says."""
     data = task.data
     try:
         yield from read_hub_rows(data.hub, data.config, data.split)
@@ -360,11 +360,29 @@ def _chosen_rows(
 ) -> np.ndarray:
     """Numbers i64 [m] of the rows of a split that are asked, ascending."""
     of_split = _split_rows(task, facts.groups, split)  # i64 [rows of the split]
-    _check_gold(task, facts.labels[of_split], place, split)
+    if len(of_split) == 0:
+        raise TaskDataError(
+            f"the {split.value} set of {task.name} is empty",
+            expected="at least one example",
+            got="no rows",
+            where=place,
+            fix="check the file, or name another with data.file",
+        )
+    fix = "check data.columns.label and the file: the same answer every time would always be right"
+    _check_classes(task, facts.labels[of_split], place, fix=fix)
     of_all = len(of_split)
     if task.examples_per_group is not None:
-        by_length = task.macro is Macro.answer_tokens
-        groups = answer_groups(_needed(encoder, task), facts.answers) if by_length else facts.groups  # i64 [n]
+        groups = facts.groups  # i64 [n]
+        if task.macro is Macro.answer_tokens:
+            if encoder is None:
+                raise TaskDataError(
+                    f"{task.name} samples by the number of tokens of an answer",
+                    expected="an encoder, whose tokenizer counts them",
+                    got="none",
+                    where="encoder",
+                    fix="give encoder= or an index",
+                )
+            groups = answer_groups(encoder, facts.answers)  # i64 [n]
         own = groups[of_split]  # i64 [rows of the split]
         kept = [_sample(of_split[own == group], task.examples_per_group, seed) for group in np.unique(own)]
         of_split = np.sort(np.concatenate(kept))  # i64 [at most examples_per_group a group]
@@ -402,32 +420,6 @@ def answer_groups(encoder: Encoder, answers: Sequence[Sequence[str]]) -> np.ndar
     return np.minimum(shortest, LONGEST_ANSWER_GROUP)  # i64 [n]
 
 
-def _needed(encoder: Encoder | None, task: Task) -> Encoder:
-    if encoder is None:
-        raise TaskDataError(
-            f"{task.name} samples by the number of tokens of an answer",
-            expected="an encoder, whose tokenizer counts them",
-            got="none",
-            where="encoder",
-            fix="give encoder= or an index",
-        )
-    return encoder
-
-
-def _check_gold(task: Task, labels: np.ndarray, place: str, split: Split) -> None:
-    """Refuse data without examples, and closed data with one class."""
-    if len(labels) == 0:
-        raise TaskDataError(
-            f"the {split.value} set of {task.name} is empty",
-            expected="at least one example",
-            got="no rows",
-            where=place,
-            fix="check the file, or name another with data.file",
-        )
-    fix = "check data.columns.label and the file: the same answer every time would always be right"
-    _check_classes(task, labels, place, fix=fix)
-
-
 def _check_classes(task: Task, labels: np.ndarray, place: str, *, fix: str) -> None:
     """Refuse closed examples that all have one label, on which every accuracy is meaningless."""
     present = np.unique(labels)  # i64 [labels that come]
@@ -458,18 +450,15 @@ def _fitted(reader: RowReader, asked: Sequence[Asked], encoder: Encoder | None) 
                 render = partial(template.fill, answers=example.answers)
                 cut = cut_values(encoder, each.values, render, most_tokens=most_tokens, keep=task.too_long)
             if cut is None:
-                raise _too_long(task, count, most_tokens, each.where)
+                raise TaskDataError(
+                    "an example is too long",
+                    expected=f"a prompt of at most {most_tokens} tokens",
+                    got=f"{count} tokens with too_long: {task.too_long.value}",
+                    where=each.where,
+                    fix="write too_long: keep_start or keep_end in the task's file, which cuts the longest field, or "
+                    "shorten it",
+                )
             examples.append(reader.marked(replace(example, text=render(cut), cut=True), cut))
         else:
             examples.append(example)
     return examples
-
-
-def _too_long(task: Task, count: int, most_tokens: int, where: str) -> TaskDataError:
-    return TaskDataError(
-        "an example is too long",
-        expected=f"a prompt of at most {most_tokens} tokens",
-        got=f"{count} tokens with too_long: {task.too_long.value}",
-        where=where,
-        fix="write too_long: keep_start or keep_end in the task's file, which cuts the longest field, or shorten it",
-    )

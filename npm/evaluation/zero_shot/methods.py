@@ -12,6 +12,7 @@ from index.store import MANIFEST_NAME
 from npm.errors import SettingError
 from npm.evaluation.zero_shot.baselines import FrequentAnswer, MajorityLabel, RandomLabel, RandomSpanOfBestBlock
 from npm.evaluation.zero_shot.calibration import corpus_prompts
+from npm.evaluation.zero_shot.closed_set import check_distinct
 from npm.evaluation.zero_shot.nonparametric import RETRIEVAL_OF, Masks, NonparametricLabels, PhraseAnswers
 from npm.evaluation.zero_shot.parametric import ParametricLabels, ParametricPhrases, WordLogs, remembered
 from npm.evaluation.zero_shot.settings import ZeroShotEvaluation
@@ -72,14 +73,8 @@ class Methods:
         Raises SettingError for one that does not answer such tasks, or that lacks a setting.
         """
         known = CLOSED_METHODS if task.suite is Suite.closed else OPEN_METHODS
-        if len(set(self._settings.method)) < len(self._settings.method):
-            raise SettingError(
-                "each method of a table needs a column of its own",
-                expected="each method once",
-                got=", ".join(self._settings.method),
-                where="method",
-                fix="name each method once, as in method=[npm,mlm]",
-            )
+        if self._settings.method:
+            check_distinct(self._settings.method)
         for name in self._settings.method:
             if name not in (*CLOSED_METHODS, *OPEN_METHODS):
                 raise SettingError(
@@ -97,7 +92,8 @@ class Methods:
                     where="method",
                     fix="give it, or leave this method out",
                 )
-        asked = self._settings.method or [name for name in known if not self._is_twin(name, task)]
+        # `npm` is one of the three retrievals of open tasks
+        asked = self._settings.method or (known if task.suite is Suite.closed else [n for n in known if n != "npm"])
         return [name for name in asked if name in known and not self._lacking(name, task)]
 
     def closed(self, name: str, task: Task) -> ClosedMethod:
@@ -108,13 +104,18 @@ class Methods:
             return RandomLabel(seed=self._settings.seed)
         if name in PARAMETRIC:
             encoder, head = self.language_model()
+            calibration = PARAMETRIC[name]
+            # calibrated by the corpus, it is scaled where the retrieval methods are
+            if calibration is Calibration.corpus:
+                chosen = resolved_scoring(task.scoring, self._settings.zero_shot.closed).calibration
+                calibration = chosen if chosen is Calibration.corpus_scaled else calibration
             self._word_logs = self._word_logs or remembered(encoder, head)
             return ParametricLabels(
                 name,
                 encoder,
                 head,
                 verbalizer=partial(self._list, "fuzzy" in name),
-                calibration=self._calibration(name, task),
+                calibration=calibration,
                 prompts=lambda task: corpus_prompts(task, self.index(task)[0]),
                 word_logs=self._word_logs,
             )
@@ -186,13 +187,6 @@ class Methods:
             self._verbalizers[key] = load_verbalizer(task, choice, index=index, encoder=encoder)
         return self._verbalizers[key]
 
-    def _calibration(self, name: str, task: Task) -> Calibration:
-        """That of the method; calibrated by the corpus, it is scaled where the retrieval methods are."""
-        if PARAMETRIC[name] is not Calibration.corpus:
-            return PARAMETRIC[name]
-        chosen = resolved_scoring(task.scoring, self._settings.zero_shot.closed).calibration
-        return chosen if chosen is Calibration.corpus_scaled else Calibration.corpus
-
     def _lacking(self, name: str, task: Task) -> str:
         """The setting that a method needs and does not have; empty if it has all."""
         needs: list[str] = []
@@ -206,11 +200,6 @@ class Methods:
         if name == "majority" and task.suite is Suite.open and not task.has_development:
             lacking.append("a task with development examples")
         return " and ".join(lacking)
-
-    @staticmethod
-    def _is_twin(name: str, task: Task) -> bool:
-        """Whether a method only repeats others: `npm` is one of the three retrievals of open tasks."""
-        return name == "npm" and task.suite is Suite.open
 
 
 def index_folder(given: str, task: Task, *, setting: str) -> Path:

@@ -45,9 +45,13 @@ def suite_rows(table: SuiteTable) -> tuple[Row, list[Row]]:
         for row in table.scores
     ]
     if len(table.scores) > 1:
-        paper = _paper_average(table.scores)
-        averages = [_average_cell(table.scores, name) for name in methods]
-        rows.append([f"{AVERAGE} of {len(table.scores)}", *averages, *_paper_cell(paper, has_paper)])
+        count = len(table.scores)
+        # of methods that answered every task of the table, here and in the paper
+        answered = {name: [row.methods[name] for row in table.scores if name in row.methods] for name in methods}
+        averages = [_cell(average_interval(own) if len(own) == count else None) for own in answered.values()]
+        shared = [name for name in table.scores[0].paper if all(name in row.paper for row in table.scores)]
+        paper = {name: sum(row.paper[name] for row in table.scores) / count for name in shared}
+        rows.append([f"{AVERAGE} of {count}", *averages, *_paper_cell(paper, has_paper)])
     return header, rows
 
 
@@ -57,7 +61,9 @@ def fitting_rows(table: SuiteTable, width: int) -> list[tuple[Row, list[Row]]]:
     Each begins with the tasks and has at least one more column, even where that is too wide.
     """
     header, rows = suite_rows(table)
-    widths = [max(_cell_width(line[column]) for line in (header, *rows)) for column in range(len(header))]
+    widths = [
+        max(len(text) for line in (header, *rows) for text in line[column].split("\n")) for column in range(len(header))
+    ]
     groups: list[list[int]] = []
     room = 0
     for column in range(1, len(header)):
@@ -113,21 +119,6 @@ def _cell(interval: Interval | None, count: int | None = None) -> str:
     return "\n".join(lines if count is None else [*lines, f"n={count}"])
 
 
-def _average_cell(scores: Sequence[TaskScores], method: str) -> str:
-    answered = [row.methods[method] for row in scores if method in row.methods]
-    return _cell(average_interval(answered)) if len(answered) == len(scores) else MISSING
-
-
-def _paper_average(scores: Sequence[TaskScores]) -> dict[str, float]:
-    """The mean of the paper's numbers for each method that has one for every task of the table."""
-    shared = [name for name in scores[0].paper if all(name in row.paper for row in scores)]
-    return {name: sum(row.paper[name] for row in scores) / len(scores) for name in shared}
-
-
 def _paper_cell(paper: Mapping[str, float], shown: bool) -> list[str]:
     """No cell, or one with a line a method."""
     return [",\n".join(f"{name} {value:.1f}" for name, value in paper.items()) or MISSING] if shown else []
-
-
-def _cell_width(cell: str) -> int:
-    return max(len(line) for line in cell.split("\n"))

@@ -257,7 +257,7 @@ class ClosedMethod(Protocol):
     name: str
 
     def prepare(self, task: Task) -> None:
-        """Raise UserError for whatever would stop `predict`, so that it is told before any task is asked."""
+        """Raise UserError for whatever would stop `predict`, so that it is known before any task is asked."""
 
     def predict(self, task: Task, examples: Sequence[Example], progress: Progress) -> list[LabelPrediction]:
         """One prediction an example."""

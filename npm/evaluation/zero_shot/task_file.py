@@ -25,6 +25,10 @@ LEAST_PROMPT_TOKENS = 8
 """The mask pair, an encoder's special tokens and a few words: a prompt of fewer says nothing of the example."""
 
 
+Problem = tuple[str, str, str, str]
+"""What is wrong with a task, what is expected, what was got, and the fix."""
+
+
 class TaskFileError(UserError):
     """A task's file is missing, cannot be read, or does not describe a task."""
 
@@ -50,23 +54,22 @@ def check_task(task: Task, where: str) -> None:
             fix="name the field that holds the text, such as {text}",
         )
     gold = "label" if task.suite is Suite.closed else ANSWERS
-    _check_columns(task, {*template.fields, gold, "group", "subject"}, where)
-    _check_leaks(task, template, gold, where)
-    if task.suite is Suite.closed:
-        _check_labels(task, where)
-    _check_rest(task, where)
-
-
-def _check_columns(task: Task, named: set[str], where: str) -> None:
+    named = sorted({*template.fields, gold, "group", "subject"})
     for name in task.data.columns:
         if name not in named:
             raise TaskFileError(
                 f"data.columns names {name}, which nothing asks for",
-                expected=f"the template's fields, or one of {', '.join(sorted(named))}",
+                expected=f"the template's fields, or one of {', '.join(named)}",
                 got=name,
                 where=where,
-                fix=f"{near(name, sorted(named))}, or take it out",
+                fix=f"{near(name, named)}, or take it out",
             )
+    _check_leaks(task, template, gold, where)
+    problem = _label_problem(task) if task.suite is Suite.closed else None
+    problem = problem or _problem(task)
+    if problem is not None:
+        what, expected, got, fix = problem
+        raise TaskFileError(f"{task.name} {what}", expected=expected, got=got, where=where, fix=fix)
 
 
 def _check_leaks(task: Task, template: Template, gold: str, where: str) -> None:
@@ -86,7 +89,8 @@ def _check_leaks(task: Task, template: Template, gold: str, where: str) -> None:
                 )
 
 
-def _check_labels(task: Task, where: str) -> None:
+def _label_problem(task: Task) -> Problem | None:
+    """What is wrong with the labels of a closed task."""
     problem = None
     values = [str(label.value) for label in task.labels]  # in a CSV file 0 and "0" are the same
     names = [label.name for label in task.labels]
@@ -98,7 +102,7 @@ def _check_labels(task: Task, where: str) -> None:
         got = f"no words for the label {wordless[0].value!r}"
         problem = ("has a label without words", "at least one word a label", got, "add words: [...] to that label")
     elif repeated := _repeated(values):
-        problem = ("has two labels with one value", "a value of its own for each", repeated, "mend one of them")
+        problem = ("has two labels with one value", "a value of its own for each", repeated, "correct one of them")
     elif repeated := _repeated(names):
         problem = ("has two labels with one name", "a name of its own for each", repeated, "give one another name")
     elif repeated := next(filter(None, (_repeated(_folded(label.words)) for label in task.labels)), ""):
@@ -109,12 +113,11 @@ def _check_labels(task: Task, where: str) -> None:
         problem = ("has a word with stray spaces", "words without space around them", repr(unclean[0]), "trim it")
     elif task.template_column:
         problem = ("is closed and has template_column", "one template for all", task.template_column, "take it out")
-    if problem is not None:
-        what, expected, got, fix = problem
-        raise TaskFileError(f"{task.name} {what}", expected=expected, got=got, where=where, fix=fix)
+    return problem
 
 
-def _check_rest(task: Task, where: str) -> None:
+def _problem(task: Task) -> Problem | None:
+    """What else contradicts itself."""
     data, problem = task.data, None
     if task.suite is Suite.open and task.labels:
         problem = ("is open and has labels", "labels in closed tasks only", "labels", "take them out, or suite: closed")
@@ -142,9 +145,7 @@ def _check_rest(task: Task, where: str) -> None:
             got,
             "choose more, or take it out",
         )
-    if problem is not None:
-        what, expected, got, fix = problem
-        raise TaskFileError(f"{task.name} {what}", expected=expected, got=got, where=where, fix=fix)
+    return problem
 
 
 def _folded(words: Sequence[str]) -> list[str]:
@@ -219,7 +220,10 @@ def load_task(name_or_path: str | Path, *, folder: Path) -> Task:
                 fix=f"{near(given, names)}, or give the path of your own task's file",
             )
     content, digest = _read(path)
-    task = _task(content, path, digest)
+    filled = {"name": path.stem, **content}
+    if "template_column" in filled and "template" not in filled:
+        filled["template"] = "{" + str(filled["template_column"]) + "}"
+    task = replace(_built(Task, filled, where=str(path), key=""), digest=digest)
     check_task(task, str(path))
     return _beside(task, path.parent.absolute())
 
@@ -253,16 +257,10 @@ def _read(path: Path) -> tuple[dict[str, Any], str]:
         problem = "holds half a character" if isinstance(error, _HalfCharacter) else "is not YAML"
         content, got = None, " ".join(str(error).split())
     if not isinstance(content, dict) or not content:
-        raise TaskFileError(f"{path.name} {problem}", expected=expected, got=got, where=str(path), fix="mend the file")
+        raise TaskFileError(
+            f"{path.name} {problem}", expected=expected, got=got, where=str(path), fix="correct the file"
+        )
     return content, sha256_of_bytes(data)
-
-
-def _task(content: dict[str, Any], path: Path, digest: str) -> Task:
-    filled = {"name": path.stem, **content}
-    if "template_column" in filled and "template" not in filled:
-        filled["template"] = "{" + str(filled["template_column"]) + "}"
-    task: Task = _built(Task, filled, where=str(path), key="")
-    return replace(task, digest=digest)
 
 
 def _built(kind: Any, content: object, *, where: str, key: str) -> Any:
@@ -338,7 +336,7 @@ _TYPE_NAMES = {str: "a string", int: "a whole number", float: "a number", bool: 
 
 
 def _wrong(key: str, expected: str, value: object, where: str) -> TaskFileError:
-    fix = f"mend {key or 'the file'}"
+    fix = f"correct {key or 'the file'}"
     if isinstance(value, bool):
         fix = "put the word in quotation marks: YAML reads a bare yes, no, on, off as true or false"
     return TaskFileError(

@@ -73,7 +73,16 @@ class LabelWords:
             for number in numbers.tolist():
                 owner, counted = owners.setdefault(alike.get(number, number), (name, number))
                 if counted != number and owner != name:
-                    raise self._indistinct((owner, counted), (name, number), occurrences, where)
+                    one, other = self.words[counted], self.words[number]
+                    raise SettingError(
+                        "two labels have words that cannot be told apart",
+                        expected="words of different labels at different places of the corpus",
+                        got=f"{one!r} of the label {owner!r} and {other!r} of the label {name!r}, both at the same "
+                        f"{occurrences.counts[counted]} places",
+                        where=where,
+                        fix="take one of them out with zero_shot.closed.verbalizer or in the task's labels, or choose "
+                        "an index whose encoder keeps case and accents",
+                    )
                 if counted == number:
                     own.append(number)
                 else:
@@ -83,19 +92,6 @@ class LabelWords:
                     )
             kept.append(np.array(own, dtype=np.int64))
         self.numbers = kept
-
-    def _indistinct(
-        self, one: tuple[str, int], other: tuple[str, int], occurrences: WordOccurrences, where: str
-    ) -> SettingError:
-        both = " and ".join(f"{self.words[number]!r} of the label {name!r}" for name, number in (one, other))
-        return SettingError(
-            "two labels have words that cannot be told apart",
-            expected="words of different labels at different places of the corpus",
-            got=f"{both}, both at the same {occurrences.counts[one[1]]} places",
-            where=where,
-            fix="take one of them out with zero_shot.closed.verbalizer or in the task's labels, or choose an index "
-            "whose encoder keeps case and accents",
-        )
 
     def counts(self, occurrences: WordOccurrences) -> dict[str, dict[str, int]]:
         """How many occurrences with vectors each word of each label has."""

@@ -179,7 +179,7 @@ def test_scaled_calibration_divides_the_logarithm_by_its_spread_over_the_prompts
     asked = [*EXAMPLES, *(Example(f"p{number}", prompt) for number, prompt in enumerate(corpus_prompts(task, index)))]
     labels = method(index, encoder)
     labels.predict(task, asked, silent)
-    queries = labels._queries(asked, 0, silent)
+    queries = labels._queries(task, asked, 0, silent)
     words = LabelWords(("city", "river"), (("city",), ("river",)))
     logs = labels._word_scores(words, queries, resolved_scoring(ClosedScoring())).log_sums  # f64 [q + prompts, 2]
     at_prompts = logs[len(EXAMPLES) :]
