@@ -163,35 +163,31 @@ def read_judgements(folder: Path) -> Judgements:
     """
     check_folder(folder, kind=EVALUATION_KIND)
     judged: Judgements = {}
+    expected_keys = ", ".join([*_LINE_TYPES, "gold"])
     file = folder / "predictions.jsonl"
-    for number, line in enumerate(_lines(file), start=1):
-        wrong = [key for key, kind in _LINE_TYPES.items() if not isinstance(line.get(key), kind)]
-        if wrong or "gold" not in line:
-            raise ArtefactError(
-                "these results cannot be paired by example",
-                expected=f"lines with {', '.join([*_LINE_TYPES, 'gold'])}, as evaluate writes for task=… or suite=…",
-                got=f"a line with {', '.join(sorted(line))}",
-                where=f"{file}, line {number}",
-                fix="give two folders that npmlm evaluate suite=… or task=… wrote",
-            )
-        of_method = judged.setdefault((line["task"], line["method"]), {})
-        if line["id"] in of_method:
-            raise ArtefactError(
-                f"{line['method']} answers one example of {line['task']} twice",
-                expected="one line an example and method",
-                got=f"id {line['id']} again",
-                where=f"{file}, line {number}",
-                fix="evaluate again",
-            )
-        prompt_sha256 = sha256(line["text"].encode()).digest()
-        of_method[line["id"]] = Judged(json.dumps(line["gold"], sort_keys=True), line["correct"], prompt_sha256)
-    return judged
-
-
-def _lines(file: Path) -> Iterator[Mapping[str, Any]]:
     with file.open(encoding="utf-8") as lines:
-        for line in lines:
-            yield json.loads(line)
+        for number, line in enumerate(map(json.loads, lines), start=1):
+            wrong = [key for key, kind in _LINE_TYPES.items() if not isinstance(line.get(key), kind)]
+            if wrong or "gold" not in line:
+                raise ArtefactError(
+                    "these results cannot be paired by example",
+                    expected=f"lines with {expected_keys}, as evaluate writes for task=… or suite=…",
+                    got=f"a line with {', '.join(sorted(line))}",
+                    where=f"{file}, line {number}",
+                    fix="give two folders that npmlm evaluate suite=… or task=… wrote",
+                )
+            of_method = judged.setdefault((line["task"], line["method"]), {})
+            if line["id"] in of_method:
+                raise ArtefactError(
+                    f"{line['method']} answers one example of {line['task']} twice",
+                    expected="one line an example and method",
+                    got=f"id {line['id']} again",
+                    where=f"{file}, line {number}",
+                    fix="evaluate again",
+                )
+            prompt_sha256 = sha256(line["text"].encode()).digest()
+            of_method[line["id"]] = Judged(json.dumps(line["gold"], sort_keys=True), line["correct"], prompt_sha256)
+    return judged
 
 
 def _method_pairs(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -215,7 +216,7 @@ class RandomSpanOfRightPassage:
         barred = (TokenFlag.STOPWORD | TokenFlag.PUNCTUATION | TokenFlag.SPECIAL).value
         flags = self._store.flags.slice(0, self._store.token_count)  # u8 [T]
         self._spans = BlockSpans(filler, RowMap.of_mask((flags & barred) == 0))
-        self._plain_texts: dict[int, str] = {}
+        self._plain_text = cache(lambda block: normalise_answer(self._store.block_text(block)))
 
     def chances(self, question: Question, draws: Sequence[int]) -> list[float]:
         """For each number of draws, the chance of a hit; 0 where no block holds an answer."""
@@ -234,11 +235,6 @@ class RandomSpanOfRightPassage:
     def spans(self, block: int) -> list[str]:
         """The surface texts of the candidate spans of a block."""
         return self._spans.texts(self._spans.of(block))
-
-    def _plain_text(self, block: int) -> str:
-        if block not in self._plain_texts:
-            self._plain_texts[block] = normalise_answer(self._store.block_text(block))
-        return self._plain_texts[block]
 
 
 EXAMPLE = '{"questions": [{"id": "q1", "kind": "river", "text": "… <mask>.", "answers": ["…"], "split": "dev"}]}'

@@ -224,16 +224,12 @@ def _forms(chosen: PublicSet, place: Path, split: str) -> Iterator[_Found]:
     elif chosen is SICK_R and split == "test":
         files = (place / "SICK_test_annotated.txt", place / "SICK.txt")
         yield from (_Found((file,), partial(sick_rows, file), split) for file in files if file.is_file())
-    for file in _tables(chosen, place, split):
-        yield _Found((file,), partial(table_rows, file), split)
-
-
-def _tables(chosen: PublicSet, place: Path, split: str) -> Iterator[Path]:
     for spelt in SPLIT_NAMES[split]:
         names = (f"{chosen.short}-{spelt}", f"{chosen.folder}/{spelt}")
-        files = (place / f"{name}{extension}" for extension in TABLES for name in names)
-        yield from (file for file in files if file.is_file())
-        yield from (place / chosen.folder / "data").glob(f"{spelt}-00000-of-00001.parquet")
+        named = (place / f"{name}{extension}" for extension in TABLES for name in names)
+        tables = [file for file in named if file.is_file()]
+        tables += (place / chosen.folder / "data").glob(f"{spelt}-00000-of-00001.parquet")
+        yield from (_Found((file,), partial(table_rows, file), split) for file in tables)
 
 
 def _year(chosen: PublicSet, folder: Path) -> _Found:

@@ -304,13 +304,15 @@ def geometry_rows(result: StsResult) -> tuple[Row, list[Row]]:
     }
     geometries = _geometries(result)
     rows: list[Row] = [[name, *(measure(each) for each in geometries)] for name, measure in measures.items()]
-    return ["sentence vectors of STS-B", *_columns(result)], rows
+    names = BEFORE_AND_AFTER if len(geometries) == 2 else (result.encoders[0].name,)
+    return ["sentence vectors of STS-B", *names], rows
 
 
 def layer_rows(result: StsResult) -> tuple[Row, list[Row]]:
     """Header and rows, a row a layer: mean cosine of two tokens of a sentence, and of any two tokens."""
     geometries = _geometries(result)
-    names = [f"{what} {head}".strip() for what in ("sentence", "any two") for head in _heads(result)]
+    heads = BEFORE_AND_AFTER if len(geometries) == 2 else ("",)
+    names = [f"{what} {head}".strip() for what in ("sentence", "any two") for head in heads]
     rows: list[Row] = []
     for number in range(max(len(each.layers) for each in geometries)):
         layers = [each.layers[number] if number < len(each.layers) else None for each in geometries]
@@ -353,11 +355,3 @@ def notes(result: StsResult) -> Iterator[str]:
 
 def _geometries(result: StsResult) -> list[Geometry]:
     return [each.geometry for each in result.encoders if each.geometry is not None]
-
-
-def _heads(result: StsResult) -> tuple[str, ...]:
-    return BEFORE_AND_AFTER if len(result.encoders) == 2 else ("",)
-
-
-def _columns(result: StsResult) -> tuple[str, ...]:
-    return BEFORE_AND_AFTER if len(result.encoders) == 2 else (result.encoders[0].name,)

@@ -235,24 +235,18 @@ def measure_geometry(
         )
     numbers, units = encode_distinct(vectors.encode, [*first, *second])  # i64 [2n], f64 [distinct, d]
     firsts, seconds = numbers[: len(first)][same], numbers[len(first) :][same]  # i64 [pairs that mean the same] each
+    sentences = list(dict.fromkeys([*first, *second]))
+    layers: tuple[LayerGeometry, ...] = ()
+    if (wanted := min(settings.layer_sentences, len(sentences))) and vectors.encoder is not None:
+        drawn = np.random.default_rng(seed).choice(len(sentences), size=wanted, replace=False)  # i64 [wanted]
+        layers = layer_geometry(vectors.encoder, [sentences[place] for place in drawn])
     return Geometry(
         alignment=alignment(units[firsts], units[seconds]),
         uniformity=uniformity(units),
         anisotropy=mean_cosine(units),
         spectrum=spectrum(units),
-        layers=_layers(vectors, list(dict.fromkeys([*first, *second])), settings.layer_sentences, seed),
+        layers=layers,
     )
-
-
-def _layers(
-    vectors: SentenceVectors, sentences: Sequence[str], most_sentences: int, seed: int
-) -> tuple[LayerGeometry, ...]:
-    wanted = min(most_sentences, len(sentences))
-    if not wanted or vectors.encoder is None:
-        return ()
-
-    drawn = np.random.default_rng(seed).choice(len(sentences), size=wanted, replace=False)  # i64 [wanted]
-    return layer_geometry(vectors.encoder, [sentences[place] for place in drawn])
 
 
 def geometry_facts(sets: Sequence[SentencePairs]) -> dict[str, Any]:

@@ -26,8 +26,8 @@ SHORTEST_CHARS, LONGEST_CHARS = 30, 250
 SEED = 0
 
 
-def corpus_prompts(task: Task, index: PhraseIndex, *, count: int = PROMPT_COUNT, seed: int = SEED) -> list[str]:
-    """`count` prompts, fewer where the corpus has not so many: each field of the template is a sentence.
+def corpus_prompts(task: Task, index: PhraseIndex) -> list[str]:
+    """`PROMPT_COUNT` prompts, fewer where the corpus has not so many: each field of the template is a sentence.
 
     The sentences of one prompt follow each other in one block, but for those left out as too short or too long; blocks
     are drawn without replacement among those of documents that are not deleted. Raises SettingError if the index has no
@@ -35,17 +35,21 @@ def corpus_prompts(task: Task, index: PhraseIndex, *, count: int = PROMPT_COUNT,
     """
     template = parse_template(task.template, where=task.name)
     live = np.arange(index.store.block_count) if index.live_blocks is None else np.flatnonzero(index.live_blocks)
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(SEED)
     prompts: list[str] = []
     if index.store.start_chars is not None:
         for block in rng.permutation(live).tolist():  # i64 [live blocks]
-            sentences = _sentences(index.store.block_text(block), joined=task.data.detokenise)
+            text = index.store.block_text(block)
+            found = (" ".join(text[first:last].split()) for first, last in sentence_bounds(text).tolist())
+            sentences = [sentence for sentence in found if SHORTEST_CHARS <= len(sentence) <= LONGEST_CHARS]
+            if task.data.detokenise:
+                sentences = list(map(detokenise, sentences))
             places = len(sentences) - len(template.fields) + 1
             if places < 1:
                 continue
             first = int(rng.integers(places))
             prompts.append(template.fill(dict(zip(template.fields, sentences[first:], strict=False)), answers=("x",)))
-            if len(prompts) == count:
+            if len(prompts) == PROMPT_COUNT:
                 break
     if not prompts:
         raise SettingError(
@@ -72,10 +76,3 @@ def relative_logs(logs: np.ndarray, at_prompts: np.ndarray, *, scaled: bool) -> 
         return relative
     spreads = at_prompts.std(axis=0)  # f64 [W]
     return relative / np.where(spreads > 0, spreads, 1.0)
-
-
-def _sentences(text: str, *, joined: bool) -> list[str]:
-    """The sentences of a block that are neither very short nor very long, in order."""
-    found = (" ".join(text[first:last].split()) for first, last in sentence_bounds(text).tolist())
-    kept = [sentence for sentence in found if SHORTEST_CHARS <= len(sentence) <= LONGEST_CHARS]
-    return [detokenise(sentence) for sentence in kept] if joined else kept

@@ -152,6 +152,7 @@ def evaluate_closed(
     whatever a method raises; ValueError if a method does not answer with one score a label and example.
     """
     check_something_to_do(task, examples, methods)
+    gold = np.array([example.label for example in examples], dtype=np.int64)  # i64 [n]
     results: list[ClosedMethodResult] = []
     for number, method in enumerate(methods):
 
@@ -159,8 +160,27 @@ def evaluate_closed(
             progress(stage, before + done, len(examples) * len(methods))
 
         predictions = method.predict(task, examples, method_progress)
-        _check_predictions(task, examples, method.name, predictions)
-        results.append(_method_result(task, examples, method, predictions, seed=seed, resamples=resamples))
+        # a method of ours that is wrong is refused before its numbers are taken for a result
+        if len(predictions) != len(examples):
+            raise ValueError(
+                f"{method.name}: {len(predictions)} predictions for {len(examples)} examples of {task.name}"
+            )
+        for example, prediction in zip(examples, predictions, strict=True):
+            # NaN fails the comparison too
+            if len(prediction.scores) != len(task.labels) or not abs(sum(prediction.scores) - 1) <= SUM_TOLERANCE:
+                raise ValueError(f"{method.name}, example {example.id} of {task.name}: scores {prediction.scores}")
+        predicted = np.array([prediction.label for prediction in predictions], dtype=np.int64)  # i64 [n]
+        confusion = confusion_counts(gold, predicted, len(task.labels))  # i64 [C, C]
+        results.append(
+            ClosedMethodResult(
+                name=method.name,
+                predictions=tuple(predictions),
+                accuracy=bootstrap_interval(predicted == gold, np.random.default_rng(seed), resamples=resamples),
+                macro_f1=macro_f1(confusion),
+                confusion=confusion,
+                facts=method.facts(),
+            )
+        )
     return ClosedTaskResult(task, tuple(examples), tuple(results), overlap)
 
 
@@ -219,37 +239,3 @@ def check_distinct(methods: Sequence[str]) -> None:
             where="method",
             fix="name each method once, as in method=[npm,mlm]",
         )
-
-
-def _method_result(
-    task: Task,
-    examples: Sequence[Example],
-    method: ClosedMethod,
-    predictions: Sequence[LabelPrediction],
-    *,
-    seed: int,
-    resamples: int,
-) -> ClosedMethodResult:
-    gold = np.array([example.label for example in examples], dtype=np.int64)  # i64 [n]
-    predicted = np.array([prediction.label for prediction in predictions], dtype=np.int64)  # i64 [n]
-    confusion = confusion_counts(gold, predicted, len(task.labels))  # i64 [C, C]
-    return ClosedMethodResult(
-        name=method.name,
-        predictions=tuple(predictions),
-        accuracy=bootstrap_interval(predicted == gold, np.random.default_rng(seed), resamples=resamples),
-        macro_f1=macro_f1(confusion),
-        confusion=confusion,
-        facts=method.facts(),
-    )
-
-
-def _check_predictions(
-    task: Task, examples: Sequence[Example], name: str, predictions: Sequence[LabelPrediction]
-) -> None:
-    """Refuse a method of ours that is wrong, before its numbers are taken for a result."""
-    if len(predictions) != len(examples):
-        raise ValueError(f"{name} gave {len(predictions)} predictions for {len(examples)} examples of {task.name}")
-    for example, prediction in zip(examples, predictions, strict=True):
-        # NaN fails the comparison too
-        if len(prediction.scores) != len(task.labels) or not abs(sum(prediction.scores) - 1) <= SUM_TOLERANCE:
-            raise ValueError(f"{name}, example {example.id} of {task.name}: scores {prediction.scores}")

@@ -164,6 +164,7 @@ class OpenTaskResult:
 
     def metrics(self) -> dict[str, Any]:
         """The task's part of metrics.json."""
+        groups = [example.group for example in self.examples]
         return {
             "suite": self.task.suite.value,
             "count": len(self.examples),
@@ -172,7 +173,16 @@ class OpenTaskResult:
             "task_sha256": self.task.digest,
             "macro_over": self.task.macro.value,
             "coverage": self._coverage_record(),
-            "methods": {method.name: self._method_record(method) for method in self.methods},
+            "methods": {
+                method.name: {
+                    "all": asdict(method.all_examples),
+                    "covered": None if method.covered is None else asdict(method.covered),
+                    "by_answer_tokens": _shares(method.right, self.answer_tokens),
+                    "by_group": _shares(method.right, groups) if any(groups) else {},
+                    "facts": method.facts,
+                }
+                for method in self.methods
+            },
         }
 
     def records(self) -> Iterator[dict[str, Any]]:
@@ -214,16 +224,6 @@ class OpenTaskResult:
         if named is not None:
             record |= {"subject_named": _part(named), "answer_held_if_named": _part(held[named])}
         return record
-
-    def _method_record(self, method: OpenMethodResult) -> dict[str, Any]:
-        groups = [example.group for example in self.examples]
-        return {
-            "all": asdict(method.all_examples),
-            "covered": None if method.covered is None else asdict(method.covered),
-            "by_answer_tokens": _shares(method.right, self.answer_tokens),
-            "by_group": _shares(method.right, groups) if any(groups) else {},
-            "facts": method.facts,
-        }
 
 
 def evaluate_open(

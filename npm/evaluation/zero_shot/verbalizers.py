@@ -61,9 +61,6 @@ class LabelWords:
                     fix="give the label other words with zero_shot.closed.verbalizer, or take a corpus that uses them; "
                     "npmlm inspect index=… says which tokens have vectors",
                 )
-        self._count_once(occurrences, where)
-
-    def _count_once(self, occurrences: WordOccurrences, where: str) -> None:
         alike = _alike(occurrences)
         owners: dict[int, tuple[str, int]] = {}  # first of the words that are alike → label and word it counts for
         kept: list[np.ndarray] = []

@@ -229,7 +229,7 @@ def test_answers_do_not_depend_on_how_examples_are_batched(
     monkeypatch.setattr(nonparametric, "EXAMPLES_ENCODED_TOGETHER", 2)
     reported = []
     apart = method(index, encoder, retrieval=retrieval, k=30).predict(
-        TASK, EXAMPLES, lambda done, total: reported.append((done, total))
+        TASK, EXAMPLES, lambda _, done, total: reported.append((done, total))
     )
     assert np.allclose(shares_of(apart), together, atol=1e-5)
     assert reported == [(2, 4), (3, 4), (4, 4)]
