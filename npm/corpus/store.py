@@ -80,7 +80,7 @@ class Batches(Generic[Item]):
         self._put_back.extendleft(reversed(items))
 
 
-@dataclass(frozen=True)  # no slots: with them Python 3.11 cannot make StoreBuild[Document]
+@dataclass(frozen=True, slots=True)
 class StoreBuild(Generic[Item]):
     """Builds the shards of `folder` and then its manifest. `settings` decide every byte, together with the items.
 
