@@ -19,17 +19,15 @@ from index.types import Hits
 if TYPE_CHECKING:
     from index.kmeans import Assign, Assigner
 
-
 SCORES_PER_CHUNK = 1 << 28
 """Distances held on the device at once, 1 GiB of them."""
+GATHERED_SHARE = 0.05
+"""Up to this share of all rows, gathering allowed rows is cheaper than scoring all."""
+ROWS_PER_CHUNK = 1 << 20
 
 
 def cuda_device() -> str | None:
-    """`cuda` if torch is installed and finds a GPU, else None."""
-    try:
-        import torch
-    except ImportError:
-        return None
+    """`cuda` if torch finds a GPU, else None."""
     return "cuda" if torch.cuda.is_available() else None
 
 
@@ -38,7 +36,6 @@ def torch_assigner(device: str) -> Assigner:
 
     The nearest x maximises ⟨v, x⟩ − |x|²/2; among equal ones the first is taken.
     """
-    import torch
 
     def assigner(centroids: np.ndarray) -> Assign:
         held = torch.from_numpy(np.ascontiguousarray(centroids, dtype=np.float32)).to(device)  # [K, d]
@@ -59,19 +56,12 @@ def torch_assigner(device: str) -> Assigner:
 
 
 def fitting_device(vector_bytes: int) -> str | None:
-    """The GPU, if there is one with room for so many bytes of vectors and as much again for scores; else None."""
+    """The GPU, if there is one with room for `vector_bytes` and as much again for scores; else None."""
     device = cuda_device()
     if device is None:
         return None
-    import torch
-
     free_bytes, _ = torch.cuda.mem_get_info(device)
     return device if 2 * vector_bytes <= free_bytes else None
-
-
-GATHERED_SHARE = 0.05
-"""Up to this share of all rows, gathering allowed rows is cheaper than scoring all."""
-ROWS_PER_CHUNK = 1 << 20
 
 
 class TorchExactSearcher:

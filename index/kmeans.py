@@ -64,12 +64,11 @@ def train_centroids(
     seed: int,
     assigner: Assigner,
     checkpoints: Path,
-    checkpoint_seconds: float = CHECKPOINT_SECONDS,
     progress: Report = no_report,
 ) -> np.ndarray:
     """Centroids f32 [K, d] of `sample` f16|f32 [t, d] after `iterations` rounds, from K of its rows drawn with `seed`.
 
-    Keeps its state in the folder `checkpoints` at least after every round, and every `checkpoint_seconds` within one;
+    Keeps its state in the folder `checkpoints` at least after every round, and every `CHECKPOINT_SECONDS` within one;
     starts from what lies there, which must come from the same sample and settings: the caller sees to it.
     `progress(rounds done, rounds)` is called after each round. Raises ValueError for fewer rows than lists.
     """
@@ -85,7 +84,7 @@ def train_centroids(
         while state.next_row < len(sample):
             chunk = to_float32(sample[state.next_row : state.next_row + ROWS_PER_CHUNK])  # [c, d]
             _add_chunk(state, chunk, assign(chunk))
-            if state.next_row < len(sample) and time.monotonic() - saved_at >= checkpoint_seconds:
+            if state.next_row < len(sample) and time.monotonic() - saved_at >= CHECKPOINT_SECONDS:
                 _write_state(checkpoints, state)
                 saved_at = time.monotonic()
         state = _fresh_state(state.iteration + 1, _means(state))

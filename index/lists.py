@@ -43,7 +43,7 @@ from index.types import ArtefactError, Report, no_report
 
 LIST_PART_KIND, LISTS_FILE = "list-part", "lists.bin"
 CAPACITY_STEP = 8
-"""The space for codes is a multiple of so many, so that the ids after them lie at multiples of 8 bytes."""
+"""The space for codes is a multiple of this, so that the ids after them lie at multiples of 8 bytes."""
 
 
 def capacities(sizes: np.ndarray) -> np.ndarray:
@@ -350,7 +350,7 @@ def _write_whole_index(
 
 
 def _cuts(counts: np.ndarray, first: int, code_bytes: int, most_bytes: int) -> Iterator[tuple[int, int]]:
-    """Consecutive ranges of the lists from `first` on, with `counts` i64 [k] rows, of at most so many bytes each."""
+    """Consecutive ranges of the lists from `first` on, with `counts` i64 [k] rows, of at most `most_bytes` each."""
     ends = np.cumsum(capacities(counts) * code_bytes + counts * ID_BYTES)  # i64 [k]
     start, done = 0, 0
     while start < len(counts):

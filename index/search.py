@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -23,27 +23,22 @@ from index.exact import (
     score_unordered_rows,
 )
 from index.faiss_library import QUERY_BITS, FaissIndex, assert_inner_product, import_faiss, inverted_file, read_faiss
-from index.gpu import fitting_device
+from index.gpu import TorchExactSearcher, fitting_device
 from index.lists import FAISS_FILE, FAISS_FOLDER, FAISS_KIND, SEARCH_KIND, attach_lists
 from index.quantiser import Quantiser
 from index.settings import SearchTier
 from index.store import Manifest, check_folder, read_manifest
 from index.types import ArtefactError, Hits
 
-if TYPE_CHECKING:
-    from index.gpu import TorchExactSearcher
-
-
 EXACT_ALLOWED_ROWS = 200_000
-"""Up to so many allowed rows are all scored exactly: FAISS would skip most of what its probed lists hold."""
+"""Up to this many allowed rows are all scored exactly: FAISS would skip most of what its probed lists hold."""
 
 
 class FaissSearcher:
     """Candidates from a FAISS index, scores from the stored vectors.
 
     `probed_lists` is the number of inverted lists looked into for a query (indexes without lists take no notice);
-    for k hits, k times `rerank_factor` candidates are scored exactly. `query_bits` is how finely queries are rounded
-    before they are compared with codes of one bit a dimension. `held` are objects that `index` reads from.
+    for k hits, k times `rerank_factor` candidates are scored exactly. `held` are objects that `index` reads from.
     """
 
     max_queries_per_scan = 256
@@ -55,7 +50,6 @@ class FaissSearcher:
         *,
         probed_lists: int,
         rerank_factor: int,
-        query_bits: int = QUERY_BITS,
         held: Sequence[Any] = (),
     ) -> None:
         assert_inner_product(index)
@@ -68,7 +62,16 @@ class FaissSearcher:
         self._vectors = vectors
         self.probed_lists = probed_lists
         self.rerank_factor = rerank_factor
-        _prepare(index, probed_lists, query_bits)
+        faiss, lists = import_faiss(), inverted_file(index)
+        if (
+            lists is not None
+        ):  # some wrappers pass parameters of a search on, others do not: set on the lists themselves
+            lists.nprobe = probed_lists
+            if hasattr(lists, "qb"):
+                lists.qb = QUERY_BITS
+            quantizer = faiss.downcast_index(lists.quantizer)
+            if isinstance(quantizer, faiss.IndexHNSW):  # a graph that visits no more than it returns misses lists
+                quantizer.hnsw.efSearch = max(quantizer.hnsw.efSearch, 2 * probed_lists)
         self.row_count, self.dimensions = vectors.shape
 
     def scan(self, queries: np.ndarray, allowed: np.ndarray | RowSet | None = None) -> FaissScan | ExactScan:
@@ -134,20 +137,6 @@ class FaissScan:
         return self._searcher.score(self._queries[query], rows)
 
 
-def _prepare(index: FaissIndex, probed_lists: int, query_bits: int) -> None:
-    """Set on the lists themselves what parameters of a search reach in some wrappers only."""
-    faiss = import_faiss()
-    lists = inverted_file(index)
-    if lists is None:
-        return
-    lists.nprobe = probed_lists
-    if hasattr(lists, "qb"):
-        lists.qb = query_bits
-    quantizer = faiss.downcast_index(lists.quantizer)
-    if isinstance(quantizer, faiss.IndexHNSW):  # a graph that visits no more than it returns misses lists
-        quantizer.hnsw.efSearch = max(quantizer.hnsw.efSearch, 2 * probed_lists)
-
-
 def _search_parameters(index: FaissIndex, probed_lists: int, selector: Any | None) -> Any | None:
     """Search parameters of the class that this kind of index asks for."""
     faiss = import_faiss()
@@ -202,7 +191,8 @@ def open_search(
             fix="remove this folder and build the search index again",
         )
     if settings["tier"] == SearchTier.exact.value:
-        return _exact_searcher(vectors)
+        device = fitting_device(vectors.shape[0] * vectors.shape[1] * vectors.dtype.itemsize)
+        return ExactSearcher(vectors) if device is None else TorchExactSearcher(vectors, device=device)
     if FAISS_FOLDER in manifest.parts:
         check_folder(folder / FAISS_FOLDER, kind=FAISS_KIND)
         index, held = read_faiss(folder / FAISS_FOLDER / FAISS_FILE), []
@@ -215,18 +205,8 @@ def open_search(
         vectors,
         probed_lists=probed_lists or settings["probed_lists"],
         rerank_factor=rerank_factor or settings["rerank_factor"],
-        query_bits=QUERY_BITS,
         held=held,
     )
-
-
-def _exact_searcher(vectors: ShardedArray) -> ExactSearcher | TorchExactSearcher:
-    device = fitting_device(vectors.shape[0] * vectors.shape[1] * vectors.dtype.itemsize)
-    if device is None:
-        return ExactSearcher(vectors)
-    from index.gpu import TorchExactSearcher
-
-    return TorchExactSearcher(vectors, device=device)
 
 
 def _recorded_quantiser(path: Path | None, manifest: Manifest, folder: Path) -> Quantiser:

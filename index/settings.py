@@ -11,7 +11,7 @@ from index.faiss_library import check_lists, import_faiss
 from index.types import UserError
 
 EXACT_ROWS, SQ8_ROWS = 1_000_000, 5_000_000
-"""Up to so many rows the automatic tier is exact; ivf_sq8."""
+"""Most rows for which the automatic tier is exact; ivf_sq8."""
 COUNTS = ("list_count", "probed_lists", "rerank_factor", "train_rows", "train_iterations", "thread_count")
 """Settings that are at least 1."""
 TRAIN_ROWS_PER_LIST = 39
@@ -82,7 +82,7 @@ def _check(condition: bool, problem: str, expected: str, got: str) -> None:
 
 
 def automatic_tier(row_count: int) -> SearchTier:
-    """The tier for so many rows.
+    """The automatic tier for a number of rows.
 
     >>> [automatic_tier(n).value for n in (1_000_000, 1_000_001, 5_000_001)]
     ['exact', 'ivf_sq8', 'ivf_rabitq']
@@ -104,7 +104,7 @@ def automatic_list_count(row_count: int, train_rows: int) -> int:
 
 
 def chosen_tier(settings: SearchSettings, row_count: int) -> SearchTier:
-    """The tier that `settings` mean for so many rows; never `auto`."""
+    """The tier that `settings` mean for a number of rows; never `auto`."""
     if settings.tier is not SearchTier.auto:
         return settings.tier
     if settings.factory is not None:

@@ -43,6 +43,9 @@ from index.types import ArtefactError, UserError
 FORMAT_VERSION = 2
 MANIFEST_NAME = "manifest.json"
 REBUILD = "do not use it: remove this folder and run the command that made it again"
+BUILD_AGAIN = "build it again: remove this folder and run the command that made it again"
+HASHED_AT_OPENING_BYTES = 64 << 20
+"""Files smaller than this are always hashed by `check_folder`; larger ones by `verify_folder`, or with `hash_all`."""
 
 
 class RecordedSettings(dict[str, Any]):
@@ -65,7 +68,7 @@ class RecordedSettings(dict[str, Any]):
             expected=f"a manifest that records {self._prefix}{name}",
             got="a manifest without it",
             where=str(self._file),
-            fix="build it again: remove this folder and run the command that made it again",
+            fix=BUILD_AGAIN,
         )
 
 
@@ -130,21 +133,16 @@ def read_any_manifest(path: Path) -> Manifest:
         version = content["format_version"]
     except (ValueError, KeyError, TypeError) as error:
         raise damaged(file, "a JSON manifest", f"{type(error).__name__}: {error}") from error
-    if not isinstance(version, int) or version > FORMAT_VERSION:
+    if not isinstance(version, int) or version != FORMAT_VERSION:
+        is_older = isinstance(version, int) and version < FORMAT_VERSION
         raise ArtefactError(
-            f"{path} was written by a newer version of this program",
+            f"{path} was written by {'an older' if is_older else 'a newer'} version of this program",
             expected=f"format version {FORMAT_VERSION}",
             got=f"format version {version}",
             where=str(file),
-            fix="install a newer version of npmlm, or build the folder again with this one",
-        )
-    if version < FORMAT_VERSION:
-        raise ArtefactError(
-            f"{path} was written by an older version of this program",
-            expected=f"format version {FORMAT_VERSION}",
-            got=f"format version {version}",
-            where=str(file),
-            fix="build it again: remove this folder and run the command that made it again",
+            fix=BUILD_AGAIN
+            if is_older
+            else "install a newer version of npmlm, or build the folder again with this one",
         )
     recorded = content.pop("digest", None)
     if recorded != (digest := digest_of(content)):
@@ -178,10 +176,6 @@ def _require_file(file: Path) -> None:
 def damaged(file: Path, expected: str, got: str) -> ArtefactError:
     """The refusal of a file that is not what was written."""
     return ArtefactError(f"{file} is damaged", expected=expected, got=got, where=str(file), fix=REBUILD)
-
-
-HASHED_AT_OPENING_BYTES = 64 << 20
-"""Files smaller than this are always hashed by `check_folder`; larger ones by `verify_folder`, or with `hash_all`."""
 
 
 class FolderWriter:
@@ -309,7 +303,7 @@ def _sync_folder(folder: Path) -> None:
 def check_folder(folder: Path, *, kind: str, hash_all: bool = False) -> Manifest:
     """Check what can be checked fast: manifest, sizes, array headers, and the hashes of files under 64 MB.
 
-    `hash_all` hashes larger files too: for who goes on to read them whole, as exact search does with vectors.
+    `hash_all` hashes larger files too: for callers that go on to read them whole, as exact search does with vectors.
     The manifests of parts must be those that were recorded; their files are checked where the parts are opened.
     Raises ArtefactError on the first fault.
     """

@@ -12,7 +12,7 @@ from typing import Any
 
 from index.locking import folder_lock, remove_dead_locks
 from index.quantiser import Quantiser
-from index.settings import SearchTier, check_search
+from index.settings import check_search
 from index.store import MANIFEST_NAME, refuse_changed
 from npm.corpus.blocks import BlockPacker
 from npm.corpus.documents import read_corpus
@@ -34,7 +34,6 @@ from npm.indexing.generation import (
     clear_folder,
     copy_encoder,
     input_record,
-    search_settings_of,
     write_generation,
 )
 from npm.indexing.settings import IndexBuildSettings
@@ -46,8 +45,8 @@ from npm.indexing.stages import (
     code_segment,
     encode_segment,
     finish_codes,
-    finish_encoding,
     finish_search,
+    finish_segment,
     merge_parts,
     missing_parts,
     train_segment_quantiser,
@@ -210,7 +209,8 @@ class _Build:
                 fix="run `npmlm build … stage=encode` with the settings of this build first",
             )
         store = self._store()
-        return store, finish_encoding(self.segment, store, self._segment_settings)
+        recorded = self._segment_settings.recorded(store)
+        return store, finish_segment(self.segment, store, recorded, self.settings.lexicon)
 
     def _quantise(self) -> Path | None:
         store, _ = self._encoded_store()
@@ -239,7 +239,7 @@ class _Build:
         with folder_lock(search, wait=True, on_wait=self._waits):
             if (self.folder / MANIFEST_NAME).is_file():
                 return Generation.read(self.folder).manifest
-            finish_search(search, [self.segment], quantiser, self._resolved(quantiser), progress=self.progress)
+            finish_search(search, [self.segment], quantiser, progress=self.progress)
             if self.settings.copy_encoder:
                 copy_encoder(self.folder / ENCODER_FOLDER, self.settings.encoder, self.encoder)
             chosen = self.settings.search
@@ -251,11 +251,6 @@ class _Build:
                 searching=Searching(chosen.probed_lists, chosen.rerank_factor),
             )
             return write_generation(self.folder, wanted)
-
-    def _resolved(self, quantiser: Quantiser | None) -> dict[str, Any]:
-        if quantiser is None:
-            return {"tier": SearchTier.exact.value, "dimensions": self.encoder.dimensions}
-        return search_settings_of(self.folder / QUANTISER_FOLDER)
 
 
 def _finished(folder: Path, made: Mapping[str, Any], sources: list[dict[str, Any]]) -> IndexManifest | None:

@@ -1,7 +1,7 @@
 """Add documents to a finished index, and delete some: each makes a new generation beside the one that readers have.
 
 What is added becomes a segment of its own, made with the settings and the quantiser of the index. Deleted documents
-stay on disk, and are passed over by whoever opens the new generation, until the index is compacted.
+stay on disk, and are passed over by readers of the new generation, until the index is compacted.
 
 A change writes new folders beside the old ones. `change/` says which one is under way, so that after a kill only the
 same command goes on with what it left; the root manifest is replaced last, and then `change/` goes.
@@ -22,13 +22,13 @@ from index.files import digest_of
 from index.lists import SEARCH_KIND
 from index.locking import folder_lock, remove_dead_locks
 from index.quantiser import Quantiser
-from index.settings import SearchTier, chosen_tier
+from index.settings import chosen_tier
 from index.store import MANIFEST_NAME, check_folder, read_manifest, write_folder
 from npm.corpus.blocks import BlockPacker, BlockSettings
 from npm.corpus.documents import CorpusSettings, read_corpus
 from npm.corpus.sources import read_lines
 from npm.corpus.store import BlockStore, build_block_store
-from npm.errors import ArtefactError, CorpusError, SettingError
+from npm.errors import ArtefactError, CorpusError, SettingError, named
 from npm.indexing.embed import VECTORS_KIND, VectorSettings
 from npm.indexing.generation import (
     DELETED_FOLDER,
@@ -41,7 +41,6 @@ from npm.indexing.generation import (
     SegmentRecord,
     input_record,
     recorded_corpus,
-    search_settings_of,
     write_deleted,
     write_generation,
 )
@@ -52,8 +51,8 @@ from npm.indexing.stages import (
     code_segment,
     encode_segment,
     finish_codes,
-    finish_encoding,
     finish_search,
+    finish_segment,
 )
 from npm.settings import PathText, settings_from
 from npm.types import Progress, silent
@@ -63,6 +62,9 @@ if TYPE_CHECKING:
 
 
 CHANGE_FOLDER, CHANGE_KIND = "change", "change"
+ADD, COMPACT = "add", "compact"
+IDS_AT_ONCE = 1 << 16
+NAMED_AT_MOST = 5
 WORTH_A_COMPACT = 0.25
 """From this share of deleted documents on, a compact is advised."""
 
@@ -143,12 +145,6 @@ def other_change(folder: Path, unfinished: ChangeNote) -> ArtefactError:
     )
 
 
-def abandon_change(segment: Segment) -> None:
-    """Take away what a change that cannot be made has written; its note first, so that nothing goes on with a part."""
-    remove(segment.index / CHANGE_FOLDER)
-    remove(segment.folder)
-
-
 def new_folders(generation: Generation) -> tuple[Path, Path, Path, Path]:
     """The quantiser, its unfinished training, the search folder and the deleted documents of the next generation."""
     folder, number = generation.folder, generation.manifest.generation + 1
@@ -191,11 +187,8 @@ def search_lists(
     if opened is not None:
         code_segment(segments[-1], opened, progress=progress)
         finish_codes(segments[-1], opened)
-    dimensions = read_manifest(segments[-1].vectors, kind=VECTORS_KIND).settings["dimensions"]
-    exact = {"tier": SearchTier.exact.value, "dimensions": dimensions}
-    resolved = exact if quantiser is None else search_settings_of(quantiser)
     _, _, search, _ = new_folders(generation)
-    finish_search(search, segments, opened, resolved, progress=progress)
+    finish_search(search, segments, opened, progress=progress)
     return search
 
 
@@ -262,11 +255,6 @@ def remove(path: Path) -> None:
     shutil.rmtree(path, ignore_errors=True)
 
 
-ADD, COMPACT = "add", "compact"
-IDS_AT_ONCE = 1 << 16
-NAMED_AT_MOST = 5
-
-
 @dataclass(kw_only=True, slots=True)
 class AddSettings:
     """Documents that come to an index."""
@@ -300,7 +288,14 @@ def add_documents(
     with folder_lock(folder):
         generation, unfinished, _ = recover_change(folder)
         encoder = check_encoder(folder, generation.manifest, encoder)
-        _check_has_text(generation)
+        if not generation.segments[0].lexicon.is_dir():
+            raise ArtefactError(
+                "the index holds token ids without text",
+                expected="an index built from documents",
+                got="one built over a block store without characters",
+                where=str(folder),
+                fix="build an index from the documents themselves",
+            )
         corpus = _kept_as_in(generation, settings.corpus)
         request = {"sources": input_record(corpus), "corpus": recorded_corpus(corpus), "replace": settings.replace}
         if unfinished is None and _is_last(generation, request):
@@ -309,7 +304,8 @@ def add_documents(
         try:
             return addition.run(corpus, encoder)
         except CorpusError:
-            abandon_change(addition.segment)
+            remove(folder / CHANGE_FOLDER)  # first, so that no later command goes on with a part of the segment
+            remove(addition.segment.folder)
             raise
 
 
@@ -375,7 +371,7 @@ class _Addition:
             read_manifest(before.segments[0].vectors, kind=VECTORS_KIND).settings["frequent_token_ids"],
         )
         encode_segment(self.segment, store, made_with, progress=self.progress)
-        counts = finish_encoding(self.segment, store, made_with)
+        counts = finish_segment(self.segment, store, made_with.recorded(store), made_with.lexicon)
         search = search_lists(before, [*before.segments, self.segment], before.quantiser, self.progress)
         added = SegmentRecord(self.request["sources"], counts, self.request["corpus"])
         segments = {**before.manifest.segments, self.segment.name: added}
@@ -396,38 +392,22 @@ class _Addition:
         """
         store = BlockStore.open(*(segment.corpus for segment in self.generation.segments))
         live = live_documents(self.generation, store)  # bool [documents]
-        existing = _with_ids_of(store, live, added)  # i64 [m]
+        found = [np.zeros(0, dtype=np.int64)]
+        for start in range(0, added.document_count, IDS_AT_ONCE):
+            ids = added.document_ids(range(start, min(start + IDS_AT_ONCE, added.document_count)))
+            found.append(store.find_documents(ids, among=live))  # i64 [ids]
+        numbers = np.concatenate(found)  # i64 [documents added]
+        existing = np.unique(numbers[numbers >= 0])  # i64 [m]
         if len(existing) and not self.request["replace"]:
             raise CorpusError(
                 f"{len(existing)} of the documents to add {'has' if len(existing) == 1 else 'have'} an id that exists",
                 expected="ids that no document of the index has",
-                got=_named(store.document_ids(existing[:NAMED_AT_MOST]), len(existing)),
+                got=named(list(map(repr, store.document_ids(existing))), most=NAMED_AT_MOST),
                 where=str(self.generation.folder),
                 fix="give replace=true to put them in the place of those in the index, or take them out of the corpus",
             )
         live[existing] = False
         return np.flatnonzero(~live), len(existing)
-
-
-def _with_ids_of(store: BlockStore, live: np.ndarray, added: BlockStore) -> np.ndarray:
-    """Numbers i64 [n], ascending, of the documents `live` bool [documents] whose id one of `added` has too."""
-    found = [np.zeros(0, dtype=np.int64)]
-    for start in range(0, added.document_count, IDS_AT_ONCE):
-        ids = added.document_ids(range(start, min(start + IDS_AT_ONCE, added.document_count)))
-        found.append(store.find_documents(ids, among=live))  # i64 [ids]
-    numbers = np.concatenate(found)  # i64 [documents added]
-    return np.unique(numbers[numbers >= 0])
-
-
-def _check_has_text(generation: Generation) -> None:
-    if not generation.segments[0].lexicon.is_dir():
-        raise ArtefactError(
-            "the index holds token ids without text",
-            expected="an index built from documents",
-            got="one built over a block store without characters",
-            where=str(generation.folder),
-            fix="build an index from the documents themselves",
-        )
 
 
 def _kept_as_in(generation: Generation, corpus: CorpusSettings) -> CorpusSettings:
@@ -489,8 +469,8 @@ def _no_such_documents(store: BlockStore, ids: Sequence[str], numbers: np.ndarra
     parts = []
     for what, chosen in (("unknown", ~once), ("deleted already", once)):
         if chosen.any():
-            named = [refused[place] for place in np.flatnonzero(chosen)[:NAMED_AT_MOST].tolist()]
-            parts.append(f"{what}: {_named(named, int(chosen.sum()))}")
+            names = [repr(refused[place]) for place in np.flatnonzero(chosen).tolist()]
+            parts.append(f"{what}: {named(names, most=NAMED_AT_MOST)}")
     return SettingError(
         f"{len(refused)} of {len(ids)} ids {'is' if len(refused) == 1 else 'are'} not in the index",
         expected="ids of documents in the index",
@@ -498,8 +478,3 @@ def _no_such_documents(store: BlockStore, ids: Sequence[str], numbers: np.ndarra
         where="ids",
         fix="check the ids; nothing was deleted",
     )
-
-
-def _named(ids: Sequence[str], count: int) -> str:
-    more = f" and {count - NAMED_AT_MOST} more" if count > NAMED_AT_MOST else ""
-    return ", ".join(map(repr, ids[:NAMED_AT_MOST])) + more

@@ -29,7 +29,6 @@ from npm.indexing.changes import (
     commit,
     live_documents,
     new_folders,
-    other_change,
     recover_change,
     remove_unnamed,
     search_lists,
@@ -123,7 +122,7 @@ class CompactSettings:
 def compact_index(folder: str | Path, settings: CompactSettings, *, progress: Progress = silent) -> ChangeResult:
     """Rewrite the index in `folder` as one segment without deleted documents, or go on where this was stopped.
 
-    The folders of the old generation are removed at the end; whoever has opened it goes on. An index of one segment
+    The folders of the old generation are removed at the end; readers that have opened it go on. An index of one segment
     without deleted documents stays as it is, unless another quantiser is called for. Raises ArtefactError if `folder`
     holds no finished index, a damaged one or another unfinished change, StorageError if the disk refuses.
     """
@@ -139,8 +138,6 @@ def compact_index(folder: str | Path, settings: CompactSettings, *, progress: Pr
         if unfinished is None and (was_done or not _is_called_for(generation, settings)):
             remove_unnamed(folder, [generation.manifest])
             return ChangeResult(generation.manifest, was_finished=True)
-        if unfinished is not None and unfinished.verb != COMPACT:
-            raise other_change(folder, unfinished)
         return _Compaction(
             generation, begin_change(generation, unfinished, COMPACT, request), settings.retrain, progress
         ).run()

@@ -33,7 +33,8 @@ from index.store import (
 )
 from npm.corpus.blocks import concatenated_ranges
 from npm.corpus.store import BlockStore
-from npm.errors import ArtefactError, EncoderError, named
+from npm.errors import ArtefactError, EncoderError
+from npm.indexing.generation import finished_shards
 from npm.indexing.rows import RowMap, pack_kept
 from npm.models.batches import encode_batch, length_sorted_batches
 from npm.settings import Bounds, CheckedSettings
@@ -214,21 +215,8 @@ def finish_vectors(folder: Path, store: BlockStore, *, recorded: Mapping[str, An
         refuse_changed(recorded, made_with, where=folder)
         return check_folder(folder, kind=VECTORS_KIND)
     ranges = vector_shards(store, recorded["tokens_per_shard"])
-    missing = [number for number in range(len(ranges)) if not (shard_folder(folder, number) / MANIFEST_NAME).is_file()]
-    if missing:
-        raise ArtefactError(
-            "vector shards are missing",
-            expected=f"{len(ranges)} shards, numbered from 0",
-            got=f"{len(ranges) - len(missing)}; missing: {named([str(number) for number in missing], most=8)}",
-            where=str(folder),
-            fix="run `npmlm build … stage=encode` with the settings of this build; finished shards are kept",
-        )
-    parts: dict[str, str] = {}
-    for number, blocks in enumerate(ranges):
-        place = shard_folder(folder, number)
-        shard = finished_folder(place, kind=VECTOR_SHARD_KIND, settings=shard_settings(store, blocks, recorded))
-        assert shard is not None, f"{place} vanished"
-        parts[place.name] = shard.digest
+    wanted = {f"{number:05d}": shard_settings(store, blocks, recorded) for number, blocks in enumerate(ranges)}
+    parts = finished_shards(folder, wanted, kind=VECTOR_SHARD_KIND, what="vector shards", stage="encode")
     dropped = np.array(recorded["frequent_token_ids"], dtype=np.int64)  # i64 [dropped]
     counts = pruning_counts(store, PruningRule(recorded["pruning"]), dropped)
     return write_manifest(folder, kind=VECTORS_KIND, settings={**recorded, _COUNTS_KEY: counts}, parts=parts)

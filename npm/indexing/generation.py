@@ -37,7 +37,7 @@ from index.store import (
     write_manifest,
 )
 from npm.corpus.sources import find_sources
-from npm.errors import ArtefactError, SettingError
+from npm.errors import ArtefactError, SettingError, named
 from npm.models.encoder import Encoder
 from npm.settings import enum_value, settings_from
 
@@ -345,6 +345,25 @@ def _version(package: str) -> str | None:
         return version(package)
     except PackageNotFoundError:
         return None
+
+
+def finished_shards(
+    folder: Path, wanted: Mapping[str, Mapping[str, Any]], *, kind: str, what: str, stage: str
+) -> dict[str, str]:
+    """The digests of the shards of `folder` by name, each finished with the settings `wanted` of it.
+
+    Raises ArtefactError, naming them, if some are missing, or if one is damaged or was made with other settings.
+    """
+    found = {name: finished_folder(folder / name, kind=kind, settings=settings) for name, settings in wanted.items()}
+    if missing := [name for name, shard in found.items() if shard is None]:
+        raise ArtefactError(
+            f"{what} are missing",
+            expected=f"{len(wanted)} shards, numbered from 0",
+            got=f"{len(wanted) - len(missing)}; missing: {named(missing, most=8)}",
+            where=str(folder),
+            fix=f"run `npmlm build … stage={stage}` with the settings of this build; finished shards are kept",
+        )
+    return {name: shard.digest for name, shard in found.items() if shard is not None}
 
 
 def search_settings_of(quantiser: Path) -> dict[str, Any]:

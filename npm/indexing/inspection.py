@@ -1,12 +1,12 @@
-"""`npmlm inspect`: what an index holds, made by what, and how big its parts are; from manifests and sizes alone.
+"""What an index holds, made by what, and how big its parts are; and whether its bytes and vectors are still right.
 
-Computed from manifests, file sizes and counts alone, so that it takes no time at any size.
+`inspect_index` reads manifests and file sizes alone, so that it takes no time at any size; `verify_index` reads all.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -113,7 +113,7 @@ def table_bytes(generation: Generation) -> dict[str, int]:
         "row counts": count_bytes * words + 8 * (-(-rows // ROWS_PER_SAMPLE) + 1),
         "block offsets": 8 * (blocks + 1),
         "block documents": 8 * blocks,
-        "block lengths": 4 * blocks if _has_lexicon(generation) else 0,
+        "block lengths": 4 * blocks if any(segment.lexicon.is_dir() for segment in generation.segments) else 0,
     }
     if generation.manifest.deleted is not None:
         found["live documents, blocks, rows"] = documents + blocks + -(-rows // 8)
@@ -132,22 +132,13 @@ def _search_bytes(generation: Generation) -> dict[str, int]:
     assert generation.quantiser is not None, "inverted lists have a quantiser"
     quantiser = read_manifest(generation.quantiser, kind=QUANTISER_KIND)
     lists = sum(size for path, size in sizes.items() if path.name == LISTS_FILE)
+    list_count = max(int(read_any_manifest(generation.search / name).settings["stop_list"]) for name in search.parts)
     return {
         "codes": lists - ID_BYTES * rows,
         "row ids": ID_BYTES * rows,
         "centroids, graph, codec": quantiser.files[TRAINED_FILE].bytes,
-        "list table": LIST_ENTRY_BYTES * _list_count(generation),
+        "list table": LIST_ENTRY_BYTES * list_count,
     }
-
-
-def _list_count(generation: Generation) -> int:
-    """The lists of all list parts."""
-    search = read_manifest(generation.search, kind=SEARCH_KIND)
-    return max(int(read_any_manifest(generation.search / name).settings["stop_list"]) for name in search.parts)
-
-
-def _has_lexicon(generation: Generation) -> bool:
-    return any(segment.lexicon.is_dir() for segment in generation.segments)
 
 
 def _manifest_bytes(folder: Path) -> int:
@@ -179,7 +170,7 @@ class Pruning:
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """All that the manifests of an index tell."""
+    """All that the manifests of an index say."""
 
     generation: int
     digest: str  # of the root manifest
@@ -224,13 +215,14 @@ class Inspection:
 
 
 def inspect_index(folder: str | Path) -> Inspection:
-    """What the manifests of the index in `folder` tell; raises ArtefactError if one is missing or damaged.
+    """What the manifests of the index in `folder` say; raises ArtefactError if one is missing or damaged.
 
     Files are not read: `npmlm verify` does that.
     """
     generation = Generation.read(Path(folder))
     manifest, settings = generation.manifest, generation.manifest.settings
     search = read_manifest(generation.search, kind=SEARCH_KIND).settings
+    recorded, is_exact = manifest.searching, manifest.quantiser is None
     segments = tuple(
         InspectedSegment(name, asdict(segment.counts), tuple(map(dict, segment.sources)))
         for name, segment in manifest.segments.items()
@@ -249,7 +241,11 @@ def inspect_index(folder: str | Path) -> Inspection:
         tier=str(search["tier"]),
         factory=search.get("factory"),
         dimensions=int(search["dimensions"]),
-        searching=_searching(generation, search),
+        searching={
+            "probed_lists": None if is_exact else recorded.probed_lists or search["probed_lists"],
+            "rerank_factor": None if is_exact else recorded.rerank_factor or search["rerank_factor"],
+            "candidates_per_side": manifest.candidates_per_side,
+        },
         footprint=footprint(generation),
     )
 
@@ -265,17 +261,6 @@ def _pruning(generation: Generation) -> Pruning:
         kept += counts["kept"]
         kept_by_rule.update(counts["kept_by_rule"])
     return Pruning(settings["pruning"], settings["max_token_share"], token_count, dict(kept_by_rule), kept)
-
-
-def _searching(generation: Generation, search: Mapping[str, Any]) -> dict[str, int | None]:
-    """How the index is searched unless said otherwise: as it records, else as its search folder was made."""
-    recorded = generation.manifest.searching
-    exact = generation.quantiser is None
-    return {
-        "probed_lists": None if exact else recorded.probed_lists or search["probed_lists"],
-        "rerank_factor": None if exact else recorded.rerank_factor or search["rerank_factor"],
-        "candidates_per_side": generation.manifest.candidates_per_side,
-    }
 
 
 LEAST_COSINE = 0.99

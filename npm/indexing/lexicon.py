@@ -34,7 +34,7 @@ from index.store import (
     write_manifest,
 )
 from npm.corpus.text import Stemming, counted_forms, folded_words, lexical_query, words_of
-from npm.errors import ArtefactError, named
+from npm.indexing.generation import finished_shards
 from npm.settings import Bounds, CheckedSettings, settings_from
 
 if TYPE_CHECKING:
@@ -110,19 +110,9 @@ def finish_lexicon(folder: Path, store: BlockStore, settings: LexiconSettings) -
     with folder_lock(folder, wait=True):
         if (kept := finished_folder(folder, kind=LEXICON_KIND, settings=recorded)) is not None:
             return kept
-        shards: dict[str, Manifest | None] = {}
-        for number in range(len(store.shard_blocks) - 1):
-            name, wanted = f"{number:05d}", _shard_settings(settings, store, number)
-            shards[name] = finished_folder(folder / name, kind=LEXICON_SHARD_KIND, settings=wanted)
-        if missing := [name for name, shard in shards.items() if shard is None]:
-            raise ArtefactError(
-                f"{folder} lacks term counts",
-                expected=f"a shard for each of the {len(shards)} corpus shards",
-                got=f"{len(missing)} missing: {named(missing, most=8)}",
-                where=str(folder),
-                fix="run the jobs that count the words of these shards, then this one again",
-            )
-        parts = {name: shard.digest for name, shard in shards.items() if shard is not None}
+        numbers = range(len(store.shard_blocks) - 1)
+        wanted = {f"{number:05d}": _shard_settings(settings, store, number) for number in numbers}
+        parts = finished_shards(folder, wanted, kind=LEXICON_SHARD_KIND, what="shards of term counts", stage="encode")
         return write_manifest(folder, kind=LEXICON_KIND, settings=recorded, parts=parts)
 
 

@@ -1,4 +1,4 @@
-"""An opened phrase index: one generation of the corpus, vectors, rows, search and lexicon in a folder."""
+"""An opened phrase index: one generation of all that lies in a folder, its encoder, and filters on its documents."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from index.search import open_search, searches_exactly
 from index.store import check_folder, verify_folder
 from npm.corpus.conditions import matching_documents, parse_conditions
 from npm.corpus.store import BlockStore
-from npm.errors import ArtefactError, QueryError
+from npm.errors import ArtefactError, QueryError, named
 from npm.indexing.embed import open_vectors
 from npm.indexing.generation import ENCODER_FOLDER, ENCODER_KIND, INDEX_KIND, Counts, Generation, IndexManifest
 from npm.indexing.lexicon import BlockLexicon
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 
 OPENING_ATTEMPTS = 5
+NAMED_AT_MOST = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +50,8 @@ class PhraseIndex:
     def open(cls, folder: Path) -> PhraseIndex:
         """Open a built index; raises ArtefactError if it is missing, unfinished, damaged or of another kind.
 
-        Every file that is read as a
-        whole is hashed; what is mapped and larger than 64 MB only `verify_index` reads. A change that replaces the
-        generation while it is opened is no error: the new one is opened.
+        Every file that is read as a whole is hashed; what is mapped and larger than 64 MB only `verify_index` reads. A
+        change that replaces the generation while it is opened is no error: the new one is opened.
         """
         for _ in range(OPENING_ATTEMPTS):
             generation = Generation.read(folder)
@@ -77,9 +77,8 @@ class PhraseIndex:
             probed_lists=generation.manifest.searching.probed_lists,
             rerank_factor=generation.manifest.searching.rerank_factor,
         )
-        lexicon = (
-            BlockLexicon.open([segment.lexicon for segment in segments]) if store.start_chars is not None else None
-        )
+        has_text = store.start_chars is not None
+        lexicon = BlockLexicon.open([segment.lexicon for segment in segments]) if has_text else None
         live_documents = live_blocks = live_rows = None
         deleted = generation.deleted_documents()  # i64 [deleted]
         if len(deleted):
@@ -161,7 +160,7 @@ def load_index_encoder(
     """
     if name:
         return Encoder.load(name, device=device, dtype=dtype)
-    choose_device(device)  # a mistake in it is told whether an encoder is found or not
+    choose_device(device)  # a mistake in it is reported whether an encoder is found or not
     inside = folder / ENCODER_FOLDER
     made_by = manifest.encoder
     was_shipped = (shipped_encoder_folder() / "config.json").is_file()
@@ -197,9 +196,6 @@ def _check_counts(generation: Generation, store: BlockStore, row_count: int) -> 
             where=str(generation.folder),
             fix="remove this folder and build the index again",
         )
-
-
-NAMED_AT_MOST = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,11 +242,10 @@ def _named_documents(index: PhraseIndex, ids: Sequence[str]) -> np.ndarray:
     numbers = index.store.find_documents(ids, among=index.live_documents)  # i64 [ids]
     unknown = [name for name, number in zip(ids, numbers.tolist(), strict=True) if number < 0]
     if unknown:
-        more = f" and {len(unknown) - NAMED_AT_MOST} more" if len(unknown) > NAMED_AT_MOST else ""
         raise QueryError(
             "there is no such document",
             expected="ids of documents in the index",
-            got=", ".join(map(repr, unknown[:NAMED_AT_MOST])) + more,
+            got=named(list(map(repr, unknown)), most=NAMED_AT_MOST),
             where="documents",
             fix="check the ids; answers name them as `document`",
         )

@@ -41,7 +41,7 @@ from index.store import (
     write_manifest,
 )
 from npm.corpus.store import BlockStore
-from npm.errors import ArtefactError, CorpusError, SettingError
+from npm.errors import CorpusError, SettingError
 from npm.indexing.embed import (
     VECTOR_SHARD_KIND,
     VECTORS_KIND,
@@ -52,9 +52,10 @@ from npm.indexing.embed import (
     kept_tokens,
     open_vectors,
     recorded_vectors,
+    shard_folder,
     vector_shards,
 )
-from npm.indexing.generation import Counts, Segment
+from npm.indexing.generation import Counts, Segment, finished_shards, search_settings_of
 from npm.indexing.lexicon import LexiconSettings, finish_lexicon, write_lexicon_shard
 from npm.memory import return_freed_memory
 from npm.types import Progress, silent
@@ -62,6 +63,10 @@ from npm.types import Progress, silent
 if TYPE_CHECKING:
     from npm.models.encoder import Encoder
 
+
+CODES_KIND = "codes"
+HELD_OUT_EVERY = 50
+"""One of this many documents is left out of the quantiser's sample, so that `tune` can ask about it."""
 
 Item = TypeVar("Item")
 
@@ -147,17 +152,24 @@ def encode_segment(
     recorded = settings.recorded(store)
     shards = vector_shards(store, settings.vectors.tokens_per_shard)
     mine = shard.of(range(len(shards)))
-    _check_vector_room(segment, store, settings, shard)
-    total = sum(_tokens(store, shards[number]) for number in mine)
-    done = 0
+    number_bytes = np.dtype(settings.vectors.dtype.value).itemsize
+    done = total = needed_bytes = 0
+    for number in mine:
+        first, stop = (int(store.block_offsets[block]) for block in shards[number])
+        total += stop - first
+        if not (shard_folder(segment.vectors, number) / MANIFEST_NAME).is_file():
+            kept = int(kept_tokens(store.flags.slice(first, stop), settings.vectors.pruning).sum())
+            needed_bytes += kept * settings.encoder.dimensions * number_bytes + (stop - first) // 8
+    # Before the first is encoded: by the tokens that pruning keeps at most.
+    check_room(segment.vectors, needed_bytes, what="vectors")
     for number in mine:
 
         def report(_: str, tokens: float, __: float | None, before: int = done) -> None:
             progress("vectors", before + int(tokens), total)
 
-        embed_shard(store, settings.encoder, segment.vectors, number, recorded=recorded, progress=report)
+        written = embed_shard(store, settings.encoder, segment.vectors, number, recorded=recorded, progress=report)
         return_freed_memory()
-        done += _tokens(store, shards[number])
+        done += written.settings["token_count"]
     count_segment_words(segment, store, settings.lexicon, shard=shard, progress=progress)
 
 
@@ -178,18 +190,14 @@ def count_segment_words(
         progress("lexicon", count, len(corpus_shards))
 
 
-def finish_encoding(segment: Segment, store: BlockStore, settings: SegmentSettings) -> Counts:
-    """Write the manifests of the segment's vectors and term counts once all shards are there; returns its counts.
-
-    Raises ArtefactError, naming the missing shards, if there are any, CorpusError if no token has a vector.
-    """
-    return finish_segment(segment, store, settings.recorded(store), settings.lexicon)
-
-
 def finish_segment(
     segment: Segment, store: BlockStore, recorded: Mapping[str, Any], lexicon: LexiconSettings
 ) -> Counts:
-    """As `finish_encoding`, for vectors made with the settings `recorded`."""
+    """Write the manifests of the segment's vectors and term counts once all shards are there; returns its counts.
+
+    The vectors were made with the settings `recorded`. Raises ArtefactError, naming the missing shards, if there are
+    any, CorpusError if no token has a vector.
+    """
     with folder_lock(segment.vectors, wait=True):
         manifest = finish_vectors(segment.vectors, store, recorded=recorded)
     if store.start_chars is not None:
@@ -204,29 +212,6 @@ def finish_segment(
             fix="choose another rule, such as vectors.pruning=word_boundaries",
         )
     return Counts(store.document_count, store.block_count, store.token_count, kept)
-
-
-def _check_vector_room(segment: Segment, store: BlockStore, settings: SegmentSettings, shard: Shard) -> None:
-    """Refuse to begin what the disk cannot hold: vectors of this shard, by the tokens that pruning keeps at most."""
-    number_bytes = np.dtype(settings.vectors.dtype.value).itemsize
-    shards = vector_shards(store, settings.vectors.tokens_per_shard)
-    needed = 0
-    for number in shard.of(range(len(shards))):
-        if (segment.vectors / f"{number:05d}" / MANIFEST_NAME).is_file():
-            continue
-        first, stop = (int(store.block_offsets[block]) for block in shards[number])
-        kept = int(kept_tokens(store.flags.slice(first, stop), settings.vectors.pruning).sum())
-        needed += kept * settings.encoder.dimensions * number_bytes + (stop - first) // 8
-    check_room(segment.vectors, needed, what="vectors")
-
-
-def _tokens(store: BlockStore, blocks: tuple[int, int]) -> int:
-    return int(store.block_offsets[blocks[1]] - store.block_offsets[blocks[0]])
-
-
-CODES_KIND = "codes"
-HELD_OUT_EVERY = 50
-"""Of so many documents one is left out of the quantiser's sample, so that `tune` can ask about it."""
 
 
 def train_segment_quantiser(
@@ -267,7 +252,7 @@ def train_segment_quantiser(
 
 
 def unseen_documents(quantiser: Path, segments: Sequence[Segment], segment_documents: np.ndarray) -> np.ndarray | None:
-    """Which documents the quantiser was not trained on, bool [documents]; None if nobody knows any more.
+    """Which documents the quantiser was not trained on, bool [documents]; None if that is not known any more.
 
     `segment_documents` i64 [segments + 1] are the first documents of the segments. After a compact that keeps the
     quantiser documents have other numbers; documents added later were never trained on.
@@ -291,9 +276,11 @@ def code_segment(segment: Segment, quantiser: Quantiser, *, shard: Shard = WHOLE
         return
     names = shard.of(sorted(read_manifest(segment.vectors, kind=VECTORS_KIND).parts))
     counts = [_row_count(segment.vectors / name) for name in names]
-    check_room(segment.codes, _missing_bytes(segment.codes, names, counts, quantiser.code_bytes + 4), what="codes")
+    shards = list(zip(names, counts, strict=True))
+    left = sum(count for name, count in shards if not (segment.codes / name / MANIFEST_NAME).is_file())
+    check_room(segment.codes, left * (quantiser.code_bytes + 4), what="codes")
     done = 0
-    for name, count in zip(names, counts, strict=True):
+    for name, count in shards:
         digest = read_manifest(segment.vectors / name, kind=VECTOR_SHARD_KIND).digest
         recorded = code_shard_settings(quantiser, digest)
         place = segment.codes / name
@@ -309,24 +296,9 @@ def finish_codes(segment: Segment, quantiser: Quantiser) -> None:
     """Write the manifest of a segment's code shards. Raises ArtefactError if one is missing or of another quantiser."""
     if not quantiser.has_lists:
         return
-    parts: dict[str, str] = {}
-    missing: list[str] = []
-    vector_parts = read_manifest(segment.vectors, kind=VECTORS_KIND).parts
-    for name, vectors_digest in sorted(vector_parts.items()):
-        recorded = code_shard_settings(quantiser, vectors_digest)
-        kept = finished_folder(segment.codes / name, kind=CODE_SHARD_KIND, settings=recorded)
-        if kept is None:
-            missing.append(name)
-        else:
-            parts[name] = kept.digest
-    if missing:
-        raise ArtefactError(
-            "code shards are missing",
-            expected=f"{len(vector_parts)} shards",
-            got=f"{len(parts)}; missing: {', '.join(missing[:8])}{' …' if len(missing) > 8 else ''}",
-            where=str(segment.codes),
-            fix="run `npmlm build … stage=code` with the settings of this build; finished shards are kept",
-        )
+    vector_parts = sorted(read_manifest(segment.vectors, kind=VECTORS_KIND).parts.items())
+    wanted = {name: code_shard_settings(quantiser, digest) for name, digest in vector_parts}
+    parts = finished_shards(segment.codes, wanted, kind=CODE_SHARD_KIND, what="code shards", stage="code")
     recorded = {"quantiser": quantiser.digest}
     with folder_lock(segment.codes, wait=True):
         if finished_folder(segment.codes, kind=CODES_KIND, settings=recorded) is None:
@@ -372,18 +344,21 @@ def finish_search(
     folder: Path,
     segments: Sequence[Segment],
     quantiser: Quantiser | None,
-    resolved: Mapping[str, Any],
     *,
     progress: Progress = silent,
 ) -> Manifest:
-    """Finish the search folder over all rows of `segments`; parts that are there are kept."""
+    """Finish the search folder over all rows of `segments`; parts that are there are kept. No quantiser: exact."""
     vectors, _ = open_vectors([segment.vectors for segment in segments])
+    code_folders: list[Path] = []
+    first_rows: list[int] = []
+    resolved, unit = {"tier": SearchTier.exact.value, "dimensions": vectors.shape[1]}, "rows"
+    if quantiser is not None:
+        resolved = search_settings_of(quantiser.file.parent)
     if quantiser is not None and quantiser.has_lists:
         for segment in segments:
             check_folder(segment.codes, kind=CODES_KIND)  # that its shards are those that were coded for it
         check_room(folder, len(vectors) * (quantiser.code_bytes + ID_BYTES) - stored_bytes(folder), what="lists")
-    code_folders, first_rows = coded_rows(segments) if quantiser is not None and quantiser.has_lists else ([], [])
-    unit = "lists" if quantiser is not None and quantiser.has_lists else "rows"
+        (code_folders, first_rows), unit = coded_rows(segments), "lists"
     return write_search_folder(
         folder,
         resolved,
@@ -406,11 +381,6 @@ def coded_rows(segments: Sequence[Segment]) -> tuple[list[Path], list[int]]:
             first_rows.append(rows)
             rows += _row_count(segment.vectors / name)
     return folders, first_rows
-
-
-def _missing_bytes(folder: Path, names: Sequence[str], counts: Sequence[int], bytes_each: int) -> int:
-    pairs = zip(names, counts, strict=True)
-    return sum(count * bytes_each for name, count in pairs if not (folder / name / MANIFEST_NAME).is_file())
 
 
 def _row_count(vector_shard: Path) -> int:

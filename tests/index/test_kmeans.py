@@ -98,6 +98,7 @@ def test_stopped_after_any_chunk_it_goes_on_and_ends_in_the_same_bytes(
 
             return counted
 
+        monkeypatch.setattr(kmeans, "CHECKPOINT_SECONDS", checkpoint_seconds)
         try:
             centroids = train_centroids(
                 vectors,
@@ -106,7 +107,6 @@ def test_stopped_after_any_chunk_it_goes_on_and_ends_in_the_same_bytes(
                 seed=1,
                 assigner=stopping,
                 checkpoints=tmp_path / name,
-                checkpoint_seconds=checkpoint_seconds,
             )
         except Stopped:
             return None, chunks

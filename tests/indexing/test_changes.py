@@ -185,7 +185,7 @@ def test_an_add_killed_again_and_again_ends_in_the_same_bytes(
 ) -> None:
     whole = Path(shutil.copytree(live, tmp_path / "whole"))
     added(whole, [FIRST[1], *MORE], encoder, replace=True)
-    written = index.store._write_durably
+    written = index.store.replace_file
     kills, writes = 0, 0
 
     def killed(path: Path, data: bytes) -> None:
@@ -198,7 +198,7 @@ def test_an_add_killed_again_and_again_ends_in_the_same_bytes(
     for _ in range(20):
         writes = 0
         with monkeypatch.context() as patched:
-            patched.setattr(index.store, "_write_durably", killed)
+            patched.setattr(index.store, "replace_file", killed)
             try:
                 added(live, [FIRST[1], *MORE], encoder, replace=True)
                 break

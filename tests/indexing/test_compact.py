@@ -211,7 +211,7 @@ def test_a_compact_killed_again_and_again_ends_in_the_same_bytes(
 ) -> None:
     whole = Path(shutil.copytree(live, tmp_path / "whole"))
     compact_index(whole, RETRAINS)
-    written = index.store._write_durably
+    written = index.store.replace_file
     kills, writes = 0, 0
 
     def killed(path: Path, data: bytes) -> None:
@@ -224,7 +224,7 @@ def test_a_compact_killed_again_and_again_ends_in_the_same_bytes(
     for _ in range(20):
         writes = 0
         with monkeypatch.context() as patched:
-            patched.setattr(index.store, "_write_durably", killed)
+            patched.setattr(index.store, "replace_file", killed)
             try:
                 compact_index(live, RETRAINS)
                 break

@@ -204,7 +204,7 @@ def test_missing_shards_are_named_with_the_command_that_makes_them(
     shutil.rmtree(shard_folder(finished, 1))
     with pytest.raises(ArtefactError, match="missing") as caught:
         finish_vectors(finished, store, recorded=recorded(store, encoder, SETTINGS))
-    assert caught.value.got.endswith("missing: 1")
+    assert caught.value.got.endswith("missing: 00001")
     assert "npmlm build … stage=encode" in caught.value.fix
     with pytest.raises(ArtefactError):
         open_vectors([finished])
