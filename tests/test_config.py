@@ -251,7 +251,7 @@ def names_read() -> set[str]:
 
 
 READ_BEFORE_COMPOSING = {"debug"}
-"""npm.cli.settings.wants_debug: a traceback is also wanted of mistakes in other settings."""
+"""npm.cli.main: a traceback is also wanted of mistakes in other settings."""
 
 
 def test_config_fields_are_all_read_somewhere() -> None:

@@ -96,11 +96,6 @@ def declared_settings(root: type, prefix: str = "") -> dict[str, Setting]:
     return found
 
 
-def usage(verbs: Mapping[str, str]) -> str:
-    """The overview; `verbs` are their summaries by name."""
-    return USAGE.format(verbs="\n".join(f"  {verb:<10}{summary}" for verb, summary in verbs.items()))
-
-
 def verb_help(
     verb: str, root: type, *, first: Sequence[str] | None = None, groups: Mapping[str, Sequence[str]] = {}
 ) -> str:

@@ -9,7 +9,7 @@ import traceback
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 
-from npm.cli.help import usage, verb_help
+from npm.cli.help import USAGE, verb_help
 from npm.cli.progress import say
 from npm.cli.verbs import VERBS, compose
 from npm.errors import SettingError, UserError
@@ -47,7 +47,8 @@ def main(arguments: list[str] | None = None) -> int:
 def run(arguments: list[str]) -> int:
     """Dispatch to a verb. Raises UserError for a mistake of the user."""
     if not arguments or arguments[0] in ("--help", "-h", "help"):
-        sys.stdout.write(usage({name: verb.summary for name, verb in VERBS.items()}) + "\n")
+        verbs = "\n".join(f"  {name:<10}{verb.summary}" for name, verb in VERBS.items())
+        sys.stdout.write(USAGE.format(verbs=verbs) + "\n")
         return 0
     if arguments[0] == "--version":
         sys.stdout.write(f"npmlm {_version()}\n")
@@ -108,13 +109,9 @@ def before_texts(arguments: list[str]) -> list[str]:
     return arguments[: arguments.index("--")] if "--" in arguments else arguments
 
 
-def wants_debug(arguments: list[str]) -> bool:
-    """Whether tracebacks are asked for; known before settings are, so that it covers mistakes in settings too."""
-    return any(DEBUG.match(argument) for argument in before_texts(arguments))
-
-
 def _show_traceback(arguments: list[str]) -> None:
-    if wants_debug(arguments):
+    """Print one if it is asked for; known before settings are, so that it covers mistakes in settings too."""
+    if any(DEBUG.match(argument) for argument in before_texts(arguments)):
         traceback.print_exc()
 
 

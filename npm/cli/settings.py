@@ -54,7 +54,14 @@ def compose_settings(name: str, overrides: list[str]) -> Any:
     uncomposed, others = _split_paths(name, declared, overrides, moved)
     typed = _compose(name, declared, others)
     for key, value in uncomposed.items():
-        _assign(typed, key, value, declared[key])
+        if declared[key].is_path and value in ("", []):
+            raise SettingError(
+                f"{key}= is empty", expected="a value", got="nothing", where=key, fix=f"give {key}=… or leave it out"
+            )
+        if declared[key].is_path:
+            value = usable_path(value, key) if isinstance(value, str) else [usable_path(path, key) for path in value]
+        group, _, own_name = key.rpartition(".")
+        setattr(attrgetter(group)(typed) if group else typed, own_name, value)
     if verb.required and not getattr(typed, verb.required):
         raise SettingError(
             f"{name} needs {verb.required}=",
@@ -296,14 +303,3 @@ def _unknown(verb: str, unknown: list[str], declared: Iterable[str]) -> SettingE
 
 def _in_free_group(name: str, declared: Mapping[str, Setting]) -> bool:
     return any(name.startswith(f"{group}.") for group, setting in declared.items() if setting.is_free_group)
-
-
-def _assign(settings: Any, key: str, value: str | list[str], setting: Setting) -> None:
-    if setting.is_path and value in ("", []):
-        raise SettingError(
-            f"{key}= is empty", expected="a value", got="nothing", where=key, fix=f"give {key}=… or leave it out"
-        )
-    if setting.is_path:
-        value = usable_path(value, key) if isinstance(value, str) else [usable_path(path, key) for path in value]
-    group, _, name = key.rpartition(".")
-    setattr(attrgetter(group)(settings) if group else settings, name, value)

@@ -10,6 +10,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from index.locking import folder_lock, remove_dead_locks
 from index.quantiser import Quantiser
 from index.settings import check_search
@@ -19,7 +21,7 @@ from npm.corpus.documents import read_corpus
 from npm.corpus.store import BlockStore, build_block_store
 from npm.errors import ArtefactError, CorpusError
 from npm.indexing.disk_needs import check_disk_needs
-from npm.indexing.embed import check_input_tokens, count_kept_tokens, open_packed, packing_record
+from npm.indexing.embed import check_input_tokens, pruning_counts
 from npm.indexing.generation import (
     ENCODER_FOLDER,
     QUANTISER_FOLDER,
@@ -54,6 +56,9 @@ from npm.indexing.stages import (
 from npm.models.encoder import Encoder
 from npm.types import Progress, silent
 
+FIRST = "00000"
+"""The name of the segment and of the search folder that a build makes."""
+
 
 def dimension_note(encoder: Encoder) -> str:
     """What to say before vectors are stored at a length that the encoder was not trained for; else nothing."""
@@ -64,9 +69,6 @@ def dimension_note(encoder: Encoder) -> str:
         f"note: {encoder.name} was not trained for vectors of {encoder.dimensions} dimensions (but of {trained}), so "
         "answers may be much worse; npmlm train experiment=matryoshka trains one for several lengths"
     )
-
-
-FIRST = "00000"
 
 
 def print_nothing(message: str) -> None:
@@ -163,7 +165,8 @@ class _Build:
             check_search(search, dimensions)
             store = self._store()
             if search.asks_for_lists:
-                check_search(search, dimensions, row_count=count_kept_tokens(store, self.settings.vectors.pruning))
+                kept = pruning_counts(store, self.settings.vectors.pruning, np.zeros(0, dtype=np.int64))["kept"]
+                check_search(search, dimensions, row_count=kept)
             encode_segment(self.segment, store, self._segment_settings, shard=shard, progress=self.progress)
         if stage in (None, Stage.quantise) and shard.number == 1:
             self._quantise()
@@ -183,8 +186,11 @@ class _Build:
         return SegmentSettings(self.encoder, self.settings.vectors, self.settings.lexicon)
 
     def _store(self) -> BlockStore:
-        """The blocks; whichever job comes first packs them, and the others wait for it."""
-        packing = packing_record(self.made, self.sources)
+        """The blocks; whichever job comes first packs them, and the others wait for it.
+
+        Raises ArtefactError if those that are there were made from something else.
+        """
+        packing = {"sources": self.sources, "corpus": self.made["corpus"], "blocks": self.made["blocks"]}
         if not BlockStore.is_finished(self.segment.corpus):
             check_disk_needs(self.folder, self.settings, self.encoder)
             packer = BlockPacker(self.encoder.tokenizer, self.settings.blocks)
@@ -196,7 +202,10 @@ class _Build:
                     settings=packing,
                     progress=self.progress,
                 )
-        return open_packed(self.segment.corpus, packing, index=self.folder)
+        store = BlockStore.open(self.segment.corpus)
+        if self.sources:  # without them the blocks were handed over ready
+            refuse_changed(packing, {name: store.settings[name] for name in packing}, where=self.folder)
+        return store
 
     def _encoded_store(self) -> tuple[BlockStore, Counts]:
         """The blocks and the counts of the segment, all of whose vectors must be there."""

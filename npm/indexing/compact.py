@@ -36,7 +36,6 @@ from npm.indexing.changes import (
 from npm.indexing.embed import (
     VECTOR_SHARD_KIND,
     VECTORS_KIND,
-    VectorSettings,
     open_vectors,
     shard_folder,
     shard_settings,
@@ -51,6 +50,9 @@ from npm.types import Block, Progress, silent
 
 if TYPE_CHECKING:
     from npm.corpus.store import Packed
+
+
+ROWS_AT_ONCE = 1 << 14
 
 
 def packed_documents(store: BlockStore, chosen: np.ndarray) -> Iterator[Packed]:
@@ -108,9 +110,6 @@ class _ShardReader:
             )
 
 
-ROWS_AT_ONCE = 1 << 14
-
-
 @dataclass(kw_only=True, slots=True)
 class CompactSettings:
     """How an index is rewritten."""
@@ -135,18 +134,17 @@ def compact_index(folder: str | Path, settings: CompactSettings, *, progress: Pr
             "deleted": generation.manifest.deleted,
         }
         was_done = finished is not None and (finished.verb, finished.request["retrain"]) == (COMPACT, settings.retrain)
-        if unfinished is None and (was_done or not _is_called_for(generation, settings)):
+        is_clean = len(generation.segments) == 1 and generation.manifest.deleted is None
+        retrains = settings.retrain and generation.quantiser is not None
+        if unfinished is None and (
+            was_done
+            or (is_clean and not retrains and _search_for(generation, generation.segments)["tier"] == _tier(generation))
+        ):
             remove_unnamed(folder, [generation.manifest])
             return ChangeResult(generation.manifest, was_finished=True)
         return _Compaction(
             generation, begin_change(generation, unfinished, COMPACT, request), settings.retrain, progress
         ).run()
-
-
-def _is_called_for(generation: Generation, settings: CompactSettings) -> bool:
-    is_clean = len(generation.segments) == 1 and generation.manifest.deleted is None
-    retrains = settings.retrain and generation.quantiser is not None
-    return not is_clean or retrains or _search_for(generation, generation.segments)["tier"] != _tier(generation)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +165,7 @@ class _Compaction:
         copied = np.flatnonzero(old_store.blocks_of_documents(live, without_document=True))  # i64 [blocks copied]
         assert len(copied) == store.block_count, f"{len(copied)} blocks to copy, {store.block_count} written"
         recorded = self._recorded(store)
-        _copy_vectors(before, self.segment, old_store, store, copied, recorded, self.progress)
+        self._copy_vectors(old_store, store, copied, recorded)
         lexicon = settings_from(LexiconSettings, before.manifest.settings["lexicon"])
         count_segment_words(self.segment, store, lexicon, progress=self.progress)
         counts = finish_segment(self.segment, store, recorded, lexicon)
@@ -229,39 +227,27 @@ class _Compaction:
         trained = train_segment_quantiser(place, [self.segment], store, search, progress=self.progress)
         return trained, has_other_tier
 
-
-def _copy_vectors(
-    before: Generation,
-    segment: Segment,
-    old_store: BlockStore,
-    store: BlockStore,
-    copied: np.ndarray,
-    recorded: Mapping[str, Any],
-    progress: Progress,
-) -> None:
-    """Write the vector shards of `store`, whose blocks are the blocks `copied` i64 [blocks] of `old_store`."""
-    settings = settings_from(VectorSettings, recorded)
-    shards = vector_shards(store, settings.tokens_per_shard)
-    kept: list[bool] = []
-    for number, blocks in enumerate(shards):
-        place = shard_folder(segment.vectors, number)
-        wanted = shard_settings(store, blocks, recorded)
-        kept.append(finished_folder(place, kind=VECTOR_SHARD_KIND, settings=wanted) is not None)
-    if all(kept):
-        return
-    vectors, rows = open_vectors([old.vectors for old in before.segments], hash_all=True)  # [R, d]
-    share_left = kept.count(False) / len(kept)
-    check_room(
-        segment.vectors, round(share_left * len(vectors) * vectors.shape[1] * vectors.dtype.itemsize), what="vectors"
-    )
-    for number, (first, stop) in enumerate(shards):
-        if kept[number]:
-            continue
-        place = shard_folder(segment.vectors, number)
-        chosen = copied[first:stop]  # i64 [blocks of the shard]
-        positions = concatenated_ranges(old_store.block_offsets[chosen], old_store.block_offsets[chosen + 1])  # i64 [T]
-        _copy_shard(place, shard_settings(store, (first, stop), recorded), vectors, rows, positions)
-        progress("vectors", int(store.block_offsets[stop]), store.token_count)
+    def _copy_vectors(
+        self, old_store: BlockStore, store: BlockStore, copied: np.ndarray, recorded: Mapping[str, Any]
+    ) -> None:
+        """Write the vector shards of `store`, whose blocks are the blocks `copied` i64 [blocks] of `old_store`."""
+        left: list[tuple[tuple[int, int], Path, dict[str, Any]]] = []
+        shards = vector_shards(store, recorded["tokens_per_shard"])
+        for number, blocks in enumerate(shards):
+            place, wanted = shard_folder(self.segment.vectors, number), shard_settings(store, blocks, recorded)
+            if finished_folder(place, kind=VECTOR_SHARD_KIND, settings=wanted) is None:
+                left.append((blocks, place, wanted))
+        if not left:
+            return
+        old_folders = [old.vectors for old in self.generation.segments]
+        vectors, rows = open_vectors(old_folders, hash_all=True)  # [R, d]
+        vector_bytes = len(vectors) * vectors.shape[1] * vectors.dtype.itemsize
+        check_room(self.segment.vectors, round(len(left) / len(shards) * vector_bytes), what="vectors")
+        for (first, stop), place, wanted in left:
+            chosen = copied[first:stop]  # i64 [blocks of the shard]
+            ranges = (old_store.block_offsets[chosen], old_store.block_offsets[chosen + 1])
+            _copy_shard(place, wanted, vectors, rows, concatenated_ranges(*ranges))
+            self.progress("vectors", int(store.block_offsets[stop]), store.token_count)
 
 
 def _copy_shard(

@@ -1,5 +1,7 @@
 """The corpus as vectors: one for each token that a pruning rule keeps, in corpus order, in immutable shards.
 
+Here they are made, opened and compared with what the encoder makes now; and which tokens are kept is decided.
+
 A shard `vectors/<number>` holds `vectors.npy` [n, d] and `kept.npy`, u8 [ceil(T / 8)]: one bit a token, the lowest bit
 first, that says whether it has a vector. Any process may write any shard; `vectors/manifest.json` comes last.
 
@@ -344,11 +346,6 @@ def pruning_counts(store: BlockStore, rule: PruningRule, dropped: np.ndarray) ->
     }
 
 
-def count_kept_tokens(store: BlockStore, rule: PruningRule) -> int:
-    """How many tokens of the store `rule` alone would keep."""
-    return int(pruning_counts(store, rule, np.zeros(0, dtype=np.int64))["kept"])
-
-
 def _kept_by_rule(flags: np.ndarray, rule: PruningRule) -> np.ndarray:
     kept = (flags & TokenFlag.SPECIAL.value) == 0  # bool [T]
     if rule is PruningRule.all:
@@ -405,20 +402,3 @@ def check_tokenizer(model: StoredModel, store: BlockStore) -> None:
             where=str(store.folder),
             fix="build the blocks with this model",
         )
-
-
-def packing_record(made: Mapping[str, Any], sources: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What the blocks of a build with the recorded settings `made` depend on, besides its tokenizer."""
-    return {"sources": list(sources), "corpus": made["corpus"], "blocks": made["blocks"]}
-
-
-def open_packed(folder: Path, packing: Mapping[str, Any], *, index: Path) -> BlockStore:
-    """The finished blocks in `folder`, which an earlier run left in the folder of the index.
-
-    Raises ArtefactError if they were not made as `packing` says. Without sources nothing is compared: they were handed
-    over ready.
-    """
-    store = BlockStore.open(folder)
-    if packing["sources"]:
-        refuse_changed(packing, {name: store.settings[name] for name in packing}, where=index)
-    return store

@@ -131,9 +131,8 @@ class SegmentSettings:
         """All that the vectors of `store` depend on."""
         frequent = self.frequent_token_ids
         if frequent is None:
-            ids = frequent_token_ids(store, self.vectors.max_token_share)  # i64 [n]
-        else:
-            ids = np.array(frequent, dtype=np.int64)  # i64 [n]
+            frequent = frequent_token_ids(store, self.vectors.max_token_share).tolist()
+        ids = np.array(frequent, dtype=np.int64)  # i64 [n]
         return recorded_vectors(store, self.encoder, self.vectors, frequent_token_ids=ids)
 
 
