@@ -329,7 +329,20 @@ def delete_documents(folder: str | Path, settings: DeleteSettings) -> ChangeResu
         if (numbers < 0).all() and generation.deletion_request() == request:
             return ChangeResult(generation.manifest, was_finished=True)
         if (numbers < 0).any():
-            raise _no_such_documents(store, ids, numbers)
+            refused = [ids[place] for place in np.flatnonzero(numbers < 0).tolist()]
+            once = store.find_documents(refused) >= 0  # bool [refused], deleted by another call
+            parts = []
+            for what, chosen in (("unknown", ~once), ("deleted already", once)):
+                if chosen.any():
+                    names = [repr(refused[place]) for place in np.flatnonzero(chosen).tolist()]
+                    parts.append(f"{what}: {named(names, most=NAMED_AT_MOST)}")
+            raise SettingError(
+                f"{len(refused)} of {len(ids)} ids {'is' if len(refused) == 1 else 'are'} not in the index",
+                expected="ids of documents in the index",
+                got="; ".join(parts),
+                where="ids",
+                fix="check the ids; nothing was deleted",
+            )
         live[numbers] = False
         if not store.blocks_of_documents(live).any():
             raise SettingError(
@@ -460,21 +473,3 @@ def _ids(settings: DeleteSettings) -> list[str]:
             fix="give the ids of the documents to delete; answers name them as `document`",
         )
     return list(dict.fromkeys(ids))
-
-
-def _no_such_documents(store: BlockStore, ids: Sequence[str], numbers: np.ndarray) -> SettingError:
-    """The refusal of `ids` whose `numbers` i64 [ids] among live documents are not all known."""
-    refused = [ids[place] for place in np.flatnonzero(numbers < 0).tolist()]
-    once = store.find_documents(refused) >= 0  # bool [refused]
-    parts = []
-    for what, chosen in (("unknown", ~once), ("deleted already", once)):
-        if chosen.any():
-            names = [repr(refused[place]) for place in np.flatnonzero(chosen).tolist()]
-            parts.append(f"{what}: {named(names, most=NAMED_AT_MOST)}")
-    return SettingError(
-        f"{len(refused)} of {len(ids)} ids {'is' if len(refused) == 1 else 'are'} not in the index",
-        expected="ids of documents in the index",
-        got="; ".join(parts),
-        where="ids",
-        fix="check the ids; nothing was deleted",
-    )

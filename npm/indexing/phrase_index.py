@@ -69,7 +69,16 @@ class PhraseIndex:
         store = BlockStore.open(*(segment.corpus for segment in segments))
         whole = searches_exactly(generation.search)
         vectors, rows = open_vectors([segment.vectors for segment in segments], hash_all=whole)
-        _check_counts(generation, store, len(rows))
+        expected = generation.manifest.counts
+        got = Counts(store.document_count, store.block_count, store.token_count, len(rows))
+        if expected != got:
+            raise ArtefactError(
+                "the segments do not make up the index",
+                expected=f"{astuple(expected)} documents, blocks, tokens and rows",
+                got=str(astuple(got)),
+                where=str(folder),
+                fix="remove this folder and build the index again",
+            )
         searcher = open_search(
             generation.search,
             vectors,
@@ -183,19 +192,6 @@ def rows_of_blocks(store: BlockStore, rows: RowMap, blocks: np.ndarray) -> RowSe
     """The rows of the tokens in the blocks of a mask bool [blocks]."""
     first_rows = rows.rows_before(store.block_offsets)  # i64 [blocks + 1]
     return RowSet.of_mask(np.repeat(blocks, np.diff(first_rows)))  # bool [rows]
-
-
-def _check_counts(generation: Generation, store: BlockStore, row_count: int) -> None:
-    expected = generation.manifest.counts
-    got = Counts(store.document_count, store.block_count, store.token_count, row_count)
-    if expected != got:
-        raise ArtefactError(
-            "the segments do not make up the index",
-            expected=f"{astuple(expected)} documents, blocks, tokens and rows",
-            got=str(astuple(got)),
-            where=str(generation.folder),
-            fix="remove this folder and build the index again",
-        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ class IndexBuildSettings(CheckedSettings):
     search: SearchSettings = field(default_factory=SearchSettings)
     """How vectors are searched."""
     dimensions: Annotated[int | None, Bounds(1)] = None
-    """Store and search only so many leading numbers of every vector, such as 128: a smaller index, at little cost with
+    """Store and search this many leading numbers of every vector, such as 128: a smaller index, at little cost with
     an encoder that was trained for it (experiment=matryoshka); unset: whole vectors."""
     copy_encoder: bool = False
     """Whether the encoder is saved inside the index, so that `fill` needs no `encoder=`."""

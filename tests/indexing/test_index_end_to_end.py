@@ -180,7 +180,7 @@ def test_a_finished_index_of_other_settings_is_refused_naming_the_setting(bert: 
     before = all_bytes(tmp_path / "index")
     with pytest.raises(ArtefactError, match=r"vectors\.pruning") as caught:
         build_index(tmp_path / "index", settings_for(corpus, pruning=PruningRule.all), bert)
-    assert "delete" in caught.value.fix
+    assert "remove this folder" in caught.value.fix
     corpus.write_text(json.dumps({"text": "Something else."}) + "\n", encoding="utf-8")
     with pytest.raises(ArtefactError, match="sources"):
         build_index(tmp_path / "index", settings_for(corpus), bert)
