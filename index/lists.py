@@ -129,16 +129,12 @@ def code_shard_settings(quantiser: Quantiser, vectors_digest: str) -> dict[str, 
 
 
 def write_code_shard(
-    folder: Path,
-    vectors: ShardedArray | np.ndarray,
-    quantiser: Quantiser,
-    *,
-    settings: Mapping[str, Any],
+    folder: Path, vectors: ShardedArray | np.ndarray, quantiser: Quantiser, *, settings: Mapping[str, Any]
 ) -> Manifest:
     """Code all `vectors` f16|f32 [n, d] of one shard; `settings` are those of `code_shard_settings`.
 
-    A finished shard of the same settings is kept. Raises ArtefactError if the vectors have
-    other dimensions than the quantiser, one is not finite, or `folder` was made with other settings.
+    A finished shard of the same settings is kept. Raises ArtefactError if the vectors have other dimensions than the
+    quantiser, one is not finite, or `folder` was made with other settings.
     """
     if settings["quantiser"] != quantiser.digest:
         raise ValueError(f"settings name quantiser {settings['quantiser']}, not {quantiser.digest}")
@@ -186,7 +182,7 @@ class CodeShard:
 def open_code_shard(folder: Path, quantiser: Quantiser, *, hash_all: bool) -> CodeShard:
     """The code shard in `folder`; raises ArtefactError if it is damaged or coded with another quantiser.
 
-    `hash_all` is for who goes on to read its codes; else only the small file with the sizes of lists is hashed.
+    `hash_all` is for callers that go on to read its codes; else only the small file with the sizes of lists is hashed.
     """
     manifest = read_manifest(folder, kind=CODE_SHARD_KIND)
     check_files(folder, manifest, hashed=lambda name, _: hash_all or name == "list_offsets.npy")

@@ -164,8 +164,8 @@ def load_index_encoder(
 ) -> Encoder:
     """The encoder `name`, or the one that made the index in `folder`: the shipped one, or the one saved inside.
 
-    Raises ArtefactError if none of them made the index or the one inside is
-    damaged, EncoderError if one cannot be loaded or there is no such device.
+    Raises ArtefactError if none of them made the index or the one inside is damaged, EncoderError if one cannot be
+    loaded or there is no such device.
     """
     if name:
         return Encoder.load(name, device=device, dtype=dtype)
