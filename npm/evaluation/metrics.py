@@ -113,7 +113,7 @@ def bootstrap_interval(
 ) -> Interval:
     """Mean of `sums` f64 [n] and its percentile bootstrap interval (Efron and Tibshirani 1993, §13.3).
 
-    With `counts` [n] an example is a cluster of so many cases, the mean is Σ sums / Σ counts, and whole clusters are
+    With `counts` [n] an example is a cluster of that many cases, the mean is Σ sums / Σ counts, and whole clusters are
     drawn. Raises ValueError without examples, or if all counts are zero.
 
     >>> bootstrap_interval(np.ones(3), np.random.default_rng(0))
@@ -136,7 +136,7 @@ def bootstrap_interval(
 
 
 def ratio_standard_error(sums: np.ndarray, counts: np.ndarray) -> float | None:
-    """Standard error of Σ sums / Σ counts, f64 [n] each, where the n examples are clusters of so many cases.
+    """Standard error of Σ sums / Σ counts, f64 [n] each, where the n examples are clusters of `counts` cases.
 
     √(n/(n−1) Σ (sᵢ − r cᵢ)²) / Σ c with r = Σ s / Σ c, the linearised ratio estimator (Cochran 1977, §2.11 and §9A.2);
     None for a single cluster, which says nothing about the others.

@@ -27,7 +27,7 @@ SEED = 0
 
 
 def corpus_prompts(task: Task, index: PhraseIndex) -> list[str]:
-    """`PROMPT_COUNT` prompts, fewer where the corpus has not so many: each field of the template is a sentence.
+    """`PROMPT_COUNT` prompts, fewer where the corpus has fewer: each field of the template is a sentence.
 
     The sentences of one prompt follow each other in one block, but for those left out as too short or too long; blocks
     are drawn without replacement among those of documents that are not deleted. Raises SettingError if the index has no

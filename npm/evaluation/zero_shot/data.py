@@ -206,7 +206,7 @@ def _wrong_cell(column: str, expected: str, value: object, where: str) -> TaskDa
 
 
 LONGEST_ANSWER_GROUP = 4
-"""Answers of so many tokens or more are one group, as in the paper."""
+"""Answers of this many tokens or more are one group, as in the paper."""
 OFFLINE_VARIABLES = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE")
 """Environment variables that keep the hub's libraries off the network."""
 _TRUE = ("1", "ON", "YES", "TRUE")

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 NEIGHBOURS_PER_GROUP = 20
 """Words that are added to a group unless said otherwise."""
 SAMPLED_TOKENS = 1 << 21
-"""Words are collected from so many tokens of a corpus, in blocks spread evenly over it."""
+"""Tokens of a corpus that words are collected from, in blocks spread evenly over it."""
 LEAST_OCCURRENCES = 8
 """A word that the sample holds less often has too vague a mean."""
 MOST_WORDS = 16_384
@@ -39,7 +39,7 @@ MOST_WORD_TOKENS = 8
 OCCURRENCES_AVERAGED = 1024
 """Of a word of a group, spread evenly over the corpus."""
 NEAREST_PER_WORD = 2
-"""For each word asked for, so many of the nearest to a group are ranked by how much nearer they are than to others."""
+"""Nearest words of a group, for each word asked for, that are ranked by how much nearer they are than to others."""
 ROWS_PER_CHUNK = 1 << 16
 
 
@@ -56,7 +56,7 @@ class SampledWords:
 def neighbouring_words(
     index: PhraseIndex, encoder: Encoder, groups: Sequence[Sequence[str]], count: int
 ) -> list[tuple[str, ...]]:
-    """For each of G groups of words up to `count` others, those first that are nearest to it compared to the rest.
+    """For each of G groups of words up to `count` ≥ 1 others, those first that are nearest to it compared to the rest.
 
     Compared are whole words of letters of the live corpus, function words and those of the groups aside. Of those whose
     nearest group it is, the `NEAREST_PER_WORD` · `count` nearest to a group are ranked by cosine with this group less
@@ -64,10 +64,6 @@ def neighbouring_words(
     by the cosine alone. The same index gives the same words. Raises ArtefactError if `encoder` did not make the index,
     SettingError if no word of a group has a vector in it.
     """
-    if count < 1:
-        raise SettingError(
-            "words to add are out of range", expected="at least 1", got=str(count), where="count", fix="ask for more"
-        )
     occurrences = find_occurrences(index, encoder, [word for group in groups for word in group])
     group_means = _group_means(index, occurrences, groups)  # f32 [G, 2d]
     sampled = sampled_words(index, encoder, without={normalised_text(word) for group in groups for word in group})

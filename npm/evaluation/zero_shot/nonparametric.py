@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 EXAMPLES_SCORED_TOGETHER, EXAMPLES_ENCODED_TOGETHER = 4096, 512
 ENCODED_KEPT = 16
-"""So many batches of encoded examples are kept for the next call: 8192 examples."""
+"""Batches of encoded examples that are kept for the next call: 8192 examples."""
 
 
 class Masks(Enum):

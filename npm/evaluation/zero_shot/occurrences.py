@@ -357,7 +357,7 @@ class WordHits:
         best = np.full((query_count, word_count), -1, dtype=np.int64)  # i64 [q, W]
         k = min(k, len(self._index.rows))
         sides = self._sides[:1] if one_query else self._sides
-        most_queries = getattr(self._index.searcher, "max_queries_per_scan", 64)
+        most_queries = self._index.searcher.max_queries_per_scan
         texts_per_scan = max(1, min(most_queries // len(sides), MOST_TEXTS_PER_SCAN))
         for first in range(0, query_count, texts_per_scan):
             piece = slice(first, first + texts_per_scan)

@@ -45,7 +45,7 @@ LOGITS_AT_ONCE = 1 << 23
 """Logits held at once, 32 MiB of float32; bounds memory whatever the number of texts."""
 EXAMPLES_PER_CALL = 256
 ANSWERS_KEPT = 32
-"""So many batches of texts a `remembered` model keeps: 8192 examples, 10 MB for 150 words."""
+"""Batches of texts that a `remembered` model keeps: 8192 examples, 10 MB for 150 words."""
 WordLogs = Callable[[tuple[str, ...], tuple[str, ...]], tuple[np.ndarray, np.ndarray]]
 """Maps q texts and W words to log P(word | text) f64 [q, W], and whether a text was cut, bool [q]."""
 
@@ -191,7 +191,7 @@ def word_tokens(encoder: Encoder, words: Sequence[str], *, after_space: bool) ->
 def _pieces_by_count(
     encoder: Encoder, words: Sequence[str], *, after_space: bool
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """For each number n of tokens: which words have so many, i64 [w], and their tokens, i64 [w, n]."""
+    """For each number n of tokens: which words have that many, i64 [w], and their tokens, i64 [w, n]."""
     tokens = word_tokens(encoder, words, after_space=after_space)
     unknown = encoder.tokenizer.unk_token_id
     for word, ids in zip(words, tokens, strict=True):

@@ -204,7 +204,7 @@ class Task:
     """Name of the reference corpus: the folder below index= where index= holds several indexes."""
     macro: Macro = Macro.none
     examples_per_group: int | None = None
-    """At most so many of each group of `macro`, as in the paper's protocol."""
+    """Examples of each group of `macro` at most, as in the paper's protocol."""
     template_column: str = ""
     """Column that holds the template of each example ([X] for the subject, [Y] for the mask, as in LAMA)."""
     too_long: TooLong = TooLong.refuse

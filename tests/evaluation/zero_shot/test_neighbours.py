@@ -150,12 +150,6 @@ def test_a_group_without_a_vector_is_refused_with_counts(tmp_path: Path) -> None
     assert raised.value.got == f"hot: {OFTEN} without a vector, nowhere: 0 without a vector"
 
 
-def test_a_count_below_one_is_refused(tmp_path: Path) -> None:
-    index, encoder = index_of_words(tmp_path, TEMPERATURES, [list(TEMPERATURES)])
-    with pytest.raises(SettingError, match="out of range"):
-        neighbouring_words(index, encoder, [["hot"]], 0)
-
-
 def test_a_corpus_of_rare_words_only_adds_nothing(tmp_path: Path) -> None:
     index, encoder = index_of_words(tmp_path, TEMPERATURES, [list(TEMPERATURES)])
     assert neighbouring_words(index, encoder, [["hot"], ["cold"]], 5) == [(), ()]
