@@ -129,7 +129,7 @@ class MaskedBatch:
 
 @dataclass(frozen=True, slots=True)
 class SentenceBatch:
-    """Sentences to be told apart: N anchors, then their N positives, then their N hard negatives if there are any."""
+    """Sentences to distinguish: N anchors, then their N positives, then their N hard negatives if there are any."""
 
     input_ids: torch.Tensor  # i64 [2N or 3N, L]
     attention_mask: torch.Tensor  # i64 [2N or 3N, L]

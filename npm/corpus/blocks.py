@@ -132,7 +132,8 @@ class BlockPacker:
         token_ids = np.concatenate(ids) if ids else np.empty(0, dtype=np.int32)  # [T]
         if not len(token_ids):
             return []
-        self._check_special(token_ids, document)
+        found_in = f" in document {document.id!r}"
+        _check_special(self._backend, token_ids, self._special_ids, found_in=found_in, where=document.id)
         offsets = np.concatenate(
             [np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2) + start for start, encoding in encodings]
         )  # [T, 2]
@@ -149,17 +150,6 @@ class BlockPacker:
         )
         start_chars, end_chars = starts.astype(np.uint32), ends.astype(np.uint32)  # [T]
         return [Block(token_ids[a:b], flags[a:b], start_chars[a:b], end_chars[a:b]) for a, b in pairwise(cuts)]
-
-    def _check_special(self, token_ids: np.ndarray, document: Document) -> None:
-        present = np.intersect1d(token_ids, self._special_ids)
-        if len(present):
-            raise EncoderError(
-                "the tokenizer makes special tokens out of ordinary text",
-                expected="a tokenizer that splits its special tokens when they stand in a text",
-                got=f"{self._backend.id_to_token(int(present[0]))!r} in document {document.id!r}",
-                where=document.id,
-                fix="choose another encoder, or take these characters out of the text",
-            )
 
 
 def block_cuts(
@@ -220,7 +210,7 @@ BETWEEN = "\n"
 
 
 class SentenceTokenizer:
-    """Cuts each text after so many tokens; special tokens in a text are ordinary text."""
+    """Cuts each text after `max_tokens` tokens; special tokens in a text are ordinary text."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, *, max_tokens: int) -> None:
         """Works on a private copy of a fast tokenizer; special tokens do not count among `max_tokens`."""
@@ -228,7 +218,7 @@ class SentenceTokenizer:
         self._backend = type(backend).from_str(backend.to_str())
         self._backend.no_padding()
         self._backend.encode_special_tokens = True
-        # one more, because it tells whether the last one kept is the end of a word
+        # one more, because it shows whether the last one kept is the end of a word
         self._backend.enable_truncation(max_tokens + 1)
         self._max_tokens = max_tokens
         self._special_ids = np.array(sorted(set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}))
@@ -245,20 +235,25 @@ class SentenceTokenizer:
         kinds = character_kinds()[code_points(joined)]  # u8 [characters]
         starts, ends = trimmed_offsets(offsets[:, 0], offsets[:, 1], kinds == SPACE)  # i64 [T] each
         flags = token_flags(joined, starts, ends, kinds)  # u8 [T]
-        self._check_special(token_ids, texts)
+        where = f"one of the sentences from {texts[0][:40]!r} on" if texts else ""
+        _check_special(self._backend, token_ids, self._special_ids, where=where)
         stops = np.cumsum(lengths)  # i64 [x]
         places = np.arange(len(token_ids)) - np.repeat(stops - lengths, lengths)  # i64 [T], place in its text
         kept = places < self._max_tokens  # bool [T]
         kept_lengths = np.minimum(lengths, self._max_tokens)  # i64 [x]
         return Sequences(token_ids[kept], flags[kept], np.append(0, np.cumsum(kept_lengths)))
 
-    def _check_special(self, token_ids: np.ndarray, texts: Sequence[str]) -> None:
-        present = np.intersect1d(token_ids, self._special_ids)
-        if len(present):
-            raise EncoderError(
-                "the tokenizer makes special tokens out of ordinary text",
-                expected="a tokenizer that splits its special tokens when they stand in a text",
-                got=repr(self._backend.id_to_token(int(present[0]))),
-                where=f"one of the sentences from {texts[0][:40]!r} on",
-                fix="choose another encoder, or take these characters out of the text",
-            )
+
+def _check_special(
+    backend: Any, token_ids: np.ndarray, special_ids: np.ndarray, *, where: str, found_in: str = ""
+) -> None:
+    """Raise EncoderError if any of `token_ids` [T], made from ordinary text, is special."""
+    present = np.intersect1d(token_ids, special_ids)
+    if len(present):
+        raise EncoderError(
+            "the tokenizer makes special tokens out of ordinary text",
+            expected="a tokenizer that splits its special tokens when they stand in a text",
+            got=f"{backend.id_to_token(int(present[0]))!r}{found_in}",
+            where=where,
+            fix="choose another encoder, or take these characters out of the text",
+        )

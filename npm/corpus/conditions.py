@@ -85,12 +85,13 @@ class Condition:
         if value is None:
             return False
         compare = COMPARISONS[self.operator]
+        text = value if isinstance(value, str) else json.dumps(value, sort_keys=True, ensure_ascii=False)
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         for operand in self.operands:
             if is_number and operand.number is not None:
                 accepted = compare(value, operand.number)
             else:
-                accepted = compare(value if isinstance(value, str) else _json_text(value), operand.text)
+                accepted = compare(text, operand.text)
             if accepted:
                 return True
         return False
@@ -128,7 +129,14 @@ def matching_documents(store: BlockStore, conditions: Sequence[Condition]) -> np
             accepted = np.array([*map(condition.accepts, values), False])  # [values + 1], the last for code -1
             matching[documents] &= accepted[codes]  # [documents of the shard]
     if unknown := sorted({condition.field for condition in conditions} - kept):
-        raise _not_kept(unknown, sorted(kept), where=str(store.folder))
+        names, present = ", ".join(unknown), sorted(kept)
+        raise SettingError(
+            f"no document has a kept field {names}",
+            expected=f"one of the kept fields: {', '.join(present)}" if kept else "a corpus built with kept fields",
+            got=f"a condition on {names}",
+            where=str(store.folder),
+            fix=f"name another field, or build again with corpus.kept_fields=[{','.join([*present, *unknown])}]",
+        )
     return matching
 
 
@@ -177,10 +185,6 @@ def _operand(value: str, text: str) -> Operand:
     return Operand(value, int(value) if value.lstrip("+-").isdigit() else float(value))
 
 
-def _json_text(value: Any) -> str:
-    return json.dumps(value, sort_keys=True, ensure_ascii=False)
-
-
 def _no_condition(text: str, *, expected: str) -> SettingError:
     return SettingError(
         f"{text!r} is not a condition on documents",
@@ -188,15 +192,4 @@ def _no_condition(text: str, *, expected: str) -> SettingError:
         got=repr(text),
         where="where",
         fix="write FIELD OPERATOR VALUE, with one of = != >= <= > < or in [VALUE, VALUE]",
-    )
-
-
-def _not_kept(unknown: Sequence[str], kept: Sequence[str], *, where: str) -> SettingError:
-    names = ", ".join(unknown)
-    return SettingError(
-        f"no document has a kept field {names}",
-        expected=f"one of the kept fields: {', '.join(kept)}" if kept else "a corpus built with kept fields",
-        got=f"a condition on {names}",
-        where=where,
-        fix=f"name another field, or build again with corpus.kept_fields=[{','.join([*kept, *unknown])}]",
     )

@@ -139,19 +139,9 @@ def _table_rows(path: Path) -> Iterator[tuple[int, Row]]:
     _, names = next(rows, (1, []))
     if not all(name.strip() for name in names) or len(set(names)) < len(names):
         raise _not_a_table(path, "a name of its own for each column in the first line", str(names), 1)
-    _check_separator(path, names)
-    for number, cells in rows:
-        if cells and len(cells) != len(names):
-            raise _not_a_table(path, f"{len(names)} cells a row", f"{len(cells)}: {cells!r:.80}", number)
-        if cells:
-            yield number, dict(zip(names, cells, strict=True))
-
-
-def _check_separator(path: Path, names: list[str]) -> None:
-    """Refuse a first line that is one column only because another separator stands in it."""
     separator = SEPARATORS[path.suffix]
     other = next((each for each in _SEPARATOR_NAMES if len(names) == 1 and each in names[0]), None)
-    if other is not None:
+    if other is not None:  # one column only because another separator stands in the first line
         kind = next((f"rename it to {path.stem}{end}, or " for end, own in SEPARATORS.items() if own == other), "")
         raise _not_a_table(
             path,
@@ -160,6 +150,11 @@ def _check_separator(path: Path, names: list[str]) -> None:
             1,
             fix=f"{kind}save it with {_SEPARATOR_NAMES[separator]} in place of {_SEPARATOR_NAMES[other]}",
         )
+    for number, cells in rows:
+        if cells and len(cells) != len(names):
+            raise _not_a_table(path, f"{len(names)} cells a row", f"{len(cells)}: {cells!r:.80}", number)
+        if cells:
+            yield number, dict(zip(names, cells, strict=True))
 
 
 def _not_a_table(

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 @dataclass(kw_only=True, slots=True)
 class SentenceDataSettings(CheckedSettings):
-    """Sentences to be told apart: from files of sentences, pairs or triplets, or split out of the corpus."""
+    """Sentences to distinguish: from files of sentences, pairs or triplets, or split out of the corpus."""
 
     files: PathList = field(default_factory=list)
     """Files (.jsonl, .jsonl.zst, .csv, .tsv, .parquet, or .txt with a sentence a line); empty: the corpus's own."""
@@ -70,23 +70,26 @@ class SentenceDataSettings(CheckedSettings):
         check_range(bool(self.anchor_column), "anchor_column", expected="the name of a column", got="nothing")
         for name in ("negative_column", "label_column", "score_column"):
             if getattr(self, name) and not self.positive_column:
-                self._refuse(name, "a column of positives beside it", "name it with sentences.positive_column=")
+                self._refuse(name, "a column of positives beside it", "name it with positive_column=")
         if self.label_column and self.negative_column:
             self._refuse("label_column", "labels or a column of hard negatives, not both", "leave one of the two empty")
 
     def _refuse(self, name: str, expected: str, fix: str) -> None:
+        key = name.removeprefix("sentences.")
         raise SettingError(
             "the columns of sentences do not fit together",
             expected=expected,
-            got=f"{name}={getattr(self, name)}",
-            where=f"sentences.{name}",
+            got=f"{key}={getattr(self, key)}",
+            where=name,
             fix=fix,
         )
 
     def check_files(self) -> None:
         """Raise SettingError if there are columns but no files: the corpus has sentences only."""
         if self.positive_column and not self.files:
-            self._refuse("positive_column", "files to read pairs from", "give sentences.files=, or leave it empty")
+            self._refuse(
+                "sentences.positive_column", "files to read pairs from", "give sentences.files=, or leave it empty"
+            )
 
     @property
     def text_columns(self) -> tuple[str, ...]:
@@ -153,7 +156,11 @@ def read_text_rows(settings: SentenceDataSettings, corpus: CorpusSettings) -> It
     """
     sources = sentence_sources(settings)
     if not sources:
-        yield from _corpus_sentences(settings, corpus)
+        for document in read_corpus(corpus):
+            for start, end in sentence_bounds(document.text).tolist():
+                sentence = document.text[start:end]
+                if len(sentence.split()) >= settings.least_sentence_words:
+                    yield TextRow((sentence,), document.id)
     for source in sources:
         is_empty = True
         for number, record in _records(source, settings):
@@ -169,14 +176,6 @@ def read_text_rows(settings: SentenceDataSettings, corpus: CorpusSettings) -> It
                 where=source.path,
                 fix="check the file, or leave it out",
             )
-
-
-def _corpus_sentences(settings: SentenceDataSettings, corpus: CorpusSettings) -> Iterator[TextRow]:
-    for document in read_corpus(corpus):
-        for start, end in sentence_bounds(document.text).tolist():
-            sentence = document.text[start:end]
-            if len(sentence.split()) >= settings.least_sentence_words:
-                yield TextRow((sentence,), document.id)
 
 
 def _records(source: Source, settings: SentenceDataSettings) -> Iterator[tuple[int, Row]]:
@@ -302,7 +301,7 @@ class PairTable:
         return np.asarray(self._rows[rows])
 
     def keys(self, texts: np.ndarray) -> np.ndarray:
-        """What tells texts of any shape apart, u64 of the same shape."""
+        """Keys that differ between texts of any shape, u64 of the same shape."""
         return np.asarray(self._keys[texts])
 
     def texts(self, numbers: np.ndarray) -> Sequences:
@@ -381,7 +380,12 @@ class _TableWriter:
                 fix="correct or remove this row",
             )
         first = self._keys.row_count
-        keys = self._append_texts(texts.token_ids, texts.flags, np.delete(texts.offsets, empty + 1))  # u64 [texts]
+        offsets = np.delete(texts.offsets, empty + 1)  # i64 [texts + 1], of those with a token
+        keys = text_keys(texts.token_ids, offsets)  # u64 [texts]
+        self._offsets.append(self._token_ids.row_count + offsets[1:])
+        self._token_ids.append(texts.token_ids)
+        self._flags.append(texts.flags)
+        self._keys.append(keys)
         self.row_count += len(keys) // columns
         if self._settings.label_column:
             self._labels.append(np.array([row.label for row in rows], dtype=np.int8))
@@ -389,37 +393,25 @@ class _TableWriter:
         else:
             self._rows.append(np.arange(first, first + len(keys)).reshape(-1, columns))
 
-    def _append_texts(self, token_ids: np.ndarray, flags: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-        """Add x texts, none of them empty, with `offsets` i64 [x + 1] in their tokens; returns their keys, u64 [x]."""
-        keys = text_keys(token_ids, offsets)  # u64 [x]
-        self._offsets.append(self._token_ids.row_count + offsets[1:])
-        self._token_ids.append(token_ids)
-        self._flags.append(flags)
-        self._keys.append(keys)
-        return keys
-
     def finish(self) -> None:
         """Write what is known at the end only. Raises CorpusError if there is no row."""
         if self._labels:
             triplets = labelled_triplets(np.concatenate(self._premises), np.concatenate(self._labels))
             self._rows.append(triplets[: self._settings.max_sentences])
-        if not self._rows.row_count:
-            raise _nothing_to_train_on(self._settings)
-
-
-def _nothing_to_train_on(settings: SentenceDataSettings) -> CorpusError:
-    expected = "at least one sentence, pair or triplet"
-    if settings.label_column:
-        expected = f"{settings.anchor_column!r} with an entailment and a contradiction, at least once"
-    elif settings.score_column:
-        expected = f"a pair with {settings.score_column!r} of at least {settings.least_score}"
-    return CorpusError(
-        "there is nothing to train sentences on",
-        expected=expected,
-        got="none" if settings.files else f"no sentence of {settings.least_sentence_words} words or more",
-        where=", ".join(Path(file).name for file in settings.files) or "corpus.files",
-        fix="give other files, or set the columns, sentences.least_score or sentences.least_sentence_words otherwise",
-    )
+        if self._rows.row_count:
+            return
+        settings, expected = self._settings, "at least one sentence, pair or triplet"
+        if settings.label_column:
+            expected = f"{settings.anchor_column!r} with an entailment and a contradiction, at least once"
+        elif settings.score_column:
+            expected = f"a pair with {settings.score_column!r} of at least {settings.least_score}"
+        raise CorpusError(
+            "there is nothing to train sentences on",
+            expected=expected,
+            got="none" if settings.files else f"no sentence of {settings.least_sentence_words} words or more",
+            where=", ".join(Path(file).name for file in settings.files) or "corpus.files",
+            fix="give other files, or set the columns, sentences.least_score or least_sentence_words otherwise",
+        )
 
 
 def labelled_triplets(premises: np.ndarray, labels: np.ndarray) -> np.ndarray:

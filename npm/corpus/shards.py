@@ -238,13 +238,10 @@ class ShardWriter:
         self.token_count = self._block_offsets[-1]
         for name, stream in self._streams.items():
             values = np.concatenate([getattr(block, name) for block in blocks])  # [T of the document]
-            stream.append(self._narrowed(values) if name == "token_ids" else values)
-
-    def _narrowed(self, token_ids: np.ndarray) -> np.ndarray:
-        stored = token_ids.astype(self._token_dtype)  # u16 or i32 [T of the document]
-        if not np.array_equal(stored, token_ids):
-            raise ValueError(f"token ids up to {token_ids.max()} do not fit into {stored.dtype}")
-        return stored
+            stored = values.astype(self._token_dtype) if name == "token_ids" else values  # u16 or i32
+            if not np.array_equal(stored, values):
+                raise ValueError(f"token ids up to {values.max()} do not fit into {stored.dtype}")
+            stream.append(stored)
 
     def _open_character_streams(self) -> None:
         for name in CHARACTER_ARRAYS:

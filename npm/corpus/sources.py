@@ -50,11 +50,11 @@ def find_sources(files: Sequence[str | Path]) -> list[Source]:
                 fix="leave one of them out; globs may overlap",
             )
         first[identity] = source.path
-    return _told_apart(sources)
+    return _with_distinct_names(sources)
 
 
-def _told_apart(sources: list[Source]) -> list[Source]:
-    """Files of the same name get as many of the folders they lie in as tell them apart: a/notes.txt and b/notes.txt."""
+def _with_distinct_names(sources: list[Source]) -> list[Source]:
+    """Files of the same name get as many of their folders as make them differ: a/notes.txt and b/notes.txt."""
     with_name: dict[str, list[Source]] = {}
     for source in sources:
         with_name.setdefault(source.name, []).append(source)
@@ -203,22 +203,18 @@ def read_lines(
     stored = _plain_chunks(path, on_bytes)
     chunks = _decompressed_chunks(path, stored) if path.suffix == ".zst" else stored
     for number, line in enumerate(_split_lines(chunks), start=1):
-        text = _decoded(line, path, number)
+        try:
+            text = line.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise CorpusError(
+                f"{path.name} is not UTF-8 in line {number}",
+                expected="text encoded as UTF-8",
+                got=f"byte 0x{line[error.start]:02x} at byte {error.start + 1} of the line",
+                where=f"{path}:{number}",
+                fix="convert the file to UTF-8, for example with iconv",
+            ) from None
         text = text.removeprefix(BYTE_ORDER_MARK) if number == 1 else text
         yield number, text if keep_ends else text.removesuffix("\n").removesuffix("\r")
-
-
-def _decoded(line: bytes, path: Path, number: int) -> str:
-    try:
-        return line.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise CorpusError(
-            f"{path.name} is not UTF-8 in line {number}",
-            expected="text encoded as UTF-8",
-            got=f"byte 0x{line[error.start]:02x} at byte {error.start + 1} of the line",
-            where=f"{path}:{number}",
-            fix="convert the file to UTF-8, for example with iconv",
-        ) from None
 
 
 def _split_lines(chunks: Iterator[bytes]) -> Iterator[bytes]:

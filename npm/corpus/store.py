@@ -267,7 +267,17 @@ class BlockStore:
         for path, manifest in zip(folders, manifests, strict=True):
             parts = [check_folder(path / name, kind=SHARD_KIND) for name in manifest.parts]
             have_text.append(all("start_chars.npy" in part.files for part in parts))
-            _check_fits(path, (manifest, have_text[-1]), folders[0], (manifests[0], have_text[0]))
+            own, first = (
+                {name: each.settings[name] for name in SHARED_SETTINGS} | {"text": with_text}
+                for each, with_text in ((manifest, have_text[-1]), (manifests[0], have_text[0]))
+            )
+            refuse_changed(
+                first,
+                own,
+                where=path,
+                problem=f"{path} does not go together with {folders[0]}",
+                fix="add documents with the encoder and the settings that the index was built with",
+            )
         digests = [manifest.digest for manifest in manifests]
         shards = [path / name for path, manifest in zip(folders, manifests, strict=True) for name in manifest.parts]
         documents = StoredDocuments(shards)
@@ -355,22 +365,6 @@ def _numbered_blocks(shards: Sequence[Path], shard_documents: np.ndarray) -> tup
         numbers = open_array(shards[shard], "block_documents")  # [blocks of the shard]
         documents[first:stop] = np.where(numbers < 0, -1, numbers + shard_documents[shard])
     return shard_blocks, offsets, documents
-
-
-def _check_fits(path: Path, own: tuple[Manifest, bool], first_path: Path, first: tuple[Manifest, bool]) -> None:
-    """Raise ArtefactError unless two stores, each with its manifest and whether it has text, can be read as one."""
-    got, expected = (
-        {**{name: manifest.settings[name] for name in SHARED_SETTINGS}, "text": with_text}
-        for manifest, with_text in (own, first)
-    )
-    if names := [name for name in got if got[name] != expected[name]]:
-        raise ArtefactError(
-            f"{path} does not go together with {first_path}",
-            expected=", ".join(f"{name}={expected[name]!r}" for name in names),
-            got=", ".join(f"{name}={got[name]!r}" for name in names),
-            where=str(path),
-            fix="add documents with the encoder and the settings that the index was built with",
-        )
 
 
 def build_block_store(

@@ -50,7 +50,7 @@ def sentence_bounds(text: str) -> np.ndarray:
     >>> sentence_bounds("Dr. Low came. He stayed!").tolist()
     [[0, 13], [14, 24]]
     """
-    edges: list[int] = [_skip_space(text, 0)]
+    edges: list[int] = [len(text) - len(text.lstrip())]
     for candidate in _CANDIDATE.finditer(text):
         start, stop = candidate.span()
         if text[start] in "。！？":
@@ -78,7 +78,8 @@ def sentence_around(text: str, start_char: int, end_char: int) -> tuple[int, int
     for reach in (NEAR_CHARS, CONTEXT_CHARS):
         first, last = max(0, start_char - reach), min(len(text), end_char + reach)
         if first > 0:
-            first = _word_edge(text, first, start_char)
+            spaces = [at for at in (text.find(" ", first, start_char), text.find("\n", first, start_char)) if at >= 0]
+            first = min(spaces) + 1 if spaces else first
         if last < len(text):
             space = max(text.rfind(" ", end_char, last), text.rfind("\n", end_char, last))
             last = space if space >= end_char else last
@@ -92,18 +93,6 @@ def sentence_around(text: str, start_char: int, end_char: int) -> tuple[int, int
         if begins and ends:
             break
     return start, max(end, end_char)
-
-
-def _word_edge(text: str, first: int, limit: int) -> int:
-    """The first position in (first, limit] after a space, else `first`."""
-    spaces = [at for at in (text.find(" ", first, limit), text.find("\n", first, limit)) if at >= 0]
-    return min(spaces) + 1 if spaces else first
-
-
-def _skip_space(text: str, at: int) -> int:
-    while at < len(text) and text[at].isspace():
-        at += 1
-    return at
 
 
 def _ends_sentence(text: str, start: int, stop: int) -> bool:

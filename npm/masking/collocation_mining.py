@@ -7,7 +7,7 @@ occurrences over the number of places where an n-gram of that many words stands.
 many words; half of the vocabulary are pairs, a quarter triples, an eighth each of four and five words.
 
 The text is read twice for each n, piece by piece. An n-gram is counted only if both n-grams one word shorter in it are
-frequent, and if it fell, in the first reading, into a bucket that holds enough of them. n-grams are told apart by
+frequent, and if it fell, in the first reading, into a bucket that holds enough of them. n-grams are identified by
 64-bit hashes: two of a hundred million different ones are taken for one with a probability of 1 in 3,700.
 
 Shapes: T tokens of a piece of text, W words of it, w windows (places where an n-gram starts), F frequent n-grams
@@ -34,7 +34,7 @@ from npm.types import Sequences
 
 BUCKET_BITS = 24
 MERGED_AT_LEAST = 1 << 20
-"""Counts of several pieces are merged at once, as soon as there are so many, or as many as were merged before."""
+"""Counts of several pieces are merged at once, as soon as there are this many, or as many as were merged before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,7 +268,7 @@ def mutual_information(levels: Sequence[FrequentNgrams], *, count_power: int) ->
 
 
 def sizes_at_entry(level: FrequentNgrams, scores: np.ndarray, share: float) -> np.ndarray:
-    """How large the vocabulary is when each n-gram comes in, i64 [F]; `share` of it are n-grams of so many words.
+    """How large the vocabulary is when each n-gram comes in, i64 [F]; `share` of it are n-grams of that many words.
 
     They come in by score f64 [F], equal ones by count.
     """
@@ -328,7 +328,7 @@ class _Survey:
         for number, level in enumerate(self._levels):
             examples = _Examples.joined(self._examples[number])
             ranked = np.argsort(self._sizes[number])  # i64 [F]
-            ranked = ranked[self._sizes[number][ranked] <= size]  # i64 [entries of so many words]
+            ranked = ranked[self._sizes[number][ranked] <= size]  # i64 [entries of that many words]
             ends = np.cumsum(examples.lengths)[ranked]
             positions = concatenated_ranges(ends - examples.lengths[ranked], ends)
             token_ids.append(examples.token_ids[positions])

@@ -316,7 +316,7 @@ class CorruptionSettings(CheckedSettings):
         replaced = self.random_fraction + self.unchanged_fraction
         check_range(
             replaced <= 1 + 1e-9,
-            "corruption.random_fraction, corruption.unchanged_fraction",
+            "random_fraction, unchanged_fraction",
             expected="at most 1 together",
             got=f"{replaced:g}",
             fix="make one of the two smaller",
@@ -327,7 +327,7 @@ class CorruptionSettings(CheckedSettings):
                 f"the sampler {self.sampler.name} and the unit {self.unit.name} do not fit together",
                 expected=f"sampler {' or '.join(sampler.name for sampler in fitting)} with unit={self.unit.name}",
                 got=f"sampler={self.sampler.name}",
-                where="corruption.sampler, corruption.unit",
+                where="sampler, unit",
                 fix="change one of the two",
             )
         self._check_unread()
@@ -363,11 +363,11 @@ class CorruptionSettings(CheckedSettings):
         for name, (is_read, needed) in needs.items():
             if not is_read and getattr(self, name) != default[name]:
                 raise SettingError(
-                    f"this way to mask has no use for corruption.{name}",
-                    expected=f"corruption.{needed} beside it",
+                    f"this way to mask has no use for {name}",
+                    expected=f"{needed} beside it",
                     got=f"unit={self.unit.name}, sampler={self.sampler.name}, {name}={getattr(self, name)}",
-                    where=f"corruption.{name}",
-                    fix=f"set corruption.{needed}, or leave corruption.{name} out",
+                    where=name,
+                    fix=f"set {needed}, or leave this setting out",
                 )
 
     def _check_copies(self) -> None:
@@ -376,22 +376,22 @@ class CorruptionSettings(CheckedSettings):
         if not self.copies:
             raise SettingError(
                 "more is to be predicted than is masked",
-                expected=f"corruption.predicted_fraction of at most {self.masked_fraction}, or corruption.copies=true",
+                expected=f"predicted_fraction of at most {self.masked_fraction}, or copies=true",
                 got=f"predicted_fraction={self.predicted_fraction}, copies=false",
-                where="corruption.predicted_fraction",
-                fix=f"set corruption.copies=true to show each sequence {self.copy_count} times with disjoint masks",
+                where="predicted_fraction",
+                fix=f"set copies=true to show each sequence {self.copy_count} times with disjoint masks",
             )
         if self.sampler not in SAMPLERS_WITH_COPIES:
             raise SettingError(
                 f"the sampler {self.sampler.name} cannot draw disjoint masks for several copies",
-                expected="corruption.sampler=uniform or geometric with copies",
+                expected="sampler=uniform or geometric with copies",
                 got=f"sampler={self.sampler.name}, {self.copy_count} copies",
-                where="corruption.sampler, corruption.predicted_fraction",
+                where="sampler, predicted_fraction",
                 fix="choose sampler=uniform, or a predicted_fraction of at most masked_fraction",
             )
         check_range(
             self.copy_count * self.masked_fraction <= 1 + 1e-9,
-            "corruption.predicted_fraction",
+            "predicted_fraction",
             expected="copies that mask at most all tokens in all, since their masks are disjoint",
             got=f"{self.copy_count} copies of masked_fraction={self.masked_fraction}",
             fix="choose a smaller predicted_fraction or masked_fraction",

@@ -114,7 +114,7 @@ def check_sentinel_count(available: int, needed: int) -> None:
 
 
 class DenoiserFamily(Enum):
-    """The three kinds of denoisers, by what their mode token tells the model."""
+    """The three kinds of denoisers, by what their mode token announces."""
 
     R = "R"  # spans that a gap can be understood from, as T5 has them
     S = "S"  # one span at the end
@@ -226,10 +226,10 @@ class DenoisingSettings(CheckedSettings):
         """Raise SettingError if no denoiser has a weight."""
         if not sum(denoiser.weight for denoiser in self.denoisers()):
             raise SettingError(
-                "no denoiser of the mixture is ever drawn",
+                "no denoiser is ever drawn",
                 expected="a weight above 0",
                 got=", ".join(f"{denoiser.name} weight={denoiser.weight:g}" for denoiser in self.mixture),
-                where="denoising.mixture",
+                where="mixture",
                 fix="give one of them a weight",
             )
 

@@ -224,18 +224,15 @@ class PhraseViews:
 
     def view(self, groups: Sequence[Sequences], rngs: Sequence[np.random.Generator]) -> MaskedBatch:
         """The groups masked one by one and merged."""
-        masked = [self._masked(group, rng) for group, rng in zip(groups, rngs, strict=True)]
+        masked: list[tuple[Sequences, Spans, Contexts]] = []
+        for group, rng in zip(groups, rngs, strict=True):
+            # a group with too little to mask still serves as keys
+            spans = self.masker.select(group, rng) or Spans(np.zeros(0, np.int64), np.zeros(0, np.int64))
+            contexts = draw_contexts(
+                group, spans, context_fraction=self.context_fraction, question=self.question, rng=rng
+            )
+            masked.append((group, spans, contexts))
         merged = merge_groups([(sequences, spans) for sequences, spans, _ in masked])
         if not self.context_fraction:
             return self.renderer.render(*merged)
         return self.renderer.render(*merged, merge_contexts([(sequences, own) for sequences, _, own in masked]))
-
-    def _masked(self, sequences: Sequences, rng: np.random.Generator) -> tuple[Sequences, Spans, Contexts]:
-        """A group, its masked spans, and which of its masked copies are questions."""
-        spans = self.masker.select(sequences, rng)
-        # a group with too little to mask still serves as keys
-        spans = spans if spans is not None else Spans(np.zeros(0, np.int64), np.zeros(0, np.int64))
-        contexts = draw_contexts(
-            sequences, spans, context_fraction=self.context_fraction, question=self.question, rng=rng
-        )
-        return sequences, spans, contexts

@@ -76,14 +76,18 @@ class CooccurringUnits:
             raise ValueError(f"a group of {token_count} tokens; at most {MAX_GROUP_TOKENS} can be searched at once")
         in_sequence = sequence_numbers(sequences)  # i64 [T]
         room = tokens_until_break(sequences)  # i64 [T]
-        may_start, may_end = self._boundaries(sequences)  # bool [T] each
+        may_start = may_end = np.ones(token_count, dtype=bool)  # bool [T]
+        if self.word_boundaries:
+            may_start = has_flag(sequences.flags, TokenFlag.WORD_START)  # bool [T]
+            may_end = has_flag(sequences.flags, TokenFlag.WORD_END)  # bool [T]
         starts_alone = has_flag(sequences.flags, TokenFlag.CLAUSE_PUNCTUATION)  # bool [T]
 
         windows = np.flatnonzero(room)  # i64 [w]
         token_numbers = np.zeros(token_count, dtype=np.int64)  # i64 [T], numbers tokens within the group
         _, token_numbers[windows] = np.unique(sequences.token_ids[windows], return_inverse=True)
         ngrams = np.zeros(len(windows), dtype=np.int64)  # i64 [w], the number of the n-gram at each window
-        found: list[MaskableSpans] = []
+        none = np.zeros(0, dtype=np.int64)
+        found = [MaskableSpans(none, none, none)]
         phrase_count = 0
         for length in range(1, self.max_span_tokens + 1):
             fits = room[windows] >= length  # bool [w]
@@ -97,15 +101,11 @@ class CooccurringUnits:
             starts = windows[allowed]
             found.append(MaskableSpans(starts, np.full(len(starts), length), ngrams[allowed] + phrase_count))
             phrase_count += int(ngrams[-1]) + 1
-        return _joined(found)
-
-    def _boundaries(self, sequences: Sequences) -> tuple[np.ndarray, np.ndarray]:
-        """Where a span may start and where it may end, bool [T] each."""
-        if not self.word_boundaries:
-            everywhere = np.ones(len(sequences.token_ids), dtype=bool)
-            return everywhere, everywhere
-        flags = sequences.flags  # u8 [T]
-        return has_flag(flags, TokenFlag.WORD_START), has_flag(flags, TokenFlag.WORD_END)
+        return MaskableSpans(
+            np.concatenate([part.starts for part in found]),  # i64 [m]
+            np.concatenate([part.lengths for part in found]),  # i64 [m]
+            np.concatenate([part.phrase_ids for part in found]),  # i64 [m]
+        )
 
 
 def tokens_until_break(sequences: Sequences) -> np.ndarray:
@@ -139,7 +139,7 @@ def _cooccurring(
     np.not_equal(keys[1:], keys[:-1], out=is_first[1:])
     firsts = np.flatnonzero(is_first)  # i64 [n-grams]
     sizes = np.diff(firsts, append=len(keys))  # i64 [n-grams]
-    # Equal n-grams are sorted by position, so the first and the last one tell whether there are two sequences.
+    # Equal n-grams are sorted by position, so the first and the last one show whether there are two sequences.
     cooccurs = in_sequence[windows[firsts]] != in_sequence[windows[firsts + sizes - 1]]  # bool [n-grams]
     numbers = np.cumsum(cooccurs) - 1  # i64 [n-grams], dense over those that co-occur
     kept = np.repeat(cooccurs, sizes)  # bool [w]
@@ -209,14 +209,3 @@ def phrase_numbers(token_ids: np.ndarray, starts: np.ndarray, lengths: np.ndarra
         above = int(numbers.max()) + 1
         numbers[longer] = above + np.unique(packed, return_inverse=True)[1]
     return np.unique(numbers, return_inverse=True)[1]
-
-
-def _joined(parts: list[MaskableSpans]) -> MaskableSpans:
-    if not parts:
-        empty = np.zeros(0, dtype=np.int64)
-        return MaskableSpans(empty, empty, empty)
-    return MaskableSpans(
-        np.concatenate([part.starts for part in parts]),  # i64 [m]
-        np.concatenate([part.lengths for part in parts]),  # i64 [m]
-        np.concatenate([part.phrase_ids for part in parts]),  # i64 [m]
-    )

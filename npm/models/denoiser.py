@@ -69,8 +69,12 @@ class Denoiser(StoredModel):
         """
         place = locate_encoder(name)
         model, tokenizer = load_encoder_decoder(place, dropout=dropout)
-        _add_special_tokens(tokenizer, mode_tokens)
-        if len(tokenizer) > _embedding_rows(model):  # T5 has more rows than tokens as it is
+        vocabulary = tokenizer.get_vocab()
+        if lacking := [token for token in dict.fromkeys(mode_tokens) if token not in vocabulary]:
+            tokenizer.add_special_tokens({"extra_special_tokens": lacking}, replace_extra_special_tokens=False)
+        embeddings = model.get_input_embeddings()
+        assert isinstance(embeddings, nn.Embedding), f"token embeddings are a {type(embeddings).__name__}"
+        if len(tokenizer) > embeddings.num_embeddings:  # T5 has more rows than tokens as it is
             with torch.random.fork_rng(devices=[]), quiet_transformers():
                 torch.manual_seed(0)
                 model.resize_token_embeddings(len(tokenizer))
@@ -216,16 +220,3 @@ def _ending_with(token: str, token_id: int) -> dict[str, Any]:
         "pair": [first, end, second, end],
         "special_tokens": {token: {"id": token, "ids": [token_id], "tokens": [token]}},
     }
-
-
-def _embedding_rows(model: PreTrainedModel) -> int:
-    embeddings = model.get_input_embeddings()
-    assert isinstance(embeddings, nn.Embedding), f"token embeddings are a {type(embeddings).__name__}"
-    return embeddings.num_embeddings
-
-
-def _add_special_tokens(tokenizer: PreTrainedTokenizerFast, tokens: Iterable[str]) -> None:
-    vocabulary = tokenizer.get_vocab()
-    lacking = [token for token in dict.fromkeys(tokens) if token not in vocabulary]
-    if lacking:
-        tokenizer.add_special_tokens({"extra_special_tokens": lacking}, replace_extra_special_tokens=False)

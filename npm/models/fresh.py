@@ -59,7 +59,11 @@ def cut_vocabulary(
     counts = piece_counts(tokenizer, texts)  # i64 [V]
     kept = kept_ids(definition, counts, size=size)  # i64 [size], ascending
     new_ids = {int(old): new for new, old in enumerate(kept)}
-    _renumber(definition, new_ids)
+    model = definition["model"]
+    model["vocab"] = {piece: new_ids[old] for piece, old in model["vocab"].items() if old in new_ids}
+    for token in definition["added_tokens"]:
+        token["id"] = new_ids[token["id"]]
+    _renumber_processor(definition["post_processor"], new_ids)
     return _reloaded(tokenizer, definition, new_ids)
 
 
@@ -71,7 +75,8 @@ def piece_counts(tokenizer: PreTrainedTokenizerFast, texts: Iterable[str]) -> np
     backend.encode_special_tokens = True
     vocabulary_size = 1 + max(backend.get_vocab(with_added_tokens=True).values())
     counts = np.zeros(vocabulary_size, dtype=np.int64)  # [V]
-    for batch in _batches(texts):
+    remaining = iter(texts)
+    while batch := [text[:MAX_COUNTED_CHARS] for text in islice(remaining, TEXTS_PER_BATCH)]:
         for encoding in backend.encode_batch_fast(batch, add_special_tokens=False):
             counts += np.bincount(np.array(encoding.ids, dtype=np.int64), minlength=vocabulary_size)  # [V]
     return counts
@@ -114,17 +119,8 @@ def _characters(piece: str, prefix: str) -> Iterator[str]:
         yield prefix + character if inside or number else character
 
 
-def _renumber(definition: dict[str, Any], new_ids: dict[int, int]) -> None:
-    """Replace the ids in a tokenizer's JSON definition; pieces without a new id leave it."""
-    model = definition["model"]
-    model["vocab"] = {piece: new_ids[old] for piece, old in model["vocab"].items() if old in new_ids}
-    for token in definition["added_tokens"]:
-        token["id"] = new_ids[token["id"]]
-    _renumber_processor(definition["post_processor"], new_ids)
-
-
 def _renumber_processor(processor: dict[str, Any] | None, new_ids: dict[int, int]) -> None:
-    """The same in what puts special tokens around a text, in each form that `tokenizers` has for it."""
+    """Replace the ids in what puts special tokens around a text, in each form that `tokenizers` has for it."""
     if processor is None:
         return
     for part in processor.get("processors", []):  # a sequence of processors
@@ -157,12 +153,6 @@ def _reloaded(
     cut: PreTrainedTokenizerFast = loaded
     cut.name_or_path = tokenizer.name_or_path  # not a folder that is gone
     return cut
-
-
-def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
-    remaining = iter(texts)
-    while batch := [text[:MAX_COUNTED_CHARS] for text in islice(remaining, TEXTS_PER_BATCH)]:
-        yield batch
 
 
 FEED_FORWARD_FACTOR = 4
@@ -201,12 +191,12 @@ class FreshSettings(CheckedSettings):
             "dimensions",
             expected="an even number for each attention head, because positions turn pairs of numbers",
             got=f"dimensions={self.dimensions}, attention_heads={self.attention_heads}",
-            fix="change one of the two, or leave start.fresh.window_tokens out",
+            fix="change one of the two, or leave window_tokens out",
         )
         check_range(
             self.dimensions % self.attention_heads == 0,
             "dimensions",
-            expected=f"a multiple of start.fresh.attention_heads={self.attention_heads}",
+            expected=f"a multiple of attention_heads={self.attention_heads}",
             got=self.dimensions,
             fix="change one of the two",
         )

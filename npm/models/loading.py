@@ -39,7 +39,10 @@ def load_pretrained(
         _override(config, _HIDDEN_DROPOUT_KEYS, hidden_dropout)
         _override(config, _ATTENTION_DROPOUT_KEYS, attention_dropout)
         tokenizer: Any = AutoTokenizer.from_pretrained(place, use_fast=True)
-        without_pooler = {"add_pooling_layer": False} if _takes_pooling_switch(config) else {}
+        model_class: Any = AutoModel._model_mapping[type(config)]
+        # BERT and RoBERTa have a pooler that can be left out, ModernBERT has none
+        has_switch = "add_pooling_layer" in inspect.signature(model_class).parameters
+        without_pooler = {"add_pooling_layer": False} if has_switch else {}
         with quiet_transformers():
             model, report = AutoModel.from_pretrained(
                 place, config=config, dtype=torch.float32, output_loading_info=True, **without_pooler
@@ -150,14 +153,6 @@ def _override(config: PreTrainedConfig, keys: tuple[str, ...], value: float | No
             setattr(config, key, value)
 
 
-def _takes_pooling_switch(config: PreTrainedConfig) -> bool:
-    """Whether the model class of `config` has a pooler that can be left out (BERT, RoBERTa: yes; ModernBERT: no)."""
-    from transformers import AutoModel
-
-    model_class: Any = AutoModel._model_mapping[type(config)]
-    return "add_pooling_layer" in inspect.signature(model_class).parameters
-
-
 @contextmanager
 def quiet_transformers() -> Iterator[None]:
     """Silence its progress bars, and its report of weights that a bare encoder does not use (language-model heads)."""
@@ -186,9 +181,6 @@ def safetensors_errors() -> Iterator[None]:
         raise OSError(int(found[1]), str(error)) from error
 
 
-_DROPOUT_KEYS = ("dropout_rate", "dropout")
-
-
 def load_encoder_decoder(place: str, *, dropout: float | None) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
     """Encoder-decoder with its head, in float32, and fast tokenizer from a folder or hub name.
 
@@ -200,9 +192,7 @@ def load_encoder_decoder(place: str, *, dropout: float | None) -> tuple[PreTrain
     try:
         config = AutoConfig.from_pretrained(place)
         check_decoder(config, wanted=True, where=place)
-        for key in _DROPOUT_KEYS:
-            if dropout is not None and hasattr(config, key):
-                setattr(config, key, dropout)
+        _override(config, ("dropout_rate", "dropout"), dropout)
         with quiet_transformers():
             model, report = AutoModelForSeq2SeqLM.from_pretrained(
                 place, config=config, dtype=torch.float32, output_loading_info=True

@@ -205,12 +205,9 @@ def _decoder(encoder: Encoder, layers: int) -> PreTrainedModel:
     config.num_hidden_layers = layers
     if getattr(config, "layer_types", None):  # ModernBERT names the attention of each layer; take full attention
         config.layer_types = ["full_attention"] * layers
-    without_pooler = {"add_pooling_layer": False} if _has_pooling_switch(model) else {}
+    has_switch = "add_pooling_layer" in inspect.signature(type(model).__init__).parameters
+    without_pooler = {"add_pooling_layer": False} if has_switch else {}
     decoder: PreTrainedModel = type(model)(config, **without_pooler)
     decoder.set_input_embeddings(nn.Identity())  # it is given vectors, never ids
     nn.Module.to(decoder, encoder.device)
     return decoder
-
-
-def _has_pooling_switch(model: nn.Module) -> bool:
-    return "add_pooling_layer" in inspect.signature(type(model).__init__).parameters

@@ -125,7 +125,7 @@ class ObjectiveSettings(CheckedSettings):
                 "an objective of one's own has the name of another",
                 expected="a name of its own",
                 got=", ".join(taken),
-                where="objective.others",
+                where="others",
                 fix="choose another name",
             )
         if min(weights.values()) < 0 or not (sum(weights.values()) or self.others):

@@ -19,10 +19,8 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from npm.models.masked_lm import TokenVectors
 from npm.types import DenoisingBatch, MaskedBatch, SentenceBatch, View
-
-TokenVectors = Callable[..., torch.Tensor]
-"""Maps token ids i64 [B, L], attention mask i64 [B, L] and perhaps positions i64 [B, L] to vectors [B, L, d]."""
 
 
 class EncodedBatch:

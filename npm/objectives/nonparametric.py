@@ -232,6 +232,8 @@ def span_losses(
     `lengths` ascend; the inner products of each are those of the one before and what the numbers between them add,
     so that all together cost as much as the longest.
     """
+    # the clean copy of a span's own sequence is left out of both sums: there the answer stands at the span's own place,
+    # which could be found by position alone
     foreign = keys.sequences != own_sequences[:, None]  # bool [c, T]
     positive = positive_keys(spans, following) & foreign  # bool [c, T]
     products: torch.Tensor | float = 0.0
@@ -243,6 +245,7 @@ def span_losses(
             logits = scaled_similarity(products, scale)  # f32 [c, T]
         logits = logits.masked_fill(~foreign, -torch.inf)
         log_all = logits.logsumexp(1)  # f32 [c]
+        # several occurrences are summed inside the log, so that one near key is enough and the others may be far
         log_positive = logits.masked_fill(~positive, -torch.inf).logsumexp(1)  # f32 [c]
         best = logits.argmax(1, keepdim=True)  # i64 [c, 1]
         losses.append(log_all - log_positive)

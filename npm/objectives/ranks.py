@@ -64,13 +64,14 @@ class _GatherRows(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, gradient: torch.Tensor):  # type: ignore[no-untyped-def]
+        # keys keep gradients: a row serves as key in the losses of all ranks, and each of them asks something of it
         total = gradient.contiguous().clone()  # [R, …]
         dist.all_reduce(total)
         start = sum(ctx.counts[: rank()])
         return total[start : start + ctx.counts[rank()]], None
 
 
-Told = TypeVar("Told")
+Shared = TypeVar("Shared")
 
 
 def sum_over_ranks(values: Mapping[str, float], device: torch.device) -> dict[str, float]:
@@ -82,7 +83,7 @@ def sum_over_ranks(values: Mapping[str, float], device: torch.device) -> dict[st
     return dict(zip(values, summed.tolist(), strict=True))
 
 
-def of_first_rank(own: Told) -> Told:
+def of_first_rank(own: Shared) -> Shared:
     """What the first rank holds, on every rank, so that all decide alike."""
     if world_size() == 1:
         return own

@@ -46,8 +46,8 @@ class SentenceSettings(CheckedSettings):
                 "this pooler has no MLP that could serve in training only",
                 expected="mlp_only_train=true with pooler=cls only",
                 got=f"pooler={self.pooler.name}",
-                where="objective.sentence.mlp_only_train",
-                fix="set objective.sentence.mlp_only_train=false, or pooler=cls",
+                where="mlp_only_train",
+                fix="set mlp_only_train=false, or pooler=cls",
             )
 
 

@@ -6,7 +6,7 @@ Shapes: m candidate spans of one query, g groups of equal token sequences.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence, Set
+from collections.abc import Set
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -97,20 +97,15 @@ def _phrase(
         spelled, evidence = best, weights[best]
     surfaces = reader.texts(candidates.starts[spelled], candidates.lengths[spelled])
     shown = best[:occurrence_count]
+    evidence_of: dict[str, float] = {}
+    for surface, weight in zip(surfaces, evidence.tolist(), strict=True):
+        evidence_of[surface] = evidence_of.get(surface, 0.0) + weight
     return Phrase(
-        phrase=_heaviest(surfaces, evidence),
+        phrase=max(evidence_of, key=lambda surface: evidence_of[surface]),  # the first one of equals
         score=entry.score,
         occurrence_count=len(members),
         occurrences=reader.occurrences(candidates.starts[shown], candidates.lengths[shown]),
     )
-
-
-def _heaviest(surfaces: Sequence[str], weights: np.ndarray) -> str:
-    """The spelling with the most evidence; the first one of equals."""
-    evidence: dict[str, float] = {}
-    for surface, weight in zip(surfaces, weights.tolist(), strict=True):
-        evidence[surface] = evidence.get(surface, 0.0) + weight
-    return max(evidence, key=lambda surface: evidence[surface])
 
 
 def says_nothing_new(phrase: str, question_words: Set[str]) -> bool:

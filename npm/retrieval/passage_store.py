@@ -80,17 +80,15 @@ class PassageCache:
                 made = embed_passages(encoder, packer, missing, tokens_per_batch=tokens_per_batch)
                 found.update(zip(missing, made, strict=True))
             for text in dict.fromkeys(texts):
-                self._keep((*maker, text), found[text])
+                key = (*maker, text)
+                if key not in self._kept:
+                    self._bytes += found[text].vectors.nbytes
+                self._kept[key] = found[text]
+                self._kept.move_to_end(key)
+                while self._bytes > self._most_bytes:
+                    _, dropped = self._kept.popitem(last=False)
+                    self._bytes -= dropped.vectors.nbytes
         return [found[text] for text in texts]
-
-    def _keep(self, key: tuple[str, ...], passage: EmbeddedPassage) -> None:
-        if key not in self._kept:
-            self._bytes += passage.vectors.nbytes
-        self._kept[key] = passage
-        self._kept.move_to_end(key)
-        while self._bytes > self._most_bytes:
-            _, dropped = self._kept.popitem(last=False)
-            self._bytes -= dropped.vectors.nbytes
 
 
 def passage_packer(encoder: Encoder) -> BlockPacker:
@@ -204,7 +202,7 @@ def checked_passages(passages: Sequence[str | Document]) -> list[Document]:
             raise _no_passages("a passage is empty", got="nothing but space", where=where, fix=fix)
         if SURROGATE.search(document.text):
             got = "half a surrogate pair"
-            raise _no_passages("a passage is not valid Unicode", got=got, where=where, fix="mend or leave it out")
+            raise _no_passages("a passage is not valid Unicode", got=got, where=where, fix="correct it or leave it out")
         if (earlier := places.setdefault(document.id, place)) != place:
             got = f"{document.id!r} in passages[{earlier}] and passages[{place}]"
             raise _no_passages("two passages have one id", got=got, where=where, fix="give one of them another id")
@@ -218,9 +216,9 @@ def _no_passages(problem: str, *, got: str, fix: str, where: str = "passages") -
 
 
 SPANS_IN_MEMORY = 1024
-"""Places of so many different words are kept, for those who ask for the same words in many texts."""
+"""How many different words have their places kept, for those who ask for the same words in many texts."""
 CHARACTERS_IN_MEMORY = 4096
-"""So many characters are folded once for all texts."""
+"""How many characters are folded once for all texts."""
 
 
 def checked_texts(given: object, *, name: str) -> list[str]:

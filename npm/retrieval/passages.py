@@ -167,8 +167,10 @@ class PassageFiller(Filler):
         several = checked_texts(claims, name="claim")
         masks = ClaimMasks.of(several, self.encoder)
         vectors = masks.encode(self.encoder, tokens_per_batch=self.settings.tokens_per_batch)
-        places = self._allowed_tokens()  # i64 [n]
-        token_ids = self.index.store.token_ids.take(places)  # i32 [n]
+        store = self.index.store
+        blocks = np.repeat(np.arange(store.block_count), np.diff(store.block_offsets))  # i64 [T]
+        places = np.flatnonzero(np.isin(blocks, self._allowed_blocks))  # i64 [n], the tokens of these blocks
+        token_ids = store.token_ids.take(places)  # i32 [n]
         spans = _spans(places, np.ones_like(places))
         scores = np.zeros(len(masks.token_ids))  # f64 [masked tokens]
         for number, similarities in enumerate(self._similarities_of(vectors)):
@@ -237,11 +239,6 @@ class PassageFiller(Filler):
     def _allowed_blocks(self) -> np.ndarray:
         """The blocks i64 [blocks] of the documents that the settings name."""
         return self._document_filter(self.settings).allowed(np.arange(self.index.store.block_count))
-
-    def _allowed_tokens(self) -> np.ndarray:
-        """The positions i64 [n] of the tokens in these blocks."""
-        blocks = np.repeat(np.arange(self.index.store.block_count), np.diff(self.index.store.block_offsets))  # i64 [T]
-        return np.flatnonzero(np.isin(blocks, self._allowed_blocks))
 
     @cached_property
     def _hits(self) -> np.ndarray:

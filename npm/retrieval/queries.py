@@ -1,6 +1,4 @@
-"""Texts with `<mask>`, checked and encoded: the two vectors of a masked position.
-
-Shapes: q texts, d dimensions.
+"""Texts with `<mask>`: checked, encoded into the two vectors of a masked position, restricted to the best blocks.
 
 Shapes: q texts, d dimensions.
 """
@@ -114,15 +112,20 @@ def encode_masks(
 
     `contexts` are the token ids i64 [T] of a passage for each text, which stands behind it and is cut to fit.
 
-    `<mask>` becomes so many mask tokens, whatever the encoder's own looks like. All else is ordinary text: a special
-    token that somebody wrote is split like any word. A text that is too long keeps what is nearest to the mask.
+    `<mask>` becomes `masks_per_text` mask tokens, whatever the encoder's own looks like. All else is ordinary text: a
+    special token that somebody wrote is split like any word. A text that is too long keeps what is nearest to the mask.
     """
     if not texts:
         nothing = np.zeros((0, masks_per_text, encoder.dimensions), dtype=np.float32)  # [0, masks, d]
         return MaskVectors(nothing, np.zeros(0, dtype=bool))
     sequences, slots, cut = _masked_inputs(encoder, texts, masks_per_text)
     if contexts is not None:
-        sequences = [_with_context(encoder, *pair) for pair in zip(sequences, contexts, strict=True)]
+        # behind the suffix, as queries read in training (npm/masking/rendering.py)
+        suffix = np.array(encoder.suffix_ids, dtype=np.int64)
+        for number, (sequence, context) in enumerate(zip(sequences, contexts, strict=True)):
+            room = encoder.max_input_tokens - len(sequence) - len(suffix)
+            if room > 0:
+                sequences[number] = np.concatenate([sequence, context[:room].astype(np.int64), suffix])
     places = np.array(slots)[:, None] + np.arange(masks_per_text)  # i64 [q, masks]
     vectors = encode_sequences(encoder, sequences, list(places), tokens_per_batch=tokens_per_batch)
     return MaskVectors(np.stack(vectors), cut)  # f32 [q, masks, d]
@@ -156,13 +159,6 @@ def _masked_inputs(
         masks = [encoder.mask_id] * masks_per_text
         sequences.append(np.array([*encoder.prefix_ids, *before, *masks, *after, *encoder.suffix_ids], dtype=np.int64))
     return sequences, slots, cut
-
-
-def _with_context(encoder: Encoder, sequence: np.ndarray, context: np.ndarray) -> np.ndarray:
-    """A text's token ids with those of a passage behind them, as queries read in training (npm/masking/masker.py)."""
-    suffix = np.array(encoder.suffix_ids, dtype=np.int64)
-    room = encoder.max_input_tokens - len(sequence) - len(suffix)
-    return np.concatenate([sequence, context[:room].astype(np.int64), suffix]) if room > 0 else sequence
 
 
 def mask_strips(encoder: Encoder) -> tuple[bool, bool]:

@@ -100,7 +100,7 @@ def iterate_batches(batches: TrainingBatches, *, first_micro_step: int, workers:
 
 
 class SequenceGroups(Protocol):
-    """SequenceGroups of sequences, such as `npm.corpus.store.BlockGroups`."""
+    """Groups of sequences, such as `npm.corpus.store.BlockGroups`."""
 
     def __len__(self) -> int: ...
     def __getitem__(self, index: int) -> Sequences: ...
@@ -138,18 +138,14 @@ class BlockSource:
         """All views of this rank's groups at `micro_step`."""
         epoch, place = divmod(micro_step, self.micro_steps_per_epoch)
         first = (place * self.world_size + self.rank) * self.groups_per_device_batch
-        numbers = self._epoch_order(epoch)[first : first + self.groups_per_device_batch].tolist()
+        if self._order is None or self._order[0] != epoch:
+            self._order = epoch, np.random.default_rng([self.seed, epoch]).permutation(len(self.groups))  # i64 [groups]
+        numbers = self._order[1][first : first + self.groups_per_device_batch].tolist()
         groups = [self.groups[number] for number in numbers]
         return {
             name: maker.view(groups, [mask_rng(self.seed, epoch, number, VIEW_NUMBERS[name]) for number in numbers])
             for name, maker in self.makers.items()
         }
-
-    def _epoch_order(self, epoch: int) -> np.ndarray:
-        if self._order is None or self._order[0] != epoch:
-            rng = np.random.default_rng([self.seed, epoch])
-            self._order = epoch, rng.permutation(len(self.groups))  # i64 [groups]
-        return self._order[1]
 
 
 ROUNDS = 6

@@ -27,7 +27,6 @@ from npm.retrieval.settings import FillSettings, Retrieval
 from npm.settings import Bounds, CheckedSettings, PathText
 
 if TYPE_CHECKING:
-    from index.types import Searcher
     from npm.indexing.phrase_index import PhraseIndex
     from npm.models.encoder import Encoder
     from npm.types import Phrase, Progress
@@ -271,7 +270,11 @@ def measured_choices(
     """
     measured: list[Measured] = []
     for probed_lists, group in groupby(choices, key=lambda choice: choice.probed_lists):
-        searcher = index.searcher if probed_lists is None else _reopened(index, probed_lists)
+        searcher = index.searcher
+        if probed_lists is not None:
+            assert index.vectors is not None, "an index that was opened from its folder knows its vectors"
+            stored = Generation(index.folder, index.manifest)
+            searcher = open_search(stored.search, index.vectors, quantiser=stored.quantiser, probed_lists=probed_lists)
         filler = PhraseFiller(replace(index, searcher=searcher), encoder)
         for number, choice in enumerate(group):
             if isinstance(searcher, FaissSearcher) and choice.rerank_factor is not None:
@@ -350,10 +353,3 @@ def _best_of(phrases: Sequence[Phrase]) -> str | None:
 
 def _share_equal(ours: Sequence[str | None], theirs: Sequence[str | None]) -> float:
     return sum(mine == other for mine, other in zip(ours, theirs, strict=True)) / len(ours)
-
-
-def _reopened(index: PhraseIndex, probed_lists: int) -> Searcher:
-    """The index's approximate searcher, with another number of probed lists."""
-    assert index.vectors is not None, "an index that was opened from its folder knows its vectors"
-    generation = Generation(index.folder, index.manifest)
-    return open_search(generation.search, index.vectors, quantiser=generation.quantiser, probed_lists=probed_lists)

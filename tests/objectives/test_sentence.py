@@ -192,7 +192,7 @@ def test_a_sentence_and_itself_are_under_different_dropouts(rows_per_pass: int |
     [
         ({"temperature": 0.0}, "temperature"),
         ({"hard_negative_weight": -1.0}, "hard_negative_weight"),
-        ({"pooler": PoolerKind.avg, "mlp_only_train": True}, "objective.sentence.mlp_only_train"),
+        ({"pooler": PoolerKind.avg, "mlp_only_train": True}, "mlp_only_train"),
     ],
 )
 def test_settings_without_meaning_are_refused(settings: dict[str, Any], name: str) -> None:
