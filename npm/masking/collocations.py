@@ -36,7 +36,7 @@ class CollocationSettings(CheckedSettings):
     entries: Annotated[int, Bounds(0)] = 0
     """Size of the vocabulary at most, instead of by coverage; 0: by coverage."""
     max_mined_tokens: Annotated[int, Bounds(1)] = 100_000_000
-    """Longer texts are mined by every second, third, … block, so that about so many tokens are read; at least 1."""
+    """Longer texts are mined by every second, third, … block, so that about this many tokens are read; at least 1."""
 
 
 @dataclass(frozen=True, slots=True)

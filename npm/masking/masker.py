@@ -25,7 +25,7 @@ from npm.settings import Bounds, CheckedSettings
 from npm.types import Sequences, Spans, TokenFlag
 
 NO_CONTEXT = -1
-_UNTELLING = np.uint8(TokenFlag.STOPWORD | TokenFlag.PUNCTUATION | TokenFlag.SPECIAL)
+_NOT_CONTENT = np.uint8(TokenFlag.STOPWORD | TokenFlag.PUNCTUATION | TokenFlag.SPECIAL)
 
 
 class QuestionForm(Enum):
@@ -54,9 +54,9 @@ def draw_contexts(
 ) -> Contexts:
     """Make each sequence a question with probability `context_fraction`.
 
-    Its copy keeps all of it, or one sentence drawn from those with a telling masked token (no stop-word, no
-    punctuation), and reads the sequence that shares most with the telling masked tokens kept: each different one
-    counts one over the number of sequences it is in. A sequence without any, or whose telling masked tokens stand
+    Its copy keeps all of it, or one sentence drawn from those with a masked content token (no stop-word, no
+    punctuation), and reads the sequence that shares most with the masked content tokens kept: each different one
+    counts one over the number of sequences it is in. A sequence without any, or whose masked content tokens stand
     nowhere else, stays whole and reads nothing.
     """
     chosen = no_contexts(sequences)
@@ -73,10 +73,10 @@ def draw_contexts(
     begins[sequences.offsets[:-1][np.diff(sequences.offsets) > 0]] = True
     sentence_starts = np.append(np.flatnonzero(begins), total)  # i64 [sentences + 1]
     positions = masked_positions(spans)  # i64 [masked tokens]
-    telling = positions[(sequences.flags[positions] & _UNTELLING) == 0]  # i64 [telling tokens]
-    sentences = np.searchsorted(sentence_starts, telling, side="right") - 1  # i64 [telling tokens]
+    content = positions[(sequences.flags[positions] & _NOT_CONTENT) == 0]  # i64 [content tokens]
+    sentences = np.searchsorted(sentence_starts, content, side="right") - 1  # i64 [content tokens]
     for number in np.flatnonzero(is_question).tolist():
-        kept = np.flatnonzero(owners[telling] == number)  # i64 [telling tokens of the copy]
+        kept = np.flatnonzero(owners[content] == number)  # i64 [content tokens of the copy]
         if not len(kept):
             continue
         first, stop = sequences.offsets[number], sequences.offsets[number + 1]
@@ -84,7 +84,7 @@ def draw_contexts(
             sentence = int(rng.choice(np.unique(sentences[kept])))
             first, stop = sentence_starts[sentence], sentence_starts[sentence + 1]
             kept = kept[sentences[kept] == sentence]
-        shared = weights[:, np.unique(tokens[telling[kept]])].sum(1)  # f32 [S]
+        shared = weights[:, np.unique(tokens[content[kept]])].sum(1)  # f32 [S]
         shared[number] = 0.0
         if shared.max() > 0:
             chosen.numbers[number] = int(shared.argmax())

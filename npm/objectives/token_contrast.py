@@ -80,7 +80,11 @@ class TokenContrast(nn.Module):
             teachers = nn.functional.normalize(teachers.float(), dim=-1)  # f32 [B, L, d]
             cosines = torch.bmm(students, teachers.transpose(1, 2))  # f32 [B, L, L]
             logits = cosines[batch.span_sequences, batch.start_slots] / self.settings.temperature  # f32 [n, L]
-        logits = logits.masked_fill(~self._compared(batch), -torch.inf)
+        compared = batch.key_attention_mask[batch.span_sequences].bool()  # bool [n, L]
+        if not self.settings.repeated_tokens:
+            compared &= batch.key_input_ids[batch.span_sequences] != batch.span_token_ids[:, :1]
+            compared.scatter_(1, batch.start_slots[:, None], True)
+        logits = logits.masked_fill(~compared, -torch.inf)
         losses = nn.functional.cross_entropy(logits, batch.start_slots, reduction="sum")
         correct = (logits.detach().argmax(1) == batch.start_slots).sum()
         count = len(batch.start_slots)
@@ -97,15 +101,6 @@ class TokenContrast(nn.Module):
         output = self.teacher(input_ids=batch.key_input_ids, attention_mask=batch.key_attention_mask)
         vectors: torch.Tensor = output.last_hidden_state
         return vectors  # [B, L, d]
-
-    def _compared(self, batch: MaskedBatch) -> torch.Tensor:
-        """Which positions of its sequence each masked position is compared with, bool [n, L]."""
-        compared = batch.key_attention_mask[batch.span_sequences].bool()  # bool [n, L]
-        if not self.settings.repeated_tokens:
-            own = batch.span_token_ids[:, :1]  # i64 [n, 1]
-            compared &= batch.key_input_ids[batch.span_sequences] != own
-            compared.scatter_(1, batch.start_slots[:, None], True)
-        return compared
 
 
 def _check_positions_coincide(batch: MaskedBatch) -> None:

@@ -79,8 +79,8 @@ def test_stores_that_do_not_go_together_are_refused_by_name(tmp_path: Path) -> N
     plain = stored(tmp_path / "plain", [(None, [Block(np.ones(1, np.int32), np.ones(1, np.uint8))])]).folder
     with pytest.raises(ArtefactError, match="does not go together") as caught:
         BlockStore.open(first, first, other)
-    assert caught.value.expected == "tokenizer_fingerprint='f', vocabulary_size=1000"
-    assert caught.value.got == "tokenizer_fingerprint='g', vocabulary_size=70000"
+    assert caught.value.expected == "tokenizer_fingerprint=f, vocabulary_size=1000"
+    assert caught.value.got == "tokenizer_fingerprint=g, vocabulary_size=70000"
     assert caught.value.where == str(other)
     with pytest.raises(ArtefactError) as caught:
         BlockStore.open(first, plain)
