@@ -2,9 +2,7 @@
 
 Everything is in memory; for more text than that, build an index.
 
-Shapes: T tokens of all passages in a row, d dimensions.
-
-Shapes: n places, T tokens, E ends of words.
+Shapes: T tokens of all passages in a row, n places, E ends of words, d dimensions.
 """
 
 from __future__ import annotations
