@@ -65,7 +65,11 @@ class SearchSettings:
             (exact and self.asks_for_lists, "exact search has no FAISS index", "neither factory nor list_count"),
             (self.factory and self.list_count, "factory and list_count contradict", "one of the two"),
             (named and self.factory, "tier and factory contradict", "a factory with tier=faiss only"),
-            (tier is SearchTier.faiss and not self.factory, "tier=faiss needs a factory", "factory=…, as IVF1024,SQ8"),
+            (
+                tier is SearchTier.faiss and not self.factory,
+                "tier=faiss and no factory do not fit together",
+                "factory=…, such as IVF1024,SQ8",
+            ),
         ):
             _check(not wrong, problem, expected, chosen)
 

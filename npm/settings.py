@@ -89,6 +89,7 @@ def _changed(key: str, value: Any, default: Any) -> Iterator[str]:
 def settings_from(kind: type[Settings], recorded: Mapping[str, Any]) -> Settings:
     """The settings of class `kind` that a manifest recorded.
 
+    >>> from dataclasses import asdict
     >>> from npm.corpus.documents import CorpusSettings
     >>> settings_from(CorpusSettings, {**asdict(CorpusSettings()), "split": "line"}).split
     <DocumentSplit.line: 'line'>

@@ -111,9 +111,11 @@ def verb_help(
         text = settings[name].text
         lines.append(f"\n  {name} = {settings[name].shown}")
         if first is None:
-            lines.extend(textwrap.wrap(text, 96, initial_indent="      ", subsequent_indent="      "))
+            lines.extend(
+                textwrap.wrap(text, 96, initial_indent="      ", subsequent_indent="      ", break_on_hyphens=False)
+            )
         else:
-            lines.append("      " + textwrap.shorten(text, 96, placeholder=" …"))
+            lines.append("      " + textwrap.shorten(text, 96, placeholder=" …", break_on_hyphens=False))
     if first is not None:
         lines.append(f"\nnpmlm {verb} --help all shows all {len(settings)} settings.")
     return "\n".join(lines)

@@ -215,7 +215,7 @@ def test_a_folder_with_other_settings_or_with_other_things_is_left_alone(
 ) -> None:
     assert npmlm(*build()).status == 0
     before = all_bytes(tmp_path)
-    npmlm(*build("vectors.pruning=all")).refused("vectors.pruning", "delete this folder")
+    npmlm(*build("vectors.pruning=all")).refused("vectors.pruning", "remove this folder")
     npmlm(*build(index="corpus.jsonl")).refused("corpus.jsonl")
     assert all_bytes(tmp_path) == before
 

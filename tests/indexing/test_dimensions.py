@@ -89,9 +89,9 @@ def test_the_stored_vectors_are_the_leading_numbers_of_those_of_a_whole_index(en
     whole, cut = stored(built(tmp_path / "whole", encoder, None)), stored(built(tmp_path / "cut", encoder, CUT))
     assert cut.shape == (len(whole), CUT)
     np.testing.assert_array_equal(cut, whole[:, :CUT])
-    settings = Generation.read(tmp_path / "cut").settings
-    assert settings["dimensions"] == CUT
-    assert settings["encoder"]["similarity_scale"] == pytest.approx(0.6)
+    manifest = Generation.read(tmp_path / "cut").manifest
+    assert manifest.dimensions == CUT
+    assert manifest.settings["encoder"]["similarity_scale"] == pytest.approx(0.6)
     assert inspect_index(tmp_path / "cut").dimensions == CUT
 
 
@@ -202,7 +202,7 @@ def test_a_length_that_the_encoder_does_not_have_is_refused_and_nothing_is_made(
 def test_the_room_that_a_build_needs_is_that_of_the_shortened_vectors(encoder: Encoder, tmp_path: Path) -> None:
     settings = settings_for(tmp_path / "index", range(8))
     build_index(tmp_path / "index", settings, encoder)
-    rows = Generation.read(tmp_path / "index").settings["counts"]["rows"]
+    rows = Generation.read(tmp_path / "index").manifest.counts.rows
     saved = corpus_needs(settings, encoder) - corpus_needs(settings, encoder.cut_to(CUT))
     assert saved == pytest.approx(4 * rows * (WHOLE - CUT), rel=1e-6)
 

@@ -229,8 +229,8 @@ def test_segments_that_count_words_in_different_ways_are_not_opened_together(sto
     ]
     with pytest.raises(ArtefactError, match="other settings") as caught:
         BlockLexicon.open(folders)
-    assert caught.value.expected == 'k1=0.9, stemming="plural"'
-    assert caught.value.got == 'k1=0.5, stemming="none"'
+    assert caught.value.expected == "k1=0.9, stemming=plural"
+    assert caught.value.got == "k1=0.5, stemming=none"
     assert caught.value.where == str(folders[1])
 
 
