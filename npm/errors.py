@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Sequence
 from difflib import get_close_matches
 
@@ -38,11 +39,16 @@ class QueryError(UserError):
     """A text to be filled is empty, has no mask or several."""
 
 
-def put_under(error: UserError, prefix: str) -> None:
-    """Put `prefix`, such as `trainer.`, before the settings that a refusal names: a class knows only its own keys."""
+def put_under(error: UserError, prefix: str, names: Collection[str]) -> None:
+    """Put `prefix`, such as `trainer.`, before the settings `names` of a class, which knows only its own keys.
+
+    They are the settings in question and, as `name=`, those that what is expected and what to do speak of.
+    """
     full = ", ".join(key if key.startswith(prefix) else prefix + key for key in error.where.split(", "))
-    error.problem = error.problem.replace(error.where, full)
+    error.problem = re.sub(rf"(?<![\w.]){re.escape(error.where)}(?!\w)", lambda _: full, error.problem, count=1)
     error.where = full
+    spoken_of = re.compile(rf"(?<![\w.])(?=(?:{'|'.join(names)})=)")
+    error.expected, error.fix = (spoken_of.sub(prefix, text) for text in (error.expected, error.fix))
 
 
 def check_range(

@@ -47,3 +47,11 @@ def test_config_moves_old_keys_of_ones_own_experiment_file(tmp_path: Path, capsy
     notes = [line for line in capsys.readouterr().err.splitlines() if "is now" in line]
     assert notes[0] == "note: trainer.device= is now device=; the old spelling works in this version"
     assert len(notes) == 2
+
+
+def test_an_experiment_file_with_the_old_and_the_new_spelling_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text("trainer: {device: cpu}\ndevice: cuda\n", encoding="utf-8")
+    with pytest.raises(UserError, match="device is given twice") as caught:
+        compose_settings("train", [f"experiment={file}", "run=x"])
+    assert caught.value.got == "cpu and cuda"

@@ -47,9 +47,12 @@ def test_an_error_is_the_same_after_pickling(kind: type[UserError]) -> None:
 
 def test_settings_are_named_by_their_full_keys_once() -> None:
     error = refusal(SettingError)
-    put_under(error, "fill.")
-    put_under(error, "fill.")
+    put_under(error, "fill.", ["k"])
+    put_under(error, "fill.", ["k"])
     assert (error.problem, error.where) == ("fill.k is out of range", "fill.k")
     error.where = "tier, factory"
-    put_under(error, "search.")
+    error.expected, error.fix = "tier=faiss beside it", "set tier=faiss, or leave search.factory=… and rank_tier=… out"
+    put_under(error, "search.", ["tier", "factory"])
     assert error.where == "search.tier, search.factory"
+    assert error.expected == "search.tier=faiss beside it"
+    assert error.fix == "set search.tier=faiss, or leave search.factory=… and rank_tier=… out"

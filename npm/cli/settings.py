@@ -114,13 +114,17 @@ def _refuse_unknown_and_repeated(verb: str, declared: Mapping[str, Setting], ove
         if key not in nodes and key not in VERBS[verb].choices and not _in_free_group(key, declared):
             raise _unknown(verb, [key], declared)
         if values.setdefault(key, value) != value:
-            raise SettingError(
-                f"{key} is given twice",
-                expected="one value",
-                got=f"{values[key]} and {value}",
-                where=key,
-                fix="leave one of them out",
-            )
+            raise _given_twice(key, values[key], value)
+
+
+def _given_twice(key: str, first: object, second: object) -> SettingError:
+    return SettingError(
+        f"{key} is given twice",
+        expected="one value",
+        got=f"{first} and {second}",
+        where=key,
+        fix="leave one of them out",
+    )
 
 
 def _split_paths(
@@ -234,8 +238,11 @@ def _stored_experiment(file: Path, moved: dict[str, str]) -> str:
         group, _, name = old.rpartition(".")
         holder = OmegaConf.select(found, group) if group else found
         if isinstance(holder, DictConfig) and name in holder:
-            OmegaConf.update(found, new, holder.pop(name), force_add=True)
+            value, given = holder.pop(name), OmegaConf.select(found, new)
             _note_old_spelling(old, new)
+            if given not in (None, value):
+                raise _given_twice(new, value, given)
+            OmegaConf.update(found, new, value, force_add=True)
     name = f"own_{file.stem}"
     ConfigStore.instance().store(group="experiment", name=name, node=found, package="_global_")
     return name
@@ -271,7 +278,7 @@ def _checked(composed: Any, root: type, prefix: str = "") -> Any:
     try:
         return OmegaConf.to_object(composed)
     except UserError as error:  # not SettingError alone: index/ does not know it
-        put_under(error, prefix)
+        put_under(error, prefix, hints)
         raise
 
 

@@ -298,7 +298,7 @@ def _built(kind: Any, content: object, *, where: str, key: str) -> Any:
     try:
         return kind(**values)
     except SettingError as error:
-        put_under(error, f"{key}.")
+        put_under(error, f"{key}.", hints)
         error.where = f"{where}: {key}"
         raise
 
