@@ -115,7 +115,8 @@ def test_what_is_finished_is_kept_and_what_was_made_otherwise_is_refused(tmp_pat
     quantiser = Quantiser.open(tmp_path / "q")
     settings = code_shard_settings(quantiser, "v")
     shard = write_code_shard(tmp_path / "c", vectors, quantiser, settings=settings)
-    assert write_code_shard(tmp_path / "c", vectors, quantiser, settings=settings) == shard
+    unread = np.full((ROWS, DIMENSIONS), np.nan, dtype=np.float32)  # refused as soon as they are coded again
+    assert write_code_shard(tmp_path / "c", unread, quantiser, settings=settings) == shard
     with pytest.raises(ArtefactError, match="something else") as caught:
         write_code_shard(tmp_path / "c", vectors, quantiser, settings=code_shard_settings(quantiser, "w"))
     assert (caught.value.expected, caught.value.got) == ("vectors=w", "vectors=v")

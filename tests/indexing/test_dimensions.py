@@ -108,7 +108,7 @@ def test_texts_are_filled_as_by_an_encoder_whose_further_numbers_are_zero(
         assert found[key][1] == places
 
 
-def test_whoever_reads_the_index_cuts_the_encoder_that_is_handed_over(encoder: Encoder, tmp_path: Path) -> None:
+def test_every_reader_of_the_index_cuts_the_encoder_that_is_handed_over(encoder: Encoder, tmp_path: Path) -> None:
     folder = built(tmp_path / "cut", encoder, CUT)
     index = PhraseIndex.open(folder)
     labels = NonparametricLabels("npm", index, encoder, load_verbalizer=lambda task, choice: pytest.fail("not asked"))

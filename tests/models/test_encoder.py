@@ -87,7 +87,7 @@ def test_half_precision_halves_the_file_and_keeps_three_digits(encoder: Encoder,
     torch.testing.assert_close(vectors_of(half), vectors_of(encoder), rtol=0, atol=5e-3)
 
 
-def test_saved_weights_may_be_read_by_whoever_may_read_the_config(encoder: Encoder, tmp_path: Path) -> None:
+def test_saved_weights_may_be_read_by_all_who_may_read_the_config(encoder: Encoder, tmp_path: Path) -> None:
     before = os.umask(0o027)
     try:
         encoder.save(tmp_path / "saved")

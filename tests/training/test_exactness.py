@@ -30,7 +30,7 @@ def assert_equal(first: TrainingBatch, second: TrainingBatch) -> None:
 
 @pytest.mark.filterwarnings("ignore:This DataLoader will create 4 worker processes:UserWarning")
 @pytest.mark.parametrize("workers", [1, 4])
-def test_the_same_masks_whoever_makes_them(workers: int) -> None:
+def test_the_same_masks_whichever_process_makes_them(workers: int) -> None:
     batches = toy_batches(toy_encoder(), views=VIEWS)
     own = list(islice(iterate_batches(batches, first_micro_step=3), 10))  # over the end of an epoch of eight
     stream = iterate_batches(toy_batches(toy_encoder(), views=VIEWS), first_micro_step=3, workers=workers)
