@@ -7,8 +7,8 @@ whatever way, so there is no stale lock to remove: a file left by a dead owner i
 from __future__ import annotations
 
 import fcntl
+import json
 import os
-import shutil
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -54,9 +54,10 @@ def owned_folder(temporary: Path, target: Path) -> Iterator[None]:
     Raises ArtefactError if a living process is writing it. Its lock file is removed by `release` before the folder
     gets its final name.
     """
-    if temporary.exists():
-        _refuse_owned(temporary, target)
-        shutil.rmtree(temporary)
+    if os.path.lexists(temporary):
+        if is_own_temporary(temporary):
+            _refuse_owned(temporary, target)
+        remove_temporary(temporary)
     temporary.mkdir()
     descriptor = os.open(temporary / OWNER_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
@@ -70,6 +71,37 @@ def owned_folder(temporary: Path, target: Path) -> Iterator[None]:
 def release(temporary: Path) -> None:
     """Remove the lock file from a folder that is finished."""
     (temporary / OWNER_FILE).unlink()
+
+
+def is_own_temporary(path: Path) -> bool:
+    """Whether `path` is a folder that `owned_folder` made: of plain files, with our lock file or a whole folder's."""
+    if path.is_symlink() or not path.is_dir():
+        return False
+    files = list(path.iterdir())
+    if any(file.is_symlink() or file.is_dir() for file in files):
+        return False
+    names = {file.name for file in files}
+    if OWNER_FILE in names or not names:
+        return True
+    try:  # released, and killed before it got its final name
+        return names <= {"manifest.json", *json.loads((path / "manifest.json").read_bytes())["files"]}
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return False
+
+
+def remove_temporary(path: Path) -> None:
+    """Remove a folder that `owned_folder` made, its lock file last; raises ArtefactError for anything else."""
+    if not is_own_temporary(path):
+        raise ArtefactError(
+            f"{path} is in the way",
+            expected="nothing under this temporary name, or what a build that was killed left there",
+            got="something that this program did not make",
+            where=str(path),
+            fix="move it elsewhere and run the same command again",
+        )
+    for file in sorted(path.iterdir(), key=lambda file: file.name == OWNER_FILE):
+        file.unlink()
+    path.rmdir()
 
 
 def _refuse_owned(temporary: Path, target: Path) -> None:

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -37,7 +36,7 @@ from index.files import (
     stored_dtype,
     write_rows,
 )
-from index.locking import folder_lock, owned_folder, release
+from index.locking import folder_lock, owned_folder, release, remove_temporary
 from index.types import ArtefactError, UserError
 
 FORMAT_VERSION = 2
@@ -264,7 +263,8 @@ def write_folder(path: Path, *, kind: str, settings: Mapping[str, Any]) -> Itera
             _sync_folder(path.parent)
         except BaseException:
             writer.abandon()
-            shutil.rmtree(temporary, ignore_errors=True)
+            with suppress(OSError, ArtefactError):
+                remove_temporary(temporary)
             raise
 
 
