@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+import sys
+from dataclasses import dataclass, fields
 from enum import Enum
-from typing import Any
+from functools import cache
+from numbers import Integral, Real
+from os import PathLike, fspath
+from types import NoneType, UnionType
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 from index.faiss_library import check_lists, import_faiss
-from index.types import UserError
+from index.types import SettingError
 
 EXACT_ROWS, SQ8_ROWS = 1_000_000, 5_000_000
 """Most rows for which the automatic tier is exact; ivf_sq8."""
@@ -16,6 +21,70 @@ COUNTS = ("list_count", "probed_lists", "rerank_factor", "train_rows", "train_it
 """Settings that are at least 1."""
 TRAIN_ROWS_PER_LIST = 39
 """FAISS warns of poor centroids below this many training rows a list."""
+
+
+def take_typed(settings: Any) -> None:
+    """Give each field of a settings dataclass a value of its type: what can be nothing else is converted.
+
+    That is a member of an enumeration given by its value, a whole number for a float, a path for a text that names
+    one, a tuple for a list. Raises SettingError for any other value of another type, and for NaN and the infinities.
+    """
+    for name, hint in _hints_of(type(settings)).items():  # type: ignore[arg-type] # mypy finds classes unhashable
+        value = getattr(settings, name)
+        typed = _typed(value, hint)
+        if typed is _MISFIT:
+            shown = repr(value)
+            got = (shown if len(shown) <= 80 else shown[:79] + "…") + f", of type {type(value).__name__}"
+            expected, fix = _in_words(hint), "give a value of that kind"
+            raise SettingError(f"{name} is of the wrong kind", expected=expected, got=got, where=name, fix=fix)
+        object.__setattr__(settings, name, typed)
+
+
+_MISFIT = object()
+
+
+@cache
+def _hints_of(kind: type) -> dict[str, Any]:
+    hints = get_type_hints(kind, include_extras=True)
+    return {item.name: hints[item.name] for item in fields(kind)}
+
+
+def _typed(value: Any, hint: Any, *, is_path: bool = False) -> Any:
+    """`value` as `hint` has it, or `_MISFIT`."""
+    kind, inner = get_origin(hint) or hint, get_args(hint)
+    if kind is Annotated:
+        return _typed(value, inner[0], is_path="path" in inner[1:])
+    if kind in (Union, UnionType):
+        return next((typed for each in inner if (typed := _typed(value, each)) is not _MISFIT), _MISFIT)
+    if kind is list and isinstance(value, list | tuple):
+        entries = [_typed(entry, inner[0], is_path=is_path) for entry in value]
+        return _MISFIT if any(entry is _MISFIT for entry in entries) else entries
+    if kind is dict and isinstance(value, dict):
+        values = {key: _typed(entry, inner[1]) for key, entry in value.items() if isinstance(key, inner[0])}
+        return _MISFIT if len(values) < len(value) or _MISFIT in values.values() else values
+    if kind in (int, float):
+        is_number = isinstance(value, Integral if kind is int else Real) and not isinstance(value, bool)
+        return kind(value) if is_number and abs(value) <= sys.float_info.max else _MISFIT
+    if kind is str and is_path and isinstance(value, PathLike):
+        return _typed(fspath(value), str)
+    if isinstance(kind, type) and issubclass(kind, Enum) and isinstance(value, str):
+        return next((member for member in kind if member.value == value), _MISFIT)
+    return value if kind is Any or isinstance(value, kind) else _MISFIT
+
+
+def _in_words(hint: Any) -> str:
+    """What a field with the type `hint` may be."""
+    kind, inner = get_origin(hint) or hint, get_args(hint)
+    if kind is Annotated:
+        return _in_words(inner[0])
+    if kind in (Union, UnionType):
+        return ", or ".join(_in_words(each) for each in inner)
+    if kind in (list, dict):
+        return f"a {'list' if kind is list else 'mapping by name'}, each entry {_in_words(inner[-1])}"
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return "one of " + ", ".join(str(member.value) for member in kind)
+    plain = {bool: "True or False", int: "a whole number", float: "a finite number", str: "a text", NoneType: "None"}
+    return plain.get(kind) or f"an instance of {kind.__name__}"
 
 
 class SearchTier(Enum):
@@ -53,6 +122,7 @@ class SearchSettings:
     """Number of threads of training and coding; the bytes of the index may depend on it."""
 
     def __post_init__(self) -> None:
+        take_typed(self)
         for name in COUNTS:
             value = getattr(self, name)
             _check(value is None or value >= 1, f"{name} is out of range", "at least 1", f"{name}={value}")
@@ -82,7 +152,7 @@ class SearchSettings:
 def _check(condition: bool, problem: str, expected: str, got: str) -> None:
     if not condition:
         where = ", ".join(setting.partition("=")[0] for setting in got.split())
-        raise UserError(problem, expected=expected, got=got, where=where, fix="change that setting")
+        raise SettingError(problem, expected=expected, got=got, where=where, fix="change that setting")
 
 
 def automatic_tier(row_count: int) -> SearchTier:
@@ -145,7 +215,7 @@ def resolved_settings(settings: SearchSettings, row_count: int, dimensions: int)
 def check_search(settings: SearchSettings, dimensions: int, *, row_count: int | None = None) -> None:
     """Refuse lists or a factory asked for that cannot be trained, before hours are spent on vectors.
 
-    `row_count` None: the rows are not counted yet. Raises UserError.
+    `row_count` None: the rows are not counted yet. Raises SettingError.
     """
     if not settings.asks_for_lists:
         return

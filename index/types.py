@@ -48,6 +48,10 @@ class ArtefactError(UserError):
     """A folder that we wrote is missing, unfinished, damaged, or was made by something else than expected."""
 
 
+class SettingError(UserError):
+    """A setting is unknown, of the wrong type, out of range, or contradicts another."""
+
+
 class StorageError(UserError):
     """The operating system refused a write: disk full, no permission, not a folder."""
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Sequence
 from difflib import get_close_matches
 
-from index.types import ArtefactError, StorageError, UserError
+from index.types import ArtefactError, SettingError, StorageError, UserError
 
 __all__ = [
     "ArtefactError",
@@ -21,10 +21,6 @@ __all__ = [
     "near",
     "put_under",
 ]
-
-
-class SettingError(UserError):
-    """A setting is unknown, out of range, or contradicts another."""
 
 
 class CorpusError(UserError):

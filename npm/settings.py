@@ -10,6 +10,7 @@ from math import inf
 from operator import attrgetter
 from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
+from index.settings import take_typed
 from npm.errors import check_range
 
 Settings = TypeVar("Settings")
@@ -46,15 +47,17 @@ class Bounds:
 
 
 class CheckedSettings:
-    """A settings dataclass whose numbers are checked against the bounds in its annotations when it is made.
+    """A settings dataclass whose values are checked against its annotations, types and bounds, when it is made.
 
-    A subclass that has more to check, such as settings that contradict each other, does so in `check`. Refusals name
-    the settings by their keys within the class; the command line puts the group they stand in before them.
+    A member of an enumeration may be given by its value. A subclass that has more to check, such as settings that
+    contradict each other, does so in `check`. Refusals name the settings by their keys within the class; the command
+    line puts the group they stand in before them.
     """
 
     __slots__ = ()
 
     def __post_init__(self) -> None:
+        take_typed(self)
         for name, bounds in bounds_of(type(self)).items():  # type: ignore[arg-type] # mypy finds classes unhashable
             value = getattr(self, name)
             for number in value if isinstance(value, (list, tuple)) else [value]:
@@ -94,13 +97,7 @@ def settings_from(kind: type[Settings], recorded: Mapping[str, Any]) -> Settings
     >>> settings_from(CorpusSettings, {**asdict(CorpusSettings()), "split": "line"}).split
     <DocumentSplit.line: 'line'>
     """
-    hints = get_type_hints(kind)
-    values: dict[str, Any] = {}
-    for item in fields(kind):  # type: ignore[arg-type]
-        hint = hints[item.name]
-        is_enum = isinstance(hint, type) and issubclass(hint, Enum)
-        values[item.name] = hint(recorded[item.name]) if is_enum else recorded[item.name]
-    return kind(**values)
+    return kind(**{item.name: recorded[item.name] for item in fields(kind)})  # type: ignore[arg-type]
 
 
 def enum_value(value: object) -> Any:

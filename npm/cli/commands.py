@@ -28,7 +28,7 @@ class Output(Enum):
 
 
 @dataclass(kw_only=True)
-class Command:
+class Command(CheckedSettings):
     """What every verb has. Without slots, so that a class can extend these settings and those of a package."""
 
     debug: bool = False
@@ -92,7 +92,7 @@ class FillCommand(FillSettings, EncoderCommand):
 
 
 @dataclass(kw_only=True)
-class VerifyCommand(EncoderCommand, CheckedSettings):
+class VerifyCommand(EncoderCommand):
     """Read and check every byte of an index, and encode a sample of it again."""
 
     reencoded_batches: Annotated[int, Bounds(0)] = 2
@@ -107,7 +107,7 @@ class EvaluateCommand(EvaluationSettings, Command):
 
 
 @dataclass(kw_only=True)
-class CompareCommand(Command, CheckedSettings):
+class CompareCommand(Command):
     """Compare two evaluations: npmlm compare A B, folders that evaluate wrote, or one of them and methods=."""
 
     methods: list[str] = field(default_factory=list)

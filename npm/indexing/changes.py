@@ -54,7 +54,7 @@ from npm.indexing.stages import (
     finish_search,
     finish_segment,
 )
-from npm.settings import PathText, settings_from
+from npm.settings import CheckedSettings, PathText, settings_from
 from npm.types import Progress, silent
 
 if TYPE_CHECKING:
@@ -256,7 +256,7 @@ def remove(path: Path) -> None:
 
 
 @dataclass(kw_only=True, slots=True)
-class AddSettings:
+class AddSettings(CheckedSettings):
     """Documents that come to an index."""
 
     corpus: CorpusSettings = field(default_factory=CorpusSettings)
@@ -266,7 +266,7 @@ class AddSettings:
 
 
 @dataclass(kw_only=True, slots=True)
-class DeleteSettings:
+class DeleteSettings(CheckedSettings):
     """Documents that leave an index."""
 
     ids: list[str] = field(default_factory=list)

@@ -45,7 +45,7 @@ from npm.indexing.generation import Generation, Searching, Segment, SegmentRecor
 from npm.indexing.lexicon import LexiconSettings
 from npm.indexing.rows import RowMap, pack_kept
 from npm.indexing.stages import count_segment_words, finish_segment, train_segment_quantiser
-from npm.settings import settings_from
+from npm.settings import CheckedSettings, settings_from
 from npm.types import Block, Progress, silent
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ class _ShardReader:
 
 
 @dataclass(kw_only=True, slots=True)
-class CompactSettings:
+class CompactSettings(CheckedSettings):
     """How an index is rewritten."""
 
     retrain: bool = False

@@ -24,7 +24,7 @@ from npm.evaluation.sts.data import PUBLIC_SETS
 from npm.evaluation.sts.geometry import Geometry, GeometrySettings, geometry_facts, measure_geometry
 from npm.models.encoder import Precision
 from npm.models.sentences import PoolerKind, SentenceEncoder
-from npm.settings import PathText
+from npm.settings import CheckedSettings, PathText
 from npm.types import Progress, silent
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ CONFIDENCE = 0.95
 
 
 @dataclass(kw_only=True, slots=True)
-class BeforeSettings:
+class BeforeSettings(CheckedSettings):
     """A second encoder that the first is compared with on the same pairs, such as the one that it was trained from."""
 
     encoder: PathText = ""
@@ -47,7 +47,7 @@ class BeforeSettings:
 
 
 @dataclass(kw_only=True, slots=True)
-class StsSettings:
+class StsSettings(CheckedSettings):
     """Task `sts`: how sentences become vectors, and what is measured of them."""
 
     pooler: PoolerKind | None = None

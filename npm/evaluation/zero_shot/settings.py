@@ -9,7 +9,7 @@ from npm.evaluation.sampling import SampleSettings
 from npm.evaluation.zero_shot.task import ClosedScoring
 from npm.models.encoder import Precision
 from npm.retrieval.settings import FillSettings
-from npm.settings import PathText
+from npm.settings import CheckedSettings, PathText
 
 
 class SuiteName(Enum):
@@ -21,7 +21,7 @@ class SuiteName(Enum):
 
 
 @dataclass(kw_only=True, slots=True)
-class ParametricSettings:
+class ParametricSettings(CheckedSettings):
     """The masked language model that is compared with the index."""
 
     encoder: PathText = ""
@@ -32,7 +32,7 @@ class ParametricSettings:
 
 
 @dataclass(kw_only=True, slots=True)
-class ZeroShotSettings:
+class ZeroShotSettings(CheckedSettings):
     """Zero-shot tasks."""
 
     closed: ClosedScoring = field(default_factory=ClosedScoring)

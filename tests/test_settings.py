@@ -1,0 +1,154 @@
+"""Settings as classes: each takes its enumerations by value, and no value of a type that a field does not have."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import math
+import pkgutil
+import typing
+from collections.abc import Iterator
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import npm
+from index.settings import SearchSettings, SearchTier
+from npm.cli.verbs import VERBS
+from npm.corpus.documents import CorpusSettings, DocumentSplit
+from npm.errors import SettingError
+from npm.indexing.lexicon import LexiconSettings
+from npm.retrieval.scoring import Combination, ScoringSettings
+from npm.retrieval.settings import FillSettings, Retrieval
+from npm.settings import CheckedSettings, settings_from
+
+NOTHING_OF_OURS = object()
+MADE_BY_CODE = {"SegmentSettings"}
+"""Called settings, but put together by a build from those of the user."""
+
+
+def of_values(hint: Any) -> list[Any]:
+    """The types that `hint` is made of, without what is said about them."""
+    if typing.get_origin(hint) is typing.Annotated:
+        return of_values(typing.get_args(hint)[0])
+    inner = typing.get_args(hint)
+    return (
+        [hint]
+        if typing.get_origin(hint) in (list, dict) or not inner
+        else [x for each in inner for x in of_values(each)]
+    )
+
+
+def nested(kind: type) -> Iterator[type]:
+    """The class, and those of its fields, of lists and mappings too."""
+    yield kind
+    for hint in typing.get_type_hints(kind).values():
+        for inner in (hint, *typing.get_args(hint)):
+            if dataclasses.is_dataclass(inner):
+                yield from nested(typing.cast(type, inner))
+
+
+def settings_classes() -> list[type]:
+    """All that can be reached from the verbs, and all that are called so."""
+    found = {kind for verb in VERBS.values() for kind in nested(verb.root)}
+    for package in (npm, importlib.import_module("index")):
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            if module.name.endswith("__main__"):
+                continue
+            for value in vars(importlib.import_module(module.name)).values():
+                if dataclasses.is_dataclass(value) and isinstance(value, type) and value.__name__.endswith("Settings"):
+                    found.add(value)
+    return sorted((kind for kind in found if kind.__name__ not in MADE_BY_CODE), key=lambda kind: kind.__qualname__)
+
+
+CLASSES = settings_classes()
+FIELDS = [
+    pytest.param(
+        kind, item.name, typing.get_type_hints(kind, include_extras=True)[item.name], id=f"{kind.__name__}.{item.name}"
+    )
+    for kind in CLASSES
+    for item in dataclasses.fields(kind)
+]
+ENUMERATIONS = [
+    field
+    for field in FIELDS
+    if any(isinstance(one, type) and issubclass(one, Enum) for one in of_values(field.values[2]))
+]
+
+
+def made(kind: type, **values: Any) -> Any:
+    """The settings, or the refusal of what does not go together with the defaults."""
+    try:
+        return kind(**values)
+    except SettingError as error:
+        return str(error)
+
+
+def test_all_settings_classes_are_tried() -> None:
+    assert {SearchSettings, FillSettings, ScoringSettings, CorpusSettings} <= set(CLASSES)
+    assert len(CLASSES) > 40
+    assert all(issubclass(kind, CheckedSettings | SearchSettings) for kind in CLASSES)
+
+
+@pytest.mark.parametrize(("kind", "name", "hint"), ENUMERATIONS)
+def test_an_enumeration_takes_each_of_its_values_as_a_string_and_no_other(kind: type, name: str, hint: Any) -> None:
+    (members,) = (one for one in of_values(hint) if isinstance(one, type) and issubclass(one, Enum))
+    for member in members:
+        assert made(kind, **{name: member.value}) == made(kind, **{name: member})
+    with pytest.raises(SettingError) as caught:
+        kind(**{name: "magic"})
+    assert caught.value.where == name
+    assert all(str(member.value) in caught.value.expected for member in members)
+
+
+@pytest.mark.parametrize(("kind", "name", "hint"), FIELDS)
+def test_a_value_of_another_type_is_refused_by_the_name_of_its_setting(kind: type, name: str, hint: Any) -> None:
+    values = of_values(hint)
+    wrong: list[Any] = [
+        NOTHING_OF_OURS,
+        b"bytes",
+        {3: "number"},
+        math.nan,
+        math.inf,
+        {"a", "b"},
+        [NOTHING_OF_OURS],
+        [[]],
+    ]
+    wrong += [] if bool in values else [True, False]
+    wrong += [] if float in values or int in values else [3]
+    wrong += [] if float in values else [1.5, 3.0]
+    wrong += [] if str in values else ["3", "nothing like it"]
+    wrong += [] if type(None) in values else [None]
+    wrong += [] if any(typing.get_origin(one) is dict for one in values) else [{}]
+    for value in wrong:
+        with pytest.raises(SettingError) as caught:
+            kind(**{name: value})
+        error = caught.value
+        assert (error.problem, error.where) == (f"{name} is of the wrong kind", name)
+        assert error.expected and type(value).__name__ in error.got
+
+
+def test_what_can_be_nothing_else_is_converted() -> None:
+    settings = FillSettings(k=np.int64(3), lexical_weight=2, documents=("a", "b"), retrieval="dense")  # type: ignore[arg-type]
+    assert (type(settings.k), settings.k) == (int, 3)
+    assert (type(settings.lexical_weight), settings.lexical_weight) == (float, 2.0)
+    assert (settings.documents, settings.retrieval) == (["a", "b"], Retrieval.dense)
+    assert CorpusSettings(files=[Path("a.txt")], split="line").files == ["a.txt"]  # type: ignore[arg-type, list-item]
+    assert dataclasses.replace(settings, retrieval="bm25").retrieval is Retrieval.bm25  # type: ignore[arg-type]
+
+
+def test_an_algorithm_named_in_python_is_the_one_that_runs() -> None:
+    assert ScoringSettings(combination="sum").combination is Combination.sum  # type: ignore[arg-type]
+    assert CorpusSettings(files=["notes.txt"], split="line").split is DocumentSplit.line  # type: ignore[arg-type]
+    assert SearchSettings(tier="ivf_sq8").tier is SearchTier.ivf_sq8  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("name", "value"), [("k1", "0.9"), ("title_repeats", 1.5), ("stemming", "magic"), ("b", None)])
+def test_settings_that_a_manifest_recorded_are_checked_alike(name: str, value: object) -> None:
+    recorded = dataclasses.asdict(LexiconSettings())
+    assert settings_from(LexiconSettings, {**recorded, "stemming": "none"}).stemming.value == "none"
+    with pytest.raises(SettingError, match=f"{name} is of the wrong kind"):
+        settings_from(LexiconSettings, {**recorded, name: value})
