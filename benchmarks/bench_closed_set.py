@@ -49,10 +49,9 @@ from npm.evaluation.zero_shot.task import (
 )
 from npm.evaluation.zero_shot.verbalizers import load_verbalizer
 from npm.indexing.build import index_block_store
-from npm.indexing.embed import PruningRule, VectorSettings
 from npm.indexing.generation import Segment
 from npm.indexing.phrase_index import PhraseIndex
-from npm.indexing.settings import IndexBuildSettings
+from npm.indexing.settings import IndexBuildSettings, PruningRule, VectorSettings
 from npm.models.encoder import Encoder
 from npm.retrieval.queries import QueryVectors, encode_queries
 from npm.types import silent

@@ -32,10 +32,11 @@ from index.files import shown_bytes, stored_bytes
 from npm.corpus.blocks import BlockPacker, BlockSettings
 from npm.corpus.documents import CorpusSettings, read_corpus
 from npm.corpus.store import BlockStore, build_block_store
-from npm.evaluation.demo import DemoSettings, evaluate_demo
+from npm.evaluation.demo import evaluate_demo
 from npm.evaluation.held_out.articles import build_held_out_store
-from npm.evaluation.held_out.in_batch import InBatchSettings, evaluate_in_batch
+from npm.evaluation.held_out.in_batch import evaluate_in_batch
 from npm.evaluation.report import markdown_table, percent
+from npm.evaluation.settings import DemoSettings, InBatchSettings
 from npm.indexing.build import build_index
 from npm.indexing.generation import Generation
 from npm.indexing.settings import IndexBuildSettings

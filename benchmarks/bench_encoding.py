@@ -28,7 +28,8 @@ import torch
 from npm.corpus.blocks import BlockPacker, BlockSettings
 from npm.corpus.documents import CorpusSettings, read_corpus
 from npm.corpus.store import BlockStore, build_block_store
-from npm.indexing.embed import ShardBlocks, VectorSettings, embed_shard, recorded_vectors, shard_folder, vector_shards
+from npm.indexing.embed import ShardBlocks, embed_shard, recorded_vectors, shard_folder, vector_shards
+from npm.indexing.settings import VectorSettings
 from npm.models.batches import padded
 from npm.models.encoder import Encoder, use_plain_attention
 

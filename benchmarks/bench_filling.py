@@ -29,9 +29,9 @@ import torch
 
 from npm.corpus.store import BlockStore
 from npm.indexing.build import index_block_store
-from npm.indexing.embed import PruningRule, VectorSettings, open_vectors
+from npm.indexing.embed import open_vectors
 from npm.indexing.generation import Segment
-from npm.indexing.settings import IndexBuildSettings
+from npm.indexing.settings import IndexBuildSettings, PruningRule, VectorSettings
 from npm.models.encoder import Encoder
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.queries import QueryVectors, encode_queries

@@ -30,7 +30,6 @@ from index.faiss_library import (
     write_faiss,
 )
 from index.files import digest_of, sha256_of_bytes
-from index.gpu import cuda_device, torch_assigner
 from index.kmeans import Assign, faiss_assigner, train_centroids
 from index.locking import folder_lock
 from index.store import Manifest, check_folder, finished_folder, read_manifest, write_folder
@@ -185,6 +184,8 @@ def row_assigner(centroids: np.ndarray) -> Assign:
     Queries look for lists by inner product; measured on contextual token vectors, lists of nearest rows and these
     queries together find more than lists by inner product, because one-bit codes want short residuals.
     """
+    from index.gpu import cuda_device, torch_assigner
+
     if (device := cuda_device()) is not None:
         return torch_assigner(device)(centroids)
     if len(centroids) < ROW_GRAPH_LISTS:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,12 +23,14 @@ from index.exact import (
     score_unordered_rows,
 )
 from index.faiss_library import QUERY_BITS, FaissIndex, assert_inner_product, import_faiss, inverted_file, read_faiss
-from index.gpu import TorchExactSearcher, fitting_device
 from index.lists import FAISS_FILE, FAISS_FOLDER, FAISS_KIND, SEARCH_KIND, attach_lists
 from index.quantiser import Quantiser
 from index.settings import SearchTier
 from index.store import Manifest, check_folder, read_manifest
 from index.types import ArtefactError, Hits
+
+if TYPE_CHECKING:
+    from index.gpu import TorchExactSearcher
 
 EXACT_ALLOWED_ROWS = 200_000
 """Up to this many allowed rows are all scored exactly: FAISS would skip most of what its probed lists hold."""
@@ -191,6 +193,8 @@ def open_search(
             fix="remove this folder and build the search index again",
         )
     if settings["tier"] == SearchTier.exact.value:
+        from index.gpu import TorchExactSearcher, fitting_device
+
         device = fitting_device(vectors.shape[0] * vectors.shape[1] * vectors.dtype.itemsize)
         return ExactSearcher(vectors) if device is None else TorchExactSearcher(vectors, device=device)
     if FAISS_FOLDER in manifest.parts:

@@ -20,7 +20,7 @@ from index.settings import SearchSettings, SearchTier
 from npm.cli.verbs import VERBS
 from npm.corpus.documents import CorpusSettings, DocumentSplit
 from npm.errors import SettingError
-from npm.indexing.lexicon import LexiconSettings
+from npm.indexing.settings import LexiconSettings
 from npm.retrieval.scoring import Combination, ScoringSettings
 from npm.retrieval.settings import FillSettings, Retrieval
 from npm.settings import CheckedSettings, settings_from

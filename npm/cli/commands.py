@@ -7,17 +7,20 @@ from enum import Enum
 from typing import Annotated
 
 from npm.evaluation.settings import EvaluationSettings
-from npm.indexing.changes import AddSettings, DeleteSettings
-from npm.indexing.compact import CompactSettings
-from npm.indexing.estimate import EstimateSettings
-from npm.indexing.settings import IndexBuildSettings
-from npm.indexing.stages import Stage
-from npm.models.encoder import Precision
+from npm.indexing.settings import (
+    AddSettings,
+    CompactSettings,
+    DeleteSettings,
+    EstimateSettings,
+    IndexBuildSettings,
+    Stage,
+)
+from npm.models.settings import Precision
 from npm.retrieval.settings import FillSettings
 from npm.settings import Bounds, CheckedSettings, PathText
 from npm.training.plotting import PlotSettings
 from npm.training.settings import TrainingSettings
-from npm.tuning.measures import TuneSettings
+from npm.tuning.settings import TuneSettings
 
 
 class Output(Enum):

@@ -22,10 +22,11 @@ from npm.evaluation.metrics import Interval, bootstrap_interval, chance_of_hit, 
 from npm.evaluation.report import print_demo
 from npm.evaluation.results import filler_facts, write_results
 from npm.evaluation.sampling import SampleSettings, Split
+from npm.evaluation.settings import DemoSettings
 from npm.evaluation.zero_shot.baselines import BlockSpans, lexicon_of
 from npm.indexing.rows import RowMap
 from npm.retrieval.queries import check_query
-from npm.settings import CheckedSettings, PathText, enum_value
+from npm.settings import enum_value
 from npm.types import SURROGATE, Progress, TokenFlag, silent
 
 if TYPE_CHECKING:
@@ -37,16 +38,6 @@ if TYPE_CHECKING:
 
 TASK = "demo"
 QUESTIONS_PER_CALL, QUESTIONS_SHOWN = 32, 24
-
-
-@dataclass(kw_only=True, slots=True)
-class DemoSettings(CheckedSettings):
-    """Task `demo`: which questions are asked."""
-
-    questions: PathText = ""
-    """File of questions; empty: those shipped with the demo corpus."""
-    baseline: bool = True
-    """Whether a random span of the right passage is scored beside the index."""
 
 
 @dataclass(frozen=True, slots=True)

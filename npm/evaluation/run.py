@@ -9,16 +9,15 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from npm.errors import SettingError
 from npm.evaluation.demo import evaluate_demo
-from npm.evaluation.held_out.articles import HeldOutSettings, held_out_store
+from npm.evaluation.held_out.articles import held_out_store
 from npm.evaluation.held_out.denoising import evaluate_denoising
 from npm.evaluation.held_out.in_batch import evaluate_in_batch
 from npm.evaluation.held_out.masked_tokens import evaluate_masked_tokens
 from npm.evaluation.report import memory_console, written_on
 from npm.evaluation.results import check_out
-from npm.evaluation.settings import EvaluationSettings
+from npm.evaluation.settings import EvaluationSettings, GeometryPairs, HeldOutSettings
 from npm.evaluation.sts.data import STS_B, read_set, read_sets
 from npm.evaluation.sts.evaluate import evaluate_sts, sentence_vectors
-from npm.evaluation.sts.geometry import GeometryPairs
 from npm.evaluation.zero_shot.methods import (
     CLOSED_METHODS,
     OPEN_METHODS,
@@ -35,7 +34,7 @@ from npm.models.denoiser import Denoiser
 from npm.models.encoder import Encoder
 from npm.models.loading import locate_encoder
 from npm.models.masked_lm import attach_masked_head
-from npm.models.similarity import check_leading_dimensions
+from npm.models.settings import check_leading_dimensions
 from npm.retrieval.fill import PhraseFiller
 from npm.settings import changed_settings
 from npm.types import Progress

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import Enum
+from typing import Annotated
 
 from npm.corpus.documents import CorpusSettings
 from npm.errors import SettingError
-from npm.evaluation.demo import DemoSettings
-from npm.evaluation.held_out.denoising import DenoisingTaskSettings
-from npm.evaluation.held_out.in_batch import InBatchSettings
-from npm.evaluation.held_out.masked_tokens import MaskedTokensSettings
-from npm.evaluation.sts.evaluate import StsSettings
 from npm.evaluation.zero_shot.settings import ZeroShotEvaluation
-from npm.settings import PathText
+from npm.models.settings import PoolerKind, check_leading_dimensions
+from npm.settings import Bounds, CheckedSettings, PathText
 
 OLD_SPELLINGS = {
     "dtype": "precision",
@@ -30,6 +28,117 @@ OLD_SPELLINGS = {
     **{f"mlm.{key}": f"zero_shot.mlm.{key}" for key in ("encoder", "index")},
 }
 """Keys before settings were grouped by task, which this version still takes; the new ones behind them."""
+
+
+@dataclass(kw_only=True, slots=True)
+class DemoSettings(CheckedSettings):
+    """Task `demo`: which questions are asked."""
+
+    questions: PathText = ""
+    """File of questions; empty: those shipped with the demo corpus."""
+    baseline: bool = True
+    """Whether a random span of the right passage is scored beside the index."""
+
+
+@dataclass(kw_only=True, slots=True)
+class HeldOutSettings(CheckedSettings):
+    """Which articles are held out, and how they are cut; numbers are reported with the defaults."""
+
+    articles: Annotated[int, Bounds(1)] = 200
+    """Articles, the first of the corpus that are long enough; limit= says the same."""
+    least_tokens: Annotated[int, Bounds(1)] = 2048
+    """Shortest article, in tokens."""
+    blocks_per_article: Annotated[int, Bounds(2)] = 16
+    """Blocks from the beginning of each article, masked together; at least 2."""
+    max_block_tokens: Annotated[int, Bounds(4)] = 128
+    """Tokens of a block, the encoder's special tokens included, where blocks are cut from documents."""
+
+
+@dataclass(kw_only=True, slots=True)
+class InBatchSettings(HeldOutSettings):
+    """Task `in_batch`: which articles are held out, and which vectors are compared."""
+
+    dimensions: list[int] = field(default_factory=list)
+    """Shorter lengths of vectors, such as [64,128,256], that are measured beside the whole ones, by their leading
+    numbers."""
+
+    def check(self) -> None:
+        """Refuse what are no lengths."""
+        check_leading_dimensions(self.dimensions, where="dimensions")
+
+
+class MaskedUnit(Enum):
+    """What is masked as a whole."""
+
+    token = "token"
+    word = "word"
+
+
+@dataclass(kw_only=True, slots=True)
+class MaskedTokensSettings(HeldOutSettings):
+    """Task `masked_tokens`: which articles are held out, and how they are masked."""
+
+    least_tokens: Annotated[int, Bounds(1)] = 1024
+    """Shortest article, in tokens."""
+    blocks_per_article: Annotated[int, Bounds(2)] = 8
+    """Blocks from the beginning of each article; at least 2."""
+    masked_fraction: Annotated[float, Bounds(above=0, below=1)] = 0.15
+    """Share of each block's tokens that is masked, and predicted, whatever rate the model was trained at."""
+    unit: MaskedUnit = MaskedUnit.token
+    """What is masked as a whole: `token` or `word`."""
+
+
+@dataclass(kw_only=True, slots=True)
+class DenoisingTaskSettings(HeldOutSettings):
+    """Task `denoising`: which articles are held out and corrupted."""
+
+    articles: Annotated[int, Bounds(1)] = 64
+    """Articles, the first of the corpus that are long enough; limit= says the same."""
+    least_tokens: Annotated[int, Bounds(1)] = 512
+    """Shortest article, in tokens."""
+    blocks_per_article: Annotated[int, Bounds(2)] = 4
+    """Blocks from the beginning of each article; at least 2."""
+
+
+class GeometryPairs(Enum):
+    """Which pairs of STS-B are measured."""
+
+    all = "all"  # of all splits together
+    split = "split"  # of the split that is reported
+    none = "none"
+
+
+@dataclass(kw_only=True, slots=True)
+class GeometrySettings(CheckedSettings):
+    """How sentence vectors lie in space is measured on the sentences of STS-B."""
+
+    pairs: GeometryPairs = GeometryPairs.all
+    """`all`: those of train, dev and test together, as in the paper; `split`: those of split= alone, for an encoder
+    that was trained on the others; `none`: nothing is measured."""
+    layer_sentences: Annotated[int, Bounds(0)] = 1000
+    """Sentences, drawn by seed=, whose tokens are measured layer by layer; 0: none."""
+
+
+@dataclass(kw_only=True, slots=True)
+class BeforeSettings(CheckedSettings):
+    """A second encoder that the first is compared with on the same pairs, such as the one that it was trained from."""
+
+    encoder: PathText = ""
+    """Folder or name; empty: one encoder alone is evaluated."""
+    pooler: PoolerKind | None = None
+    """How it makes a sentence one vector; null: as it was saved. Refused without before.encoder=."""
+
+
+@dataclass(kw_only=True, slots=True)
+class StsSettings(CheckedSettings):
+    """Task `sts`: how sentences become vectors, and what is measured of them."""
+
+    pooler: PoolerKind | None = None
+    """How token vectors become the vector of a sentence; null: as the encoder was saved."""
+    before: BeforeSettings = field(default_factory=BeforeSettings)
+    """A second encoder."""
+    geometry: GeometrySettings = field(default_factory=GeometrySettings)
+    """How the vectors lie in space."""
 
 
 @dataclass(kw_only=True, slots=True)

@@ -38,12 +38,11 @@ from npm.indexing.generation import (
     input_record,
     write_generation,
 )
-from npm.indexing.settings import IndexBuildSettings
+from npm.indexing.settings import IndexBuildSettings, Stage
 from npm.indexing.stages import (
     WHOLE,
     SegmentSettings,
     Shard,
-    Stage,
     code_segment,
     encode_segment,
     finish_codes,

@@ -12,7 +12,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +29,7 @@ from npm.corpus.documents import CorpusSettings, read_corpus
 from npm.corpus.sources import read_lines
 from npm.corpus.store import BlockStore, build_block_store
 from npm.errors import ArtefactError, CorpusError, SettingError, named
-from npm.indexing.embed import VECTORS_KIND, VectorSettings
+from npm.indexing.embed import VECTORS_KIND
 from npm.indexing.generation import (
     DELETED_FOLDER,
     QUANTISER_FOLDER,
@@ -44,8 +44,8 @@ from npm.indexing.generation import (
     write_deleted,
     write_generation,
 )
-from npm.indexing.lexicon import LexiconSettings
 from npm.indexing.phrase_index import check_encoder
+from npm.indexing.settings import AddSettings, DeleteSettings, LexiconSettings, VectorSettings
 from npm.indexing.stages import (
     SegmentSettings,
     code_segment,
@@ -54,7 +54,7 @@ from npm.indexing.stages import (
     finish_search,
     finish_segment,
 )
-from npm.settings import CheckedSettings, PathText, settings_from
+from npm.settings import settings_from
 from npm.types import Progress, silent
 
 if TYPE_CHECKING:
@@ -253,26 +253,6 @@ def remove(path: Path) -> None:
     with suppress(OSError):
         (path / MANIFEST_NAME if path.is_dir() else path).unlink(missing_ok=True)
     shutil.rmtree(path, ignore_errors=True)
-
-
-@dataclass(kw_only=True, slots=True)
-class AddSettings(CheckedSettings):
-    """Documents that come to an index."""
-
-    corpus: CorpusSettings = field(default_factory=CorpusSettings)
-    """The new documents; fields are kept as the index keeps them."""
-    replace: bool = False
-    """Whether a document takes the place of one with the same id; otherwise an id that exists is refused."""
-
-
-@dataclass(kw_only=True, slots=True)
-class DeleteSettings(CheckedSettings):
-    """Documents that leave an index."""
-
-    ids: list[str] = field(default_factory=list)
-    """Ids of the documents."""
-    ids_file: PathText = ""
-    """File with one id a line, besides `ids`."""
 
 
 def add_documents(

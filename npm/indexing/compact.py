@@ -42,10 +42,10 @@ from npm.indexing.embed import (
     vector_shards,
 )
 from npm.indexing.generation import Generation, Searching, Segment, SegmentRecord
-from npm.indexing.lexicon import LexiconSettings
 from npm.indexing.rows import RowMap, pack_kept
+from npm.indexing.settings import CompactSettings, LexiconSettings
 from npm.indexing.stages import count_segment_words, finish_segment, train_segment_quantiser
-from npm.settings import CheckedSettings, settings_from
+from npm.settings import settings_from
 from npm.types import Block, Progress, silent
 
 if TYPE_CHECKING:
@@ -108,14 +108,6 @@ class _ShardReader:
                 start_chars=None if self._start_chars is None else self._start_chars[tokens],
                 end_chars=None if self._end_chars is None else self._end_chars[tokens],
             )
-
-
-@dataclass(kw_only=True, slots=True)
-class CompactSettings(CheckedSettings):
-    """How an index is rewritten."""
-
-    retrain: bool = False
-    """Whether the quantiser is trained anew; it always is where the tier for the number of rows is another now."""
 
 
 def compact_index(folder: str | Path, settings: CompactSettings, *, progress: Progress = silent) -> ChangeResult:

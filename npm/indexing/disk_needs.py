@@ -25,8 +25,9 @@ from npm.corpus.documents import CorpusSettings, DocumentSplit, read_corpus
 from npm.corpus.shards import document_line
 from npm.corpus.sources import CHUNK_BYTES, Source, find_sources, parquet_row_count, read_lines
 from npm.corpus.store import DOCUMENTS_PER_BATCH, LARGEST_U16_VOCABULARY, TOKENS_PER_SHARD
-from npm.indexing.embed import VectorSettings, kept_tokens
-from npm.indexing.lexicon import LexiconSettings, count_words
+from npm.indexing.embed import kept_tokens
+from npm.indexing.lexicon import count_words
+from npm.indexing.settings import LexiconSettings, VectorSettings
 from npm.types import Block, Document
 
 if TYPE_CHECKING:

@@ -13,9 +13,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -38,8 +37,8 @@ from npm.corpus.store import BlockStore
 from npm.errors import ArtefactError, EncoderError
 from npm.indexing.generation import finished_shards
 from npm.indexing.rows import RowMap, pack_kept
+from npm.indexing.settings import PruningRule, VectorSettings
 from npm.models.batches import encode_batch, length_sorted_batches
-from npm.settings import Bounds, CheckedSettings
 from npm.types import Progress, TokenFlag, silent
 
 if TYPE_CHECKING:
@@ -51,39 +50,6 @@ _FLAG_VALUES = 256
 VECTORS_KIND, VECTOR_SHARD_KIND = "vectors", "vector-shard"
 _VECTORS_FILE = "vectors.npy"
 _COUNTS_KEY = "pruning_counts"
-
-
-class PruningRule(Enum):
-    """Which tokens have a vector, and so may stand at the start or the end of a phrase; special tokens never do."""
-
-    all = "all"
-    word_boundaries = "word_boundaries"
-    without_punctuation = "without_punctuation"
-    without_stopwords = "without_stopwords"
-
-
-class VectorDtype(Enum):
-    """Number format of stored vectors."""
-
-    float16 = "float16"
-    float32 = "float32"
-
-
-@dataclass(kw_only=True, slots=True)
-class VectorSettings(CheckedSettings):
-    """Which token vectors are stored, and how."""
-
-    pruning: PruningRule = PruningRule.without_stopwords
-    """`all` tokens; first and last tokens of words (`word_boundaries`); of these not punctuation
-    (`without_punctuation`); of these not stop-words either (`without_stopwords`)."""
-    max_token_share: Annotated[float | None, Bounds(above=0, most=1)] = None
-    """A token id that makes up more than this share of the corpus's tokens has no vector; unset: no such rule."""
-    dtype: VectorDtype = VectorDtype.float16
-    """2 or 4 bytes a number."""
-    tokens_per_batch: Annotated[int, Bounds(1)] = 4096
-    """Tokens encoded at once, padding included; the last bits of a vector may depend on it."""
-    tokens_per_shard: Annotated[int, Bounds(1)] = 262_144
-    """Tokens of a shard, up to one block more: what is encoded again after a build was killed."""
 
 
 def vector_shards(store: BlockStore, tokens_per_shard: int) -> list[tuple[int, int]]:

@@ -18,7 +18,7 @@ import tracemalloc
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -40,10 +40,9 @@ from npm.indexing.disk_needs import (
     search_shape,
 )
 from npm.indexing.embed import ShardBlocks, frequent_token_ids, recorded_vectors
-from npm.indexing.lexicon import LexiconSettings, count_words
-from npm.indexing.settings import IndexBuildSettings
+from npm.indexing.lexicon import count_words
+from npm.indexing.settings import EstimateSettings, LexiconSettings
 from npm.memory import PeakMemory, private_bytes, return_freed_memory
-from npm.settings import Bounds
 from npm.types import Progress, silent
 
 if TYPE_CHECKING:
@@ -60,16 +59,6 @@ IDENTIFIER_BYTES = 48
 """Of the table of ids that come twice, for each document, while it grows."""
 BLOCK_BYTES = 32
 """A block of an opened store: where it begins, its document, and its length while shards are laid out."""
-
-
-@dataclass(kw_only=True, slots=True)
-class EstimateSettings(IndexBuildSettings):
-    """What a build would take, with the settings of the build."""
-
-    sample_documents: Annotated[int, Bounds(1)] = 200
-    """Documents that are read, cut and encoded, from up to 16 files spread over the corpus."""
-    sample_seconds: Annotated[float, Bounds(above=0)] = 5.0
-    """Seconds of encoding, of which the speed is measured."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,11 +38,11 @@ from index.store import (
 )
 from npm.corpus.sources import find_sources
 from npm.errors import ArtefactError, SettingError, named
-from npm.models.encoder import Encoder
 from npm.settings import enum_value, settings_from
 
 if TYPE_CHECKING:
     from npm.corpus.documents import CorpusSettings
+    from npm.models.encoder import Encoder
 
 
 INDEX_KIND, ENCODER_KIND, DELETED_KIND = "phrase-index", "encoder", "deleted-documents"
@@ -375,6 +375,8 @@ def search_settings_of(quantiser: Path) -> dict[str, Any]:
 def copy_encoder(folder: Path, name: str, encoder: Encoder) -> Manifest:
     """Save the encoder as a folder that `transformers` loads, under the same protection as the other parts."""
     import torch
+
+    from npm.models.encoder import Encoder
 
     recorded = {"fingerprint": encoder.fingerprint}
     if (kept := finished_folder(folder, kind=ENCODER_KIND, settings=recorded)) is not None:

@@ -23,7 +23,7 @@ from npm.indexing.embed import VECTORS_KIND, VectorCheck, reencode_sample
 from npm.indexing.generation import ENCODER_FOLDER, INDEX_KIND, SEGMENTS_FOLDER, Generation
 from npm.indexing.phrase_index import check_encoder, load_index_encoder
 from npm.indexing.rows import ROWS_PER_SAMPLE
-from npm.models.encoder import Precision
+from npm.models.settings import Precision
 
 if TYPE_CHECKING:
     from npm.models.encoder import Encoder

@@ -17,9 +17,9 @@ from array import array
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -33,31 +33,16 @@ from index.store import (
     write_folder,
     write_manifest,
 )
-from npm.corpus.text import Stemming, counted_forms, folded_words, lexical_query, words_of
+from npm.corpus.text import counted_forms, folded_words, lexical_query, words_of
 from npm.indexing.generation import finished_shards
-from npm.settings import Bounds, CheckedSettings, settings_from
+from npm.indexing.settings import LexiconSettings
+from npm.settings import settings_from
 
 if TYPE_CHECKING:
     from npm.corpus.store import BlockStore
 
 
 LEXICON_KIND, LEXICON_SHARD_KIND = "lexicon", "lexicon-shard"
-
-
-@dataclass(kw_only=True, slots=True)
-class LexiconSettings(CheckedSettings):
-    """How BM25 weighs words: Robertson and Zaragoza 2009, in Lucene's variant."""
-
-    k1: Annotated[float, Bounds(0, 100)] = 0.9
-    """How slowly further occurrences of a word in a block stop to count."""
-    b: Annotated[float, Bounds(0, 1)] = 0.4
-    """How much longer blocks are held against, from 0 to 1."""
-    stemming: Stemming = Stemming.plural
-    """`plural` takes English plural endings off (the S-stemmer, Harman 1991); `none` leaves words as they are."""
-    keep_stopwords: bool = False
-    """Whether English function words count; without them a question's own words decide."""
-    title_repeats: Annotated[int, Bounds(0, 100)] = 2
-    """How many times the document's title counts in each of its blocks; 0 leaves it out."""
 
 
 class TermCounts(NamedTuple):

@@ -19,12 +19,12 @@ from npm.indexing.embed import open_vectors
 from npm.indexing.generation import ENCODER_FOLDER, ENCODER_KIND, INDEX_KIND, Counts, Generation, IndexManifest
 from npm.indexing.lexicon import BlockLexicon
 from npm.indexing.rows import RowMap
-from npm.models.encoder import Encoder, Precision, choose_device
-from npm.models.loading import shipped_encoder_folder
+from npm.models.settings import Precision
 
 if TYPE_CHECKING:
     from index.arrays import ShardedArray
     from index.types import Searcher
+    from npm.models.encoder import Encoder
 
 
 OPENING_ATTEMPTS = 5
@@ -130,7 +130,7 @@ class PhraseIndex:
 
         Raises as `load_index_encoder` and `check_encoder` do.
         """
-        if not isinstance(encoder, Encoder):
+        if encoder is None or isinstance(encoder, str):
             encoder = load_index_encoder(self.folder, self.manifest, encoder, device=device, dtype=dtype)
         return self.check_encoder(encoder)
 
@@ -167,6 +167,9 @@ def load_index_encoder(
     Raises ArtefactError if none of them made the index or the one inside is damaged, EncoderError if one cannot be
     loaded or there is no such device.
     """
+    from npm.models.encoder import Encoder, choose_device
+    from npm.models.loading import shipped_encoder_folder
+
     if name:
         return Encoder.load(name, device=device, dtype=dtype)
     choose_device(device)  # a mistake in it is reported whether an encoder is found or not

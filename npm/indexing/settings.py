@@ -3,15 +3,64 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Annotated
 
 from index.settings import SearchSettings
 from npm.corpus.blocks import BlockSettings
 from npm.corpus.documents import CorpusSettings
-from npm.indexing.embed import VectorSettings
-from npm.indexing.lexicon import LexiconSettings
-from npm.models.encoder import Precision
+from npm.corpus.text import Stemming
+from npm.models.settings import Precision
 from npm.settings import Bounds, CheckedSettings, PathText
+
+
+class PruningRule(Enum):
+    """Which tokens have a vector, and so may stand at the start or the end of a phrase; special tokens never do."""
+
+    all = "all"
+    word_boundaries = "word_boundaries"
+    without_punctuation = "without_punctuation"
+    without_stopwords = "without_stopwords"
+
+
+class VectorDtype(Enum):
+    """Number format of stored vectors."""
+
+    float16 = "float16"
+    float32 = "float32"
+
+
+@dataclass(kw_only=True, slots=True)
+class VectorSettings(CheckedSettings):
+    """Which token vectors are stored, and how."""
+
+    pruning: PruningRule = PruningRule.without_stopwords
+    """`all` tokens; first and last tokens of words (`word_boundaries`); of these not punctuation
+    (`without_punctuation`); of these not stop-words either (`without_stopwords`)."""
+    max_token_share: Annotated[float | None, Bounds(above=0, most=1)] = None
+    """A token id that makes up more than this share of the corpus's tokens has no vector; unset: no such rule."""
+    dtype: VectorDtype = VectorDtype.float16
+    """2 or 4 bytes a number."""
+    tokens_per_batch: Annotated[int, Bounds(1)] = 4096
+    """Tokens encoded at once, padding included; the last bits of a vector may depend on it."""
+    tokens_per_shard: Annotated[int, Bounds(1)] = 262_144
+    """Tokens of a shard, up to one block more: what is encoded again after a build was killed."""
+
+
+@dataclass(kw_only=True, slots=True)
+class LexiconSettings(CheckedSettings):
+    """How BM25 weighs words: Robertson and Zaragoza 2009, in Lucene's variant."""
+
+    k1: Annotated[float, Bounds(0, 100)] = 0.9
+    """How slowly further occurrences of a word in a block stop to count."""
+    b: Annotated[float, Bounds(0, 1)] = 0.4
+    """How much longer blocks are held against, from 0 to 1."""
+    stemming: Stemming = Stemming.plural
+    """`plural` takes English plural endings off (the S-stemmer, Harman 1991); `none` leaves words as they are."""
+    keep_stopwords: bool = False
+    """Whether English function words count; without them a question's own words decide."""
+    title_repeats: Annotated[int, Bounds(0, 100)] = 2
+    """How many times the document's title counts in each of its blocks; 0 leaves it out."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -41,3 +90,50 @@ class IndexBuildSettings(CheckedSettings):
     an encoder that was trained for it (experiment=matryoshka); unset: whole vectors."""
     copy_encoder: bool = False
     """Whether the encoder is saved inside the index, so that `fill` needs no `encoder=`."""
+
+
+class Stage(Enum):
+    """A part of a build that jobs may divide among themselves."""
+
+    encode = "encode"
+    quantise = "quantise"
+    code = "code"
+    merge = "merge"
+
+
+@dataclass(kw_only=True, slots=True)
+class EstimateSettings(IndexBuildSettings):
+    """What a build would take, with the settings of the build."""
+
+    sample_documents: Annotated[int, Bounds(1)] = 200
+    """Documents that are read, cut and encoded, from up to 16 files spread over the corpus."""
+    sample_seconds: Annotated[float, Bounds(above=0)] = 5.0
+    """Seconds of encoding, of which the speed is measured."""
+
+
+@dataclass(kw_only=True, slots=True)
+class AddSettings(CheckedSettings):
+    """Documents that come to an index."""
+
+    corpus: CorpusSettings = field(default_factory=CorpusSettings)
+    """The new documents; fields are kept as the index keeps them."""
+    replace: bool = False
+    """Whether a document takes the place of one with the same id; otherwise an id that exists is refused."""
+
+
+@dataclass(kw_only=True, slots=True)
+class DeleteSettings(CheckedSettings):
+    """Documents that leave an index."""
+
+    ids: list[str] = field(default_factory=list)
+    """Ids of the documents."""
+    ids_file: PathText = ""
+    """File with one id a line, besides `ids`."""
+
+
+@dataclass(kw_only=True, slots=True)
+class CompactSettings(CheckedSettings):
+    """How an index is rewritten."""
+
+    retrain: bool = False
+    """Whether the quantiser is trained anew; it always is where the tier for the number of rows is another now."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -45,7 +44,6 @@ from npm.errors import CorpusError, SettingError
 from npm.indexing.embed import (
     VECTOR_SHARD_KIND,
     VECTORS_KIND,
-    VectorSettings,
     embed_shard,
     finish_vectors,
     frequent_token_ids,
@@ -56,7 +54,8 @@ from npm.indexing.embed import (
     vector_shards,
 )
 from npm.indexing.generation import Counts, Segment, finished_shards, search_settings_of
-from npm.indexing.lexicon import LexiconSettings, finish_lexicon, write_lexicon_shard
+from npm.indexing.lexicon import finish_lexicon, write_lexicon_shard
+from npm.indexing.settings import LexiconSettings, VectorSettings
 from npm.memory import return_freed_memory
 from npm.types import Progress, silent
 
@@ -107,15 +106,6 @@ class Shard:
 
 
 WHOLE = Shard()
-
-
-class Stage(Enum):
-    """A part of a build that jobs may divide among themselves."""
-
-    encode = "encode"
-    quantise = "quantise"
-    code = "code"
-    merge = "merge"
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,6 @@ from functools import partial
 from typing import Annotated, Protocol
 
 import numpy as np
-import torch
 
 from npm.corpus.blocks import concatenated_ranges
 from npm.errors import SettingError, check_range
@@ -197,6 +196,8 @@ class InPlaceRenderer:
 
     def render(self, groups: Sequence[CorruptedGroup]) -> MaskedBatch:
         """The batch of several groups, at least one; its spans are the predicted tokens, each one by itself."""
+        import torch
+
         query_offsets = _joined_offsets([group.offsets for group in groups])  # i64 [rows + 1]
         key_offsets = _joined_offsets([group.sequences.offsets for group in groups])  # i64 [sequences + 1]
         firsts = np.cumsum([0, *(len(group.token_ids) for group in groups)])  # i64 [groups + 1]

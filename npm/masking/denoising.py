@@ -22,7 +22,6 @@ from enum import Enum
 from typing import Annotated
 
 import numpy as np
-import torch
 
 from npm.errors import EncoderError, SettingError
 from npm.masking.masker import masked_positions
@@ -53,6 +52,8 @@ class Sentinels:
 
         Raises EncoderError if a sequence has more spans than there are sentinels.
         """
+        import torch
+
         # Empty sequences share their offset with the next one; side="right" passes over them.
         owners = np.searchsorted(sequences.offsets, spans.starts, side="right") - 1  # i64 [n]
         span_counts = np.bincount(owners, minlength=len(sequences))  # i64 [S]

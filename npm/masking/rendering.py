@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
-import torch
 
 from npm.corpus.blocks import concatenated_ranges
 from npm.masking.masker import (
@@ -26,6 +25,9 @@ from npm.masking.masker import (
     spans_kept,
 )
 from npm.types import MaskedBatch, Sequences, Spans, View
+
+if TYPE_CHECKING:
+    import torch
 
 MASKS_PER_SPAN = 2
 """A mask pair is the tokenizer's mask token this many times: the first is the start query, the last the end query."""
@@ -56,6 +58,8 @@ class _MaskRenderer:
     def _render(
         self, sequences: Sequences, spans: Spans, contexts: Contexts | None, *, masks_per_span: int
     ) -> MaskedBatch:
+        import torch
+
         token_count = len(sequences.token_ids)
         copies = np.ones(token_count, dtype=np.int64)  # i64 [T], how often a position stands in the masked text
         if contexts is not None:
@@ -147,6 +151,8 @@ def padded_rows(
 
     Returns i64 [B, L] each; attention is 1 on all that is not padding.
     """
+    import torch
+
     prefix_size, suffix_size = len(prefix_ids), len(suffix_ids)
     sizes = np.diff(offsets)  # i64 [B]
     full_sizes = sizes + prefix_size + suffix_size  # i64 [B]

@@ -17,9 +17,10 @@ from torch import nn
 
 from npm.errors import EncoderError
 from npm.masking.denoising import Sentinels
-from npm.models.encoder import Precision, StoredModel, choose_device, choose_dtype
-from npm.models.fresh import FEED_FORWARD_FACTOR, FreshSettings, cut_vocabulary
+from npm.models.encoder import StoredModel, choose_device, choose_dtype
+from npm.models.fresh import FEED_FORWARD_FACTOR, cut_vocabulary
 from npm.models.loading import load_encoder_decoder, load_tokenizer, locate_encoder, quiet_transformers
+from npm.models.settings import FreshSettings, Precision
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast

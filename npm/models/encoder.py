@@ -14,7 +14,6 @@ import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -24,14 +23,9 @@ from torch import nn
 from index.files import storage_errors
 from npm.corpus.blocks import tokenizer_fingerprint
 from npm.errors import EncoderError
-from npm.models.loading import (
-    MINILM,
-    load_pretrained,
-    locate_encoder,
-    quiet_transformers,
-    safetensors_errors,
-)
-from npm.models.similarity import check_leading_dimensions, leading_scale, reference_scale
+from npm.models.loading import load_pretrained, locate_encoder, quiet_transformers, safetensors_errors
+from npm.models.settings import MINILM, Precision, check_leading_dimensions
+from npm.models.similarity import leading_scale, reference_scale
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
@@ -178,14 +172,6 @@ SCALE_KEY = "similarity_scale"
 """Attribute of the Hugging Face config that carries the scale; `transformers` keeps attributes it does not know."""
 TRAINED_DIMENSIONS_KEY = "trained_dimensions"
 """Attribute of the config that says at which shorter lengths the vectors were trained too; no vector depends on it."""
-
-
-class Precision(Enum):
-    """Number format of a forward pass; in training, weights and optimiser state stay float32 all the same."""
-
-    auto = "auto"
-    float32 = "float32"
-    bfloat16 = "bfloat16"
 
 
 def choose_device(device: str) -> torch.device:

@@ -14,19 +14,18 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import nn
 
-from npm.errors import EncoderError, SettingError, check_range
+from npm.errors import EncoderError, SettingError
 from npm.models.encoder import Encoder, choose_device
 from npm.models.loading import load_tokenizer, quiet_transformers
-from npm.settings import Bounds, CheckedSettings
+from npm.models.settings import FreshSettings
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -159,47 +158,6 @@ FEED_FORWARD_FACTOR = 4
 """Width of the feed-forward layers over the length of a token vector, as in BERT."""
 GATED_FACTOR = 2
 """The same where a layer has three matrices, one of them a gate, instead of two."""
-
-
-@dataclass(kw_only=True, slots=True)
-class FreshSettings(CheckedSettings):
-    """A start from random weights; only the tokenizer comes from `encoder=`."""
-
-    layers: Annotated[int, Bounds(0)] = 0
-    """Layers of a new encoder with random weights; 0 starts from the weights of `encoder=`."""
-    dimensions: Annotated[int, Bounds(1)] = 128
-    """Length of its token vectors."""
-    attention_heads: Annotated[int, Bounds(1)] = 2
-    """Attention heads of a layer; dimensions must be a multiple of them."""
-    max_input_tokens: Annotated[int, Bounds(4)] = 512
-    """Longest input in tokens, special tokens included."""
-    window_tokens: Annotated[int, Bounds(0)] = 0
-    """Neighbours that a token reads in each layer, half of them on either side; 0 reads the whole input.
-
-    A small encoder learns from its neighbours within 100 steps; to find them among all tokens takes it thousands.
-    """
-    vocabulary_size: Annotated[int, Bounds(0)] = 0
-    """Cut a WordPiece vocabulary to this many of its pieces, those most frequent in the text; 0 keeps all of it."""
-    vocabulary_documents: Annotated[int, Bounds(1)] = 10_000
-    """Documents, from the beginning of the corpus, whose pieces are counted for that."""
-
-    def check(self) -> None:
-        """Raise SettingError for sizes that do not fit together."""
-        check_range(self.window_tokens % 2 == 0, "window_tokens", expected="an even number", got=self.window_tokens)
-        check_range(
-            self.window_tokens == 0 or self.dimensions // self.attention_heads % 2 == 0,
-            "dimensions",
-            expected="an even number for each attention head, because positions turn pairs of numbers",
-            got=f"dimensions={self.dimensions}, attention_heads={self.attention_heads}",
-            fix="change one of the two, or leave window_tokens out",
-        )
-        check_range(
-            self.dimensions % self.attention_heads == 0,
-            "dimensions",
-            expected=f"a multiple of attention_heads={self.attention_heads}",
-            got=self.dimensions,
-            fix="change one of the two",
-        )
 
 
 def fresh_encoder(

@@ -15,6 +15,7 @@ import torch
 from safetensors import SafetensorError
 
 from npm.errors import EncoderError
+from npm.models.settings import MINILM
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
@@ -219,8 +220,6 @@ def load_encoder_decoder(place: str, *, dropout: float | None) -> tuple[PreTrain
 
 SHIPPED = "encoder-mini"
 """Name of the encoder inside the package, which an empty name stands for too."""
-MINILM = "minilm"
-"""Name of the encoder in the extra `pretrained`: sentence-transformers/all-MiniLM-L6-v2, 6×384, no MLM head."""
 MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 
 

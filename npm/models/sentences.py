@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,8 +28,9 @@ from torch import nn
 
 from index.files import storage_errors
 from npm.errors import EncoderError, QueryError
-from npm.models.encoder import Encoder, Precision, evaluating
+from npm.models.encoder import Encoder, evaluating
 from npm.models.loading import locate_encoder, safetensors_errors
+from npm.models.settings import PoolerKind, Precision
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -38,16 +38,6 @@ if TYPE_CHECKING:
 
 POOLER_KEY = "sentence_pooler"
 """Attribute of the Hugging Face config that carries the kind of pooler that an encoder was trained for."""
-
-
-class PoolerKind(Enum):
-    """How token vectors become the vector of a sentence."""
-
-    cls = "cls"  # the first token of the last layer, through a linear map and tanh
-    cls_before_pooler = "cls_before_pooler"  # the first token of the last layer
-    avg = "avg"  # the mean over the tokens of the last layer
-    avg_top2 = "avg_top2"  # the mean over the tokens of the last two layers
-    avg_first_last = "avg_first_last"  # the mean over the tokens of the first and the last layer
 
 
 def pool(kind: PoolerKind, hidden_states: Sequence[torch.Tensor], attention_mask: torch.Tensor) -> torch.Tensor:

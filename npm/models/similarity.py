@@ -7,13 +7,10 @@ The leading numbers of its vectors have a scale of their own, which follows from
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TypeVar
 
 import numpy as np
 import torch
-
-from npm.errors import SettingError
 
 Scale = TypeVar("Scale", torch.Tensor, float, "torch.Tensor | float")
 Scores = TypeVar("Scores", np.ndarray, torch.Tensor, float)
@@ -46,16 +43,3 @@ def leading_scale(scale: Scale, dimensions: int, whole: int) -> Scale:
     0.5
     """
     return scale * (whole / dimensions) ** 0.5
-
-
-def check_leading_dimensions(dimensions: Sequence[int], *, where: str, most: int | None = None) -> None:
-    """Raise SettingError unless all of `dimensions` differ and are positive and at most `most`, if that is known."""
-    wrong = [each for each in dimensions if each < 1 or (most is not None and each > most)]
-    if wrong or len(set(dimensions)) < len(dimensions):
-        raise SettingError(
-            f"{where} are no lengths of leading parts of the encoder's vectors",
-            expected=f"numbers from 1 to {most}, each once" if most is not None else "numbers from 1, each once",
-            got=", ".join(map(str, dimensions)),
-            where=where,
-            fix="choose some of 64, 128 and 256, or leave it out for whole vectors",
-        )

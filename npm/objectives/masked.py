@@ -12,39 +12,12 @@ Shapes: n targets, d dimensions, V vocabulary, Q masked copies of length Lq.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated
-
 import torch
 from torch import nn
 
-from npm.errors import SettingError
 from npm.models.masked_lm import MaskedHead, VisibleOnly
 from npm.objectives.encoded import EncodedBatch
-from npm.settings import Bounds, CheckedSettings
 from npm.types import MaskedBatch, Term
-
-
-@dataclass(kw_only=True, slots=True)
-class MaskedSettings(CheckedSettings):
-    """How masked tokens are predicted over the vocabulary."""
-
-    visible_only: bool = False
-    """Encode only the tokens that are not masked, and predict from a light decoder that is not kept; cheaper above
-    about a third of the tokens masked. Needs a corruption that only masks."""
-    decoder_layers: Annotated[int, Bounds(1)] = 1
-    """Layers of that decoder."""
-
-    def check_masks(self, mask_probability: float) -> None:
-        """Raise SettingError if tokens that are kept or replaced (all but `mask_probability`) would be seen."""
-        if self.visible_only and mask_probability < 1:
-            raise SettingError(
-                "what is to be predicted would be visible",
-                expected="a corruption that masks every target, as visible_only=true encodes all other tokens",
-                got=f"targets that are masked with probability {mask_probability:g}, else replaced or kept",
-                where="objective.masked.visible_only, corruption",
-                fix="mask all targets, or set objective.masked.visible_only=false",
-            )
 
 
 class MaskedTokens(nn.Module):

@@ -19,44 +19,22 @@ lengths of vectors.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import Annotated
 
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from npm.models.similarity import check_leading_dimensions, leading_scale, scaled_similarity
+from npm.models.settings import check_leading_dimensions
+from npm.models.similarity import leading_scale, scaled_similarity
 from npm.objectives.encoded import EncodedBatch
 from npm.objectives.ranks import gather_rows, rank, row_counts
-from npm.settings import Bounds, CheckedSettings
+from npm.objectives.settings import NonparametricSettings
 from npm.types import MaskedBatch, Term
 
 _NO_TOKEN = -2
 """Stands where a span would run out of its sequence; -1 is the padding of `span_token_ids`."""
-
-
-@dataclass(kw_only=True, slots=True)
-class NonparametricSettings(CheckedSettings):
-    """How the contrastive loss over token vectors is computed."""
-
-    similarity_scale: Annotated[float | None, Bounds(above=0, most=1)] = None
-    """Factor between an inner product and a logit, saved with the encoder; null keeps the one saved with the encoder
-    that training starts from, or takes the reference's 1/√d where there is none."""
-    learned_scale: bool = False
-    """Train the scale, starting from `similarity_scale`, instead of leaving it as it is."""
-    end_queries: bool = True
-    """Two queries a span (phrase model); false is the single-token model, which has start queries only."""
-    max_logits_per_chunk: Annotated[int, Bounds(1)] = 16_777_216
-    """Largest number of query-key logits held at once; bounds memory by working through the queries in chunks."""
-    dimensions: list[int] = field(default_factory=list)
-    """Shorter lengths at which the loss is taken too, such as [64,128,256], so that an index can be built with
-    dimensions= of these; each length, the whole one included, counts alike. Empty: whole vectors only."""
-
-    def check(self) -> None:
-        """Raise SettingError for lengths that are none, or come twice."""
-        check_leading_dimensions(self.dimensions, where="dimensions")
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,43 +12,15 @@ Shapes: n pairs of this rank, N pairs of all ranks, d dimensions, L padded lengt
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Annotated
 
 import torch
 from torch import nn
 
-from npm.errors import SettingError
-from npm.models.sentences import Pooler, PoolerKind
+from npm.models.sentences import Pooler
 from npm.objectives.encoded import EncodedSentences
 from npm.objectives.ranks import gather_rows, rank, row_counts
-from npm.settings import Bounds, CheckedSettings
+from npm.objectives.settings import SentenceSettings
 from npm.types import SentenceBatch, Term
-
-
-@dataclass(kw_only=True, slots=True)
-class SentenceSettings(CheckedSettings):
-    """The contrastive loss over sentences (SimCSE)."""
-
-    pooler: PoolerKind = PoolerKind.cls
-    """What gives a sentence its vector: `cls`, `cls_before_pooler`, `avg`, `avg_top2` or `avg_first_last`."""
-    mlp_only_train: bool = False
-    """With `cls`: the MLP serves in training only and is thrown away afterwards; best without labelled pairs."""
-    temperature: Annotated[float, Bounds(above=0)] = 0.05
-    """Cosines are divided by it; above 0."""
-    hard_negative_weight: Annotated[float, Bounds(above=0)] = 1.0
-    """How much a sentence's own hard negative counts among all negatives, α; above 0."""
-
-    def check(self) -> None:
-        """Raise SettingError for an MLP that this pooler has not."""
-        if self.mlp_only_train and self.pooler is not PoolerKind.cls:
-            raise SettingError(
-                "this pooler has no MLP that could serve in training only",
-                expected="mlp_only_train=true with pooler=cls only",
-                got=f"pooler={self.pooler.name}",
-                where="mlp_only_train",
-                fix="set mlp_only_train=false, or pooler=cls",
-            )
 
 
 class SentenceContrast(nn.Module):

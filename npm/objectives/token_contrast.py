@@ -14,8 +14,6 @@ Shapes: B sequences, L padded length, n masked positions, d dimensions.
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
-from typing import Annotated
 
 import torch
 from torch import nn
@@ -23,23 +21,8 @@ from torch import nn
 from npm.errors import SettingError
 from npm.models.encoder import Encoder
 from npm.objectives.encoded import EncodedBatch
-from npm.settings import Bounds, CheckedSettings
+from npm.objectives.settings import TokenContrastSettings, not_in_place
 from npm.types import MaskedBatch, Term
-
-
-@dataclass(kw_only=True, slots=True)
-class TokenContrastSettings(CheckedSettings):
-    """How masked copies are contrasted with the teacher's clean ones."""
-
-    temperature: Annotated[float, Bounds(above=0)] = 0.01
-    """Divides cosines to make logits."""
-    repeated_tokens: bool = True
-    """Other positions with the masked token's own id are negatives too, as published; false leaves them out."""
-
-    def check_copies(self, copy_count: int) -> None:
-        """Raise SettingError if each sequence is shown in several copies: their rows are not those of the teacher."""
-        if copy_count > 1:
-            raise _not_in_place(got=f"{copy_count} masked copies of each sequence")
 
 
 class TokenContrast(nn.Module):
@@ -107,7 +90,7 @@ def _check_positions_coincide(batch: MaskedBatch) -> None:
     """Raise SettingError unless every position of the masked copies stands for the same one of the clean copies."""
     shapes = tuple(batch.query_input_ids.shape), tuple(batch.key_input_ids.shape)
     if shapes[0] != shapes[1]:
-        raise _not_in_place(got=f"masked copies [rows, tokens] of shape {shapes[0]}, clean ones of shape {shapes[1]}")
+        raise not_in_place(got=f"masked copies [rows, tokens] of shape {shapes[0]}, clean ones of shape {shapes[1]}")
     if bool((batch.start_slots != batch.end_slots).any()):
         raise SettingError(
             "the contrast with a teacher needs single masks",
@@ -116,13 +99,3 @@ def _check_positions_coincide(batch: MaskedBatch) -> None:
             where="objective.token_contrast_weight, corruption",
             fix="choose masks in place, or token_contrast_weight=0",
         )
-
-
-def _not_in_place(*, got: str) -> SettingError:
-    return SettingError(
-        "the contrast with a teacher needs each sequence masked once, in place",
-        expected="one masked copy of each sequence, as long as the sequence",
-        got=got,
-        where="objective.token_contrast_weight, corruption",
-        fix="choose a corruption.predicted_fraction of at most masked_fraction, or token_contrast_weight=0",
-    )

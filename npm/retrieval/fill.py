@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from npm.indexing.phrase_index import DocumentFilter, PhraseIndex
-from npm.models.encoder import Encoder, Precision
+from npm.models.encoder import Encoder
+from npm.models.settings import Precision
 from npm.retrieval.filler import Filler
 from npm.retrieval.passages import PassageFiller
 from npm.retrieval.queries import QueryVectors, Restriction, lexical_restrictions, with_reading

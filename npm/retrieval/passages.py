@@ -16,10 +16,11 @@ import numpy as np
 from index.exact import ExactSearcher
 from npm.corpus.blocks import BlockPacker, BlockSettings
 from npm.errors import CorpusError, QueryError, SettingError
-from npm.indexing.embed import PruningRule, kept_tokens
+from npm.indexing.embed import kept_tokens
 from npm.indexing.generation import IndexManifest
 from npm.indexing.phrase_index import PhraseIndex
 from npm.indexing.rows import RowMap
+from npm.indexing.settings import PruningRule
 from npm.masking.rendering import MASKS_PER_SPAN
 from npm.models.batches import encode_sequences
 from npm.models.similarity import scaled_similarity

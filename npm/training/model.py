@@ -15,17 +15,19 @@ from npm.masking.masker import MaskingUnit
 from npm.masking.rendering import DENOISING, PHRASES, SENTENCES, VIEW_NUMBERS, reads_blocks
 from npm.memory import keep_freed_memory
 from npm.models.denoiser import Denoiser, fresh_denoiser
-from npm.models.encoder import Encoder, Precision, use_plain_attention
+from npm.models.encoder import Encoder, use_plain_attention
 from npm.models.fresh import fresh_encoder
 from npm.models.loading import locate_encoder
 from npm.models.masked_lm import VisibleOnly, attach_masked_head
 from npm.models.sentences import forget_pooler
-from npm.objectives.combine import OtherObjective, WeightedSum
+from npm.models.settings import Precision
+from npm.objectives.combine import WeightedSum
 from npm.objectives.denoising import Denoising
 from npm.objectives.encoded import Passes, encode_views
 from npm.objectives.masked import MaskedTokens
 from npm.objectives.nonparametric import NonparametricMasked
 from npm.objectives.sentence import SentenceContrast
+from npm.objectives.settings import OtherObjective
 from npm.objectives.token_contrast import TokenContrast
 from npm.training.optimizer import freeze
 from npm.training.settings import Attention, TrainingSettings

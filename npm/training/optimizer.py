@@ -6,24 +6,12 @@ embeddings do (Devlin et al. 2019, arXiv 1810.04805, appendix A.2, and the code 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Any
 
 from torch import nn
 
 from npm.errors import SettingError, check_range
-from npm.settings import Bounds, CheckedSettings
-
-
-@dataclass(kw_only=True, slots=True)
-class FrozenSettings(CheckedSettings):
-    """Parts of the encoder that training leaves as they are."""
-
-    layers: Annotated[int, Bounds(0)] = 0
-    """How many of the lowest layers are not trained; in either half of an encoder-decoder."""
-    embeddings: bool = False
-    """Token and position embeddings and their norm are not trained. Where a masked-token head shares the token
-    embeddings as its output matrix, that matrix is frozen with them; the head's transform and bias are trained."""
+from npm.training.settings import FrozenSettings
 
 
 def freeze(model: Any, settings: FrozenSettings) -> list[str]:

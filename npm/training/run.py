@@ -20,7 +20,7 @@ from npm.masking.rendering import SENTENCES, reads_blocks
 from npm.models.encoder import Encoder
 from npm.models.sentences import SavedSentenceEncoder
 from npm.objectives.combine import WeightedSum
-from npm.objectives.ranks import rank
+from npm.objectives.ranks import rank, world_size
 from npm.objectives.sentence import SentenceContrast
 from npm.training.acceleration import make_accelerator
 from npm.training.checkpoints import RunFolder
@@ -71,7 +71,7 @@ def run_training(
         try:
             with accelerator.main_process_first():
                 if rank() == 0:
-                    RunFolder(folder).start(as_record(settings) | facts)
+                    RunFolder(folder).start(as_record(settings, ranks=world_size()) | facts)
                 texts, shown = training_texts(folder, settings), progress if rank() == 0 else silent
                 sources = make_sources(texts, objective.views, settings, trained, progress=shown)
                 held_out = _held_out(folder, settings, trained, objective, evaluators)

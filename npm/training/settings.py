@@ -19,16 +19,23 @@ from npm.masking.denoising import DenoisingSettings
 from npm.masking.masker import MaskingSettings, MaskingUnit
 from npm.masking.rendering import DENOISING, PHRASES, SENTENCES, TOKENS, reads_blocks
 from npm.masking.units import MAX_GROUP_TOKENS
-from npm.models.encoder import Precision
-from npm.models.fresh import FreshSettings
-from npm.models.loading import MINILM
-from npm.objectives.combine import ObjectiveSettings
-from npm.objectives.ranks import world_size
+from npm.models.settings import MINILM, FreshSettings, Precision
+from npm.objectives.settings import ObjectiveSettings
 from npm.settings import Bounds, CheckedSettings, PathList, PathText, changed_settings
-from npm.training.optimizer import FrozenSettings
 from npm.training.schedule import ScheduleSettings
 
 HELD_OUT_LOSS = "held_out_loss"
+
+
+@dataclass(kw_only=True, slots=True)
+class FrozenSettings(CheckedSettings):
+    """Parts of the encoder that training leaves as they are."""
+
+    layers: Annotated[int, Bounds(0)] = 0
+    """How many of the lowest layers are not trained; in either half of an encoder-decoder."""
+    embeddings: bool = False
+    """Token and position embeddings and their norm are not trained. Where a masked-token head shares the token
+    embeddings as its output matrix, that matrix is frozen with them; the head's transform and bias are trained."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -210,7 +217,7 @@ class TrainingSettings(CheckedSettings):
             )
 
 
-def as_record(settings: TrainingSettings) -> dict[str, Any]:
+def as_record(settings: TrainingSettings, *, ranks: int) -> dict[str, Any]:
     """All settings by dotted name, and the number of ranks: what must not differ when a run goes on."""
     # a command adds settings of its own, such as where the run lies
     own = {item.name: asdict(settings)[item.name] for item in fields(TrainingSettings)}
@@ -218,7 +225,7 @@ def as_record(settings: TrainingSettings) -> dict[str, Any]:
         own["encoder"] = Path(settings.encoder).name
     # these two were once settings of the loop, and a run that was begun then must go on
     own["trainer"] |= {name: own.pop(name) for name in ("device", "precision")}
-    return flat_record(recorded(own)) | {"world_size": world_size()}
+    return flat_record(recorded(own)) | {"world_size": ranks}
 
 
 def flat_record(record: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -8,9 +8,9 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,13 +18,12 @@ from index.exact import ExactScan, exact_top
 from index.search import FaissSearcher, open_search
 from index.types import Hits
 from npm.corpus.text import normalised_text
-from npm.errors import SettingError, check_range
+from npm.errors import SettingError
 from npm.indexing.generation import Generation
-from npm.models.encoder import Precision
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.queries import QueryVectors, encode_queries
 from npm.retrieval.settings import FillSettings, Retrieval
-from npm.settings import Bounds, CheckedSettings, PathText
+from npm.tuning.settings import TuneSettings
 
 if TYPE_CHECKING:
     from npm.indexing.phrase_index import PhraseIndex
@@ -35,44 +34,6 @@ if TYPE_CHECKING:
 AUTOMATIC_PROBED_LISTS = (32, 64, 128, 256, 512)
 AUTOMATIC_RERANKED_ROWS = (512, 1024, 2048, 4096, 8192)
 AUTOMATIC_CANDIDATES_PER_SIDE = (256, 512, 1024, 2048)
-
-
-@dataclass(kw_only=True, slots=True)
-class TuneSettings(CheckedSettings):
-    """Measure search settings of an index against exact search, with questions made from its own documents."""
-
-    index: PathText = ""
-    """Folder of the index. Required."""
-    encoder: PathText = ""
-    """Folder or name of the encoder; empty: the shipped one if it made the index, else the index's own copy."""
-    device: str = "auto"
-    """`cpu`, `cuda` or `auto`, which takes a GPU where there is one, for the encoder."""
-    precision: Precision = Precision.auto
-    """Number format of the encoder's forward pass."""
-    queries: Annotated[int, Bounds(1, 5000)] = 500
-    """Questions asked, each a sentence of a document that the quantiser was not trained on, with a phrase masked."""
-    seed: Annotated[int, Bounds(0)] = 0
-    """Seed of the questions."""
-    probed_lists: Annotated[list[int], Bounds(1)] = field(default_factory=list)
-    """Numbers of inverted lists looked into for a query; empty: 32 to 512, doubling, as far as there are lists."""
-    reranked_rows: Annotated[list[int], Bounds(1)] = field(default_factory=list)
-    """Numbers of rows scored exactly for a query, multiples of `candidates_per_side`; empty: 512 to 8192, doubling."""
-    candidates_per_side: Annotated[list[int], Bounds(1)] = field(default_factory=list)
-    """Numbers of best rows grown into phrases for a query; empty: 256 to 2048, doubling."""
-    recall_goal: Annotated[float, Bounds(0, 1)] = 0.97
-    """Least share of the 100 best rows that the chosen setting must find."""
-    agreement_goal: Annotated[float, Bounds(0, 1)] = 0.95
-    """Least share of questions whose best phrase must be that of exact search."""
-    write: bool = False
-    """Whether the chosen setting is written into the index, as its next generation."""
-    out: PathText = ""
-    """Folder for tune.json and tune.png, outside of the index; empty: nothing is written there."""
-
-    def check(self) -> None:
-        """Raises SettingError for a number that stands in a list twice."""
-        for name in ("probed_lists", "reranked_rows", "candidates_per_side"):
-            values = list(getattr(self, name))
-            check_range(len(set(values)) == len(values), name, expected="different numbers", got=values)
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,12 +35,12 @@ from npm.tuning.measures import (
     EncodedQuestions,
     Measured,
     SearchChoice,
-    TuneSettings,
     exact_answers,
     measured_choices,
     search_choices,
     widest_first,
 )
+from npm.tuning.settings import TuneSettings
 from npm.types import MASK_TEXT, Progress, silent
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from npm.models.denoiser import fresh_denoiser
-from npm.models.fresh import FreshSettings
+from npm.models.settings import FreshSettings
 from tests.helpers.command_line import CommandLine, all_bytes
 from tests.helpers.language_models import random_language_model
 from tests.helpers.tiny_models import SENTENCES

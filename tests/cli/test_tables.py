@@ -9,7 +9,7 @@ import pytest
 from npm.cli.tables import estimate_text, inspection_json, inspection_text, tune_text
 from npm.indexing.inspection import Inspection, inspect_index
 from npm.models.encoder import Encoder
-from npm.tuning.measures import TuneSettings
+from npm.tuning.settings import TuneSettings
 from npm.tuning.tune import TuneResult, tune_index
 from tests.helpers.tiny_models import tiny_encoder
 from tests.helpers.tuned_indexes import LISTS, build_measured

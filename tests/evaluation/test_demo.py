@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 from npm.errors import ArtefactError, SettingError
-from npm.evaluation.demo import DemoResult, DemoSettings, Question, RandomSpanOfRightPassage, evaluate_demo
+from npm.evaluation.demo import DemoResult, Question, RandomSpanOfRightPassage, evaluate_demo
 from npm.evaluation.metrics import is_hit
 from npm.evaluation.results import write_results
 from npm.evaluation.sampling import SampleSettings, Split
+from npm.evaluation.settings import DemoSettings
 from npm.models.encoder import Encoder
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.settings import FillSettings, Retrieval

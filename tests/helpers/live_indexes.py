@@ -10,9 +10,8 @@ from index.settings import SearchSettings
 from npm.corpus.blocks import BlockSettings
 from npm.corpus.documents import CorpusSettings
 from npm.indexing.build import build_index
-from npm.indexing.changes import AddSettings, ChangeResult, add_documents
-from npm.indexing.embed import VectorDtype, VectorSettings
-from npm.indexing.settings import IndexBuildSettings
+from npm.indexing.changes import ChangeResult, add_documents
+from npm.indexing.settings import AddSettings, IndexBuildSettings, VectorDtype, VectorSettings
 from npm.models.encoder import Encoder
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.settings import Retrieval

@@ -12,10 +12,11 @@ from transformers import PreTrainedTokenizerFast
 
 from index.exact import ExactSearcher
 from npm.corpus.store import BlockStore, write_block_store
-from npm.indexing.embed import PruningRule, kept_tokens
+from npm.indexing.embed import kept_tokens
 from npm.indexing.generation import EncoderRecord, IndexManifest
 from npm.indexing.phrase_index import PhraseIndex
 from npm.indexing.rows import RowMap, pack_kept
+from npm.indexing.settings import PruningRule
 from npm.models.encoder import Encoder
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.queries import QueryVectors

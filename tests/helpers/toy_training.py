@@ -12,11 +12,13 @@ from torch import nn
 
 from npm.masking.masker import MaskingSettings, MaskingUnit, build_masker
 from npm.masking.rendering import PHRASES, TOKENS, MaskPairRenderer, PhraseViews, SingleMaskRenderer
-from npm.models.encoder import Encoder, Precision
+from npm.models.encoder import Encoder
 from npm.models.masked_lm import MaskedHead
+from npm.models.settings import Precision
 from npm.objectives.combine import WeightedSum
 from npm.objectives.masked import MaskedTokens
-from npm.objectives.nonparametric import NonparametricMasked, NonparametricSettings
+from npm.objectives.nonparametric import NonparametricMasked
+from npm.objectives.settings import NonparametricSettings
 from npm.training.checkpoints import RunFolder
 from npm.training.data import BlockSource, TrainingBatches
 from npm.training.schedule import ScheduleSettings

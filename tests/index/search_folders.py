@@ -81,7 +81,7 @@ def build_search(
 
 def open_built(root: Path, vectors: ShardedArray, **more: Any) -> ExactSearcher | FaissSearcher:
     quantiser = root / "quantiser"
-    with mock.patch("index.search.fitting_device", return_value=None):
+    with mock.patch("index.gpu.fitting_device", return_value=None):
         opened = open_search(root / "search", vectors, quantiser=quantiser if quantiser.exists() else None, **more)
     assert isinstance(opened, ExactSearcher | FaissSearcher)
     return opened

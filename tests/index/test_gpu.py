@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from index import gpu, search
+from index import gpu
 from index.exact import ExactSearcher
 from index.gpu import TorchExactSearcher, cuda_device, fitting_device, torch_assigner
 from index.search import open_search
@@ -25,7 +25,7 @@ def test_a_gpu_with_room_is_chosen_unless_a_device_is_named(tmp_path: Path, monk
         asked.append(vector_bytes)
         return "cpu:0"
 
-    monkeypatch.setattr(search, "fitting_device", one_with_room)
+    monkeypatch.setattr(gpu, "fitting_device", one_with_room)
     opened = open_search(tmp_path / "search", vectors, quantiser=None)
     assert isinstance(opened, TorchExactSearcher)
     assert asked == [2 * vectors.shape[0] * vectors.shape[1]]

@@ -23,8 +23,8 @@ from index.settings import SearchSettings, SearchTier
 from npm.corpus.blocks import BlockSettings
 from npm.corpus.documents import CorpusSettings
 from npm.indexing.build import build_index
-from npm.indexing.embed import ShardBlocks, VectorSettings
-from npm.indexing.settings import IndexBuildSettings
+from npm.indexing.embed import ShardBlocks
+from npm.indexing.settings import IndexBuildSettings, VectorSettings
 from npm.models.encoder import Encoder
 from tests.helpers.tiny_models import SENTENCES
 

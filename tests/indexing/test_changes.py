@@ -13,11 +13,12 @@ from index.store import manifest_bytes
 from npm.corpus.documents import CorpusSettings
 from npm.errors import ArtefactError, CorpusError, SettingError, UserError
 from npm.indexing import changes
-from npm.indexing.changes import AddSettings, DeleteSettings, add_documents, delete_documents
-from npm.indexing.compact import CompactSettings, compact_index
+from npm.indexing.changes import add_documents, delete_documents
+from npm.indexing.compact import compact_index
 from npm.indexing.generation import Generation, Segment
 from npm.indexing.inspection import verify_index
 from npm.indexing.phrase_index import PhraseIndex
+from npm.indexing.settings import AddSettings, CompactSettings, DeleteSettings
 from npm.models.encoder import Encoder
 from npm.retrieval.fill import PhraseFiller
 from tests.helpers.live_indexes import (

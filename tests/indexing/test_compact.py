@@ -11,12 +11,13 @@ import index.store
 from index.store import read_manifest
 from npm.errors import ArtefactError, StorageError
 from npm.indexing import changes
-from npm.indexing.changes import DeleteSettings, delete_documents
-from npm.indexing.compact import CompactSettings, compact_index
+from npm.indexing.changes import delete_documents
+from npm.indexing.compact import compact_index
 from npm.indexing.embed import open_vectors, reencode_sample
 from npm.indexing.generation import Generation
 from npm.indexing.inspection import verify_index
 from npm.indexing.phrase_index import PhraseIndex
+from npm.indexing.settings import CompactSettings, DeleteSettings
 from npm.models.encoder import Encoder
 from npm.retrieval.fill import PhraseFiller
 from tests.helpers.live_indexes import (

@@ -18,14 +18,20 @@ from npm.corpus.documents import CorpusSettings
 from npm.errors import ArtefactError, SettingError
 from npm.evaluation.zero_shot.nonparametric import NonparametricLabels
 from npm.indexing.build import build_index
-from npm.indexing.changes import AddSettings, DeleteSettings, add_documents, delete_documents
-from npm.indexing.compact import CompactSettings, compact_index
+from npm.indexing.changes import add_documents, delete_documents
+from npm.indexing.compact import compact_index
 from npm.indexing.disk_needs import corpus_needs
-from npm.indexing.embed import VectorDtype, VectorSettings
 from npm.indexing.generation import Generation
 from npm.indexing.inspection import inspect_index, verify_index, verify_vectors
 from npm.indexing.phrase_index import PhraseIndex
-from npm.indexing.settings import IndexBuildSettings
+from npm.indexing.settings import (
+    AddSettings,
+    CompactSettings,
+    DeleteSettings,
+    IndexBuildSettings,
+    VectorDtype,
+    VectorSettings,
+)
 from npm.models.encoder import Encoder
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.passage_store import PassageCache

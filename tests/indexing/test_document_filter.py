@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from npm.errors import QueryError, SettingError
-from npm.indexing.changes import DeleteSettings, delete_documents
+from npm.indexing.changes import delete_documents
 from npm.indexing.phrase_index import select
+from npm.indexing.settings import DeleteSettings
 from npm.models.encoder import Encoder
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.settings import Retrieval

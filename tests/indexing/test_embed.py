@@ -18,9 +18,6 @@ from npm.errors import ArtefactError, EncoderError, SettingError
 from npm.indexing.embed import (
     VECTOR_SHARD_KIND,
     VECTORS_KIND,
-    PruningRule,
-    VectorDtype,
-    VectorSettings,
     embed_shard,
     finish_vectors,
     frequent_token_ids,
@@ -32,6 +29,7 @@ from npm.indexing.embed import (
     shard_folder,
     vector_shards,
 )
+from npm.indexing.settings import PruningRule, VectorDtype, VectorSettings
 from npm.models.encoder import Encoder
 from npm.types import Document
 from tests.helpers.tiny_models import SENTENCES, tiny_encoder

@@ -21,10 +21,9 @@ from npm.indexing import disk_needs
 from npm.indexing import estimate as estimate_module
 from npm.indexing.build import build_index
 from npm.indexing.disk_needs import CorpusSample, corpus_counts, corpus_needs, packed_in_batches, sample_corpus
-from npm.indexing.embed import PruningRule, VectorSettings
-from npm.indexing.estimate import Estimate, EstimateSettings, StageNeeds, estimate_build, summary, table_rows
+from npm.indexing.estimate import Estimate, StageNeeds, estimate_build, summary, table_rows
 from npm.indexing.generation import Generation
-from npm.indexing.lexicon import LexiconSettings
+from npm.indexing.settings import EstimateSettings, LexiconSettings, PruningRule, VectorSettings
 from npm.models.encoder import Encoder
 from tests.helpers.tiny_models import SENTENCES, tiny_encoder
 

@@ -14,12 +14,11 @@ from npm.corpus.documents import CorpusSettings
 from npm.corpus.text import normalised_text
 from npm.errors import ArtefactError, CorpusError, EncoderError, SettingError, StorageError
 from npm.indexing.build import build_index
-from npm.indexing.embed import PruningRule, VectorDtype, VectorSettings, kept_tokens, open_vectors
+from npm.indexing.embed import kept_tokens, open_vectors
 from npm.indexing.generation import Segment
 from npm.indexing.inspection import verify_index
 from npm.indexing.phrase_index import PhraseIndex
-from npm.indexing.settings import IndexBuildSettings
-from npm.indexing.stages import Stage
+from npm.indexing.settings import IndexBuildSettings, PruningRule, Stage, VectorDtype, VectorSettings
 from npm.models.encoder import Encoder
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.scoring import ScoringSettings

@@ -10,11 +10,12 @@ import pytest
 
 from npm.corpus.documents import CorpusSettings
 from npm.errors import ArtefactError
-from npm.indexing.changes import AddSettings, DeleteSettings, add_documents, delete_documents
-from npm.indexing.embed import PruningRule, kept_tokens
+from npm.indexing.changes import add_documents, delete_documents
+from npm.indexing.embed import kept_tokens
 from npm.indexing.generation import Generation
 from npm.indexing.inspection import Inspection, inspect_index
 from npm.indexing.phrase_index import PhraseIndex
+from npm.indexing.settings import AddSettings, DeleteSettings, PruningRule
 from npm.models.encoder import Encoder
 from npm.tuning.measures import SearchChoice
 from npm.tuning.tune import write_searching

@@ -11,7 +11,8 @@ import pytest
 from npm.corpus.store import BlockStore
 from npm.corpus.text import Stemming, lexical_query, words_of
 from npm.errors import ArtefactError, SettingError
-from npm.indexing.lexicon import BlockLexicon, LexiconSettings
+from npm.indexing.lexicon import BlockLexicon
+from npm.indexing.settings import LexiconSettings
 from npm.types import Document
 from tests.helpers.tiny_models import SENTENCES
 from tests.indexing.lexicons import (

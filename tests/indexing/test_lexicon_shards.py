@@ -18,12 +18,12 @@ from npm.indexing.lexicon import (
     LEXICON_KIND,
     LEXICON_SHARD_KIND,
     BlockLexicon,
-    LexiconSettings,
     LexiconShard,
     count_words,
     finish_lexicon,
     write_lexicon_shard,
 )
+from npm.indexing.settings import LexiconSettings
 from npm.types import Document
 from tests.helpers.sample_folders import flip_byte, rewrite_manifest
 from tests.indexing.lexicons import ALPHABET, block_words, random_documents, store_of, write_lexicon

@@ -16,8 +16,8 @@ from npm.corpus.store import BlockStore
 from npm.errors import ArtefactError, EncoderError, SettingError, UserError
 from npm.indexing.build import build_index
 from npm.indexing.generation import Segment
-from npm.indexing.settings import IndexBuildSettings
-from npm.indexing.stages import HELD_OUT_EVERY, Shard, Stage, is_held_out
+from npm.indexing.settings import IndexBuildSettings, Stage
+from npm.indexing.stages import HELD_OUT_EVERY, Shard, is_held_out
 from npm.models.encoder import Encoder
 from tests.helpers.tiny_models import tiny_encoder
 from tests.indexing.small_builds import small_settings, write_corpus

@@ -21,8 +21,8 @@ from npm.errors import EncoderError
 from npm.masking.denoising import DenoisingSettings, build_denoising_views
 from npm.models.denoiser import SENTINEL_COUNT, UNLIMITED_TOKENS, Denoiser, fresh_denoiser
 from npm.models.encoder import Encoder
-from npm.models.fresh import FreshSettings
 from npm.models.loading import check_decoder
+from npm.models.settings import FreshSettings
 from npm.types import Document, Sequences
 from tests.helpers.restored_texts import restored
 from tests.helpers.tiny_models import FAMILIES, SENTENCES, tiny_encoder

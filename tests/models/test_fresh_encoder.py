@@ -13,8 +13,9 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from npm.errors import EncoderError, SettingError
 from npm.models.encoder import Encoder
-from npm.models.fresh import FreshSettings, cut_vocabulary, fresh_encoder
+from npm.models.fresh import cut_vocabulary, fresh_encoder
 from npm.models.masked_lm import attach_masked_head
+from npm.models.settings import FreshSettings
 from tests.helpers.tiny_models import FAMILIES, SENTENCES, WORDPIECE_SPECIALS, tiny_encoder, wordpiece_tokenizer
 
 SIZES = {"layers": 2, "dimensions": 16, "attention_heads": 2, "max_input_tokens": 64}

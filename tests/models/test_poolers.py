@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from npm.models.sentences import Pooler, PoolerKind, pool
+from npm.models.sentences import Pooler, pool
+from npm.models.settings import PoolerKind
 from npm.objectives.encoded import Passes
 from tests.helpers.tiny_models import FAMILIES, SENTENCES, tiny_encoder
 

@@ -11,7 +11,8 @@ from npm.models.masked_lm import MaskedHead
 from npm.objectives.combine import WeightedSum
 from npm.objectives.encoded import EncodedBatch
 from npm.objectives.masked import MaskedTokens
-from npm.objectives.nonparametric import NonparametricMasked, NonparametricSettings
+from npm.objectives.nonparametric import NonparametricMasked
+from npm.objectives.settings import NonparametricSettings
 from npm.types import MaskedBatch, TrainingBatch
 from tests.helpers.tiny_models import FAMILIES, tiny_encoder
 from tests.objectives.batches import EncodedInOnePass, batch_of, encoded_with, random_batch, random_vectors

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from npm.errors import SettingError
-from npm.objectives.nonparametric import NonparametricMasked, NonparametricSettings
+from npm.objectives.nonparametric import NonparametricMasked
+from npm.objectives.settings import NonparametricSettings
 from npm.types import Term
 from tests.objectives.batches import batch_of, encoded_with, plain_phrase_loss, random_batch, random_vectors
 

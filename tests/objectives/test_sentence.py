@@ -10,9 +10,10 @@ import torch
 
 from npm.errors import SettingError
 from npm.models.encoder import Encoder
-from npm.models.sentences import PoolerKind
+from npm.models.settings import PoolerKind
 from npm.objectives.encoded import EncodedSentences, Passes
-from npm.objectives.sentence import SentenceContrast, SentenceSettings, contrast_logits, own_columns
+from npm.objectives.sentence import SentenceContrast, contrast_logits, own_columns
+from npm.objectives.settings import SentenceSettings
 from npm.types import SentenceBatch
 from tests.helpers.sentence_batches import batch_of, sentences
 from tests.helpers.tiny_models import tiny_encoder

@@ -11,7 +11,8 @@ import torch
 
 from npm.errors import SettingError
 from npm.models.similarity import leading_scale
-from npm.objectives.nonparametric import NonparametricMasked, NonparametricSettings
+from npm.objectives.nonparametric import NonparametricMasked
+from npm.objectives.settings import NonparametricSettings
 from npm.types import Term
 from tests.objectives.batches import (
     EncodedInOnePass,

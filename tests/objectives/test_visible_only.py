@@ -13,7 +13,8 @@ from npm.errors import EncoderError, SettingError
 from npm.models.encoder import Encoder, use_plain_attention
 from npm.models.masked_lm import VisibleOnly, attach_masked_head, visible_columns
 from npm.objectives.encoded import EncodedBatch, Passes
-from npm.objectives.masked import MaskedSettings, MaskedTokens
+from npm.objectives.masked import MaskedTokens
+from npm.objectives.settings import MaskedSettings
 from npm.types import MaskedBatch
 from tests.helpers.tiny_models import FAMILIES, tiny_encoder
 

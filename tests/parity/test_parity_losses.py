@@ -15,7 +15,8 @@ from npm.masking.rendering import MaskPairRenderer
 from npm.models.encoder import Encoder
 from npm.models.similarity import reference_scale
 from npm.objectives.encoded import EncodedBatch
-from npm.objectives.nonparametric import NonparametricMasked, NonparametricSettings
+from npm.objectives.nonparametric import NonparametricMasked
+from npm.objectives.settings import NonparametricSettings
 from npm.types import Sequences, Spans
 
 

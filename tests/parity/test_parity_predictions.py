@@ -12,9 +12,8 @@ import numpy as np
 import pytest
 
 from npm.indexing.build import index_block_store
-from npm.indexing.embed import PruningRule, VectorSettings
 from npm.indexing.generation import Segment
-from npm.indexing.settings import IndexBuildSettings
+from npm.indexing.settings import IndexBuildSettings, PruningRule, VectorSettings
 from npm.models.encoder import Encoder
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.scoring import ScoringSettings

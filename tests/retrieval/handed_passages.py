@@ -12,7 +12,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from npm.corpus.blocks import BlockPacker, BlockSettings
-from npm.indexing.embed import PruningRule
+from npm.indexing.settings import PruningRule
 from npm.models.encoder import Encoder
 from npm.retrieval.passage_store import EmbeddedPassage, PassageCache
 from npm.retrieval.passages import PassageFiller

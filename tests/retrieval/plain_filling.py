@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from npm.indexing.embed import PruningRule
+from npm.indexing.settings import PruningRule
 from npm.retrieval.scoring import Aggregation, Combination, Normalisation, ScoringSettings, StopwordsInside
 from npm.types import TokenFlag
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from npm.indexing.embed import PruningRule
+from npm.indexing.settings import PruningRule
 from npm.retrieval import fill, spans
 from npm.retrieval.queries import Restriction
 from npm.retrieval.scoring import Aggregation, Combination, Normalisation, ScoringSettings, StopwordsInside

@@ -14,8 +14,7 @@ from npm.corpus.blocks import BlockSettings
 from npm.corpus.documents import CorpusSettings
 from npm.errors import CorpusError, QueryError, SettingError
 from npm.indexing.build import build_index
-from npm.indexing.embed import VectorDtype, VectorSettings
-from npm.indexing.settings import IndexBuildSettings
+from npm.indexing.settings import IndexBuildSettings, VectorDtype, VectorSettings
 from npm.models.encoder import Encoder
 from npm.retrieval import passages as passages_module
 from npm.retrieval.passages import PassageFiller

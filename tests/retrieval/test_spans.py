@@ -9,8 +9,9 @@ import pytest
 
 from npm.corpus.blocks import BlockPacker, BlockSettings
 from npm.corpus.store import BlockStore, build_block_store
-from npm.indexing.embed import PruningRule, kept_tokens
+from npm.indexing.embed import kept_tokens
 from npm.indexing.rows import RowMap
+from npm.indexing.settings import PruningRule
 from npm.retrieval.scoring import ScoringSettings, StopwordsInside
 from npm.retrieval.spans import SpanFinder
 from npm.types import Document

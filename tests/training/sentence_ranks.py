@@ -11,9 +11,11 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from npm.models.sentences import PoolerKind, token_mean
+from npm.models.sentences import token_mean
+from npm.models.settings import PoolerKind
 from npm.objectives.encoded import EncodedSentences, Passes
-from npm.objectives.sentence import SentenceContrast, SentenceSettings
+from npm.objectives.sentence import SentenceContrast
+from npm.objectives.settings import SentenceSettings
 from tests.helpers.sentence_batches import LAST_WORD_ID, batch_of, sentences
 
 SHARES = {"even": (2, 2), "uneven": (3, 1)}

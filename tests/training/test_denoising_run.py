@@ -17,9 +17,8 @@ from npm.corpus.documents import CorpusSettings
 from npm.errors import EncoderError, SettingError
 from npm.masking.denoising import DenoisingSettings, MixtureName
 from npm.models.denoiser import Denoiser, fresh_denoiser
-from npm.models.encoder import Precision
-from npm.models.fresh import FreshSettings
-from npm.objectives.combine import ObjectiveSettings
+from npm.models.settings import FreshSettings, Precision
+from npm.objectives.settings import ObjectiveSettings
 from npm.training.run import run_training
 from npm.training.schedule import ScheduleSettings
 from npm.training.settings import GroupSettings, TrainerSettings, TrainingSettings

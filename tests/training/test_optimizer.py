@@ -11,7 +11,8 @@ from torch import nn
 from transformers import T5Config, T5ForConditionalGeneration
 
 from npm.errors import SettingError
-from npm.training.optimizer import FrozenSettings, freeze, layer_stacks, parameter_groups
+from npm.training.optimizer import freeze, layer_stacks, parameter_groups
+from npm.training.settings import FrozenSettings
 from tests.helpers.tiny_models import tiny_encoder
 from tests.helpers.toy_training import parameters_of, toy_trainer
 

@@ -11,7 +11,8 @@ from torch import nn
 
 from npm.objectives.combine import WeightedSum
 from npm.objectives.encoded import Passes, encode_views
-from npm.objectives.sentence import SentenceContrast, SentenceSettings
+from npm.objectives.sentence import SentenceContrast
+from npm.objectives.settings import SentenceSettings
 from npm.training.acceleration import keep_few_activations
 from npm.training.model import TrainedModel
 from npm.types import SentenceBatch, TrainingBatch

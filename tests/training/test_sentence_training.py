@@ -12,10 +12,9 @@ import pytest
 
 from npm.corpus.documents import CorpusSettings
 from npm.corpus.sentence_pairs import SentenceDataSettings
-from npm.models.encoder import Precision
-from npm.models.sentences import POOLER_KEY, PoolerKind, SentenceEncoder
-from npm.objectives.combine import ObjectiveSettings
-from npm.objectives.sentence import SentenceSettings
+from npm.models.sentences import POOLER_KEY, SentenceEncoder
+from npm.models.settings import PoolerKind, Precision
+from npm.objectives.settings import ObjectiveSettings, SentenceSettings
 from npm.training.run import run_training
 from npm.training.schedule import ScheduleSettings
 from npm.training.settings import StartSettings, TrainerSettings, TrainingSettings

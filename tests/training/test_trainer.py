@@ -13,7 +13,8 @@ from torch import nn
 
 from index.files import CountingFile, storage_errors
 from npm.errors import SettingError, StorageError
-from npm.models.encoder import Encoder, Precision
+from npm.models.encoder import Encoder
+from npm.models.settings import Precision
 from npm.training import trainer as trainer_module
 from npm.training.checkpoints import load_optimizer_tensors, optimizer_tensors
 from npm.training.schedule import ScheduleSettings

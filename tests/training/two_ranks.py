@@ -22,7 +22,7 @@ from torch import nn
 from npm.corpus.blocks import BlockSettings
 from npm.corpus.documents import CorpusSettings
 from npm.errors import SettingError
-from npm.models.encoder import Precision
+from npm.models.settings import Precision
 from npm.objectives.combine import WeightedSum
 from npm.objectives.encoded import EncodedBatch
 from npm.training.model import TrainedModel

@@ -13,15 +13,17 @@ from index.exact import ExactSearcher
 from index.search import open_search
 from npm.corpus.text import normalised_text
 from npm.errors import ArtefactError, SettingError
-from npm.indexing.changes import DeleteSettings, delete_documents
+from npm.indexing.changes import delete_documents
 from npm.indexing.generation import Generation
 from npm.indexing.inspection import verify_index
 from npm.indexing.phrase_index import PhraseIndex
+from npm.indexing.settings import DeleteSettings
 from npm.models.encoder import Encoder
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.queries import encode_queries
 from npm.retrieval.settings import FillSettings, Retrieval
-from npm.tuning.measures import TIE, Measured, SearchChoice, TuneSettings
+from npm.tuning.measures import TIE, Measured, SearchChoice
+from npm.tuning.settings import TuneSettings
 from npm.tuning.tune import TuneResult, choose, draw_questions, tune_index, write_searching
 from tests.helpers.live_indexes import all_bytes
 from tests.helpers.tiny_models import tiny_encoder

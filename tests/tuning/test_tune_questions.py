@@ -7,8 +7,9 @@ import pytest
 
 from npm.corpus.text import sentence_bounds
 from npm.errors import ArtefactError
-from npm.indexing.changes import DeleteSettings, delete_documents
+from npm.indexing.changes import delete_documents
 from npm.indexing.phrase_index import PhraseIndex
+from npm.indexing.settings import DeleteSettings
 from npm.models.encoder import Encoder
 from npm.tuning.tune import asked_documents, draw_questions
 from npm.types import MASK_TEXT

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from npm.errors import SettingError
-from npm.tuning.measures import SearchChoice, TuneSettings, search_choices
+from npm.tuning.measures import SearchChoice, search_choices
+from npm.tuning.settings import TuneSettings
 
 
 def triples(choices: list[SearchChoice]) -> list[tuple[int | None, int | None, int]]:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 
@@ -19,9 +19,9 @@ from npm.corpus.documents import CorpusSettings, read_corpus
 from npm.corpus.store import BlockStore, write_block_store
 from npm.errors import CorpusError
 from npm.evaluation.results import model_facts, write_results
+from npm.evaluation.settings import HeldOutSettings
 from npm.indexing.embed import check_tokenizer
 from npm.models.encoder import StoredModel, evaluating
-from npm.settings import Bounds, CheckedSettings
 from npm.types import Progress, Sequences
 
 if TYPE_CHECKING:
@@ -32,20 +32,6 @@ if TYPE_CHECKING:
 
 MIN_FILLED_FRACTION = 0.97  # full blocks, as in training, so that articles are comparable
 Score = TypeVar("Score")
-
-
-@dataclass(kw_only=True, slots=True)
-class HeldOutSettings(CheckedSettings):
-    """Which articles are held out, and how they are cut; numbers are reported with the defaults."""
-
-    articles: Annotated[int, Bounds(1)] = 200
-    """Articles, the first of the corpus that are long enough; limit= says the same."""
-    least_tokens: Annotated[int, Bounds(1)] = 2048
-    """Shortest article, in tokens."""
-    blocks_per_article: Annotated[int, Bounds(2)] = 16
-    """Blocks from the beginning of each article, masked together; at least 2."""
-    max_block_tokens: Annotated[int, Bounds(4)] = 128
-    """Tokens of a block, the encoder's special tokens included, where blocks are cut from documents."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,28 +11,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from npm.corpus.store import BlockStore
-from npm.evaluation.held_out.articles import (
-    Article,
-    HeldOutResult,
-    HeldOutSettings,
-    held_out_record,
-    measured_articles,
-)
+from npm.evaluation.held_out.articles import Article, HeldOutResult, held_out_record, measured_articles
 from npm.evaluation.metrics import Interval, bootstrap_interval
 from npm.evaluation.report import terminal_table
 from npm.evaluation.sampling import SampleSettings
+from npm.evaluation.settings import DenoisingTaskSettings
 from npm.masking.denoising import DenoiserSettings, MixtureMasker, Sentinels, check_sentinel_count, ul2_denoisers
 from npm.masking.masker import mask_rng
 from npm.masking.rendering import VIEW_NUMBERS
 from npm.objectives.denoising import Denoising
 from npm.objectives.encoded import EncodedDenoising, Passes
-from npm.settings import Bounds
 from npm.types import Progress, silent
 
 if TYPE_CHECKING:
@@ -45,18 +39,6 @@ if TYPE_CHECKING:
 TASK = "denoising"
 NO_MODE = "none"
 """Stands for inputs that begin with the text itself."""
-
-
-@dataclass(kw_only=True, slots=True)
-class DenoisingTaskSettings(HeldOutSettings):
-    """Task `denoising`: which articles are held out and corrupted."""
-
-    articles: Annotated[int, Bounds(1)] = 64
-    """Articles, the first of the corpus that are long enough; limit= says the same."""
-    least_tokens: Annotated[int, Bounds(1)] = 512
-    """Shortest article, in tokens."""
-    blocks_per_article: Annotated[int, Bounds(2)] = 4
-    """Blocks from the beginning of each article; at least 2."""
 
 
 @dataclass(frozen=True, slots=True)

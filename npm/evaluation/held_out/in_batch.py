@@ -11,7 +11,7 @@ Shapes: n spans, T keys, A articles, m tokens of the longest span.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,27 +19,17 @@ import torch
 
 from npm.corpus.store import BlockStore
 from npm.errors import CorpusError
-from npm.evaluation.held_out.articles import (
-    Article,
-    HeldOutResult,
-    HeldOutSettings,
-    held_out_record,
-    measured_articles,
-)
+from npm.evaluation.held_out.articles import Article, HeldOutResult, held_out_record, measured_articles
 from npm.evaluation.metrics import Interval, bootstrap_interval
 from npm.evaluation.report import Row, percent, terminal_table
 from npm.evaluation.sampling import SampleSettings
+from npm.evaluation.settings import InBatchSettings
 from npm.masking.masker import MaskingSettings, build_masker, mask_rng
 from npm.masking.rendering import MaskPairRenderer
-from npm.models.similarity import check_leading_dimensions
+from npm.models.settings import check_leading_dimensions
 from npm.objectives.encoded import EncodedBatch
-from npm.objectives.nonparametric import (
-    NonparametricMasked,
-    NonparametricSettings,
-    following_tokens,
-    gather_keys,
-    positive_keys,
-)
+from npm.objectives.nonparametric import NonparametricMasked, following_tokens, gather_keys, positive_keys
+from npm.objectives.settings import NonparametricSettings
 from npm.types import Progress, silent
 
 if TYPE_CHECKING:
@@ -50,19 +40,6 @@ if TYPE_CHECKING:
 
 
 TASK = "in_batch"
-
-
-@dataclass(kw_only=True, slots=True)
-class InBatchSettings(HeldOutSettings):
-    """Task `in_batch`: which articles are held out, and which vectors are compared."""
-
-    dimensions: list[int] = field(default_factory=list)
-    """Shorter lengths of vectors, such as [64,128,256], that are measured beside the whole ones, by their leading
-    numbers."""
-
-    def check(self) -> None:
-        """Refuse what are no lengths."""
-        check_leading_dimensions(self.dimensions, where="dimensions")
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,30 +12,23 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass
-from enum import Enum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from npm.corpus.store import BlockStore
 from npm.errors import CorpusError, EncoderError
-from npm.evaluation.held_out.articles import (
-    Article,
-    HeldOutResult,
-    HeldOutSettings,
-    held_out_record,
-    measured_articles,
-)
+from npm.evaluation.held_out.articles import Article, HeldOutResult, held_out_record, measured_articles
 from npm.evaluation.metrics import ratio_standard_error
 from npm.evaluation.report import Row, terminal_table
 from npm.evaluation.sampling import SampleSettings
+from npm.evaluation.settings import MaskedTokensSettings
 from npm.masking.corruption import CorruptionSettings, CorruptionUnit, build_in_place_views
 from npm.masking.masker import mask_rng
 from npm.masking.rendering import TOKENS, VIEW_NUMBERS
 from npm.objectives.encoded import EncodedBatch
 from npm.objectives.masked import MaskedTokens
-from npm.settings import Bounds
 from npm.types import Progress, silent
 
 if TYPE_CHECKING:
@@ -48,27 +41,6 @@ if TYPE_CHECKING:
 
 TASK = "masked_tokens"
 MOST_LOSS = 700.0
-
-
-class MaskedUnit(Enum):
-    """What is masked as a whole."""
-
-    token = "token"
-    word = "word"
-
-
-@dataclass(kw_only=True, slots=True)
-class MaskedTokensSettings(HeldOutSettings):
-    """Task `masked_tokens`: which articles are held out, and how they are masked."""
-
-    least_tokens: Annotated[int, Bounds(1)] = 1024
-    """Shortest article, in tokens."""
-    blocks_per_article: Annotated[int, Bounds(2)] = 8
-    """Blocks from the beginning of each article; at least 2."""
-    masked_fraction: Annotated[float, Bounds(above=0, below=1)] = 0.15
-    """Share of each block's tokens that is masked, and predicted, whatever rate the model was trained at."""
-    unit: MaskedUnit = MaskedUnit.token
-    """What is masked as a whole: `token` or `word`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ Shapes: e encoders, n pairs, d dimensions, r resamples, s sets.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,12 +19,12 @@ from npm.evaluation.metrics import Interval
 from npm.evaluation.report import Row, percent, terminal_table
 from npm.evaluation.results import model_facts, write_results
 from npm.evaluation.sampling import SampleSettings
+from npm.evaluation.settings import StsSettings
 from npm.evaluation.sts.correlation import SentencePairs, SentenceVectors, pair_cosines, resampled_spearman, spearman
 from npm.evaluation.sts.data import PUBLIC_SETS
-from npm.evaluation.sts.geometry import Geometry, GeometrySettings, geometry_facts, measure_geometry
-from npm.models.encoder import Precision
-from npm.models.sentences import PoolerKind, SentenceEncoder
-from npm.settings import CheckedSettings, PathText
+from npm.evaluation.sts.geometry import Geometry, geometry_facts, measure_geometry
+from npm.models.sentences import SentenceEncoder
+from npm.models.settings import PoolerKind, Precision
 from npm.types import Progress, silent
 
 if TYPE_CHECKING:
@@ -34,28 +34,6 @@ if TYPE_CHECKING:
 TASK = "sts"
 BEFORE_AND_AFTER = ("before", "after")
 CONFIDENCE = 0.95
-
-
-@dataclass(kw_only=True, slots=True)
-class BeforeSettings(CheckedSettings):
-    """A second encoder that the first is compared with on the same pairs, such as the one that it was trained from."""
-
-    encoder: PathText = ""
-    """Folder or name; empty: one encoder alone is evaluated."""
-    pooler: PoolerKind | None = None
-    """How it makes a sentence one vector; null: as it was saved. Refused without before.encoder=."""
-
-
-@dataclass(kw_only=True, slots=True)
-class StsSettings(CheckedSettings):
-    """Task `sts`: how sentences become vectors, and what is measured of them."""
-
-    pooler: PoolerKind | None = None
-    """How token vectors become the vector of a sentence; null: as the encoder was saved."""
-    before: BeforeSettings = field(default_factory=BeforeSettings)
-    """A second encoder."""
-    geometry: GeometrySettings = field(default_factory=GeometrySettings)
-    """How the vectors lie in space."""
 
 
 @dataclass(frozen=True, slots=True)

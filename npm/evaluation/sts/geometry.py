@@ -10,16 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from enum import Enum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from npm.corpus.rows import TaskDataError
+from npm.evaluation.settings import GeometrySettings
 from npm.evaluation.sts.correlation import SentencePairs, SentenceVectors, encode_distinct
 from npm.models.encoder import evaluating
-from npm.settings import Bounds, CheckedSettings
 
 if TYPE_CHECKING:
     from npm.models.encoder import Encoder
@@ -28,25 +27,6 @@ if TYPE_CHECKING:
 ROWS_AT_ONCE = 512
 """Rows whose distances to all others are held at once."""
 UNIFORMITY_T = 2.0
-
-
-class GeometryPairs(Enum):
-    """Which pairs of STS-B are measured."""
-
-    all = "all"  # of all splits together
-    split = "split"  # of the split that is reported
-    none = "none"
-
-
-@dataclass(kw_only=True, slots=True)
-class GeometrySettings(CheckedSettings):
-    """How sentence vectors lie in space is measured on the sentences of STS-B."""
-
-    pairs: GeometryPairs = GeometryPairs.all
-    """`all`: those of train, dev and test together, as in the paper; `split`: those of split= alone, for an encoder
-    that was trained on the others; `none`: nothing is measured."""
-    layer_sentences: Annotated[int, Bounds(0)] = 1000
-    """Sentences, drawn by seed=, whose tokens are measured layer by layer; 0: none."""
 
 
 def alignment(first: np.ndarray, second: np.ndarray) -> float:

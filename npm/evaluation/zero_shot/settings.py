@@ -7,7 +7,7 @@ from enum import Enum
 
 from npm.evaluation.sampling import SampleSettings
 from npm.evaluation.zero_shot.task import ClosedScoring
-from npm.models.encoder import Precision
+from npm.models.settings import Precision
 from npm.retrieval.settings import FillSettings
 from npm.settings import CheckedSettings, PathText
 

@@ -13,18 +13,14 @@ from npm.corpus.documents import CorpusSettings
 from npm.corpus.store import BlockStore
 from npm.errors import ArtefactError, CorpusError, EncoderError, SettingError
 from npm.evaluation.held_out.articles import build_held_out_store, held_out_store
-from npm.evaluation.held_out.denoising import (
-    DenoisingResult,
-    DenoisingTaskSettings,
-    denoising_rows,
-    evaluate_denoising,
-)
+from npm.evaluation.held_out.denoising import DenoisingResult, denoising_rows, evaluate_denoising
 from npm.evaluation.sampling import SampleSettings
+from npm.evaluation.settings import DenoisingTaskSettings
 from npm.masking.denoising import ul2_denoisers
 from npm.masking.masker import mask_rng
 from npm.masking.units import TokenUnits
 from npm.models.denoiser import Denoiser, fresh_denoiser
-from npm.models.fresh import FreshSettings
+from npm.models.settings import FreshSettings
 from npm.types import Document, Sequences
 from tests.helpers.tiny_models import SENTENCES, tiny_encoder
 

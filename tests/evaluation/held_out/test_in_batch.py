@@ -16,13 +16,9 @@ from npm.corpus.documents import CorpusSettings
 from npm.corpus.store import BlockStore, build_block_store
 from npm.errors import ArtefactError, CorpusError, SettingError
 from npm.evaluation.held_out.articles import build_held_out_store, held_out_store
-from npm.evaluation.held_out.in_batch import (
-    InBatchResult,
-    InBatchSettings,
-    evaluate_in_batch,
-    in_batch_rows,
-)
+from npm.evaluation.held_out.in_batch import InBatchResult, evaluate_in_batch, in_batch_rows
 from npm.evaluation.sampling import SampleSettings
+from npm.evaluation.settings import InBatchSettings
 from npm.masking.masker import MaskingSettings, build_masker, mask_rng
 from npm.models.encoder import Encoder
 from npm.types import Document

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from npm.corpus.rows import TaskDataError
 from npm.evaluation.sampling import SampleSettings, Split
+from npm.evaluation.settings import GeometryPairs, GeometrySettings, StsSettings
 from npm.evaluation.sts.correlation import (
     SentencePairs,
     SentenceVectors,
@@ -20,17 +21,9 @@ from npm.evaluation.sts.correlation import (
     spearman,
     unit_rows,
 )
-from npm.evaluation.sts.evaluate import (
-    StsSettings,
-    evaluate_sts,
-    geometry_rows,
-    layer_rows,
-    notes,
-    sentence_vectors,
-    set_rows,
-)
-from npm.evaluation.sts.geometry import GeometryPairs, GeometrySettings, alignment, mean_cosine, uniformity
-from npm.models.sentences import PoolerKind
+from npm.evaluation.sts.evaluate import evaluate_sts, geometry_rows, layer_rows, notes, sentence_vectors, set_rows
+from npm.evaluation.sts.geometry import alignment, mean_cosine, uniformity
+from npm.models.settings import PoolerKind
 from tests.evaluation.sts.sentence_pairs import in_the_plane, pairs_of, random_vectors
 from tests.helpers.tiny_models import SENTENCES, tiny_encoder
 

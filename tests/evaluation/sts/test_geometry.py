@@ -9,16 +9,9 @@ import pytest
 import torch
 
 from npm.errors import SettingError
+from npm.evaluation.settings import GeometrySettings
 from npm.evaluation.sts.correlation import unit_rows
-from npm.evaluation.sts.geometry import (
-    GeometrySettings,
-    alignment,
-    layer_geometry,
-    mean_cosine,
-    mean_cosine_of_sum,
-    spectrum,
-    uniformity,
-)
+from npm.evaluation.sts.geometry import alignment, layer_geometry, mean_cosine, mean_cosine_of_sum, spectrum, uniformity
 from tests.helpers.tiny_models import FAMILIES, SENTENCES, tiny_encoder
 
 

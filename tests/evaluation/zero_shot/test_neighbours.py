@@ -21,10 +21,11 @@ from npm.evaluation.zero_shot import neighbours
 from npm.evaluation.zero_shot.neighbours import NEAREST_PER_WORD, neighbouring_words
 from npm.evaluation.zero_shot.task import Label, Suite, Task, TaskData
 from npm.evaluation.zero_shot.verbalizers import Verbalizer, expand, load_verbalizer
-from npm.indexing.changes import DeleteSettings, delete_documents
+from npm.indexing.changes import delete_documents
 from npm.indexing.generation import EncoderRecord, IndexManifest
 from npm.indexing.phrase_index import PhraseIndex
 from npm.indexing.rows import RowMap
+from npm.indexing.settings import DeleteSettings
 from npm.models.encoder import Encoder
 from npm.types import Block, TokenFlag
 from tests.helpers.live_indexes import built, record

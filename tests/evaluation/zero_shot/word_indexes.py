@@ -13,9 +13,8 @@ from index.exact import ExactSearcher
 from npm.corpus.blocks import BlockSettings
 from npm.corpus.documents import CorpusSettings
 from npm.indexing.build import build_index
-from npm.indexing.embed import PruningRule
 from npm.indexing.phrase_index import PhraseIndex, rows_of_blocks
-from npm.indexing.settings import IndexBuildSettings
+from npm.indexing.settings import IndexBuildSettings, PruningRule
 from npm.models.encoder import Encoder
 from npm.retrieval.settings import FillSettings
 from npm.types import TokenFlag

@@ -1,0 +1,173 @@
+"""Settings of the objectives, and of their sum."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+from npm.errors import SettingError, check_range
+from npm.models.settings import PoolerKind, check_leading_dimensions
+from npm.settings import Bounds, CheckedSettings
+
+
+@dataclass(kw_only=True, slots=True)
+class NonparametricSettings(CheckedSettings):
+    """How the contrastive loss over token vectors is computed."""
+
+    similarity_scale: Annotated[float | None, Bounds(above=0, most=1)] = None
+    """Factor between an inner product and a logit, saved with the encoder; null keeps the one saved with the encoder
+    that training starts from, or takes the reference's 1/√d where there is none."""
+    learned_scale: bool = False
+    """Train the scale, starting from `similarity_scale`, instead of leaving it as it is."""
+    end_queries: bool = True
+    """Two queries a span (phrase model); false is the single-token model, which has start queries only."""
+    max_logits_per_chunk: Annotated[int, Bounds(1)] = 16_777_216
+    """Largest number of query-key logits held at once; bounds memory by working through the queries in chunks."""
+    dimensions: list[int] = field(default_factory=list)
+    """Shorter lengths at which the loss is taken too, such as [64,128,256], so that an index can be built with
+    dimensions= of these; each length, the whole one included, counts alike. Empty: whole vectors only."""
+
+    def check(self) -> None:
+        """Raise SettingError for lengths that are none, or come twice."""
+        check_leading_dimensions(self.dimensions, where="dimensions")
+
+
+@dataclass(kw_only=True, slots=True)
+class MaskedSettings(CheckedSettings):
+    """How masked tokens are predicted over the vocabulary."""
+
+    visible_only: bool = False
+    """Encode only the tokens that are not masked, and predict from a light decoder that is not kept; cheaper above
+    about a third of the tokens masked. Needs a corruption that only masks."""
+    decoder_layers: Annotated[int, Bounds(1)] = 1
+    """Layers of that decoder."""
+
+    def check_masks(self, mask_probability: float) -> None:
+        """Raise SettingError if tokens that are kept or replaced (all but `mask_probability`) would be seen."""
+        if self.visible_only and mask_probability < 1:
+            raise SettingError(
+                "what is to be predicted would be visible",
+                expected="a corruption that masks every target, as visible_only=true encodes all other tokens",
+                got=f"targets that are masked with probability {mask_probability:g}, else replaced or kept",
+                where="objective.masked.visible_only, corruption",
+                fix="mask all targets, or set objective.masked.visible_only=false",
+            )
+
+
+@dataclass(kw_only=True, slots=True)
+class SentenceSettings(CheckedSettings):
+    """The contrastive loss over sentences (SimCSE)."""
+
+    pooler: PoolerKind = PoolerKind.cls
+    """What gives a sentence its vector: `cls`, `cls_before_pooler`, `avg`, `avg_top2` or `avg_first_last`."""
+    mlp_only_train: bool = False
+    """With `cls`: the MLP serves in training only and is thrown away afterwards; best without labelled pairs."""
+    temperature: Annotated[float, Bounds(above=0)] = 0.05
+    """Cosines are divided by it; above 0."""
+    hard_negative_weight: Annotated[float, Bounds(above=0)] = 1.0
+    """How much a sentence's own hard negative counts among all negatives, α; above 0."""
+
+    def check(self) -> None:
+        """Raise SettingError for an MLP that this pooler has not."""
+        if self.mlp_only_train and self.pooler is not PoolerKind.cls:
+            raise SettingError(
+                "this pooler has no MLP that could serve in training only",
+                expected="mlp_only_train=true with pooler=cls only",
+                got=f"pooler={self.pooler.name}",
+                where="mlp_only_train",
+                fix="set mlp_only_train=false, or pooler=cls",
+            )
+
+
+@dataclass(kw_only=True, slots=True)
+class TokenContrastSettings(CheckedSettings):
+    """How masked copies are contrasted with the teacher's clean ones."""
+
+    temperature: Annotated[float, Bounds(above=0)] = 0.01
+    """Divides cosines to make logits."""
+    repeated_tokens: bool = True
+    """Other positions with the masked token's own id are negatives too, as published; false leaves them out."""
+
+    def check_copies(self, copy_count: int) -> None:
+        """Raise SettingError if each sequence is shown in several copies: their rows are not those of the teacher."""
+        if copy_count > 1:
+            raise not_in_place(got=f"{copy_count} masked copies of each sequence")
+
+
+def not_in_place(*, got: str) -> SettingError:
+    """The refusal of masked copies that do not lie on the clean ones, position by position."""
+    return SettingError(
+        "the contrast with a teacher needs each sequence masked once, in place",
+        expected="one masked copy of each sequence, as long as the sequence",
+        got=got,
+        where="objective.token_contrast_weight, corruption",
+        fix="choose a corruption.predicted_fraction of at most masked_fraction, or token_contrast_weight=0",
+    )
+
+
+@dataclass(kw_only=True, slots=True)
+class OtherObjective(CheckedSettings):
+    """A loss that stands in a file of its own and is not known here; docs/own-objective.md shows one."""
+
+    target: str = ""
+    """Where its class is, as module.Class; it is called with the encoder and `settings`."""
+    weight: Annotated[float, Bounds(above=0)] = 1.0
+    """Weight of its terms; above 0."""
+    settings: dict[str, Any] = field(default_factory=dict)
+    """What the class takes besides the encoder."""
+
+    def check(self) -> None:
+        """Raise SettingError if the target is no class of a module."""
+        module, _, name = self.target.rpartition(".")
+        check_range(bool(module and name), "target", expected="module.Class", got=self.target or "nothing")
+
+
+@dataclass(kw_only=True, slots=True)
+class ObjectiveSettings(CheckedSettings):
+    """Which losses are summed, with which weight; at least one weight is above 0."""
+
+    nonparametric: NonparametricSettings = field(default_factory=NonparametricSettings)
+    """The contrastive loss over the tokens of the batch."""
+    nonparametric_weight: float = 1.0
+    """Weight of the contrastive loss; 0 leaves it out, as with all weights."""
+    masked: MaskedSettings = field(default_factory=MaskedSettings)
+    """The prediction of masked tokens over the vocabulary."""
+    masked_weight: float = 0.0
+    """Weight of the prediction of masked tokens; what is masked for it stands under `corruption`."""
+    sentence: SentenceSettings = field(default_factory=SentenceSettings)
+    """The contrastive loss over sentences (SimCSE)."""
+    sentence_weight: float = 0.0
+    """Weight of the contrastive loss over sentences; where they come from stands under `sentences`."""
+    token_contrast: TokenContrastSettings = field(default_factory=TokenContrastSettings)
+    """The contrast of masked copies with the clean copies of a frozen teacher (TaCL)."""
+    token_contrast_weight: float = 0.0
+    """Weight of the contrast with the teacher; it reads the masked copies of `corruption`."""
+    denoising_weight: float = 0.0
+    """Weight of writing back what was corrupted, for encoder-decoders; what is corrupted stands under `denoising`."""
+    others: dict[str, OtherObjective] = field(default_factory=dict)
+    """Further losses by a name of your own: {name: {target: module.Class, weight: 1.0, settings: {}}}."""
+
+    def check(self) -> None:
+        """Raise SettingError for weights that leave nothing to train, and for a name that is taken."""
+        weights = self.weights()
+        if taken := sorted(name for name in self.others if f"{name}_weight" in weights):
+            raise SettingError(
+                "an objective of one's own has the name of another",
+                expected="a name of its own",
+                got=", ".join(taken),
+                where="others",
+                fix="choose another name",
+            )
+        if min(weights.values()) < 0 or not (sum(weights.values()) or self.others):
+            raise SettingError(
+                "the weights of the objective leave nothing to train",
+                expected="weights of at least 0, one of them above 0",
+                got=", ".join(f"{name}={weight}" for name, weight in weights.items()),
+                where=", ".join(weights),
+                fix="set one of them to 1",
+            )
+
+    def weights(self) -> dict[str, float]:
+        """The weights of all known losses by the names of their settings."""
+        names = ("nonparametric", "masked", "sentence", "token_contrast", "denoising")
+        return {f"{name}_weight": getattr(self, f"{name}_weight") for name in names}
