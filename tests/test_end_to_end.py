@@ -7,11 +7,14 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from npm import PhraseFiller
 from tests.cli.test_fill import check_contract
 from tests.helpers.command_line import DOCUMENTS, CommandLine, run_subprocess, write_corpus
 from tests.helpers.tiny_models import FAMILIES, tiny_encoder
+from tests.helpers.toy_training import toy_encoder
 
 SHRUNK = (
     "blocks.max_block_tokens=24",
@@ -65,16 +68,32 @@ def test_an_encoder_is_trained_its_index_built_asked_checked_and_measured(
     assert question in outcome.out
 
 
-def test_two_processes_train_one_encoder_by_the_same_script(tmp_path: Path, tiny_encoder_folder: Path) -> None:
+def test_two_processes_of_a_launcher_train_what_one_process_trains_on_the_same_texts(
+    npmlm: CommandLine, tmp_path: Path
+) -> None:
     texts = repeated_corpus(tmp_path / "texts.jsonl")
-    launch = ("-m", "accelerate.commands.launch", "--cpu", "--num_processes", "2", "--num_cpu_threads_per_process", "1")
-    port = ("--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "0")
-    given = (f"corpus.files={texts}", f"encoder={tiny_encoder_folder}", f"run={tmp_path / 'run'}", *SHRUNK)
+    toy_encoder().save(tmp_path / "start")  # without dropout, which is each rank's own
     steps = ("schedule.max_steps=2", "trainer.log_every_steps=1")
-    settings = [part for part in given if not part.startswith("schedule.max_steps")]
-    outcome = run_subprocess(sys.executable, *launch, *port, "scripts/train.py", *settings, *steps)
+    shrunk = (setting for setting in SHRUNK if not setting.startswith("schedule.max_steps"))
+    settings = (f"corpus.files={texts}", f"encoder={tmp_path / 'start'}", *shrunk, *steps)
+    launch = ("-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2", "--num_machines", "1")
+    further = ("--num_cpu_threads_per_process", "1", "--mixed_precision", "no", "--dynamo_backend", "no")
+    script = ("--main_process_port", "0", "scripts/train.py", f"run={tmp_path / 'two'}")
+    outcome = run_subprocess(sys.executable, *launch, *further, *script, *settings)
     assert outcome.status == 0, outcome.err
     assert outcome.err.count("training on cpu") == 1
-    lines = (tmp_path / "run" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    assert [json.loads(line)["step"] for line in lines] == [1, 2]
-    assert (tmp_path / "run" / "encoder" / "model.safetensors").is_file()
+    (checkpoint,) = (tmp_path / "two" / "checkpoints").iterdir()
+    assert {path.name for path in checkpoint.glob("generator-*")} == {"generator-0-cpu.npy", "generator-1-cpu.npy"}
+
+    outcome = npmlm("train", *settings, f"run={tmp_path / 'one'}", "trainer.groups_per_device_batch=2")
+    assert outcome.status == 0, outcome.err
+    one, two = (
+        [json.loads(line) for line in (tmp_path / name / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+        for name in ("one", "two")
+    )
+    compared = ("step", "tokens", "learning_rate", "start", "end")
+    assert len(two) == 2
+    for left, right in zip(one, two, strict=True):
+        assert [right[name] for name in compared] == pytest.approx([left[name] for name in compared], rel=1e-4)
+    weights = [load_file(tmp_path / name / "encoder" / "model.safetensors") for name in ("one", "two")]
+    torch.testing.assert_close(weights[1], weights[0], rtol=0, atol=1e-5)

@@ -144,7 +144,16 @@ def test_config_units_and_samplers_that_do_not_go_together_are_refused() -> None
 
 @pytest.mark.parametrize(
     ("masked", "predicted", "copies"),
-    [(0.1, 0.4, 4), (0.05, 0.4, 8), (0.2, 0.4, 2), (0.15, 0.4, 3), (0.3, 0.9, 3), (0.1, 0.7, 7), (0.4, 0.2, 1)],
+    [
+        (0.1, 0.4, 4),
+        (0.05, 0.4, 8),
+        (0.2, 0.4, 2),
+        (0.15, 0.4, 3),
+        (0.3, 0.9, 3),
+        (0.1, 0.7, 7),
+        (0.09, 0.27, 3),
+        (0.4, 0.2, 1),
+    ],
 )
 def test_the_number_of_copies_is_the_quotient_of_the_rates_rounded_up(
     masked: float, predicted: float, copies: int

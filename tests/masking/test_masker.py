@@ -79,7 +79,9 @@ def test_a_group_with_too_few_candidates_is_dropped() -> None:
     shared, masker = [2, 3, 4], build_masker(MaskingSettings())
     rows = [[*shared, *range(100, 147)], [*shared, *range(200, 247)]]  # 100 tokens, 6 of them shared
     assert masker.select(group(*rows), mask_rng(0, 0, 0)) is not None
-    rows[1] += range(300, 330)  # 6 of 130 tokens are less than 5 %
+    rows[1] += range(300, 320)  # 6 of 120 tokens are just 5 %
+    assert masker.select(group(*rows), mask_rng(0, 0, 0)) is not None
+    rows[1].append(400)
     assert masker.select(group(*rows), mask_rng(0, 0, 0)) is None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from npm.masking import samplers
 from npm.masking.samplers import CandidateThinning, GeometricSpanSampler, Overflow, UniformSampler, geometric_lengths
 from npm.masking.units import CooccurringUnits, MaskableSpans
 from npm.types import Sequences, Spans, TokenFlag
@@ -84,6 +85,16 @@ def test_where_a_length_has_run_out_shorter_ones_are_taken_then_longer_ones() ->
     assert pairs(sampler.draw(candidates, sequences, 20, rng)) == [(0, 1), (5, 3), (10, 2)]
     long_only = GeometricSpanSampler(success_probability=1e-9)
     assert pairs(long_only.draw(spans_of((0, 1)), sequences, 20, rng)) == [(0, 1)]
+
+
+def test_the_next_shorter_length_comes_first_and_longer_ones_only_after_the_shortest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(samplers, "geometric_lengths", lambda p, most, count, rng: np.full(count, 3))
+    candidates = spans_of((0, 1), (2, 2), (5, 4), (10, 5))
+    for budget_tokens, starts in ((1, [2]), (3, [0, 2]), (4, [0, 2, 5]), (8, [0, 2, 5, 10])):
+        spans = GeometricSpanSampler().draw(candidates, group(list(range(20))), budget_tokens, np.random.default_rng(0))
+        assert spans.starts.tolist() == starts
 
 
 def test_overlapping_candidates_are_rejected_and_adjacent_ones_are_not() -> None:

@@ -115,6 +115,16 @@ def test_values_and_gradients_equal_those_of_plain_loops(seed: int, specials: bo
     torch.testing.assert_close(vectors.grad, expected_gradient, rtol=1e-5, atol=1e-5)
 
 
+def test_logits_are_those_of_float32_where_the_encoder_computes_in_bfloat16() -> None:
+    batch = random_batch(np.random.default_rng(0), specials=True)
+    vectors = (4 * random_vectors(batch, np.random.default_rng(0), dimensions=8)).float()
+    expected = objective_of()(encoded_with(vectors, batch))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        terms = objective_of()(encoded_with(vectors, batch))
+    for name, term in terms.items():
+        torch.testing.assert_close(term.sum, expected[name].sum, rtol=0, atol=0)
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_the_single_token_loss_equals_that_of_plain_loops(seed: int) -> None:
     rng = np.random.default_rng(seed)

@@ -1,11 +1,23 @@
-"""Whether a phrase says something that the question does not."""
+"""The order of phrases, and whether one says something that the question does not."""
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from npm.corpus.text import words_of
-from npm.retrieval.answers import says_nothing_new
+from npm.retrieval.answers import PhraseGroups, says_nothing_new
+from npm.retrieval.spans import CandidateSpans
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 9])
+def test_groups_of_equal_scores_come_in_the_order_of_the_corpus(count: int) -> None:
+    starts = np.array([90, 10, 40, 60, 20])  # i64 [5]
+    nothing = np.zeros(5, dtype=np.int64)
+    candidates = CandidateSpans(starts, nothing + 1, nothing, nothing, nothing.astype(np.uint64))
+    # groups of the candidates 0, then 3 and 4, then 2, then 1: they begin at 90, 20, 40 and 10
+    groups = PhraseGroups(np.array([0, 3, 4, 2, 1]), np.array([0, 1, 3, 4, 5]), np.array([0.3, 0.3, 0.3, 0.1]))
+    assert groups.best(count, candidates).tolist() == [1, 2, 0, 3][:count]
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from index import exact
 from npm.indexing.settings import PruningRule
 from npm.retrieval import fill, spans
 from npm.retrieval.queries import Restriction
@@ -126,6 +127,18 @@ def test_searching_all_rows_of_three_blocks_equals_restriction_to_them(
         np.testing.assert_allclose(
             [phrase.score for phrase in one.phrases], [phrase.score for phrase in other.phrases], rtol=1e-6
         )
+
+
+@pytest.mark.parametrize("queries_per_scan", [2, 3, 4, 9])
+def test_no_scan_has_more_queries_than_the_searcher_takes_two_of_them_for_each_text(
+    queries_per_scan: int, rng: np.random.Generator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filler, _ = random_index(tmp_path / "store", rng, rule=PruningRule.all, settings=EVERYTHING)
+    queries = random_queries(rng, 5)
+    expected = filler.fill_encoded([""] * 5, queries)
+    monkeypatch.setattr(exact, "SCORE_BYTES_PER_SCAN", 4 * len(filler.index.rows) * queries_per_scan)
+    for answer, whole in zip(filler.fill_encoded([""] * 5, queries), expected, strict=True):
+        assert_equal_phrases(answer, [(each.score, each.phrase, each.occurrence_count) for each in whole.phrases])
 
 
 def test_shares_of_all_phrases_sum_to_one(rng: np.random.Generator, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -33,7 +34,8 @@ def test_reference_weights_worked_by_hand() -> None:
 
 @pytest.mark.parametrize("combination", Combination)
 def test_similarities_of_any_size_give_finite_shares(combination: Combination) -> None:
-    s, t = np.array([1e4, 1e4, -1e4]), np.array([1e4, -1e4, -1e4])
-    shares = occurrence_shares(s, t, np.ones(3), combination=combination, length_exponent=0.0)
-    assert np.isfinite(shares).all()
-    assert shares.sum() == pytest.approx(1.0)
+    large, mixed, small = np.array([1e4, 1e4, -1e4]), np.array([1e4, -1e4, -1e4]), np.full(3, -1e4)
+    for s, t in itertools.permutations((large, mixed, small), 2):
+        shares = occurrence_shares(s, t, np.ones(3), combination=combination, length_exponent=0.0)
+        assert np.isfinite(shares).all()
+        assert shares.sum() == pytest.approx(1.0)

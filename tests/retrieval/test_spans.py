@@ -29,9 +29,23 @@ RUNNING_ON = {
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> BlockStore:
-    packer = BlockPacker(wordpiece_tokenizer([TEXT] * 9), BlockSettings())
-    folder: Path = tmp_path_factory.mktemp("spans") / "store"
-    return build_block_store(folder, [Document("d", "", TEXT)], packer, settings={})
+    return store_of(TEXT, tmp_path_factory.mktemp("spans") / "store")
+
+
+def store_of(text: str, folder: Path) -> BlockStore:
+    packer = BlockPacker(wordpiece_tokenizer([text] * 9), BlockSettings())
+    return build_block_store(folder, [Document("d", "", text)], packer, settings={})
+
+
+def phrases_in(store: BlockStore, text: str, scoring: ScoringSettings, *, from_ends: bool) -> set[str]:
+    rows = RowMap.of_mask(kept_tokens(store.flags.slice(0, store.token_count), PruningRule.without_stopwords))
+    finder = SpanFinder(store, rows, max_phrase_tokens=50, scoring=scoring)
+    every, none = np.arange(len(rows)), np.zeros(0, dtype=np.int64)
+    found = finder.find(none, every) if from_ends else finder.find(every, None)
+    assert store.start_chars is not None and store.end_chars is not None
+    starts = store.start_chars.take(found.starts).tolist()
+    ends = store.end_chars.take(found.starts + found.lengths - 1).tolist()
+    return {text[start:end] for start, end in zip(starts, ends, strict=True)}
 
 
 @pytest.mark.parametrize(
@@ -46,11 +60,11 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> BlockStore:
 def test_stop_words_inside_are_those_that_the_setting_names(
     inside: StopwordsInside, expected: set[str], from_ends: bool, store: BlockStore
 ) -> None:
-    rows = RowMap.of_mask(kept_tokens(store.flags.slice(0, store.token_count), PruningRule.without_stopwords))
-    finder = SpanFinder(store, rows, max_phrase_tokens=50, scoring=ScoringSettings(stopwords_inside=inside))
-    every, none = np.arange(len(rows)), np.zeros(0, dtype=np.int64)
-    found = finder.find(none, every) if from_ends else finder.find(every, None)
-    assert store.start_chars is not None and store.end_chars is not None
-    starts = store.start_chars.take(found.starts).tolist()
-    ends = store.end_chars.take(found.starts + found.lengths - 1).tolist()
-    assert {TEXT[start:end] for start, end in zip(starts, ends, strict=True)} == expected
+    assert phrases_in(store, TEXT, ScoringSettings(stopwords_inside=inside), from_ends=from_ends) == expected
+
+
+@pytest.mark.parametrize("from_ends", [True, False])
+def test_a_clause_ends_at_a_point_unless_the_next_token_touches_it(from_ends: bool, tmp_path: Path) -> None:
+    text = "Bonn: 3.5 miles. Rhine"
+    found = phrases_in(store_of(text, tmp_path / "store"), text, ScoringSettings(), from_ends=from_ends)
+    assert found == {"Bonn", "3", "5", "3.5", "miles", "3.5 miles", "5 miles", "Rhine"}

@@ -117,6 +117,10 @@ def test_a_number_that_goes_bad_on_one_rank_stops_both_alike(runs: Path) -> None
     assert told[0].startswith("the loss is not finite")
 
 
+def test_the_clock_of_a_run_is_that_of_the_first_rank(runs: Path) -> None:
+    assert [(runs / f"clock-{rank}.txt").read_text(encoding="utf-8") for rank in range(WORLD_SIZE)] == ["180.0"] * 2
+
+
 def test_only_the_first_rank_tells_of_a_run(runs: Path) -> None:
     told = [(runs / f"told-{rank}.txt").read_text(encoding="utf-8") for rank in range(WORLD_SIZE)]
     assert told == ["blocks\nsummary\nstep 1\nstep 2", ""]

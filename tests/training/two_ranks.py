@@ -4,15 +4,20 @@ RUNS/gradients-<parts>-<spans>.safetensors   gradients of the whole global batch
 RUNS/trained/, RUNS/resumed/, RUNS/undisturbed/, RUNS/failed-<rank>.txt   what trainers left behind
 RUNS/gradients-<parts>-in-passes.safetensors   the same with rows_per_pass
 RUNS/told-<rank>.txt   what a run from settings reported on each rank
+RUNS/clock-<rank>.txt   the seconds that a trainer counted on each rank
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
+import time
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import safetensors.torch
 import torch
@@ -25,6 +30,7 @@ from npm.errors import SettingError
 from npm.models.settings import Precision
 from npm.objectives.combine import WeightedSum
 from npm.objectives.encoded import EncodedBatch
+from npm.training import trainer as trainer_module
 from npm.training.model import TrainedModel
 from npm.training.run import run_training
 from npm.training.schedule import ScheduleSettings
@@ -115,6 +121,7 @@ def work(rank: int, runs: Path) -> None:
     _stopped_and_resumed(rank, runs)
     _stopped_by_numbers(rank, runs)
     _run_from_settings(rank, runs)
+    _timed(rank, runs)
     sharded_work(rank, runs)
 
 
@@ -198,3 +205,13 @@ def _run_from_settings(rank: int, runs: Path) -> None:
         report_step=lambda done: told.append(f"step {done.step}"),
     )
     (runs / f"told-{rank}.txt").write_text("\n".join(dict.fromkeys(told)), encoding="utf-8")
+
+
+def _timed(rank: int, runs: Path) -> None:
+    """Three steps by clocks that tick a minute on the first rank and ten on the second."""
+    ticks = itertools.count(step=60 * (1, 10)[rank])
+    clock = SimpleNamespace(monotonic=lambda: next(ticks), perf_counter=time.perf_counter)
+    with mock.patch.object(trainer_module, "time", clock):
+        trainer = toy_trainer(runs / "timed", rank=rank, world_size=WORLD_SIZE, max_steps=3)
+        trainer.train()
+    (runs / f"clock-{rank}.txt").write_text(str(trainer.seconds), encoding="utf-8")

@@ -149,6 +149,21 @@ def test_evidence_is_the_best_occurrence_of_each_label_where_it_stands(index: Ph
             assert place.context[place.start_char - place.context_start_char :].startswith(each.word)
 
 
+def test_the_evidence_of_a_mean_over_words_names_the_word_with_the_best_mean_not_the_largest_sum(
+    index: PhraseIndex, encoder: Encoder
+) -> None:
+    words = ("capital", "Seine")  # six occurrences and two
+    alone = replace(TASK, labels=tuple(Label(number, word, (word,)) for number, word in enumerate(words)))
+    both = replace(TASK, labels=(Label(0, "place", words), Label(1, "city", ("city",))))
+    best = {}
+    for mean, of_one_word in ((LabelMean.words, LabelMean.occurrences), (LabelMean.sum, LabelMean.sum)):
+        shares = shares_of(method(index, encoder, label_mean=of_one_word).predict(alone, EXAMPLES, silent))
+        best[mean] = [words[int(number)] for number in shares.argmax(axis=1)]
+        predictions = method(index, encoder, label_mean=mean).predict(both, EXAMPLES, silent)
+        assert [prediction.evidence[0].word for prediction in predictions] == best[mean]
+    assert best[LabelMean.words] != best[LabelMean.sum]
+
+
 def test_calibration_divides_by_the_scores_of_the_template_alone(index: PhraseIndex, encoder: Encoder) -> None:
     plain = shares_of(method(index, encoder).predict(TASK, [*EXAMPLES, Example("e", "It is a <mask>.")], silent))
     calibrated = shares_of(method(index, encoder, calibration=Calibration.prompt).predict(TASK, EXAMPLES, silent))
