@@ -180,6 +180,8 @@ class CountingFile:
 def replace_file(path: Path, data: bytes) -> None:
     """Write a file whole or not at all, in the place of one that may be there. Raises StorageError."""
     temporary = path.with_name(f".{path.name}.tmp")
+    with storage_errors(path):
+        temporary.unlink(missing_ok=True)  # of a killed process; a link under this name would be written through
     file = CountingFile(temporary)
     try:
         file.write(data)
@@ -284,7 +286,7 @@ def stored_bytes(folder: Path) -> int:
     for place, _, names in os.walk(folder):  # passes over folders that vanish meanwhile
         for name in names:
             with suppress(FileNotFoundError):
-                total += (Path(place) / name).stat().st_size
+                total += (Path(place) / name).lstat().st_size
     return total
 
 

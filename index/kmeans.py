@@ -8,7 +8,6 @@ Shapes: t training rows, c rows of a chunk, K lists, d dimensions.
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ import numpy as np
 
 from index.arrays import to_float32
 from index.faiss_library import import_faiss
+from index.removal import remove_written
 from index.store import check_folder, open_array, write_folder
 from index.types import ArtefactError, Report, no_report
 
@@ -26,6 +26,7 @@ Assign = Callable[[np.ndarray], np.ndarray]
 Assigner = Callable[[np.ndarray], Assign]
 """Makes an `Assign` for centroids f32 [K, d]."""
 CHECKPOINT_KIND = "k-means"
+CHECKPOINT_FILES = ("manifest.json", "centroids.npy", "sums.npy", "counts.npy")
 CHECKPOINT_SECONDS = 10.0
 ROWS_PER_CHUNK = 1 << 14
 SPLIT = 2.0**-10
@@ -134,7 +135,7 @@ def _write_state(folder: Path, state: KMeansState) -> None:
             writer.write_array("sums", state.sums)
             writer.write_array("counts", state.counts)
     for slot in old:
-        shutil.rmtree(slot)
+        remove_written(slot, also=CHECKPOINT_FILES)
 
 
 def _read_state(folder: Path) -> KMeansState | None:
@@ -147,16 +148,16 @@ def _read_state(folder: Path) -> KMeansState | None:
         try:
             manifest = check_folder(slot, kind=CHECKPOINT_KIND, hash_all=True)
         except ArtefactError:
-            shutil.rmtree(slot)
+            remove_written(slot, also=CHECKPOINT_FILES)
             continue
         state = _fresh_state(manifest.settings["iteration"], np.array(open_array(slot, "centroids")))
         state.next_row = manifest.settings["next_row"]
         if state.next_row:
             state.sums, state.counts = np.array(open_array(slot, "sums")), np.array(open_array(slot, "counts"))
         if newest is not None and (newest.iteration, newest.next_row) >= (state.iteration, state.next_row):
-            shutil.rmtree(slot)
+            remove_written(slot, also=CHECKPOINT_FILES)
             continue
         if kept is not None:
-            shutil.rmtree(kept)
+            remove_written(kept, also=CHECKPOINT_FILES)
         newest, kept = state, slot
     return newest

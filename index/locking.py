@@ -9,10 +9,11 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import socket
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from index.files import made_parents, storage_errors
@@ -23,6 +24,7 @@ POLL_SECONDS = 0.05
 GRACE_SECONDS = 0.2
 """A holder that is leaving holds the lock alone for a moment; so long it is not yet refused."""
 HOLDER_BYTES = 4096
+LINES = re.compile(rb"^\d+ \S+ \d+\n", re.MULTILINE)
 
 
 @contextmanager
@@ -34,8 +36,7 @@ def folder_lock(
     With `wait` the call waits until the lock is free, and `on_wait(who holds it)` is called once before; otherwise
     it raises ArtefactError with process id, host and age of those who hold it.
     """
-    folder = folder.resolve()  # the same lock by whatever path the folder is named
-    path = folder.parent / f".{folder.name}.lock"
+    folder, path = folder.resolve(), lock_path(folder)
     with made_parents(path):
         with storage_errors(path):
             descriptor = _lock(path, folder, shared=shared, wait=wait, on_wait=on_wait)
@@ -45,6 +46,12 @@ def folder_lock(
             yield
         finally:
             _remove_if_free(descriptor, path)
+
+
+def lock_path(folder: Path) -> Path:
+    """The lock file of `folder`: the same one by whatever path the folder is named."""
+    folder = folder.resolve()
+    return folder.parent / f".{folder.name}.lock"
 
 
 @contextmanager
@@ -92,16 +99,21 @@ def is_own_temporary(path: Path) -> bool:
 def remove_temporary(path: Path) -> None:
     """Remove a folder that `owned_folder` made, its lock file last; raises ArtefactError for anything else."""
     if not is_own_temporary(path):
-        raise ArtefactError(
-            f"{path} is in the way",
-            expected="nothing under this temporary name, or what a build that was killed left there",
-            got="something that this program did not make",
-            where=str(path),
-            fix="move it elsewhere and run the same command again",
-        )
+        raise in_the_way(path)
     for file in sorted(path.iterdir(), key=lambda file: file.name == OWNER_FILE):
         file.unlink()
     path.rmdir()
+
+
+def in_the_way(path: Path) -> ArtefactError:
+    """The refusal of what lies under a name that this program writes, and is not its own."""
+    return ArtefactError(
+        f"{path} is in the way",
+        expected="nothing under this name, or what a process that was killed left there",
+        got="something that this program did not make",
+        where=str(path),
+        fix="move it elsewhere and run the same command again",
+    )
 
 
 def _refuse_owned(temporary: Path, target: Path) -> None:
@@ -122,8 +134,12 @@ def _lock(path: Path, folder: Path, *, shared: bool, wait: bool, on_wait: Callab
     refused_at = time.monotonic() + GRACE_SECONDS
     has_waited = False
     while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        if path.is_symlink():  # which would be written through
+            raise in_the_way(path)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
         try:
+            if not _is_lock(descriptor):
+                raise in_the_way(path)
             fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
             if _is_same_file(descriptor, path):
                 return descriptor
@@ -193,18 +209,21 @@ def _is_same_file(descriptor: int, path: Path) -> bool:
         return False
 
 
-def remove_dead_locks(folder: Path) -> None:
-    """Remove the lock files beside and below `folder` that no process holds: processes that were killed left them."""
-    folder = folder.resolve()
-    found = [folder.parent / f".{folder.name}.lock"]
-    with suppress(FileNotFoundError):  # a folder that another job renames meanwhile
-        found += folder.rglob(".*.lock")
-    for path in found:
-        try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-        except OSError:
-            continue
+def remove_dead_lock(path: Path) -> None:
+    """Remove the lock file `path` if it is one and no process holds it: a process that was killed left it."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return
+    if _is_lock(descriptor):
         _remove_if_free(descriptor, path)
+    else:
+        os.close(descriptor)
+
+
+def _is_lock(descriptor: int) -> bool:
+    """Whether a file holds nothing but the lines of lock files: process id, host, time."""
+    return not LINES.sub(b"", os.pread(descriptor, HOLDER_BYTES, 0))
 
 
 def _remove_if_free(descriptor: int, path: Path) -> None:

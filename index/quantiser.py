@@ -8,7 +8,6 @@ Shapes: t training rows, n vectors, K lists, d dimensions as stored, e dimension
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -32,6 +31,7 @@ from index.faiss_library import (
 from index.files import digest_of, sha256_of_bytes
 from index.kmeans import Assign, faiss_assigner, train_centroids
 from index.locking import folder_lock
+from index.removal import remove_own_files
 from index.store import Manifest, check_folder, finished_folder, read_manifest, write_folder
 from index.types import ArtefactError, Report, no_report
 
@@ -59,15 +59,15 @@ def train_quantiser(
     rounds)`. Raises UserError if FAISS does not know the factory or has too few rows for it, ArtefactError if a vector
     is not finite, another process is training it, or `folder` was made with other settings.
     """
-    checkpoints = folder.parent / f".{folder.name}.partial"
+    checkpoints, lock = folder.parent / f".{folder.name}.partial", f".{folder.name}.lock"
     if (kept := finished_folder(folder, kind=QUANTISER_KIND, settings=resolved)) is not None:
-        shutil.rmtree(checkpoints, ignore_errors=True)
+        remove_own_files(checkpoints, also=[lock])
         return kept
     with folder_lock(checkpoints / folder.name):
         index = _train(checkpoints, vectors, trainable_rows, resolved, progress)
         with write_folder(folder, kind=QUANTISER_KIND, settings=resolved) as writer:
             write_faiss(index, writer.open_binary(TRAINED_FILE))
-        shutil.rmtree(checkpoints)
+        remove_own_files(checkpoints, also=[lock])
     return read_manifest(folder, kind=QUANTISER_KIND)
 
 
@@ -97,8 +97,8 @@ def _train(
             sample_hash = sha256_of_bytes(np.ascontiguousarray(sample).reshape(-1).view(np.uint8).data)
             key = digest_of({"settings": dict(resolved), "sample": sample_hash})[:16]
             for other in checkpoints.glob("*"):  # of another training
-                if other.is_dir() and other.name != key:
-                    shutil.rmtree(other)
+                if other.name != key:
+                    remove_own_files(other)
             centroids = train_centroids(
                 sample,
                 lists.nlist,

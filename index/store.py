@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -162,6 +163,8 @@ def _require_file(file: Path) -> None:
             where=str(folder),
             fix="check the path, or build it first",
         )
+    if file.is_symlink():
+        raise linked(file)
     if not file.is_file():
         raise ArtefactError(
             f"{folder} has no manifest: its build did not finish, or it is not a folder of this program",
@@ -175,6 +178,25 @@ def _require_file(file: Path) -> None:
 def damaged(file: Path, expected: str, got: str) -> ArtefactError:
     """The refusal of a file that is not what was written."""
     return ArtefactError(f"{file} is damaged", expected=expected, got=got, where=str(file), fix=REBUILD)
+
+
+def linked(path: Path) -> ArtefactError:
+    """The refusal of a link inside a folder that was written: it may lead anywhere."""
+    return ArtefactError(
+        f"{path} is a link",
+        expected="files and folders that lie in the folder itself",
+        got=f"a symbolic link to {path.readlink()}",
+        where=str(path),
+        fix="put what it leads to in its place; the outermost folder may lie anywhere and be named by a link",
+    )
+
+
+def part_folder(folder: Path, name: str) -> Path:
+    """The part `name`, such as segments/00000/corpus, of a folder; raises ArtefactError if a link is on the way."""
+    for part in accumulate(name.split("/"), "{}/{}".format):
+        if (folder / part).is_symlink():
+            raise linked(folder / part)
+    return folder / name
 
 
 class FolderWriter:
@@ -310,7 +332,7 @@ def check_folder(folder: Path, *, kind: str, hash_all: bool = False) -> Manifest
     manifest = read_manifest(folder, kind=kind)
     check_files(folder, manifest, hashed=lambda _, record: hash_all or record.bytes < HASHED_AT_OPENING_BYTES)
     for name, digest in manifest.parts.items():
-        _check_part(folder / name, digest)
+        _check_part(part_folder(folder, name), digest)
     return manifest
 
 
@@ -329,7 +351,7 @@ def verify_folder(folder: Path, kind: str, progress: Callable[[str, int], None] 
     for name, record in manifest.files.items():
         _check_file(folder / name, record, hashed=True, progress=progress)
     for name, digest in manifest.parts.items():
-        part = _check_part(folder / name, digest)
+        part = _check_part(part_folder(folder, name), digest)
         verify_folder(folder / name, part.kind, progress)
     return manifest
 
@@ -344,6 +366,8 @@ def _check_part(folder: Path, digest: str) -> Manifest:
 def _check_file(
     path: Path, record: FileRecord, *, hashed: bool, progress: Callable[[str, int], None] | None = None
 ) -> None:
+    if path.is_symlink():
+        raise linked(path)
     if not path.is_file():
         raise ArtefactError(
             f"{path} is missing",

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from index.locking import folder_lock, remove_dead_locks
+from index.locking import folder_lock
 from index.quantiser import Quantiser
 from index.settings import check_search
 from index.store import MANIFEST_NAME, refuse_changed
@@ -33,11 +33,11 @@ from npm.indexing.generation import (
     Segment,
     SegmentRecord,
     as_record,
-    clear_folder,
     copy_encoder,
     input_record,
     write_generation,
 )
+from npm.indexing.layout import clear_dead_locks, clear_folder, refuse_links, refuse_others
 from npm.indexing.settings import IndexBuildSettings, Stage
 from npm.indexing.stages import (
     WHOLE,
@@ -102,13 +102,15 @@ def build_index(
     has no room. A new folder in which nothing was finished is taken away again.
     """
     folder = Path(folder)
+    refuse_others(folder)
+    refuse_links(folder)
     sources = input_record(settings.corpus)
     if encoder is None:
         encoder = Encoder.load(settings.encoder, device=settings.device, dtype=settings.precision)
     encoder = encoder.cut_to(settings.dimensions)
     made = as_record(settings, encoder, IndexBuildSettings)
     if (finished := _finished(folder, made, sources)) is not None:
-        remove_dead_locks(folder)
+        clear_dead_locks(folder)
         return BuildResult(finished, was_finished=True)
     check_input_tokens(encoder, settings.blocks.max_block_tokens)
     if stage in (None, Stage.encode) and (note := dimension_note(encoder)):
@@ -119,7 +121,7 @@ def build_index(
         with folder_lock(folder, shared=stage is not None):
             built = build.run(stage, shard)
         if built.manifest is not None:
-            remove_dead_locks(folder)
+            clear_dead_locks(folder)
         return built
     except BaseException as error:
         if not was_there and stage is None:

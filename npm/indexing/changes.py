@@ -9,9 +9,7 @@ same command goes on with what it left; the root manifest is replaced last, and 
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +18,7 @@ import numpy as np
 
 from index.files import digest_of
 from index.lists import SEARCH_KIND
-from index.locking import folder_lock, remove_dead_locks
+from index.locking import folder_lock
 from index.quantiser import Quantiser
 from index.settings import chosen_tier
 from index.store import MANIFEST_NAME, check_folder, read_manifest, write_folder
@@ -44,6 +42,7 @@ from npm.indexing.generation import (
     write_deleted,
     write_generation,
 )
+from npm.indexing.layout import refuse_links, remove, remove_places
 from npm.indexing.phrase_index import check_encoder
 from npm.indexing.settings import AddSettings, DeleteSettings, LexiconSettings, VectorSettings
 from npm.indexing.stages import (
@@ -99,7 +98,11 @@ def read_note(folder: Path) -> ChangeNote | None:
 
 
 def recover_change(folder: Path) -> tuple[Generation, ChangeNote | None, ChangeNote | None]:
-    """The present generation, the unfinished change, and one that was finished but for its note, which is removed."""
+    """The present generation, the unfinished change, and one that was finished but for its note, which is removed.
+
+    Raises ArtefactError if there is no finished index, or anything in it is damaged or a link: every change begins so.
+    """
+    refuse_links(folder)
     generation, note = Generation.read(folder), read_note(folder)
     if note is None or note.segment not in generation.manifest.segments:
         return generation, note, None
@@ -232,27 +235,8 @@ def remove_unnamed(folder: Path, manifests: Iterable[IndexManifest]) -> None:
     """
     kept = {"/".join(part.split("/")[:2]) for manifest in manifests for part in manifest.parts}
     if (note := read_note(folder)) is not None:
-        kept.add(f"{SEGMENTS_FOLDER}/{note.segment}")
-    groups = (SEGMENTS_FOLDER, SEARCH_FOLDER, DELETED_FOLDER)
-    places = [place for group in groups if (folder / group).is_dir() for place in sorted((folder / group).iterdir())]
-    places += sorted([*folder.glob(f"{QUANTISER_FOLDER}*"), *folder.glob(f".{QUANTISER_FOLDER}*")])
-    for place in places:
-        if place.relative_to(folder).as_posix() not in kept:
-            remove(place)
-    remove_dead_locks(folder)
-    if (folder / DELETED_FOLDER).is_dir() and not any((folder / DELETED_FOLDER).iterdir()):
-        (folder / DELETED_FOLDER).rmdir()
-
-
-def remove(path: Path) -> None:
-    """Remove a folder or file if it is there.
-
-    Its manifest goes first: what a kill leaves of a folder is never taken for a finished one. What cannot be removed,
-    such as files that a reader on a network disk holds, is left to the next change.
-    """
-    with suppress(OSError):
-        (path / MANIFEST_NAME if path.is_dir() else path).unlink(missing_ok=True)
-    shutil.rmtree(path, ignore_errors=True)
+        kept |= {CHANGE_FOLDER, f"{SEGMENTS_FOLDER}/{note.segment}"}
+    remove_places(folder, kept=kept)
 
 
 def add_documents(

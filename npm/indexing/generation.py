@@ -13,7 +13,6 @@ the generation that it opened.
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
@@ -24,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from index.files import sha256_of_file
+from index.locking import OWNER_FILE, owned_folder, remove_temporary
 from index.quantiser import QUANTISER_KIND
 from index.settings import SearchSettings
 from index.store import (
@@ -31,6 +31,7 @@ from index.store import (
     check_folder,
     finished_folder,
     open_array,
+    part_folder,
     read_any_manifest,
     read_manifest,
     write_folder,
@@ -204,8 +205,11 @@ class Generation:
 
     @classmethod
     def read(cls, folder: Path) -> Generation:
-        """The present one. Raises ArtefactError if there is no finished index or its manifest is damaged."""
-        return cls(folder, IndexManifest.of(read_manifest(folder, kind=INDEX_KIND)))
+        """The present one. Raises ArtefactError if there is no finished index, or it is damaged or reaches outside."""
+        manifest = IndexManifest.of(read_manifest(folder, kind=INDEX_KIND))
+        for name in manifest.parts:
+            part_folder(folder, name)
+        return cls(folder, manifest)
 
     @property
     def segments(self) -> tuple[Segment, ...]:
@@ -283,19 +287,6 @@ def write_deleted(folder: Path, documents: Sequence[int] | np.ndarray, *, reques
     with write_folder(folder, kind=DELETED_KIND, settings={"documents": len(numbers), "request": request}) as writer:
         writer.write_array("deleted", numbers)
     return read_manifest(folder, kind=DELETED_KIND)
-
-
-def clear_folder(folder: Path, *, entirely: bool) -> None:
-    """Take away a folder that a failed build made: all of it, or what holds nothing finished."""
-    if entirely:
-        shutil.rmtree(folder, ignore_errors=True)
-        return
-    with suppress(OSError):  # another job may be at work in it
-        for path in sorted((path for path in folder.rglob("*") if path.is_dir()), reverse=True):
-            if not any(path.iterdir()):
-                path.rmdir()
-        if folder.is_dir() and not any(folder.iterdir()):
-            folder.rmdir()
 
 
 PACKAGES_RECORDED = ("npmlm", "torch", "transformers", "tokenizers", "numpy")
@@ -393,12 +384,12 @@ def copy_encoder(folder: Path, name: str, encoder: Encoder) -> Manifest:
             fix="give the encoder's folder as encoder=, or load it with precision=float32",
         )
     saved = folder.parent / f".{folder.name}.saved"
-    shutil.rmtree(saved, ignore_errors=True)
     try:
-        original.save(saved)
-        with write_folder(folder, kind=ENCODER_KIND, settings=recorded) as writer:
-            for file in sorted(path for path in saved.iterdir() if path.is_file()):
+        with owned_folder(saved, folder), write_folder(folder, kind=ENCODER_KIND, settings=recorded) as writer:
+            original.save(saved)
+            for file in sorted(path for path in saved.iterdir() if path.name != OWNER_FILE):
                 writer.open_binary(file.name).write(file.read_bytes())
     finally:
-        shutil.rmtree(saved, ignore_errors=True)
+        with suppress(OSError, ArtefactError):
+            remove_temporary(saved)
     return read_manifest(folder, kind=ENCODER_KIND)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import multiprocessing
 import os
 import signal
@@ -15,7 +16,7 @@ import numpy as np
 import pytest
 
 from index import locking
-from index.locking import folder_lock, remove_dead_locks
+from index.locking import folder_lock, lock_path, remove_dead_lock
 from index.store import read_manifest, write_folder, write_manifest
 from index.types import ArtefactError
 from tests.helpers.sample_folders import write_sample
@@ -152,13 +153,43 @@ def test_jobs_that_write_one_manifest_at_once_leave_one_whole_manifest(
     assert [path.name for path in tmp_path.iterdir()] == ["manifest.json"]
 
 
-def test_dead_locks_below_and_beside_a_folder_go_and_held_ones_stay(tmp_path: Path) -> None:
-    folder = tmp_path / "index"
-    (folder / "inside").mkdir(parents=True)
-    dead = [tmp_path / ".index.lock", folder / ".a.lock", folder / "inside" / ".manifest.json.lock"]
-    for path in dead:
-        path.write_text("{}", encoding="utf-8")
-    with folder_lock(folder / "inside" / "held"):
-        remove_dead_locks(folder)
-        assert sorted(folder.rglob(".*.lock")) == [folder / "inside" / ".held.lock"]
-    assert not any(path.exists() for path in dead)
+def test_a_dead_lock_goes_a_held_one_stays_and_so_does_what_is_no_lock(tmp_path: Path) -> None:
+    dead, held = lock_path(tmp_path / "dead"), lock_path(tmp_path / "held")
+    dead.write_text("4194304 elsewhere 1790000000\n", encoding="utf-8")
+    precious = [lock_path(tmp_path / "yarn"), lock_path(tmp_path / "link")]
+    precious[0].write_text("precious\n", encoding="utf-8")
+    (tmp_path / "target").touch()
+    precious[1].symlink_to(tmp_path / "target")
+    with folder_lock(tmp_path / "held"):
+        for path in (dead, held, *precious, tmp_path / ".absent.lock"):
+            remove_dead_lock(path)
+        assert held.exists()
+    assert not dead.exists()
+    for path in precious:  # nor are they taken for locks that a dead process left, and written over
+        with pytest.raises(ArtefactError, match="in the way"), folder_lock(tmp_path / path.name[1:-5]):
+            pass
+    assert precious[0].read_text(encoding="utf-8") == "precious\n"
+    assert (tmp_path / "target").read_bytes() == b""
+
+
+def test_a_lock_on_a_file_that_its_last_owner_removed_meanwhile_is_not_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between opening the file and locking it, its owner may leave: then another process makes a new one."""
+    flock = fcntl.flock
+    others: list[int] = []
+
+    def late(descriptor: int, operation: int) -> None:
+        if not others:
+            lock_path(tmp_path / "index").unlink()
+            others.append(os.open(lock_path(tmp_path / "index"), os.O_RDWR | os.O_CREAT))
+            flock(others[0], fcntl.LOCK_EX)
+        flock(descriptor, operation)
+
+    monkeypatch.setattr(locking, "GRACE_SECONDS", 0)
+    monkeypatch.setattr(fcntl, "flock", late)
+    with pytest.raises(ArtefactError, match="another process"), folder_lock(tmp_path / "index"):
+        pass
+    os.close(others[0])
+    with folder_lock(tmp_path / "index"):
+        pass

@@ -6,6 +6,7 @@ import errno
 import json
 import multiprocessing
 import os
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -149,6 +150,44 @@ def test_a_killed_write_is_not_visible_and_the_next_one_replaces_it(tmp_path: Pa
     folder = write_sample(tmp_path / "folder")
     assert [path.name for path in tmp_path.iterdir()] == ["folder"]
     assert not (folder / "left_over.npy").exists()
+
+
+def test_a_folder_reaches_the_disk_before_its_name_and_the_name_before_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise a power cut may leave the name of a folder that lacks files, or a build that says done and is gone."""
+    done: list[str] = []
+    fsync, rename = os.fsync, Path.rename
+
+    def synced(descriptor: int) -> None:
+        done.append(Path(f"/proc/self/fd/{descriptor}").readlink().name)
+        fsync(descriptor)
+
+    def renamed(self: Path, target: Path) -> Path:
+        done.append(f"{self.name} -> {target.name}")
+        return rename(self, target)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(Path, "rename", renamed)
+    folder = write_sample(tmp_path / "folder")
+    *files, manifest, before, name, after = done
+    assert sorted(files) == sorted(path.name for path in folder.iterdir() if path.name != "manifest.json")
+    assert (manifest, before) == (".manifest.json.tmp", ".folder.tmp")
+    assert (name, after) == (".folder.tmp -> folder", tmp_path.name)
+    done.clear()
+    write_manifest(tmp_path, kind="whole", settings={})
+    assert done == [".manifest.json.tmp", tmp_path.name]
+
+
+@pytest.mark.parametrize("name", [".manifest.json.tmp", ".manifest.json.lock"])
+def test_a_link_under_a_name_that_is_written_is_not_written_through(tmp_path: Path, name: str) -> None:
+    folder, theirs = tmp_path / "folder", tmp_path / "theirs"
+    folder.mkdir()
+    theirs.write_text("precious")
+    (folder / name).symlink_to(theirs)
+    with suppress(ArtefactError):
+        write_manifest(folder, kind="whole", settings={})
+    assert theirs.read_text() == "precious"
 
 
 def test_an_existing_folder_is_never_overwritten(tmp_path: Path) -> None:

@@ -1,0 +1,125 @@
+"""Which names in the folder of an index are our own, and what is done about everything else that lies there.
+
+Only what has such a name is ever removed, and of that only what `index.removal` knows for ours. Links are not followed:
+an index reaches nothing outside its folder, which may itself be named by a link.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Collection, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from index.files import storage_errors
+from index.locking import lock_path, remove_dead_lock, remove_temporary
+from index.removal import remove_own_files
+from index.store import MANIFEST_NAME, linked
+from npm.errors import ArtefactError, StorageError, named
+from npm.indexing.generation import (
+    CODES_FOLDER,
+    CORPUS_FOLDER,
+    DELETED_FOLDER,
+    LEXICON_FOLDER,
+    SEARCH_FOLDER,
+    SEGMENTS_FOLDER,
+    VECTORS_FOLDER,
+)
+
+GROUPS = (SEGMENTS_FOLDER, SEARCH_FOLDER, DELETED_FOLDER)
+QUANTISERS = r"quantiser(?:\.\d+)?"
+PLACES = rf"(?:segments|search|deleted)/\d{{5}}|{QUANTISERS}|\.{QUANTISERS}\.partial|change"
+PARTS = r"segments/\d{5}/(?:corpus|vectors|lexicon|codes)|search/\d{5}"
+PLACE = re.compile(PLACES)
+"""What one change writes and another one removes."""
+FOLDER = re.compile(
+    rf"segments|search|deleted|encoder|{PLACES}|{PARTS}|(?:{PARTS})/(?:\d{{5}}|faiss)"
+    rf"|\.{QUANTISERS}\.partial/[0-9a-f]{{16}}(?:/[01])?"
+)
+TEMPORARY = re.compile(rf"(?:search|deleted)/\.\d{{5}}\.tmp|\.(?:{QUANTISERS}|encoder|change)\.tmp|\.encoder\.saved")
+LOCK = re.compile(
+    rf"\.(?:manifest\.json|{QUANTISERS})\.lock|\.{QUANTISERS}\.partial/\.{QUANTISERS}\.lock|search/\.\d{{5}}\.lock"
+    rf"|segments/\d{{5}}/\.(?:packing|corpus|vectors|lexicon|codes)\.lock|(?:{PARTS})/\.(?:manifest\.json|\d{{5}})\.lock"
+)
+INSIDE = (CORPUS_FOLDER, VECTORS_FOLDER, LEXICON_FOLDER, CODES_FOLDER, "faiss", ".packing.lock", ".quantiser.lock")
+"""What segments, search folders and unfinished quantisers hold that no manifest of their own names."""
+NAMED_AT_MOST = 5
+
+
+def _entries(folder: Path, below: str = "") -> Iterator[tuple[str, Path]]:
+    """Everything in the index `folder` and in the folders of our own in it, by its path relative to `folder`."""
+    with suppress(FileNotFoundError, NotADirectoryError):  # what another job renames or removes meanwhile
+        for entry in sorted(os.scandir(folder / below), key=lambda entry: entry.name):
+            name = f"{below}/{entry.name}" if below else entry.name
+            yield name, folder / name
+            if FOLDER.fullmatch(name) and entry.is_dir(follow_symlinks=False):
+                yield from _entries(folder, name)
+
+
+def refuse_links(folder: Path) -> None:
+    """Raise ArtefactError if a link stands under one of our names in the index `folder`: before anything is changed."""
+    for name, path in _entries(folder):
+        above = name.rpartition("/")[0]
+        if path.is_symlink() and (FOLDER.fullmatch(name) or (FOLDER.fullmatch(above) and above not in GROUPS)):
+            raise linked(path)
+
+
+def refuse_others(folder: Path) -> None:
+    """Raise ArtefactError if `folder` holds something, and is neither an index nor an unfinished build of one."""
+    with storage_errors(folder):
+        if not folder.is_dir() or (folder / MANIFEST_NAME).exists():
+            return
+        names = [path.name for path in sorted(folder.iterdir()) if not LOCK.fullmatch(path.name)]
+        begun = folder / SEGMENTS_FOLDER
+        if begun.is_dir() and (any(begun.glob("[0-9]*")) or (names == [SEGMENTS_FOLDER] and not any(begun.iterdir()))):
+            return
+    if not names:
+        return
+    raise ArtefactError(
+        f"{folder} holds other files",
+        expected="a path where nothing is yet, an empty folder, or an index, finished or not",
+        got=named(names, most=NAMED_AT_MOST),
+        where=str(folder),
+        fix="give a folder of its own as index=DIR",
+    )
+
+
+def remove_places(folder: Path, *, kept: Collection[str] = ()) -> None:
+    """Remove what this program wrote in the index `folder`, without the encoder and what is `kept`: search/00000.
+
+    What somebody else put there stays. So does what cannot be removed, such as files that a reader on a network disk
+    holds: the next change does it.
+    """
+    for name, path in list(_entries(folder)):
+        if PLACE.fullmatch(name) and name not in kept:
+            remove(path)
+        elif TEMPORARY.fullmatch(name):
+            with suppress(OSError, ArtefactError):
+                remove_temporary(path)
+    clear_dead_locks(folder)
+    with suppress(OSError):
+        (folder / DELETED_FOLDER).rmdir()
+
+
+def remove(place: Path) -> None:
+    """Remove what this program wrote as `place`, which is a segment or another folder that a change writes."""
+    with suppress(StorageError):
+        remove_own_files(place, also=INSIDE)
+
+
+def clear_dead_locks(folder: Path) -> None:
+    """Remove the lock files of our own beside and in the index `folder` that no process holds."""
+    for path in (lock_path(folder), *(path for name, path in list(_entries(folder)) if LOCK.fullmatch(name))):
+        remove_dead_lock(path)
+
+
+def clear_folder(folder: Path, *, entirely: bool) -> None:
+    """Take away a folder that a failed build made: all that it wrote, or what holds nothing finished."""
+    if entirely:
+        remove_places(folder)
+    with suppress(OSError):  # another job may be at work in it
+        folders = [path for name, path in _entries(folder) if FOLDER.fullmatch(name) and not path.is_symlink()]
+        for path in (*reversed(folders), folder):
+            if path.is_dir() and not any(path.iterdir()):
+                path.rmdir()

@@ -1,0 +1,170 @@
+"""What other people put into or beside an index stays, links lead nowhere, and a folder of theirs is not built in."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from npm.corpus.documents import CorpusSettings
+from npm.errors import ArtefactError, UserError
+from npm.indexing.build import build_index
+from npm.indexing.changes import delete_documents
+from npm.indexing.compact import compact_index
+from npm.indexing.inspection import inspect_index, verify_index
+from npm.indexing.layout import clear_dead_locks
+from npm.indexing.phrase_index import PhraseIndex
+from npm.indexing.settings import CompactSettings, DeleteSettings, IndexBuildSettings
+from npm.models.encoder import Encoder
+from tests.helpers.live_indexes import added, all_bytes, built, record, write_records
+from tests.helpers.tiny_models import tiny_encoder
+
+DEAD = "4194304 elsewhere 1790000000\n"
+
+
+@pytest.fixture(scope="module")
+def encoder() -> Encoder:
+    return tiny_encoder("bert")
+
+
+@pytest.fixture(scope="module")
+def finished(encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An index with inverted lists, two segments and a deleted document."""
+    index = built(
+        tmp_path_factory.mktemp("finished") / "index", [record(number) for number in range(12)], encoder, "IVF4,SQ8"
+    )
+    added(index, [record(number) for number in range(12, 16)], encoder)
+    delete_documents(index, DeleteSettings(ids=["d3"]))
+    return index
+
+
+@pytest.fixture
+def index(finished: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(finished, tmp_path / "index")
+
+
+def settings(folder: Path) -> IndexBuildSettings:
+    return IndexBuildSettings(corpus=CorpusSettings(files=[write_records(folder / "corpus.jsonl", [record(0)])]))
+
+
+def files_of(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize(
+    "held",
+    [
+        [".precious.lock", "sub/.yarn.lock"],
+        ["notes.txt"],
+        ["encoder/config.json"],
+        ["segments/mine/x"],
+        ["search/00000/x"],
+    ],
+)
+def test_a_build_refuses_a_folder_of_somebody_elses_and_leaves_it_as_it_was(
+    held: list[str], encoder: Encoder, tmp_path: Path
+) -> None:
+    folder = tmp_path / "project"
+    for name in held:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("precious")
+    before, made = files_of(folder), settings(tmp_path)
+    with pytest.raises(ArtefactError, match="holds other files") as caught:
+        build_index(folder, made, encoder)
+    assert held[0].split("/")[0] in caught.value.got
+    assert files_of(folder) == before
+
+
+@pytest.mark.parametrize("name", ["/", ".", "..", "~"])
+def test_a_build_refuses_places_with_much_in_them_without_looking_through_them(
+    name: str, encoder: Encoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "home" / "project"
+    (place / "deep").mkdir(parents=True)
+    (place / "loop").symlink_to("loop")
+    monkeypatch.chdir(place)
+    monkeypatch.setattr("os.walk", lambda *_, **__: pytest.fail("walks the tree"))
+    made = settings(tmp_path)
+    with pytest.raises(ArtefactError, match="holds other files"):
+        build_index(tmp_path / "home" if name == "~" else name, made, encoder)
+
+
+def test_changes_leave_what_somebody_else_put_into_an_index(index: Path, encoder: Encoder, tmp_path: Path) -> None:
+    copy = index / "quantiser.backup"
+    shutil.copytree(index / "quantiser", copy)
+    shutil.copytree(index / "segments" / "00000", index / "segments" / "mine")
+    (index / "segments" / "linked").symlink_to(copy)
+    names = (
+        "notes.txt",
+        ".precious.lock",
+        "search/mine/x",
+        "search/00000/notes.txt",
+        "segments/00000/corpus/notes.txt",
+    )
+    for name in names:
+        (index / name).parent.mkdir(exist_ok=True, parents=True)
+        (index / name).write_text(name)
+    mine = files_of(index / "segments" / "mine") | files_of(copy) | {index / name: name.encode() for name in names}
+    added(index, [record(20)], encoder, name="again")
+    delete_documents(index, DeleteSettings(ids=["d4"]))
+    compact_index(index, CompactSettings(retrain=True))
+    verify_index(index)
+    kept = files_of(index)
+    assert kept.items() >= mine.items()
+    assert (index / "segments" / "linked").is_symlink()
+    # and of the old generations nothing else is left
+    assert not [path for path in kept if "segments/00000/" in str(path) and path not in mine]
+    assert not (index / "quantiser").exists()
+
+
+@pytest.mark.parametrize("name", ["segments/00000", "segments/00001/vectors", "search", "segments/00000/vectors/00000"])
+def test_an_index_of_which_a_part_lies_elsewhere_is_refused_and_the_part_left_alone(
+    name: str, index: Path, encoder: Encoder, tmp_path: Path
+) -> None:
+    (index / name).rename(tmp_path / "elsewhere")
+    (index / name).symlink_to(tmp_path / "elsewhere")
+    before = all_bytes(tmp_path)
+    changes = (
+        lambda: added(index, [record(20)], encoder, name="again"),
+        lambda: delete_documents(index, DeleteSettings(ids=["d4"])),
+        lambda: compact_index(index, CompactSettings()),
+        lambda: verify_index(index),
+        lambda: PhraseIndex.open(index),
+    )
+    for change in changes:
+        with pytest.raises(ArtefactError, match="is a link") as caught:
+            change()
+        assert caught.value.where == str(index / name)
+    assert all_bytes(tmp_path).items() >= before.items()
+
+
+def test_an_index_may_be_named_by_a_link(index: Path, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(index)
+    delete_documents(tmp_path / "link", DeleteSettings(ids=["d4"]))
+    compact_index(tmp_path / "link", CompactSettings())
+    verify_index(tmp_path / "link")
+    assert inspect_index(index).counts["documents"] == 14
+
+
+def test_dead_locks_of_our_own_go_from_an_index_and_no_others(index: Path) -> None:
+    ours = [
+        ".manifest.json.lock", ".quantiser.2.lock", "search/.00001.lock", "search/00001/.00000.lock",
+        "segments/00000/.packing.lock", "segments/00000/.vectors.lock", "segments/00000/vectors/.00001.lock",
+        ".quantiser.partial/.quantiser.lock",
+    ]  # fmt: skip
+    theirs = [".yarn.lock", "segments/.00000.lock", "segments/00000/.mine.lock", "sub/.manifest.json.lock"]
+    for name in (*ours, *theirs):
+        (index / name).parent.mkdir(exist_ok=True)
+        (index / name).write_text(DEAD)
+    (index.parent / ".index.lock").write_text(DEAD)
+    clear_dead_locks(index)
+    assert [name for name in (*ours, *theirs) if (index / name).exists()] == theirs
+    assert not (index.parent / ".index.lock").exists()
+
+
+def test_a_refused_build_says_the_folder(index: Path, encoder: Encoder, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    for place in (tmp_path / "file", tmp_path / "file" / "deep"):
+        with pytest.raises(UserError):
+            build_index(place, settings(tmp_path), encoder)
