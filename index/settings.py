@@ -30,14 +30,22 @@ def take_typed(settings: Any) -> None:
     one, a tuple for a list. Raises SettingError for any other value of another type, and for NaN and the infinities.
     """
     for name, hint in _hints_of(type(settings)).items():  # type: ignore[arg-type] # mypy finds classes unhashable
-        value = getattr(settings, name)
-        typed = _typed(value, hint)
-        if typed is _MISFIT:
-            shown = repr(value)
-            got = (shown if len(shown) <= 80 else shown[:79] + "…") + f", of type {type(value).__name__}"
-            expected, fix = _in_words(hint), "give a value of that kind"
-            raise SettingError(f"{name} is of the wrong kind", expected=expected, got=got, where=name, fix=fix)
-        object.__setattr__(settings, name, typed)
+        object.__setattr__(settings, name, typed_value(getattr(settings, name), hint, name))
+
+
+def typed_value(value: Any, hint: Any, name: str) -> Any:
+    """`value` as one of the type `hint`, converted as by `take_typed`; raises SettingError, with `name`, as that does.
+
+    >>> typed_value("exact", SearchTier, "tier"), typed_value((1, 2), list[int], "numbers")
+    (<SearchTier.exact: 'exact'>, [1, 2])
+    """
+    typed = _typed(value, hint)
+    if typed is _MISFIT:
+        shown = repr(value)
+        got = (shown if len(shown) <= 80 else shown[:79] + "…") + f", of type {type(value).__name__}"
+        expected, fix = _in_words(hint), "give a value of that kind"
+        raise SettingError(f"{name} is of the wrong kind", expected=expected, got=got, where=name, fix=fix)
+    return typed
 
 
 _MISFIT = object()

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 MASK_TEXT = "<mask>"
 """What users write in a text where a phrase is missing, whatever the encoder's own mask token is."""
+REPR_CHARS, REPR_PHRASES = 80, 3
+"""How much of an answer its `repr` shows."""
 SURROGATE = re.compile("[\ud800-\udfff]")
 """Half a character, which an escape in JSON or YAML can write, and neither a tokenizer nor a UTF-8 file takes."""
 
@@ -216,7 +218,7 @@ class Phrase:
     occurrences: tuple[Occurrence, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Answer:
     """The phrases for one text, best first; `cut` is True if the text was longer than the encoder takes."""
 
@@ -224,3 +226,10 @@ class Answer:
     phrases: tuple[Phrase, ...]
     cut: bool = False
     notes: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        """In a line: a notebook shows answers so, and their contexts may be long."""
+        text = self.text if len(self.text) <= REPR_CHARS else self.text[: REPR_CHARS - 1] + "…"
+        shown = ", ".join(f"{best.phrase!r} {best.score:.3f}" for best in self.phrases[:REPR_PHRASES])
+        more = f" and {len(self.phrases) - REPR_PHRASES} more" if len(self.phrases) > REPR_PHRASES else ""
+        return f"Answer({text!r}: {shown or 'no phrase'}{more})"

@@ -209,22 +209,23 @@ class DocumentFilter:
         return blocks if self.blocks is None else blocks[self.blocks[blocks]]
 
 
-def select(index: PhraseIndex, documents: Sequence[str], where: Sequence[str]) -> DocumentFilter:
-    """What is left of the index by document ids and conditions on kept fields; an empty list asks for nothing.
+def select(index: PhraseIndex, documents: Sequence[str] | None, where: Sequence[str]) -> DocumentFilter:
+    """What is left of the index by document ids, None for all, and by conditions on kept fields.
 
-    Raises QueryError for an id that no live document has, or where no document is left, SettingError for a condition
-    that cannot be read or speaks of a field that the index does not keep.
+    Raises QueryError for an id that no live document has, or where no document is left of some, SettingError for a
+    condition that cannot be read or speaks of a field that the index does not keep.
     """
-    if not documents and not where:
+    if documents is None and not where:
         return DocumentFilter(index.live_blocks, index.live_rows)
     chosen = np.ones(index.store.document_count, dtype=bool)  # [documents]
     if index.live_documents is not None:
         chosen &= index.live_documents
-    if documents:
+    if documents is not None:
         chosen &= _named_documents(index, documents)
     if where:
         chosen &= matching_documents(index.store, parse_conditions(where))
-    if not chosen.any():
+    # Whose list of documents is empty, such as one who filters by permission, is to see nothing, and is told.
+    if not chosen.any() and (documents is None or len(documents)):
         raise QueryError(
             "no document is left to answer from",
             expected="a filter that at least one document of the index meets",

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from index.settings import typed_value
 from npm.indexing.phrase_index import DocumentFilter, PhraseIndex
 from npm.models.encoder import Encoder
 from npm.models.settings import Precision
@@ -14,6 +15,7 @@ from npm.retrieval.filler import Filler
 from npm.retrieval.passages import PassageFiller
 from npm.retrieval.queries import QueryVectors, Restriction, lexical_restrictions, with_reading
 from npm.retrieval.settings import FillSettings, Retrieval
+from npm.settings import PathText
 from npm.types import Document
 
 
@@ -24,37 +26,39 @@ class PhraseFiller(Filler):
     def open(
         cls,
         folder: str | Path,
-        encoder: Encoder | str | None = None,
+        encoder: Encoder | str | Path | None = None,
         *,
         settings: FillSettings | None = None,
         device: str = "auto",
-        dtype: Precision = Precision.auto,
+        dtype: Precision | str = Precision.auto,
     ) -> PhraseFiller:
         """Open the index in `folder` with an encoder, an encoder's folder or name, or the one that belongs to it.
 
         Without `encoder` that is the shipped one if it made the index, else the one saved inside the index; `device`
         and `dtype` are where and how it computes. Raises ArtefactError if the index is missing, unfinished, damaged
-        or was made by another encoder.
+        or was made by another encoder, SettingError for an argument of another kind.
         """
-        phrase_index = PhraseIndex.open(Path(folder))
+        encoder, device, dtype = _checked_arguments(encoder, settings, device, dtype)
+        phrase_index = PhraseIndex.open(Path(typed_value(folder, PathText, "folder")))
         return cls(phrase_index, phrase_index.load_encoder(encoder, device=device, dtype=dtype), settings)
 
     @classmethod
     def over(
         cls,
         passages: Sequence[str | Document],
-        encoder: Encoder | str | None = None,
+        encoder: Encoder | str | Path | None = None,
         *,
         settings: FillSettings | None = None,
         device: str = "auto",
-        dtype: Precision = Precision.auto,
+        dtype: Precision | str = Precision.auto,
     ) -> PassageFiller:
         """A filler that answers from texts handed over, without an index, and scores given words; held in memory.
 
         Without `encoder` it is the shipped one; `settings`, by default, look in all passages. Passages are embedded
         once, whichever filler asks. Raises CorpusError if there is no passage, or one that is no text, EncoderError
-        as `Encoder.load` does, SettingError for a retrieval other than `dense`.
+        as `Encoder.load` does, SettingError for a retrieval other than `dense` or an argument of another kind.
         """
+        encoder, device, dtype = _checked_arguments(encoder, settings, device, dtype)
         chosen = encoder if isinstance(encoder, Encoder) else Encoder.load(encoder or "", device=device, dtype=dtype)
         return PassageFiller(passages, chosen, settings)
 
@@ -77,3 +81,15 @@ class PhraseFiller(Filler):
         if settings.retrieval is Retrieval.hybrid and settings.reading_share:
             return with_reading(self.index, self.encoder, texts, vectors, restrictions, settings)
         return restrictions
+
+
+def _checked_arguments(
+    encoder: object, settings: object, device: object, dtype: object
+) -> tuple[Encoder | str | None, str, Precision]:
+    """What a filler is opened with, each of its type; raises SettingError."""
+    typed_value(settings, FillSettings | None, "settings")
+    return (
+        typed_value(encoder, Encoder | PathText | None, "encoder"),
+        typed_value(device, str, "device"),
+        typed_value(dtype, Precision, "dtype"),
+    )

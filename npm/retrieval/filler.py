@@ -6,20 +6,21 @@ Shapes: q texts, m candidate spans of one text, n rows, d dimensions, k hits a q
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Any, NoReturn, Self, TypedDict, Unpack, overload
 
 import numpy as np
 
+from index.settings import typed_value
 from npm.errors import SettingError
 from npm.indexing.phrase_index import DocumentFilter, PhraseIndex, select
 from npm.models.encoder import Encoder
 from npm.models.similarity import scaled_similarity
 from npm.retrieval.answers import SurfaceReader, ranked_phrases
-from npm.retrieval.queries import QueryVectors, Restriction, check_query, encode_queries, query_notes
+from npm.retrieval.queries import QueryVectors, Restriction, check_query, checked_texts, encode_queries, query_notes
 from npm.retrieval.scoring import Normalisation, ScoringSettings, occurrence_shares, reference_weights
-from npm.retrieval.settings import FillSettings, Retrieval, retrieval_named
+from npm.retrieval.settings import FillSettings, Retrieval
 from npm.retrieval.spans import CandidateSpans, SpanFinder
 from npm.types import Answer, Phrase
 
@@ -40,17 +41,67 @@ class FillOptions(TypedDict, total=False):
 class Filler(ABC):
     """Fills texts with phrases; a subclass says which blocks each text is answered from."""
 
+    _opened: tuple[PhraseIndex, Encoder] | None = None  # None once it is closed
+
     def __init__(self, phrase_index: PhraseIndex, encoder: Encoder, settings: FillSettings | None = None) -> None:
         """Raises ArtefactError if `encoder` is not the one that made the index."""
-        self.settings = settings if settings is not None else FillSettings()
+        self.settings: FillSettings = FillSettings() if settings is None else settings
         self._use(phrase_index, encoder)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        counts = self._counts if self._opened is not None else "closed"
+        return f"{type(self).__name__}({counts})"
+
+    def __reduce__(self) -> NoReturn:
+        # what is behind it are mapped files and a model; a copy would have to find them again
+        raise TypeError(f"a {type(self).__name__} cannot be pickled or copied: open another one in each process")
+
+    def close(self) -> None:
+        """Let go of what was opened; whatever is asked of this filler afterwards is refused."""
+        kept = self.settings
+        vars(self).clear()
+        self.settings = kept
+
+    @property
+    def index(self) -> PhraseIndex:
+        """What answers. Raises SettingError if this filler was closed."""
+        return self._both[0]
+
+    @property
+    def encoder(self) -> Encoder:
+        """What encodes the texts. Raises SettingError if this filler was closed."""
+        return self._both[1]
+
+    @property
+    def _both(self) -> tuple[PhraseIndex, Encoder]:
+        if self._opened is None:
+            raise SettingError(
+                "this filler is closed",
+                expected="an open one",
+                got="a filler after close(), or behind its with block",
+                where=type(self).__name__,
+                fix="open another one",
+            )
+        return self._opened
+
+    @property
+    def _counts(self) -> str:
+        """What answers, in words."""
+        live, store = self.index.live_documents, self.index.store
+        count = store.document_count if live is None else int(np.count_nonzero(live))
+        return f"{str(self.index.folder)!r}, {count:,} documents, {store.token_count:,} tokens, {self.encoder.name}"
 
     def _use(self, phrase_index: PhraseIndex, encoder: Encoder) -> None:
         """Answer from `phrase_index` from now on."""
-        self.encoder = phrase_index.check_encoder(encoder)
-        self.index = phrase_index
+        self._opened = phrase_index, phrase_index.check_encoder(encoder)
         self._reader = SurfaceReader(phrase_index.store, encoder.tokenizer)
-        self._filtered: tuple[tuple[tuple[str, ...], tuple[str, ...]], DocumentFilter] | None = None
+        self._filtered: tuple[tuple[tuple[str, ...] | None, tuple[str, ...]], DocumentFilter] | None = None
 
     def refresh(self) -> bool:
         """Open the present generation of the index if it is another one than that in use; returns whether it was."""
@@ -80,20 +131,21 @@ class Filler(ABC):
     ) -> Answer | list[Answer]:
         """The best phrases for each text with one `<mask>`; an Answer for a text, a list for several.
 
-        `k`, `occurrences`, `retrieval`, `documents` (ids of the only documents to answer from) and `where` (conditions
-        on kept fields) stand in for the settings; `blocks` are the numbers of the only blocks to look in, for all
-        texts, by vectors alone. All texts are checked before any is answered: raises QueryError for
-        one that is empty, broken, or has no mask or several, SettingError for a setting that cannot be met.
+        `k`, `occurrences`, `retrieval`, `documents` (ids of the only documents to answer from; [] means none) and
+        `where` (conditions on kept fields) stand in for the settings unless they are None; `blocks` are the numbers of
+        the only blocks to look in, for all texts, by vectors alone. All texts are checked before any is answered:
+        raises QueryError for one that is none, is empty, broken, or has no mask or several, SettingError for a setting
+        of another kind or one that cannot be met.
         """
-        several = [texts] if isinstance(texts, str) else list(texts)
+        several = checked_texts(texts, name="text")
         for number, text in enumerate(several, start=1):
             check_query(text, where="text" if len(several) == 1 else f"text {number} of {len(several)}")
         given = {
             "k": k,
             "occurrences": occurrences,
-            "retrieval": None if retrieval is None else retrieval_named(retrieval),
-            "documents": None if documents is None else list(documents),
-            "where": [where] if isinstance(where, str) else where,
+            "retrieval": retrieval,
+            "documents": _listed(documents),
+            "where": [where] if isinstance(where, str) else _listed(where),
         }
         changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
         settings = replace(self.settings, **changes) if changes else self.settings
@@ -113,7 +165,9 @@ class Filler(ABC):
         """Answers for texts that are checked and encoded; `blocks` as in `fill`, ascending i64."""
         settings = settings if settings is not None else self.settings
         document_filter = self._document_filter(settings)
-        restrictions = self._restrictions(texts, vectors, settings, document_filter=document_filter, blocks=blocks)
+        restrictions: list[Restriction | None] = [Restriction(np.zeros(0, dtype=np.int64), np.zeros(0))] * len(texts)
+        if settings.documents != []:
+            restrictions = self._restrictions(texts, vectors, settings, document_filter=document_filter, blocks=blocks)
         phrases: list[tuple[Phrase, ...]] = [()] * len(texts)
         unrestricted = [number for number, restriction in enumerate(restrictions) if restriction is None]
         texts_per_scan = max(1, self.index.searcher.max_queries_per_scan // 2)
@@ -132,8 +186,8 @@ class Filler(ABC):
         answers = []
         for text, best, cut, restriction in zip(texts, phrases, vectors.cut.tolist(), restrictions, strict=True):
             notes = query_notes(text, cut=cut, max_input_tokens=self.encoder.max_input_tokens)
-            if restriction is not None and len(restriction.blocks) == 0:
-                notes += ("no block of the corpus shares a word with the text",)
+            if len(best) < settings.k:
+                notes += _reason_for_few(len(best), restriction, settings, given=blocks)
             answers.append(Answer(text=text, phrases=best, cut=cut, notes=notes))
         return answers
 
@@ -161,7 +215,7 @@ class Filler(ABC):
 
     def _document_filter(self, settings: FillSettings) -> DocumentFilter:
         """The documents that `settings` allow; the last are kept, since a prompt asks with the same filters again."""
-        filters = (tuple(settings.documents), tuple(settings.where))
+        filters = (None if settings.documents is None else tuple(settings.documents), tuple(settings.where))
         kept = self._filtered
         if kept is None or kept[0] != filters:
             kept = self._filtered = (filters, select(self.index, *filters))
@@ -214,8 +268,10 @@ class Filler(ABC):
 
     def _checked_blocks(self, blocks: Sequence[int] | np.ndarray) -> np.ndarray:
         """Block numbers ascending without repeats, i64."""
-        numbers = np.unique(np.asarray(blocks, dtype=np.int64))
-        block_count = len(self.index.store.block_offsets) - 1
+        if isinstance(blocks, np.ndarray | range):
+            blocks = np.asarray(blocks).tolist()
+        numbers = np.unique(np.array(typed_value(_listed(blocks), list[int], "blocks"), dtype=np.int64))
+        block_count = self.index.store.block_count
         if len(numbers) and not (numbers[0] >= 0 and numbers[-1] < block_count):
             raise SettingError(
                 "there is no such block",
@@ -225,6 +281,33 @@ class Filler(ABC):
                 fix="give numbers of blocks of this index",
             )
         return numbers
+
+
+def _listed(values: Any) -> Any:
+    """Several values as a list; anything else, which a setting will refuse, as it is."""
+    return list(values) if isinstance(values, Iterable) and not isinstance(values, str | bytes | dict) else values
+
+
+def _reason_for_few(
+    found: int, restriction: Restriction | None, settings: FillSettings, *, given: np.ndarray | None
+) -> tuple[str, ...]:
+    """Why an answer has fewer than k phrases, where a reader could not guess; `given` are the blocks asked for."""
+    if settings.documents == []:
+        return ("the list of documents to answer from is empty, so nothing is answered",)
+    if given is not None and len(given) == 0:
+        return ("the list of blocks to look in is empty, so nothing is answered",)
+    if restriction is not None and len(restriction.blocks) == 0:
+        which = (
+            "of the corpus shares a word with the text" if given is None else "given is of a document that may answer"
+        )
+        return (f"no block {which}",)
+    if found == 0:
+        return ("what was looked in holds nothing but stop-words, punctuation and words of the text",)
+    lexical = given is None and settings.retrieval is not Retrieval.dense
+    if lexical and restriction is not None and len(restriction.blocks) == settings.bm25_blocks:
+        limit = f"the {settings.bm25_blocks} blocks that share most words with the text were looked in"
+        return (f"{found} of {settings.k} phrases: {limit} (bm25_blocks)",)
+    return ()
 
 
 Similarities = Callable[[int, np.ndarray], np.ndarray]

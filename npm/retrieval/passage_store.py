@@ -25,7 +25,7 @@ from index.arrays import ShardedArray
 from npm.corpus.blocks import BlockPacker, BlockSettings
 from npm.corpus.store import BlockStore
 from npm.corpus.text import normalised_text
-from npm.errors import CorpusError, QueryError
+from npm.errors import CorpusError
 from npm.models.batches import encode_sequences
 from npm.types import SURROGATE, Document, TokenFlag
 
@@ -217,29 +217,6 @@ SPANS_IN_MEMORY = 1024
 """How many different words have their places kept, for those who ask for the same words in many texts."""
 CHARACTERS_IN_MEMORY = 4096
 """How many characters are folded once for all texts."""
-
-
-def checked_texts(given: object, *, name: str) -> list[str]:
-    """One text or several as a list; `name` is what messages call each. Raises QueryError for anything else."""
-    expected = "a string, or a list of strings"
-    if isinstance(given, bytes | Mapping) or not isinstance(given, Iterable):
-        got, fix = type(given).__name__, f"give one {name} as a string, or several in a list"
-        raise QueryError(f"a {name} is no text", expected=expected, got=got, where=f"{name}s", fix=fix)
-    several = [given] if isinstance(given, str) else list(given)
-    for number, text in enumerate(several, start=1):
-        where = name if len(several) == 1 else f"{name} {number} of {len(several)}"
-        if not isinstance(text, str):
-            fix = "give strings alone, or leave this one out"
-            raise QueryError(f"a {name} is no text", expected=expected, got=type(text).__name__, where=where, fix=fix)
-        if half := SURROGATE.search(text):
-            raise QueryError(
-                f"a {name} is not valid Unicode",
-                expected="text that can be written as UTF-8",
-                got=f"half a surrogate pair, {half.group()!a}, at character {half.start()}",
-                where=where,
-                fix="take out the escape that stands there in place of a character",
-            )
-    return several
 
 
 class GivenWords:

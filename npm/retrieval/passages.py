@@ -25,11 +25,11 @@ from npm.masking.rendering import MASKS_PER_SPAN
 from npm.models.batches import encode_sequences
 from npm.models.similarity import scaled_similarity
 from npm.retrieval.filler import Filler, candidate_weights
-from npm.retrieval.passage_store import GivenWords, PassageCache, PassageStore, checked_passages, checked_texts
-from npm.retrieval.queries import QueryVectors, Restriction, check_query, encode_queries
+from npm.retrieval.passage_store import GivenWords, PassageCache, PassageStore, checked_passages
+from npm.retrieval.queries import QueryVectors, Restriction, check_query, checked_texts, encode_queries
 from npm.retrieval.settings import FillSettings, Retrieval
 from npm.retrieval.spans import CandidateSpans, SpanFinder
-from npm.types import Document, TokenFlag
+from npm.types import MASK_TEXT, Document, TokenFlag
 
 if TYPE_CHECKING:
     from npm.indexing.phrase_index import DocumentFilter
@@ -70,7 +70,7 @@ class PassageFiller(Filler):
         cache: PassageCache = SHARED_CACHE,
     ) -> None:
         """Embeds what is not in `cache`. Raises CorpusError and SettingError as `PhraseFiller.over` does."""
-        settings = settings if settings is not None else FillSettings(retrieval=Retrieval.dense)
+        settings = FillSettings(retrieval=Retrieval.dense) if settings is None else settings
         _check_retrieval(settings)
         documents = checked_passages(passages)
         embedded = cache.embed(
@@ -97,17 +97,23 @@ class PassageFiller(Filler):
         )
         super().__init__(index, encoder, settings)
 
+    @property
+    def _counts(self) -> str:
+        store = self.index.store
+        return f"{store.document_count:,} passages, {store.token_count:,} tokens, {self.encoder.name}"
+
     @overload
     def score(self, texts: str, spans: str) -> float: ...
 
     @overload
-    def score(self, texts: list[str] | tuple[str, ...], spans: list[str] | tuple[str, ...]) -> list[float]: ...
+    def score(self, texts: str | list[str] | tuple[str, ...], spans: list[str] | tuple[str, ...]) -> list[float]: ...
 
     def score(
         self, texts: str | list[str] | tuple[str, ...], spans: str | list[str] | tuple[str, ...]
     ) -> float | list[float]:
-        """The probability that the words `spans` fill the `<mask>` of `texts`, a float for one text.
+        """The probability that the words `spans` fill the `<mask>` of `texts`.
 
+        A text and one span give a float; a text and a list of spans, or as many texts as spans, a list of floats. It is
         Σ over the places where the words stand in the passages, divided by the same sum over these and all candidate
         spans, both as `fill` weighs them; 0.0 where they do not stand there. So it is the score that `fill` gives the
         phrase, and words that `fill` would not answer, such as ones that begin with `the`, have one too. Words are
@@ -119,18 +125,19 @@ class PassageFiller(Filler):
         Raises QueryError for a text that is not one question, for words that are none, or for unequal numbers.
         """
         several, words = checked_texts(texts, name="text"), checked_texts(spans, name="span")
-        if isinstance(texts, str) != isinstance(spans, str) or len(several) != len(words):
+        if not isinstance(texts, str) and (isinstance(spans, str) or len(several) != len(words)):
             given = ((texts, several), (spans, words))
             kinds = ("one string" if isinstance(one, str) else f"a list of {len(every)}" for one, every in given)
             raise QueryError(
                 "texts and spans are no pairs",
-                expected="a text and a span, or two lists of equal length",
+                expected="one text with one span or a list of them, or as many texts as spans",
                 got=" and ".join(kinds),
                 where="texts, spans",
-                fix="give one span for each text; repeat a text that has several",
+                fix="give one span for each text",
             )
-        for number, (text, span) in enumerate(zip(several, words, strict=True), start=1):
+        for number, text in enumerate(several, start=1):
             check_query(text, where="text" if len(several) == 1 else f"text {number} of {len(several)}")
+        for number, span in enumerate(words, start=1):
             if not span.strip():
                 raise QueryError(
                     "there are no words to score",
@@ -139,6 +146,7 @@ class PassageFiller(Filler):
                     where="span" if len(words) == 1 else f"span {number} of {len(words)}",
                     fix="give the words",
                 )
+        several = several * len(words) if isinstance(texts, str) else several
         unique = list(dict.fromkeys(several))
         vectors = encode_queries(self.encoder, unique, tokens_per_batch=self.settings.tokens_per_batch)
         asked: dict[str, list[int]] = {text: [] for text in unique}
@@ -148,7 +156,7 @@ class PassageFiller(Filler):
         for text, similarities in zip(unique, self._similarities_of(vectors), strict=True):
             for number in asked[text]:
                 scores[number] = self._score(words[number], similarities)
-        return scores[0] if isinstance(texts, str) else scores
+        return scores[0] if isinstance(spans, str) else scores
 
     @overload
     def score_claim(self, claims: str) -> float: ...
@@ -162,10 +170,19 @@ class PassageFiller(Filler):
         P(token) = Σ over the passages' tokens that equal it / Σ over all of them, each weighed as `fill` weighs a
         phrase of one token (Min et al. 2023, arXiv 2305.14251, §4.1, whose form has one mask in place of the pair).
         Content is what is neither a stop-word nor punctuation. In bfloat16 a score depends in its third digit on the
-        claims and passages that are encoded in the same batch. Raises QueryError for a claim without any content, that
-        is no text, or that is longer than the encoder takes.
+        claims and passages that are encoded in the same batch. Raises QueryError for a claim without any content, with
+        a mask, that is no text, or that is longer than the encoder takes.
         """
         several = checked_texts(claims, name="claim")
+        for number, claim in enumerate(several, start=1):
+            if MASK_TEXT in claim:
+                raise QueryError(
+                    f"a claim holds {MASK_TEXT}",
+                    expected="a statement with all its words",
+                    got=repr(claim[:80]),
+                    where="claim" if len(several) == 1 else f"claim {number} of {len(several)}",
+                    fix="write the claim out; `score` takes a text with a mask and words for it",
+                )
         masks = ClaimMasks.of(several, self.encoder)
         vectors = masks.encode(self.encoder, tokens_per_batch=self.settings.tokens_per_batch)
         store = self.index.store

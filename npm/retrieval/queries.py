@@ -6,7 +6,7 @@ Shapes: q texts, d dimensions.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -59,6 +59,29 @@ def check_query(text: str, *, where: str = "text") -> None:
         return
     fix = f"write {MASK_TEXT} once, where the phrase is missing, as in: The capital of Iceland is {MASK_TEXT}."
     raise QueryError(problem, expected=expected, got=got, where=where, fix=fix)
+
+
+def checked_texts(given: object, *, name: str) -> list[str]:
+    """One text or several as a list; `name` is what messages call each. Raises QueryError for anything else."""
+    expected = "a string, or a list of strings"
+    if isinstance(given, bytes | Mapping) or not isinstance(given, Iterable):
+        got, fix = type(given).__name__, f"give one {name} as a string, or several in a list"
+        raise QueryError(f"a {name} is no text", expected=expected, got=got, where=f"{name}s", fix=fix)
+    several = [given] if isinstance(given, str) else list(given)
+    for number, text in enumerate(several, start=1):
+        where = name if len(several) == 1 else f"{name} {number} of {len(several)}"
+        if not isinstance(text, str):
+            fix = "give strings alone, or leave this one out"
+            raise QueryError(f"a {name} is no text", expected=expected, got=type(text).__name__, where=where, fix=fix)
+        if half := SURROGATE.search(text):
+            raise QueryError(
+                f"a {name} is not valid Unicode",
+                expected="text that can be written as UTF-8",
+                got=f"half a surrogate pair, {half.group()!a}, at character {half.start()}",
+                where=where,
+                fix="take out the escape that stands there in place of a character",
+            )
+    return several
 
 
 def _shown(text: str) -> str:

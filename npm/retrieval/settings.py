@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Annotated
 
-from npm.errors import SettingError
 from npm.retrieval.scoring import ScoringSettings
 from npm.settings import Bounds, CheckedSettings
 
@@ -40,8 +39,8 @@ class FillSettings(CheckedSettings):
     candidates_per_side: Annotated[int | None, Bounds(1, 10_000_000)] = None
     """Best rows grown into phrases for the start query and for the end query in unrestricted search; unset: what
     `tune` wrote into the index, else 4096 where search is exact and 512 where it is not."""
-    documents: list[str] = field(default_factory=list)
-    """Ids of the only documents to answer from; empty: all."""
+    documents: list[str] | None = None
+    """Ids of the only documents to answer from, as output=json shows them; unset: all; an empty list: none."""
     where: list[str] = field(default_factory=list)
     """Conditions on fields kept from the corpus (corpus.kept_fields) that a document must meet, all of them, such as
     `lang=en`, `year>=1990`, `kind!=stub`, `topic in [rivers, lakes]`."""
@@ -65,11 +64,3 @@ class FillSettings(CheckedSettings):
             candidates_per_side=4096,
             scoring=ScoringSettings.reference(),
         )
-
-
-def retrieval_named(name: Retrieval | str) -> Retrieval:
-    """The retrieval of that name; raises SettingError if there is none."""
-    if isinstance(name, str) and name not in Retrieval.__members__:
-        expected = ", ".join(Retrieval.__members__)
-        raise SettingError("unknown retrieval", expected=expected, got=name, where="retrieval", fix="choose one")
-    return Retrieval(name)

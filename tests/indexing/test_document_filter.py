@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -61,6 +62,47 @@ def test_a_filter_gives_the_dense_answer_of_all_blocks_of_those_documents(filler
         assert [phrase.phrase for phrase in filtered.phrases] == [phrase.phrase for phrase in restricted.phrases]
         ours, theirs = ([phrase.score for phrase in answer.phrases] for answer in (filtered, restricted))
         assert ours == pytest.approx(theirs, abs=1e-5)
+
+
+@pytest.mark.parametrize("retrieval", Retrieval)
+def test_an_empty_list_of_documents_is_answered_from_nothing_and_says_so(
+    retrieval: Retrieval, filler: PhraseFiller
+) -> None:
+    (note,) = filler.fill(QUESTIONS[0], documents=[], retrieval=retrieval).notes
+    assert "list of documents to answer from is empty" in note
+    answers = filler.fill(list(QUESTIONS), documents=[], where="lang=de", retrieval=retrieval)
+    answers += filler.fill(list(QUESTIONS), documents=[], blocks=[0], retrieval=retrieval)
+    assert [answer.phrases for answer in answers] == [()] * 2 * len(QUESTIONS)
+    assert {answer.notes for answer in answers} == {(note,)}
+    settings = replace(filler.settings, documents=[], retrieval=retrieval)
+    assert PhraseFiller(filler.index, filler.encoder, settings).fill(QUESTIONS[0]).notes == (note,)
+    with pytest.raises(SettingError, match=r"corpus\.kept_fields"):
+        filler.fill(QUESTIONS[0], documents=[], where="year>=1990", retrieval=retrieval)
+    everything = filler.fill(list(QUESTIONS), documents=None, retrieval=retrieval)
+    assert any(answer.phrases for answer in everything)
+
+
+def test_an_answer_without_blocks_to_look_in_says_which_are_missing(filler: PhraseFiller) -> None:
+    notes = {
+        name: filler.fill(text, **options).notes  # type: ignore[call-overload]
+        for name, text, options in (
+            ("list of blocks to look in is empty", QUESTIONS[0], {"blocks": []}),
+            ("no block given is of a document", QUESTIONS[0], {"blocks": [0], "documents": ["d8"]}),
+            ("no block of the corpus shares a word", "zzz <mask>", {"retrieval": "bm25"}),
+        )
+    }
+    for part, (note,) in notes.items():
+        assert part in note
+
+
+def test_a_list_shorter_than_k_says_that_few_blocks_were_looked_in(filler: PhraseFiller) -> None:
+    answer = filler.fill(QUESTIONS[0], k=1000)
+    assert answer.notes == (
+        f"{len(answer.phrases)} of 1000 phrases: the 3 blocks that share most words with the text were looked in "
+        "(bm25_blocks)",
+    )
+    assert filler.fill(QUESTIONS[0], k=1).notes == ()
+    assert filler.fill(QUESTIONS[0], k=1000, retrieval="dense").notes == ()
 
 
 def test_a_filter_does_not_change_how_bm25_weighs_words(filler: PhraseFiller) -> None:

@@ -79,6 +79,12 @@ def test_words_that_do_not_stand_in_the_passages_score_nothing(monkeypatch: pyte
     assert filler.score([QUESTION] * 3, ["Oslo", "fell Rome", "ell"]) == [0.0, 0.0, 0.0]
 
 
+def test_one_text_takes_a_list_of_words_as_well_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    filler = counted_words(monkeypatch, ["Rome fell"], PLAIN)
+    assert filler.score(QUESTION, ["Rome", "fell", "Oslo"]) == pytest.approx([2 / 11, 3 / 11, 0])
+    assert filler.score([QUESTION], ["Rome"]) == filler.score(QUESTION, ["Rome"]) == [filler.score(QUESTION, "Rome")]
+
+
 def test_words_in_another_unicode_form_have_the_same_score(encoder: Encoder) -> None:
     composed = PhraseFiller.over(["It was a café in Reykjavík."], encoder)
     decomposed = PhraseFiller.over(["It was a cafe\u0301 in Reykjavi\u0301k."], encoder)
@@ -220,14 +226,26 @@ def test_more_spans_than_an_index_would_look_at_are_all_candidates(encoder: Enco
 
 def test_passages_of_stop_words_alone_have_no_phrase_but_score(encoder: Encoder) -> None:
     filler = PhraseFiller.over(["of the"], encoder)
-    assert filler.fill(QUESTION).phrases == ()
+    answer = filler.fill(QUESTION)
+    assert answer.phrases == ()
+    assert answer.notes == ("what was looked in holds nothing but stop-words, punctuation and words of the text",)
     assert filler.score(QUESTION, "the") == 1.0
     assert filler.score(QUESTION, "Oslo") == 0.0
 
 
 def test_nothing_asked_is_nothing_answered(encoder: Encoder) -> None:
     filler = PhraseFiller.over(SENTENCES, encoder)
-    assert filler.score([], []) == [] and filler.score_claim([]) == [] and filler.fill([]) == []
+    assert filler.score([], []) == [] == filler.score(QUESTION, [])
+    assert filler.score_claim([]) == [] and filler.fill([]) == []
+
+
+def test_an_empty_list_of_documents_lets_no_passage_answer_or_score(encoder: Encoder) -> None:
+    filler = PhraseFiller.over(SENTENCES, encoder)
+    answer = filler.fill(QUESTION, documents=[])
+    assert answer.phrases == () and "list of documents to answer from is empty" in answer.notes[0]
+    nothing = PhraseFiller.over(["Oslo is in Norway."], encoder, settings=replace(DENSE, documents=[]))
+    assert nothing.score(QUESTION, "Oslo") == 0.0 == nothing.score_claim("Oslo")
+    assert PhraseFiller.over(["Oslo is in Norway."], encoder, settings=DENSE).score(QUESTION, "Oslo") > 0
 
 
 @pytest.mark.parametrize(
@@ -265,7 +283,10 @@ def test_other_retrieval_than_in_all_passages_is_refused(encoder: Encoder) -> No
 @pytest.mark.parametrize(
     ("texts", "spans", "told"),
     [
-        (QUESTION, ["Paris"], "one string and a list of 1"),
+        ([QUESTION], "Paris", "a list of 1 and one string"),
+        ("no mask", ["Paris", "Rome"], "no <mask>"),
+        ("no mask", [], "no <mask>"),
+        (QUESTION, ["Paris", " "], "span 2 of 2"),
         ([QUESTION, QUESTION], ["Paris"], "a list of 2 and a list of 1"),
         (QUESTION, "  ", "no words to score"),
         ([QUESTION, "no mask"], ["Paris", "Paris"], "text 2 of 2"),
