@@ -52,6 +52,11 @@ class Setting:
         return "path" in self._marks
 
     @property
+    def is_list(self) -> bool:
+        """Whether it is a list of texts, or nothing."""
+        return self.kind in (list[str], list[str] | None)
+
+    @property
     def is_text(self) -> bool:
         """Whether it is a plain string, or nothing."""
         return not self.is_path and self.kind in (str, str | None)

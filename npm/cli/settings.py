@@ -54,7 +54,8 @@ def compose_settings(name: str, overrides: list[str]) -> Any:
     uncomposed, others = _split_paths(name, declared, overrides, moved)
     typed = _compose(name, declared, others)
     for key, value in uncomposed.items():
-        if declared[key].is_path and value in ("", []):
+        # Without documents= all answer; an empty list, such as one that a script filled, must not mean the same.
+        if value in ("", []) and (declared[key].is_path or declared[key].kind == list[str] | None):
             raise SettingError(
                 f"{key}= is empty", expected="a value", got="nothing", where=key, fix=f"give {key}=… or leave it out"
             )
@@ -137,7 +138,7 @@ def _split_paths(
         marked_key, _, value = override.partition("=")
         marks, key = re.match(r"([+~]*)(.*)", marked_key, re.DOTALL).groups()  # type: ignore[union-attr]
         setting = declared.get(key)
-        if setting and (setting.is_path or setting.kind == list[str]):
+        if setting and (setting.is_path or setting.is_list):
             if marks not in ("", "++"):  # "++": set it, whether it is there or not
                 raise SettingError(
                     f"{key} can only be set",
@@ -146,7 +147,7 @@ def _split_paths(
                     where=key,
                     fix=f"leave {override[0]} out",
                 )
-            uncomposed[key] = parse_list(value, key) if setting.kind == list[str] else value
+            uncomposed[key] = parse_list(value, key) if setting.is_list else value
         elif marked_key == "experiment" and value.endswith(".yaml"):
             others.append(f"experiment={_stored_experiment(Path(usable_path(value, key)), moved)}")
         elif verb == "evaluate" and marked_key == "scoring":

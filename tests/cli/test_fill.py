@@ -376,3 +376,9 @@ def test_an_index_of_a_version_that_did_not_record_a_setting_is_refused(
     rewrite_manifest(folder, parts={**parts, lexicon_folder.relative_to(folder).as_posix(): digest})
     expected = ("another version", "records title_repeats", "build it again")
     npmlm("fill", f"index={folder}", QUESTION).refused(*expected)
+
+
+def test_an_empty_list_of_documents_never_means_all(npmlm: CommandLine, built_index: Path) -> None:
+    npmlm("fill", f"index={built_index}", "documents=[]", QUESTION).refused("documents= is empty")
+    npmlm("evaluate", "out=nowhere", "fill.documents=[]").refused("fill.documents= is empty")
+    assert npmlm("fill", f"index={built_index}", "output=json", "documents=[norway]", QUESTION).answers()
