@@ -245,7 +245,7 @@ def run_evaluate(settings: EvaluateCommand) -> int:
     from npm.evaluation.run import run_evaluation
 
     with StageProgress() as progress:
-        report = run_evaluation(settings, task_folder=config_folder() / "task", progress=progress)
+        report = run_evaluation(settings, task_folder=config_folder() / "task", progress=progress, notice=progress.say)
         sys.stdout.write(report + "\n")
     return 0
 

@@ -20,7 +20,7 @@ from index.files import sha256_of_file
 from npm.errors import SettingError, UserError
 from npm.evaluation.metrics import Interval, bootstrap_interval, chance_of_hit, hit_rank, normalise_answer
 from npm.evaluation.report import print_demo
-from npm.evaluation.results import filler_facts, write_results
+from npm.evaluation.results import CheckRecord, any_record, filler_facts, write_results
 from npm.evaluation.sampling import SampleSettings, Split
 from npm.evaluation.settings import DemoSettings
 from npm.evaluation.zero_shot.baselines import BlockSpans, lexicon_of
@@ -125,6 +125,7 @@ def evaluate_demo(
     settings: DemoSettings,
     sample: SampleSettings | None = None,
     *,
+    check_record: CheckRecord = any_record,
     progress: Progress = silent,
 ) -> DemoResult:
     """Ask the questions of one split and count hits.
@@ -144,6 +145,11 @@ def evaluate_demo(
             where=f"{file}, split={sample.split.value}",
             fix="choose the other split",
         )
+    # By name: a command's settings are a sample too, with paths beside it.
+    asked = {name: getattr(sample, name) for name in ("split", "limit", "seed", "resamples")}
+    asked |= {"k": k, "baseline": settings.baseline, "questions": sha256_of_file(file)}
+    record = {"task": TASK, "settings": json.loads(json.dumps(asked, default=enum_value)), **filler_facts(filler)}
+    check_record(record)
     # Before the questions are asked, because it may refuse the index.
     baseline = RandomSpanOfRightPassage(filler) if settings.baseline else None
     predictions = _predictions(filler, questions, progress)
@@ -163,16 +169,13 @@ def evaluate_demo(
     if baseline is not None:
         chances = np.array([baseline.chances(question, (1, k)) for question in questions])  # f64 [n, 2]
         baseline_rates = rates(BASELINE_NAME, chances[:, 0], chances[:, 1])
-    # By name: a command's settings are a sample too, with paths beside it.
-    asked = {name: getattr(sample, name) for name in ("split", "limit", "seed", "resamples")}
-    asked |= {"k": k, "baseline": settings.baseline, "questions": sha256_of_file(file)}
     return DemoResult(
         predictions=tuple(predictions),
         k=k,
         total=rates(f"{filler.encoder.name}, {filler.settings.retrieval.value}", hits_at_1, hits_at_k),
         kinds=tuple(rates(kind, hits_at_1[is_kind], hits_at_k[is_kind]) for kind, is_kind in chosen.items()),
         baseline=baseline_rates,
-        record={"task": TASK, "settings": json.loads(json.dumps(asked, default=enum_value)), **filler_facts(filler)},
+        record=record,
     )
 
 

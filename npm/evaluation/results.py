@@ -3,41 +3,80 @@
 from __future__ import annotations
 
 import json
-import shutil
-from collections.abc import Iterable, Mapping
+import os
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, fields
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any
 
-from index.files import digest_of, json_bytes, storage_errors
-from index.store import MANIFEST_NAME, read_manifest, write_folder
-from npm.errors import ArtefactError
+from index.files import digest_of, json_bytes, replace_file, storage_errors
+from index.removal import remove_written
+from index.store import MANIFEST_NAME, read_manifest, refuse_changed, write_folder
+from npm.errors import ArtefactError, named
 from npm.retrieval.settings import FillSettings
 from npm.settings import enum_value
 
 if TYPE_CHECKING:
+    from npm.indexing.phrase_index import PhraseIndex
     from npm.models.encoder import StoredModel
     from npm.retrieval.fill import PhraseFiller
 
 
 EVALUATION_KIND = "evaluation"
+PREDICTIONS, METRICS, REPORT = "predictions.jsonl", "metrics.json", "results.md"
+FRESH = ".results.new"
+"""Folder below `out` of results that are written in place of others."""
+CheckRecord = Callable[[Mapping[str, Any]], None]
+"""Called with what results depend on, when that is known and the work has not begun; raises to refuse it."""
 
 
-def check_out(out: str | Path) -> None:
-    """Refuse, with ArtefactError, anything but the folder of an earlier evaluation. Ask before the work begins."""
+def any_record(record: Mapping[str, Any]) -> None:
+    """Default: refuse nothing."""
+
+
+def check_out(out: str | Path, *, report: bool = True) -> Path:
+    """The folder that results for `out` are written to: itself, or the one that a link leads to.
+
+    Ask before the work begins. Raises ArtefactError for anything but an empty path, an empty folder, or the folder of
+    an earlier evaluation where the new files, results.md among them with `report`, replace no others; StorageError
+    where nothing can be written.
+    """
     out = Path(out)
-    if not out.exists():
-        return
-    if not out.is_dir() or (any(out.iterdir()) and not (out / MANIFEST_NAME).is_file()):
-        raise ArtefactError(
-            f"{out} is not a folder for results",
-            expected="a path where nothing is yet, or the results of an earlier evaluation",
-            got="a folder with other files" if out.is_dir() else "a file",
-            where=str(out),
-            fix="choose another folder with out=DIR",
+    if out.is_symlink() and not (out / MANIFEST_NAME).is_file():
+        raise _no_folder(out, "a link to something else", "give the path of a folder, not a link")
+    out = Path(os.path.realpath(out)) if out.is_symlink() else out  # beside the target, not beside the link
+    found = {path.name for path in out.iterdir()} - {FRESH, f".{FRESH}.tmp"} if out.is_dir() else set()
+    if MANIFEST_NAME in found:
+        own = read_manifest(out, kind=EVALUATION_KIND).files
+        names = (PREDICTIONS, METRICS, REPORT) if report else (PREDICTIONS, METRICS)
+        others = [name for name in names if name in found and (name not in own or (out / name).is_dir())]
+        if others:
+            got = f"{named(others)}, which that evaluation did not write"
+            raise _no_folder(out, got, "move these away, or choose another folder with out=DIR")
+    elif found or (out.exists() and not out.is_dir()):
+        got = f"a folder with other files: {named(sorted(found))}" if found else "a file"
+        raise _no_folder(out, got, "choose another folder with out=DIR")
+    place = next(path for path in (out, *out.absolute().parents) if path.exists())
+    with storage_errors(out, place), TemporaryFile(dir=place):
+        return out
+
+
+def _no_folder(out: Path, got: str, fix: str) -> ArtefactError:
+    expected = "a path where nothing is yet, or the results of an earlier evaluation"
+    return ArtefactError(f"{out} is not a folder for results", expected=expected, got=got, where=str(out), fix=fix)
+
+
+def refuse_other_results(out: str | Path, record: Mapping[str, Any]) -> None:
+    """Raise ArtefactError, naming what differs, if `out` holds results of another task or of other settings."""
+    if (Path(out) / MANIFEST_NAME).is_file():
+        refuse_changed(
+            record,
+            read_manifest(Path(out), kind=EVALUATION_KIND).settings,
+            where=Path(out),
+            problem=f"{out} holds results of something else, or of other settings",
+            fix="choose another folder with out=DIR, or give overwrite=true to replace them",
         )
-    if any(out.iterdir()):
-        read_manifest(out, kind=EVALUATION_KIND)
 
 
 def write_results(
@@ -48,30 +87,39 @@ def write_results(
     metrics: Mapping[str, Any],
     report: str = "",
 ) -> None:
-    """Write the results to the folder `out`, in place of those of an earlier evaluation.
+    """Write the results to the folder `out`, in place of those of an earlier evaluation; what else is there stays.
 
     `record` says what they depend on and goes into the manifest; `report` is the text of results.md, if any. Raises
     ArtefactError as `check_out` does, and StorageError if the disk refuses; `out` is then as it was.
     """
-    out = Path(out)
-    check_out(out)
-    fresh = out.parent / f".{out.name}.new"
-    with storage_errors(out, fresh):
-        shutil.rmtree(fresh, ignore_errors=True)
-        try:
-            with write_folder(fresh, kind=EVALUATION_KIND, settings=record) as writer:
-                lines = writer.open_binary("predictions.jsonl")
-                for prediction in predictions:
-                    line = json.dumps(prediction, ensure_ascii=False, sort_keys=True, allow_nan=False)
-                    lines.write(line.encode() + b"\n")
-                writer.open_binary("metrics.json").write(json_bytes(metrics))
-                if report:
-                    writer.open_binary("results.md").write(report.encode())
-            if out.exists():
-                shutil.rmtree(out)
-            fresh.rename(out)
-        finally:
-            shutil.rmtree(fresh, ignore_errors=True)
+    out = check_out(out, report=bool(report))
+    fresh = out / FRESH if out.exists() else out
+    with storage_errors(out):
+        if fresh != out:
+            remove_written(fresh)  # of an evaluation that was killed
+        with write_folder(fresh, kind=EVALUATION_KIND, settings=record) as writer:
+            lines = writer.open_binary(PREDICTIONS)
+            for prediction in predictions:
+                line = json.dumps(prediction, ensure_ascii=False, sort_keys=True, allow_nan=False)
+                lines.write(line.encode() + b"\n")
+            writer.open_binary(METRICS).write(json_bytes(metrics))
+            if report:
+                writer.open_binary(REPORT).write(report.encode())
+        if fresh != out:
+            _replace_results(fresh, out)
+
+
+def _replace_results(fresh: Path, out: Path) -> None:
+    """Move the files of `fresh` into `out`. The manifest comes first: until all are there, their hashes differ."""
+    files = read_manifest(fresh, kind=EVALUATION_KIND).files
+    before = read_manifest(out, kind=EVALUATION_KIND).files if (out / MANIFEST_NAME).is_file() else {}
+    for name in before.keys() - files.keys():
+        (out / name).unlink(missing_ok=True)
+    replace_file(out / MANIFEST_NAME, (fresh / MANIFEST_NAME).read_bytes())
+    for name in files:
+        (fresh / name).replace(out / name)
+    (fresh / MANIFEST_NAME).unlink()  # last: by it the folder of a killed evaluation is known
+    fresh.rmdir()
 
 
 def model_facts(model: StoredModel) -> dict[str, Any]:
@@ -88,8 +136,10 @@ def filler_facts(filler: PhraseFiller, settings: FillSettings | None = None) -> 
     return {
         "filling": filling,
         "encoder": model_facts(filler.encoder),
-        "index": {
-            "settings_digest": digest_of(filler.index.manifest.settings),
-            "corpus_digest": filler.index.store.digest,
-        },
+        "index": index_facts(filler.index),
     }
+
+
+def index_facts(index: PhraseIndex) -> dict[str, Any]:
+    """Which index a result is of."""
+    return {"settings_digest": digest_of(index.manifest.settings), "corpus_digest": index.store.digest}

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
+from index.files import sha256_of_file
 from npm.errors import SettingError
-from npm.evaluation.demo import evaluate_demo
+from npm.evaluation.demo import evaluate_demo, shipped_questions_file
 from npm.evaluation.held_out.articles import held_out_store
 from npm.evaluation.held_out.denoising import evaluate_denoising
 from npm.evaluation.held_out.in_batch import evaluate_in_batch
 from npm.evaluation.held_out.masked_tokens import evaluate_masked_tokens
 from npm.evaluation.report import memory_console, written_on
-from npm.evaluation.results import check_out
+from npm.evaluation.results import CheckRecord, any_record, check_out, refuse_other_results
 from npm.evaluation.settings import EvaluationSettings, GeometryPairs, HeldOutSettings
 from npm.evaluation.sts.data import STS_B, read_set, read_sets
 from npm.evaluation.sts.evaluate import evaluate_sts, sentence_vectors
@@ -30,6 +32,7 @@ from npm.evaluation.zero_shot.methods import (
 from npm.evaluation.zero_shot.settings import ZeroShotEvaluation
 from npm.evaluation.zero_shot.suite import chosen_tasks, evaluate_suite
 from npm.evaluation.zero_shot.task import ClosedRetrieval, Suite, Task
+from npm.indexing.generation import Generation
 from npm.models.denoiser import Denoiser
 from npm.models.encoder import Encoder
 from npm.models.loading import locate_encoder
@@ -43,7 +46,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
-READ_BY_ALL = ("task", "out", "encoder", "device", "precision", "seed")
+READ_BY_ALL = ("task", "out", "overwrite", "encoder", "device", "precision", "seed")
 """Settings that are never refused."""
 ZERO_SHOT = "a zero-shot evaluation"
 HeldOut = TypeVar("HeldOut", bound=HeldOutSettings)
@@ -64,34 +67,63 @@ class BuiltInTask:
     """A task with an evaluator of its own; its own settings are the group of its name."""
 
     name: str
-    run: Callable[[EvaluationSettings, Progress], Result]
+    run: Callable[[EvaluationSettings, CheckRecord, Progress], Result]
     reads: tuple[str, ...]
     """Shared settings that it has a use for, beside those of READ_BY_ALL; if others were set, they are refused."""
 
 
-def run_evaluation(settings: EvaluationSettings, *, task_folder: Path, progress: Progress) -> str:
+def run_evaluation(
+    settings: EvaluationSettings, *, task_folder: Path, progress: Progress, notice: Callable[[str], None]
+) -> str:
     """Run the tasks, write `out`, and return the report as text for stdout; `task_folder` holds the shipped tasks.
 
-    Raises UserError for whatever is missing or does not fit, before the work begins where that can be known.
+    `notice` is told what was done in place of what was not said. Raises UserError for whatever is missing or does not
+    fit, before the work begins where that can be known.
     """
     built_in = _built_in_task(settings)
     if built_in is None:
         tasks = chosen_tasks(settings, task_folder)
         reads = [item.name for item in fields(ZeroShotEvaluation)]
         _refuse_unused(settings, ZERO_SHOT, reads, refused=dict(_unused_by(settings, tasks)))
-        check_out(settings.out)
-        result: Result = evaluate_suite(settings, tasks, progress=progress)
+        suite = evaluate_suite(settings, tasks, check_record=_check_record(settings, report=True), progress=progress)
+        for remark in suite.remarks:
+            notice(f"note: {remark}")
+        result: Result = suite
     else:
         _refuse_unused(settings, f"task={built_in.name}", (*built_in.reads, built_in.name))
-        check_out(settings.out)
-        result = built_in.run(settings, progress)
+        if not settings.task:
+            _refuse_other_corpus(settings)
+            notice("note: no task= was named: task=demo, the questions about the demo corpus")
+        result = built_in.run(settings, _check_record(settings, report=False), progress)
     result.write(settings.out)
     console = memory_console(least=60, usual=100, most=120)
     result.show(console)
     return written_on(console)
 
 
-def _demo(settings: EvaluationSettings, progress: Progress) -> Result:
+def _check_record(settings: EvaluationSettings, *, report: bool) -> CheckRecord:
+    """Refuses, before the work, an `out` that cannot be written, and one with other results unless overwrite=true."""
+    out = check_out(settings.out, report=report)
+    return any_record if settings.overwrite else partial(refuse_other_results, out)
+
+
+def _refuse_other_corpus(settings: EvaluationSettings) -> None:
+    """Raise SettingError unless the index that is asked holds the demo corpus, which the demo asks about."""
+    if not settings.index or settings.demo.questions:
+        return
+    manifest = Generation.read(Path(settings.index)).manifest
+    held = {source.get("sha256") for segment in manifest.segments.values() for source in segment.sources}
+    if not {sha256_of_file(file) for file in shipped_questions_file().parent.glob("*.jsonl")} <= held:
+        raise SettingError(
+            "evaluate needs task= or suite=",
+            expected="what is asked of this index, such as task=my-task.yaml or suite=closed",
+            got="neither; without them the demo questions are asked, but the demo corpus is not in this index",
+            where=f"task, index={settings.index}",
+            fix="name the task; task=demo asks the demo questions anyway",
+        )
+
+
+def _demo(settings: EvaluationSettings, check_record: CheckRecord, progress: Progress) -> Result:
     _require(settings.index, "index", "the index that is asked: build it with npmlm build")
     filler = PhraseFiller.open(
         settings.index,
@@ -100,35 +132,37 @@ def _demo(settings: EvaluationSettings, progress: Progress) -> Result:
         device=settings.device,
         dtype=settings.precision,
     )
-    return evaluate_demo(filler, settings.demo, settings, progress=progress)
+    return evaluate_demo(filler, settings.demo, settings, check_record=check_record, progress=progress)
 
 
-def _in_batch(settings: EvaluationSettings, progress: Progress) -> Result:
+def _in_batch(settings: EvaluationSettings, check_record: CheckRecord, progress: Progress) -> Result:
     chosen = _held_out(settings, settings.in_batch)
     encoder = Encoder.load(settings.encoder, device=settings.device, dtype=settings.precision)
     check_leading_dimensions(chosen.dimensions, where="in_batch.dimensions", most=encoder.dimensions)
     with held_out_store(encoder, settings.corpus, chosen) as store:
-        return evaluate_in_batch(encoder, store, chosen, settings, progress=progress)
+        return evaluate_in_batch(encoder, store, chosen, settings, check_record=check_record, progress=progress)
 
 
-def _masked_tokens(settings: EvaluationSettings, progress: Progress) -> Result:
+def _masked_tokens(settings: EvaluationSettings, check_record: CheckRecord, progress: Progress) -> Result:
     chosen = _held_out(settings, settings.masked_tokens)
     _require(settings.encoder, "encoder", "a masked language model, such as npmlm train experiment=mlm_uniform makes")
     encoder = Encoder.load(settings.encoder, device=settings.device, dtype=settings.precision)
     head = attach_masked_head(encoder, locate_encoder(settings.encoder), trained=True)
     with held_out_store(encoder, settings.corpus, chosen) as store:
-        return evaluate_masked_tokens(encoder, head, store, chosen, settings, progress=progress)
+        return evaluate_masked_tokens(
+            encoder, head, store, chosen, settings, check_record=check_record, progress=progress
+        )
 
 
-def _denoising(settings: EvaluationSettings, progress: Progress) -> Result:
+def _denoising(settings: EvaluationSettings, check_record: CheckRecord, progress: Progress) -> Result:
     chosen = _held_out(settings, settings.denoising)
     _require(settings.encoder, "encoder", "an encoder-decoder, such as npmlm train experiment=ul2_small makes")
     denoiser = Denoiser.load(settings.encoder, mode_tokens=(), device=settings.device, dtype=settings.precision)
     with held_out_store(denoiser, settings.corpus, chosen) as store:
-        return evaluate_denoising(denoiser, store, chosen, settings, progress=progress)
+        return evaluate_denoising(denoiser, store, chosen, settings, check_record=check_record, progress=progress)
 
 
-def _sts(settings: EvaluationSettings, progress: Progress) -> Result:
+def _sts(settings: EvaluationSettings, check_record: CheckRecord, progress: Progress) -> Result:
     _require(settings.data_dir, "data_dir", "the folder with the files of STS12–16, STS-B and SICK-R, or some of them")
     chosen, split = settings.sts, settings.split.value
     if chosen.before.pooler is not None and not chosen.before.encoder:
@@ -150,7 +184,9 @@ def _sts(settings: EvaluationSettings, progress: Progress) -> Result:
         for place, pooler in places
     ]
     pairs = [each for each in found if each is not None]
-    return evaluate_sts(encoders, sets, chosen, settings, geometry_pairs=pairs, progress=progress)
+    return evaluate_sts(
+        encoders, sets, chosen, settings, geometry_pairs=pairs, check_record=check_record, progress=progress
+    )
 
 
 BUILT_IN_TASKS = {

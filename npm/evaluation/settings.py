@@ -146,7 +146,9 @@ class EvaluationSettings(ZeroShotEvaluation):
     """One evaluation."""
 
     out: PathText = ""
-    """Folder for predictions.jsonl and metrics.json. Required."""
+    """Folder for predictions.jsonl and metrics.json; what else lies in it stays. Required."""
+    overwrite: bool = False
+    """Whether results of another task, or of other settings, are replaced in `out`."""
     corpus: CorpusSettings = field(default_factory=CorpusSettings)
     """Held-out documents for the tasks in_batch, masked_tokens and denoising."""
     demo: DemoSettings = field(default_factory=DemoSettings)

@@ -126,3 +126,57 @@ def test_a_disk_that_refuses_leaves_the_directory_unchanged(
         npmlm(*evaluate).refused(meaning)
     assert all_bytes(tmp_path) == before
     assert npmlm(*evaluate).status == 0
+
+
+def test_what_else_lies_beside_results_stays_and_other_results_are_replaced_on_demand_only(
+    npmlm: CommandLine, evaluate: list[str], tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    assert npmlm(*evaluate).status == 0
+    assert npmlm(*evaluate[:-1], f"out={out / 'dev'}", "split=dev").status == 0
+    (out / "notes.txt").write_text("mine")
+    before = all_bytes(out)
+    assert npmlm(*evaluate).status == 0
+    assert all_bytes(out) == before
+    message = npmlm(*evaluate, "seed=1").refused("results of something else, or of other settings", "overwrite=true")
+    assert "expected: settings.seed=1\n" in message and "got:      settings.seed=0\n" in message
+    assert "questions: " not in message, "refused before the first question"
+    assert all_bytes(out) == before
+    assert npmlm(*evaluate, "seed=1", "overwrite=true").status == 0
+    after = all_bytes(out)
+    changed = {"manifest.json", "metrics.json"}
+    assert after.keys() == before.keys()
+    assert {name for name in after if after[name] != before[name]} == changed
+
+
+def test_a_link_to_results_is_followed_and_any_other_is_refused_before_the_work(
+    npmlm: CommandLine, evaluate: list[str], tmp_path: Path
+) -> None:
+    assert npmlm(*evaluate).status == 0
+    (tmp_path / "link").symlink_to("out")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "wrong").symlink_to("other")
+    before = all_bytes(tmp_path)
+    assert npmlm(*evaluate[:-1], f"out={tmp_path / 'link'}").status == 0
+    assert all_bytes(tmp_path) == before and (tmp_path / "link").is_symlink()
+    message = npmlm(*evaluate[:-1], f"out={tmp_path / 'wrong'}").refused("a link to something else")
+    assert "questions: " not in message
+
+
+def test_a_place_that_cannot_be_written_is_refused_before_the_work(
+    npmlm: CommandLine, evaluate: list[str], questions: Path
+) -> None:
+    message = npmlm(*evaluate[:-1], f"out={questions / 'out'}").refused("a part of the path is a file")
+    assert "questions: " not in message
+
+
+def test_without_a_task_the_demo_is_asked_of_the_demo_corpus_alone_and_said(
+    npmlm: CommandLine, built_index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = ["evaluate", f"index={built_index}", f"out={tmp_path / 'out'}", "limit=2"]
+    npmlm(*command).refused("evaluate needs task= or suite=", "the demo corpus is not in this index", "task=demo")
+    assert list(tmp_path.iterdir()) == []
+    monkeypatch.setattr("npm.evaluation.run.shipped_questions_file", lambda: built_index.parent / "questions.json")
+    outcome = npmlm(*command)
+    assert outcome.status == 0, outcome.err
+    assert "no task= was named: task=demo" in outcome.err

@@ -158,3 +158,24 @@ def test_where_to_put_a_missing_file_is_told_as_it_is_named(
     message = npmlm("evaluate", f"task={tasks['closed']}", "method=majority", out).refused("/nonexist/m.csv")
     assert "do:       correct the absolute path in the task's own file\n" in message
     assert "data_dir" not in message and "where:    data of places\n" in message
+
+
+def test_methods_that_are_left_out_for_lack_of_an_index_are_named_wherever_the_numbers_are(
+    npmlm: CommandLine, tasks: dict[str, Path], tmp_path: Path
+) -> None:
+    command = ["evaluate", f"task={tasks['closed']}", f"out={tmp_path / 'out'}", "resamples=10"]
+    outcome = npmlm(*command)
+    assert outcome.status == 0, outcome.err
+    remark = "without index=DIR these methods were not asked: npm, npm-single"
+    assert f"note: {remark}\n" in outcome.err
+    assert remark in " ".join(outcome.out.split())
+    assert f"- {remark}\n" in (tmp_path / "out" / "results.md").read_text(encoding="utf-8")
+    assert "not asked" not in npmlm(*command, "method=[majority,random]").err
+
+
+def test_results_of_another_index_are_not_replaced_without_a_word(
+    npmlm: CommandLine, tasks: dict[str, Path], built_index: Path, tmp_path: Path
+) -> None:
+    command = ["evaluate", f"task={tasks['closed']}", "method=majority", f"out={tmp_path / 'out'}", "resamples=10"]
+    assert npmlm(*command).status == 0
+    npmlm(*command, f"index={built_index}").refused("results of something else", "sources.places.index")

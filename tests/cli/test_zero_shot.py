@@ -234,7 +234,8 @@ def test_the_parametric_method_is_calibrated_as_the_retrieval_methods_are(
     npmlm: CommandLine, task: Path, built_index: Path, masked_language_model: Path, tmp_path: Path
 ) -> None:
     command = ["evaluate", f"task={task}", f"index={built_index}", f"zero_shot.mlm.encoder={masked_language_model}"]
-    command += [f"out={tmp_path / 'out'}", "method=[npm,mlm-fuzzy-corpus]", "zero_shot.closed.verbalizer=expanded"]
+    command += [f"out={tmp_path / 'out'}", "overwrite=true", "method=[npm,mlm-fuzzy-corpus]"]
+    command += ["zero_shot.closed.verbalizer=expanded"]
     for chosen in ("corpus", "corpus_scaled"):
         outcome = npmlm(*command, f"zero_shot.closed.calibration={chosen}")
         assert outcome.status == 0, outcome.err

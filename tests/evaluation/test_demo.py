@@ -9,15 +9,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from index.store import check_folder
 from npm.errors import ArtefactError, SettingError
 from npm.evaluation.demo import DemoResult, Question, RandomSpanOfRightPassage, evaluate_demo
 from npm.evaluation.metrics import is_hit
-from npm.evaluation.results import write_results
+from npm.evaluation.results import EVALUATION_KIND, write_results
 from npm.evaluation.sampling import SampleSettings, Split
 from npm.evaluation.settings import DemoSettings
 from npm.models.encoder import Encoder
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.settings import FillSettings, Retrieval
+from tests.helpers.command_line import all_bytes
 
 
 @pytest.fixture(scope="module")
@@ -163,6 +165,45 @@ def test_results_replace_those_of_an_earlier_evaluation_and_nothing_else(tmp_pat
         write(tmp_path / "texts", 1)
     assert [file.name for file in (tmp_path / "texts").iterdir()] == ["mine.txt"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["notes", "out", "texts"]
+
+
+def test_results_that_were_half_replaced_are_known_as_damaged_and_replaced_whole(tmp_path: Path) -> None:
+    def write(folder: Path, number: int) -> None:
+        write_results(folder, record={}, predictions=[{"number": number}], metrics={"number": number})
+
+    write(tmp_path / "out", 1)
+    (tmp_path / "out" / "notes.txt").write_text("mine")
+    replace = Path.replace
+
+    def killed(self: Path, target: Path) -> Path:
+        if self.name == "metrics.json":
+            raise KeyboardInterrupt
+        return replace(self, target)
+
+    with pytest.MonkeyPatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(Path, "replace", killed)
+        write(tmp_path / "out", 2)
+    with pytest.raises(ArtefactError, match="is damaged"):
+        check_folder(tmp_path / "out", kind=EVALUATION_KIND)
+    write(tmp_path / "out", 2)
+    write(tmp_path / "fresh", 2)
+    (tmp_path / "fresh" / "notes.txt").write_text("mine")
+    assert all_bytes(tmp_path / "out") == all_bytes(tmp_path / "fresh")
+
+
+@pytest.mark.parametrize("name", ["metrics.json", "results.md"])
+def test_a_file_of_that_name_that_no_evaluation_wrote_is_never_replaced(tmp_path: Path, name: str) -> None:
+    write_results(tmp_path / "out", record={}, predictions=[], metrics={})
+    if name == "metrics.json":
+        (tmp_path / "out" / name).unlink()
+        (tmp_path / "out" / name).mkdir()
+    else:
+        (tmp_path / "out" / name).write_text("mine")
+        write_results(tmp_path / "out", record={}, predictions=[], metrics={})  # has no results.md
+    before = all_bytes(tmp_path)
+    with pytest.raises(ArtefactError, match="not a folder for results"):
+        write_results(tmp_path / "out", record={}, predictions=[], metrics={}, report="a table")
+    assert all_bytes(tmp_path) == before
 
 
 def test_results_that_cannot_be_written_leave_the_old_ones(tmp_path: Path) -> None:

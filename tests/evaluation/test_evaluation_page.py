@@ -13,6 +13,7 @@ from npm.cli.settings import compose_settings
 from npm.errors import UserError
 from npm.evaluation.run import BUILT_IN_TASKS, run_evaluation
 from npm.evaluation.sts.data import PUBLIC_SETS, TABLES
+from npm.types import silent
 
 PAGE = (Path(__file__).parents[2] / "docs" / "evaluation.md").read_text(encoding="utf-8")
 
@@ -27,7 +28,7 @@ def test_every_command_of_the_page_names_a_task_that_reads_its_settings(words: l
     settings = compose_settings(words[1], split_arguments(words[2:]).settings)
     assert settings.task[0] in BUILT_IN_TASKS
     with pytest.raises(UserError, match=r"no (such encoder|folder)|does not exist|no file"):  # but not: has no use for
-        run_evaluation(settings, task_folder=tmp_path, progress=lambda *_: None)
+        run_evaluation(settings, task_folder=tmp_path, progress=silent, notice=print)
 
 
 def test_the_page_names_the_forms_that_are_read() -> None:

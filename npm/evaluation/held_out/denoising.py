@@ -20,6 +20,7 @@ from npm.corpus.store import BlockStore
 from npm.evaluation.held_out.articles import Article, HeldOutResult, held_out_record, measured_articles
 from npm.evaluation.metrics import Interval, bootstrap_interval
 from npm.evaluation.report import terminal_table
+from npm.evaluation.results import CheckRecord, any_record
 from npm.evaluation.sampling import SampleSettings
 from npm.evaluation.settings import DenoisingTaskSettings
 from npm.masking.denoising import DenoiserSettings, MixtureMasker, Sentinels, check_sentinel_count, ul2_denoisers
@@ -101,6 +102,7 @@ def evaluate_denoising(
     settings: DenoisingTaskSettings,
     sample: SampleSettings | None = None,
     *,
+    check_record: CheckRecord = any_record,
     progress: Progress = silent,
 ) -> DenoisingResult:
     """NLL of every denoiser under every mode token, on the first long articles of `store`.
@@ -125,9 +127,6 @@ def evaluate_denoising(
                 scores.append(ArticleNll(article.document, corruption.name, mode, *sums))
         return scores
 
-    scores = [
-        each for own in measured_articles(scores_of, denoiser, store, settings, progress=progress) for each in own
-    ]
     record = held_out_record(
         TASK,
         asdict(settings) | {"mask_seed": sample.seed, "seed": sample.seed, "resamples": sample.resamples},
@@ -135,6 +134,10 @@ def evaluate_denoising(
         denoiser,
     )
     record["model"] = record.pop("encoder")
+    check_record(record)
+    scores = [
+        each for own in measured_articles(scores_of, denoiser, store, settings, progress=progress) for each in own
+    ]
     return DenoisingResult(
         model_name=denoiser.name,
         cells=tuple(_cell(scores, each, mode, sample) for each in tested for mode in modes),

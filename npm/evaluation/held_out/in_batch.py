@@ -22,6 +22,7 @@ from npm.errors import CorpusError
 from npm.evaluation.held_out.articles import Article, HeldOutResult, held_out_record, measured_articles
 from npm.evaluation.metrics import Interval, bootstrap_interval
 from npm.evaluation.report import Row, percent, terminal_table
+from npm.evaluation.results import CheckRecord, any_record
 from npm.evaluation.sampling import SampleSettings
 from npm.evaluation.settings import InBatchSettings
 from npm.masking.masker import MaskingSettings, build_masker, mask_rng
@@ -138,6 +139,7 @@ def evaluate_in_batch(
     settings: InBatchSettings,
     sample: SampleSettings | None = None,
     *,
+    check_record: CheckRecord = any_record,
     progress: Progress = silent,
 ) -> InBatchResult:
     """Mask the first long articles of `store`, and count how often the best key is a positive.
@@ -160,6 +162,8 @@ def evaluate_in_batch(
     def score(article: Article) -> ArticleScore:
         return _article_score(encoder, renderer, article, sample.seed, shorter)
 
+    record = _record(encoder, store, settings, sample)
+    check_record(record)
     scores = measured_articles(score, encoder, store, settings, progress=progress)
     span_count = sum(score.spans for score in scores)
     if span_count == 0:
@@ -182,15 +186,19 @@ def evaluate_in_batch(
         loss=whole.loss,
         chance=sum(score.chance for score in scores) / span_count,
         shorter=tuple(_means(length, [score.shorter[length] for score in scores], spans, sample) for length in shorter),
-        record=held_out_record(
-            TASK,
-            asdict(settings) | {"mask_seed": sample.seed, "seed": sample.seed, "resamples": sample.resamples},
-            store,
-            encoder,
-            similarity_scale=encoder.similarity_scale,
-            dimensions=encoder.dimensions,
-            trained_dimensions=list(encoder.trained_dimensions),
-        ),
+        record=record,
+    )
+
+
+def _record(encoder: Encoder, store: BlockStore, settings: InBatchSettings, sample: SampleSettings) -> dict[str, Any]:
+    return held_out_record(
+        TASK,
+        asdict(settings) | {"mask_seed": sample.seed, "seed": sample.seed, "resamples": sample.resamples},
+        store,
+        encoder,
+        similarity_scale=encoder.similarity_scale,
+        dimensions=encoder.dimensions,
+        trained_dimensions=list(encoder.trained_dimensions),
     )
 
 

@@ -22,6 +22,7 @@ from npm.errors import CorpusError, EncoderError
 from npm.evaluation.held_out.articles import Article, HeldOutResult, held_out_record, measured_articles
 from npm.evaluation.metrics import ratio_standard_error
 from npm.evaluation.report import Row, terminal_table
+from npm.evaluation.results import CheckRecord, any_record
 from npm.evaluation.sampling import SampleSettings
 from npm.evaluation.settings import MaskedTokensSettings
 from npm.masking.corruption import CorruptionSettings, CorruptionUnit, build_in_place_views
@@ -109,6 +110,7 @@ def evaluate_masked_tokens(
     settings: MaskedTokensSettings,
     sample: SampleSettings | None = None,
     *,
+    check_record: CheckRecord = any_record,
     progress: Progress = silent,
 ) -> MaskedTokensResult:
     """Mask the first long articles of `store` and predict what stood there; the encoder in its own number format.
@@ -131,6 +133,10 @@ def evaluate_masked_tokens(
     def sums_of(article: Article) -> ArticleSums:
         return _article_sums(encoder, objective, views, article, sample.seed)
 
+    recorded = asdict(settings) | {"masked_unit": settings.unit.value, "mask_seed": sample.seed}
+    del recorded["unit"]
+    record = held_out_record(TASK, recorded, store, encoder, tokenizer_fingerprint=encoder.tokenizer_fingerprint)
+    check_record(record)
     sums = measured_articles(sums_of, encoder, store, settings, heads=[head], progress=progress)
     counts = np.array([each.predictions for each in sums], dtype=np.float64)  # f64 [A]
     if not counts.sum():
@@ -143,8 +149,6 @@ def evaluate_masked_tokens(
         )
     losses = np.array([each.loss for each in sums])  # f64 [A]
     correct = np.array([each.correct for each in sums], dtype=np.float64)  # f64 [A]
-    recorded = asdict(settings) | {"masked_unit": settings.unit.value, "mask_seed": sample.seed}
-    del recorded["unit"]
     return MaskedTokensResult(
         model_name=encoder.name,
         articles=tuple(sums),
@@ -153,7 +157,7 @@ def evaluate_masked_tokens(
         loss_standard_error=ratio_standard_error(losses, counts),
         accuracy=float(correct.sum() / counts.sum()),
         accuracy_standard_error=ratio_standard_error(correct, counts),
-        record=held_out_record(TASK, recorded, store, encoder, tokenizer_fingerprint=encoder.tokenizer_fingerprint),
+        record=record,
     )
 
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from npm.evaluation.metrics import Interval
 from npm.evaluation.report import Row, percent, terminal_table
-from npm.evaluation.results import model_facts, write_results
+from npm.evaluation.results import CheckRecord, any_record, model_facts, write_results
 from npm.evaluation.sampling import SampleSettings
 from npm.evaluation.settings import StsSettings
 from npm.evaluation.sts.correlation import SentencePairs, SentenceVectors, pair_cosines, resampled_spearman, spearman
@@ -150,6 +150,7 @@ def evaluate_sts(
     sample: SampleSettings | None = None,
     *,
     geometry_pairs: Sequence[SentencePairs] = (),
+    check_record: CheckRecord = any_record,
     progress: Progress = silent,
 ) -> StsResult:
     """Score one encoder, or two (before, after), on `sets`, and measure the geometry on `geometry_pairs` of STS-B.
@@ -158,6 +159,8 @@ def evaluate_sts(
     """
     sample = sample if sample is not None else SampleSettings()
     assert 1 <= len(encoders) <= 2 and sets, f"{len(encoders)} encoders and {len(sets)} sets"
+    record = _record(encoders, (*sets, *geometry_pairs), settings, sample)
+    check_record(record)
     steps = len(sets) + bool(geometry_pairs)
     cosines: list[list[np.ndarray]] = []  # [e][s] f64 [n]
     geometries: list[Geometry | None] = []
@@ -189,20 +192,27 @@ def evaluate_sts(
         ),
         differences=_intervals(exact[1] - exact[0], resampled[:, 1] - resampled[:, 0]) if len(encoders) == 2 else (),
         geometry_facts=geometry_facts(geometry_pairs),
-        record={
-            "task": TASK,
-            "settings": {
-                "seed": sample.seed,
-                "resamples": sample.resamples,
-                "geometry": {
-                    "pairs": settings.geometry.pairs.value,
-                    "layer_sentences": settings.geometry.layer_sentences,
-                },
-            },
-            "encoders": [dict(each.facts) for each in encoders],
-            "data": {f"{pairs.name}-{pairs.split}": pairs.digest for pairs in (*sets, *geometry_pairs)},
-        },
+        record=record,
     )
+
+
+def _record(
+    encoders: Sequence[SentenceVectors], sets: Sequence[SentencePairs], settings: StsSettings, sample: SampleSettings
+) -> dict[str, Any]:
+    """What the numbers depend on; `sets` with those of the geometry."""
+    return {
+        "task": TASK,
+        "settings": {
+            "seed": sample.seed,
+            "resamples": sample.resamples,
+            "geometry": {
+                "pairs": settings.geometry.pairs.value,
+                "layer_sentences": settings.geometry.layer_sentences,
+            },
+        },
+        "encoders": [dict(each.facts) for each in encoders],
+        "data": {f"{pairs.name}-{pairs.split}": pairs.digest for pairs in sets},
+    }
 
 
 def _correlations(

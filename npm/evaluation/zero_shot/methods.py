@@ -187,6 +187,11 @@ class Methods:
             self._verbalizers[key] = load_verbalizer(task, choice, index=index, encoder=encoder)
         return self._verbalizers[key]
 
+    def without_index(self, task: Task) -> list[str]:
+        """The methods that would answer `task` if index= were given."""
+        known = CLOSED_METHODS if task.suite is Suite.closed else OPEN_METHODS
+        return [name for name in known if self._lacking(name, task) == "index="]
+
     def _lacking(self, name: str, task: Task) -> str:
         """The setting that a method needs and does not have; empty if it has all."""
         needs: list[str] = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from npm.errors import SettingError
 from npm.evaluation.report import terminal_table
-from npm.evaluation.results import write_results
+from npm.evaluation.results import CheckRecord, any_record, index_facts, model_facts, write_results
 from npm.evaluation.sampling import Split
 from npm.evaluation.zero_shot.closed_set import ClosedTaskResult, evaluate_closed
 from npm.evaluation.zero_shot.data import data_file, missing_data, read_examples
@@ -42,6 +42,9 @@ class SuiteResult:
 
     results: tuple[TaskResult, ...]
     settings: dict[str, Any]
+    sources: dict[str, Any]
+    """By task: SHA-256 of its file, and which index and encoders are asked."""
+    remarks: tuple[str, ...] = ()
 
     def tables(self) -> list[SuiteTable]:
         """Accuracy of closed tasks; exact match of open ones, on all examples and on the covered ones."""
@@ -59,14 +62,14 @@ class SuiteResult:
 
     def notes(self) -> list[str]:
         """What a reader of the tables should know."""
-        return [note for result in self.results for note in result.notes()]
+        return [*self.remarks, *(note for result in self.results for note in result.notes())]
 
     def write(self, out: str | Path) -> None:
         """Write predictions.jsonl, metrics.json and results.md to the folder `out`; see `write_results`."""
         tasks = {result.task.name: result.metrics() for result in self.results}
         write_results(
             out,
-            record={"task": "zero_shot", "settings": self.settings},
+            record=suite_record(self.settings, self.sources),
             predictions=(record for result in self.results for record in result.records()),
             metrics={"settings": self.settings, "tasks": tasks},
             report=suite_markdown(self.tables(), self.notes()),
@@ -106,7 +109,13 @@ def chosen_tasks(settings: ZeroShotEvaluation, folder: Path) -> list[Task]:
     return tasks
 
 
-def evaluate_suite(settings: ZeroShotEvaluation, tasks: Sequence[Task], *, progress: Progress) -> SuiteResult:
+def evaluate_suite(
+    settings: ZeroShotEvaluation,
+    tasks: Sequence[Task],
+    *,
+    check_record: CheckRecord = any_record,
+    progress: Progress,
+) -> SuiteResult:
     """Ask the methods of `settings` the examples of all `tasks`.
 
     All tasks are read and all methods checked before the first is asked. Raises UserError for what does not fit.
@@ -123,6 +132,9 @@ def evaluate_suite(settings: ZeroShotEvaluation, tasks: Sequence[Task], *, progr
                 fix="give index=DIR, or choose another method",
             )
     _refuse_missing_data(settings, tasks)
+    recorded = as_record(settings, names)
+    sources = {task.name: _sources(settings, methods, task) for task in tasks}
+    check_record(suite_record(recorded, sources))
     examples = {task.name: _examples(settings, methods, task) for task in tasks}
     made = {task.name: _made(settings, methods, task, names[task.name]) for task in tasks}
     # a task's methods keep vectors of their words, and go with the task
@@ -130,7 +142,30 @@ def evaluate_suite(settings: ZeroShotEvaluation, tasks: Sequence[Task], *, progr
         _task_result(settings, methods, task, made.pop(task.name), examples[task.name], progress=progress)
         for task in tasks
     ]
-    return SuiteResult(tuple(results), as_record(settings, names))
+    return SuiteResult(tuple(results), recorded, sources, tuple(_remarks(settings, methods, tasks)))
+
+
+def _remarks(settings: ZeroShotEvaluation, methods: Methods, tasks: Sequence[Task]) -> Iterator[str]:
+    """Which methods were left out for lack of an index, where none were named."""
+    if not settings.method and not settings.index:
+        left_out = dict.fromkeys(name for task in tasks for name in methods.without_index(task))
+        if left_out:
+            yield f"without index=DIR these methods were not asked: {', '.join(left_out)}"
+
+
+def suite_record(settings: Mapping[str, Any], sources: Mapping[str, Any]) -> dict[str, Any]:
+    """What all numbers depend on, as in the manifest."""
+    return {"task": "zero_shot", "settings": settings, "sources": sources}
+
+
+def _sources(settings: ZeroShotEvaluation, methods: Methods, task: Task) -> dict[str, Any]:
+    facts: dict[str, Any] = {"task_file": task.digest}
+    if settings.index:
+        index, encoder = methods.index(task)
+        facts |= {"index": index_facts(index), "encoder": model_facts(encoder)}
+    if settings.zero_shot.mlm.encoder:
+        facts["language_model"] = model_facts(methods.language_model()[0])
+    return facts
 
 
 def _refuse_missing_data(settings: ZeroShotEvaluation, tasks: Sequence[Task]) -> None:
