@@ -175,6 +175,22 @@ def _require_file(file: Path) -> None:
         )
 
 
+def read_object(file: Path, *, fix: str) -> dict[str, Any]:
+    """The JSON object in a file that no manifest names. Raises ArtefactError, with this `fix`, for anything else."""
+    try:
+        content = json.loads(file.read_bytes())
+        got = f"a JSON {type(content).__name__}"
+    except OSError as error:
+        content, got = None, error.strerror or str(error)
+    except (ValueError, RecursionError) as error:  # not JSON, or not UTF-8
+        content, got = None, str(error)
+    if not isinstance(content, dict):
+        raise ArtefactError(
+            f"{file} cannot be read", expected="the JSON object that was written", got=got, where=str(file), fix=fix
+        )
+    return content
+
+
 def damaged(file: Path, expected: str, got: str) -> ArtefactError:
     """The refusal of a file that is not what was written."""
     return ArtefactError(f"{file} is damaged", expected=expected, got=got, where=str(file), fix=REBUILD)

@@ -165,14 +165,15 @@ def read_judgements(folder: Path) -> Judgements:
     judged: Judgements = {}
     expected_keys = ", ".join([*_LINE_TYPES, "gold"])
     file = folder / "predictions.jsonl"
-    with file.open(encoding="utf-8") as lines:
-        for number, line in enumerate(map(json.loads, lines), start=1):
+    with file.open("rb") as lines:
+        for number, text in enumerate(lines, start=1):
+            line = _line(text)
             wrong = [key for key, kind in _LINE_TYPES.items() if not isinstance(line.get(key), kind)]
             if wrong or "gold" not in line:
                 raise ArtefactError(
                     "these results cannot be paired by example",
                     expected=f"lines with {expected_keys}, as evaluate writes for task=… or suite=…",
-                    got=f"a line with {', '.join(sorted(line))}",
+                    got=f"a line with {', '.join(sorted(line)) or 'no JSON object'}",
                     where=f"{file}, line {number}",
                     fix="give two folders that npmlm evaluate suite=… or task=… wrote",
                 )
@@ -188,6 +189,15 @@ def read_judgements(folder: Path) -> Judgements:
             prompt_sha256 = sha256(line["text"].encode()).digest()
             of_method[line["id"]] = Judged(json.dumps(line["gold"], sort_keys=True), line["correct"], prompt_sha256)
     return judged
+
+
+def _line(text: bytes) -> dict[str, Any]:
+    """The JSON object of a line; without a key if it is none."""
+    try:
+        line = json.loads(text)
+    except (ValueError, RecursionError):
+        line = None
+    return line if isinstance(line, dict) else {}
 
 
 def _method_pairs(

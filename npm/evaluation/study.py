@@ -9,16 +9,16 @@ OUT/table.json, OUT/table.md   the table of what is finished so far
 from __future__ import annotations
 
 import json
-import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
 from index.files import json_bytes, replace_file, storage_errors
-from index.store import refuse_changed
-from npm.errors import SettingError
+from index.removal import remove_own_files
+from index.store import read_object, refuse_changed
+from npm.errors import ArtefactError, SettingError
 
 METRICS_FILE = "metrics.json"
 Command = Callable[[list[str]], int]
@@ -55,8 +55,8 @@ def run_study(study: Study, out: Path, *, seeds: Sequence[int], command: Command
             for arguments in _commands(study, name, folder, seed=seed):
                 if status := command(arguments):
                     return status
-            for part in ("corpus", "checkpoints"):
-                shutil.rmtree(folder / "run" / part, ignore_errors=True)
+            for part in (folder / "run" / "corpus", folder / "run" / "checkpoints"):
+                remove_own_files(part, also=[checkpoint.name for checkpoint in part.glob("step-*")])
             write_table(study, out)
     return 0
 
@@ -88,7 +88,8 @@ def _start(study: Study, out: Path) -> None:
     file = out / "study.json"
     if file.is_file() and any(out.glob(f"*/seed-*/*/{METRICS_FILE}")):
         # a study that was begun when this setting had another key goes on
-        before = json.loads(file.read_text(encoding="utf-8").replace('"masked_unit=', '"masked_tokens.unit='))
+        recorded = json.dumps(read_object(file, fix="put it back from a copy, or choose another folder"))
+        before = json.loads(recorded.replace('"masked_unit=', '"masked_tokens.unit='))
         refuse_changed(
             before,
             record,
@@ -125,11 +126,26 @@ def table_rows(study: Study, out: Path) -> list[dict[str, Any]]:
         finished = [folder for folder in sorted((out / name).glob("seed-*")) if not _missing(study, folder)]
         row: dict[str, Any] = {"cell": name, "seeds": len(finished)}
         for each in study.evaluations:
-            files = [folder / each / METRICS_FILE for folder in finished]
-            measured = [json.loads(file.read_text(encoding="utf-8")) for file in files]
-            row[each] = {metric: _summary([float(numbers[metric]) for numbers in measured]) for metric in study.metrics}
+            measured = [_metrics(folder / each / METRICS_FILE, study.metrics) for folder in finished]
+            row[each] = {metric: _summary([numbers[metric] for numbers in measured]) for metric in study.metrics}
         rows.append(row)
     return rows
+
+
+def _metrics(file: Path, names: Iterable[str]) -> dict[str, float]:
+    """The numbers `names` of an evaluation's metrics. Raises ArtefactError."""
+    fix = f"remove {file.parent} and run the study again, which repeats this evaluation"
+    found = read_object(file, fix=fix)
+    try:
+        return {name: float(found[name]) for name in names}
+    except (KeyError, TypeError, ValueError) as error:
+        raise ArtefactError(
+            f"{file} holds no such metrics",
+            expected=f"the numbers {', '.join(names)}",
+            got=f"{type(error).__name__}: {error}",
+            where=str(file),
+            fix=fix,
+        ) from error
 
 
 def _summary(values: list[float]) -> dict[str, Any]:

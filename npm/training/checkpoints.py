@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import json
 import math
-import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,18 +22,25 @@ import numpy as np
 import safetensors.torch
 import torch
 import torch.distributed as dist
+from safetensors import SafetensorError
 from torch import nn
 
 from index.files import made_parents, replace_file, storage_errors
-from index.store import refuse_changed, verify_folder, write_folder
-from npm.errors import SettingError, named
+from index.locking import is_own_temporary, remove_temporary
+from index.removal import remove_own_files
+from index.store import read_object, refuse_changed, verify_folder, write_folder
+from npm.errors import ArtefactError, SettingError, named
 from npm.objectives.ranks import rank, world_size
 from npm.training.acceleration import own_share, whole_tensor
+from npm.training.loggers import read_metrics
 from npm.training.model import SavedModel
 
 CHECKPOINT_KIND = "training checkpoint"
 ENCODER, BEST_ENCODER = "encoder", "best-encoder"
 """Folders of a run that hold what was trained."""
+SETTINGS, CHECKPOINTS, BAD_BATCH = "settings.json", "checkpoints", "bad-batch"
+TEXTS, HELD_OUT = ("corpus", "sentences"), "held-out"
+"""Folders of what the texts were made into, also below that of held-out text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,23 +71,40 @@ class RunFolder:
         self.path = path
         self.metrics_path = path / "metrics.jsonl"
         self.encoder_path = path / ENCODER
-        self.bad_batch_path = path / "bad-batch"
+        self.bad_batch_path = path / BAD_BATCH
 
     @property
     def has_begun(self) -> bool:
         """Whether training has left something here: metrics, a checkpoint, or the batch of a bad loss."""
-        return any(path.exists() for path in (self.metrics_path, self.path / "checkpoints", self.bad_batch_path))
+        return any(path.exists() for path in (self.metrics_path, self.path / CHECKPOINTS, self.bad_batch_path))
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the encoder of the end is there."""
+        return (self.encoder_path / "config.json").is_file()
 
     def start(self, settings: dict[str, Any]) -> None:
-        """Record the settings, or refuse those that differ from what the folder was begun with (SettingError)."""
-        file = self.path / "settings.json"
+        """Record the settings, or refuse those that differ from what the folder was begun with (SettingError).
+
+        Raises ArtefactError if they cannot be read, or are gone though other parts of a run are there.
+        """
+        file = self.path / SETTINGS
         if not file.is_file():
+            parts = (self.metrics_path.name, CHECKPOINTS, BAD_BATCH, ENCODER, BEST_ENCODER, HELD_OUT, *TEXTS)
+            if found := [name for name in parts if (self.path / name).exists()]:
+                raise ArtefactError(
+                    f"{self.path} has no {SETTINGS}: with which settings it was begun is not known",
+                    expected=f"the {SETTINGS} of that run, or a folder without {named(parts, most=len(parts))}",
+                    got=named(found),
+                    where=str(file),
+                    fix=f"put {SETTINGS} back, or choose another run=DIR",
+                )
             with made_parents(file):
                 data = json.dumps(settings, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
                 replace_file(file, data.encode())
             return
         refuse_changed(
-            json.loads(file.read_text(encoding="utf-8")),
+            read_object(file, fix="put it back from a copy, or choose another run=DIR"),
             settings,
             problem="this run folder was begun with other settings",
             where=file,
@@ -95,7 +120,7 @@ class RunFolder:
 
     def save_checkpoint(self, checkpoint: Checkpoint) -> None:
         """Write a checkpoint whole, then remove older ones."""
-        folder = self.path / "checkpoints" / f"step-{checkpoint.counters.step:08d}"
+        folder = self.path / CHECKPOINTS / f"step-{checkpoint.counters.step:08d}"
         if folder.exists():
             return
         with write_folder(folder, kind=CHECKPOINT_KIND, settings=asdict(checkpoint.counters)) as writer:
@@ -103,44 +128,86 @@ class RunFolder:
             writer.open_binary("optimizer.safetensors").write(safetensors.torch.save(checkpoint.optimizer_tensors))
             for name, state in checkpoint.generators.items():
                 writer.write_array(f"generator-{name}", state)
-        for other in [*self._checkpoint_folders(), *folder.parent.glob(".step-*.tmp")]:  # the latter from a killed run
+        for other in self._checkpoint_folders():
             if other != folder:
-                shutil.rmtree(other)
+                remove_own_files(other)
+        for left in filter(is_own_temporary, folder.parent.glob(".step-*.tmp")):  # by a run that was killed
+            remove_temporary(left)
 
     def latest_checkpoint(self) -> Checkpoint | None:
-        """The newest checkpoint, every byte of it checked; None in a fresh folder."""
+        """The newest checkpoint, every byte of it checked; None in a fresh folder. Raises ArtefactError for damage."""
         folders = self._checkpoint_folders()
         if not folders:
             return None
-        manifest = verify_folder(folders[-1], CHECKPOINT_KIND)
-        names = [name.removesuffix(".npy") for name in manifest.files if name.startswith("generator-")]
-        return Checkpoint(
-            counters=Counters(**{**manifest.settings, "best": dict(manifest.settings["best"])}),
-            weights=safetensors.torch.load_file(folders[-1] / "weights.safetensors"),
-            optimizer_tensors=safetensors.torch.load_file(folders[-1] / "optimizer.safetensors"),
-            generators={name.removeprefix("generator-"): np.load(folders[-1] / f"{name}.npy") for name in names},
-        )
+        with self.checkpoint_errors():
+            manifest = verify_folder(folders[-1], CHECKPOINT_KIND)
+            names = [name.removesuffix(".npy") for name in manifest.files if name.startswith("generator-")]
+            return Checkpoint(
+                counters=Counters(**{**manifest.settings, "best": dict(manifest.settings["best"])}),
+                weights=safetensors.torch.load_file(folders[-1] / "weights.safetensors"),
+                optimizer_tensors=safetensors.torch.load_file(folders[-1] / "optimizer.safetensors"),
+                generators={name.removeprefix("generator-"): np.load(folders[-1] / f"{name}.npy") for name in names},
+            )
+
+    @contextmanager
+    def checkpoint_errors(self) -> Iterator[None]:
+        """Say of whatever is wrong in the newest checkpoint which folder to remove, in an ArtefactError."""
+        folder = self._checkpoint_folders()[-1]
+        fix = f"remove {folder} alone, and run the same command: the run then begins anew"
+        try:
+            yield
+        except ArtefactError as error:
+            error.fix = fix
+            raise
+        except torch.OutOfMemoryError:
+            raise
+        except (KeyError, IndexError, TypeError, ValueError, RuntimeError, SafetensorError) as error:
+            raise ArtefactError(
+                f"{folder} is no checkpoint of this run",
+                expected="counters, weights, optimiser state and generators as they were saved",
+                got=f"{type(error).__name__}: {error}".splitlines()[0],
+                where=str(folder),
+                fix=fix,
+            ) from error
 
     def cut_metrics(self, last_step: int) -> None:
         """Drop metrics of steps after `last_step`, which a resumed run will take again."""
         if self.metrics_path.is_file():
-            lines = self.metrics_path.read_text(encoding="utf-8").splitlines(keepends=True)
-            kept = [line for line in lines if line.endswith("\n") and json.loads(line)["step"] <= last_step]
-            if kept != lines:
-                replace_file(self.metrics_path, "".join(kept).encode())
+            kept = "".join(line for line, record in read_metrics(self.metrics_path) if record["step"] <= last_step)
+            if kept.encode() != self.metrics_path.read_bytes():
+                replace_file(self.metrics_path, kept.encode())
 
     def save_encoder(self, trained: SavedModel, name: str = ENCODER) -> None:
-        """Write what was trained as the folder `name`; an older one gives way only when the new one is complete."""
+        """Write what was trained as the folder `name`, over an older one once complete; what else is there stays."""
         folder, temporary = self.path / name, self.path / f".{name}.tmp"
         with storage_errors(folder, temporary):
-            shutil.rmtree(temporary, ignore_errors=True)
-            trained.save(temporary)
+            trained.save(temporary)  # over what a killed run may have left there
+            if folder.is_symlink():
+                folder.unlink()
             if folder.exists():
-                shutil.rmtree(folder)
-            temporary.rename(folder)
+                _move_files(temporary, folder)
+            else:
+                temporary.rename(folder)
+
+    def discard(self) -> None:
+        """Remove what a run has left that never began."""
+        for folder in (self.path / HELD_OUT, self.path):
+            remove_own_files(folder, also=(SETTINGS, HELD_OUT, *TEXTS))
 
     def _checkpoint_folders(self) -> list[Path]:
-        return sorted((self.path / "checkpoints").glob("step-*"))
+        return sorted((self.path / CHECKPOINTS).glob("step-" + 8 * "[0-9]"))
+
+
+def _move_files(source: Path, target: Path) -> None:
+    """Move all files of one folder into another, in the place of those of the same names; config.json comes last."""
+    files = [path for path in source.rglob("*") if path.is_file()]
+    for path in sorted(files, key=lambda path: path == source / "config.json"):
+        place = target / path.relative_to(source)
+        place.parent.mkdir(exist_ok=True)
+        path.replace(place)
+    for folder in sorted((path for path in source.rglob("*")), reverse=True):
+        folder.rmdir()
+    source.rmdir()
 
 
 def captured_state(model: nn.Module, optimizer: torch.optim.Optimizer, counters: Counters) -> Checkpoint:
@@ -213,7 +280,10 @@ def load_optimizer_tensors(optimizer: torch.optim.Optimizer, tensors: dict[str, 
     state: dict[int, dict[str, torch.Tensor]] = {}
     for key, tensor in tensors.items():
         number, name = key.split(".", 1)
-        state.setdefault(int(number), {})[name] = own_share(tensor, parameters[int(number)])
+        parameter = parameters[int(number)]
+        if tensor.dim() and tensor.shape != parameter.shape:
+            raise ValueError(f"{key} of shape {tuple(tensor.shape)} for a parameter of {tuple(parameter.shape)}")
+        state.setdefault(int(number), {})[name] = own_share(tensor, parameter)
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
 
 

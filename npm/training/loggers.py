@@ -1,14 +1,45 @@
-"""Where metrics go besides metrics.jsonl: TensorBoard, Weights & Biases."""
+"""Metrics of a run: the lines of metrics.jsonl read back, and where they go besides: TensorBoard, Weights & Biases."""
 
 from __future__ import annotations
 
 import importlib.util
+import json
 from collections.abc import Mapping
+from math import isfinite
 from pathlib import Path
 from typing import Any, Protocol
 
-from npm.errors import SettingError
+from npm.errors import ArtefactError, SettingError
 from npm.training.settings import TrainerSettings
+
+
+def read_metrics(file: Path) -> list[tuple[str, dict[str, Any]]]:
+    """The lines of metrics.jsonl, each as written and as its numbers by name; null stands for one that is not finite.
+
+    A last line that is still being written does not count. Raises ArtefactError for a line that is no such object.
+    """
+    found: list[tuple[str, dict[str, Any]]] = []
+    for number, data in enumerate(file.read_bytes().splitlines(keepends=True), start=1):
+        if not data.endswith(b"\n"):
+            break
+        try:
+            line = data.decode("utf-8")
+            record = json.loads(line)
+            right = isfinite(record["step"]) and all(
+                type(value) in (int, float, type(None)) for value in record.values()
+            )
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
+            right = False
+        if not right:
+            raise ArtefactError(
+                "a line of metrics cannot be read",
+                expected="a JSON object of numbers with that of its step",
+                got=ascii(data.strip()[:100].decode("utf-8", errors="replace"))[1:-1],
+                where=f"{file}:{number}",
+                fix="remove this line",
+            )
+        found.append((line, record))
+    return found
 
 
 class MetricsLogger(Protocol):

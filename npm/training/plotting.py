@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from importlib.util import find_spec
 from io import BytesIO
-from math import ceil, isfinite
+from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,6 +16,7 @@ import numpy as np
 from index.files import made_parents, replace_file
 from npm.errors import ArtefactError, SettingError
 from npm.settings import Bounds, CheckedSettings, PathText
+from npm.training.loggers import read_metrics
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -221,7 +221,7 @@ def _check_command(runs: Sequence[Path], picture: Path) -> None:
 
 
 def _records(file: Path) -> list[dict[str, Any]]:
-    """The lines of metrics; a last line that is still being written does not count. Raises ArtefactError."""
+    """What the lines of metrics hold. Raises ArtefactError."""
     if not file.is_file():
         raise ArtefactError(
             "this is not the folder of a training run with metrics",
@@ -230,25 +230,7 @@ def _records(file: Path) -> list[dict[str, Any]]:
             where=str(file.parent),
             fix="check the name, or wait for the first steps",
         )
-    records = []
-    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(keepends=True), start=1):
-        if not line.endswith("\n"):
-            break
-        try:
-            record = json.loads(line)
-            right = isfinite(record["step"])
-        except (ValueError, KeyError, TypeError):
-            right = False
-        if not right:
-            raise ArtefactError(
-                "a line of metrics cannot be read",
-                expected="a JSON object with the number of its step",
-                got=line.strip()[:100],
-                where=f"{file}:{number}",
-                fix="repair or remove this line",
-            )
-        records.append(record)
-    return records
+    return [record for _, record in read_metrics(file)]
 
 
 def _tokens_at(records: Sequence[dict[str, Any]]) -> Any:
@@ -256,7 +238,9 @@ def _tokens_at(records: Sequence[dict[str, Any]]) -> Any:
 
     Steps see nearly equal numbers of tokens, so that between and beyond the training lines they are counted evenly.
     """
-    known = {0: 0.0} | {record["step"]: float(record["tokens"]) for record in records if "tokens" in record}
+    known = {0: 0.0} | {
+        record["step"]: float(record["tokens"]) for record in records if record.get("tokens") is not None
+    }
     steps, tokens = (np.array(values, dtype=np.float64) for values in zip(*sorted(known.items()), strict=True))
     last_rate = tokens[-1] / steps[-1] if steps[-1] else 0.0
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -72,6 +71,10 @@ def run_training(
             with accelerator.main_process_first():
                 if rank() == 0:
                     RunFolder(folder).start(as_record(settings, ranks=world_size()) | facts)
+                if RunFolder(folder).is_finished:
+                    if rank() == 0:
+                        announce(f"{folder} is finished already, with the same settings: nothing to do")
+                    return RunFolder(folder).encoder_path
                 texts, shown = training_texts(folder, settings), progress if rank() == 0 else silent
                 sources = make_sources(texts, objective.views, settings, trained, progress=shown)
                 held_out = _held_out(folder, settings, trained, objective, evaluators)
@@ -83,7 +86,7 @@ def run_training(
         except UserError:
             # a run that never began leaves nothing behind
             if rank() == 0 and not was_there and not RunFolder(folder).has_begun:
-                shutil.rmtree(folder, ignore_errors=True)
+                RunFolder(folder).discard()
             raise
     return trainer.run_folder.encoder_path
 

@@ -10,7 +10,6 @@ RUN/bad-batch/step-00000004-rank-0/   manifest (step, terms of each micro-batch)
 from __future__ import annotations
 
 import math
-import shutil
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,7 +20,7 @@ from pathlib import Path
 import safetensors.torch
 import torch
 
-from index.files import storage_errors
+from index.removal import remove_own_files
 from index.store import write_folder
 from npm.errors import SettingError
 from npm.memory import return_freed_memory
@@ -48,8 +47,7 @@ def save_bad_batches(
     """
     bad = [number for number, terms in enumerate(sums) if not all(math.isfinite(value) for value in terms.values())]
     path = folder / f"step-{step:08d}-rank-{rank}"
-    with storage_errors(path):
-        shutil.rmtree(path, ignore_errors=True)  # of the same step of a run that was started again
+    remove_own_files(path)  # of the same step of a run that was started again
     terms = [{name: str(value) for name, value in part.items()} for part in sums]  # JSON has no infinity
     with write_folder(path, kind=BAD_BATCH_KIND, settings={"step": step, "rank": rank, "terms": terms}) as writer:
         for number in bad or range(len(window)):
@@ -324,10 +322,11 @@ class Trainer:
             return
         # generators come back last, and the loader draws from one of its own: what is drawn from here on is what an
         # undisturbed run draws after this step
-        restore_state(checkpoint, self.model, self.optimizer, where=self.run_folder.path)
         counters = checkpoint.counters
-        self.step, self.seconds, self.tokens = counters.step, counters.seconds, counters.tokens
-        self.early_stopping = EarlyStopping(**counters.best)
+        with self.run_folder.checkpoint_errors():
+            restore_state(checkpoint, self.model, self.optimizer, where=self.run_folder.path)
+            self.step, self.seconds, self.tokens = int(counters.step), float(counters.seconds), int(counters.tokens)
+            self.early_stopping = EarlyStopping(**counters.best)
         if self.early_stopping.step == self.step:  # a kill may have come between the checkpoint and the encoder
             self.save_encoder(BEST_ENCODER)
 

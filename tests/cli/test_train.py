@@ -57,13 +57,27 @@ def test_a_run_leaves_settings_metrics_and_an_encoder_and_its_end_is_kept(
     assert f"npmlm build encoder={tmp_path / 'run' / 'encoder'}" in outcome.err
     lines = (tmp_path / "run" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     assert [json.loads(line)["step"] for line in lines] == [1, 2, 3]
-    before = weights_of(tmp_path / "run")
-    assert before != (tiny_encoder_folder / "model.safetensors").read_bytes()
-    assert npmlm(*train, "debug=true").status == 0
-    assert weights_of(tmp_path / "run") == before
+    assert weights_of(tmp_path / "run") != (tiny_encoder_folder / "model.safetensors").read_bytes()
+    (tmp_path / "run" / "encoder" / "README.md").write_text("a model card")
+    before = {path: path.stat().st_mtime_ns for path in sorted((tmp_path / "run").rglob("*"))}
+    again = npmlm(*train, "debug=true")
+    assert again.status == 0 and "is finished already, with the same settings: nothing to do" in again.err
+    assert {path: path.stat().st_mtime_ns for path in sorted((tmp_path / "run").rglob("*"))} == before
     for name, data in all_bytes(tmp_path / "run").items():
         assert str(tmp_path).encode() not in data, name
         assert str(tiny_encoder_folder).encode() not in data, name
+
+
+@pytest.mark.parametrize("name", ["settings.json", "metrics.jsonl", "checkpoints/step-00000003/weights.safetensors"])
+def test_a_damaged_run_folder_is_one_message_and_stays_as_it_is(
+    name: str, npmlm: CommandLine, train: list[str], tmp_path: Path
+) -> None:
+    assert npmlm(*train).status == 0
+    (tmp_path / "run" / "encoder").rename(tmp_path / "encoder")
+    (tmp_path / "run" / name).write_bytes(b"\x80garbage\n")
+    before = all_bytes(tmp_path)
+    npmlm(*train).refused(str(Path(name).name))
+    assert all_bytes(tmp_path) == before
 
 
 def test_a_process_of_its_own_trains(train: list[str], tmp_path: Path) -> None:

@@ -12,8 +12,10 @@ import pytest
 import torch
 from safetensors import SafetensorError
 
+from index.store import write_folder
 from npm.errors import ArtefactError, SettingError, StorageError
-from npm.training.checkpoints import Checkpoint, Counters, RunFolder
+from npm.models.encoder import Encoder
+from npm.training.checkpoints import CHECKPOINT_KIND, Checkpoint, Counters, RunFolder
 from tests.helpers.tiny_models import tiny_encoder
 
 
@@ -96,6 +98,7 @@ def test_a_flipped_byte_in_a_checkpoint_is_refused(run_folder: RunFolder, name: 
     with pytest.raises(ArtefactError) as caught:
         run_folder.latest_checkpoint()
     assert caught.value.where == str(file)
+    assert caught.value.fix.startswith(f"remove {file.parent} alone")
 
 
 def test_metrics_are_lines_of_json_cut_after_a_step(run_folder: RunFolder) -> None:
@@ -107,6 +110,97 @@ def test_metrics_are_lines_of_json_cut_after_a_step(run_folder: RunFolder) -> No
     run_folder.cut_metrics(3)
     lines = run_folder.metrics_path.read_text().splitlines()
     assert [json.loads(line) for line in lines] == [{"step": step, "loss": 0.5 * step} for step in (1, 2, 3)]
+
+
+@pytest.mark.parametrize(
+    ("content", "got"),
+    [
+        (b"{broken", "Expecting property name"),
+        (b"[1]", "a JSON list"),
+        (b"\x80", "codec"),
+        (b"[" * 100_000, "recursion"),
+    ],
+)
+def test_settings_that_cannot_be_read_are_one_message(run_folder: RunFolder, content: bytes, got: str) -> None:
+    file = run_folder.path / "settings.json"
+    file.write_bytes(content)
+    with pytest.raises(ArtefactError, match="cannot be read") as caught:
+        run_folder.start({"seed": 1})
+    assert got in caught.value.got and "another run=DIR" in caught.value.fix
+    assert file.read_bytes() == content
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "checkpoints", "encoder", "corpus"])
+def test_a_run_whose_settings_are_gone_does_not_go_on_unchecked(run_folder: RunFolder, name: str) -> None:
+    (run_folder.path / "settings.json").rename(run_folder.path / name)
+    with pytest.raises(ArtefactError, match=r"has no settings\.json") as caught:
+        run_folder.start({"learning_rate": 0.5, "files": ("a", "b")})
+    assert caught.value.got == name
+    assert names_in(run_folder.path) == [name]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"garbage",
+        b"\x00\xff\xfe",
+        b"[1]",
+        b"3",
+        b'{"loss": 1.0}',
+        b'{"step": "3"}',
+        b'{"step": 1, "tokens": "x"}',
+        b"[" * 10**5,
+    ],
+)
+def test_metrics_that_are_no_lines_of_numbers_are_named_by_their_line(run_folder: RunFolder, line: bytes) -> None:
+    run_folder.log({"step": 1})
+    with run_folder.metrics_path.open("ab") as file:
+        file.write(line + b"\n")
+    before = run_folder.metrics_path.read_bytes()
+    with pytest.raises(ArtefactError, match="a line of metrics cannot be read") as caught:
+        run_folder.cut_metrics(5)
+    assert caught.value.where == f"{run_folder.metrics_path}:2"
+    assert run_folder.metrics_path.read_bytes() == before
+
+
+@pytest.mark.parametrize("settings", [{}, {"step": 7}, {"step": 7, "seconds": 1.0, "tokens": 1, "best": 3}])
+def test_counters_that_are_none_are_refused_with_the_folder_to_remove(
+    run_folder: RunFolder, settings: dict[str, Any]
+) -> None:
+    folder = run_folder.path / "checkpoints" / "step-00000007"
+    with write_folder(folder, kind=CHECKPOINT_KIND, settings=settings):
+        pass
+    with pytest.raises(ArtefactError) as caught:
+        run_folder.latest_checkpoint()
+    assert caught.value.fix.startswith(f"remove {folder} alone")
+
+
+def test_what_others_put_beside_checkpoints_and_encoders_stays(run_folder: RunFolder) -> None:
+    run_folder.save_checkpoint(checkpoint_at(1))
+    run_folder.save_encoder(tiny_encoder("bert"), "best-encoder")
+    mine = {
+        run_folder.path / "checkpoints" / "step-00000001" / "notes.txt",
+        run_folder.path / "checkpoints" / "step-by-step.md",
+        run_folder.path / "checkpoints" / ".step-1.tmp" / "mine.txt",
+        run_folder.path / "best-encoder" / "README.md",
+    }
+    for file in mine:
+        file.parent.mkdir(exist_ok=True)
+        file.write_text("mine")
+    run_folder.save_checkpoint(checkpoint_at(2))
+    other = tiny_encoder("bert", seed=1)
+    run_folder.save_encoder(other, "best-encoder")
+    assert all(file.read_text() == "mine" for file in mine)
+    assert names_in(run_folder.path / "checkpoints" / "step-00000001") == ["notes.txt"]
+    assert Encoder.load(str(run_folder.path / "best-encoder"), device="cpu").fingerprint == other.fingerprint
+    assert (checkpoint := run_folder.latest_checkpoint()) is not None and checkpoint.counters.step == 2
+
+
+def test_a_link_in_the_place_of_an_encoder_is_replaced_and_not_followed(run_folder: RunFolder, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (run_folder.path / "best-encoder").symlink_to(tmp_path / "elsewhere")
+    run_folder.save_encoder(tiny_encoder("bert"), "best-encoder")
+    assert not (run_folder.path / "best-encoder").is_symlink() and names_in(tmp_path / "elsewhere") == []
 
 
 def test_a_full_disk_while_logging_is_told(run_folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
