@@ -63,7 +63,7 @@ def inspection_text(inspection: Inspection) -> str:
         for each in inspection.segments
     ]
     tables = [
-        terminal_table(("", "of the whole index"), facts, title="what is in the index", numbers=()),
+        terminal_table(("", "in all segments"), facts, title="what is in the index", numbers=()),
         terminal_table(
             ("", "documents", "blocks", "tokens", "vectors", "sources"),
             segments,

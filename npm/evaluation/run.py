@@ -82,7 +82,7 @@ def run_evaluation(
     """
     built_in = _built_in_task(settings)
     if built_in is None:
-        tasks = chosen_tasks(settings, task_folder)
+        tasks = chosen_tasks(settings, task_folder, tuple(BUILT_IN_TASKS))
         reads = [item.name for item in fields(ZeroShotEvaluation)]
         _refuse_unused(settings, ZERO_SHOT, reads, refused=dict(_unused_by(settings, tasks)))
         suite = evaluate_suite(settings, tasks, check_record=_check_record(settings, report=True), progress=progress)

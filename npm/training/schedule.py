@@ -15,9 +15,9 @@ class ScheduleSettings(CheckedSettings):
 
     max_steps: Annotated[int | None, Bounds(1)] = None
     """Optimiser steps in the whole run; such a run can be repeated exactly."""
-    max_minutes: Annotated[float | None, Bounds(0)] = None
+    max_minutes: Annotated[float | None, Bounds(above=0)] = None
     """Minutes of training in the whole run, resumed time included; the learning rate follows the clock."""
-    learning_rate: Annotated[float, Bounds(0, 1)] = 5e-4
+    learning_rate: Annotated[float, Bounds(above=0, most=1)] = 5e-4
     """Peak learning rate."""
     warmup_fraction: Annotated[float, Bounds(0, 0.999)] = 0.06
     """Share of the run in which the learning rate rises linearly from zero; it then falls linearly."""
@@ -27,12 +27,15 @@ class ScheduleSettings(CheckedSettings):
     def check(self) -> None:
         """Refuse a length that is given in both ways, or in none."""
         if (self.max_steps is None) == (self.max_minutes is None):
+            fix = "set max_steps=N, or max_minutes=N"
+            if self.max_steps is not None:
+                fix = "add max_minutes=null to train by steps, or max_steps=null to train by the clock"
             raise SettingError(
                 "how long to train is not said once",
                 expected="either max_steps or max_minutes",
                 got=f"max_steps={self.max_steps}, max_minutes={self.max_minutes}",
                 where="max_steps, max_minutes",
-                fix="set one of them and leave the other null",
+                fix=fix,
             )
 
     def progress(self, *, steps_done: int, minutes_done: float) -> float:
@@ -40,7 +43,7 @@ class ScheduleSettings(CheckedSettings):
         if self.max_steps is not None:
             return min(1.0, steps_done / self.max_steps)
         assert self.max_minutes is not None, "checked in check"
-        return min(1.0, minutes_done / self.max_minutes) if self.max_minutes else 1.0
+        return min(1.0, minutes_done / self.max_minutes)
 
     def learning_rate_at(self, progress: float) -> float:
         """Linear warm-up to the peak, then linear fall to `final_fraction` of it.

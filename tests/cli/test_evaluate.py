@@ -77,7 +77,8 @@ def test_a_process_of_its_own_evaluates(evaluate: list[str], tmp_path: Path) -> 
         ("limit=0", ["limit"]),
         ("fill.k=0", ["where:    fill.k"]),
         ("fill.scoring.temperature=1e-320", ["fill.scoring.temperature", "at least 0.001"]),
-        ("task=magic", ["no task 'magic'", "sst2"]),
+        ("task=magic", ["no task 'magic'", "sst2", "demo, ", "in_batch, ", "masked_tokens, ", "denoising, ", "sts, "]),
+        ("task=masked_token", ["did you mean masked_tokens?"]),
         ("encoder=./nowhere", ["no such encoder"]),
     ],
 )

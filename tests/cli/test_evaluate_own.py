@@ -147,6 +147,13 @@ def test_a_row_that_no_encoder_takes_is_refused_with_its_line(
     assert not (tmp_path / "out").exists()
 
 
+def test_a_folder_of_data_that_is_not_there_is_refused_though_the_file_is_beside_the_task(
+    npmlm: CommandLine, tasks: dict[str, Path], tmp_path: Path
+) -> None:
+    command = ["evaluate", f"task={tasks['closed']}", "method=majority", f"out={tmp_path / 'out'}"]
+    npmlm(*command, f"data_dir={tmp_path / 'nowhere'}").refused("there is no folder", "where:    data_dir\n")
+
+
 def test_where_to_put_a_missing_file_is_told_as_it_is_named(
     npmlm: CommandLine, tasks: dict[str, Path], tmp_path: Path
 ) -> None:

@@ -40,6 +40,7 @@ def test_a_run_is_measured_in_exactly_one_way(both: dict[str, float]) -> None:
     [
         ("max_steps", 0),
         ("learning_rate", -1e-3),
+        ("learning_rate", 0.0),
         ("learning_rate", 2.0),
         ("learning_rate", float("nan")),
         ("warmup_fraction", 1.0),

@@ -61,14 +61,14 @@ class RowReader:
 
     task: Task
     template: Template
-    splits_answers: bool
-    """Whether a string holds several answers, as in files whose cells are all strings."""
+    is_table: bool
+    """Whether the file's cells are all strings, of which one may hold several answers and none is empty."""
 
     def read(self, row: Row, *, name: str, where: str) -> Asked:
         """One row as the example `name`, all of it checked but its length. Raises TaskDataError if it does not fit."""
         task = self.task
         subject = _aside(task, row, "subject", where)
-        values = {field: _text(task, row, field, where) for field in self.template.fields}
+        values = {field: _text(task, row, field, where, filled=self.is_table) for field in self.template.fields}
         if task.data.detokenise:
             values = {field: detokenise(value) for field, value in values.items()}
         if task.template_column:
@@ -104,7 +104,7 @@ class RowReader:
         for column in columns.split(TOGETHER):
             value = _cell(row, column, where)
             if isinstance(value, str):
-                value = value.split(ANSWER_SEPARATOR) if self.splits_answers else [value]
+                value = value.split(ANSWER_SEPARATOR) if self.is_table else [value]
             if not isinstance(value, list) or not all(isinstance(answer, str) for answer in value):
                 raise _wrong_cell(column, "a string or a list of strings", value, where)
             for answer in value:
@@ -152,14 +152,17 @@ def _inside(value: Any, key: str) -> Any:
     return value.get(key, _ABSENT) if isinstance(value, Mapping) else _ABSENT
 
 
-def _text(task: Task, row: Row, name: str, where: str) -> str:
-    """A field as text; numbers are written out, but not the NaN that stands for an empty cell of a data frame."""
+def _text(task: Task, row: Row, name: str, where: str, *, filled: bool = False) -> str:
+    """A field as text; numbers are written out, but not the NaN that stands for an empty cell of a data frame.
+
+    `filled` refuses empty text, which in a file without null stands for nothing.
+    """
     column = task.data.columns.get(name, name)
     value = _cell(row, column, where)
     is_finite = not isinstance(value, float) or math.isfinite(value)
     if isinstance(value, int | float) and not isinstance(value, bool) and is_finite:
         return str(value)
-    if isinstance(value, str):
+    if isinstance(value, str) and (value or not filled):
         return value
     raise _wrong_cell(column, "text, or a finite number", value, where)
 
@@ -300,7 +303,7 @@ def read_examples(
     rows = partial(read_rows, path) if path is not None else partial(_hub_rows, task, not_found)
     place = str(path) if path is not None else f"hub:{task.data.hub}"
     template = parse_template(task.template, where=task.name)
-    reader = RowReader(task, template, splits_answers=path is not None and path.suffix in SEPARATORS)
+    reader = RowReader(task, template, is_table=path is not None and path.suffix in SEPARATORS)
 
     def all_asked() -> Iterator[Asked]:
         for number, (line, row) in enumerate(rows()):
@@ -440,7 +443,15 @@ def _fitted(reader: RowReader, asked: Sequence[Asked], encoder: Encoder | None) 
     plain = [reader.marked(each.example, each.values) for each in asked]
     if encoder is None or not asked:
         return plain
-    most_tokens = min(encoder.max_input_tokens, task.max_prompt_tokens or encoder.max_input_tokens)
+    most_tokens = task.max_prompt_tokens or encoder.max_input_tokens
+    if most_tokens > encoder.max_input_tokens:
+        raise TaskDataError(
+            f"{task.name} allows longer prompts than the encoder takes",
+            expected=f"max_prompt_tokens of at most {encoder.max_input_tokens}",
+            got=f"max_prompt_tokens: {most_tokens}",
+            where=f"max_prompt_tokens of {task.name}",
+            fix="take it out of the task's file, or choose less",
+        )
     counts = prompt_tokens(encoder, [example.text for example in plain])
     examples: list[Example] = []
     for each, example, count in zip(asked, plain, counts, strict=True):

@@ -84,8 +84,10 @@ class SuiteResult:
             console.print(f"note: {note}", markup=False)
 
 
-def chosen_tasks(settings: ZeroShotEvaluation, folder: Path) -> list[Task]:
-    """The tasks of the suite, in the order of their names, and those of task=; `folder` holds the shipped ones.
+def chosen_tasks(settings: ZeroShotEvaluation, folder: Path, others: Sequence[str] = ()) -> list[Task]:
+    """The tasks of the suite, in the order of their names, and those of task=.
+
+    `folder` holds the shipped ones; `others` are those with an evaluator of their own.
 
     Raises TaskFileError for what is no task, SettingError if two have one name.
     """
@@ -95,7 +97,7 @@ def chosen_tasks(settings: ZeroShotEvaluation, folder: Path) -> list[Task]:
         tasks = [
             task for task in shipped if settings.suite is SuiteName.all or task.suite.value == settings.suite.value
         ]
-    named = [load_task(name, folder=folder) for name in settings.task]
+    named = [load_task(name, folder=folder, others=others) for name in settings.task]
     tasks += [task for task in named if task not in tasks]
     names = [task.name for task in tasks]
     if repeated := sorted({name for name in names if names.count(name) > 1}):
@@ -171,13 +173,20 @@ def _sources(settings: ZeroShotEvaluation, methods: Methods, task: Task) -> dict
 def _refuse_missing_data(settings: ZeroShotEvaluation, tasks: Sequence[Task]) -> None:
     """One message for all files that are not at hand, before anything is looked for on a network."""
     data_dir = Path(settings.data_dir) if settings.data_dir else None
+    if data_dir is not None and not data_dir.is_dir():
+        raise SettingError(
+            f"there is no folder {data_dir}",
+            expected="the folder that holds the files of tasks",
+            got="a file" if data_dir.exists() else "nothing there",
+            where="data_dir",
+            fix="correct the path, or leave data_dir out where the files lie beside the task's own",
+        )
     missing = missing_data(tasks, data_dir, split=settings.split)
     if not missing:
         return
     left = [task.name for task in tasks if task not in missing]
     files = [data_file(task, settings.split) for task in missing]
     is_looked_for = not all(file and Path(file).is_absolute() for file in files)
-    is_folder = data_dir is None or data_dir.is_dir() or not is_looked_for
     ways = [f"choose the others, task=[{','.join(left)}]"] if left else []
     ways += ["give data_dir=DIR with the files, or put them beside the task's own file"] if is_looked_for else []
     ways += (
@@ -186,7 +195,7 @@ def _refuse_missing_data(settings: ZeroShotEvaluation, tasks: Sequence[Task]) ->
     raise SettingError(
         f"the data of {len(missing)} of {len(tasks)} tasks is not at hand",
         expected=", ".join(files),
-        got="no such files" if is_folder else "no such folder",
+        got="no such files",
         where=f"data_dir={settings.data_dir}"
         if is_looked_for
         else f"data of {', '.join(task.name for task in missing)}",

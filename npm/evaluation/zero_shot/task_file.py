@@ -18,7 +18,16 @@ from index.files import sha256_of_bytes
 from npm.errors import SettingError, UserError, near, put_under
 from npm.evaluation.zero_shot.data import columns_of
 from npm.evaluation.zero_shot.prompts import ANSWERS, Template, TemplateError, parse_template
-from npm.evaluation.zero_shot.task import LABEL_WORDS, ClosedScoring, Development, Label, Macro, Suite, Task
+from npm.evaluation.zero_shot.task import (
+    LABEL_WORDS,
+    ClosedRetrieval,
+    ClosedScoring,
+    Development,
+    Label,
+    Macro,
+    Suite,
+    Task,
+)
 from npm.types import MASK_TEXT, SURROGATE
 
 LEAST_PROMPT_TOKENS = 8
@@ -137,6 +146,14 @@ def _problem(task: Task) -> Problem | None:
         problem = ("has development data twice", "one of the two", got, "take one of them out")
     elif not data.file and not data.hub:
         problem = ("names no data", "data.file, data.hub or both", "neither", "add data.file")
+    elif task.scoring.k is not None and task.scoring.retrieval is not ClosedRetrieval.top_k:
+        got = f"scoring.k: {task.scoring.k} without it"
+        problem = (
+            "has scoring.k that nothing reads",
+            "scoring.retrieval: top_k beside it",
+            got,
+            "add it, or take k out",
+        )
     elif task.max_prompt_tokens is not None and task.max_prompt_tokens < LEAST_PROMPT_TOKENS:
         got = f"max_prompt_tokens: {task.max_prompt_tokens}"
         problem = (
@@ -198,8 +215,10 @@ def task_names(folder: Path) -> list[str]:
     return sorted(path.stem for path in folder.glob("*.yaml"))
 
 
-def load_task(name_or_path: str | Path, *, folder: Path) -> Task:
+def load_task(name_or_path: str | Path, *, folder: Path, others: Sequence[str] = ()) -> Task:
     """The task of a name in `folder`, or of a file, which ends in .yaml or .yml or holds a slash.
+
+    `others` are names of tasks that are no files, for the message.
 
     A data or verbalizer file that lies beside the task's own file becomes a path to it; else data is looked for under
     data_dir=, and a verbalizer in the working directory.
@@ -210,8 +229,8 @@ def load_task(name_or_path: str | Path, *, folder: Path) -> Task:
         path = Path(given)
     else:
         path = folder / f"{given}.yaml"
-        names = task_names(folder)
-        if given not in names:
+        if given not in (shipped := task_names(folder)):
+            names = [*others, *shipped]
             raise TaskFileError(
                 f"there is no task {given!r}",
                 expected=f"one of {', '.join(names)}, or a file that ends in .yaml",

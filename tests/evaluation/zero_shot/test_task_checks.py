@@ -79,6 +79,8 @@ def test_what_contradicts_itself_is_refused(tmp_path: Path, change: dict[str, An
     [
         ({"macro": "answer_tokens"}, "has no answers to count"),
         ({"template_column": "t"}, "is closed and has template_column"),
+        ({"scoring": {"k": 5}}, "has scoring.k that nothing reads"),
+        ({"scoring": {"k": 5, "retrieval": "exact"}}, "has scoring.k that nothing reads"),
         ({"max_prompt_tokens": 7}, "has no room for a prompt"),
         ({"max_prompt_tokens": -1}, "has no room for a prompt"),
     ],

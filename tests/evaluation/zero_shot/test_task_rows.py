@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from npm.corpus.rows import TaskDataError
 from npm.errors import QueryError
 from npm.evaluation.zero_shot.data import read_examples
 from npm.evaluation.zero_shot.task import Example, Suite, Task, TaskData, TooLong
@@ -42,6 +43,22 @@ def test_labels_of_a_table_are_text_and_columns_have_the_names_that_the_task_giv
         ("Dull It was <mask>.", 0, "a"),
         ('"Great", fun It was <mask>.', 1, "b"),
     ]
+
+
+def test_an_empty_cell_of_a_table_is_refused_as_null_in_json_is(tmp_path: Path) -> None:
+    (tmp_path / "data.csv").write_text("text,label\nDull,0\n,1\n", encoding="utf-8")
+    written(tmp_path, [{"text": "Dull", "label": 0}, {"text": None, "label": 1}])
+    for name, line in (("data.csv", 3), ("data.jsonl", 2)):
+        with pytest.raises(TaskDataError, match="the column 'text' has the wrong content") as caught:
+            read_examples(closed(file=name), tmp_path)
+        assert caught.value.where == f"{tmp_path / name}:{line}"
+
+
+def test_prompts_longer_than_the_encoder_takes_cannot_be_allowed(tmp_path: Path, encoder: Encoder) -> None:
+    written(tmp_path, REVIEWS)
+    assert read_examples(replace(closed(), max_prompt_tokens=24), tmp_path, encoder=encoder)
+    with pytest.raises(TaskDataError, match="allows longer prompts than the encoder takes"):
+        read_examples(replace(closed(), max_prompt_tokens=100_000), tmp_path, encoder=encoder)
 
 
 def test_answers_come_from_one_or_several_columns_inside_others_and_from_cells(tmp_path: Path) -> None:
