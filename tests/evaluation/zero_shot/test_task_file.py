@@ -10,7 +10,16 @@ import pytest
 from index.files import sha256_of_bytes
 from npm.errors import SettingError
 from npm.evaluation.zero_shot.prompts import parse_template
-from npm.evaluation.zero_shot.task import Calibration, Development, Label, LabelMean, Macro, Suite, TooLong
+from npm.evaluation.zero_shot.task import (
+    Calibration,
+    ClosedRetrieval,
+    Development,
+    Label,
+    LabelMean,
+    Macro,
+    Suite,
+    TooLong,
+)
 from npm.evaluation.zero_shot.task_file import EXAMPLE, TaskFileError, load_task, task_names
 from npm.evaluation.zero_shot.verbalizers import load_verbalizer
 from tests.evaluation.zero_shot.task_samples import SHIPPED, SMALL, file_refused, task_written
@@ -46,7 +55,7 @@ def test_every_key_reaches_its_field(tmp_path: Path) -> None:
         "corpus": "reviews",
         "too_long": "keep_end",
         "max_prompt_tokens": 99,
-        "scoring": {"k": 7, "temperature": 2, "label_mean": "words", "calibration": "prompt"},
+        "scoring": {"k": 7, "retrieval": "top_k", "temperature": 2, "label_mean": "words", "calibration": "prompt"},
         "paper": {"npm": 70, "mlm": 60.5},
     }
     task = load_task(task_written(tmp_path, content), folder=SHIPPED)
@@ -54,7 +63,7 @@ def test_every_key_reaches_its_field(tmp_path: Path) -> None:
     assert task.labels[0] == Label("a", "A", ("x y",))
     assert (task.data.config, task.data.split, task.data.detokenise) == ("c", "s", True)
     assert (task.data.development, task.too_long) == (Development.first_half, TooLong.keep_end)
-    assert (task.scoring.k, task.scoring.temperature, task.scoring.retrieval) == (7, 2.0, None)
+    assert (task.scoring.k, task.scoring.temperature, task.scoring.retrieval) == (7, 2.0, ClosedRetrieval.top_k)
     assert (task.scoring.label_mean, task.scoring.calibration) == (LabelMean.words, Calibration.prompt)
     assert task.paper == {"npm": 70.0, "mlm": 60.5}
 
