@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import re
 import sys
-from typing import Any
+from dataclasses import asdict
 
 from rich import box
-from rich.console import Console
+from rich.console import Console, Group
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -20,35 +21,17 @@ TITLE_CHARS = 400
 """Characters of a text shown above its answers."""
 CONTEXT_CHARS = 150
 """Characters of a sentence shown around a phrase."""
+LEAST_TABLE_COLUMNS = 60
+"""A terminal that is narrower gets lines in place of a table."""
 
 
-def answer_record(answer: Answer) -> dict[str, Any]:
-    """The answer as JSON values; `cut` and `notes` are there only if they say something."""
-    record: dict[str, Any] = {
-        "text": answer.text,
-        "phrases": [
-            {
-                "phrase": phrase.phrase,
-                "score": phrase.score,
-                "occurrence_count": phrase.occurrence_count,
-                "occurrences": [
-                    {name: getattr(occurrence, name) for name in Occurrence.__dataclass_fields__}
-                    for occurrence in phrase.occurrences
-                ],
-            }
-            for phrase in answer.phrases
-        ],
-    }
-    if answer.cut:
-        record["cut"] = True
-    if answer.notes:
-        record["notes"] = list(answer.notes)
-    return record
+def answer_json(answer: Answer, *, line: int | None = None) -> str:
+    """The answer as one line of JSON, with the `line` of its text in a file or a pipe, from 1.
 
-
-def answer_json(answer: Answer) -> str:
-    """The answer as one line of JSON. Raises ValueError for a score that is no number, which JSON cannot hold."""
-    return json.dumps(answer_record(answer), ensure_ascii=False, allow_nan=False)
+    Raises ValueError for a score that is no number, which JSON cannot hold.
+    """
+    record = asdict(answer) if line is None else {**asdict(answer), "line": line}
+    return json.dumps(record, ensure_ascii=False, allow_nan=False)
 
 
 def marked_context(occurrence: Occurrence, *, most_chars: int = CONTEXT_CHARS) -> Text:
@@ -91,26 +74,52 @@ def printable(text: str) -> str:
     return CONTROL.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
-def print_answer(answer: Answer) -> None:
-    """A table on stdout: phrase, score, the sentence of its best occurrence, the document it stands in."""
+def print_answer(answer: Answer, *, with_text: bool = True) -> None:
+    """A table on stdout: phrase, score, the sentence of its best occurrence, the document it stands in, with its id."""
     console = Console(file=sys.stdout, highlight=False)
-    table = Table(title=Text(shown_text(answer.text)), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("phrase", overflow="fold", max_width=28, style="bold")
-    table.add_column("score", justify="right")
-    table.add_column("where it stands", overflow="fold", ratio=1)
-    table.add_column("document", overflow="fold", max_width=22)
+    rows: list[tuple[Text, str, Text, Text]] = []
     for phrase in answer.phrases:
         best = phrase.occurrences[0] if phrase.occurrences else None
         context = marked_context(best) if best else Text("")
-        title = Text(one_line(best.title or best.document)) if best else Text("")
-        table.add_row(Text(one_line(phrase.phrase)), f"{phrase.score:.3f}", context, title)
-    if not answer.phrases:
-        table.add_row(Text("no phrase found"), "", "", "")
+        document = Text(document_name(best) if best else "")
+        rows.append((Text(one_line(phrase.phrase), style="bold"), f"{phrase.score:.3f}", context, document))
+    if not rows:
+        rows.append((Text("no phrase found"), "", Text(""), Text("")))
+    title = Text(shown_text(answer.text)) if with_text else None
     with console.capture() as printed:
-        console.print(table)
+        console.print(_lines(title, rows) if console.width < LEAST_TABLE_COLUMNS else _table(title, rows))
     # written by us, because rich ends the process with status 1 when the reader of a pipe goes away
     sys.stdout.write(printed.get())
     sys.stdout.flush()
+
+
+def document_name(occurrence: Occurrence) -> str:
+    """The title and the id, by which documents= and delete know it.
+
+    >>> document_name(Occurrence("painting-12", "Mona Lisa", 0, 4, "Lisa", 0))
+    'Mona Lisa (painting-12)'
+    """
+    title, identifier = one_line(occurrence.title), one_line(occurrence.document)
+    return f"{title} ({identifier})" if title and title != identifier else identifier
+
+
+def _lines(title: Text | None, rows: list[tuple[Text, str, Text, Text]]) -> Group:
+    """What the columns of a table hold, one below the other."""
+    lines: list[Text | Padding | str] = [title, ""] if title else []
+    for phrase, score, *below in rows:
+        lines += [Text.assemble(phrase, "  ", score), *(Padding(cell, (0, 0, 0, 2)) for cell in below if cell)]
+    return Group(*lines)
+
+
+def _table(title: Text | None, rows: list[tuple[Text, str, Text, Text]]) -> Table:
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("phrase", overflow="fold", max_width=28)
+    table.add_column("score", justify="right")
+    table.add_column("where it stands", overflow="fold", ratio=1)
+    table.add_column("document", overflow="fold", max_width=22)
+    for row in rows:
+        table.add_row(*row)
+    return table
 
 
 def _end_of(text: str, most_chars: int) -> str:

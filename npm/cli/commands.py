@@ -89,7 +89,8 @@ class FillCommand(FillSettings, EncoderCommand):
     """Answer texts that hold one <mask> each with phrases of the corpus."""
 
     texts: PathText = ""
-    """File with one text a line; all lines are checked before the first is answered."""
+    """File with one text a line; all lines are checked before the first is answered, 64 at once, so that in bfloat16
+    scores may differ in their third digit from those of lines in a pipe, which are answered one by one."""
     output: Output = Output.table
     """`table` for people, `json` for programs: one object a line."""
 

@@ -3,20 +3,35 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import sys
-from collections.abc import Callable, Iterator
-from functools import partial
+from codecs import BOM_UTF8
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 from npm.cli.commands import FillCommand, Output
 from npm.cli.progress import say
+from npm.cli.settings import compose_settings
 from npm.display import answer_json, print_answer
 from npm.errors import QueryError, SettingError, UserError
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.queries import check_query
+from npm.retrieval.settings import FillSettings
 from npm.types import MASK_TEXT, Answer
 
 TEXTS_AT_ONCE = 64
+SETTING_LINE = re.compile(r"\s*([A-Za-z_][\w.]*)\s*=\s*(.*?)\s*", re.DOTALL)
+INTERRUPTED = 130
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A text, and where it was asked."""
+
+    text: str
+    place: str = ""  # for messages; "" where there is one text only
+    line: int | None = None  # in a file or a pipe, from 1
 
 
 def fill_texts(settings: FillCommand, texts: list[str]) -> int:
@@ -29,27 +44,26 @@ def fill_texts(settings: FillCommand, texts: list[str]) -> int:
             where="texts",
             fix="leave one of them out",
         )
-    at_once = [(text, f"text {number} of {len(texts)}") for number, text in enumerate(texts, start=1)]
+    at_once = [Asked(text, f"text {number} of {len(texts)}") for number, text in enumerate(texts, start=1)]
     if settings.texts:
         at_once = _read_texts(Path(settings.texts))
-    for text, place in at_once:
-        check_query(text, where=place)
+    for asked in at_once:
+        check_query(asked.text, where=asked.place)
     filler = PhraseFiller.open(
         settings.index, settings.encoder or None, settings=settings, device=settings.device, dtype=settings.precision
     )
-    show = partial(_show, settings.output)
     if at_once:
         for first in range(0, len(at_once), TEXTS_AT_ONCE):
             batch = at_once[first : first + TEXTS_AT_ONCE]
-            for answer, (_, place) in zip(filler.fill([text for text, _ in batch]), batch, strict=True):
-                show(answer, place if len(at_once) > 1 else "")
+            for answer, asked in zip(filler.fill([each.text for each in batch]), batch, strict=True):
+                _show(settings.output, answer, asked if len(at_once) > 1 else replace(asked, place=""))
     elif sys.stdin is not None and sys.stdin.isatty():
-        _prompt(filler, show)
+        return _prompt(filler, settings)
     else:
         answered = 0
-        for line, place in _piped_lines():
-            check_query(line, where=place)
-            show(filler.fill(line), place)
+        for asked in _piped_lines():
+            check_query(asked.text, where=asked.place)
+            _show(settings.output, filler.fill(asked.text), asked)
             answered += 1
         if not answered:
             raise QueryError(
@@ -62,8 +76,8 @@ def fill_texts(settings: FillCommand, texts: list[str]) -> int:
     return 0
 
 
-def _read_texts(path: Path) -> list[tuple[str, str]]:
-    """The lines of a file, each with its place; blank lines are passed over.
+def _read_texts(path: Path) -> list[Asked]:
+    """The lines of a file, each with its place; blank lines are passed over, and so is a byte order mark.
 
     Raises QueryError if the file is missing, empty or not UTF-8, with the line.
     """
@@ -72,43 +86,74 @@ def _read_texts(path: Path) -> list[tuple[str, str]]:
         data = path.read_bytes()
     except OSError as error:
         raise QueryError("the file of texts cannot be read", got=str(error.strerror), **advice) from error
-    lines = data.removesuffix(b"\n").split(b"\n")
-    places = ((line, f"{path}, line {number}") for number, line in enumerate(lines, start=1))
-    texts = [(text, place) for line, place in places if (text := _decoded(line, place)).strip()]
-    if not texts:
+    lines = enumerate(data.removeprefix(BOM_UTF8).removesuffix(b"\n").split(b"\n"), start=1)
+    texts = [_decoded(line, f"{path}, line {number}", number) for number, line in lines]
+    if not (texts := [asked for asked in texts if asked.text.strip()]):
         raise QueryError("the file of texts is empty", got="no text", **advice)
     return texts
 
 
-def _piped_lines() -> Iterator[tuple[str, str]]:
+def _piped_lines() -> Iterator[Asked]:
     """The lines of a pipe with their places, each as soon as it comes; blank lines are passed over."""
     if sys.stdin is None:  # closed by the shell, as with <&-
         return
     stream = getattr(sys.stdin, "buffer", None)
     lines = iter(stream.readline, b"") if stream is not None else iter(sys.stdin.readline, "")
     for number, line in enumerate(lines, start=1):
-        place = f"standard input, line {number}"
-        text = line if isinstance(line, str) else _decoded(line, place)
-        if text.strip():
-            yield text.rstrip("\r\n"), place
+        data = line.encode("utf-8", "surrogatepass") if isinstance(line, str) else line
+        asked = _decoded(data.removeprefix(BOM_UTF8) if number == 1 else data, f"standard input, line {number}", number)
+        if asked.text.strip():
+            yield asked
 
 
-def _prompt(filler: PhraseFiller, show: Callable[[Answer, str], None]) -> None:
-    """Answer one text after the other until the end of input; a mistake does not close the prompt."""
+def _prompt(filler: PhraseFiller, settings: FillCommand) -> int:
+    """Answer one text after the other until the end of input; a mistake does not close the prompt.
+
+    Ctrl-C drops what is typed or answered; a second one after it ends. Returns the exit status.
+    """
     with contextlib.suppress(ImportError):
         import readline  # noqa: F401  (line editing and history; it changes how `input` reads)
-    say(f"Write a text with one {MASK_TEXT}; Ctrl-D ends.")
+    say(f"Write a text with one {MASK_TEXT}; help says what else, Ctrl-D ends.")
+    interrupted = False
     while True:
         try:
             text = _typed_line()
-            if text.strip():
+            interrupted = False
+            if text.strip().casefold() in ("quit", "exit"):
+                return 0
+            if text.strip().casefold() == "help":
+                say(PROMPT_HELP)
+            elif MASK_TEXT not in text and (setting := SETTING_LINE.fullmatch(text)):
+                _change_setting(filler, settings, *setting.groups())
+            elif text.strip():
                 _refresh(filler)
-                show(filler.fill(text), "")
+                _show(settings.output, filler.fill(text), Asked(text), with_text=False)
         except EOFError:
             say("")
-            return
-        except QueryError as error:
+            return 0
+        except KeyboardInterrupt:
+            say("")
+            if interrupted:
+                return INTERRUPTED
+            interrupted = True
+        except (QueryError, SettingError) as error:
             say(str(error))
+
+
+CHANGED_AT_PROMPT = {item.name for item in fields(FillSettings)} - {"scoring"}
+PROMPT_HELP = f"""A text with one {MASK_TEXT} is answered, such as: The capital of Iceland is {MASK_TEXT}.
+A setting for what follows: k=3, retrieval=dense, documents=[ID,ID], documents=null (all), where=[lang=en], …
+Ctrl-C drops a line; quit, exit or Ctrl-D ends."""
+
+
+def _change_setting(filler: PhraseFiller, settings: FillCommand, key: str, value: str) -> None:
+    """Change a setting of how texts are filled from now on. Raises SettingError as the command line does."""
+    composed = compose_settings("fill", [f"index={settings.index}", f"{key}={value}"])
+    if key not in CHANGED_AT_PROMPT:
+        say(f"{key}= is read once: end, and start npmlm fill with it")
+        return
+    filler.settings = replace(filler.settings, **{key: getattr(composed, key)})
+    say(f"{key}={value} from now on")
 
 
 def _typed_line() -> str:
@@ -133,20 +178,20 @@ def _refresh(filler: PhraseFiller) -> None:
         say(f"note: {error.problem}; the answer is from what was opened before")
 
 
-def _show(output: Output, answer: Answer, place: str) -> None:
+def _show(output: Output, answer: Answer, asked: Asked, *, with_text: bool = True) -> None:
     """Print one answer on stdout and its notes on stderr, with the place of its text where there are several."""
     for note in answer.notes:
-        say(f"note: {place}: {note}" if place else f"note: {note}")
+        say(f"note: {asked.place}: {note}" if asked.place else f"note: {note}")
     if output is Output.json:
-        sys.stdout.write(answer_json(answer) + "\n")
+        sys.stdout.write(answer_json(answer, line=asked.line) + "\n")
         sys.stdout.flush()
     else:
-        print_answer(answer)
+        print_answer(answer, with_text=with_text)
 
 
-def _decoded(line: bytes, where: str) -> str:
+def _decoded(line: bytes, where: str, number: int) -> Asked:
     try:
-        return line.decode("utf-8").rstrip("\r")
+        return Asked(line.decode("utf-8").rstrip("\r\n"), where, number)
     except UnicodeDecodeError as error:
         raise _not_utf8(error, where) from error
 

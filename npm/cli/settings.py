@@ -60,7 +60,9 @@ def compose_settings(name: str, overrides: list[str]) -> Any:
                 f"{key}= is empty", expected="a value", got="nothing", where=key, fix=f"give {key}=… or leave it out"
             )
         if declared[key].is_path:
-            value = usable_path(value, key) if isinstance(value, str) else [usable_path(path, key) for path in value]
+            value = (
+                usable_path(value, key) if isinstance(value, str) else [usable_path(path, key) for path in value or ()]
+            )
         group, _, own_name = key.rpartition(".")
         setattr(attrgetter(group)(typed) if group else typed, own_name, value)
     if verb.required and not getattr(typed, verb.required):
@@ -130,9 +132,9 @@ def _given_twice(key: str, first: object, second: object) -> SettingError:
 
 def _split_paths(
     verb: str, declared: Mapping[str, Setting], overrides: list[str], moved: dict[str, str]
-) -> tuple[dict[str, str | list[str]], list[str]]:
+) -> tuple[dict[str, str | list[str] | None], list[str]]:
     """Paths and lists of texts by their full key, and the overrides that are left for hydra."""
-    uncomposed: dict[str, str | list[str]] = {}
+    uncomposed: dict[str, str | list[str] | None] = {}
     others: list[str] = []
     for override in overrides:
         marked_key, _, value = override.partition("=")
@@ -147,7 +149,8 @@ def _split_paths(
                     where=key,
                     fix=f"leave {override[0]} out",
                 )
-            uncomposed[key] = parse_list(value, key) if setting.is_list else value
+            is_unset = value == "null" and setting.kind == list[str] | None
+            uncomposed[key] = None if is_unset else parse_list(value, key) if setting.is_list else value
         elif marked_key == "experiment" and value.endswith(".yaml"):
             others.append(f"experiment={_stored_experiment(Path(usable_path(value, key)), moved)}")
         elif verb == "evaluate" and marked_key == "scoring":

@@ -96,6 +96,8 @@ def compose(verb: str, overrides: list[str]) -> Any:
 
 def run_fill(settings: FillCommand, texts: list[str]) -> int:
     """`npmlm fill`."""
+    if not texts and not settings.texts and sys.stdin is not None and sys.stdin.isatty():
+        say("loading…")  # before what takes the time is imported
     from npm.cli.fill import fill_texts
 
     return fill_texts(settings, texts)

@@ -434,6 +434,6 @@ def _ids(settings: DeleteSettings) -> list[str]:
             expected="ids=[…] or ids_file=FILE",
             got="no id",
             where="ids",
-            fix="give the ids of the documents to delete; answers name them as `document`",
+            fix="give the ids of the documents to delete; answers show them in brackets behind titles",
         )
     return list(dict.fromkeys(ids))

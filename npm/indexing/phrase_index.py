@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 OPENING_ATTEMPTS = 5
 NAMED_AT_MOST = 5
+BLOCKS_LOOKED_THROUGH = 32
+"""How many blocks are looked through for the document that somebody meant."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,8 +250,22 @@ def _named_documents(index: PhraseIndex, ids: Sequence[str]) -> np.ndarray:
             expected="ids of documents in the index",
             got=named(list(map(repr, unknown)), most=NAMED_AT_MOST),
             where="documents",
-            fix="check the ids; answers name them as `document`",
+            fix=_document_advice(index, unknown[0]),
         )
     mask = np.zeros(index.store.document_count, dtype=bool)  # [documents]
     mask[numbers] = True
     return mask
+
+
+def _document_advice(index: PhraseIndex, wrong: str) -> str:
+    """Where ids are shown, and the document that somebody who wrote `wrong`, perhaps its title, may have meant."""
+    advice = "answers show ids in brackets behind titles, and as `document` with output=json"
+    if index.lexicon is None:
+        return advice
+    # titles are counted among the words of a block
+    hits = index.lexicon.best_blocks([wrong], BLOCKS_LOOKED_THROUGH)
+    numbers = dict.fromkeys(index.store.block_documents[hits.blocks[0][hits.found[0]]].tolist())
+    documents = [index.store.document(number) for number in numbers]
+    names = {name.casefold(): each for each in documents for name in (each.id, each.title)}
+    meant = names.get((get_close_matches(wrong.casefold(), names, n=1) or [""])[0])
+    return f"did you mean {meant.id} ({meant.title})? {advice}" if meant else advice

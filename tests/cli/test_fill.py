@@ -8,7 +8,7 @@ import os
 import pty
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from npm.indexing.generation import Segment
 from npm.models import loading
 from npm.retrieval.settings import FillSettings
 from npm.types import Answer, Phrase
-from tests.helpers.command_line import DOCUMENTS, QUESTION, CommandLine, all_bytes, run_subprocess
+from tests.helpers.command_line import DOCUMENTS, QUESTION, CommandLine, Outcome, all_bytes, run_subprocess
 from tests.helpers.sample_folders import rewrite_manifest
 from tests.helpers.tiny_models import tiny_encoder
 
@@ -31,7 +31,7 @@ TEXTS = {document["id"]: document["text"] for document in DOCUMENTS}
 
 def check_contract(answer: dict[str, object], *, k: int = 5) -> None:
     """Every field of an answer in JSON, against the documents that were indexed."""
-    assert set(answer) - {"cut", "notes"} == {"text", "phrases"}
+    assert set(answer) - {"line"} == {"text", "phrases", "cut", "notes"}
     phrases = answer["phrases"]
     assert isinstance(phrases, list)
     assert 1 <= len(phrases) <= k
@@ -66,8 +66,7 @@ def test_answers_in_json_keep_the_contract(retrieval: str, npmlm: CommandLine, b
 def test_the_python_api_gives_the_same_content(npmlm: CommandLine, built_index: Path) -> None:
     outcome = npmlm("fill", f"index={built_index}", "output=json", "k=3", QUESTION)
     answer = PhraseFiller.open(str(built_index), encoder=None).fill(QUESTION, k=3)
-    record = {"text": answer.text, "phrases": [asdict(phrase) for phrase in answer.phrases]}
-    assert outcome.answers() == [json.loads(json.dumps(record))]
+    assert outcome.answers() == [json.loads(json.dumps(asdict(answer)))]
 
 
 def test_reference_scoring_is_that_of_the_reference_settings(npmlm: CommandLine, built_index: Path) -> None:
@@ -91,12 +90,30 @@ def test_a_score_that_is_no_number_never_becomes_json() -> None:
         answer_json(Answer("<mask>", (Phrase("x", math.nan, 1, ()),)))
 
 
-def test_the_table_shows_phrase_score_sentence_and_title(npmlm: CommandLine, built_index: Path) -> None:
+def test_the_table_shows_phrase_score_sentence_title_and_id(npmlm: CommandLine, built_index: Path) -> None:
     outcome = npmlm("fill", f"index={built_index}", "k=1", "The Bank of <mask> was founded")
     assert outcome.status == 0
     assert "The Bank of <mask> was founded" in outcome.out
-    for part in ("phrase", "score", "where it stands", "document", "«", "»"):
+    for part in ("phrase", "score", "where it stands", "document", "«", "»", "Bank (bank)"):
         assert part in outcome.out
+
+
+@pytest.mark.parametrize("columns", [20, 40])
+def test_a_narrow_terminal_gets_lines_in_place_of_columns(
+    columns: int, npmlm: CommandLine, built_index: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    shown = npmlm("fill", f"index={built_index}", "k=1", "The Bank of <mask> was founded").out
+    assert max(map(len, shown.splitlines())) <= columns
+    words = {word for line in shown.splitlines() for word in line.split()}
+    assert {"Bank", "(bank)"} <= words and "founded" in words  # words are whole
+
+
+def test_the_document_that_was_meant_is_named(npmlm: CommandLine, built_index: Path) -> None:
+    ask = ("fill", f"index={built_index}")
+    npmlm(*ask, "documents=[Don Quixote]", QUESTION).refused("did you mean book (Don Quixote)?", "output=json")
+    npmlm(*ask, "documents=[icelnad]", QUESTION).refused("'icelnad'", "answers show ids in brackets")
+    assert "did you mean" not in npmlm(*ask, "documents=[nothing like it]", QUESTION).err
 
 
 def test_a_process_of_its_own_answers_on_stdout_only(built_index: Path) -> None:
@@ -143,14 +160,17 @@ def test_all_lines_of_a_file_are_checked_before_any_is_answered(
         npmlm(*command).refused(*parts)
     file.write_bytes(f"\n{QUESTION}\r\n \r\n\n<mask> lies in Norway\n\n".encode())
     answers = npmlm(*command).answers()
-    assert [answer["text"] for answer in answers] == [QUESTION, "<mask> lies in Norway"]
+    assert [(answer["line"], answer["text"]) for answer in answers] == [(2, QUESTION), (5, "<mask> lies in Norway")]
+    file.write_bytes(b"\xef\xbb\xbf" + QUESTION.encode())  # a byte order mark is no part of a text
+    assert npmlm(*command).answers()[0] == {**answers[0], "line": 1}
     npmlm(*command, QUESTION).refused("texts are given twice")
 
 
 def test_lines_on_standard_input_are_answered_one_by_one(npmlm: CommandLine, built_index: Path) -> None:
     command = ("fill", f"index={built_index}", "output=json")
-    outcome = npmlm(*command, stdin=f"{QUESTION}\r\n\nk=3 <mask>\n".encode())
-    assert [answer["text"] for answer in outcome.answers()] == [QUESTION, "k=3 <mask>"]
+    outcome = npmlm(*command, stdin=f"\ufeff{QUESTION}\r\n\nk=3 <mask>\n".encode())
+    assert [(answer["line"], answer["text"]) for answer in outcome.answers()] == [(1, QUESTION), (3, "k=3 <mask>")]
+    assert "line" not in npmlm(*command, QUESTION).answers()[0]
     npmlm(*command, stdin=b"").refused("no text to fill")
     npmlm(*command, stdin=b"\n<mask> \xff\n").refused("not valid UTF-8", "standard input, line 2")
     half = npmlm(*command, stdin=f"{QUESTION}\n\nno gap\n".encode())
@@ -175,30 +195,79 @@ def test_a_setting_with_a_mask_in_it_and_everything_after_two_dashes_is_text(
     npmlm("fill", f"index={built_index}", "--", "k=2").refused("no <mask>")
 
 
-def test_a_prompt_stays_open_after_a_mistake_and_ends_with_the_input(
-    npmlm: CommandLine, built_index: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def typed(npmlm: CommandLine, built_index: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Outcome]:
+    """Runs the prompt with lines, or exceptions, from the keyboard, and then the end of input."""
+
     class Terminal:
         """Standard input that says it is one."""
 
         def isatty(self) -> bool:
             return True
 
-    lines = iter(["no gap", "", QUESTION])
+    def run(*lines: str | BaseException, output: str = "json") -> Outcome:
+        left = iter([*lines, EOFError()])
 
-    def typed(prompt: str) -> str:
-        try:
-            return next(lines)
-        except StopIteration:
-            raise EOFError from None
+        def next_line(_: str) -> str:
+            line = next(left)
+            if isinstance(line, BaseException):
+                raise line
+            return line
 
-    monkeypatch.setattr(sys, "stdin", Terminal())
-    monkeypatch.setattr("builtins.input", typed)
-    outcome = npmlm("fill", f"index={built_index}", "output=json")
+        monkeypatch.setattr(sys, "stdin", Terminal())
+        monkeypatch.setattr("builtins.input", next_line)
+        return npmlm("fill", f"index={built_index}", f"output={output}")
+
+    return run
+
+
+def test_a_prompt_stays_open_after_a_mistake_and_ends_with_the_input(typed: Callable[..., Outcome]) -> None:
+    outcome = typed("no gap", "", QUESTION)
     assert outcome.status == 0
     assert [answer["text"] for answer in outcome.answers()] == [QUESTION]
     assert "no <mask>" in outcome.err
     assert "Ctrl-D" in outcome.err
+
+
+def test_a_prompt_says_at_once_that_it_loads_and_does_not_repeat_the_question(typed: Callable[..., Outcome]) -> None:
+    outcome = typed(QUESTION, output="table")
+    assert outcome.err.startswith("loading…\nWrite a text")
+    assert "phrase" in outcome.out and QUESTION not in outcome.out
+
+
+@pytest.mark.parametrize("word", ["quit", " EXIT "])
+def test_a_word_ends_the_prompt(word: str, typed: Callable[..., Outcome]) -> None:
+    outcome = typed(word, QUESTION)
+    assert (outcome.status, outcome.out) == (0, "")
+    assert "no <mask>" not in outcome.err
+
+
+def test_help_at_the_prompt_says_what_can_be_typed(typed: Callable[..., Outcome]) -> None:
+    err = typed("help").err
+    assert "no <mask>" not in err
+    assert all(part in err for part in ("k=3", "documents=null", "quit", "Ctrl-C drops"))
+
+
+def test_settings_are_changed_at_the_prompt(typed: Callable[..., Outcome]) -> None:
+    outcome = typed(
+        *("k=2", QUESTION, "k = 1", QUESTION, "documents=[norway]", "k=5", QUESTION, "documents=null", QUESTION),
+        *("k=0", "k=many", "device=cpu", "bogus=3", "documents=[]", QUESTION),
+    )
+    assert outcome.status == 0
+    found = [answer["phrases"] for answer in outcome.answers()]
+    assert [len(phrases) for phrases in found[:2]] == [2, 1]
+    assert {place["document"] for phrase in found[2] for place in phrase["occurrences"]} == {"norway"}
+    assert {place["document"] for phrase in found[3] for place in phrase["occurrences"]} > {"norway"}
+    assert found[4] == found[3]  # what was refused changed nothing
+    for part in ("k=2 from now on", "k is out of range", "device= is read once", "unknown setting bogus"):
+        assert part in outcome.err
+
+
+def test_an_interruption_drops_the_line_and_a_second_one_ends(typed: Callable[..., Outcome]) -> None:
+    outcome = typed(KeyboardInterrupt(), QUESTION, KeyboardInterrupt(), "", KeyboardInterrupt(), QUESTION)
+    assert (outcome.status, len(outcome.answers())) == (0, 2)
+    outcome = typed(QUESTION, KeyboardInterrupt(), KeyboardInterrupt(), QUESTION)
+    assert (outcome.status, len(outcome.answers())) == (130, 1)
 
 
 @pytest.fixture
@@ -219,7 +288,7 @@ def test_a_real_terminal_gets_a_prompt(
         monkeypatch.setattr(sys, "stdin", keyboard)
         outcome = npmlm("fill", f"index={built_index}")
     assert outcome.status == 0
-    assert QUESTION in outcome.out
+    assert "where it stands" in outcome.out
     assert "Ctrl-D" in outcome.err
 
 
@@ -246,7 +315,7 @@ def test_a_text_longer_than_the_encoder_takes_is_cut_around_its_mask_and_says_so
     assert outcome.status == 0
     cut, whole = outcome.answers()
     assert cut["cut"] is True
-    assert "cut" not in whole
+    assert whole["cut"] is False and whole["notes"] == []
     assert "note: text 1 of 2: the text is longer" in outcome.err
     assert cut["notes"]
     check_contract(cut)
