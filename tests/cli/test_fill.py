@@ -17,7 +17,6 @@ import pytest
 from index.store import read_manifest
 from npm import PhraseFiller
 from npm.display import answer_json
-from npm.indexing import phrase_index
 from npm.indexing.generation import Segment
 from npm.models import loading
 from npm.retrieval.settings import FillSettings
@@ -395,8 +394,7 @@ def test_a_damaged_shipped_encoder_is_told_as_such(
 ) -> None:
     tiny_encoder("bert").save(tmp_path / "shipped")
     (tmp_path / "shipped" / "model.safetensors").write_bytes(b"no weights")
-    for module in (phrase_index, loading):
-        monkeypatch.setattr(module, "shipped_encoder_folder", lambda: tmp_path / "shipped")
+    monkeypatch.setattr(loading, "shipped_encoder_folder", lambda: tmp_path / "shipped")
     npmlm("fill", f"index={built_index}", QUESTION).refused("the encoder cannot be loaded", "shipped")
 
 
