@@ -26,7 +26,7 @@ def import_faiss() -> Any:
             expected="the module faiss, from faiss-cpu or faiss-gpu",
             got=str(error),
             where="this Python environment",
-            fix="pip install 'npmlm[cpu]' (or 'npmlm[gpu]' with an NVIDIA GPU), or search exactly",
+            fix="pip install faiss-cpu (or faiss-gpu with an NVIDIA GPU), or search exactly",
         ) from error
     return faiss
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -228,6 +229,50 @@ def test_files_and_functions_are_short_and_named_for_what_they_hold() -> None:
                 if span > MOST_FUNCTION_LINES and not name.startswith("tests/"):
                     too_long.append(f"{name}: {node.name} has {span} lines")
     assert not too_long
+
+
+def test_models_are_loaded_in_one_file_without_their_code_and_without_pickles() -> None:
+    """`from_pretrained` asks on standard output, and reads on standard input, whether a folder's code may run."""
+    calls = []
+    for path in source_files("npm", "index", "scripts", "benchmarks"):
+        name = path.relative_to(REPOSITORY).as_posix()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+                continue
+            if node.func.attr in ("from_pretrained", "from_config"):
+                given = {keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords}
+                assert name == "npm/models/loading.py", f"{name}:{node.lineno}"
+                assert given.get("trust_remote_code") == "False", f"{name}:{node.lineno}"
+                if node.func.attr == "from_pretrained":
+                    assert given.get("local_files_only") == "True", f"{name}:{node.lineno}"
+                    is_model = ast.unparse(node.func.value) not in ("AutoConfig", "AutoTokenizer")
+                    assert not is_model or given.get("use_safetensors") == "True", f"{name}:{node.lineno}"
+                calls.append(node.func.attr)
+    assert set(calls) == {"from_pretrained", "from_config"}
+
+
+def test_only_an_objective_of_the_user_is_imported_by_a_name_that_is_data() -> None:
+    places = []
+    for path in source_files("npm", "index"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in (
+                "import_module",
+                "__import__",
+                "exec",
+                "eval",
+            ):
+                is_data = not (node.args and isinstance(node.args[0], ast.Constant))
+                is_module_evaluation = ast.unparse(node.func).endswith(".eval")  # model.eval()
+                if is_data and not is_module_evaluation:
+                    places.append(path.relative_to(REPOSITORY).as_posix())
+    assert places == ["npm/training/model.py"]
+
+
+def test_no_message_advises_to_install_npmlm_from_a_package_index() -> None:
+    """It is on none, where somebody else may take the name."""
+    for path in [*source_files("npm", "index"), *sorted((REPOSITORY / "docs").glob("*.md")), REPOSITORY / "README.md"]:
+        advice = re.findall(r"pip install[^\n]*", path.read_text(encoding="utf-8"))
+        assert not [line for line in advice if "npmlm[" in line or "install npmlm" in line], path
 
 
 def test_nothing_is_pickled() -> None:

@@ -35,7 +35,7 @@ from npm.evaluation.zero_shot.task import ClosedRetrieval, Suite, Task
 from npm.indexing.generation import Generation
 from npm.models.denoiser import Denoiser
 from npm.models.encoder import Encoder
-from npm.models.loading import locate_encoder
+from npm.models.folders import locate_encoder
 from npm.models.masked_lm import attach_masked_head
 from npm.models.settings import check_leading_dimensions
 from npm.retrieval.fill import PhraseFiller

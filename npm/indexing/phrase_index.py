@@ -171,7 +171,7 @@ def load_index_encoder(
     loaded or there is no such device.
     """
     from npm.models.encoder import Encoder, choose_device
-    from npm.models.loading import shipped_encoder_folder
+    from npm.models.folders import shipped_encoder_folder
 
     if name:
         return Encoder.load(name, device=device, dtype=dtype)

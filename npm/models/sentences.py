@@ -29,7 +29,8 @@ from torch import nn
 from index.files import storage_errors
 from npm.errors import EncoderError, QueryError
 from npm.models.encoder import Encoder, evaluating
-from npm.models.loading import locate_encoder, safetensors_errors
+from npm.models.folders import locate_encoder
+from npm.models.loading import safetensors_errors
 from npm.models.settings import PoolerKind, Precision
 
 if TYPE_CHECKING:

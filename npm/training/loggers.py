@@ -100,10 +100,10 @@ def check_loggers(settings: TrainerSettings) -> None:
         if asked and importlib.util.find_spec(module) is None:
             raise SettingError(
                 f"the package {module} is not installed",
-                expected=f"npmlm[{module}]",
+                expected=f"the package {module}",
                 got=f"trainer.{name}={getattr(settings, name)} without it",
                 where=f"trainer.{name}",
-                fix=f"pip install 'npmlm[{module}]', or leave the setting out; metrics.jsonl is always written",
+                fix=f"pip install {module}, or leave the setting out; metrics.jsonl is always written",
             )
 
 

@@ -16,8 +16,8 @@ from npm.masking.rendering import DENOISING, PHRASES, SENTENCES, VIEW_NUMBERS, r
 from npm.memory import keep_freed_memory
 from npm.models.denoiser import Denoiser, fresh_denoiser
 from npm.models.encoder import Encoder, use_plain_attention
+from npm.models.folders import locate_encoder
 from npm.models.fresh import fresh_encoder
-from npm.models.loading import locate_encoder
 from npm.models.masked_lm import VisibleOnly, attach_masked_head
 from npm.models.sentences import forget_pooler
 from npm.models.settings import Precision
@@ -173,7 +173,11 @@ def _other_objective(name: str, other: OtherObjective, trained: TrainableModel) 
     module, _, attribute = other.target.rpartition(".")
     where = f"objective.others.{name}"
     try:
-        made = getattr(importlib.import_module(module), attribute)(trained, **other.settings)
+        chosen = getattr(importlib.import_module(module), attribute)
+        # looked at before it is called: any function that can be imported would be called with these settings
+        if not (isinstance(chosen, type) and issubclass(chosen, nn.Module)):
+            raise TypeError(f"{other.target} is no class of torch modules")
+        made: nn.Module = chosen(trained, **other.settings)
     except (ImportError, AttributeError, TypeError) as error:
         raise SettingError(
             f"the objective {name} cannot be made",
@@ -183,7 +187,7 @@ def _other_objective(name: str, other: OtherObjective, trained: TrainableModel) 
             fix="check the name of the class and of its settings; a module outside the package must be on PYTHONPATH",
         ) from error
     view = getattr(made, "view", None)
-    if not isinstance(made, nn.Module) or view not in VIEW_NUMBERS or not callable(getattr(made, "counts", None)):
+    if view not in VIEW_NUMBERS or not callable(getattr(made, "counts", None)):
         raise SettingError(
             f"{other.target} is no objective",
             expected=f"a torch module with counts(view) and a view out of {', '.join(VIEW_NUMBERS)}",

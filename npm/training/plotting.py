@@ -197,10 +197,10 @@ def _check_command(runs: Sequence[Path], picture: Path) -> None:
     if find_spec("matplotlib") is None:
         raise SettingError(
             "matplotlib is not installed",
-            expected="npmlm with the extra plots",
+            expected="the package matplotlib",
             got="no module matplotlib",
             where="npmlm plot",
-            fix="pip install 'npmlm[plots]'",
+            fix="pip install matplotlib",
         )
     if not runs:
         raise SettingError(

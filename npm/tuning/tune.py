@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 MIN_SENTENCE_CHARS, MAX_SENTENCE_CHARS = 60, 300
 MAX_MASKED_TOKENS = 4
 JSON_NAME, PLOT_NAME = "tune.json", "tune.png"
-NO_PLOT = f"no {PLOT_NAME}: matplotlib is not installed (pip install 'npmlm[plots]')"
+NO_PLOT = f"no {PLOT_NAME}: matplotlib is not installed (pip install matplotlib)"
 MARKERS = "osD^vP*X<>"
 
 

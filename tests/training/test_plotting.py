@@ -185,7 +185,7 @@ def test_without_matplotlib_one_message_says_what_to_install(
     monkeypatch.setattr(plotting, "find_spec", lambda _: None)
     with pytest.raises(SettingError, match="matplotlib is not installed") as refusal:
         plot_runs([first], PlotSettings(out=str(tmp_path / "x.png")))
-    assert refusal.value.fix == "pip install 'npmlm[plots]'"
+    assert refusal.value.fix == "pip install matplotlib"
 
 
 def test_a_place_that_cannot_be_written_is_refused(first: Path, tmp_path: Path) -> None:

