@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -126,6 +127,13 @@ def made_parents(path: Path) -> Iterator[None]:
             for parent in missing:
                 parent.rmdir()
         raise
+
+
+def check_writable(folder: Path) -> None:
+    """Raise StorageError if the system refuses to write to `folder`, or to make it; nothing is left there."""
+    place = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    with storage_errors(folder, place), TemporaryFile(dir=place):
+        pass
 
 
 class CountingFile:

@@ -10,6 +10,7 @@ import pytest
 from npm.cli.help import declared_settings
 from npm.cli.settings import compose_settings
 from npm.cli.verbs import VERBS
+from npm.errors import SettingError
 from tests.helpers.command_line import CommandLine
 
 ODD_PATHS = [
@@ -101,3 +102,24 @@ def test_config_refuses_a_path_that_no_file_system_takes(
     for path, reason in ((tmp_path / ("x" * 300), "too long"), (tmp_path / "circle" / "inside", "links")):
         npmlm(command[0], f"{key}={path}", *command[1:]).refused(key, reason)
     assert [path.name for path in tmp_path.iterdir()] == ["circle"]
+
+
+@pytest.mark.parametrize(
+    ("content", "got"),
+    [
+        ("", "nothing"),
+        ("# only a remark\n", "nothing"),
+        ("a: &a [x, x]\n" + "".join(f"k{n}: &k{n} [*a, *a, *a]\n" for n in range(9)), "27 aliases, more than 16"),
+        ("# " + "x" * (1 << 18), "bytes, more than 262144"),
+        ("a: [", "while parsing"),
+    ],
+    ids=["empty", "remark", "aliases", "long", "broken"],
+)
+def test_config_refuses_an_experiment_file_that_says_nothing_or_too_much(
+    content: str, got: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "own.yaml"
+    file.write_text(content, encoding="utf-8")
+    with pytest.raises(SettingError, match="the experiment file cannot be read") as caught:
+        compose_settings("train", ["run=r", f"experiment={file}"])
+    assert got in caught.value.got

@@ -55,7 +55,7 @@ ONLY_IN = {
     ),
     "matplotlib": ("npm/training/plotting.py", "npm/tuning/tune.py"),
     "accelerate": ("npm/training/acceleration.py",),
-    "yaml": ("npm/evaluation/zero_shot/task_file.py",),
+    "yaml": ("npm/cli/settings.py", "npm/evaluation/zero_shot/task_file.py"),
 }
 """Libraries that enter through few files."""
 

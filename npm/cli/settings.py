@@ -16,6 +16,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, cast, get_type_hints
 
+import yaml
 from hydra import compose, initialize_config_dir
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
@@ -29,6 +30,8 @@ from npm.cli.verbs import VERBS, config_folder
 from npm.errors import SettingError, UserError, put_under
 from npm.evaluation.settings import OLD_SPELLINGS as SPELLINGS_OF_EVALUATION
 
+MOST_YAML_BYTES, MOST_YAML_ALIASES = 1 << 18, 16
+"""Of an experiment's file."""
 LIST_ENTRY = re.compile(
     r"""\s*(?:'((?:[^'\\]|\\.)*)'|"((?:[^"\\]|\\.)*)"|([^,\s'"](?:\[[^\[\]]*\]|[^,])*?|))\s*(?:,|$)"""
 )
@@ -219,18 +222,29 @@ def usable_path(path: str, key: str) -> str:
     return path
 
 
+def _too_much_yaml(file: Path) -> str:
+    """What of a YAML file, before it is built, is more than settings can be: a few aliases can stand for billions."""
+    if (size := file.stat().st_size) > MOST_YAML_BYTES:
+        return f"{size} bytes, more than {MOST_YAML_BYTES}"
+    tokens = yaml.scan(file.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+    aliases = sum(isinstance(token, yaml.AliasToken) for token in tokens)
+    return f"{aliases} aliases, more than {MOST_YAML_ALIASES}" if aliases > MOST_YAML_ALIASES else ""
+
+
 def _stored_experiment(file: Path, moved: dict[str, str]) -> str:
     """Make a user's own file of settings one of the choices of `experiment`; returns the name it has there.
 
     Settings that have moved since the file was written are moved in what is read of it; the file stays as it is.
     """
+    found: Any = None
     try:
-        found: Any = OmegaConf.load(file)
+        reason = _too_much_yaml(file)
+        if not reason:
+            found = OmegaConf.load(file)
+            reason = "nothing" if found == {} else f"a {type(found).__name__}"
     except Exception as error:  # a YAML parser of any kind may refuse it
-        found, reason = None, (str(error).strip() or type(error).__name__).splitlines()[0]
-    else:
-        reason = f"a {type(found).__name__}"
-    if not isinstance(found, DictConfig):
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+    if not isinstance(found, DictConfig) or not found:
         raise SettingError(
             "the experiment file cannot be read",
             expected="a YAML file of settings, as in configs/experiment",

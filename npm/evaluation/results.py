@@ -7,10 +7,9 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, fields
 from pathlib import Path
-from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any
 
-from index.files import digest_of, json_bytes, replace_file, storage_errors
+from index.files import check_writable, digest_of, json_bytes, replace_file, storage_errors
 from index.removal import remove_written
 from index.store import MANIFEST_NAME, read_manifest, refuse_changed, write_folder
 from npm.errors import ArtefactError, named
@@ -57,9 +56,8 @@ def check_out(out: str | Path, *, report: bool = True) -> Path:
     elif found or (out.exists() and not out.is_dir()):
         got = f"a folder with other files: {named(sorted(found))}" if found else "a file"
         raise _no_folder(out, got, "choose another folder with out=DIR")
-    place = next(path for path in (out, *out.absolute().parents) if path.exists())
-    with storage_errors(out, place), TemporaryFile(dir=place):
-        return out
+    check_writable(out)
+    return out
 
 
 def _no_folder(out: Path, got: str, fix: str) -> ArtefactError:

@@ -40,6 +40,8 @@ class TuneSettings(CheckedSettings):
     """Whether the chosen setting is written into the index, as its next generation."""
     out: PathText = ""
     """Folder for tune.json and tune.png, outside of the index; empty: nothing is written there."""
+    overwrite: bool = False
+    """Whether measurements of another index, or with other settings, are replaced in `out`."""
 
     def check(self) -> None:
         """Raises SettingError for a number that stands in a list twice."""

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from index.faiss_library import inverted_file
-from index.files import json_bytes, replace_file, storage_errors
+from index.files import check_writable, digest_of, json_bytes, made_parents, replace_file
 from index.lists import SEARCH_KIND
 from index.locking import folder_lock
 from index.quantiser import Quantiser
 from index.search import FaissSearcher
-from index.store import read_manifest
+from index.store import read_manifest, read_object, refuse_changed
 from npm.corpus.text import sentence_bounds
 from npm.errors import ArtefactError, QueryError, SettingError
 from npm.indexing.changes import commit
@@ -60,6 +60,7 @@ class TuneResult:
 
     generation: int
     index_digest: str  # of the root manifest that was measured
+    request: dict[str, Any]  # what a report in the same folder must be of
     tier: str
     factory: str | None
     settings: TuneSettings
@@ -97,7 +98,7 @@ def tune_index(settings: TuneSettings, encoder: Encoder | None = None, progress:
     choices, present = _choices(settings, index, generation)
     encoder = index.load_encoder(encoder or settings.encoder or None, device=settings.device, dtype=settings.precision)
     if settings.out:
-        make_out(settings.out, index.folder)
+        check_out(settings, index)
     drawn = draw_questions(index, settings.queries, seed=settings.seed)
     progress("questions", len(drawn), len(drawn))
     questions = EncodedQuestions.encode(encoder, [question.text for question in drawn])
@@ -117,6 +118,7 @@ def tune_index(settings: TuneSettings, encoder: Encoder | None = None, progress:
     result = TuneResult(
         generation=generation.manifest.generation,
         index_digest=generation.manifest.digest,
+        request=request_of(settings, index),
         tier=str(search["tier"]),
         factory=search.get("factory"),
         settings=settings,
@@ -302,21 +304,36 @@ class _Drawer:
         return int(store.start_chars.slice(first, first + 1)[0]), int(store.end_chars.slice(last, last + 1)[0])
 
 
-def make_out(out: str | Path, index: Path) -> None:
-    """Make the folder for the report, before the work begins.
+def request_of(settings: TuneSettings, index: PhraseIndex) -> dict[str, Any]:
+    """What measurements depend on beside the documents, which may be added and deleted: JSON values."""
+    names = ("queries", "seed", "probed_lists", "reranked_rows", "candidates_per_side", "recall_goal", "agreement_goal")
+    asked = {name: getattr(settings, name) for name in names}
+    return {"index_settings_digest": digest_of(index.manifest.settings), "settings": asked}
 
-    Raises SettingError if it lies in the folder of the index, StorageError if the system refuses.
+
+def check_out(settings: TuneSettings, index: PhraseIndex) -> None:
+    """Refuse a folder for the report, before the work begins.
+
+    Raises SettingError if it lies in the folder of the index, ArtefactError if files of the report's names are there
+    that are of something else (which overwrite=true allows), StorageError if the system refuses.
     """
-    if index.resolve() in (Path(out).resolve(), *Path(out).resolve().parents):
+    folder, place = Path(settings.out), index.folder.resolve()
+    if place in (folder.resolve(), *folder.resolve().parents):
         raise SettingError(
             "out lies in the index",
             expected="a folder outside of the index, which holds nothing but its own parts",
-            got=f"out={out}",
+            got=f"out={settings.out}",
             where="out",
             fix="choose a folder beside the index",
         )
-    with storage_errors(Path(out)):
-        Path(out).mkdir(parents=True, exist_ok=True)
+    fix = "choose another folder with out=DIR, or give overwrite=true to replace them"
+    found = [folder / name for name in (JSON_NAME, PLOT_NAME) if (folder / name).exists()]
+    if found and not settings.overwrite:
+        before = read_object(folder / JSON_NAME, fix=fix).get("request")
+        problem = f"{folder} holds measurements of something else, or with other settings"
+        recorded = before if isinstance(before, dict) else {}
+        refuse_changed(request_of(settings, index), recorded, where=folder, problem=problem, fix=fix)
+    check_writable(folder)
 
 
 def write_report(result: TuneResult, out: str | Path) -> str | None:
@@ -324,11 +341,12 @@ def write_report(result: TuneResult, out: str | Path) -> str | None:
 
     Raises StorageError if the system refuses.
     """
-    folder = Path(out)
-    replace_file(folder / JSON_NAME, json_bytes(tune_record(result)))
+    file = Path(out) / JSON_NAME
+    with made_parents(file):
+        replace_file(file, json_bytes(tune_record(result)))
     if not can_plot():
         return NO_PLOT
-    draw_pareto(result, folder / PLOT_NAME)
+    draw_pareto(result, file.with_name(PLOT_NAME))
     return None
 
 
@@ -336,6 +354,7 @@ def tune_record(result: TuneResult) -> dict[str, Any]:
     """The whole result as JSON values; no path of this machine."""
     settings = result.settings
     return {
+        "request": result.request,
         "index": {
             "generation": result.generation,
             "digest": result.index_digest,
