@@ -7,6 +7,7 @@ import hashlib
 import json
 import math
 import os
+import re
 import resource
 import shutil
 from collections.abc import Callable, Iterator
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Any, BinaryIO
+from typing import Annotated, Any, BinaryIO
 
 import numpy as np
 
@@ -42,12 +43,16 @@ STORAGE_ADVICE = {
 }
 
 
+Size = Annotated[int, range(2**63)]
+Digest = Annotated[str, re.compile("[0-9a-f]{64}")]
+
+
 @dataclass(frozen=True, slots=True)
 class FileRecord:
     """What the manifest says of one file."""
 
-    bytes: int
-    sha256: str
+    bytes: Size
+    sha256: Digest
 
 
 @cache

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
+import re
 import sys
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from enum import Enum
 from functools import cache
 from numbers import Integral, Real
 from os import PathLike, fspath
+from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 from index.faiss_library import check_lists, import_faiss
-from index.types import SettingError
+from index.types import ArtefactError, SettingError
 
 EXACT_ROWS, SQ8_ROWS = 1_000_000, 5_000_000
 """Most rows for which the automatic tier is exact; ivf_sq8."""
@@ -61,14 +63,15 @@ def _typed(value: Any, hint: Any, *, is_path: bool = False) -> Any:
     """`value` as `hint` has it, or `_MISFIT`."""
     kind, inner = get_origin(hint) or hint, get_args(hint)
     if kind is Annotated:
-        return _typed(value, inner[0], is_path="path" in inner[1:])
+        typed = _typed(value, inner[0], is_path="path" in inner[1:])
+        return typed if typed is _MISFIT or all(_fits(typed, mark) for mark in inner[1:]) else _MISFIT
     if kind in (Union, UnionType):
         return next((typed for each in inner if (typed := _typed(value, each)) is not _MISFIT), _MISFIT)
     if kind is list and isinstance(value, list | tuple):
         entries = [_typed(entry, inner[0], is_path=is_path) for entry in value]
         return _MISFIT if any(entry is _MISFIT for entry in entries) else entries
     if kind is dict and isinstance(value, dict):
-        values = {key: _typed(entry, inner[1]) for key, entry in value.items() if isinstance(key, inner[0])}
+        values = {key: _typed(entry, inner[1]) for key, entry in value.items() if _typed(key, inner[0]) is not _MISFIT}
         return _MISFIT if len(values) < len(value) or _MISFIT in values.values() else values
     if kind in (int, float):
         is_number = isinstance(value, Integral if kind is int else Real) and not isinstance(value, bool)
@@ -80,11 +83,61 @@ def _typed(value: Any, hint: Any, *, is_path: bool = False) -> Any:
     return value if kind is Any or isinstance(value, kind) else _MISFIT
 
 
+def _fits(value: Any, mark: Any) -> bool:
+    """Whether `value` is what `mark`, a range or a regular expression beside its type, allows."""
+    if isinstance(mark, range):
+        return value in mark
+    return not isinstance(mark, re.Pattern) or mark.fullmatch(value) is not None
+
+
+def read_record(hint: Any, value: Any, *, file: Path, key: str = "") -> Any:
+    """The JSON `value` that stands in `file` under `key` as the type `hint` has it, such as a dataclass of others.
+
+    A field with a default may be absent, and names that are no fields are passed over: other versions wrote them.
+    Raises ArtefactError for a value of another type, or that a range or a regular expression in `hint` does not allow.
+    """
+    kind, inner = get_origin(hint) or hint, get_args(hint)
+    prefix = f"{key}." if key else ""
+    if is_dataclass(kind) and isinstance(value, dict):
+        hints = _hints_of(kind)  # type: ignore[arg-type] # mypy finds classes unhashable
+        optional = {item.name for item in fields(kind) if (item.default, item.default_factory) != (MISSING, MISSING)}
+        found: dict[str, Any] = {}
+        for name in hints:
+            try:
+                if name in value or name not in optional:
+                    found[name] = read_record(hints[name], value[name], file=file, key=prefix + name)
+            except KeyError:
+                raise _unfit(hints[name], "nothing", file, prefix + name) from None
+        return kind(**found)  # type: ignore[operator]
+    if kind is dict and is_dataclass(inner[1]) and isinstance(value, dict):
+        names = [read_record(inner[0], name, file=file, key=f"a name in {key}") for name in value]
+        return {name: read_record(inner[1], value[name], file=file, key=prefix + name) for name in names}
+    typed = _typed(value, hint)
+    if typed is _MISFIT:
+        shown = repr(value)
+        raise _unfit(hint, shown if len(shown) <= 80 else shown[:79] + "…", file, key)
+    return typed
+
+
+def _unfit(hint: Any, got: str, file: Path, key: str) -> ArtefactError:
+    return ArtefactError(
+        f"{file} does not hold what this program writes there",
+        expected=f"{key}: {_in_words(hint)}" if key else _in_words(hint),
+        got=got,
+        where=str(file),
+        fix="do not use it: get the folder again from where it came, or make it again",
+    )
+
+
 def _in_words(hint: Any) -> str:
     """What a field with the type `hint` may be."""
     kind, inner = get_origin(hint) or hint, get_args(hint)
     if kind is Annotated:
-        return _in_words(inner[0])
+        bounds = [f"from {mark.start} to {mark[-1]}" for mark in inner[1:] if isinstance(mark, range)]
+        patterns = [f"of the form {mark.pattern}" for mark in inner[1:] if isinstance(mark, re.Pattern)]
+        return " ".join([_in_words(inner[0]), *bounds, *patterns])
+    if is_dataclass(kind):
+        return "an object with " + ", ".join(item.name for item in fields(kind))
     if kind in (Union, UnionType):
         return ", or ".join(_in_words(each) for each in inner)
     if kind in (list, dict):

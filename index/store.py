@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -24,6 +25,7 @@ from index.files import (
     NPY_HEADER_BYTES,
     ArrayStream,
     CountingFile,
+    Digest,
     FileRecord,
     allow_many_files,
     digest_of,
@@ -38,12 +40,14 @@ from index.files import (
     write_rows,
 )
 from index.locking import folder_lock, owned_folder, release, remove_temporary
+from index.settings import read_record
 from index.types import ArtefactError, UserError
 
 FORMAT_VERSION = 2
 MANIFEST_NAME = "manifest.json"
-REBUILD = "do not use it: remove this folder and run the command that made it again"
-BUILD_AGAIN = "build it again: remove this folder and run the command that made it again"
+MOST_MANIFEST_BYTES = 256 << 20
+FileName = Annotated[str, re.compile(r"[^./\\][^/\\]*")]
+PartName = Annotated[str, re.compile(r"[^./\\][^/\\]*(/[^./\\][^/\\]*)*")]
 HASHED_AT_OPENING_BYTES = 64 << 20
 """Files smaller than this are always hashed by `check_folder`; larger ones by `verify_folder`, or with `hash_all`."""
 
@@ -60,15 +64,19 @@ class RecordedSettings(dict[str, Any]):
             for name, value in settings.items()
         }
         super().__init__(inner)
-        self._file, self._prefix = file, prefix
+        self.file, self._prefix = file, prefix
+
+    def typed(self, name: str, hint: Any) -> Any:
+        """The setting `name` as the type `hint` has it; raises ArtefactError if it is recorded as anything else."""
+        return read_record(hint, self[name], file=self.file, key=self._prefix + name)
 
     def __missing__(self, name: str) -> Any:
         raise ArtefactError(
-            f"{self._file.parent} was written by another version of this program",
+            f"{self.file.parent} was written by another version of this program",
             expected=f"a manifest that records {self._prefix}{name}",
             got="a manifest without it",
-            where=str(self._file),
-            fix=BUILD_AGAIN,
+            where=str(self.file),
+            fix=_again(self.file.parent),
         )
 
 
@@ -77,11 +85,11 @@ class Manifest:
     """The manifest of a folder; `digest` is the SHA-256 of all the rest of it."""
 
     kind: str
-    settings: dict[str, Any]
-    files: dict[str, FileRecord]
-    parts: dict[str, str]
-    digest: str
-    format_version: int = FORMAT_VERSION
+    settings: RecordedSettings
+    files: dict[FileName, FileRecord]
+    parts: dict[PartName, Digest]
+    digest: Digest
+    format_version: int
 
 
 def manifest_bytes(kind: str, settings: Mapping[str, Any], files: Mapping[str, Any], parts: Mapping[str, str]) -> bytes:
@@ -119,7 +127,8 @@ def read_any_manifest(path: Path) -> Manifest:
     file = path / MANIFEST_NAME
     try:
         _require_file(file)
-        data = file.read_bytes()
+        is_too_long = file.stat().st_size > MOST_MANIFEST_BYTES
+        data = b"" if is_too_long else file.read_bytes()
     except OSError as error:
         raise ArtefactError(
             f"{path} cannot be read",
@@ -131,7 +140,8 @@ def read_any_manifest(path: Path) -> Manifest:
     try:
         content = json.loads(data)
         version = content["format_version"]
-    except (ValueError, KeyError, TypeError) as error:
+        digest = digest_of({name: value for name, value in content.items() if name != "digest"})
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, MemoryError) as error:
         raise damaged(file, "a JSON manifest", f"{type(error).__name__}: {error}") from error
     if not isinstance(version, int) or version != FORMAT_VERSION:
         is_older = isinstance(version, int) and version < FORMAT_VERSION
@@ -140,16 +150,20 @@ def read_any_manifest(path: Path) -> Manifest:
             expected=f"format version {FORMAT_VERSION}",
             got=f"format version {version}",
             where=str(file),
-            fix=BUILD_AGAIN
+            fix=_again(path)
             if is_older
             else "install a newer version of npmlm, or build the folder again with this one",
         )
-    recorded = content.pop("digest", None)
-    if recorded != (digest := digest_of(content)):
+    if (recorded := content.get("digest")) != digest:
         raise damaged(file, f"a manifest with digest {recorded}", f"digest {digest}")
-    files = {name: FileRecord(**record) for name, record in content.pop("files").items()}
-    settings = RecordedSettings(content.pop("settings"), file=file)
-    return Manifest(settings=settings, files=files, digest=recorded, **content)
+    try:
+        settings = RecordedSettings(
+            read_record(dict[str, Any], content.get("settings"), file=file, key="settings"), file=file
+        )
+    except RecursionError as error:
+        raise damaged(file, "a JSON manifest", "a value nested too deeply") from error
+    manifest: Manifest = read_record(Manifest, content | {"settings": settings}, file=file)
+    return manifest
 
 
 def _require_file(file: Path) -> None:
@@ -191,9 +205,14 @@ def read_object(file: Path, *, fix: str) -> dict[str, Any]:
     return content
 
 
+def _again(folder: Path) -> str:
+    rest = "or the whole index that it is part of, and run the command that made it"
+    return f"do not use it but build it again: remove {folder}, {rest}"
+
+
 def damaged(file: Path, expected: str, got: str) -> ArtefactError:
     """The refusal of a file that is not what was written."""
-    return ArtefactError(f"{file} is damaged", expected=expected, got=got, where=str(file), fix=REBUILD)
+    return ArtefactError(f"{file} is damaged", expected=expected, got=got, where=str(file), fix=_again(file.parent))
 
 
 def linked(path: Path) -> ArtefactError:
@@ -220,15 +239,15 @@ class FolderWriter:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._files: dict[str, CountingFile] = {}
+        self.files: dict[str, CountingFile] = {}
         self._streams: list[ArrayStream] = []
 
     def open_binary(self, name: str) -> CountingFile:
         """A new file of exactly this name, to `write` bytes to."""
-        if Path(name).name != name or name.startswith(".") or name == MANIFEST_NAME or name in self._files:
+        if Path(name).name != name or name.startswith(".") or name == MANIFEST_NAME or name in self.files:
             raise ValueError(f"not a new plain file name: {name!r}")
-        self._files[name] = CountingFile(self.folder / name)
-        return self._files[name]
+        self.files[name] = CountingFile(self.folder / name)
+        return self.files[name]
 
     def write_array(self, name: str, array: np.ndarray) -> None:
         """Write `array` as `name`.npy."""
@@ -268,13 +287,13 @@ class FolderWriter:
         """Close every file; returns their records."""
         for stream in self._streams:
             stream.close()
-        for file in self._files.values():
+        for file in self.files.values():
             file.close()
-        return {name: file.record() for name, file in sorted(self._files.items())}
+        return {name: file.record() for name, file in sorted(self.files.items())}
 
     def abandon(self) -> None:
         """Close every file without caring for the content."""
-        for file in self._files.values():
+        for file in self.files.values():
             file.abandon()
 
 
@@ -390,7 +409,7 @@ def _check_file(
             expected=f"a file of {record.bytes} bytes",
             got="no file",
             where=str(path),
-            fix=REBUILD,
+            fix=_again(path.parent),
         )
     if (size := path.stat().st_size) != record.bytes:
         raise damaged(path, f"{record.bytes} bytes", f"{size} bytes")

@@ -11,7 +11,7 @@ from operator import attrgetter
 from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
 from index.settings import take_typed
-from npm.errors import check_range
+from npm.errors import ArtefactError, SettingError, check_range
 
 Settings = TypeVar("Settings")
 PathText = Annotated[str, "path"]
@@ -90,14 +90,24 @@ def _changed(key: str, value: Any, default: Any) -> Iterator[str]:
 
 
 def settings_from(kind: type[Settings], recorded: Mapping[str, Any]) -> Settings:
-    """The settings of class `kind` that a manifest recorded.
+    """The settings of class `kind` that a manifest recorded; raises ArtefactError for any that are not of its kind.
 
     >>> from dataclasses import asdict
     >>> from npm.corpus.documents import CorpusSettings
     >>> settings_from(CorpusSettings, {**asdict(CorpusSettings()), "split": "line"}).split
     <DocumentSplit.line: 'line'>
     """
-    return kind(**{item.name: recorded[item.name] for item in fields(kind)})  # type: ignore[arg-type]
+    try:
+        return kind(**{item.name: recorded[item.name] for item in fields(kind)})  # type: ignore[arg-type]
+    except SettingError as error:
+        file = str(getattr(recorded, "file", "a manifest"))
+        raise ArtefactError(
+            f"{file} records settings that nothing can be made with",
+            expected=f"{error.where}: {error.expected}",
+            got=error.got,
+            where=file,
+            fix="do not use it: get the index again from where it came, or build it again",
+        ) from error
 
 
 def enum_value(value: object) -> Any:

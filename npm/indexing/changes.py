@@ -9,10 +9,11 @@ same command goes on with what it left; the root manifest is replaced last, and 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from index.files import digest_of
 from index.lists import SEARCH_KIND
 from index.locking import folder_lock
 from index.quantiser import Quantiser
-from index.settings import chosen_tier
+from index.settings import chosen_tier, read_record
 from index.store import MANIFEST_NAME, check_folder, read_manifest, write_folder
 from npm.corpus.blocks import BlockPacker, BlockSettings
 from npm.corpus.documents import CorpusSettings, read_corpus
@@ -36,6 +37,7 @@ from npm.indexing.generation import (
     Generation,
     IndexManifest,
     Segment,
+    SegmentName,
     SegmentRecord,
     input_record,
     recorded_corpus,
@@ -83,8 +85,8 @@ class ChangeResult:
 class ChangeNote:
     """Which change is under way: its verb, what was asked for, and the segment that it writes."""
 
-    verb: str
-    segment: str
+    verb: Annotated[str, re.compile(f"{ADD}|{COMPACT}")]
+    segment: SegmentName
     request: dict[str, Any]
 
 
@@ -93,8 +95,10 @@ def read_note(folder: Path) -> ChangeNote | None:
     place = folder / CHANGE_FOLDER
     if not (place / MANIFEST_NAME).is_file():
         return None
-    settings = check_folder(place, kind=CHANGE_KIND).settings
-    return ChangeNote(settings["verb"], settings["segment"], settings["request"])
+    note: ChangeNote = read_record(
+        ChangeNote, check_folder(place, kind=CHANGE_KIND).settings, file=place / MANIFEST_NAME
+    )
+    return note
 
 
 def recover_change(folder: Path) -> tuple[Generation, ChangeNote | None, ChangeNote | None]:
@@ -143,8 +147,8 @@ def other_change(folder: Path, unfinished: ChangeNote) -> ArtefactError:
         expected="no other change, or the same command again",
         got=f"npmlm {unfinished.verb}" + (f" of {sources}" if sources else ""),
         where=str(folder / CHANGE_FOLDER),
-        fix="finish it with the command that began it; or, to abandon it, remove this folder: the next change takes "
-        "away what it left",
+        fix="finish it with the command that began it; or, to abandon it, remove the folder "
+        f"{folder / CHANGE_FOLDER}: the next change takes away what it left",
     )
 
 

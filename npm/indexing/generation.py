@@ -13,22 +13,24 @@ the generation that it opened.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
 from index.files import sha256_of_file
 from index.locking import OWNER_FILE, owned_folder, remove_temporary
 from index.quantiser import QUANTISER_KIND
-from index.settings import SearchSettings
+from index.settings import SearchSettings, read_record
 from index.store import (
     Manifest,
     check_folder,
+    damaged,
     finished_folder,
     open_array,
     part_folder,
@@ -91,35 +93,45 @@ class Segment:
         return [part for part in (self.corpus, self.vectors, self.lexicon, self.codes) if part.is_dir()]
 
 
+Count = Annotated[int, range(2**53)]
+AtLeastOne = Annotated[int, range(1, 2**53)]
+SegmentName = Annotated[str, re.compile(r"[0-9]{5}")]
+QuantiserName = Annotated[str, re.compile(rf"{QUANTISER_FOLDER}(\.[0-9]+)?")]
+SearchName = Annotated[str, re.compile(rf"{SEARCH_FOLDER}/[0-9]{{5}}")]
+DeletedName = Annotated[str, re.compile(rf"{DELETED_FOLDER}/[0-9]{{5}}")]
+SETTINGS_GROUPS = ("corpus", "blocks", "vectors", "lexicon", "search")
+
+
 @dataclass(frozen=True, slots=True)
 class Counts:
     """How much an index, or one of its segments, holds."""
 
-    documents: int = 0
-    blocks: int = 0
-    tokens: int = 0
-    rows: int = 0
+    documents: Count
+    blocks: Count
+    tokens: Count
+    rows: Count
+
+
+@dataclass(frozen=True, slots=True)
+class DeletedCount:
+    """Beside the counts of an index."""
+
+    deleted_documents: Count
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentRecord:
     """What the root manifest says of a segment."""
 
-    sources: Sequence[Mapping[str, Any]]  # name, bytes and SHA-256 of each corpus file
+    sources: list[dict[str, Any]]  # name, bytes and SHA-256 of each corpus file
     counts: Counts
-    corpus: Mapping[str, Any] | None = None  # how an add read the files; None: as the first build did
+    corpus: dict[str, Any] | None = None  # how an add read the files; None: as the first build did
     compacted: bool = False  # made of other segments, whose sources it names
-
-    @classmethod
-    def of(cls, recorded: Mapping[str, Any]) -> SegmentRecord:
-        """Read from a manifest."""
-        counts = Counts(*(recorded["counts"][item.name] for item in fields(Counts)))
-        return cls(recorded["sources"], counts, recorded.get("corpus"), recorded.get("compacted", False))
 
     def as_record(self) -> dict[str, Any]:
         """As JSON values, without what is not so."""
         optional = {"corpus": self.corpus, "compacted": self.compacted}
-        held = {"sources": list(self.sources), "counts": asdict(self.counts)}
+        held = {"sources": self.sources, "counts": asdict(self.counts)}
         return held | {name: value for name, value in optional.items() if value}
 
 
@@ -127,18 +139,18 @@ class SegmentRecord:
 class EncoderRecord:
     """The encoder that made an index."""
 
-    name: str = ""
-    fingerprint: str = ""
-    tokenizer_fingerprint: str = ""
+    name: str
+    fingerprint: str
+    tokenizer_fingerprint: str
 
 
 @dataclass(frozen=True, slots=True)
 class Searching:
     """How an index is searched unless said otherwise; None: as suits its search folder."""
 
-    probed_lists: int | None = None
-    rerank_factor: int | None = None
-    candidates_per_side: int | None = None
+    probed_lists: AtLeastOne | None = None
+    rerank_factor: AtLeastOne | None = None
+    candidates_per_side: AtLeastOne | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,34 +162,52 @@ class IndexManifest:
     parts: Mapping[str, str] = field(default_factory=dict)  # digests of the folders, by name
     generation: int = 0  # after the first build; every change adds one
     segments: Mapping[str, SegmentRecord] = field(default_factory=dict)
-    counts: Counts = Counts()  # with the documents that are deleted
+    counts: Counts = Counts(0, 0, 0, 0)  # with the documents that are deleted
     quantiser: str | None = None  # names of folders, as those below; None in the exact tier
     search_folder: str = ""
     deleted: str | None = None  # None: no document is
     deleted_documents: int = 0
     searching: Searching = Searching()
-    encoder: EncoderRecord = EncoderRecord()
+    encoder: EncoderRecord = EncoderRecord("", "", "")
     dimensions: int | None = None  # to which vectors are cut; None: whole ones
 
     @classmethod
     def of(cls, manifest: Manifest) -> IndexManifest:
-        """`manifest` read. Raises ArtefactError for one that lacks what every index records."""
+        """`manifest` read. Raises ArtefactError for one that is not what every index records."""
         settings = manifest.settings
-        return cls(
+        read = cls(
             settings,
             manifest.digest,
             manifest.parts,
-            generation=settings["generation"],
-            segments={name: SegmentRecord.of(about) for name, about in sorted(settings["segments"].items())},
-            counts=Counts(*(settings["counts"][item.name] for item in fields(Counts))),
-            quantiser=settings["quantiser"],
-            search_folder=settings["search_folder"],
-            deleted=settings["deleted"],
-            deleted_documents=settings["counts"]["deleted_documents"],
-            searching=Searching(*(settings["searching"].get(item.name) for item in fields(Searching))),
-            encoder=EncoderRecord(*(settings["encoder"][item.name] for item in fields(EncoderRecord))),
-            dimensions=settings.get("dimensions"),
+            generation=settings.typed("generation", Count),
+            segments=dict(sorted(settings.typed("segments", dict[SegmentName, SegmentRecord]).items())),
+            counts=settings.typed("counts", Counts),
+            quantiser=settings.typed("quantiser", QuantiserName | None),
+            search_folder=settings.typed("search_folder", SearchName),
+            deleted=settings.typed("deleted", DeletedName | None),
+            deleted_documents=settings.typed("counts", DeletedCount).deleted_documents,
+            searching=settings.typed("searching", Searching),
+            encoder=settings.typed("encoder", EncoderRecord),
+            dimensions=read_record(AtLeastOne | None, settings.get("dimensions"), file=settings.file, key="dimensions"),
         )
+        for group in SETTINGS_GROUPS:
+            settings.typed(group, dict[str, Any])
+        read._check_parts(settings.file)
+        return read
+
+    def _check_parts(self, file: Path) -> None:
+        """Raise ArtefactError unless the parts are those of the segments and of the folders named beside them."""
+        named_folders = {name for name in (self.quantiser, self.search_folder, self.deleted) if name is not None}
+        needed = {
+            f"{SEGMENTS_FOLDER}/{name}/{part}" for name in self.segments for part in (CORPUS_FOLDER, VECTORS_FOLDER)
+        }
+        optional = {
+            f"{SEGMENTS_FOLDER}/{name}/{part}" for name in self.segments for part in (LEXICON_FOLDER, CODES_FOLDER)
+        }
+        got, needed = set(self.parts), needed | named_folders
+        fits = needed <= got <= needed | optional | {ENCODER_FOLDER}
+        if not (fits and self.segments and _total([*self.segments.values()]) == self.counts):
+            raise damaged(file, "parts and counts of the segments that it names", named(sorted(got), most=8))
 
     @property
     def candidates_per_side(self) -> int:
@@ -193,7 +223,8 @@ class IndexManifest:
     @property
     def kept_fields(self) -> list[str]:
         """The fields of documents that the index keeps."""
-        return list(self.settings["corpus"]["kept_fields"])
+        kept: list[str] = self.settings["corpus"].typed("kept_fields", list[str])
+        return kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,6 +275,11 @@ class Generation:
         return None if name is None else read_manifest(self.folder / name, kind=DELETED_KIND).settings["request"]
 
 
+def _total(segments: Sequence[SegmentRecord]) -> Counts:
+    """How much segments hold together."""
+    return Counts(*(sum(getattr(each.counts, item.name) for each in segments) for item in fields(Counts)))
+
+
 def write_generation(folder: Path, wanted: IndexManifest, *, replaces: str | None = None) -> IndexManifest:
     """Replace the root manifest by `wanted`, whose digest, parts and counts are found here; returns what was written.
 
@@ -253,8 +289,7 @@ def write_generation(folder: Path, wanted: IndexManifest, *, replaces: str | Non
     names += [name for name in (wanted.quantiser, wanted.search_folder, wanted.deleted) if name is not None]
     if (folder / ENCODER_FOLDER).is_dir():
         names.append(ENCODER_FOLDER)
-    held = [segment.counts for segment in wanted.segments.values()]
-    counts = {item.name: sum(getattr(each, item.name) for each in held) for item in fields(Counts)}
+    counts = asdict(_total([*wanted.segments.values()]))
     settings = {
         **wanted.settings,
         "generation": wanted.generation,
