@@ -6,7 +6,7 @@ Shapes: n rows in all, m rows asked for or in the set.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -129,13 +129,18 @@ def mixed_bits(numbers: np.ndarray) -> np.ndarray:
     return np.asarray(mixed ^ (mixed >> np.uint64(31)))
 
 
+RowCheck = Callable[[np.ndarray, np.ndarray], None]
+"""Called with the numbers of rows, i64 [m], ascending where there are several arrays, and the rows [m, *trailing shape]
+that were read; raises if one of them is not what was written."""
+
+
 class ShardedArray:
     """Several arrays with equal dtype and equal trailing shape, addressed as their concatenation along axis 0.
 
-    The arrays are not copied, so they may be memory-mapped files.
+    The arrays are not copied, so they may be memory-mapped files. Rows that `take` and `slice` read pass `check`.
     """
 
-    def __init__(self, arrays: Sequence[np.ndarray]) -> None:
+    def __init__(self, arrays: Sequence[np.ndarray], check: RowCheck | None = None) -> None:
         if not arrays:
             raise ValueError("a sharded array needs at least one array")
         first = arrays[0]
@@ -145,6 +150,7 @@ class ShardedArray:
                 raise ValueError(f"shard {number} is {got}, the first one is {wanted}")
         # Plain views: indexing a np.memmap costs several times more, for its subclass bookkeeping.
         self.arrays = tuple(np.asarray(array) for array in arrays)
+        self._check = check
         self._starts = np.cumsum([0, *(len(array) for array in arrays)])  # i64 [shards + 1]
         self.dtype = first.dtype
         self.shape = (int(self._starts[-1]), *first.shape[1:])
@@ -160,9 +166,12 @@ class ShardedArray:
         indices = np.asarray(indices, dtype=np.int64)
         if indices.size and (indices.min() < 0 or indices.max() >= len(self)):
             raise IndexError(f"rows {indices.min()}..{indices.max()} of an array of {len(self)} rows")
-        if len(self.arrays) == 1:
-            return self.arrays[0][indices]
         flat = indices.reshape(-1)  # [n]
+        if len(self.arrays) == 1:
+            taken = self.arrays[0][flat]  # [n, *trailing]
+            if self._check is not None and len(flat):
+                self._check(flat, taken)
+            return taken.reshape((*indices.shape, *self.shape[1:]))
         ascending = bool((flat[1:] >= flat[:-1]).all())
         order = slice(None) if ascending else flat.argsort(kind="stable")
         taken = np.empty((len(flat), *self.shape[1:]), dtype=self.dtype)  # [n, *trailing]
@@ -174,6 +183,8 @@ class ShardedArray:
                 # Every index was checked above; without mode="clip" numpy would fill a buffer first and copy it.
                 rows = sorted_rows[start:stop] - self._starts[shard]
                 self.arrays[shard].take(rows, axis=0, out=target[start:stop], mode="clip")
+        if self._check is not None and len(flat):
+            self._check(sorted_rows, target)
         if not ascending:
             taken[order] = target
         return taken.reshape((*indices.shape, *self.shape[1:]))
@@ -188,5 +199,9 @@ class ShardedArray:
             if first < stop and start < first + len(array)
         ]
         if len(pieces) == 1:
-            return pieces[0]
-        return np.concatenate(pieces) if pieces else np.empty((0, *self.shape[1:]), dtype=self.dtype)
+            rows = pieces[0]
+        else:
+            rows = np.concatenate(pieces) if pieces else np.empty((0, *self.shape[1:]), dtype=self.dtype)
+        if self._check is not None and len(rows):
+            self._check(np.arange(start, stop), rows)
+        return rows

@@ -54,7 +54,7 @@ class ExactSearcher:
             check_scan_size(len(queries), len(rows))
             return ExactScan(queries, score_rows(self._vectors, queries, rows), rows=rows, vectors=self._vectors)
         check_scan_size(len(queries), self.row_count)
-        scores = queries @ self._vectors.T  # f32 [q, n]
+        scores = checked_scores(queries @ self._vectors.T)  # f32 [q, n]
         return ExactScan(queries, scores, rows=None, vectors=self._vectors, among=among)
 
 
@@ -127,7 +127,7 @@ def exact_top(
     best = [(np.empty(0, np.float32), np.empty(0, np.int64)) for _ in queries]  # scores, rows [<= k] of each query
     worst = np.full(len(queries), -np.inf, dtype=np.float32)  # [q], of k rows that are found
     for start, chunk in finite_chunks(vectors):
-        scores = queries @ chunk.T  # f32 [q, c]
+        scores = checked_scores(queries @ chunk.T)  # f32 [q, c]
         better = scores > worst[:, None]  # bool [q, c]; an equal one comes later, and so is worse
         if among is not None:
             better &= among.mask(start, start + len(chunk))
@@ -180,6 +180,19 @@ def score_rows(vectors: np.ndarray | ShardedArray, queries: np.ndarray, rows: np
         chunk = rows[start : start + GATHERED_ROWS_PER_CHUNK]
         gathered = to_float32(_gather_ascending(vectors, chunk))  # [chunk, d]
         np.matmul(queries, gathered.T, out=scores[:, start : start + len(chunk)])
+    return checked_scores(scores)
+
+
+def checked_scores(scores: np.ndarray) -> np.ndarray:
+    """`scores` f32 [...] of finite queries; ArtefactError if one is not finite: a stored number is not, or is huge."""
+    if not np.isfinite(scores).all():
+        raise ArtefactError(
+            "a similarity is not finite",
+            expected="finite similarities, from finite stored vectors",
+            got=f"NaN or infinity in {np.count_nonzero(~np.isfinite(scores))} of {scores.size} similarities",
+            where="the stored vectors or lists of the index",
+            fix="npmlm verify index=… finds damaged files; restore the index from a copy, or build it again",
+        )
     return scores
 
 

@@ -265,7 +265,8 @@ class BlockStore:
         manifests = [check_folder(path, kind=STORE_KIND) for path in folders]
         have_text = []
         for path, manifest in zip(folders, manifests, strict=True):
-            parts = [check_folder(path / name, kind=SHARD_KIND) for name in manifest.parts]
+            # Also files over 64 MB, of long documents or large shards: most are smaller, and hashed anyway.
+            parts = [check_folder(path / name, kind=SHARD_KIND, hash_all=True) for name in manifest.parts]
             have_text.append(all("start_chars.npy" in part.files for part in parts))
             own, first = (
                 {name: each.settings[name] for name in SHARED_SETTINGS} | {"text": with_text}

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from index.arrays import ShardedArray
+from index.checksums import write_checked_rows
 from index.files import check_room
 from index.lists import SEARCH_KIND
 from index.locking import folder_lock
@@ -250,9 +251,8 @@ def _copy_shard(
     copied = row_numbers[has_row]  # i64 [n]
     with write_folder(place, kind=VECTOR_SHARD_KIND, settings=settings) as writer:
         writer.write_array("kept", pack_kept(has_row))  # u8 [ceil(T / 8)]
-        stream = writer.stream_array("vectors", vectors.dtype, vectors.shape[1:], row_count=len(copied))
-        for start in range(0, len(copied), ROWS_AT_ONCE):
-            stream.append(vectors.take(copied[start : start + ROWS_AT_ONCE]))  # [c, d]
+        chunks = (vectors.take(copied[start : start + ROWS_AT_ONCE]) for start in range(0, len(copied), ROWS_AT_ONCE))
+        write_checked_rows(writer, "vectors", vectors.dtype, (len(copied), *vectors.shape[1:]), chunks)
 
 
 def _digests(generation: Generation, kind: str) -> list[str]:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from index.arrays import ShardedArray
+from index.checksums import ShardChecks, StoredShard, write_checked_rows
 from index.locking import folder_lock
 from index.store import (
     HASHED_AT_OPENING_BYTES,
@@ -120,7 +121,7 @@ def embed_shard(
         vectors = blocks.vectors(progress)
         with write_folder(place, kind=VECTOR_SHARD_KIND, settings=settings) as writer:
             writer.write_array("kept", pack_kept(blocks.kept))  # u8 [ceil(T / 8)]
-            writer.write_array("vectors", vectors)  # [n, d]
+            write_checked_rows(writer, "vectors", vectors.dtype, vectors.shape, [vectors])  # [n, d]
         return read_manifest(place, kind=VECTOR_SHARD_KIND)
 
 
@@ -193,8 +194,9 @@ def finish_vectors(folder: Path, store: BlockStore, *, recorded: Mapping[str, An
 def open_vectors(folders: Sequence[Path], *, hash_all: bool = False) -> tuple[ShardedArray, RowMap]:
     """The stored vectors [rows, d] of several segments in order, memory-mapped, and which tokens they are of.
 
-    With `hash_all`, for callers that read all vectors anyway, all are hashed; else only if all of them are small.
-    Raises ArtefactError if a folder is unfinished or damaged, or its vectors are not of the first folder's kind.
+    With `hash_all`, for callers that read all vectors anyway, all are hashed; so they are if all of them together are
+    small, else rows are checked as they are read. Raises ArtefactError if a folder is unfinished or damaged, or its
+    vectors are not of the first folder's kind.
     """
     shards: list[tuple[Path, Manifest]] = []
     first: Manifest | None = None
@@ -211,11 +213,21 @@ def open_vectors(folders: Sequence[Path], *, hash_all: bool = False) -> tuple[Sh
     hashes_vectors = hash_all or vector_bytes < HASHED_AT_OPENING_BYTES
     for place, shard in shards:
         check_files(place, shard, hashed=lambda name, _: hashes_vectors or name != _VECTORS_FILE)
-    vectors = ShardedArray([open_array(place, "vectors") for place, _ in shards])  # [rows, d]
+    opened = [StoredShard.open(place, _VECTORS_FILE, shard) for place, shard in shards]
+    arrays = [shard.array for shard in opened]
+    vectors = ShardedArray(arrays, None if hashes_vectors else ShardChecks(opened))  # [rows, d]
     kept = [open_array(place, "kept") for place, _ in shards]  # u8 [ceil(T / 8)] each
     rows = RowMap(kept, [shard.settings["token_count"] for _, shard in shards])
     assert len(rows) == len(vectors), f"{len(vectors)} vectors for {len(rows)} kept tokens"
     return vectors, rows
+
+
+def open_vector_shard(place: Path) -> ShardedArray:
+    """The vectors [n, d] of one shard, checked as they are read. Raises ArtefactError if it is missing or damaged."""
+    manifest = read_manifest(place, kind=VECTOR_SHARD_KIND)
+    check_files(place, manifest, hashed=lambda name, _: name != _VECTORS_FILE)
+    shard = StoredShard.open(place, _VECTORS_FILE, manifest)
+    return ShardedArray([shard.array], ShardChecks([shard]))
 
 
 @dataclass(frozen=True, slots=True)

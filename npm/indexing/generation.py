@@ -266,7 +266,7 @@ class Generation:
         if self.manifest.deleted is None:
             return np.zeros(0, dtype=np.int64)
         folder = self.folder / self.manifest.deleted
-        check_folder(folder, kind=DELETED_KIND)
+        check_folder(folder, kind=DELETED_KIND, hash_all=True)
         return np.asarray(open_array(folder, "deleted"), dtype=np.int64)  # i64 [deleted]
 
     def deletion_request(self) -> str | None:

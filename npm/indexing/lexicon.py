@@ -196,7 +196,8 @@ class LexiconShard:
     """The term counts of one shard, memory-mapped; words are found by bisection, so that no vocabulary is loaded."""
 
     def __init__(self, folder: Path) -> None:
-        self.block_count = int(check_folder(folder, kind=LEXICON_SHARD_KIND).settings["block_count"])
+        manifest = check_folder(folder, kind=LEXICON_SHARD_KIND, hash_all=True)
+        self.block_count = int(manifest.settings["block_count"])
         self._folder = folder
         self._posting_blocks = np.asarray(open_array(folder, "posting_blocks"))  # u32 [n]
         self._posting_counts = np.asarray(open_array(folder, "posting_counts"))  # u8, u16 or u32 [n]

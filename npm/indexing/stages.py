@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from index.arrays import ShardedArray
 from index.files import check_room, stored_bytes
 from index.lists import (
     CODE_SHARD_KIND,
@@ -48,6 +47,7 @@ from npm.indexing.embed import (
     finish_vectors,
     frequent_token_ids,
     kept_tokens,
+    open_vector_shard,
     open_vectors,
     recorded_vectors,
     shard_folder,
@@ -274,7 +274,7 @@ def code_segment(segment: Segment, quantiser: Quantiser, *, shard: Shard = WHOLE
         recorded = code_shard_settings(quantiser, digest)
         place = segment.codes / name
         with folder_lock(place):
-            vectors = ShardedArray([open_array(segment.vectors / name, "vectors")])  # [n, d]
+            vectors = open_vector_shard(segment.vectors / name)  # [n, d]
             write_code_shard(place, vectors, quantiser, settings=recorded)  # a finished one is kept
         return_freed_memory()
         done += count

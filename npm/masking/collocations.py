@@ -68,7 +68,7 @@ class CollocationVocabulary:
     @classmethod
     def open(cls, folder: Path, *, tokenizer_fingerprint: str) -> CollocationVocabulary:
         """Open a stored vocabulary. Raises ArtefactError if it is missing, damaged, or of another tokenizer."""
-        manifest = check_folder(folder, kind=KIND)
+        manifest = check_folder(folder, kind=KIND, hash_all=True)
         if (mined_with := manifest.settings["tokenizer_fingerprint"]) != tokenizer_fingerprint:
             raise ArtefactError(
                 f"the collocations in {folder} were mined with another tokenizer",

@@ -419,3 +419,45 @@ def test_codes_of_another_shard_in_an_old_segment_are_refused(encoder: Encoder, 
     shutil.copytree(codes / "00001", codes / "00000")
     with pytest.raises(ArtefactError, match="damaged"):
         added(folder, [record(9)], encoder)
+
+
+@pytest.fixture
+def large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All files count as large."""
+    for module in ("index.store", "index.lists", "npm.indexing.embed"):
+        monkeypatch.setattr(f"{module}.HASHED_AT_OPENING_BYTES", 1)
+    monkeypatch.setattr("index.checksums.CHECKSUMMED_FROM_BYTES", 1)
+
+
+@pytest.mark.usefixtures("large")
+@pytest.mark.parametrize("factory", [None, "SQ8"], ids=str)
+def test_an_add_that_reads_damaged_vectors_is_refused(factory: str | None, encoder: Encoder, tmp_path: Path) -> None:
+    live = built(tmp_path / "index", FIRST, encoder, factory)
+    file = live / "segments" / "00000" / "vectors" / "00001" / "vectors.npy"
+    data = bytearray(file.read_bytes())
+    data[-3] ^= 1
+    file.write_bytes(data)
+    before = Generation.read(live).manifest.digest
+    with pytest.raises(ArtefactError, match=r"00001/vectors\.npy is damaged") as caught:
+        added(live, MORE, encoder)
+    assert "checksum" in caught.value.expected
+    assert Generation.read(live).manifest.digest == before
+
+
+@pytest.mark.usefixtures("large")
+def test_vectors_and_lists_with_checksums_are_searched_added_to_and_compacted(encoder: Encoder, tmp_path: Path) -> None:
+    live = built(tmp_path / "index", FIRST, encoder, "IVF4,SQ8")
+    added(live, MORE, encoder)
+    deleted(live, "d1")
+    compact_index(live, CompactSettings())
+    generation = Generation.read(live)
+    assert all((shard / "vectors.checksums.npy").is_file() for shard in generation.segments[0].vectors.glob("0*"))
+    assert all((part / "lists.checksums.npy").is_file() for part in generation.search.glob("0*"))
+    verify_index(live)
+    left = [each for each in (*FIRST, *MORE) if each["id"] != "d1"]
+    assert_same_answers(live, built(tmp_path / "fresh", left, encoder, "IVF4,SQ8"), encoder)
+    vectors = generation.segments[0].vectors / "00000" / "vectors.npy"
+    header, data = vectors.read_bytes()[:128], vectors.read_bytes()[128:]
+    vectors.write_bytes(header + bytes(len(data)))
+    with pytest.raises(ArtefactError, match=r"vectors\.npy is damaged"):
+        answers(PhraseFiller.open(live, encoder))

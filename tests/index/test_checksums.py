@@ -1,0 +1,283 @@
+"""Damage in large files is found where it is read: rows of vectors, inverted lists, numbers that are not finite."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import faiss
+import numpy as np
+import pytest
+
+from index import checksums
+from index.arrays import ShardedArray
+from index.checksums import ShardChecks, StoredShard, range_checksums, row_checksums, write_checked_rows
+from index.exact import ExactSearcher, check_finite, exact_top
+from index.faiss_library import inverted_file
+from index.files import NPY_HEADER_BYTES
+from index.lists import id_starts
+from index.search import FaissSearcher, open_search
+from index.store import read_manifest, verify_folder, write_folder
+from index.types import ArtefactError
+from tests.helpers.sample_folders import flip_byte, rewrite_manifest
+from tests.index.search_folders import (
+    DIMENSIONS,
+    QUERIES,
+    ROWS,
+    build_search,
+    open_built,
+    sample_queries,
+    sample_vectors,
+    settings_for,
+)
+
+FACTORIES = ("IVF8,SQ8", "RR16,IVF8,RaBitQ")
+
+
+@pytest.fixture
+def large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All files count as large."""
+    for module in ("index.store", "index.lists"):
+        monkeypatch.setattr(f"{module}.HASHED_AT_OPENING_BYTES", 1)
+    monkeypatch.setattr(checksums, "CHECKSUMMED_FROM_BYTES", 1)
+
+
+def write_shards(folder: Path, vectors: ShardedArray) -> list[Path]:
+    places = [folder / f"{number:05d}" for number in range(len(vectors.arrays))]
+    for place, array in zip(places, vectors.arrays, strict=True):
+        with write_folder(place, kind="shard", settings={}) as writer:
+            write_checked_rows(writer, "vectors", array.dtype, array.shape, np.array_split(array, 3))
+    return places
+
+
+def open_shards(places: list[Path]) -> ShardedArray:
+    shards = [StoredShard.open(place, "vectors.npy", read_manifest(place, kind="shard")) for place in places]
+    return ShardedArray([shard.array for shard in shards], ShardChecks(shards))
+
+
+def row_byte(row: int, vectors: ShardedArray) -> int:
+    """Where a row of a shard begins in its file."""
+    return NPY_HEADER_BYTES + row * vectors.arrays[0][:1].nbytes
+
+
+@pytest.mark.usefixtures("large")
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("dimensions", [1, 3, 16])
+def test_a_flipped_bit_is_refused_wherever_its_row_is_read_and_nowhere_else(
+    tmp_path: Path, dtype: str, dimensions: int
+) -> None:
+    vectors = sample_vectors(dtype, dimensions=dimensions)
+    places = write_shards(tmp_path, vectors)
+    whole = np.concatenate(vectors.arrays)
+    start = row_byte(5, vectors)
+    flip_byte(places[2] / "vectors.npy", start + whole[:1].nbytes - 1)
+    damaged, opened = 301 + 5, open_shards(places)
+    others = np.random.default_rng(0).permutation(np.setdiff1d(np.arange(ROWS), damaged))
+    np.testing.assert_array_equal(opened.take(others), whole[others])
+    np.testing.assert_array_equal(opened.slice(0, damaged), whole[:damaged])
+    np.testing.assert_array_equal(opened.slice(damaged + 1, ROWS), whole[damaged + 1 :])
+    for read in (
+        lambda: opened.take(np.array([[3, damaged], [0, 4]])),
+        lambda: opened.slice(damaged, damaged + 1),
+        lambda: opened.slice(0, ROWS),
+        lambda: open_shards(places[2:]).take(np.array([9, 5])),
+    ):
+        with pytest.raises(ArtefactError, match=r"00002/vectors\.npy is damaged") as caught:
+            read()
+        stop = start + whole[:1].nbytes
+        assert caught.value.where == f"{places[2] / 'vectors.npy'}, bytes {start} to {stop - 1}"
+        assert "checksum" in caught.value.expected and "npmlm verify" in caught.value.fix
+
+
+@pytest.mark.usefixtures("large")
+@pytest.mark.parametrize("harm", ["zeros everywhere", "another row", "words of a row exchanged", "all bits set"])
+def test_what_disks_and_copies_do_to_a_file_is_found(tmp_path: Path, harm: str) -> None:
+    vectors = sample_vectors()
+    place = write_shards(tmp_path, vectors)[0]
+    rows = np.array(vectors.arrays[0])
+    if harm == "zeros everywhere":
+        rows[:] = 0
+        values = (place / "vectors.checksums.npy").read_bytes()
+        zeros = values[:NPY_HEADER_BYTES] + bytes(len(values) - NPY_HEADER_BYTES)
+        (place / "vectors.checksums.npy").write_bytes(zeros)
+    elif harm == "another row":
+        rows[7] = rows[6]
+    elif harm == "words of a row exchanged":
+        rows[7] = np.roll(rows[7], 4)
+    else:
+        rows.view(np.uint8)[:] = 0xFF
+    header = (place / "vectors.npy").read_bytes()[:NPY_HEADER_BYTES]
+    (place / "vectors.npy").write_bytes(header + rows.tobytes())
+    with pytest.raises(ArtefactError, match=r"vectors\.npy is damaged"):
+        open_shards([place]).take(np.array([7]))
+
+
+def test_checksums_of_rows_and_of_ranges_depend_on_every_bit() -> None:
+    rng = np.random.default_rng(0)
+    for row_bytes in (1, 6, 8, 768, 5000):
+        row = rng.integers(0, 256, (1, row_bytes), dtype=np.uint8)
+        for bit in rng.integers(8 * row_bytes, size=40).tolist():
+            changed = row.copy()
+            changed[0, bit // 8] ^= 1 << bit % 8
+            assert row_checksums(changed) != row_checksums(row)
+            if row_bytes % 8 == 0:
+                starts, lengths = np.array([0]), np.array([row_bytes // 8])
+                found = [range_checksums(each[0].view("<u8"), starts, lengths) for each in (row, changed)]
+                assert found[0] != found[1]
+
+
+def test_a_small_file_has_no_checksums_and_is_hashed_when_it_is_first_read(tmp_path: Path) -> None:
+    vectors = sample_vectors()
+    places = write_shards(tmp_path, vectors)
+    assert sorted(path.name for path in places[0].iterdir()) == ["manifest.json", "vectors.npy"]
+    flip_byte(places[2] / "vectors.npy", -1)
+    opened = open_shards(places)
+    shutil.rmtree(places[0])  # what was opened stays readable
+    np.testing.assert_array_equal(opened.slice(0, 301), np.concatenate(vectors.arrays[:2]))
+    with pytest.raises(ArtefactError, match=r"vectors\.npy is damaged") as caught:
+        opened.take(np.array([0, 400]))
+    assert "SHA-256" in caught.value.expected
+
+
+@pytest.mark.usefixtures("large")
+def test_an_older_index_without_checksums_is_read_but_its_numbers_must_be_finite(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for dtype in ("float16", "float32"):
+        vectors = sample_vectors(dtype)
+        with monkeypatch.context() as older:
+            older.setattr(checksums, "CHECKSUMMED_FROM_BYTES", 1 << 30)
+            places = write_shards(tmp_path / dtype, vectors)
+        opened = open_shards(places)
+        np.testing.assert_array_equal(opened.slice(0, ROWS), np.concatenate(vectors.arrays))
+        file = places[0] / "vectors.npy"
+        spoiled = np.array(vectors.arrays[0])
+        spoiled[7, 3] = np.nan
+        file.write_bytes(file.read_bytes()[:NPY_HEADER_BYTES] + spoiled.tobytes())
+        search = tmp_path / f"search-{dtype}"
+        build_search(search, vectors, settings_for("IVF8,SQ8"))
+        searcher = open_built(search, open_shards(places), probed_lists=8, rerank_factor=100)
+        with pytest.raises(ArtefactError, match="not finite"):
+            searcher.scan(sample_queries()).top(ROWS)
+        with pytest.raises(ArtefactError, match="not finite"):
+            searcher.scan(sample_queries()).at(0, np.array([9, 7]))
+        with pytest.raises(ArtefactError, match="not finite"):
+            searcher.scan(sample_queries(), allowed=np.array([3, 7, 9]))
+
+
+@pytest.mark.usefixtures("large")
+def test_checksums_of_another_number_of_rows_are_refused(tmp_path: Path) -> None:
+    places = write_shards(tmp_path, sample_vectors())
+    shutil.copy(places[2] / "vectors.checksums.npy", places[0])
+    with pytest.raises(ArtefactError, match="does not fit") as caught:
+        open_shards(places)
+    assert (caught.value.expected, caught.value.got) == ("checksums u32 [300]", "uint32 [399]")
+
+
+@pytest.mark.parametrize("factory", FACTORIES)
+@pytest.mark.usefixtures("large")
+def test_rows_changed_in_a_list_are_refused_when_it_is_first_probed(tmp_path: Path, factory: str) -> None:
+    vectors = sample_vectors()
+    build_search(tmp_path, vectors, settings_for(factory))
+    part = tmp_path / "search" / "00000"
+    verify_folder(tmp_path / "search", "search")
+    query = sample_queries()[:1]
+    good = open_built(tmp_path, vectors, probed_lists=3).scan(query).top(5)
+    sizes = np.load(part / "list_sizes.npy")  # i64 [8]
+    starts = id_starts(sizes, read_manifest(part, kind="list-part").settings["code_bytes"])  # i64 [8]
+    whole = (part / "lists.bin").read_bytes()
+    refused = 0
+    for start, size in zip(starts.tolist(), sizes.tolist(), strict=True):
+        flip_byte(part / "lists.bin", start + 8 * (size // 2))
+        opened = open_built(tmp_path, vectors, probed_lists=3)
+        try:
+            np.testing.assert_array_equal(opened.scan(query).top(5).rows, good.rows)
+        except ArtefactError as error:
+            assert "lists.bin is damaged" in error.problem
+            assert error.where == f"{part / 'lists.bin'}, bytes {start} to {start + 8 * size - 1}"
+            refused += 1
+        with pytest.raises(ArtefactError, match=r"lists\.bin is damaged"):
+            open_built(tmp_path, vectors, probed_lists=8).scan(query).top(5)
+        (part / "lists.bin").write_bytes(whole)
+    assert refused == 3
+    (part / "lists.bin").write_bytes(bytes(len(whole)))
+    with pytest.raises(ArtefactError, match=r"lists\.bin is damaged"):
+        open_built(tmp_path, vectors, probed_lists=1).scan(query).top(5)
+
+
+@pytest.mark.usefixtures("large")
+def test_lists_that_were_merged_before_there_were_checksums_are_searched(tmp_path: Path) -> None:
+    vectors = sample_vectors()
+    with pytest.MonkeyPatch.context() as older:
+        older.setattr("index.lists.HASHED_AT_OPENING_BYTES", 1 << 30)
+        build_search(tmp_path, vectors, settings_for("IVF8,SQ8"))
+    assert sorted(path.name for path in (tmp_path / "search" / "00000").iterdir()) == [
+        "list_sizes.npy",
+        "lists.bin",
+        "manifest.json",
+    ]
+    assert open_built(tmp_path, vectors).scan(sample_queries()).top(5).found.all()
+
+
+def test_rows_that_no_index_has_are_refused_where_lists_name_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vectors = sample_vectors()
+    build_search(tmp_path, vectors, settings_for("IVF8,SQ8"))
+    monkeypatch.setattr("index.store.HASHED_AT_OPENING_BYTES", 1)  # as a large file of an older index
+    file = tmp_path / "search" / "00000" / "lists.bin"
+    data = np.frombuffer(file.read_bytes(), dtype=np.int64).copy()
+    data[(data >= 0) & (data < ROWS)] += 1 << 40
+    file.write_bytes(data.tobytes())
+    with pytest.raises(ArtefactError, match="lists of the index are damaged") as caught:
+        open_built(tmp_path, vectors).scan(sample_queries()).top(5)
+    assert str(ROWS) in caught.value.expected
+
+
+@pytest.mark.parametrize("factory", FACTORIES)
+def test_the_rows_of_every_list_ascend(tmp_path: Path, factory: str) -> None:
+    vectors = sample_vectors()
+    build_search(tmp_path, vectors, settings_for(factory))
+    opened = open_built(tmp_path, vectors)
+    assert isinstance(opened, FaissSearcher)
+    lists = inverted_file(opened._index).invlists
+    sizes = [lists.list_size(number) for number in range(8)]
+    assert sum(sizes) == ROWS
+    for number, size in enumerate(sizes):
+        rows = faiss.rev_swig_ptr(lists.get_ids(number), size)
+        assert all(one < next_ for one, next_ in itertools.pairwise(rows.tolist()))
+
+
+def test_lists_of_another_number_of_rows_are_refused(tmp_path: Path) -> None:
+    build_search(tmp_path, sample_vectors(), settings_for("IVF8,SQ8"))
+    fewer = sample_vectors(rows=ROWS - 1)
+    settings = dict(read_manifest(tmp_path / "search", kind="search").settings)
+    rewrite_manifest(tmp_path / "search", settings=settings | {"row_count": ROWS - 1})
+    with pytest.raises(ArtefactError, match="do not belong to this index") as caught:
+        open_search(tmp_path / "search", fewer, quantiser=tmp_path / "quantiser")
+    assert (caught.value.expected, caught.value.got) == (f"8 lists with {ROWS - 1} rows", f"8 lists with {ROWS} rows")
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan, -np.nan])
+def test_each_number_that_is_not_finite_is_found(dtype: str, value: float) -> None:
+    for rest in (-1.0, 1.0):  # also where it is the largest, or the smallest, of all bit patterns
+        vectors = np.full((3, 4), rest, dtype=dtype)
+        check_finite(vectors, np.arange(3))
+        vectors[1, 2] = value
+        with pytest.raises(ArtefactError, match="not finite") as caught:
+            check_finite(vectors, np.arange(10, 13))
+        assert "row 11" in caught.value.got
+
+
+def test_similarities_too_large_for_single_precision_are_refused() -> None:
+    huge = np.full((4, DIMENSIONS), 3e38, dtype=np.float32)
+    read: list[Callable[[], object]] = [
+        lambda: ExactSearcher(huge).scan(np.ones((QUERIES, DIMENSIONS), dtype=np.float32)),
+        lambda: exact_top(huge, np.ones((QUERIES, DIMENSIONS), dtype=np.float32), 2),
+    ]
+    for search in read:
+        with pytest.raises(ArtefactError, match="a similarity is not finite"), np.errstate(over="ignore"):
+            search()
