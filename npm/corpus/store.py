@@ -383,6 +383,8 @@ def build_block_store(
     values only. Returns the opened store, at once if it is finished already. Raises ArtefactError if the folder holds
     something else or the documents are not those of the earlier build, CorpusError if there is no text in them.
     """
+    if (Path(folder) / f"{0:05d}").exists():  # an earlier attempt began, and judged, with the beginning of the text
+        packer.unknown.settle()
     build: StoreBuild[Document] = StoreBuild(
         folder=Path(folder),
         settings=_store_settings(

@@ -196,13 +196,16 @@ class _Build:
             check_disk_needs(self.folder, self.settings, self.encoder)
             packer = BlockPacker(self.encoder.tokenizer, self.settings.blocks)
             with folder_lock(self.segment.folder / "packing", wait=True, on_wait=self._waits):
-                return build_block_store(
+                store = build_block_store(
                     self.segment.corpus,
                     read_corpus(self.settings.corpus),
                     packer,
                     settings=packing,
                     progress=self.progress,
                 )
+            if packer.unknown.note:
+                self.notice(packer.unknown.note)
+            return store
         store = BlockStore.open(self.segment.corpus)
         if self.sources:  # without them the blocks were handed over ready
             refuse_changed(packing, {name: store.settings[name] for name in packing}, where=self.folder)

@@ -24,12 +24,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import safetensors.torch
 import torch
+from safetensors import SafetensorError
 from torch import nn
 
 from index.files import storage_errors
 from npm.errors import EncoderError, QueryError
 from npm.models.encoder import Encoder, evaluating
-from npm.models.folders import locate_encoder
+from npm.models.folders import locate_encoder, read_json_object
 from npm.models.loading import safetensors_errors
 from npm.models.settings import PoolerKind, Precision
 
@@ -172,8 +173,17 @@ def read_pooler(folder: Path, *, kind: PoolerKind, dimensions: int) -> Pooler:
                 where=str(folder),
                 fix="choose pooler=cls_before_pooler, or an encoder trained with objective.sentence.pooler=cls",
             )
-        tensors = safetensors.torch.load_file(weights)
-        pooler.mlp.load_state_dict({name.removeprefix("linear."): tensor for name, tensor in tensors.items()})
+        try:
+            tensors = safetensors.torch.load_file(weights)
+            pooler.mlp.load_state_dict({name.removeprefix("linear."): tensor for name, tensor in tensors.items()})
+        except (SafetensorError, OSError, RuntimeError) as error:
+            raise EncoderError(
+                "the trained MLP for the pooler cls cannot be loaded",
+                expected=f"a linear map from {dimensions} to {dimensions} numbers, with its bias",
+                got=str(error).splitlines()[0],
+                where=str(weights),
+                fix="give the whole folder as training wrote it",
+            ) from error
     return pooler.eval()
 
 
@@ -198,12 +208,17 @@ def pooler_kind_of(folder: Path, encoder: Encoder) -> PoolerKind:
 
 
 def _kind_of_modules(folder: Path) -> PoolerKind | None:
-    modules = json.loads((folder / MODULES_FILE).read_text(encoding="utf-8"))
-    names = [module["type"].rpartition(".")[2] for module in modules]
-    if [name for name in names if name != "Normalize"] != ["Transformer", "Pooling"]:
+    try:
+        modules = json.loads((folder / MODULES_FILE).read_text(encoding="utf-8"))
+        names = [module["type"].rpartition(".")[2] for module in modules]
+        if [name for name in names if name != "Normalize"] != ["Transformer", "Pooling"]:
+            return None
+        path = modules[names.index("Pooling")]["path"]
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
-    place = folder / modules[names.index("Pooling")]["path"] / "config.json"
-    config = json.loads(place.read_text(encoding="utf-8"))
+    if not isinstance(path, str) or path in ("", "..") or Path(path).name != path:  # a folder inside, no other
+        return None
+    config = read_json_object(folder / path / "config.json")
     on = [name for name, value in config.items() if name.startswith("pooling_mode_") and value is True]
     mode = config.get("pooling_mode") or (_OLD_MODES.get(on[0]) if len(on) == 1 else None)
     return _KINDS_OF_POOLING.get(mode) if isinstance(mode, str) else None

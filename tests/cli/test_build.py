@@ -258,3 +258,19 @@ def test_a_disk_without_room_for_the_lock_is_told_as_a_full_disk(
         outcome = npmlm(*build())
     outcome.refused("disk is full")
     assert all_bytes(tmp_path) == before
+
+
+def test_a_text_that_the_tokenizer_does_not_know_is_no_index(
+    npmlm: CommandLine, tiny_encoder_folder: Path, tmp_path: Path
+) -> None:
+    thai, english = "ปารีส เป็น เมืองหลวง ของ ฝรั่งเศส " * 40, "Paris is the capital of France. " * 40
+    for name, texts in (("thai", [thai]), ("both", [english, thai, english])):
+        lines = [json.dumps({"id": str(number), "text": text}) for number, text in enumerate(texts)]
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    settings = [f"encoder={tiny_encoder_folder}", "blocks.max_block_tokens=64"]
+    refused = npmlm("build", f"corpus.files={tmp_path / 'thai.jsonl'}", f"index={tmp_path / 'thai'}", *settings)
+    refused.refused("knows too little of this text", "200 of the first 200")
+    assert not (tmp_path / "thai" / "manifest.json").exists()
+    noted = npmlm("build", f"corpus.files={tmp_path / 'both.jsonl'}", f"index={tmp_path / 'both'}", *settings)
+    assert noted.status == 0, noted.err
+    assert "does not know" in noted.err

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from transformers import PreTrainedTokenizerFast
 
-from npm.corpus.blocks import BlockPacker, BlockSettings
+from npm.corpus.blocks import JUDGED_TOKENS, BlockPacker, BlockSettings, SentenceTokenizer
 from npm.corpus.text import is_stop_word, sentence_bounds
 from npm.errors import EncoderError, SettingError
 from npm.types import Block, Document, TokenFlag
@@ -262,3 +262,31 @@ def test_a_slow_tokenizer_is_refused() -> None:
 
     with pytest.raises(EncoderError, match="offsets"):
         BlockPacker(Slow(), BlockSettings())  # type: ignore[arg-type]
+
+
+THAI = "ปารีส เป็น เมืองหลวง ของ ฝรั่งเศส "
+"""Five words, each of them one unknown token."""
+
+
+def test_a_tokenizer_to_which_most_of_a_text_is_unknown_is_refused(wordpiece: PreTrainedTokenizerFast) -> None:
+    texts = [document("the dog " * 20), document(THAI * 30)]
+    with pytest.raises(EncoderError, match="knows too little of this text") as caught:
+        BlockPacker(wordpiece, BlockSettings()).pack_many(texts)
+    assert caught.value.got == "150 of the first 190"
+    with pytest.raises(EncoderError, match="knows too little of this text"):
+        SentenceTokenizer(wordpiece, max_tokens=200).encode([text.text for text in texts])
+
+
+def test_a_tokenizer_is_judged_by_the_first_tokens_and_by_enough_of_them(wordpiece: PreTrainedTokenizerFast) -> None:
+    packer = BlockPacker(wordpiece, BlockSettings())
+    assert len(packer.pack(document(THAI * 19))) == 1  # 95 tokens: a question, a name, a heading
+    packer = BlockPacker(wordpiece, BlockSettings())
+    packer.pack(document("the dog " * (JUDGED_TOKENS // 2)))
+    assert packer.pack(document(THAI * 5000))
+    assert packer.unknown.note == ""
+
+
+def test_what_is_unknown_in_part_is_noted(wordpiece: PreTrainedTokenizerFast) -> None:
+    packer = BlockPacker(wordpiece, BlockSettings())
+    packer.pack_many([document("the dog " * 400), document(THAI * 40)])
+    assert "20% of the first 1,000 tokens" in packer.unknown.note

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import safetensors.torch
 import torch
 
 from npm.errors import EncoderError, QueryError
@@ -138,3 +139,31 @@ def test_a_masked_language_model_is_saved_as_both(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "encoder" / "config.json").read_text())["architectures"] == ["BertForMaskedLM"]
     after = SentenceEncoder.load(str(tmp_path / "encoder"), device="cpu")
     np.testing.assert_allclose(after.encode(TEXTS), before.encode(TEXTS), atol=1e-6)
+
+
+@pytest.mark.parametrize("text", ["null", "{}", "[3]", '[{"type": 3}]', "[", '[{"type": "a.Transformer"}]'])
+def test_a_damaged_list_of_modules_names_no_pooler(tmp_path: Path, text: str) -> None:
+    tiny_encoder("bert").save(tmp_path / "encoder")
+    (tmp_path / "encoder" / "modules.json").write_text(text)
+    with pytest.raises(EncoderError, match="nothing says how"):
+        SentenceEncoder.load(str(tmp_path / "encoder"), device="cpu")
+
+
+@pytest.mark.parametrize("path", ["../elsewhere", "/tmp", "..", "", 3, "1_Pooling/../../elsewhere"])
+def test_modules_lie_inside_of_the_folder(tmp_path: Path, path: object) -> None:
+    tiny_encoder("bert").save(tmp_path / "encoder")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "config.json").write_text('{"pooling_mode_mean_tokens": true}')
+    modules = [{"type": "m.Transformer", "path": ""}, {"type": "m.Pooling", "path": path}]
+    (tmp_path / "encoder" / "modules.json").write_text(json.dumps(modules))
+    with pytest.raises(EncoderError, match="nothing says how"):
+        SentenceEncoder.load(str(tmp_path / "encoder"), device="cpu")
+
+
+@pytest.mark.parametrize("data", [b"", b"no weights", safetensors.torch.save({"linear.weight": torch.zeros(3)})])
+def test_a_damaged_mlp_of_a_pooler_is_one_message(tmp_path: Path, data: bytes) -> None:
+    tiny_encoder("bert").save(tmp_path / "encoder")
+    (tmp_path / "encoder" / "2_Dense").mkdir()
+    (tmp_path / "encoder" / "2_Dense" / "model.safetensors").write_bytes(data)
+    with pytest.raises(EncoderError, match="the pooler cls cannot be loaded"):
+        SentenceEncoder.load(str(tmp_path / "encoder"), pooler="cls", device="cpu")
