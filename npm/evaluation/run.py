@@ -17,7 +17,7 @@ from npm.evaluation.held_out.in_batch import evaluate_in_batch
 from npm.evaluation.held_out.masked_tokens import evaluate_masked_tokens
 from npm.evaluation.report import memory_console, written_on
 from npm.evaluation.results import CheckRecord, any_record, check_out, refuse_other_results
-from npm.evaluation.settings import EvaluationSettings, GeometryPairs, HeldOutSettings
+from npm.evaluation.settings import EvaluationSettings, GeometryPairs, HeldOutSettings, ZeroShotEvaluation
 from npm.evaluation.sts.data import STS_B, read_set, read_sets
 from npm.evaluation.sts.evaluate import evaluate_sts, sentence_vectors
 from npm.evaluation.zero_shot.methods import (
@@ -29,7 +29,6 @@ from npm.evaluation.zero_shot.methods import (
     READS_LANGUAGE_MODEL,
     READS_RETRIEVAL,
 )
-from npm.evaluation.zero_shot.settings import ZeroShotEvaluation
 from npm.evaluation.zero_shot.suite import chosen_tasks, evaluate_suite
 from npm.evaluation.zero_shot.task import ClosedRetrieval, Suite, Task
 from npm.indexing.generation import Generation

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 from index.store import MANIFEST_NAME
 from npm.errors import SettingError
+from npm.evaluation.settings import ZeroShotEvaluation
 from npm.evaluation.zero_shot.baselines import FrequentAnswer, MajorityLabel, RandomLabel, RandomSpanOfBestBlock
 from npm.evaluation.zero_shot.calibration import corpus_prompts
 from npm.evaluation.zero_shot.closed_set import check_distinct
 from npm.evaluation.zero_shot.nonparametric import RETRIEVAL_OF, Masks, NonparametricLabels, PhraseAnswers
 from npm.evaluation.zero_shot.parametric import ParametricLabels, ParametricPhrases, WordLogs, remembered
-from npm.evaluation.zero_shot.settings import ZeroShotEvaluation
 from npm.evaluation.zero_shot.task import (
     LABEL_WORDS,
     Calibration,

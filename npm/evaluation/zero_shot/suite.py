@@ -13,12 +13,12 @@ from npm.errors import SettingError
 from npm.evaluation.report import terminal_table
 from npm.evaluation.results import CheckRecord, any_record, index_facts, model_facts, write_results
 from npm.evaluation.sampling import Split
+from npm.evaluation.settings import SuiteName, ZeroShotEvaluation
 from npm.evaluation.zero_shot.closed_set import ClosedTaskResult, evaluate_closed
 from npm.evaluation.zero_shot.data import data_file, missing_data, read_examples
 from npm.evaluation.zero_shot.methods import Methods
 from npm.evaluation.zero_shot.open_set import OpenTaskResult, evaluate_open, overlapping_examples
 from npm.evaluation.zero_shot.report import SuiteTable, fitting_rows, suite_markdown
-from npm.evaluation.zero_shot.settings import SuiteName, ZeroShotEvaluation
 from npm.evaluation.zero_shot.task import ClosedMethod, Macro, OpenMethod, Suite, Task
 from npm.evaluation.zero_shot.task_file import load_task, task_names
 from npm.models.encoder import Encoder
