@@ -86,7 +86,7 @@ def process_tree(process: int) -> list[int]:
 def watched_build(arguments: list[str], index: Path) -> tuple[float, float, float, list[tuple[float, int]]]:
     """Run `npmlm build`; when it began, held its lock, and ended, and its memory in time. All in seconds since 1970."""
     lock = index.parent / f".{index.name}.lock"
-    command = [sys.executable, "-m", "npm.cli", "build", *arguments, f"index={index}"]
+    command = [sys.executable, "-m", "npm", "build", *arguments, f"index={index}"]
     began = working = time.time()
     memory: list[tuple[float, int]] = []
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
@@ -124,7 +124,7 @@ def measure(label: str, arguments: list[str], folder: Path, *, estimates: bool) 
         return Built(**json.loads(record.read_text(encoding="utf-8")))
     estimate = None
     if estimates:
-        command = [sys.executable, "-m", "npm.cli", "estimate", *arguments, "output=json"]
+        command = [sys.executable, "-m", "npm", "estimate", *arguments, "output=json"]
         estimate = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
     index = folder / label
     went_on = index.exists()

@@ -24,7 +24,7 @@ class UserError(Exception):
     def __init__(self, problem: str, *, expected: str, got: str, where: str, fix: str) -> None:
         self.problem = problem
         self.expected = expected
-        self.got = got
+        self.got = got if got.strip() else "nothing"
         self.where = where
         self.fix = fix
         super().__init__(problem)

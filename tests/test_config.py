@@ -324,7 +324,7 @@ def test_config_mistakes_end_with_status_2_and_make_nothing(
 
 
 def test_config_help_of_the_program_is_there_at_once_in_a_process_of_its_own() -> None:
-    outcome = run_subprocess(sys.executable, "-m", "npm.cli", "--help")
+    outcome = run_subprocess(sys.executable, "-m", "npm", "--help")
     assert outcome.status == 0
     assert main(["--version"]) == 0
 
@@ -333,4 +333,4 @@ def test_config_the_command_is_there_as_a_module_and_as_a_function() -> None:
     import npm.cli
 
     assert npm.cli.main is main
-    assert run_subprocess(sys.executable, "-m", "npm.cli", "--version").out.startswith("npmlm ")
+    assert run_subprocess(sys.executable, "-m", "npm", "--version").out.startswith("npmlm ")

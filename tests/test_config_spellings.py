@@ -28,7 +28,7 @@ def test_config_takes_an_old_key_as_the_new_one_and_says_so(mark: str, capsys: p
     assert notes[2] == "note: encoder.dtype= is now precision=; the old spelling works in this version"
     assert len(notes) == 3
     if mark == "+":
-        with pytest.raises(UserError, match="a setting cannot be used"):
+        with pytest.raises(UserError, match="can only be set"):
             compose_settings("fill", ["index=i", "+dtype=float32"])
         assert "dtype= is now precision=" in capsys.readouterr().err
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
+import shutil
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from npm.cli.verbs import VERBS
 from tests.helpers.command_line import run_subprocess
 
 REPOSITORY = Path(__file__).parents[1]
@@ -31,6 +34,7 @@ ORDER = (
     "npm.display",
     "npm.evaluation",
     "npm.cli",
+    "npm.__main__",
     "scripts",
 )
 """A file imports only from its own place and from places before it."""
@@ -199,13 +203,34 @@ def test_the_command_answers_help_without_loading_what_is_heavy() -> None:
     assert outcome.status == 0, outcome.err
 
 
-def test_settings_and_help_of_a_verb_load_no_search_library() -> None:
+HEAVY = {"torch", "transformers", "tokenizers", "accelerate", "datasets", "faiss", "scipy", "pyarrow", "sklearn"}
+"""What takes seconds to load and has nothing to do with settings, manifests and ids."""
+
+
+def test_help_and_refused_settings_load_nothing_heavy(built_index: Path) -> None:
+    commands = [[verb, "--help"] for verb in VERBS] + [[verb, "bogus=1"] for verb in VERBS]
+    commands += [[verb] for verb, declared in VERBS.items() if declared.required]
+    refused = ["k=many", "k=0", "retrieval=DENSE", "encoder=", "debug=2", "-k", "scoring=magic"]
+    commands += [["fill", f"index={built_index}", setting] for setting in refused]
+    commands += [["train", "run=r", "experiment=absent.yaml"], ["inspect", "index=absent"], ["delete", "index=absent"]]
+    assert_nothing_heavy_is_loaded(*commands)
+
+
+def test_inspect_and_delete_load_nothing_heavy(built_index: Path, tmp_path: Path) -> None:
+    index = shutil.copytree(built_index, tmp_path / "index")
+    assert_nothing_heavy_is_loaded(["inspect", f"index={index}"], ["inspect", f"index={index}", "output=json"])
+    assert_nothing_heavy_is_loaded(["delete", f"index={index}", "ids=[bank]"], ["inspect", f"index={index}"])
+
+
+def assert_nothing_heavy_is_loaded(*commands: list[str]) -> None:
+    """Run the commands in one new process, and look at what it has imported after each."""
     program = (
-        "import sys, npm.cli.commands\n"
-        "heavy = {'hydra', 'omegaconf', 'datasets', 'faiss', 'bm25s', 'rich', 'pyarrow', 'sklearn', 'scipy'}\n"
-        "sys.exit(', '.join(sorted(heavy & set(sys.modules))) or 0)\n"
+        "import json, sys; from npm.cli import main\n"
+        "for command in json.loads(sys.argv[1]):\n"
+        "    assert main(command) in (0, 2), command\n"
+        f"    if found := sorted(set({sorted(HEAVY)}) & set(sys.modules)): sys.exit(f'{{command}} loads {{found}}')\n"
     )
-    outcome = run_subprocess(sys.executable, "-c", program)
+    outcome = run_subprocess(sys.executable, "-c", program, json.dumps(commands))
     assert outcome.status == 0, outcome.err
 
 

@@ -6,12 +6,15 @@ import ast
 import dataclasses
 import inspect
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
+from difflib import get_close_matches
 from enum import Enum
 from functools import cache
+from types import NoneType
 from typing import Any, cast, get_args, get_origin, get_type_hints
 
+from npm.cli.verbs import VERBS
 from npm.settings import Bounds, bounds_of
 
 USAGE = """\
@@ -19,8 +22,8 @@ npmlm fills <mask> with phrases that stand in your corpus, and says where.
 
 usage: npmlm VERB [key=value ...] [text ...]
 
-  npmlm build corpus.files=[docs/*.jsonl] index=DIR
-  npmlm fill index=DIR "The capital of Iceland is <mask>."
+  {build}
+  {fill}
 
 verbs:
 {verbs}
@@ -62,6 +65,29 @@ class Setting:
         return not self.is_path and self.kind in (str, str | None)
 
     @property
+    def is_flag(self) -> bool:
+        """Whether it is true or false."""
+        return bool in (self.kind, *get_args(self.kind))
+
+    @property
+    def choices(self) -> list[str]:
+        """The values that it may have, if there are a few; none for numbers and texts."""
+        kinds = [kind for kind in (self.kind, *get_args(self.kind)) if isinstance(kind, type)]
+        names = [member.name for kind in kinds if issubclass(kind, Enum) for member in kind]
+        return names + (["true", "false"] if self.is_flag else [])
+
+    @property
+    def expected(self) -> str:
+        """What it may be, in words."""
+        kinds = [kind for kind in (get_args(self.kind) or (self.kind,)) if kind is not NoneType]
+        words = {int: "a whole number", float: "a number", str: "text"}
+        said = ", ".join(self.choices) or words.get(kinds[0], "a value of the right kind")
+        if get_origin(self.kind) is list:
+            said = f"a list in brackets, each {said}"
+        said += f", {self.bounds.expected}" if self.bounds else ""
+        return said + (", or null" if NoneType in get_args(self.kind) else "")
+
+    @property
     def is_free_group(self) -> bool:
         """Whether the keys in it are those that its user chooses, such as in objective.others."""
         return get_origin(self.kind) is dict
@@ -72,6 +98,11 @@ class Setting:
         return " ".join(_field_docstrings(self.owner).get(self.field.name, "").split())
 
     @property
+    def is_required(self) -> bool:
+        """Whether its verb cannot begin without it."""
+        return self.text.endswith("Required.")
+
+    @property
     def bounds(self) -> Bounds | None:
         """Which numbers it may be."""
         return bounds_of(self.owner).get(self.field.name)
@@ -79,6 +110,8 @@ class Setting:
     @property
     def shown(self) -> str:
         """Its default and what else it may be."""
+        if self.is_required:
+            return "(required)"
         item = self.field
         value = item.default_factory() if item.default_factory is not dataclasses.MISSING else item.default
         if isinstance(value, Enum):
@@ -101,28 +134,44 @@ def declared_settings(root: type, prefix: str = "") -> dict[str, Setting]:
     return found
 
 
-def verb_help(
-    verb: str, root: type, *, first: Sequence[str] | None = None, groups: Mapping[str, Sequence[str]] = {}
-) -> str:
-    """Settings of one verb: those named in `first`, with a line each, or all of them, with all there is to say.
+def similar_settings(name: str, declared: Collection[str]) -> list[str]:
+    """What may be meant by a setting that is not declared: those with the same last part, then those spelt alike.
 
-    `groups` are the files of settings to choose from, by the name of their group.
+    >>> similar_settings("files", ["index", "corpus.files", "k"]), similar_settings("kk", ["index", "k"])
+    (['corpus.files'], ['k'])
     """
-    settings = declared_settings(root)
-    lines = [f"npmlm {verb} – {(root.__doc__ or '').strip().splitlines()[0]}", ""]
-    lines += [f"  {name}={'|'.join(choices)}  sets several at once\n" for name, choices in groups.items()]
+    last = name.rsplit(".", 1)[-1]
+    same = [known for known in declared if known.rsplit(".", 1)[-1] == last]
+    return list(dict.fromkeys([*same, *get_close_matches(name, declared, n=3, cutoff=0.5)]))
+
+
+def overview() -> str:
+    """What the program is for, and its verbs."""
+    verbs = "\n".join(f"  {name:<10}{verb.summary}" for name, verb in VERBS.items())
+    return USAGE.format(verbs=verbs, build=VERBS["build"].example, fill=VERBS["fill"].example)
+
+
+def verb_help(name: str, *, whole: bool) -> str:
+    """Settings of the verb `name`, those that people change with a line each, or the whole of them and of their texts.
+
+    What is required comes first.
+    """
+    verb = VERBS[name]
+    settings = declared_settings(verb.root)
+    lines = [f"npmlm {name} – {(verb.root.__doc__ or '').strip().splitlines()[0]}", "", f"  {verb.example}", ""]
+    lines += [f"  {group}={'|'.join(choices)}  sets several at once\n" for group, choices in verb.choices.items()]
     lines.append("settings (name = default):")
-    for name in settings if first is None else first:
-        text = settings[name].text
-        lines.append(f"\n  {name} = {settings[name].shown}")
-        if first is None:
+    for key in sorted(settings if whole else verb.first.split(), key=lambda key: not settings[key].is_required):
+        text = settings[key].text
+        lines.append(f"\n  {key} = {settings[key].shown}")
+        if whole:
             lines.extend(
                 textwrap.wrap(text, 96, initial_indent="      ", subsequent_indent="      ", break_on_hyphens=False)
             )
         else:
             lines.append("      " + textwrap.shorten(text, 96, placeholder=" …", break_on_hyphens=False))
-    if first is not None:
-        lines.append(f"\nnpmlm {verb} --help all shows all {len(settings)} settings.")
+    if not whole:
+        lines.append(f"\nnpmlm {name} --help all shows all {len(settings)} settings.")
     return "\n".join(lines)
 
 

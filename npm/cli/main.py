@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
+import shlex
 import sys
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from importlib.metadata import PackageNotFoundError, version
+from typing import Any, TextIO, cast
 
-from npm.cli.help import USAGE, verb_help
+from npm.cli.help import declared_settings, overview, similar_settings, verb_help
 from npm.cli.progress import say
 from npm.cli.verbs import VERBS, compose
-from npm.errors import SettingError, UserError
+from npm.errors import SettingError, StorageError, UserError, near
 from npm.types import MASK_TEXT
 
 SETTING = re.compile(r"^(\+{0,2}|~)[A-Za-z_][\w.]*=")
+OPTION = re.compile(
+    r"^(?:-(?P<letter>[A-Za-z])(?P<number>\d+)|--?(?P<name>[A-Za-z][\w.-]*)(?:=(?P<value>.*))?)$", re.DOTALL
+)
+"""What other programs call an option; here it is a setting, `key=value`."""
+HELP, VERSION = ("--help", "-h", "help"), ("--version", "-V")
 DEBUG = re.compile(r"^\+{0,2}debug=(true|yes|on|1)$", re.IGNORECASE)
 EXIT_USER_ERROR, EXIT_BUG, EXIT_INTERRUPTED = 2, 1, 130
 
@@ -23,8 +32,22 @@ EXIT_USER_ERROR, EXIT_BUG, EXIT_INTERRUPTED = 2, 1, 130
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; returns its exit status: 0 success, 2 a user's mistake, 130 interrupted, 1 a bug of ours."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
+    stdout = sys.stdout
+    if sys.stderr is None:  # closed by whoever started us
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115, PTH123 - open as long as the process
+    if sys.stdout is not None:
+        sys.stdout = cast(TextIO, Answers(stdout))
     try:
-        return run(arguments)
+        return _run_and_report(arguments)
+    finally:
+        sys.stdout = stdout
+
+
+def _run_and_report(arguments: list[str]) -> int:
+    try:
+        status = run(arguments)
+        sys.stdout.flush()
+        return status
     except UserError as error:
         _show_traceback(arguments)
         say(f"npmlm: error: {error}")
@@ -34,40 +57,102 @@ def main(arguments: list[str] | None = None) -> int:
         goes_on = "continues where it stopped" if resumes else "starts from the beginning"
         say(f"\nnpmlm: interrupted. The same command, given again, {goes_on}.")
         return EXIT_INTERRUPTED
-    except BrokenPipeError:
-        # the reader of our answers went away; Python would complain again when it flushes stdout at exit
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # the reader of our answers went away
+        _drop_unwritten()
         return 0
     except Exception as error:
         _show_traceback(arguments)
+        if _ran_out_of_files(error):
+            refusal = StorageError(
+                "no further file can be opened",
+                expected="room for a few hundred open files",
+                got=os.strerror(errno.EMFILE),
+                where="ulimit -n",
+                fix="allow more, such as with ulimit -n 1024",
+            )
+            say(f"npmlm: error: {refusal}")
+            return EXIT_USER_ERROR
         say(f"npmlm: internal error: {type(error).__name__}: {error}\n  do: run it again with debug=true and report it")
         return EXIT_BUG
 
 
+class Answers:
+    """Standard output, whose refusals are told from those of other files. Raises StorageError for them."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        """As a stream does."""
+        with self._refusals():
+            return self._stream.write(text)
+
+    def flush(self) -> None:
+        """As a stream does."""
+        with self._refusals():
+            self._stream.flush()
+
+    @contextmanager
+    def _refusals(self) -> Iterator[None]:
+        try:
+            yield
+        except BrokenPipeError:
+            raise
+        except UnicodeEncodeError as error:
+            got, fix = f"{error.object[error.start]!a}, which {error.encoding} lacks", "set PYTHONIOENCODING=utf-8"
+            raise self._refused(got, fix) from error
+        except OSError as error:
+            _drop_unwritten()
+            raise self._refused(error.strerror or str(error), "make room, or write the answers elsewhere") from error
+
+    def _refused(self, got: str, fix: str) -> StorageError:
+        return StorageError(
+            "the answers cannot be written",
+            expected="a standard output that takes them",
+            got=got,
+            where="standard output",
+            fix=fix,
+        )
+
+
 def run(arguments: list[str]) -> int:
     """Dispatch to a verb. Raises UserError for a mistake of the user."""
-    if not arguments or arguments[0] in ("--help", "-h", "help"):
-        verbs = "\n".join(f"  {name:<10}{verb.summary}" for name, verb in VERBS.items())
-        sys.stdout.write(USAGE.format(verbs=verbs) + "\n")
+    if sys.stdout is None:
+        raise StorageError(
+            "standard output is closed",
+            expected="a terminal, a file or a pipe for the answers",
+            got="none",
+            where="standard output",
+            fix="leave out >&-, or write > /dev/null",
+        )
+    if not arguments or (arguments[0] in HELP and len(arguments) == 1):
+        sys.stdout.write(overview() + "\n")
         return 0
-    if arguments[0] == "--version":
+    if arguments[0] in HELP:
+        arguments = [arguments[1], "--help", *arguments[2:]]
+    name, rest = arguments[0], arguments[1:]
+    before = before_texts(rest)
+    if name in VERSION or (name in VERBS and set(VERSION).intersection(before)):
         sys.stdout.write(f"npmlm {_version()}\n")
         return 0
-    name, rest = arguments[0], arguments[1:]
     if name not in VERBS:
+        nearest = near(name, VERBS)
         raise SettingError(
             f"unknown verb {name!r}",
             expected=", ".join(VERBS),
             got=name,
             where="npmlm VERB",
-            fix="npmlm --help shows what there is",
+            fix=f"{nearest} " * nearest.endswith("?") + "npmlm --help shows what they do",
         )
-    verb, before = VERBS[name], before_texts(rest)
-    if asked := {"--help", "-h"}.intersection(before):
-        wants_all = before[before.index(asked.pop()) + 1 :][:1] == ["all"]
-        first = None if wants_all else verb.first.split()
-        sys.stdout.write(verb_help(name, verb.root, first=first, groups=verb.choices) + "\n")
+    verb = VERBS[name]
+    asked = [place for place, word in enumerate(before) if word in HELP[:2] or (word in HELP and place == 0)]
+    if asked:
+        sys.stdout.write(verb_help(name, whole=before[asked[0] + 1 :][:1] == ["all"]) + "\n")
         return 0
+    _refuse_options(name, rest)
     found = split_arguments(rest)
     if found.texts and not verb.takes_texts:
         raise SettingError(
@@ -75,7 +160,7 @@ def run(arguments: list[str]) -> int:
             expected="key=value",
             got=found.texts[0],
             where=f"npmlm {name}",
-            fix=f"npmlm {name} --help shows its settings",
+            fix=f"npmlm {name} --help shows its settings; files of documents are given as corpus.files=[FILE,…]",
         )
     settings = compose(name, found.settings)
     return verb.run(settings, found.texts) if verb.takes_texts else verb.run(settings)
@@ -109,6 +194,59 @@ def before_texts(arguments: list[str]) -> list[str]:
     return arguments[: arguments.index("--")] if "--" in arguments else arguments
 
 
+def _refuse_options(name: str, arguments: list[str]) -> None:
+    """Raise SettingError, with the command as it is to be written, for `-k 3`, `--index=DIR` or a folder alone."""
+    declared = declared_settings(VERBS[name].root)
+    before = before_texts(arguments)
+    waiting = list(before)
+    has_index = (
+        VERBS[name].required != "index" or name == "build" or any(re.match("-*index(=|$)", word) for word in waiting)
+    )
+    corrected: list[str] = []
+    wrong = ""
+    while waiting:
+        word = waiting.pop(0)
+        is_usual = MASK_TEXT in word or SETTING.match(word) is not None
+        if not is_usual and (option := OPTION.match(word)):
+            key = option["letter"] or option["name"].replace("-", "_")
+            key = key if key in declared else (similar_settings(key, declared) or [key])[0]
+            value = option["number"] or option["value"]
+            if value is None and key in declared and declared[key].is_flag:
+                value = "true"
+            elif value is None:
+                value = waiting.pop(0) if waiting and not OPTION.match(waiting[0]) else "…"
+            corrected.append(f"{key}={value}")
+        elif is_usual or has_index or " " in word:
+            corrected.append(word)
+            continue
+        else:
+            corrected.append(f"index={word}")
+            has_index = True
+        wrong = wrong or word
+    if wrong:
+        raise SettingError(
+            "settings are written key=value",
+            expected="key=value",
+            got=wrong,
+            where=f"npmlm {name}",
+            fix=shlex.join(["npmlm", name, *corrected, *arguments[len(before) :]]),
+        )
+
+
+def _ran_out_of_files(error: BaseException | None) -> bool:
+    """Whether the system opened no further file, which libraries report in their own ways."""
+    while error is not None:
+        if getattr(error, "errno", None) == errno.EMFILE or os.strerror(errno.EMFILE) in str(error):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def _drop_unwritten() -> None:
+    """Let what stdout did not take go nowhere: Python would try and complain again at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def _show_traceback(arguments: list[str]) -> None:
     """Print one if it is asked for; known before settings are, so that it covers mistakes in settings too."""
     if any(DEBUG.match(argument) for argument in before_texts(arguments)):
@@ -116,6 +254,8 @@ def _show_traceback(arguments: list[str]) -> None:
 
 
 def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
     try:
         return version("npmlm")
     except PackageNotFoundError:

@@ -10,8 +10,7 @@ import dataclasses
 import errno
 import os
 import re
-from collections.abc import Iterable, Mapping
-from difflib import get_close_matches
+from collections.abc import Collection, Iterator, Mapping
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, cast, get_type_hints
@@ -24,17 +23,19 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from npm.cli.help import Setting, declared_settings
+from npm.cli.help import Setting, declared_settings, similar_settings
 from npm.cli.progress import say
 from npm.cli.verbs import VERBS, config_folder
-from npm.errors import SettingError, UserError, put_under
+from npm.errors import SettingError, UserError, near, put_under
 from npm.evaluation.settings import OLD_SPELLINGS as SPELLINGS_OF_EVALUATION
+from npm.types import SURROGATE
 
 MOST_YAML_BYTES, MOST_YAML_ALIASES = 1 << 18, 16
 """Of an experiment's file."""
 LIST_ENTRY = re.compile(
     r"""\s*(?:'((?:[^'\\]|\\.)*)'|"((?:[^"\\]|\\.)*)"|([^,\s'"](?:\[[^\[\]]*\]|[^,])*?|))\s*(?:,|$)"""
 )
+FLAGS = ("true", "false", "yes", "no", "on", "off", "1", "0")
 OLD_SPELLINGS: dict[str, dict[str, str]] = {
     "build": (_of_encoder := {"encoder.name": "encoder", "encoder.device": "device", "encoder.dtype": "precision"}),
     "estimate": _of_encoder,
@@ -54,11 +55,14 @@ def compose_settings(name: str, overrides: list[str]) -> Any:
     moved = moved_settings(name, declared)
     overrides = [_respelt(override, moved) for override in overrides]
     _refuse_unknown_and_repeated(name, declared, overrides)
+    for override in overrides:
+        _refuse_what_hydra_reads_otherwise(override, declared)
     uncomposed, others = _split_paths(name, declared, overrides, moved)
     typed = _compose(name, declared, others)
     for key, value in uncomposed.items():
         # Without documents= all answer; an empty list, such as one that a script filled, must not mean the same.
-        if value in ("", []) and (declared[key].is_path or declared[key].kind == list[str] | None):
+        is_blank = value in ("", []) or (isinstance(value, list) and "" in value)
+        if is_blank and (declared[key].is_path or declared[key].kind == list[str] | None):
             raise SettingError(
                 f"{key}= is empty", expected="a value", got="nothing", where=key, fix=f"give {key}=… or leave it out"
             )
@@ -74,9 +78,16 @@ def compose_settings(name: str, overrides: list[str]) -> Any:
             expected=f"{verb.required}={'FILE.png' if name == 'plot' else 'DIR'}",
             got="nothing",
             where=verb.required,
-            fix=f"npmlm {name} --help shows the settings that it needs",
+            fix=_index_at_hand(name) or f"npmlm {name} --help shows the settings that it needs",
         )
     return typed
+
+
+def _index_at_hand(verb: str) -> str:
+    """Which index may be meant where none is given: that of the demo, if it has been built here."""
+    demo = Path("runs/demo/index")
+    reads_one = VERBS[verb].required == "index" and verb != "build"
+    return f"give index=DIR, such as index={demo}" if reads_one and (demo / "manifest.json").is_file() else ""
 
 
 def setting_names(tree: dict[str, Any], prefix: str = "") -> set[str]:
@@ -85,11 +96,15 @@ def setting_names(tree: dict[str, Any], prefix: str = "") -> set[str]:
     >>> sorted(setting_names({"a": 1, "b": {"c": 2}}))
     ['a', 'b.c']
     """
-    names: set[str] = set()
+    return {name for name, _ in _leaves(tree, prefix)}
+
+
+def _leaves(tree: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     for key, value in tree.items():
-        name = f"{prefix}{key}"
-        names |= setting_names(value, f"{name}.") if isinstance(value, dict) else {name}
-    return names
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
 
 
 def moved_settings(verb: str, declared: Mapping[str, Setting]) -> dict[str, str]:
@@ -123,6 +138,47 @@ def _refuse_unknown_and_repeated(verb: str, declared: Mapping[str, Setting], ove
             raise _given_twice(key, values[key], value)
 
 
+def _refuse_what_hydra_reads_otherwise(override: str, declared: Mapping[str, Setting]) -> None:
+    """It would delete settings, look values up in the environment, and take any number for true."""
+    marked_key, _, value = override.partition("=")
+    key = marked_key.lstrip("+~")
+    setting = declared.get(key)
+    marks = marked_key.removesuffix(key)
+    if "~" in marks or (setting is not None and marks == "+"):  # "++": set it, whether it is there or not
+        raise SettingError(
+            f"{key} can only be set", expected=f"{key}=…", got=override, where=key, fix=f"leave {marks} out"
+        )
+    if SURROGATE.search(value):
+        raise SettingError(
+            f"{key}= is not valid UTF-8",
+            expected="UTF-8, in names of files too",
+            got=value.encode("utf-8", "backslashreplace").decode(),
+            where=key,
+            fix="check the encoding of the terminal or script, or rename the file",
+        )
+    if setting is None or not (setting.is_path or setting.is_list):
+        _refuse_computed(key, value, where=key)
+    if setting is not None and setting.is_flag and value.lower() not in FLAGS:
+        raise _no_flag(key, value, where=key)
+
+
+def _refuse_computed(key: str, value: object, *, where: str) -> None:
+    if "${" in str(value):
+        raise SettingError(
+            f"{key}= is taken as it is written",
+            expected="the value itself; neither the environment nor another setting is looked up",
+            got=str(value),
+            where=where,
+            fix="write the value; a shell replaces $NAME itself, outside of single quotes",
+        )
+
+
+def _no_flag(key: str, value: object, *, where: str) -> SettingError:
+    return SettingError(
+        f"{key}= is true or false", expected="true or false", got=str(value), where=where, fix="choose one"
+    )
+
+
 def _given_twice(key: str, first: object, second: object) -> SettingError:
     return SettingError(
         f"{key} is given twice",
@@ -141,21 +197,13 @@ def _split_paths(
     others: list[str] = []
     for override in overrides:
         marked_key, _, value = override.partition("=")
-        marks, key = re.match(r"([+~]*)(.*)", marked_key, re.DOTALL).groups()  # type: ignore[union-attr]
+        key = marked_key.lstrip("+")
         setting = declared.get(key)
         if setting and (setting.is_path or setting.is_list):
-            if marks not in ("", "++"):  # "++": set it, whether it is there or not
-                raise SettingError(
-                    f"{key} can only be set",
-                    expected=f"{key}=…",
-                    got=override,
-                    where=key,
-                    fix=f"leave {override[0]} out",
-                )
             is_unset = value == "null" and setting.kind == list[str] | None
             uncomposed[key] = None if is_unset else parse_list(value, key) if setting.is_list else value
         elif marked_key == "experiment" and value.endswith(".yaml"):
-            others.append(f"experiment={_stored_experiment(Path(usable_path(value, key)), moved)}")
+            others.append(f"experiment={_stored_experiment(Path(usable_path(value, key)), moved, declared)}")
         elif verb == "evaluate" and marked_key == "scoring":
             others.append(f"scoring@fill={value}")
         elif setting and setting.is_text:
@@ -231,7 +279,7 @@ def _too_much_yaml(file: Path) -> str:
     return f"{aliases} aliases, more than {MOST_YAML_ALIASES}" if aliases > MOST_YAML_ALIASES else ""
 
 
-def _stored_experiment(file: Path, moved: dict[str, str]) -> str:
+def _stored_experiment(file: Path, moved: dict[str, str], declared: Mapping[str, Setting]) -> str:
     """Make a user's own file of settings one of the choices of `experiment`; returns the name it has there.
 
     Settings that have moved since the file was written are moved in what is read of it; the file stays as it is.
@@ -261,6 +309,10 @@ def _stored_experiment(file: Path, moved: dict[str, str]) -> str:
             if given not in (None, value):
                 raise _given_twice(new, value, given)
             OmegaConf.update(found, new, value, force_add=True)
+    for key, given in _leaves(cast(dict[Any, Any], OmegaConf.to_container(found, resolve=False))):
+        _refuse_computed(key, given, where=f"{file}: {key}")
+        if key in declared and declared[key].is_flag and not isinstance(given, bool):
+            raise _no_flag(key, given, where=f"{file}: {key}")
     name = f"own_{file.stem}"
     ConfigStore.instance().store(group="experiment", name=name, node=found, package="_global_")
     return name
@@ -277,14 +329,14 @@ def _compose(verb: str, declared: Mapping[str, Setting], overrides: list[str]) -
         container = cast(dict[str, Any], OmegaConf.to_container(composed, resolve=True))
     except (HydraException, OmegaConfBaseException, ValueError, TypeError, AssertionError) as error:
         # hydra reports some mistakes in overrides with plain ValueErrors, such as a number for a group
-        raise _refused(verb, overrides, error) from error
+        raise _refused(verb, declared, overrides, error) from error
     found = {name for name in setting_names(container) if not _in_free_group(name, declared)}
     if unknown := sorted(found - set(declared)):  # with + and ++ hydra lets in what is not declared
         raise _unknown(verb, unknown, declared)
     try:
         return _checked(composed, root)
     except OmegaConfBaseException as error:
-        raise _refused(verb, overrides, error) from error
+        raise _refused(verb, declared, overrides, error) from error
 
 
 def _checked(composed: Any, root: type, prefix: str = "") -> Any:
@@ -300,29 +352,41 @@ def _checked(composed: Any, root: type, prefix: str = "") -> Any:
         raise
 
 
-def _refused(verb: str, overrides: list[str], error: Exception) -> SettingError:
+def _refused(verb: str, declared: Mapping[str, Setting], overrides: list[str], error: Exception) -> SettingError:
     """A hydra or OmegaConf error as one clear message."""
     text = str(error.__cause__ or error)
     first = next((line for line in text.splitlines() if line.strip()), type(error).__name__)
-    where = re.search(r"full_key: (\S+)", text)
+    given = {
+        key.lstrip("+").partition("@")[0]: value
+        for key, _, value in (override.partition("=") for override in overrides)
+    }
+    full_key = re.search(r"full_key: (\S+)", text)
+    # what hydra's grammar or its groups refuse has no full key, but is repeated
+    key = (
+        full_key[1] if full_key else next((k for k, v in given.items() if f"{k}={v}" in text or f"{k}/{v}" in text), "")
+    )
+    choices = VERBS[verb].choices.get(key) or (declared[key].choices if key in declared else [])
+    nearest = near(given[key].lower(), choices) if key in given and choices else ""
+    expected = declared[key].expected if key in declared else ", ".join(choices)
+    is_known = bool(expected) and key in given
     return SettingError(
-        "a setting cannot be used",
-        expected="key=value with a value of the right kind",
-        got=first.strip(),
-        where=where.group(1) if where else " ".join(overrides) or verb,
-        fix=f"npmlm {verb} --help all lists all settings with their defaults; quote values with special characters",
+        f"{key}={given[key]} cannot be used" if is_known else "a setting cannot be used",
+        expected=expected or "key=value with a value of the right kind",
+        got=given[key] if is_known else first.strip(),
+        where=key or " ".join(overrides) or verb,
+        fix=f"{nearest} " * nearest.endswith("?")
+        + f"npmlm {verb} --help all lists all settings with their defaults; quote values with special characters",
     )
 
 
-def _unknown(verb: str, unknown: list[str], declared: Iterable[str]) -> SettingError:
-    near = {match for name in unknown for match in get_close_matches(name, declared, n=3, cutoff=0.5)}
-    near |= {name for name in declared for other in unknown if name.rsplit(".", 1)[-1] == other.rsplit(".", 1)[-1]}
+def _unknown(verb: str, unknown: list[str], declared: Collection[str]) -> SettingError:
+    similar = list(dict.fromkeys(match for name in unknown for match in similar_settings(name, declared)))
     return SettingError(
         f"unknown setting{'s' if len(unknown) > 1 else ''} {', '.join(unknown)}",
-        expected=f"one of: {', '.join(sorted(near))}" if near else "a declared setting",
+        expected=f"one of: {', '.join(similar)}" if similar else "a declared setting",
         got=", ".join(unknown),
         where=f"npmlm {verb}",
-        fix=f"npmlm {verb} --help all lists all settings",
+        fix=f"{f'did you mean {similar[0]}=? ' if similar else ''}npmlm {verb} --help all lists all settings",
     )
 
 

@@ -54,6 +54,8 @@ class Verb:
     """Runs it, given the settings, and the texts where it takes some; returns the exit status."""
     first: str
     """Names of the settings that `--help` shows; `--help all` shows the others too."""
+    example: str
+    """A whole command."""
     required: str | None = "index"
     """The setting without which it cannot begin."""
     takes_texts: bool = False
@@ -381,6 +383,7 @@ VERBS = {
         run_build,
         first="index corpus.files encoder device precision blocks.max_block_tokens vectors.pruning search.tier "
         "search.factory dimensions copy_encoder stage shard",
+        example='npmlm build "corpus.files=[docs/*.jsonl]" index=DIR',
         resumes=True,
     ),
     "fill": Verb(
@@ -388,6 +391,7 @@ VERBS = {
         "FillCommand",
         run_fill,
         first="index encoder k occurrences retrieval documents where texts output device precision",
+        example='npmlm fill index=DIR "The capital of Iceland is <mask>."',
         takes_texts=True,
         group="scoring",
     ),
@@ -396,9 +400,14 @@ VERBS = {
         "VerifyCommand",
         run_verify,
         first="index encoder device precision reencoded_batches seed",
+        example="npmlm verify index=DIR",
     ),
     "inspect": Verb(
-        "show what is in an index, and how large each part is", "InspectCommand", run_inspect, first="index output"
+        "show what is in an index, and how large each part is",
+        "InspectCommand",
+        run_inspect,
+        first="index output",
+        example="npmlm inspect index=DIR",
     ),
     "estimate": Verb(
         "estimate memory, disk and time of a build",
@@ -406,6 +415,7 @@ VERBS = {
         run_estimate,
         first="corpus.files encoder device precision vectors.pruning search.tier search.factory dimensions "
         "sample_documents sample_seconds output",
+        example='npmlm estimate "corpus.files=[docs/*.jsonl]"',
         required=None,
     ),
     "add": Verb(
@@ -413,17 +423,30 @@ VERBS = {
         "AddCommand",
         run_add,
         first="index corpus.files corpus.id_field corpus.text_field replace encoder device precision",
+        example='npmlm add index=DIR "corpus.files=[new.jsonl]"',
         resumes=True,
     ),
-    "delete": Verb("delete documents of an index", "DeleteCommand", run_delete, first="index ids ids_file"),
+    "delete": Verb(
+        "delete documents of an index",
+        "DeleteCommand",
+        run_delete,
+        first="index ids ids_file",
+        example='npmlm delete index=DIR "ids=[17,some page]"',
+    ),
     "compact": Verb(
-        "rewrite an index without what was deleted", "CompactCommand", run_compact, first="index retrain", resumes=True
+        "rewrite an index without what was deleted",
+        "CompactCommand",
+        run_compact,
+        first="index retrain",
+        example="npmlm compact index=DIR",
+        resumes=True,
     ),
     "tune": Verb(
         "measure search settings of an index and choose some",
         "TuneCommand",
         run_tune,
         first="index encoder device precision queries seed recall_goal agreement_goal write out",
+        example="npmlm tune index=DIR out=runs/tune write=true",
     ),
     "train": Verb(
         "train an encoder",
@@ -431,6 +454,7 @@ VERBS = {
         run_train,
         first="run encoder corpus.files sentences.files schedule.max_steps schedule.max_minutes "
         "schedule.learning_rate groups.sequences_per_group evaluation.files device precision trainer.seed",
+        example='npmlm train experiment=encoder_mini encoder=encoder-mini run=runs/mine "corpus.files=[docs/*.jsonl]"',
         required="run",
         group="experiment",
         resumes=True,
@@ -440,6 +464,7 @@ VERBS = {
         "PlotCommand",
         run_plot,
         first="out terms x smoothed_points",
+        example="npmlm plot runs/mine runs/other out=curves.png",
         required="out",
         takes_texts=True,
     ),
@@ -448,6 +473,7 @@ VERBS = {
         "EvaluateCommand",
         run_evaluate,
         first="out task suite method index encoder data_dir corpus.files split limit seed device precision",
+        example="npmlm evaluate task=demo index=DIR out=runs/evaluation",
         required="out",
         group="scoring",
     ),
@@ -456,6 +482,7 @@ VERBS = {
         "CompareCommand",
         run_compare,
         first="methods seed resamples output",
+        example="npmlm compare runs/first runs/second",
         required=None,
         takes_texts=True,
     ),

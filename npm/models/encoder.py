@@ -225,7 +225,7 @@ def choose_device(device: str) -> torch.device:
         raise EncoderError(
             "unknown device",
             expected="auto, cpu, cuda or cuda:N",
-            got=f"{device}; this machine has {torch.cuda.device_count()} CUDA devices",
+            got=f"{device or 'nothing'}; this machine has {torch.cuda.device_count()} CUDA devices",
             where="device",
             fix="leave it at auto",
         )

@@ -60,7 +60,7 @@ def test_settings_of_filling_and_of_the_split_reach_the_task(
 
 
 def test_a_process_of_its_own_evaluates(evaluate: list[str], tmp_path: Path) -> None:
-    outcome = run_subprocess(sys.executable, "-m", "npm.cli", *evaluate)
+    outcome = run_subprocess(sys.executable, "-m", "npm", *evaluate)
     assert outcome.status == 0, outcome.err
     assert "hit@1" in outcome.out
     assert (tmp_path / "out" / "metrics.json").is_file()

@@ -116,7 +116,7 @@ def test_the_document_that_was_meant_is_named(npmlm: CommandLine, built_index: P
 
 
 def test_a_process_of_its_own_answers_on_stdout_only(built_index: Path) -> None:
-    outcome = run_subprocess(sys.executable, "-m", "npm.cli", "fill", f"index={built_index}", "output=json", QUESTION)
+    outcome = run_subprocess(sys.executable, "-m", "npm", "fill", f"index={built_index}", "output=json", QUESTION)
     assert outcome.status == 0, outcome.err
     check_contract(outcome.answers()[0])
     assert outcome.err == ""

@@ -62,7 +62,7 @@ def test_a_whole_index_passes_and_every_byte_is_counted(npmlm: CommandLine, fais
 
 
 def test_a_process_of_its_own_verifies(built_index: Path) -> None:
-    outcome = run_subprocess(sys.executable, "-m", "npm.cli", "verify", f"index={built_index}")
+    outcome = run_subprocess(sys.executable, "-m", "npm", "verify", f"index={built_index}")
     assert outcome.status == 0, outcome.err
     assert "is whole" in outcome.out
 

@@ -1,4 +1,4 @@
-"""`python -m npm.cli` is `npmlm`."""
+"""`python -m npm` is `npmlm`."""
 
 import sys
 

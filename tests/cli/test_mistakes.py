@@ -1,0 +1,210 @@
+"""Mistakes on the command line: what is refused, with the command as it is to be written, and where answers can go."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from npm.cli.verbs import VERBS
+from tests.helpers.command_line import QUESTION, CommandLine, Outcome, run_subprocess
+
+STDOUT = 1
+SETTING = re.compile(r"  [\w.]+ = ")
+"""A line of help that names a setting."""
+
+
+@pytest.mark.parametrize(
+    ("command", "corrected"),
+    [
+        (["fill", "-k", "3", "index=i", QUESTION], f"fill k=3 index=i '{QUESTION}'"),
+        (["fill", "-k3", "--index=i", QUESTION], f"fill k=3 index=i '{QUESTION}'"),
+        (["fill", "--index", "i", QUESTION, "--", "-k"], f"fill index=i '{QUESTION}' -- -k"),
+        (["fill", "i", QUESTION], f"fill index=i '{QUESTION}'"),
+        (["fill", "index=i", "--occurences", "2", QUESTION], f"fill index=i occurrences=2 '{QUESTION}'"),
+        (["inspect", "i", "--output", "json"], "inspect index=i output=json"),
+        (["tune", "index=i", "--write"], "tune index=i write=true"),
+        (["build", "--index", "i", "--files", "a.jsonl"], "build index=i corpus.files=a.jsonl"),
+        (["train", "--run=r", "--max-steps=5"], "train run=r schedule.max_steps=5"),
+    ],
+)
+def test_options_and_a_folder_alone_are_answered_with_the_command_as_it_is_written(
+    command: list[str], corrected: str, npmlm: CommandLine
+) -> None:
+    message = npmlm(*command).refused("settings are written key=value")
+    assert message.endswith(f"do:       npmlm {corrected}\n")
+
+
+def test_what_looks_like_an_option_is_text_where_it_holds_a_mask_or_stands_behind_dashes(
+    npmlm: CommandLine, built_index: Path
+) -> None:
+    for text in (["-k <mask>"], ["--", "--index <mask>"]):
+        assert npmlm("fill", f"index={built_index}", "output=json", *text).status == 0
+    npmlm("fill", f"index={built_index}", "no mask here").refused("the text has no <mask>")
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_help_is_given_however_it_is_asked_for(verb: str, npmlm: CommandLine) -> None:
+    expected = npmlm(verb, "--help")
+    assert expected.status == 0
+    assert f"\n  {VERBS[verb].example}\n" in expected.out
+    assert VERBS[verb].example.startswith(f"npmlm {verb} ")
+    for words in (["help", verb], ["-h", verb], ["--help", verb], [verb, "help"], [verb, "-h"]):
+        assert npmlm(*words) == expected
+    whole = npmlm(verb, "--help", "all")
+    assert npmlm("help", verb, "all") == npmlm(verb, "help", "all") == whole
+    for outcome in (expected, whole):
+        required = [line.endswith("= (required)") for line in outcome.out.splitlines() if SETTING.match(line)]
+        assert required == sorted(required, reverse=True)
+        assert any(required) == (VERBS[verb].required is not None)
+
+
+def test_the_version_has_a_short_name_and_needs_no_verb(npmlm: CommandLine) -> None:
+    version = npmlm("--version")
+    assert version.out.startswith("npmlm ")
+    for words in (["-V"], ["fill", "-V"], ["fill", "--version"]):
+        assert npmlm(*words) == version
+
+
+@pytest.mark.parametrize(
+    ("command", "hint"),
+    [
+        (["fil", "index=i"], "did you mean fill?"),
+        (["help", "trian"], "did you mean train?"),
+        (["fill", "index=i", "retreival=bm25"], "did you mean retrieval=?"),
+        (["build", "index=i", "files=a.jsonl"], "did you mean corpus.files=?"),
+        (["fill", "index=i", "retrieval=DENSE"], "did you mean dense?"),
+        (["fill", "index=i", "scoring=referense"], "did you mean reference?"),
+    ],
+)
+def test_a_misspelt_verb_setting_or_choice_is_answered_with_the_right_one(
+    command: list[str], hint: str, npmlm: CommandLine
+) -> None:
+    npmlm(*command).refused(hint)
+
+
+@pytest.mark.parametrize(
+    ("command", "expected", "got"),
+    [
+        (["fill", "index=i", "retrieval=lexical"], "dense, bm25, hybrid", "lexical"),
+        (["fill", "index=i", "scoring=magic"], "default, reference", "magic"),
+        (["evaluate", "out=o", "scoring=magic"], "default, reference", "magic"),
+        (["evaluate", "out=o", "suite=x"], "closed, open, all, or null", "x"),
+        (["fill", "index=i", "k=many"], "a whole number, at least 1 and at most 10000", "many"),
+        (["fill", "index=i", "k="], "a whole number, at least 1 and at most 10000", "nothing"),
+        (["fill", "index=i", "k=(1"], "a whole number, at least 1 and at most 10000", "(1"),
+        (["train", "run=r", "schedule.learning_rate=fast"], "a number, at least", "fast"),
+        (["compact", "index=i", "retrain=2"], "true or false", "2"),
+        (["compact", "index=i", "retrain=null"], "true or false", "null"),
+        (["tune", "index=i", "queries=1,2"], "a whole number", "1,2"),
+    ],
+)
+def test_a_wrong_value_is_refused_with_what_it_may_be(
+    command: list[str], expected: str, got: str, npmlm: CommandLine
+) -> None:
+    npmlm(*command).refused(f"\n  expected: {expected}", f"\n  got:      {got}\n")
+
+
+@pytest.mark.parametrize("setting", ["k=${oc.env:HOME}", "device=a'${oc.env:HOME}", "scoring=${oc.env:HOME}"])
+def test_settings_look_nothing_up_in_the_environment(setting: str, npmlm: CommandLine) -> None:
+    message = npmlm("fill", "index=i", setting).refused("is taken as it is written", "${oc.env:HOME}")
+    assert os.environ["HOME"] not in message
+
+
+@pytest.mark.parametrize(
+    ("line", "parts"),
+    [
+        ("encoder: ${oc.env:HOME}", ["encoder= is taken as it is written", "${oc.env:HOME}"]),
+        ("trainer: {tensorboard: 2}", ["trainer.tensorboard= is true or false", "got:      2"]),
+    ],
+)
+def test_nor_does_an_experiment_file_and_its_flags_are_true_or_false(
+    line: str, parts: list[str], npmlm: CommandLine, tmp_path: Path
+) -> None:
+    (tmp_path / "own.yaml").write_text(line + "\n", encoding="utf-8")
+    npmlm("train", f"run={tmp_path / 'run'}", f"experiment={tmp_path / 'own.yaml'}").refused(*parts, "own.yaml: ")
+
+
+@pytest.mark.parametrize("mark", ["~", "+", "~+"])
+def test_settings_are_set_not_deleted_or_appended(mark: str, npmlm: CommandLine) -> None:
+    if mark != "~+":
+        npmlm("fill", "index=i", f"{mark}k=5").refused("k can only be set", f"leave {mark} out")
+    npmlm("fill", "index=i", f"{mark}index=i").refused()
+
+
+@pytest.mark.parametrize("files", ["", "[]", "[a.jsonl,,b.jsonl]", "['']"])
+def test_an_empty_list_of_files_or_an_empty_entry_is_refused(files: str, npmlm: CommandLine) -> None:
+    npmlm("build", "index=i", f"corpus.files={files}").refused("corpus.files= is empty")
+
+
+def test_a_message_never_leaves_open_what_was_found(npmlm: CommandLine, built_index: Path) -> None:
+    npmlm("fill", f"index={built_index}", "device=", QUESTION).refused("got:      nothing; this machine has")
+
+
+def test_the_index_of_the_demo_is_named_where_none_is_given(
+    npmlm: CommandLine, built_index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert "runs/demo/index" not in npmlm("fill", QUESTION).refused("fill needs index=")
+    shutil.copytree(built_index, tmp_path / "runs" / "demo" / "index")
+    for verb in ("fill", "inspect", "verify", "tune"):
+        npmlm(verb).refused(f"{verb} needs index=", "such as index=runs/demo/index")
+    assert "runs/demo/index" not in npmlm("build").err
+
+
+@pytest.mark.parametrize("setting", ["ids=[\udcff]", "index=\udcff", "ids_file=\udcff"])
+def test_bytes_that_are_no_utf8_are_refused(setting: str, npmlm: CommandLine, built_index: Path) -> None:
+    index = [] if setting.startswith("index") else [f"index={built_index}"]
+    npmlm("delete", *index, setting).refused("is not valid UTF-8", r"\udcff")
+
+
+def command_with(stdout: int | None, *arguments: str, **variables: str) -> Outcome:
+    """`npmlm` in a process whose standard output is a file descriptor, or closed for None."""
+
+    def prepare() -> None:
+        if stdout is None:
+            os.close(STDOUT)
+
+    done = subprocess.run(
+        [sys.executable, "-m", "npm", *arguments],
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        env={**os.environ, **variables},
+        preexec_fn=prepare,
+        timeout=300,
+    )
+    return Outcome(done.returncode, "", done.stderr.decode())
+
+
+def test_a_stdout_that_takes_no_answers_is_one_message(built_index: Path) -> None:
+    inspect = ("inspect", f"index={built_index}")
+    for command in (inspect, ("--help",)):
+        with Path("/dev/full").open("wb") as full:
+            command_with(full.fileno(), *command).refused("the answers cannot be written", "No space left")
+        command_with(None, *command).refused("standard output is closed")
+    outcome = command_with(subprocess.DEVNULL, *inspect, PYTHONIOENCODING="ascii:strict")
+    outcome.refused("the answers cannot be written", "which ascii lacks", "PYTHONIOENCODING=utf-8")
+
+
+def test_a_low_limit_of_open_files_is_one_message_however_a_library_puts_it(
+    npmlm: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(_: object) -> int:
+        try:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), "library.so")
+        except OSError as error:
+            raise ImportError("no such library") from error
+
+    monkeypatch.setitem(VERBS, "inspect", dataclasses.replace(VERBS["inspect"], run=run))
+    npmlm("inspect", "index=i").refused("no further file can be opened", "ulimit -n")
+
+
+def test_the_package_runs_as_a_module() -> None:
+    assert run_subprocess(sys.executable, "-m", "npm", "--version").out.startswith("npmlm ")
