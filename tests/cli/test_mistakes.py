@@ -100,7 +100,7 @@ def test_a_misspelt_verb_setting_or_choice_is_answered_with_the_right_one(
         (["fill", "index=i", "k=many"], "a whole number, at least 1 and at most 10000", "many"),
         (["fill", "index=i", "k="], "a whole number, at least 1 and at most 10000", "nothing"),
         (["fill", "index=i", "k=(1"], "a whole number, at least 1 and at most 10000", "(1"),
-        (["train", "run=r", "schedule.learning_rate=fast"], "a number, at least", "fast"),
+        (["train", "run=r", "schedule.learning_rate=fast"], "a number, above 0 and at most 1", "fast"),
         (["compact", "index=i", "retrain=2"], "true or false", "2"),
         (["compact", "index=i", "retrain=null"], "true or false", "null"),
         (["tune", "index=i", "queries=1,2"], "a whole number", "1,2"),
