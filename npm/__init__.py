@@ -1,19 +1,87 @@
-"""A nonparametric masked language model: fills `<mask>` with a phrase that stands in a corpus, and says where."""
+"""A nonparametric masked language model: fills `<mask>` with a phrase that stands in a corpus, and says where.
+
+What users of Python need is named here, and imported when it is first asked for.
+"""
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from npm.api import IndexState, Verification, add, build, compact, delete, verify
+    from npm.errors import (
+        ArtefactError,
+        CorpusError,
+        EncoderError,
+        QueryError,
+        SettingError,
+        StorageError,
+        UserError,
+    )
     from npm.retrieval.fill import PhraseFiller
+    from npm.retrieval.passages import PassageFiller
+    from npm.retrieval.scoring import ScoringSettings
+    from npm.retrieval.settings import FillSettings
+    from npm.types import Answer, Document, Occurrence, Phrase
 
-__all__ = ["PhraseFiller"]
+    __version__: str
+
+__all__ = [
+    "Answer",
+    "ArtefactError",
+    "CorpusError",
+    "Document",
+    "EncoderError",
+    "FillSettings",
+    "IndexState",
+    "Occurrence",
+    "PassageFiller",
+    "Phrase",
+    "PhraseFiller",
+    "QueryError",
+    "ScoringSettings",
+    "SettingError",
+    "StorageError",
+    "UserError",
+    "Verification",
+    "__version__",
+    "add",
+    "build",
+    "compact",
+    "delete",
+    "verify",
+]
+_HOMES = {
+    "npm.api": ("IndexState", "Verification", "add", "build", "compact", "delete", "verify"),
+    "npm.errors": tuple(kind for kind in __all__ if kind.endswith("Error")),
+    "npm.retrieval.fill": ("PhraseFiller",),
+    "npm.retrieval.passages": ("PassageFiller",),
+    "npm.retrieval.scoring": ("ScoringSettings",),
+    "npm.retrieval.settings": ("FillSettings",),
+    "npm.types": ("Answer", "Document", "Occurrence", "Phrase"),
+}
+"""Where each of them stands."""
 
 
 def __getattr__(name: str) -> Any:
     """Import what is heavy when it is first asked for."""
-    if name == "PhraseFiller":
-        from npm.retrieval.fill import PhraseFiller
-
-        return PhraseFiller
+    if name == "__version__":
+        return _version()
+    for home, names in _HOMES.items():
+        if name in names:
+            return getattr(import_module(home), name)
     raise AttributeError(f"module 'npm' has no attribute {name!r}")
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("npmlm")
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -11,7 +11,7 @@ from operator import attrgetter
 from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
 from index.settings import take_typed
-from npm.errors import ArtefactError, SettingError, check_range
+from npm.errors import ArtefactError, SettingError, check_range, near, put_under
 
 Settings = TypeVar("Settings")
 PathText = Annotated[str, "path"]
@@ -108,6 +108,43 @@ def settings_from(kind: type[Settings], recorded: Mapping[str, Any]) -> Settings
             where=file,
             fix="do not use it: get the index again from where it came, or build it again",
         ) from error
+
+
+def settings_given(kind: type[Settings], given: Mapping[str, Any]) -> Settings:
+    """Settings of class `kind` from values by key, as the command line has them: groups as mappings, or dotted keys.
+
+    Raises SettingError, with full keys, for an unknown key, one given twice, or a value that does not fit.
+
+    >>> from npm.retrieval.settings import FillSettings
+    >>> settings = settings_given(FillSettings, {"k": 3, "scoring.temperature": 2, "scoring": {"combination": "sum"}})
+    >>> settings.k, settings.scoring.temperature, settings.scoring.combination.value
+    (3, 2.0, 'sum')
+    """
+    hints = get_type_hints(kind)
+    values: dict[str, Any] = {}
+    groups: dict[str, dict[str, Any]] = {}
+    for key, value in given.items():
+        name, dot, rest = key.partition(".")
+        is_group = is_dataclass(hints.get(name))
+        if name not in hints or (dot and not is_group):
+            fix = near(key, hints)
+            raise SettingError(f"unknown setting {key}", expected="a declared setting", got=key, where=key, fix=fix)
+        inner = {rest: value} if dot else value
+        if not is_group or not isinstance(inner, Mapping):
+            values[name] = value
+        elif twice := groups.setdefault(name, {}).keys() & inner.keys():
+            full = f"{name}.{min(twice)}"
+            fix = "leave one of them out"
+            raise SettingError(f"{full} is given twice", expected="one value", got="two", where=full, fix=fix)
+        else:
+            groups[name] |= inner
+    for name, own in groups.items():
+        try:
+            values[name] = settings_given(hints[name], own)
+        except SettingError as error:
+            put_under(error, f"{name}.", get_type_hints(hints[name]))
+            raise
+    return kind(**values)
 
 
 def enum_value(value: object) -> Any:

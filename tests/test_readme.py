@@ -18,9 +18,9 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 DEMO_INDEX = "runs/demo/index"
 
 
-def blocks(language: str) -> list[str]:
+def blocks(language: str, page: str = README) -> list[str]:
     """The fenced code blocks of one language."""
-    return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
+    return re.findall(rf"```{language}\n(.*?)```", page, flags=re.DOTALL)
 
 
 PAGES = [path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs").glob("*.md")) if path.stem != "results"]
@@ -99,6 +99,19 @@ def test_the_python_example_runs(
     run: Callable[[str, dict[str, object]], None] = exec
     run(blocks("python")[0], {})
     assert "Leonardo da Vinci" in capsys.readouterr().out
+
+
+def test_the_examples_of_the_page_on_python_run(
+    demo: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(demo)
+    run: Callable[[str, dict[str, object]], None] = exec
+    examples = blocks("python", (ROOT / "docs" / "python.md").read_text(encoding="utf-8"))
+    assert len(examples) == 3
+    for example in examples:
+        run(example, {})
+    printed = capsys.readouterr().out
+    assert "Leonardo da Vinci" in printed and "Oslo\n[0." in printed and "\n1 2 1 " in printed
 
 
 def test_make_demo_answers_the_questions(

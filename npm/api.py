@@ -1,0 +1,207 @@
+"""Indexes from Python: what the verbs build, add, delete, compact and verify do, as functions of `npm`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from index.settings import typed_value
+from npm.errors import ArtefactError, CorpusError, SettingError
+from npm.indexing.build import build_index
+from npm.indexing.changes import ChangeResult, add_documents, delete_documents
+from npm.indexing.compact import compact_index
+from npm.indexing.generation import Generation
+from npm.indexing.inspection import verify_index, verify_vectors
+from npm.indexing.phrase_index import check_encoder, load_index_encoder
+from npm.indexing.settings import AddSettings, CompactSettings, DeleteSettings, IndexBuildSettings
+from npm.models.encoder import Encoder
+from npm.models.settings import Precision
+from npm.settings import PathText, settings_given
+from npm.types import Document, Progress, silent
+
+Documents = str | Path | Document | Iterable[str | Path | Document]
+"""Paths, globs or hub data sets, or documents themselves."""
+
+
+@dataclass(frozen=True, slots=True)
+class IndexState:
+    """An index after a call: what it holds now, and what the call did."""
+
+    folder: Path
+    generation: int
+    documents: int
+    """Documents that answer."""
+    tokens: int
+    """Tokens of its segments, with those of deleted documents."""
+    vectors: int
+    added: int
+    """Documents that this call added, and deleted, with those that were replaced."""
+    deleted: int
+    was_finished: bool
+    """Whether there was nothing to do: the same call had been made before."""
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """What `verify` read, and how near a sample of vectors came when it was encoded again."""
+
+    bytes: int
+    vectors: int
+    least_cosine: float
+    notes: tuple[str, ...]
+
+
+def build(
+    documents: Documents,
+    index: str | Path,
+    encoder: Encoder | str | Path | None = None,
+    *,
+    progress: Progress = silent,
+    **settings: Any,
+) -> IndexState:
+    """Build an index in the folder `index` over files or documents, or go on where the same call was stopped.
+
+    `documents` are paths, globs or hub data sets, or documents themselves, whose `fields` are kept; `encoder` None is
+    the shipped one. `settings` are those of `npmlm build`: a group is a mapping, as in `search={"tier": "exact"}`, or
+    its keys are written out, as in `**{"search.tier": "exact"}`. Raises UserErrors as `npmlm build` does.
+    """
+    notes: list[str] = []
+    folder, loaded, name = _opened_with(index, encoder)
+    chosen = settings_given(IndexBuildSettings, {"encoder": name, **settings})
+    with _corpus_files(documents, chosen.corpus.files) as (files, kept):
+        chosen.corpus = replace(chosen.corpus, files=files, kept_fields=chosen.corpus.kept_fields or kept)
+        built = build_index(folder, chosen, loaded, progress=progress, notice=notes.append)
+    assert built.manifest is not None, "all stages were run"
+    added = 0 if built.was_finished else built.manifest.counts.documents
+    return _after(folder, ChangeResult(built.manifest, built.was_finished, added), *notes)
+
+
+def add(
+    documents: Documents,
+    index: str | Path,
+    encoder: Encoder | str | Path | None = None,
+    *,
+    device: str = "auto",
+    precision: str = "auto",
+    progress: Progress = silent,
+    **settings: Any,
+) -> IndexState:
+    """Add files or documents to the index in the folder `index`, or go on where the same call was stopped.
+
+    `settings` are those of `npmlm add`, such as `replace=True`; `encoder` is needed where `PhraseFiller.open` needs it.
+    """
+    folder = _opened_with(index, encoder)[0]
+    chosen = settings_given(AddSettings, settings)
+    with _corpus_files(documents, chosen.corpus.files) as (files, _):
+        chosen.corpus = replace(chosen.corpus, files=files)
+        made_by = _encoder_of(folder, encoder, device, precision)
+        changed = add_documents(folder, chosen, made_by, progress=progress)
+    return _after(folder, changed)
+
+
+def delete(ids: str | Iterable[str], index: str | Path) -> IndexState:
+    """Delete the documents with these ids from the index in the folder `index`; `compact` takes their space back."""
+    folder = _opened_with(index, None)[0]
+    named = [ids] if isinstance(ids, str) else list(ids) if isinstance(ids, Iterable) else ids
+    changed = delete_documents(folder, DeleteSettings(ids=named))
+    return _after(folder, changed)
+
+
+def compact(index: str | Path, *, retrain: bool = False, progress: Progress = silent) -> IndexState:
+    """Rewrite the index in the folder `index` as one segment without its deleted documents."""
+    folder = _opened_with(index, None)[0]
+    changed = compact_index(folder, CompactSettings(retrain=retrain), progress=progress)
+    return _after(folder, changed)
+
+
+def verify(
+    index: str | Path,
+    encoder: Encoder | str | Path | None = None,
+    *,
+    reencoded_batches: int = 2,
+    seed: int = 0,
+    device: str = "auto",
+    precision: str = "auto",
+) -> Verification:
+    """Read and check every byte of the index in the folder `index`, and encode a sample of its vectors again.
+
+    Without an encoder at hand, none is encoded, which a note says. Raises ArtefactError on the first fault.
+    """
+    folder = _opened_with(index, encoder)[0]
+    byte_counts: list[int] = []
+    verify_index(folder, lambda _, count: byte_counts.append(count))
+    try:
+        made_by = _encoder_of(folder, encoder, device, precision)
+    except ArtefactError as error:
+        if encoder is not None:
+            raise
+        return Verification(sum(byte_counts), 0, 1.0, (f"no vector was encoded again: {error.problem}",))
+    found = verify_vectors(folder, made_by, batches=reencoded_batches, seed=seed)
+    return Verification(sum(byte_counts), found.row_count, found.worst_cosine, ())
+
+
+def _after(folder: Path, changed: ChangeResult, *notes: str) -> IndexState:
+    manifest = changed.manifest
+    return IndexState(
+        folder=folder,
+        generation=manifest.generation,
+        documents=manifest.counts.documents - manifest.deleted_documents,
+        tokens=manifest.counts.tokens,
+        vectors=manifest.counts.rows,
+        added=changed.added_documents,
+        deleted=changed.deleted_documents,
+        was_finished=changed.was_finished,
+        notes=tuple(note.removeprefix("note: ") for note in (*notes, changed.advice) if note),
+    )
+
+
+def _opened_with(index: object, encoder: object) -> tuple[Path, Encoder | None, str]:
+    """The folder, and the encoder, loaded or by name; raises SettingError for one of another kind."""
+    given = typed_value(encoder, Encoder | PathText | None, "encoder")
+    folder = Path(typed_value(index, PathText, "index"))
+    return (folder, given, "") if isinstance(given, Encoder) else (folder, None, given or "")
+
+
+def _encoder_of(folder: Path, encoder: Encoder | str | Path | None, device: str, precision: str) -> Encoder:
+    """The encoder given, or the one that belongs to the index; raises ArtefactError if it did not make it."""
+    _, loaded, name = _opened_with(folder, encoder)
+    manifest = Generation.read(folder).manifest
+    where, chosen = typed_value(device, str, "device"), typed_value(precision, Precision, "precision")
+    made_by = loaded or load_index_encoder(folder, manifest, name or None, device=where, dtype=chosen)
+    return check_encoder(folder, manifest, made_by)
+
+
+@contextmanager
+def _corpus_files(documents: Documents, named_files: list[str]) -> Iterator[tuple[list[Any], list[str]]]:
+    """Files to read, and which fields are kept of them; documents are written to one that is removed at the end."""
+    expected = "paths, or documents with fields that JSON can hold"
+    if named_files:
+        got, fix = f"corpus.files={named_files}", "leave corpus.files out"
+        raise SettingError("documents are given twice", expected=expected, got=got, where="corpus.files", fix=fix)
+    one = isinstance(documents, str | bytes | Document) or not isinstance(documents, Iterable)
+    several: list[Any] = [documents] if one else list(documents)  # type: ignore[arg-type]
+    handed_over = [each for each in several if isinstance(each, Document)]
+    if not handed_over:
+        yield several, []
+        return
+    with TemporaryDirectory(prefix="npmlm-") as folder:
+        file = Path(folder) / "documents.jsonl"
+        try:
+            if len(handed_over) < len(several):
+                raise TypeError(f"{len(handed_over)} documents among {len(several)}")
+            records = [{**each.fields, "id": each.id, "title": each.title, "text": each.text} for each in handed_over]
+            file.write_text("".join(json.dumps(record, allow_nan=False) + "\n" for record in records))
+        except (TypeError, ValueError) as error:
+            problem, fix = "the documents cannot be read", "give documents alone, or paths alone; check their fields"
+            raise CorpusError(problem, expected=expected, got=str(error), where="documents", fix=fix) from error
+        try:
+            yield [str(file)], sorted({name for each in handed_over for name in each.fields})
+        except CorpusError as error:
+            error.where, error.got = (text.replace(str(file), "documents") for text in (error.where, error.got))
+            raise
