@@ -13,7 +13,7 @@ import re
 import socket
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from index.files import made_parents, storage_errors
@@ -66,13 +66,16 @@ def owned_folder(temporary: Path, target: Path) -> Iterator[None]:
             _refuse_owned(temporary, target)
         remove_temporary(temporary)
     temporary.mkdir()
-    descriptor = os.open(temporary / OWNER_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        _sign(descriptor, shared=False)
+    with ExitStack() as stack:
+        with ExitStack() as undo:  # a disk too full for the lock file leaves no folder
+            undo.callback(temporary.rmdir)
+            undo.callback((temporary / OWNER_FILE).unlink, missing_ok=True)
+            descriptor = os.open(temporary / OWNER_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            stack.callback(os.close, descriptor)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _sign(descriptor, shared=False)
+            undo.pop_all()
         yield
-    finally:
-        os.close(descriptor)
 
 
 def release(temporary: Path) -> None:

@@ -297,6 +297,16 @@ def test_config_help_shows_what_people_change_in_two_short_lines_each(verb: str,
     assert sum(line.startswith("  ") and " = " in line for line in lines) == len(first)
 
 
+def test_config_of_several_ranks_one_alone_says_a_mistake_in_full(
+    npmlm: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANK", "0")
+    npmlm("conquer").refused("unknown verb 'conquer'")
+    monkeypatch.setenv("RANK", "1")
+    outcome = npmlm("conquer")
+    assert (outcome.status, outcome.err) == (2, "npmlm: error on rank 1: unknown verb 'conquer'\n")
+
+
 def test_config_help_and_version_need_no_verb_and_an_unknown_verb_is_refused(npmlm: CommandLine) -> None:
     for arguments in ([], ["--help"], ["-h"], ["help"]):
         outcome = npmlm(*arguments)

@@ -50,7 +50,9 @@ def _run_and_report(arguments: list[str]) -> int:
         return status
     except UserError as error:
         _show_traceback(arguments)
-        say(f"npmlm: error: {error}")
+        # of several ranks that all refuse the same thing, one says it in full
+        rank = os.environ.get("RANK", "0")
+        say(f"npmlm: error: {error}" if rank == "0" else f"npmlm: error on rank {rank}: {error.problem}")
         return EXIT_USER_ERROR
     except KeyboardInterrupt:
         resumes = any(VERBS[name].resumes for name in arguments[:1] if name in VERBS)

@@ -240,6 +240,16 @@ def test_a_really_full_disk_is_told_too(tmp_path: Path) -> None:
     file.abandon()
 
 
+def test_a_disk_too_full_for_the_lock_file_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("index.locking._sign", full)
+    with pytest.raises(StorageError, match="disk is full"):
+        write_sample(tmp_path / "deep" / "folder")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_path_through_a_file_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     for path in (tmp_path / "file" / "folder", tmp_path / "file" / "deep" / "folder"):
