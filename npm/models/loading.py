@@ -49,7 +49,7 @@ def load_pretrained(
     # BERT and RoBERTa have a pooler that can be left out, ModernBERT has none
     has_switch = "add_pooling_layer" in inspect.signature(model_class).parameters
     without_pooler: dict[str, Any] = {"add_pooling_layer": False} if has_switch else {}
-    tokenizer = load_tokenizer(place)
+    tokenizer = _tokenizer(place)
     _check_vocabulary(tokenizer, config, place)
     model, report = _load_model(AutoModel, place, config, **without_pooler)
     _check_weights(model, report, place, optional="pooler")
@@ -75,9 +75,14 @@ def load_tokenizer(place: str) -> PreTrainedTokenizerFast:
 
     Raises EncoderError when there is none, it knows no word, or it keeps no offsets.
     """
+    check_folder_files(place, with_weights=False)
+    return _tokenizer(place)
+
+
+def _tokenizer(place: str) -> PreTrainedTokenizerFast:
+    """The tokenizer in a folder whose files were checked; see `load_tokenizer`."""
     from transformers import AutoTokenizer
 
-    check_folder_files(place, with_weights=False)
     with _refused(place):
         tokenizer: Any = AutoTokenizer.from_pretrained(
             place, use_fast=True, trust_remote_code=False, local_files_only=True
@@ -265,7 +270,7 @@ def load_encoder_decoder(place: str, *, dropout: float | None) -> tuple[PreTrain
     config = load_config(place)
     check_decoder(config, wanted=True, where=place)
     _override(config, ("dropout_rate", "dropout"), dropout)
-    tokenizer = load_tokenizer(place)
+    tokenizer = _tokenizer(place)
     _check_vocabulary(tokenizer, config, place)
     model, report = _load_model(AutoModelForSeq2SeqLM, place, config, problem="the encoder-decoder cannot be loaded")
     _check_weights(model, report, place)
