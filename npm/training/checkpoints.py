@@ -53,6 +53,13 @@ class Counters:
     best: dict[str, Any] = field(default_factory=dict)
     """The fields of `npm.training.trainer.EarlyStopping`."""
 
+    def __post_init__(self) -> None:
+        kinds = {"step": (int,), "seconds": (int, float), "tokens": (int,)}
+        for name, kind in kinds.items():
+            value = getattr(self, name)
+            if type(value) not in kind or not 0 <= value < math.inf:
+                raise ValueError(f"{name} is {value!r}")
+
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
@@ -161,7 +168,7 @@ class RunFolder:
             raise
         except torch.OutOfMemoryError:
             raise
-        except (KeyError, IndexError, TypeError, ValueError, RuntimeError, SafetensorError) as error:
+        except (KeyError, IndexError, TypeError, ValueError, RuntimeError, OSError, SafetensorError) as error:
             raise ArtefactError(
                 f"{folder} is no checkpoint of this run",
                 expected="counters, weights, optimiser state and generators as they were saved",
@@ -261,8 +268,7 @@ def restore_state(checkpoint: Checkpoint, model: nn.Module, optimizer: torch.opt
     weights = {name: own_share(tensor, own[name]) for name, tensor in checkpoint.weights.items()}
     model.load_state_dict(weights, strict=False)  # the names were compared; tied ones come with their first
     load_optimizer_tensors(optimizer, checkpoint.optimizer_tensors)
-    if (state := checkpoint.generators.get(f"{rank()}-cpu")) is not None:
-        torch.set_rng_state(torch.from_numpy(state))
+    torch.set_rng_state(torch.from_numpy(checkpoint.generators[f"{rank()}-cpu"]))
     if torch.cuda.is_available() and (state := checkpoint.generators.get(f"{rank()}-cuda")) is not None:
         torch.cuda.set_rng_state(torch.from_numpy(state))
 

@@ -163,7 +163,17 @@ def test_metrics_that_are_no_lines_of_numbers_are_named_by_their_line(run_folder
     assert run_folder.metrics_path.read_bytes() == before
 
 
-@pytest.mark.parametrize("settings", [{}, {"step": 7}, {"step": 7, "seconds": 1.0, "tokens": 1, "best": 3}])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"step": 7},
+        {"step": 7, "seconds": 1.0, "tokens": 1, "best": 3},
+        {"step": None, "seconds": 1.0, "tokens": 1, "best": {}},
+        {"step": -1, "seconds": 1.0, "tokens": 1, "best": {}},
+        {"step": 7, "seconds": 1.0, "tokens": 1, "best": {}},  # and no weights
+    ],
+)
 def test_counters_that_are_none_are_refused_with_the_folder_to_remove(
     run_folder: RunFolder, settings: dict[str, Any]
 ) -> None:
