@@ -462,11 +462,20 @@ def refuse_changed(
     names = sorted(name for name in ours.keys() | theirs.keys() if ours.get(name, "null") != theirs.get(name, "null"))
     if names:
         expected_values, got_values = (
-            ", ".join(f"{name}={json.loads(part[name]) if name in part else 'not recorded'}" for name in names)
+            ", ".join(f"{name}={_shortened(part[name]) if name in part else 'not recorded'}" for name in names)
             for part in (ours, theirs)
         )
         problem = problem or f"{where} was made from something else, or with other settings"
         raise error(problem, expected=expected_values, got=got_values, where=str(where), fix=fix)
+
+
+MOST_SHOWN_CHARS = 300
+
+
+def _shortened(text: str) -> str:
+    """A JSON value for a message; of a long one the beginning."""
+    shown = str(json.loads(text))
+    return shown if len(shown) <= MOST_SHOWN_CHARS else f"{shown[:MOST_SHOWN_CHARS]}… ({len(shown)} characters)"
 
 
 def _flat(record: Mapping[str, Any], prefix: str = "") -> dict[str, str]:

@@ -240,6 +240,8 @@ def _report_change(index: str, changed: ChangeResult, nothing: str) -> None:
         f"{index} is generation {changed.manifest.generation} now: {changed.added_documents:,} documents "
         f"added, {changed.deleted_documents:,} deleted, {live:,} answer"
     )
+    if changed.skipped:
+        say(changed.skipped)
     if changed.advice:
         say(f"note: {changed.advice}")
 

@@ -51,6 +51,9 @@ COMPARISONS: dict[Operator, Callable[[Any, Any], bool]] = {
 }
 
 
+ORDERS = (Operator.at_least, Operator.at_most, Operator.more, Operator.less)
+
+
 @dataclass(frozen=True, slots=True)
 class Operand:
     """What a condition compares with: a text, and the number that it stands for, if it is one and not quoted."""
@@ -71,7 +74,7 @@ class Condition:
         """Whether the condition holds for a JSON value; for a list, whether it does for one element; never for null.
 
         Two numbers compare as numbers, all else as text in the order of code points: a string as it is, another
-        value as its JSON text.
+        value as its JSON text. More or less than a number is only a number, or a string that is one.
 
         >>> [condition] = parse_conditions(["year >= 1990"])
         >>> [condition.accepts(value) for value in (1990, 1989.5, [1800, 2000], None, [])]
@@ -90,6 +93,9 @@ class Condition:
         for operand in self.operands:
             if is_number and operand.number is not None:
                 accepted = compare(value, operand.number)
+            elif operand.number is not None and self.operator in ORDERS:
+                number = _number(value.strip()) if isinstance(value, str) else None
+                accepted = number is not None and compare(number, operand.number)
             else:
                 accepted = compare(text, operand.text)
             if accepted:
@@ -180,9 +186,14 @@ def _operand(value: str, text: str) -> Operand:
         return Operand(quoted, None)
     if SEVERAL.search(value):
         raise _no_condition(text, expected="one comparison; several as where=[…, …], or the value in double quotes")
-    if NUMBER.fullmatch(value) is None:
-        return Operand(value, None)
-    return Operand(value, int(value) if value.lstrip("+-").isdigit() else float(value))
+    return Operand(value, _number(value))
+
+
+def _number(text: str) -> int | float | None:
+    """The number that a text stands for; None if it is none."""
+    if NUMBER.fullmatch(text) is None:
+        return None
+    return int(text) if text.lstrip("+-").isdigit() else float(text)
 
 
 def _no_condition(text: str, *, expected: str) -> SettingError:

@@ -7,7 +7,9 @@ is decided in one place, so the same faults get the same messages in all formats
 from __future__ import annotations
 
 import json
+import re
 from array import array
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -16,11 +18,29 @@ from itertools import islice
 from pathlib import Path
 from typing import Annotated
 
-from npm.corpus.rows import MOST_SHOWN_CHARS, Row, json_rows
-from npm.corpus.sources import Source, find_sources, read_hub, read_lines, read_parquet
-from npm.errors import CorpusError
+from npm.corpus.rows import MOST_SHOWN_CHARS, Row, json_rows, table_rows
+from npm.corpus.sources import (
+    MOST_LINE_BYTES,
+    FileState,
+    OnBad,
+    Source,
+    file_states,
+    find_sources,
+    read_hub,
+    read_lines,
+    read_parquet,
+    refuse_changed_files,
+    too_long,
+)
+from npm.errors import CorpusError, StorageError, UserError
 from npm.settings import Bounds, CheckedSettings, PathList
 from npm.types import Document
+
+MOST_SUMMARISED = 3
+MOST_TOLD = 20
+MOST_CHARS_READ_ON = 1 << 28
+"""How much text is read after the first fault to tell of all of them at once."""
+HEADING = re.compile(r" {0,3}#{1,6}\s+(.*?\S)(?:\s+#+)?\s*")
 
 
 class DocumentSplit(Enum):
@@ -56,33 +76,160 @@ class CorpusSettings(CheckedSettings):
     max_documents: Annotated[int | None, Bounds(1)] = None
     """Documents read at most, from the beginning; null reads all."""
 
+    skip_bad: bool = False
+    """Whether lines and documents that cannot be used are passed over and reported; otherwise the first ends the
+    reading, and the message names the next ones too."""
 
-def read_corpus(settings: CorpusSettings) -> Iterator[Document]:
-    """The documents of `.jsonl`, `.jsonl.zst`, `.txt` and `.parquet` files and of `hub:` data sets, in a fixed order.
+
+class SkippedRecords:
+    """What `skip_bad` passed over: counted by kind, the first few kept, all of them as JSON lines in a file."""
+
+    def __init__(self, report: Path | None = None) -> None:
+        """`report` is written from the beginning with the first one; None keeps no list."""
+        self._report = report
+        self._kinds: Counter[str] = Counter()
+        self._first: list[str] = []
+
+    @classmethod
+    def beside(cls, folder: Path) -> SkippedRecords:
+        """With its report beside `folder`, which holds nothing but what the manifest names: FOLDER.skipped.jsonl."""
+        place = folder.resolve()
+        return cls(place.with_name(f"{place.name}.skipped.jsonl"))
+
+    def add(self, kind: str, error: UserError) -> None:
+        """One more. Raises StorageError if the report cannot be written."""
+        if len(self._first) < MOST_SUMMARISED:
+            self._first.append(f"{error.where} ({kind})")
+        if self._report is not None:
+            line = {"where": error.where, "kind": kind, "problem": error.problem, "got": error.got}
+            try:
+                self._report.parent.mkdir(parents=True, exist_ok=True)
+                with self._report.open(
+                    "a" if self._kinds else "w", encoding="utf-8", errors="backslashreplace"
+                ) as file:
+                    file.write(json.dumps(line, ensure_ascii=False) + "\n")
+            except OSError as fault:
+                raise StorageError(
+                    "the report of what was skipped cannot be written",
+                    expected="room and permission to write",
+                    got=fault.strerror or str(fault),
+                    where=str(self._report),
+                    fix="make room or change permissions, then run the same command again",
+                ) from fault
+        self._kinds[kind] += 1
+
+    @property
+    def summary(self) -> str:
+        """How many there were of each kind, the first of them and where all stand; "" if there were none."""
+        if not (total := self._kinds.total()):
+            return ""
+        kinds = ", ".join(f"{count} {kind}" for kind, count in self._kinds.most_common())
+        place = f"; all of them: {self._report}" if self._report is not None else ""
+        return f"skipped {total} of the corpus: {kinds}; first {', '.join(self._first)}{place}"
+
+
+class _Refusal:
+    """What cannot be used where nothing may be skipped: the first fault, and where the next ones are."""
+
+    def __init__(self) -> None:
+        self.found: list[tuple[str, UserError]] = []
+
+    def add(self, kind: str, error: UserError) -> None:
+        """One more; at MOST_TOLD of them the reading ends."""
+        self.found.append((kind, error))
+        if len(self.found) == MOST_TOLD:
+            raise self.error("; read no further")
+
+    def error(self, end: str = "") -> UserError:
+        """The first error, which tells of the others."""
+        (_, first), *others = self.found
+        if others:
+            places = "".join(f"\n            {error.where}: {kind}" for kind, error in others)
+            first.got += f"\n            and {len(others)} more that cannot be used{end}:{places}"
+        first.fix += "; or pass over all that cannot be used with corpus.skip_bad=true, which reports it"
+        return first
+
+
+def read_corpus(
+    settings: CorpusSettings, *, skipped: SkippedRecords | None = None, since: Sequence[FileState] | None = None
+) -> Iterator[Document]:
+    """The documents of files of all FORMATS and of `hub:` data sets, in a fixed order.
 
     Text is given as it stands, without any normalisation. All paths are checked before anything is read. Raises
-    CorpusError, with file and line, for whatever cannot be read as a document, and for an id that comes twice.
+    CorpusError, with file and line, for whatever cannot be read as a document, and for an id that comes twice; with
+    `settings.skip_bad` these go to `skipped` instead. At the end it raises CorpusError if a file is not what it was
+    `since` then, by default since this call.
     """
-    return islice(_documents(find_sources(settings.files), settings), settings.max_documents)
+    sources = find_sources(settings.files)
+    states = file_states(settings.files) if since is None else since
+    if settings.skip_bad:
+        read = _documents(sources, settings, (skipped or SkippedRecords()).add)
+    else:
+        read = _all_or_none(sources, settings)
+    return _watched(islice(read, settings.max_documents), settings, states)
 
 
-def _documents(sources: Sequence[Source], settings: CorpusSettings) -> Iterator[Document]:
+def _watched(read: Iterator[Document], settings: CorpusSettings, states: Sequence[FileState]) -> Iterator[Document]:
+    try:
+        yield from read
+    except CorpusError:
+        refuse_changed_files(settings.files, states)  # the line may be bad because it is being written
+        raise
+    refuse_changed_files(settings.files, states)
+
+
+def _all_or_none(sources: Sequence[Source], settings: CorpusSettings) -> Iterator[Document]:
+    """The documents up to the first fault; then some more text is read to tell of all faults at once."""
+    refusal = _Refusal()
+    chars_left, end = MOST_CHARS_READ_ON, ""
+    try:
+        for document in _documents(sources, settings, refusal.add):
+            if not refusal.found:
+                yield document
+                continue
+            chars_left -= len(document.text)
+            if chars_left < 0:
+                end = "; read no further"
+                break
+    except UserError:
+        if not refusal.found or len(refusal.found) == MOST_TOLD:
+            raise
+        end = "; read no further"
+    if refusal.found:
+        raise refusal.error(end)
+
+
+def _documents(sources: Sequence[Source], settings: CorpusSettings, on_bad: OnBad) -> Iterator[Document]:
     seen = SeenIdentifiers()
     for source_number, source in enumerate(sources):
-        record_number = 0
-        for record_number, record in _records(source, settings):
-            document = _document(record, settings, place=f"{source.name}:{record_number}", source=source)
+        is_empty = True
+
+        def bad(kind: str, error: UserError) -> None:
+            nonlocal is_empty
+            is_empty = False
+            on_bad(kind, error)
+
+        for record_number, record in _records(source, settings, bad):
+            is_empty = False
+            place = f"{source.name}:{record_number}"
+            try:
+                document = _document(record, settings, place=place, source=source)
+            except CorpusError as error:
+                bad(error.problem.removeprefix(place).lstrip(": "), error)
+                continue
             earlier = seen.add(document.id, source_number, record_number)
-            if earlier is not None:
-                raise CorpusError(
-                    f"the id {document.id!r} comes twice",
-                    expected="every document has an id of its own",
-                    got=f"{sources[earlier[0]].path}:{earlier[1]} and {source.path}:{record_number}",
-                    where=f"{source.path}:{record_number}",
-                    fix="give one of them another id, or leave ids out: they become file name and line",
-                )
-            yield document
-        if record_number == 0:
+            if earlier is None:
+                yield document
+                continue
+            twice = CorpusError(
+                f"the id {document.id!r} comes twice",
+                expected="every document has an id of its own",
+                got=f"{sources[earlier[0]].path}:{earlier[1]} and {source.path}:{record_number}",
+                where=f"{source.path}:{record_number}",
+                fix="give one of them another id, or leave ids out: they become file name and line",
+            )
+            bad("has an id that came before", twice)
+        if is_empty:
             raise CorpusError(
                 f"{source.name} has no text",
                 expected="at least one document",
@@ -92,7 +239,7 @@ def _documents(sources: Sequence[Source], settings: CorpusSettings) -> Iterator[
             )
 
 
-def _records(source: Source, settings: CorpusSettings) -> Iterator[tuple[int, Row]]:
+def _records(source: Source, settings: CorpusSettings, on_bad: OnBad) -> Iterator[tuple[int, Row]]:
     path = Path(source.path)
     if source.format == "hub":
         yield from read_hub(source)
@@ -100,29 +247,75 @@ def _records(source: Source, settings: CorpusSettings) -> Iterator[tuple[int, Ro
         names = (settings.id_field, settings.title_field, settings.text_field, *settings.kept_fields)
         yield from read_parquet(source, columns=names, required=settings.text_field)
     elif source.format == "jsonl":
-        yield from json_rows(path, example='{"id": "1", "title": "…", "text": "…"}', refuse_nan=True)
+        yield from json_rows(path, example='{"id": "1", "title": "…", "text": "…"}', refuse_nan=True, on_bad=on_bad)
+    elif source.format == "table":
+        for number, row in table_rows(path, required=settings.text_field, on_bad=on_bad):
+            yield number, {name: cell for name, cell in row.items() if cell}  # an empty cell is no value
     else:
-        for number, text in _text_pieces(path, settings.split):
-            yield number, {settings.title_field: path.stem, settings.text_field: text}
+        is_markdown = source.format == "md"
+        for number, text in _text_pieces(path, DocumentSplit.file if is_markdown else settings.split, on_bad):
+            title = (first_heading(text) if is_markdown else "") or path.stem
+            yield number, {settings.title_field: title, settings.text_field: text}
 
 
-def _text_pieces(path: Path, split: DocumentSplit) -> Iterator[tuple[int, str]]:
-    """Documents of a plain text file, numbered by line or paragraph; empty ones separate and are no documents."""
-    if split is DocumentSplit.line:
-        yield from ((number, line) for number, line in read_lines(path) if line and not line.isspace())
-        return
-    piece_count = 0
+def first_heading(text: str) -> str:
+    """The first heading of a Markdown text, such as `## Title`, outside of code; "" if there is none."""
+    in_code = False
+    for line in text.splitlines():
+        in_code ^= line.lstrip().startswith(("```", "~~~"))
+        if not in_code and (heading := HEADING.fullmatch(line)) is not None:
+            return heading[1]
+    return ""
+
+
+def _text_pieces(path: Path, split: DocumentSplit, on_bad: OnBad) -> Iterator[tuple[int, str]]:
+    """Documents of a plain text file, numbered by line or paragraph; empty ones separate and are no documents.
+
+    A document with a line that is none goes with it.
+    """
+    is_bad = False
+    piece_number = 1
+
+    def bad(kind: str, error: UserError) -> None:
+        nonlocal is_bad
+        if not is_bad or split is DocumentSplit.line:
+            on_bad(kind, error)
+        is_bad = True
+
     pending: list[str] = []
-    for _, line in read_lines(path, keep_ends=True):
-        if split is DocumentSplit.file or not line.isspace():
-            pending.append(line)
-        elif pending:
-            piece_count += 1
-            yield piece_count, _without_line_end("".join(pending))
-            pending = []
+    char_count = 0
+    for number, line in read_lines(path, keep_ends=True, on_bad=bad):
+        if "\0" in line:
+            bad("is not text", _not_text(path, number))
+            continue
+        if split is DocumentSplit.line:
+            if not line.isspace():
+                yield number, _without_line_end(line)
+        elif split is DocumentSplit.file or not line.isspace():
+            char_count += len(line)
+            if char_count <= MOST_LINE_BYTES:
+                pending.append(line)
+            else:
+                pending.clear()
+                bad("too long", too_long(path, number))
+        elif pending or is_bad:
+            if not is_bad:
+                yield piece_number, _without_line_end("".join(pending))
+            piece_number, char_count, is_bad = piece_number + 1, 0, False
+            pending.clear()
     text = "".join(pending)
-    if text and not text.isspace():
-        yield piece_count + 1, text if split is DocumentSplit.file else _without_line_end(text)
+    if text and not text.isspace() and not is_bad:
+        yield piece_number, text if split is DocumentSplit.file else _without_line_end(text)
+
+
+def _not_text(path: Path, number: int) -> CorpusError:
+    return CorpusError(
+        f"{path.name} is not text in line {number}",
+        expected="text encoded as UTF-8",
+        got="a byte 0x00, as in UTF-16 or in files of programs",
+        where=f"{path}:{number}",
+        fix="convert the file to UTF-8, for example with iconv, or leave it out",
+    )
 
 
 def _without_line_end(text: str) -> str:

@@ -11,7 +11,6 @@ Shapes: R rows, c columns (1 to 3), X texts, T tokens.
 
 from __future__ import annotations
 
-import glob
 import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
@@ -25,7 +24,7 @@ from index.arrays import mixed_bits
 from index.files import sha256_of_file
 from index.store import MANIFEST_NAME, FolderWriter, check_folder, open_array, refuse_changed, write_folder
 from npm.corpus.blocks import SentenceTokenizer, concatenated_ranges, tokenizer_fingerprint
-from npm.corpus.documents import CorpusSettings, read_corpus
+from npm.corpus.documents import CorpusSettings, SkippedRecords, read_corpus
 from npm.corpus.rows import MOST_SHOWN_CHARS, SEPARATORS, Row, json_rows, read_cells
 from npm.corpus.sources import Source, find_sources, read_lines, read_parquet
 from npm.corpus.text import sentence_bounds
@@ -121,7 +120,7 @@ def sentence_sources(settings: SentenceDataSettings) -> list[Source]:
     settings.check_files()
     sources: list[Source] = []
     for file in settings.files:
-        sources += _delimited_sources(file) if Path(file).suffix in SEPARATORS else find_sources([file])
+        sources += find_sources([file])
     paths = [source.path for source in sources]
     if twice := next((path for path in paths if paths.count(path) > 1), None):
         raise CorpusError(
@@ -134,21 +133,9 @@ def sentence_sources(settings: SentenceDataSettings) -> list[Source]:
     return sources
 
 
-def _delimited_sources(name: str) -> list[Source]:
-    names = sorted(glob.glob(name, recursive=True)) if glob.has_magic(name) and not Path(name).exists() else [name]  # noqa: PTH207
-    for path in map(Path, names or [name]):
-        if not path.is_file() or not path.stat().st_size:
-            raise CorpusError(
-                f"{path.name} is empty" if path.is_file() else f"{path.name} does not exist",
-                expected="a file with a line of column names and rows",
-                got="0 bytes" if path.is_file() else "no such file",
-                where=str(path),
-                fix="check sentences.files, or fetch the file again",
-            )
-    return [Source(path=path, name=Path(path).name, format=Path(path).suffix[1:]) for path in names]
-
-
-def read_text_rows(settings: SentenceDataSettings, corpus: CorpusSettings) -> Iterator[TextRow]:
+def read_text_rows(
+    settings: SentenceDataSettings, corpus: CorpusSettings, skipped: SkippedRecords | None = None
+) -> Iterator[TextRow]:
     """The rows that `settings` describe, out of their files, else the sentences of `corpus`.
 
     With labels, each row is an anchor and what it is compared with. Pairs under the least score, neutral pairs and
@@ -156,7 +143,7 @@ def read_text_rows(settings: SentenceDataSettings, corpus: CorpusSettings) -> It
     """
     sources = sentence_sources(settings)
     if not sources:
-        for document in read_corpus(corpus):
+        for document in read_corpus(corpus, skipped=skipped):
             for start, end in sentence_bounds(document.text).tolist():
                 sentence = document.text[start:end]
                 if len(sentence.split()) >= settings.least_sentence_words:
@@ -181,8 +168,8 @@ def read_text_rows(settings: SentenceDataSettings, corpus: CorpusSettings) -> It
 def _records(source: Source, settings: SentenceDataSettings) -> Iterator[tuple[int, Row]]:
     """Numbered rows of one file by column; quotes are quotes in .csv files and ordinary characters in .tsv files."""
     path, needed = Path(source.path), _needed_columns(settings)
-    if path.suffix in SEPARATORS:
-        rows = read_cells(path, quoted=path.suffix == ".csv")
+    if path.suffix.lower() in SEPARATORS:
+        rows = read_cells(path, quoted=path.suffix.lower() == ".csv")
         _, names = next(rows, (1, []))
         if missing := [name for name in needed if name not in names]:
             raise _without_columns(source, missing, names)
@@ -321,6 +308,7 @@ def build_pair_table(
     tokenizer: PreTrainedTokenizerBase,
     *,
     corpus: CorpusSettings,
+    skipped: SkippedRecords | None = None,
 ) -> PairTable:
     """The table that `settings` describe, built in `folder` unless it is there.
 
@@ -337,7 +325,7 @@ def build_pair_table(
             fix="give what it was made with, or choose another run folder",
         )
         return PairTable(folder)
-    rows = read_text_rows(settings, corpus)
+    rows = read_text_rows(settings, corpus, skipped)
     if not settings.label_column:
         rows = islice(rows, settings.max_sentences)
     max_tokens = settings.max_sentence_tokens - tokenizer.num_special_tokens_to_add()
@@ -455,4 +443,5 @@ def _recorded(settings: SentenceDataSettings, corpus: CorpusSettings) -> dict[st
     if not settings.files:
         reading = {name: getattr(corpus, name) for name in ("id_field", "title_field", "text_field", "max_documents")}
         own |= {f"corpus.{name}": value for name, value in reading.items()} | {"corpus.split": corpus.split.name}
+        own |= {"corpus.skip_bad": True} if corpus.skip_bad else {}
     return own | digests

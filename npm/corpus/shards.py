@@ -31,6 +31,7 @@ import numpy as np
 
 from index.files import ArrayStream
 from index.store import FolderWriter, open_array
+from index.types import ArtefactError
 from npm.corpus.documents import document_key
 from npm.types import Block, Document
 
@@ -42,13 +43,23 @@ class HeldFile:
     """
 
     def __init__(self, path: Path) -> None:
+        self._path = path
         self._descriptor = os.open(path, os.O_RDONLY)
         weakref.finalize(self, os.close, self._descriptor)
         self.byte_count = os.fstat(self._descriptor).st_size
 
     def read(self, start: int, stop: int) -> bytes:
-        """The bytes [start, stop) of the file, fewer at its end."""
-        return os.pread(self._descriptor, stop - start, start)
+        """The bytes [start, stop) of the file. Raises ArtefactError if it was cut short after it was opened."""
+        read = os.pread(self._descriptor, stop - start, start)
+        if len(read) < stop - start:
+            raise ArtefactError(
+                f"{self._path} is shorter than when it was opened",
+                expected=f"{stop} bytes at least",
+                got=f"{os.fstat(self._descriptor).st_size} bytes",
+                where=str(self._path),
+                fix="see what `npmlm verify` says of the index, then make it again; nothing may write to its files",
+            )
+        return read
 
 
 VALUES_NAME = "field_values"

@@ -4,15 +4,26 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import zlib
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from npm.errors import CorpusError
+from npm.errors import CorpusError, UserError, named
 
 HUB_PREFIX = "hub:"
-FORMATS = {".jsonl": "jsonl", ".jsonl.zst": "jsonl", ".txt": "txt", ".parquet": "parquet"}
+FORMATS = {
+    ".jsonl": "jsonl",
+    ".jsonl.zst": "jsonl",
+    ".jsonl.gz": "jsonl",
+    ".txt": "txt",
+    ".md": "md",
+    ".csv": "table",
+    ".tsv": "table",
+    ".parquet": "parquet",
+}
+COMPRESSED = (".zst", ".gz")
 ROWS_PER_BATCH = 256
 
 
@@ -89,7 +100,8 @@ def _expand(name: str) -> Iterator[Source]:
 
 def _file_source(name: str) -> Source:
     path = Path(name)
-    file_format = FORMATS.get("".join(path.suffixes[-2:])) or FORMATS.get(path.suffix)
+    suffixes = [suffix.lower() for suffix in path.suffixes]
+    file_format = FORMATS.get("".join(suffixes[-2:])) or FORMATS.get("".join(suffixes[-1:]))
     problem = None
     if path.is_dir():
         problem = ("is a folder", "a file", "a folder", f"give its files, such as {path / '*.jsonl'}")
@@ -106,6 +118,37 @@ def _file_source(name: str) -> Source:
         what, expected, got, fix = problem
         raise CorpusError(f"{name} {what}", expected=expected, got=got, where=name, fix=fix)
     return Source(path=name, name=path.name, format=str(file_format))
+
+
+FileState = tuple[str, int, int, int]
+
+
+def file_states(files: Sequence[str | Path]) -> list[FileState]:
+    """Path, bytes, time of the last change in ns and inode of every file: what shows that one was written to since."""
+    found = []
+    for source in find_sources(files):
+        if source.format != "hub":
+            state = Path(source.path).stat()
+            found.append((source.path, state.st_size, state.st_mtime_ns, state.st_ino))
+    return found
+
+
+def refuse_changed_files(files: Sequence[str | Path], since: Sequence[FileState]) -> None:
+    """Raise CorpusError, naming them, if files are others than those `since`, or were written to."""
+    try:
+        now = file_states(files)
+    except (CorpusError, OSError) as error:
+        now, problem = [], getattr(error, "problem", str(error))
+    else:
+        problem = named(sorted({state[0] for state in {*since} ^ {*now}}))
+    if now != list(since):
+        raise CorpusError(
+            "the corpus changed while it was read",
+            expected="files that nothing writes to",
+            got=f"changed: {problem}",
+            where="corpus.files",
+            fix="run the command again once they are complete; what was read of them is not used",
+        )
 
 
 def read_parquet(
@@ -187,45 +230,80 @@ def read_hub(source: Source) -> Iterator[tuple[int, Mapping[str, Any]]]:
 
 
 CHUNK_BYTES = 1 << 18
+COMPRESSED_STEP_BYTES = 1 << 10  # of zstd, which become 32 MiB at most: a block of 128 KiB may take 4 bytes
+MOST_LINE_BYTES = 1 << 28
 BYTE_ORDER_MARK = "\ufeff"
+
+OnBad = Callable[[str, UserError], None]
+"""Told of a line or document that cannot be used: in a word or two what kind of fault it is, and the message."""
+
+
+def refuse_bad(kind: str, error: UserError) -> None:  # noqa: ARG001 - an OnBad
+    """Default of `on_bad`: the first fault ends the reading."""
+    raise error
 
 
 def read_lines(
-    path: Path, *, keep_ends: bool = False, on_bytes: Callable[[int], None] | None = None
+    path: Path,
+    *,
+    keep_ends: bool = False,
+    on_bytes: Callable[[int], None] | None = None,
+    on_bad: OnBad = refuse_bad,
 ) -> Iterator[tuple[int, str]]:
-    """The lines of a UTF-8 file with their numbers from 1; `.zst` files are decompressed.
+    """The lines of a UTF-8 file with their numbers from 1; `.zst` and `.gz` files are decompressed.
 
     Only a line feed, with a carriage return before it or not, ends a line; it is removed unless `keep_ends`. A byte
     order mark at the beginning is not text. `on_bytes(bytes)` is called with the size of each piece of the file, as it
-    lies on the disk, before its lines come. Raises CorpusError naming file and line for bytes that are not UTF-8 and
-    for compressed data that is damaged or ends early.
+    lies on the disk, before its lines come. Raises CorpusError naming the file for compressed data that is damaged or
+    ends early; lines that are not UTF-8 or longer than MOST_LINE_BYTES go to `on_bad`, and are left out.
     """
     stored = _plain_chunks(path, on_bytes)
-    chunks = _decompressed_chunks(path, stored) if path.suffix == ".zst" else stored
+    compression = path.suffix.lower()
+    chunks = _decompressed_chunks(path, stored) if compression in COMPRESSED else stored
     for number, line in enumerate(_split_lines(chunks), start=1):
+        if len(line) > MOST_LINE_BYTES:
+            on_bad("too long", too_long(path, number))
+            continue
         try:
             text = line.decode("utf-8")
         except UnicodeDecodeError as error:
-            raise CorpusError(
+            fault = CorpusError(
                 f"{path.name} is not UTF-8 in line {number}",
                 expected="text encoded as UTF-8",
                 got=f"byte 0x{line[error.start]:02x} at byte {error.start + 1} of the line",
                 where=f"{path}:{number}",
                 fix="convert the file to UTF-8, for example with iconv",
-            ) from None
+            )
+            on_bad("not UTF-8", fault)
+            continue
         text = text.removeprefix(BYTE_ORDER_MARK) if number == 1 else text
         yield number, text if keep_ends else text.removesuffix("\n").removesuffix("\r")
 
 
+def too_long(path: Path, number: int) -> CorpusError:
+    """The error for the line or document of more than MOST_LINE_BYTES that begins in line `number`."""
+    return CorpusError(
+        f"{path.name} has a line or document {number} that is too long",
+        expected=f"at most {MOST_LINE_BYTES >> 20} MiB, decompressed",
+        got="more",
+        where=f"{path}:{number}",
+        fix="cut the document into several; if nothing so long is in the file, make the file again",
+    )
+
+
 def _split_lines(chunks: Iterator[bytes]) -> Iterator[bytes]:
-    """The lines of all chunks in a row, each with its line feed."""
+    """The lines of all chunks in a row, each with its line feed; more than MOST_LINE_BYTES are not held."""
     unfinished: list[bytes] = []
+    size = 0
     for chunk in chunks:
         *lines, rest = chunk.split(b"\n")
         for line in lines:
             yield b"".join((*unfinished, line, b"\n"))
             unfinished.clear()
-        unfinished.append(rest)
+            size = 0
+        if size <= MOST_LINE_BYTES:
+            unfinished.append(rest)
+            size += len(rest)
     if last := b"".join(unfinished):
         yield last
 
@@ -239,31 +317,58 @@ def _plain_chunks(path: Path, on_bytes: Callable[[int], None] | None) -> Iterato
 
 
 def _decompressed_chunks(path: Path, stored: Iterator[bytes]) -> Iterator[bytes]:
-    """Frame by frame: zstandard's own stream reader ends quietly where a file was cut off."""
+    """Frame by frame, in pieces of a bounded size whatever they decompress to."""
+    import zstandard
+
+    is_gzip = path.suffix.lower() == ".gz"
+    kind = "gzip" if is_gzip else "zstd"
+    try:
+        whole = yield from (_gunzipped(stored) if is_gzip else _unzstd(stored))
+    except (zstandard.ZstdError, zlib.error) as error:
+        raise CorpusError(
+            f"{path.name} cannot be decompressed",
+            expected=f"data compressed with {kind}",
+            got=str(error),
+            where=str(path),
+            fix="fetch or make the file again",
+        ) from None
+    if not whole:
+        raise CorpusError(
+            f"{path.name} ends in the middle of its compressed data",
+            expected=f"a whole {kind} file",
+            got=f"the first {path.stat().st_size} bytes of one",
+            where=str(path),
+            fix="fetch or make the file again: it was not written or copied to the end",
+        )
+
+
+def _unzstd(stored: Iterator[bytes]) -> Generator[bytes, None, bool]:
+    """zstandard's own stream reader ends quietly where a file was cut off; this returns whether it is whole."""
     import zstandard
 
     decompressor = zstandard.ZstdDecompressor()
     frame = None
-    try:
-        for compressed in stored:
+    for chunk in stored:
+        for start in range(0, len(chunk), COMPRESSED_STEP_BYTES):
+            compressed = chunk[start : start + COMPRESSED_STEP_BYTES]
             while compressed:
                 frame = frame or decompressor.decompressobj()
                 yield frame.decompress(compressed)
                 compressed = frame.unused_data if frame.eof else b""
                 frame = None if frame.eof else frame
-    except zstandard.ZstdError as error:
-        raise CorpusError(
-            f"{path.name} cannot be decompressed",
-            expected="data compressed with zstd",
-            got=str(error),
-            where=str(path),
-            fix="fetch or make the file again",
-        ) from None
-    if frame is not None:
-        raise CorpusError(
-            f"{path.name} ends in the middle of its compressed data",
-            expected="a whole zstd file",
-            got=f"the first {path.stat().st_size} bytes of one",
-            where=str(path),
-            fix="fetch or make the file again: it was not written or copied to the end",
-        )
+    return frame is None
+
+
+def _gunzipped(stored: Iterator[bytes]) -> Generator[bytes, None, bool]:
+    """The same for gzip, whose members may be followed by zeros."""
+    member = None
+    for chunk in stored:
+        compressed = chunk
+        while compressed := compressed if member else compressed.lstrip(b"\0"):
+            member = member or zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
+            yield member.decompress(compressed, CHUNK_BYTES)
+            while member.unconsumed_tail and not member.eof:
+                yield member.decompress(member.unconsumed_tail, CHUNK_BYTES)
+            compressed = member.unused_data
+            member = None if member.eof else member
+    return member is None

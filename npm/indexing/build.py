@@ -5,6 +5,7 @@ A build that was killed continues with the same command. Its stages may be jobs 
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -17,9 +18,10 @@ from index.quantiser import Quantiser
 from index.settings import check_search
 from index.store import MANIFEST_NAME, refuse_changed
 from npm.corpus.blocks import BlockPacker
-from npm.corpus.documents import read_corpus
+from npm.corpus.documents import CorpusSettings, SkippedRecords, read_corpus
+from npm.corpus.sources import FileState, file_states, find_sources
 from npm.corpus.store import BlockStore, build_block_store
-from npm.errors import ArtefactError, CorpusError
+from npm.errors import ArtefactError, CorpusError, named
 from npm.indexing.disk_needs import check_disk_needs
 from npm.indexing.embed import check_input_tokens, pruning_counts
 from npm.indexing.generation import (
@@ -35,6 +37,7 @@ from npm.indexing.generation import (
     as_record,
     copy_encoder,
     input_record,
+    recorded_corpus,
     write_generation,
 )
 from npm.indexing.layout import clear_dead_locks, clear_folder, refuse_links, refuse_others
@@ -55,6 +58,7 @@ from npm.indexing.stages import (
 from npm.models.encoder import Encoder
 from npm.types import Progress, silent
 
+MOST_SUGGESTED = 10
 FIRST = "00000"
 """The name of the segment and of the search folder that a build makes."""
 
@@ -104,19 +108,20 @@ def build_index(
     folder = Path(folder)
     refuse_others(folder)
     refuse_links(folder)
+    states = file_states(settings.corpus.files)
     sources = input_record(settings.corpus)
     if encoder is None:
         encoder = Encoder.load(settings.encoder, device=settings.device, dtype=settings.precision)
     encoder = encoder.cut_to(settings.dimensions)
     made = as_record(settings, encoder, IndexBuildSettings)
-    if (finished := _finished(folder, made, sources)) is not None:
+    if (finished := _finished(folder, made, sources, settings.corpus)) is not None:
         clear_dead_locks(folder)
         return BuildResult(finished, was_finished=True)
     check_input_tokens(encoder, settings.blocks.max_block_tokens)
     if stage in (None, Stage.encode) and (note := dimension_note(encoder)):
         notice(note)
     was_there = folder.exists()
-    build = _Build(folder, settings, encoder, made, sources, progress, notice)
+    build = _Build(folder, settings, encoder, made, sources, states, progress, notice)
     try:
         with folder_lock(folder, shared=stage is not None):
             built = build.run(stage, shard)
@@ -139,10 +144,10 @@ def index_block_store(
     folder = Path(folder)
     encoder = encoder.cut_to(settings.dimensions)
     made = as_record(settings, encoder, IndexBuildSettings)
-    if (finished := _finished(folder, made, [])) is not None:
+    if (finished := _finished(folder, made, [], settings.corpus)) is not None:
         return BuildResult(finished, was_finished=True)
     with folder_lock(folder):
-        return _Build(folder, settings, encoder, made, [], progress, print_nothing).run(None, WHOLE)
+        return _Build(folder, settings, encoder, made, [], [], progress, print_nothing).run(None, WHOLE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +159,7 @@ class _Build:
     encoder: Encoder
     made: dict[str, Any]
     sources: list[dict[str, Any]]
+    states: list[FileState]  # of the files, before they were read for `sources`
     progress: Progress
     notice: Callable[[str], None]
 
@@ -196,18 +202,21 @@ class _Build:
             check_disk_needs(self.folder, self.settings, self.encoder)
             packer = BlockPacker(self.encoder.tokenizer, self.settings.blocks)
             with folder_lock(self.segment.folder / "packing", wait=True, on_wait=self._waits):
+                skipped = SkippedRecords.beside(self.folder)
                 store = build_block_store(
                     self.segment.corpus,
-                    read_corpus(self.settings.corpus),
+                    read_corpus(self.settings.corpus, skipped=skipped, since=self.states),
                     packer,
                     settings=packing,
                     progress=self.progress,
                 )
-            if packer.unknown.note:
-                self.notice(packer.unknown.note)
+            for note in (skipped.summary, packer.unknown.note):
+                if note:
+                    self.notice(note)
             return store
         store = BlockStore.open(self.segment.corpus)
         if self.sources:  # without them the blocks were handed over ready
+            refuse_other_files(self.settings.corpus, self.sources, store.settings["sources"], where=self.folder)
             refuse_changed(packing, {name: store.settings[name] for name in packing}, where=self.folder)
         return store
 
@@ -266,7 +275,9 @@ class _Build:
             return write_generation(self.folder, wanted)
 
 
-def _finished(folder: Path, made: Mapping[str, Any], sources: list[dict[str, Any]]) -> IndexManifest | None:
+def _finished(
+    folder: Path, made: Mapping[str, Any], sources: list[dict[str, Any]], corpus: CorpusSettings
+) -> IndexManifest | None:
     """The manifest of a finished index of the same input and settings; versions and counts are no settings.
 
     Raises ArtefactError if the finished index is another one, or was changed after it was built.
@@ -283,12 +294,51 @@ def _finished(folder: Path, made: Mapping[str, Any], sources: list[dict[str, Any
             where=str(folder),
             fix="use npmlm add and npmlm delete to change it, or build into another folder",
         )
-    refuse_changed(
-        {**_comparable(made), "sources": sources},
-        {**_comparable(finished.settings), "sources": finished.segments[FIRST].sources},
-        where=folder,
-    )
+    refuse_changed(_comparable(made), _comparable(finished.settings), where=folder)
+    refuse_other_files(corpus, sources, finished.segments[FIRST].sources, where=folder, is_finished=True)
     return finished
+
+
+def refuse_other_files(
+    corpus: CorpusSettings,
+    sources: list[dict[str, Any]],
+    recorded: list[dict[str, Any]],
+    *,
+    where: Path,
+    is_finished: bool = False,
+) -> None:
+    """Raise ArtefactError, naming the files, unless `sources` are those `recorded`; files can be added if finished."""
+    if sources == recorded:
+        return
+    ours, theirs = ({record["name"]: record for record in part} for part in (sources, recorded))
+    added, gone = [name for name in ours if name not in theirs], [name for name in theirs if name not in ours]
+    changed = [name for name, record in theirs.items() if ours.get(name, record) != record]
+    differences = [
+        f"{len(names)} {'file' if len(names) == 1 else 'files'} {what}: {named(names)}"
+        for what, names in (("added", added), ("changed", changed), ("gone", gone))
+        if names
+    ]
+    fix = "give the files that it was built from, or build into another folder"
+    if added and len(differences) == 1 and is_finished:
+        paths = {source.name: source.path for source in find_sources(corpus.files)}
+        usual = {**recorded_corpus(CorpusSettings()), "kept_fields": corpus.kept_fields}  # which add takes over
+        reading = [(name, value) for name, value in recorded_corpus(corpus).items() if value != usual.get(name)]
+        files = f"corpus.files=[{','.join(paths[name] for name in added[:MOST_SUGGESTED])}]"
+        command = [
+            "npmlm",
+            "add",
+            f"index={where}",
+            files,
+            *(f"corpus.{name}={str(value).lower() if value is True else value}" for name, value in reading),
+        ]
+        fix = shlex.join(command) + (" and so on" if len(added) > MOST_SUGGESTED else "")
+    raise ArtefactError(
+        f"{where} was built from other files",
+        expected=f"the same files as then: {len(recorded)}",
+        got="; ".join(differences) or "the same files in another order",
+        where=str(where),
+        fix=fix,
+    )
 
 
 def _comparable(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -24,8 +24,8 @@ from index.quantiser import Quantiser
 from index.settings import chosen_tier, read_record
 from index.store import MANIFEST_NAME, check_folder, read_manifest, write_folder
 from npm.corpus.blocks import BlockPacker, BlockSettings
-from npm.corpus.documents import CorpusSettings, read_corpus
-from npm.corpus.sources import read_lines
+from npm.corpus.documents import CorpusSettings, SkippedRecords, read_corpus
+from npm.corpus.sources import FileState, file_states, read_lines
 from npm.corpus.store import BlockStore, build_block_store
 from npm.errors import ArtefactError, CorpusError, SettingError, named
 from npm.indexing.embed import VECTORS_KIND
@@ -79,6 +79,7 @@ class ChangeResult:
     added_documents: int = 0
     deleted_documents: int = 0  # with those that were replaced
     advice: str | None = None  # what may be worth doing next
+    skipped: str = ""  # what corpus.skip_bad passed over, in short
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,10 +266,11 @@ def add_documents(
                 fix="build an index from the documents themselves",
             )
         corpus = _kept_as_in(generation, settings.corpus)
+        states = file_states(corpus.files)
         request = {"sources": input_record(corpus), "corpus": recorded_corpus(corpus), "replace": settings.replace}
         if unfinished is None and _is_last(generation, request):
             return ChangeResult(generation.manifest, was_finished=True)
-        addition = _Addition(generation, begin_change(generation, unfinished, ADD, request), request, progress)
+        addition = _Addition(generation, begin_change(generation, unfinished, ADD, request), request, states, progress)
         try:
             return addition.run(corpus, encoder)
         except CorpusError:
@@ -331,15 +333,17 @@ class _Addition:
     generation: Generation
     segment: Segment
     request: dict[str, Any]
+    states: list[FileState]  # of the files, before they were read for the request
     progress: Progress
 
     def run(self, corpus: CorpusSettings, encoder: Encoder) -> ChangeResult:
         """Documents → blocks → vectors → codes → lists, then the commit."""
         before, settings = self.generation, self.generation.manifest.settings
         packer = BlockPacker(encoder.tokenizer, settings_from(BlockSettings, settings["blocks"]))
+        skipped = SkippedRecords.beside(before.folder)
         store = build_block_store(
             self.segment.corpus,
-            read_corpus(corpus),
+            read_corpus(corpus, skipped=skipped, since=self.states),
             packer,
             settings={"sources": self.request["sources"], "corpus": self.request["corpus"]},
             progress=self.progress,
@@ -364,6 +368,7 @@ class _Addition:
             added_documents=store.document_count,
             deleted_documents=replaced_count,
             advice=advice(before.folder),
+            skipped=skipped.summary,
         )
 
     def _deleted(self, added: BlockStore) -> tuple[np.ndarray, int]:

@@ -22,9 +22,11 @@ from index.files import check_room, stored_bytes
 from index.settings import SearchSettings, SearchTier, resolved_settings
 from npm.corpus.blocks import BlockPacker
 from npm.corpus.documents import CorpusSettings, DocumentSplit, read_corpus
+from npm.corpus.rows import read_cells
 from npm.corpus.shards import document_line
-from npm.corpus.sources import CHUNK_BYTES, Source, find_sources, parquet_row_count, read_lines
+from npm.corpus.sources import CHUNK_BYTES, COMPRESSED, Source, find_sources, parquet_row_count, read_lines
 from npm.corpus.store import DOCUMENTS_PER_BATCH, LARGEST_U16_VOCABULARY, TOKENS_PER_SHARD
+from npm.errors import UserError
 from npm.indexing.embed import kept_tokens
 from npm.indexing.lexicon import count_words
 from npm.indexing.settings import LexiconSettings, VectorSettings
@@ -234,7 +236,8 @@ def sample_corpus(
     sources = find_sources(settings.files)
     kinds: dict[str, list[Source]] = {}
     for source in sources:
-        kind = "zst" if source.path.endswith(".zst") else source.format
+        suffix = Path(source.path).suffix.lower()
+        kind = suffix if suffix in COMPRESSED else source.format
         kinds.setdefault(kind, []).append(source)
     chosen: dict[str, list[Source]] = {}
     for kind, group in kinds.items():
@@ -289,7 +292,17 @@ def _sample_source(source: Source, settings: CorpusSettings, quota: int) -> _Sou
     if source.format == "txt":
         taken_bytes = sum(len(document.text.encode()) + 1 for document in documents)
         return _SourceSample(documents, max(1.0, Path(source.path).stat().st_size / taken_bytes))
-    return _SourceSample(documents, _text_factor(Path(source.path), len(documents)))
+    path, line_count = Path(source.path), len(documents)
+    if (
+        source.format == "table"
+    ):  # the row that names the columns, then the rows of the documents, of several lines each
+        ends = (number for number, cells in read_cells(path, on_bad=_pass_over) if cells)
+        line_count = next(islice(ends, line_count, None))
+    return _SourceSample(documents, _text_factor(path, line_count))
+
+
+def _pass_over(kind: str, error: UserError) -> None:
+    """A bad line is refused, or reported, where the documents are read."""
 
 
 def _text_factor(path: Path, line_count: int) -> float:
@@ -303,8 +316,8 @@ def _text_factor(path: Path, line_count: int) -> float:
         read_bytes += byte_count
 
     size = path.stat().st_size
-    is_plain = path.suffix != ".zst"
-    for _, line in read_lines(path, keep_ends=True, on_bytes=mark):
+    is_plain = path.suffix.lower() not in COMPRESSED
+    for _, line in read_lines(path, keep_ends=True, on_bytes=mark, on_bad=_pass_over):
         text_bytes += len(line.encode())
         if taken < line_count and not line.isspace():
             taken += 1

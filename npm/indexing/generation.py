@@ -346,9 +346,9 @@ def as_record(settings: Any, encoder: Encoder, root: type) -> dict[str, Any]:
     chosen: dict[str, Any] = json.loads(json.dumps(own, default=enum_value))
     for name in ("encoder", "device", "precision"):
         del chosen[name]
-    del chosen["corpus"]["files"]
     return {
         **chosen,
+        "corpus": recorded_corpus(settings.corpus),
         "encoder": {
             "name": encoder.name,
             "fingerprint": encoder.fingerprint,
@@ -363,6 +363,8 @@ def recorded_corpus(corpus: CorpusSettings) -> dict[str, Any]:
     """How the files were read, as the manifest of a segment says it."""
     recorded: dict[str, Any] = json.loads(json.dumps(asdict(corpus), default=enum_value))
     del recorded["files"]
+    if not corpus.skip_bad:  # the record of what was read before there was such a setting
+        del recorded["skip_bad"]
     return recorded
 
 

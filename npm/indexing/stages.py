@@ -198,7 +198,8 @@ def finish_segment(
             expected="words that the pruning rule keeps",
             got=f"{store.token_count} tokens, none kept by vectors.pruning={recorded['pruning']}",
             where=str(segment.index),
-            fix="choose another rule, such as vectors.pruning=word_boundaries",
+            fix="build with another rule, such as vectors.pruning=word_boundaries; to an index that has "
+            "its rule, add documents with other words",
         )
     return Counts(store.document_count, store.block_count, store.token_count, kept)
 

@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from index.arrays import mixed_bits
 from npm.corpus.blocks import BlockPacker
-from npm.corpus.documents import CorpusSettings, read_corpus
+from npm.corpus.documents import CorpusSettings, SkippedRecords, read_corpus
 from npm.corpus.sentence_pairs import PairTable, SentenceDataSettings, build_pair_table
 from npm.corpus.store import BlockGroups, BlockStore, build_block_store
 from npm.errors import CorpusError, SettingError
@@ -351,9 +351,10 @@ def make_sources(
 def _block_source(
     views: set[str], texts: Texts, settings: TrainingSettings, trained: TrainableModel, progress: Progress
 ) -> tuple[BlockSource, str]:
+    skipped = SkippedRecords.beside(texts.folder / "corpus")
     store = build_block_store(
         texts.folder / "corpus",
-        read_corpus(texts.corpus),
+        read_corpus(texts.corpus, skipped=skipped),
         BlockPacker(trained.tokenizer, settings.blocks),
         settings={"corpus": recorded(asdict(texts.corpus))},
         progress=progress,
@@ -373,13 +374,15 @@ def _block_source(
         f"{store.token_count:,} tokens in {len(groups):,} groups ({groups.mixed_share:.0%} of them mix documents), "
         f"{per_step} sequences a step"
     )
-    return source, note
+    return source, _with_skipped(note, skipped)
 
 
 def _sentence_source(
     further: set[str], texts: Texts, settings: TrainingSettings, trained: TrainableModel
 ) -> tuple[SentenceSource, str]:
-    table = build_pair_table(texts.folder / "sentences", texts.sentences, trained.tokenizer, corpus=texts.corpus)
+    folder = texts.folder / "sentences"
+    skipped = SkippedRecords.beside(folder)
+    table = build_pair_table(folder, texts.sentences, trained.tokenizer, corpus=texts.corpus, skipped=skipped)
     assert isinstance(trained, Encoder), "sentences are for encoders"
     source = SentenceSource(
         table,
@@ -394,7 +397,11 @@ def _sentence_source(
     )
     per_step = texts.sentences.pairs_per_device_batch * settings.trainer.accumulation_steps * world_size()
     what = {1: "sentences", 2: "pairs", 3: "pairs with a hard negative"}[table.column_count]
-    return source, f"{len(table):,} {what} of {table.token_count:,} tokens, {per_step} a step"
+    return source, _with_skipped(f"{len(table):,} {what} of {table.token_count:,} tokens, {per_step} a step", skipped)
+
+
+def _with_skipped(note: str, skipped: SkippedRecords) -> str:
+    return f"{note}; {skipped.summary}" if skipped.summary else note
 
 
 def _view_maker(

@@ -251,7 +251,11 @@ def recorded(value: Any, *, is_path: bool = False) -> Any:
     if isinstance(value, Enum):
         return value.name
     if isinstance(value, dict):
-        return {key: recorded(part, is_path=key in ("files", "vocabulary")) for key, part in value.items()}
+        return {
+            key: recorded(part, is_path=key in ("files", "vocabulary"))
+            for key, part in value.items()
+            if (key, part) != ("skip_bad", False)  # runs from before there was such a setting go on
+        }
     if isinstance(value, (list, tuple)):
         return [recorded(part, is_path=is_path) for part in value]
     return Path(value).name if is_path else value

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from index.files import CountingFile
+from index.files import CountingFile, sha256_of_file
 from tests.helpers.command_line import DOCUMENTS, QUESTION, CommandLine, all_bytes, run_subprocess, write_corpus
 
 Build = Callable[..., list[str | Path]]
@@ -274,3 +275,62 @@ def test_a_text_that_the_tokenizer_does_not_know_is_no_index(
     noted = npmlm("build", f"corpus.files={tmp_path / 'both.jsonl'}", f"index={tmp_path / 'both'}", *settings)
     assert noted.status == 0, noted.err
     assert "does not know" in noted.err
+
+
+def test_a_build_over_a_grown_corpus_suggests_an_addition_that_works(
+    npmlm: CommandLine, build: Build, tmp_path: Path, tiny_encoder_folder: Path
+) -> None:
+    for number, document in enumerate(DOCUMENTS[:5]):
+        write_corpus(tmp_path / f"{number}.jsonl", [document])
+    reading = ("corpus.title_field=id", "corpus.kept_fields=[title]", "corpus.skip_bad=true")
+    assert npmlm(*build(*reading, files=f"{tmp_path}/[0-9].jsonl")).status == 0
+    write_corpus(tmp_path / "9.jsonl", [DOCUMENTS[5]])
+    again = npmlm(*build(*reading, files=f"{tmp_path}/[0-9].jsonl"))
+    message = again.refused("1 file added: 9.jsonl", "npmlm add index=", "corpus.title_field=id corpus.skip_bad=true")
+    assert len(message) < 1000
+    command = shlex.split(message.rpartition("do:")[2])
+    assert npmlm(*command[1:], f"encoder={tiny_encoder_folder}").status == 0
+
+
+def test_a_build_names_the_files_that_changed_or_are_gone(npmlm: CommandLine, build: Build, tmp_path: Path) -> None:
+    for number, document in enumerate(DOCUMENTS[:3]):
+        write_corpus(tmp_path / f"{number}.jsonl", [document])
+    assert npmlm(*build(files=f"{tmp_path}/[0-9].jsonl")).status == 0
+    write_corpus(tmp_path / "1.jsonl", [DOCUMENTS[4]])
+    (tmp_path / "2.jsonl").unlink()
+    npmlm(*build(files=f"{tmp_path}/[0-9].jsonl")).refused("1 file changed: 1.jsonl; 1 file gone: 2.jsonl")
+
+
+def test_a_build_and_an_addition_skip_bad_lines_and_say_where_they_are_listed(
+    npmlm: CommandLine, build: Build, tmp_path: Path, tiny_encoder_folder: Path
+) -> None:
+    good = "".join(json.dumps(document) + "\n" for document in DOCUMENTS[:5])
+    (tmp_path / "bad.jsonl").write_text(good + "{}\n", encoding="utf-8")
+    npmlm(*build(files=tmp_path / "bad.jsonl")).refused("lacks text", "corpus.skip_bad=true")
+    assert not (tmp_path / "index").exists()
+    built = npmlm(*build("corpus.skip_bad=true", files=tmp_path / "bad.jsonl"))
+    assert built.status == 0 and "skipped 1 of the corpus: 1 lacks text" in built.err
+    report = tmp_path / "index.skipped.jsonl"
+    assert json.loads(report.read_text("utf-8"))["where"] == f"{tmp_path}/bad.jsonl:6"
+    assert json.loads((tmp_path / "index" / "manifest.json").read_bytes())["settings"]["corpus"]["skip_bad"] is True
+    (tmp_path / "more.jsonl").write_text('{"id": "n", "text": "Bergen lies in Norway."}\nnone\n', encoding="utf-8")
+    add = ["add", f"index={tmp_path / 'index'}", f"corpus.files={tmp_path / 'more.jsonl'}", "corpus.skip_bad=true"]
+    added = npmlm(*add, f"encoder={tiny_encoder_folder}")
+    assert added.status == 0 and "1 is not a JSON object" in added.err and f"{report}" in added.err
+    assert json.loads(report.read_text("utf-8"))["where"] == f"{tmp_path}/more.jsonl:2"
+    again = npmlm(*add, f"encoder={tiny_encoder_folder}")
+    assert again.status == 0 and "generation" not in again.err
+
+
+def test_a_build_over_a_corpus_that_is_written_to_is_refused_and_records_nothing(
+    npmlm: CommandLine, build: Build, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def append_then_hash(path: Path) -> str:
+        digest = sha256_of_file(path)
+        with corpus.open("a", encoding="utf-8") as file:
+            file.write('{"id": "late", "text": "Bergen lies in Norway."}\n')
+        return digest
+
+    monkeypatch.setattr("npm.indexing.generation.sha256_of_file", append_then_hash)
+    npmlm(*build()).refused("changed while it was read", "corpus.jsonl")
+    assert not (tmp_path / "index" / "manifest.json").exists()

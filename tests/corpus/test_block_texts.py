@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
+import pytest
 
+from index.types import ArtefactError
 from npm.corpus.shards import document_line, text_bytes
 from npm.corpus.store import write_block_store
 from npm.types import Block, Document
@@ -54,3 +57,13 @@ def test_the_text_of_every_block_is_the_slice_of_its_document(tmp_path: Path) ->
         for block in of_document
     ]
     assert [store.block_text(block) for block in range(store.block_count)] == expected
+
+
+def test_a_store_whose_texts_are_cut_short_under_an_open_reader_says_so(tmp_path: Path) -> None:
+    document = Document(id="1", title="", text="Oslo lies on a fjord.")
+    packed = [(document, [block_of(0, 4)])]
+    store = write_block_store(tmp_path / "store", packed, settings={}, tokenizer_fingerprint="t")
+    os.truncate(tmp_path / "store" / "00000" / "documents.jsonl", 10)
+    for read in (store.document, store.block_text, lambda number: store.document_ids([number])):
+        with pytest.raises(ArtefactError, match="shorter than when it was opened"):
+            read(0)

@@ -42,8 +42,9 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> BlockStore:
         (['lang=""'], [6]),
         (["lang in [de, fr]"], [1, 4]),
         (["lang=en", "year>=1990"], [2]),
-        (["year>=1990"], [1, 2, 4, 5, 6]),  # "unknown" is text, and above "1990"
-        (["year>1990"], [2, 4, 5, 6]),
+        (["year>=1990"], [1, 2, 5, 6]),  # "unknown" is no number
+        (["year>1990"], [2, 5, 6]),
+        (['year>="1990"'], [1, 2, 4, 5, 6]),  # in quotes all are text
         (["year<1990"], [0, 6]),
         (["year<=1990"], [0, 1, 6]),
         (["year=1990.0"], [1]),
@@ -169,8 +170,18 @@ def plain_element(value: Any, sign: str, wanted: list[str]) -> bool:
         if type(value) in (int, float):
             with suppress(ValueError):
                 pair = (value, float(text))
+        elif sign in ("<", "<=", ">", ">=") and is_number(text):
+            if type(value) is not str or not is_number(value):
+                continue
+            pair = (float(value), float(text))
         if getattr(operator, compare)(*pair):
             return True
+    return False
+
+
+def is_number(text: str) -> bool:
+    with suppress(ValueError):
+        return bool(np.isfinite(float(text)))
     return False
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,8 +17,11 @@ from npm.corpus.documents import (
     CorpusSettings,
     DocumentSplit,
     SeenIdentifiers,
+    SkippedRecords,
+    first_heading,
     read_corpus,
 )
+from npm.corpus.sources import _decompressed_chunks, _plain_chunks
 from npm.errors import CorpusError, SettingError
 from npm.types import Document
 
@@ -52,6 +57,47 @@ def test_compressed_json_lines_equal_plain_ones_also_in_several_frames(tmp_path:
     path.write_bytes(b"".join(zstandard.compress(part) for part in (data[:40], b"", data[40:])))
     expected = [*DOCUMENTS[:2], Document("corpus.v2.jsonl.zst:3", "No id", "x", {"year": None})]
     assert read(path, kept_fields=["year"]) == expected
+
+
+@pytest.mark.parametrize("after", [b"", b"\0" * 512])
+def test_gzipped_json_lines_equal_plain_ones_also_in_several_members(tmp_path: Path, after: bytes) -> None:
+    path = tmp_path / "corpus.jsonl.gz"
+    data = json_lines(RECORDS)
+    path.write_bytes(b"".join(gzip.compress(part) for part in (data[:40], b"", data[40:])) + after)
+    expected = [*DOCUMENTS[:2], Document("corpus.jsonl.gz:3", "No id", "x", {"year": None})]
+    assert read(path, kept_fields=["year"]) == expected
+
+
+@pytest.mark.parametrize(("name", "separator"), [("rows.csv", ","), ("ROWS.TSV", "\t")])
+def test_a_table_is_read_by_its_header(tmp_path: Path, name: str, separator: str) -> None:
+    rows = [["year", "text", "id"], ["1990", f'"Paris{separator} France\nof old"', "a"], ["", "Oslo", ""]]
+    content = "\ufeff" + "".join(separator.join(row) + "\r\n" for row in rows)
+    (tmp_path / name).write_bytes(content.encode())
+    assert read(tmp_path / name, kept_fields=["year"]) == [
+        Document("a", "", f"Paris{separator} France\nof old", {"year": "1990"}),
+        Document(f"{name}:4", "", "Oslo", {}),
+    ]
+
+
+def test_a_cell_of_a_table_may_be_longer_than_the_csv_module_allows(tmp_path: Path) -> None:
+    (tmp_path / "long.csv").write_text(f"text\n{'word ' * 40_000}end\n", encoding="utf-8")
+    assert [len(document.text) for document in read(tmp_path / "long.csv")] == [200_003]
+
+
+def test_a_markdown_file_is_one_document_as_it_stands_titled_by_its_first_heading(tmp_path: Path) -> None:
+    text = "```\n# no title\n```\n\n## The capital ##\n\nOslo.\n"
+    (tmp_path / "notes.MD").write_text(text, encoding="utf-8")
+    (tmp_path / "bare.md").write_text("#hashtag\n", encoding="utf-8")
+    assert read(tmp_path / "notes.MD", split=DocumentSplit.line) == [Document("notes.MD:1", "The capital", text)]
+    assert read(tmp_path / "bare.md")[0].title == "bare"
+    assert first_heading("Title\n=====\n") == ""
+
+
+def test_extensions_in_capitals_are_known(tmp_path: Path) -> None:
+    (tmp_path / "A.JSONL").write_bytes(json_lines([{"text": "one"}]))
+    (tmp_path / "B.Jsonl.ZST").write_bytes(zstandard.compress(json_lines([{"text": "two"}])))
+    (tmp_path / "C.TXT").write_text("three", encoding="utf-8")
+    assert [document.text for document in read(tmp_path / "*")] == ["one", "two", "three"]
 
 
 def test_byte_order_mark_windows_line_ends_and_empty_lines_are_not_text(tmp_path: Path) -> None:
@@ -161,6 +207,8 @@ def test_a_duplicate_id_is_refused_with_both_places(tmp_path: Path) -> None:
         (b'{"text": "a", "id": ""}\n', "'id' cannot be used", 1),
         (b'{"text": "a"}\n\n{"text": "\xff"}\n', "not UTF-8", 3),
         (b'{"text": "half \\ud800 pair"}\n', "not valid Unicode", 1),
+        (b'{"text": "a", "text": "b"}\n', "two equal keys", 1),
+        (b'{"text": "a", "more": [{"b": 1, "b": 1}]}\n', "two equal keys", 1),
     ],
 )
 def test_a_bad_line_is_refused_with_file_and_line(tmp_path: Path, content: bytes, problem: str, line: int) -> None:
@@ -169,6 +217,108 @@ def test_a_bad_line_is_refused_with_file_and_line(tmp_path: Path, content: bytes
     with pytest.raises(CorpusError, match=problem) as caught:
         read(path)
     assert caught.value.where == f"{path}:{line}"
+
+
+GOOD = [{"id": "a", "text": "one"}, {"id": "b", "text": "two"}]
+BAD_LINES = {
+    2: (b'{"text": ""}', "lacks text"),
+    3: (b'{"text": "x", "title": 5}', "the field 'title' cannot be used"),
+    4: (b'{"text": "x", "score": NaN}', "is not a JSON object"),
+    5: (b'{"text": "x", "text": "y"}', "has two equal keys"),
+    6: (b'{"text": "\xff"}', "not UTF-8"),
+    7: (b'{"text": "x', "is not a JSON object"),
+    8: (b'["text"]', "is not a JSON object"),
+    9: (b'{"id": "a", "text": "again"}', "has an id that came before"),
+    10: (b'{"text": "' + b"long " * 1000 + b'"}', "too long"),
+}
+
+
+@pytest.fixture
+def spoilt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file with a line of every fault between two good ones."""
+    monkeypatch.setattr("npm.corpus.sources.MOST_LINE_BYTES", 2000)
+    first, last = (json.dumps(record).encode() for record in GOOD)
+    path = tmp_path / "spoilt.jsonl"
+    path.write_bytes(b"\n".join([first, *(line for line, _ in BAD_LINES.values()), last]) + b"\n")
+    return path
+
+
+def test_bad_lines_are_skipped_where_asked_and_all_of_them_reported(tmp_path: Path, spoilt: Path) -> None:
+    skipped = SkippedRecords.beside(tmp_path / "index")
+    settings = CorpusSettings(files=[str(spoilt)], skip_bad=True)
+    assert [document.text for document in read_corpus(settings, skipped=skipped)] == ["one", "two"]
+    report = [json.loads(line) for line in (tmp_path / "index.skipped.jsonl").read_text("utf-8").splitlines()]
+    assert [(line["where"], line["kind"]) for line in report] == [
+        (f"{spoilt}:{number}", kind) for number, (_, kind) in BAD_LINES.items()
+    ]
+    assert "skipped 9 of the corpus: 3 is not a JSON object, 1 lacks text" in skipped.summary
+    assert f"{spoilt}:2 (lacks text)" in skipped.summary and "index.skipped.jsonl" in skipped.summary
+
+
+def test_a_refusal_names_all_the_bad_lines_and_how_to_pass_over_them(spoilt: Path) -> None:
+    with pytest.raises(CorpusError) as caught:
+        read(spoilt)
+    assert caught.value.where == f"{spoilt}:2"
+    assert "and 8 more" in caught.value.got and f"{spoilt}:10: too long" in caught.value.got
+    assert "corpus.skip_bad=true" in caught.value.fix
+
+
+def test_a_refusal_of_very_many_bad_lines_says_that_it_read_no_further(tmp_path: Path) -> None:
+    (tmp_path / "bad.jsonl").write_bytes(b"{\n" * 100)
+    with pytest.raises(CorpusError, match="line 1 that") as caught:
+        read(tmp_path / "bad.jsonl")
+    assert caught.value.got.count("bad.jsonl:") == 19 and "read no further" in caught.value.got
+
+
+def test_bad_rows_of_a_table_and_bad_pieces_of_a_text_are_skipped(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_bytes(b'id,text\na,one\nb\nc,"x"y\n\xff,z\nd,two\n')
+    (tmp_path / "t.txt").write_bytes(b"one\n\nbad \xff\nrest of bad\n\nU\0T\0F\n\ntwo\n")
+    table = list(read_corpus(CorpusSettings(files=[str(tmp_path / "t.csv")], skip_bad=True)))
+    assert [(document.id, document.text) for document in table] == [("a", "one"), ("d", "two")]
+    pieces = read(tmp_path / "t.txt", split=DocumentSplit.paragraph, skip_bad=True)
+    assert [document.text for document in pieces] == ["one", "two"]
+
+
+def test_text_that_is_none_is_refused_with_its_line(tmp_path: Path) -> None:
+    (tmp_path / "t.txt").write_bytes("one\ntwo".encode("utf-16-le"))
+    with pytest.raises(CorpusError, match="not text in line 1"):
+        read(tmp_path / "t.txt")
+
+
+@pytest.mark.parametrize("compress", [zstandard.compress, gzip.compress])
+def test_a_line_that_decompresses_to_too_much_is_refused_by_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compress: Callable[[bytes], bytes]
+) -> None:
+    monkeypatch.setattr("npm.corpus.sources.MOST_LINE_BYTES", 1 << 20)
+    path = tmp_path / f"bomb.jsonl.{'gz' if compress is gzip.compress else 'zst'}"
+    path.write_bytes(compress(b'{"text": "a"}\n' + b" " * (1 << 24)))
+    with pytest.raises(CorpusError, match="too long") as caught:
+        read(path)
+    assert caught.value.where == f"{path}:2"
+
+
+def test_no_piece_of_decompressed_data_is_large_however_well_it_was_compressed(tmp_path: Path) -> None:
+    path = tmp_path / "bomb.zst"
+    path.write_bytes(zstandard.compress(bytes(200 << 20)))
+    pieces = _decompressed_chunks(path, _plain_chunks(path, None))
+    assert max(map(len, pieces)) <= 33 << 20
+
+
+@pytest.mark.parametrize("change", ["appended to", "replaced", "removed"])
+def test_a_file_that_changes_while_it_is_read_is_found(tmp_path: Path, change: str) -> None:
+    path = tmp_path / "corpus.jsonl"
+    path.write_bytes(json_lines(RECORDS))
+    documents = read_corpus(CorpusSettings(files=[str(path)]))
+    next(documents)
+    if change == "appended to":
+        path.write_bytes(json_lines([*RECORDS, {"text": "more"}]))
+    else:
+        path.unlink()
+    if change == "replaced":
+        path.write_bytes(json_lines(RECORDS))
+        os.utime(path, (0, 0))
+    with pytest.raises(CorpusError, match="changed while it was read"):
+        list(documents)
 
 
 def test_every_way_of_cutting_a_compressed_file_short_is_refused(tmp_path: Path) -> None:
