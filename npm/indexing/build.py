@@ -6,7 +6,7 @@ A build that was killed continues with the same command. Its stages may be jobs 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -301,14 +301,14 @@ def _finished(
 
 def refuse_other_files(
     corpus: CorpusSettings,
-    sources: list[dict[str, Any]],
-    recorded: list[dict[str, Any]],
+    sources: Sequence[Mapping[str, Any]],
+    recorded: Sequence[Mapping[str, Any]],
     *,
     where: Path,
     is_finished: bool = False,
 ) -> None:
     """Raise ArtefactError, naming the files, unless `sources` are those `recorded`; files can be added if finished."""
-    if sources == recorded:
+    if list(sources) == list(recorded):
         return
     ours, theirs = ({record["name"]: record for record in part} for part in (sources, recorded))
     added, gone = [name for name in ours if name not in theirs], [name for name in theirs if name not in ours]
