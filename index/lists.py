@@ -84,7 +84,7 @@ def attach_lists(
         mapped.append(_map_part(folder / LISTS_FILE, sizes, ivf.code_size))
         parts.push_back(mapped[-1])
         checks.append(folder, manifest, np.asarray(sizes), mapped[-1])
-        next_list, rows_seen = settings["stop_list"], rows_seen + int(sizes.sum())
+        next_list, rows_seen = settings.typed("stop_list", int), rows_seen + int(sizes.sum())
     if (next_list, rows_seen) != (ivf.nlist, row_count):
         where = folders[0].parent if folders else Path()
         raise _foreign_part(where, "{} lists with {} rows", (ivf.nlist, row_count), (next_list, rows_seen))

@@ -138,7 +138,9 @@ class Quantiser:
     def open(cls, folder: Path) -> Quantiser:
         """The quantiser in `folder`; raises ArtefactError if it is missing or damaged."""
         manifest = check_folder(folder, kind=QUANTISER_KIND, hash_all=True)
-        opened = cls(folder / TRAINED_FILE, digest=manifest.digest, thread_count=manifest.settings["thread_count"])
+        opened = cls(
+            folder / TRAINED_FILE, digest=manifest.digest, thread_count=manifest.settings.typed("thread_count", int)
+        )
         if opened.dimensions != manifest.settings["dimensions"]:
             raise ArtefactError(
                 f"{folder} is not the quantiser that its manifest names",

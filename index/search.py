@@ -210,7 +210,7 @@ def open_search(
     """
     manifest = check_folder(folder, kind=SEARCH_KIND)
     settings = manifest.settings
-    built_over = (settings["row_count"], settings["dimensions"])
+    built_over = (settings.typed("row_count", int), settings.typed("dimensions", int))
     if built_over != vectors.shape:
         raise ArtefactError(
             f"{folder} was built over other vectors",
@@ -236,8 +236,8 @@ def open_search(
     return FaissSearcher(
         index,
         vectors,
-        probed_lists=probed_lists or settings["probed_lists"],
-        rerank_factor=rerank_factor or settings["rerank_factor"],
+        probed_lists=probed_lists or settings.typed("probed_lists", int),
+        rerank_factor=rerank_factor or settings.typed("rerank_factor", int | None),
         held=held,
         list_checks=list_checks,
     )

@@ -67,7 +67,13 @@ class RecordedSettings(dict[str, Any]):
         self.file, self._prefix = file, prefix
 
     def typed(self, name: str, hint: Any) -> Any:
-        """The setting `name` as the type `hint` has it; raises ArtefactError if it is recorded as anything else."""
+        """The setting `name`, which may be dotted, as the type `hint` has it.
+
+        Raises ArtefactError if it is recorded as anything else.
+        """
+        group, _, inner = name.partition(".")
+        if inner:
+            return self.typed(group, RecordedSettings).typed(inner, hint)
         return read_record(hint, self[name], file=self.file, key=self._prefix + name)
 
     def __missing__(self, name: str) -> Any:
@@ -90,6 +96,12 @@ class Manifest:
     parts: dict[PartName, Digest]
     digest: Digest
     format_version: int
+
+    def file(self, name: str) -> FileRecord:
+        """What it says of the file `name`; raises ArtefactError if it names none."""
+        if (record := self.files.get(name)) is None:
+            raise damaged(self.settings.file, f"a manifest that names {name}", "one that does not")
+        return record
 
 
 def manifest_bytes(kind: str, settings: Mapping[str, Any], files: Mapping[str, Any], parts: Mapping[str, str]) -> bytes:

@@ -187,7 +187,15 @@ def run_compact(settings: CompactCommand) -> int:
 
     with StageProgress() as progress:
         changed = compact_index(settings.index, settings, progress=progress)
-    _report_change(settings.index, changed, "one segment without deleted documents: nothing to do")
+    if changed.was_finished:
+        say(f"{settings.index}: one segment without deleted documents: nothing to do")
+        return 0
+    manifest, count = changed.manifest, changed.deleted_documents
+    taken_out = f", without the {count:,} documents that had been deleted" if count else ""
+    say(
+        f"{settings.index} is generation {manifest.generation} now: {manifest.counts.documents:,} documents in one "
+        f"segment{taken_out}"
+    )
     return 0
 
 

@@ -353,7 +353,9 @@ class _Addition:
             encoder,
             settings_from(VectorSettings, settings["vectors"]),
             settings_from(LexiconSettings, settings["lexicon"]),
-            read_manifest(before.segments[0].vectors, kind=VECTORS_KIND).settings["frequent_token_ids"],
+            read_manifest(before.segments[0].vectors, kind=VECTORS_KIND).settings.typed(
+                "frequent_token_ids", list[int]
+            ),
         )
         encode_segment(self.segment, store, made_with, progress=self.progress)
         counts = finish_segment(self.segment, store, made_with.recorded(store), made_with.lexicon)

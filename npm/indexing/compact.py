@@ -42,9 +42,9 @@ from npm.indexing.embed import (
     shard_settings,
     vector_shards,
 )
-from npm.indexing.generation import Generation, Searching, Segment, SegmentRecord
+from npm.indexing.generation import AtLeastOne, Count, Generation, Searching, Segment, SegmentRecord
 from npm.indexing.rows import RowMap, pack_kept
-from npm.indexing.settings import CompactSettings, LexiconSettings
+from npm.indexing.settings import CompactSettings, LexiconSettings, PruningRule
 from npm.indexing.stages import count_segment_words, finish_segment, train_segment_quantiser
 from npm.settings import settings_from
 from npm.types import Block, Progress, silent
@@ -54,6 +54,8 @@ if TYPE_CHECKING:
 
 
 ROWS_AT_ONCE = 1 << 14
+VECTOR_SETTINGS = {"pruning": PruningRule, "frequent_token_ids": list[Count], "tokens_per_shard": AtLeastOne}
+"""What a rewritten segment takes over from the vectors of the first one."""
 
 
 def packed_documents(store: BlockStore, chosen: np.ndarray) -> Iterator[Packed]:
@@ -185,14 +187,14 @@ class _Compaction:
         # A fault that is copied would get a hash of its own, and be taken for good data from then on.
         for segment in self.generation.segments:
             verify_folder(segment.corpus, STORE_KIND)
-        made_with = old_store.settings
+        made_with = read_manifest(self.generation.segments[0].corpus, kind=STORE_KIND).settings
         return write_block_store(
             self.segment.corpus,
             packed_documents(old_store, live),
             settings={"compacted_from": _digests(self.generation, STORE_KIND)},
             tokenizer_fingerprint=old_store.tokenizer_fingerprint,
-            vocabulary_size=made_with["vocabulary_size"],
-            tokens_per_shard=made_with["tokens_per_shard"],
+            vocabulary_size=made_with.typed("vocabulary_size", AtLeastOne),
+            tokens_per_shard=made_with.typed("tokens_per_shard", AtLeastOne),
             special_tokens_in_blocks=old_store.special_tokens_in_blocks,
             progress=self.progress,
         )
@@ -200,11 +202,13 @@ class _Compaction:
     def _recorded(self, store: BlockStore) -> dict[str, Any]:
         """What the vectors depend on: what those copied do, but for the corpus and the batches they were encoded in."""
         made = [read_manifest(segment.vectors, kind=VECTORS_KIND).settings for segment in self.generation.segments]
+        for name, hint in VECTOR_SETTINGS.items():
+            made[0].typed(name, hint)
         recorded = {name: value for name, value in made[0].items() if name != "pruning_counts"}
         return {
             **recorded,
             "corpus": store.digest,
-            "compute_dtype": "+".join(sorted({each["compute_dtype"] for each in made})),
+            "compute_dtype": "+".join(sorted({each.typed("compute_dtype", str) for each in made})),
             "batches_as_stored": False,
             "compacted_from": _digests(self.generation, VECTORS_KIND),
         }

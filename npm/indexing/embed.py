@@ -209,7 +209,7 @@ def open_vectors(folders: Sequence[Path], *, hash_all: bool = False) -> tuple[Sh
         places = [folder / name for name in manifest.parts]
         shards += [(place, read_manifest(place, kind=VECTOR_SHARD_KIND)) for place in places]
     # The limit of a single file, for all: hashing many shards below it could take minutes.
-    vector_bytes = sum(shard.files[_VECTORS_FILE].bytes for _, shard in shards)
+    vector_bytes = sum(shard.file(_VECTORS_FILE).bytes for _, shard in shards)
     hashes_vectors = hash_all or vector_bytes < HASHED_AT_OPENING_BYTES
     for place, shard in shards:
         check_files(place, shard, hashed=lambda name, _: hashes_vectors or name != _VECTORS_FILE)
@@ -217,7 +217,7 @@ def open_vectors(folders: Sequence[Path], *, hash_all: bool = False) -> tuple[Sh
     arrays = [shard.array for shard in opened]
     vectors = ShardedArray(arrays, None if hashes_vectors else ShardChecks(opened))  # [rows, d]
     kept = [open_array(place, "kept") for place, _ in shards]  # u8 [ceil(T / 8)] each
-    rows = RowMap(kept, [shard.settings["token_count"] for _, shard in shards])
+    rows = RowMap(kept, [shard.settings.typed("token_count", int) for _, shard in shards])
     assert len(rows) == len(vectors), f"{len(vectors)} vectors for {len(rows)} kept tokens"
     return vectors, rows
 

@@ -192,6 +192,7 @@ class IndexManifest:
         )
         for group in SETTINGS_GROUPS:
             settings.typed(group, dict[str, Any])
+        settings.typed("corpus.kept_fields", list[str])
         read._check_parts(settings.file)
         return read
 
@@ -223,8 +224,7 @@ class IndexManifest:
     @property
     def kept_fields(self) -> list[str]:
         """The fields of documents that the index keeps."""
-        kept: list[str] = self.settings["corpus"].typed("kept_fields", list[str])
-        return kept
+        return list(self.settings["corpus"]["kept_fields"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +272,11 @@ class Generation:
     def deletion_request(self) -> str | None:
         """The digest of the ids that the last delete was asked for; None if nothing is deleted."""
         name = self.manifest.deleted
-        return None if name is None else read_manifest(self.folder / name, kind=DELETED_KIND).settings["request"]
+        return (
+            None
+            if name is None
+            else read_manifest(self.folder / name, kind=DELETED_KIND).settings.typed("request", str | None)
+        )
 
 
 def _total(segments: Sequence[SegmentRecord]) -> Counts:
@@ -386,7 +390,7 @@ def finished_shards(
     if missing := [name for name, shard in found.items() if shard is None]:
         raise ArtefactError(
             f"{what} are missing",
-            expected=f"{len(wanted)} shards, numbered from 0",
+            expected=f"{len(wanted)} of them, numbered from 0",
             got=f"{len(wanted) - len(missing)}; missing: {named(missing, most=8)}",
             where=str(folder),
             fix=f"run `npmlm build … stage={stage}` with the settings of this build; finished shards are kept",

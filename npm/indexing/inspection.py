@@ -15,12 +15,12 @@ import numpy as np
 
 from index.lists import FAISS_FILE, ID_BYTES, LISTS_FILE, SEARCH_KIND
 from index.quantiser import QUANTISER_KIND, TRAINED_FILE
-from index.settings import SearchTier
-from index.store import MANIFEST_NAME, read_any_manifest, read_manifest, verify_folder
+from index.settings import SearchTier, read_record
+from index.store import MANIFEST_NAME, damaged, read_any_manifest, read_manifest, verify_folder
 from npm.corpus.store import BlockStore
 from npm.errors import ArtefactError
 from npm.indexing.embed import VECTORS_KIND, VectorCheck, reencode_sample
-from npm.indexing.generation import ENCODER_FOLDER, INDEX_KIND, SEGMENTS_FOLDER, Generation
+from npm.indexing.generation import ENCODER_FOLDER, INDEX_KIND, SEGMENTS_FOLDER, Count, Generation
 from npm.indexing.phrase_index import check_encoder, load_index_encoder
 from npm.indexing.rows import ROWS_PER_SAMPLE
 from npm.models.settings import Precision
@@ -123,20 +123,22 @@ def table_bytes(generation: Generation) -> dict[str, int]:
 def _search_bytes(generation: Generation) -> dict[str, int]:
     """Bytes that the searcher needs."""
     search = read_manifest(generation.search, kind=SEARCH_KIND)
-    rows, dimensions = int(search.settings["row_count"]), int(search.settings["dimensions"])
+    rows, dimensions = (search.settings.typed(name, Count) for name in ("row_count", "dimensions"))
     if search.settings["tier"] == SearchTier.exact.value:
         return {"vectors (float32)": 4 * rows * dimensions}
     sizes = file_sizes(generation.search)
     if whole := sum(size for path, size in sizes.items() if path.name == FAISS_FILE):
         return {"search index": whole}
-    assert generation.quantiser is not None, "inverted lists have a quantiser"
+    if generation.quantiser is None:
+        raise damaged(generation.folder / MANIFEST_NAME, "a quantiser, as inverted lists have one", "none")
     quantiser = read_manifest(generation.quantiser, kind=QUANTISER_KIND)
     lists = sum(size for path, size in sizes.items() if path.name == LISTS_FILE)
-    list_count = max(int(read_any_manifest(generation.search / name).settings["stop_list"]) for name in search.parts)
+    parts = [read_any_manifest(generation.search / name) for name in search.parts]
+    list_count = max((part.settings.typed("stop_list", Count) for part in parts), default=0)
     return {
         "codes": lists - ID_BYTES * rows,
         "row ids": ID_BYTES * rows,
-        "centroids, graph, codec": quantiser.files[TRAINED_FILE].bytes,
+        "centroids, graph, codec": quantiser.file(TRAINED_FILE).bytes,
         "list table": LIST_ENTRY_BYTES * list_count,
     }
 
@@ -155,6 +157,15 @@ class InspectedSegment:
     name: str
     counts: dict[str, int]  # documents, blocks, tokens, rows
     sources: tuple[dict[str, Any], ...]  # name, bytes and SHA-256 of each corpus file
+
+
+@dataclass(frozen=True, slots=True)
+class PruningCounts:
+    """Tokens of a segment, as the manifest of its vectors has them."""
+
+    tokens: Count
+    kept: Count
+    kept_by_rule: dict[str, Count]
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,15 +246,17 @@ def inspect_index(folder: str | Path) -> Inspection:
         kept_fields=tuple(manifest.kept_fields),
         encoder=dict(settings["encoder"]),
         encoder_inside=ENCODER_FOLDER in manifest.parts,
-        versions=dict(settings["versions"]),
+        versions=read_record(
+            dict[str, str], settings["versions"], file=generation.folder / MANIFEST_NAME, key="versions"
+        ),
         made_with={name: settings[name] for name in MADE_BY_SETTINGS},
         pruning=_pruning(generation),
         tier=str(search["tier"]),
-        factory=search.get("factory"),
-        dimensions=int(search["dimensions"]),
+        factory=None if is_exact else search.typed("factory", str),
+        dimensions=search.typed("dimensions", Count),
         searching={
-            "probed_lists": None if is_exact else recorded.probed_lists or search["probed_lists"],
-            "rerank_factor": None if is_exact else recorded.rerank_factor or search["rerank_factor"],
+            "probed_lists": None if is_exact else recorded.probed_lists or search.typed("probed_lists", int),
+            "rerank_factor": None if is_exact else recorded.rerank_factor or search.typed("rerank_factor", int | None),
             "candidates_per_side": manifest.candidates_per_side,
         },
         footprint=footprint(generation),
@@ -256,11 +269,12 @@ def _pruning(generation: Generation) -> Pruning:
     token_count = kept = 0
     kept_by_rule: Counter[str] = Counter()
     for segment in generation.segments:
-        counts = read_manifest(segment.vectors, kind=VECTORS_KIND).settings["pruning_counts"]
-        token_count += counts["tokens"]
-        kept += counts["kept"]
-        kept_by_rule.update(counts["kept_by_rule"])
-    return Pruning(settings["pruning"], settings["max_token_share"], token_count, dict(kept_by_rule), kept)
+        counts = read_manifest(segment.vectors, kind=VECTORS_KIND).settings.typed("pruning_counts", PruningCounts)
+        token_count += counts.tokens
+        kept += counts.kept
+        kept_by_rule.update(counts.kept_by_rule)
+    rule, share = settings.typed("pruning", str), settings.typed("max_token_share", float | None)
+    return Pruning(rule, share, token_count, dict(kept_by_rule), kept)
 
 
 LEAST_COSINE = 0.99

@@ -191,7 +191,7 @@ def finish_segment(
         manifest = finish_vectors(segment.vectors, store, recorded=recorded)
     if store.start_chars is not None:
         finish_lexicon(segment.lexicon, store, lexicon)
-    kept = int(manifest.settings["pruning_counts"]["kept"])
+    kept: int = manifest.settings.typed("pruning_counts.kept", int)
     if kept == 0:
         raise CorpusError(
             "no token of the corpus has a vector",
@@ -247,7 +247,7 @@ def unseen_documents(quantiser: Path, segments: Sequence[Segment], segment_docum
     `segment_documents` i64 [segments + 1] are the first documents of the segments. After a compact that keeps the
     quantiser documents have other numbers; documents added later were never trained on.
     """
-    trained_on = read_manifest(quantiser, kind=QUANTISER_KIND).settings["vectors"]
+    trained_on = read_manifest(quantiser, kind=QUANTISER_KIND).settings.typed("vectors", list[str])
     present = [read_manifest(segment.vectors, kind=VECTORS_KIND).digest for segment in segments]
     if present[: len(trained_on)] != trained_on:
         return None

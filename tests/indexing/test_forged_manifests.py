@@ -1,0 +1,173 @@
+"""A received index whose manifests say anything, with right digests: one refusal, and nothing outside is reached."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from index.store import write_folder
+from npm.errors import ArtefactError, UserError
+from npm.indexing.changes import delete_documents
+from npm.indexing.compact import compact_index
+from npm.indexing.generation import Generation
+from npm.indexing.inspection import inspect_index, verify_index
+from npm.indexing.phrase_index import PhraseIndex
+from npm.indexing.settings import CompactSettings, DeleteSettings
+from npm.models.encoder import Encoder
+from tests.helpers.forged_manifests import Forgery, Place, forgeries
+from tests.helpers.live_indexes import added, all_bytes, built, record
+from tests.helpers.tiny_models import tiny_encoder
+
+SAMPLED = 30
+
+
+@pytest.fixture(scope="module")
+def encoder() -> Encoder:
+    return tiny_encoder("bert")
+
+
+@pytest.fixture(scope="module")
+def finished(encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An index with inverted lists and a deleted document; an index of somebody else's lies two folders above."""
+    index = built(tmp_path_factory.mktemp("forged") / "index", list(map(record, range(12))), encoder, "IVF4,SQ8")
+    delete_documents(index, DeleteSettings(ids=["d3"]))
+    return index
+
+
+@pytest.fixture
+def index(finished: Path, tmp_path: Path) -> Path:
+    shutil.copytree(finished, tmp_path / "theirs")
+    return shutil.copytree(finished, tmp_path / "received" / "index")
+
+
+def delete(index: Path) -> None:
+    delete_documents(index, DeleteSettings(ids=["d4"]))
+
+
+def compact(index: Path) -> None:
+    compact_index(index, CompactSettings())
+
+
+READS: tuple[Callable[[Path], Any], ...] = (PhraseIndex.open, inspect_index, verify_index)
+CHANGES: tuple[Callable[[Path], Any], ...] = (delete, compact)
+
+REFUSED: list[tuple[Place, Any]] = [
+    *(
+        (("settings", name), value)
+        for name in ("segments", "counts", "encoder", "searching")
+        for value in (None, [], 3)
+    ),
+    *((("settings", name), None) for name in ("generation", "search_folder", "search", "vectors", "corpus", "blocks")),
+    (("settings", "generation"), -1),
+    (("settings", "generation"), True),
+    (("settings", "search_folder"), "../../theirs/search/00000"),
+    (("settings", "search_folder"), "/etc"),
+    (("settings", "quantiser"), "../../theirs/quantiser"),
+    (("settings", "deleted"), "../../theirs/deleted/00001"),
+    (("settings", "dimensions"), "x"),
+    (("settings", "counts", "rows"), 2**70),
+    (("settings", "counts", "rows"), 1),
+    (("settings", "segments", "00000", "counts"), {}),
+    (("settings", "segments", "00000", "sources"), "x"),
+    (("settings", "encoder", "fingerprint"), None),
+    (("settings", "searching", "probed_lists"), "4"),
+    (("settings",), None),
+    (("files",), None),
+    (("files",), {"/etc/passwd": {"bytes": 1, "sha256": "0" * 64}}),
+    (("files",), {"../theirs/manifest.json": {"bytes": 1, "sha256": "0" * 64}}),
+    (("files",), {"x": {"bytes": -1, "sha256": "0" * 64}}),
+    (("files",), {"x": {"bytes": 1, "sha256": "0"}}),
+    (("files",), {"x": {"bytes": 1}}),
+    (("parts",), None),
+    (("parts",), {}),
+    (("parts", "segments/00000/corpus"), None),
+    (("parts", "../../theirs/segments/00000/corpus"), "0" * 64),
+    (("parts", "segments/00000/../../../theirs"), "0" * 64),
+]
+RENAMED: list[tuple[Place, str]] = [
+    (("settings", "segments", "00000"), "../../../theirs/segments/00000"),
+    (("settings", "segments", "00000"), "zz"),
+    (("parts", "segments/00000/corpus"), "/etc"),
+    (("parts", "segments/00000/vectors"), "segments/zz/vectors"),
+]
+
+
+@pytest.mark.parametrize(
+    "forgery",
+    [Forgery(".", *each) for each in REFUSED] + [Forgery(".", *each, renames=True) for each in RENAMED],
+    ids=str,
+)
+def test_a_root_manifest_that_does_not_fit_is_refused_by_all_that_read_or_change_it(
+    forgery: Forgery, index: Path, tmp_path: Path
+) -> None:
+    forgery.write(index)
+    before = all_bytes(tmp_path)
+    for run in (*READS, *CHANGES):
+        with pytest.raises(ArtefactError) as caught:
+            run(index)
+        assert Path(caught.value.where).is_relative_to(index)
+        assert "remove /etc" not in caught.value.fix
+    assert all_bytes(tmp_path) == before
+
+
+def test_any_forged_value_ends_in_an_answer_or_in_one_refusal(finished: Path, tmp_path: Path) -> None:
+    """A few of all, drawn anew whenever the layout changes; `make fuzz` draws more."""
+    theirs = shutil.copytree(finished, tmp_path / "theirs")
+    before = all_bytes(theirs)
+    index = tmp_path / "received" / "index"
+    for number, forgery in enumerate(random.Random(11).sample(list(forgeries(finished)), SAMPLED)):
+        shutil.copytree(finished, index)
+        forgery.write(index)
+        for run in (*READS[:2], (READS + CHANGES)[2 + number % 3]):
+            try:
+                run(index)
+            except UserError:
+                pass
+            except Exception as error:
+                raise AssertionError(f"{forgery}, {run.__name__}") from error
+        shutil.rmtree(index)
+    assert all_bytes(theirs) == before
+
+
+@pytest.mark.parametrize(
+    "content", [b"[" * 100_000, b"null", b"[]", b"\xff", b'{"format_version": 2, "settings": NaN}', b""]
+)
+def test_a_manifest_that_is_no_manifest_is_damaged(content: bytes, index: Path) -> None:
+    (index / "manifest.json").write_bytes(content)
+    for run in (*READS, *CHANGES):
+        with pytest.raises(ArtefactError, match="is damaged") as caught:
+            run(index)
+        assert str(index) in caught.value.fix
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"segment": "../../../theirs"}, {"segment": "../../victim"}, {"segment": None}, {"segment": 1},
+        {"segment": "1"}, {"verb": "rm"}, {"verb": None}, {"request": None}, {"request": []},
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("verb", ["add", "compact"])
+def test_a_forged_note_of_a_change_reaches_nothing(
+    verb: str, changed: dict[str, Any], index: Path, encoder: Encoder, tmp_path: Path
+) -> None:
+    manifest = Generation.read(index).manifest
+    request = {"retrain": False, "segments": list(manifest.segments), "deleted": manifest.deleted}
+    note = {"verb": verb, "segment": "00001", "request": request} | changed
+    with write_folder(index / "change", kind="change", settings=note):
+        pass
+    (tmp_path / "victim").mkdir()
+    (tmp_path / "victim" / "notes.txt").write_text("mine")
+    before = all_bytes(tmp_path)
+    for run in (compact, delete, lambda index: added(index, [record(20)], encoder)):
+        with pytest.raises(UserError):
+            run(index)
+        with suppress(FileNotFoundError):
+            index.with_name("more.jsonl").unlink()
+    assert all_bytes(tmp_path) == before
