@@ -197,7 +197,7 @@ class LexiconShard:
 
     def __init__(self, folder: Path) -> None:
         manifest = check_folder(folder, kind=LEXICON_SHARD_KIND, hash_all=True)
-        self.block_count = int(manifest.settings["block_count"])
+        self.block_count: int = manifest.settings.typed("block_count", int)
         self._folder = folder
         self._posting_blocks = np.asarray(open_array(folder, "posting_blocks"))  # u32 [n]
         self._posting_counts = np.asarray(open_array(folder, "posting_counts"))  # u8, u16 or u32 [n]
