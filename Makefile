@@ -4,11 +4,12 @@ PIP_ARGS ?=
 # One known release, installed first: an unpinned torch on Linux is the newest build with gigabytes of CUDA packages.
 # This release has them too, unless pip is pointed at CPU builds: make demo PIP_ARGS="--extra-index-url ..." TORCH=torch==2.13.0+cpu
 TORCH ?= torch==2.13.0
+EXAMPLES ?= 300
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: install demo zero-shot test check format clean help
+.PHONY: install demo zero-shot test fuzz check format clean help
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
@@ -32,6 +33,9 @@ zero-shot: $(INSTALLED)  ## Train the baseline, build the indexes, print the zer
 
 test: $(INSTALLED)  ## Run the whole test suite, offline
 	HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m pytest
+
+fuzz: $(INSTALLED)  ## Draw other settings, manifests, encoders, texts and corpora than the suite does: make fuzz EXAMPLES=500
+	NPM_FUZZ_EXAMPLES=$(EXAMPLES) HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m pytest tests/test_fuzz.py
 
 check: $(INSTALLED)  ## Format, lint, types, tests
 	$(BIN)/ruff format --check .

@@ -88,6 +88,7 @@ def _tokenizer(place: str) -> PreTrainedTokenizerFast:
             place, use_fast=True, trust_remote_code=False, local_files_only=True
         )
         known = len(tokenizer) - len(tokenizer.all_special_ids)
+        tokenizer("A trial.")  # a rule that names a token it lacks shows only here
     if not tokenizer.is_fast:
         raise EncoderError(
             "the encoder's tokenizer keeps no character offsets",
@@ -213,7 +214,11 @@ def _refused(place: str, *, problem: str = "the encoder cannot be loaded") -> It
     try:
         with quiet_transformers():
             yield
-    except Exception as error:  # any: a wrong value somewhere in a folder ends in TypeError, ImportError, KeyError, …
+    except (
+        BaseException
+    ) as error:  # any: a wrong value somewhere in a folder ends in TypeError, ImportError, KeyError, …
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":  # of tokenizers, in Rust
+            raise
         reason = (str(error).strip() or repr(error)).splitlines()[0]
         kind = "" if isinstance(error, OSError | ValueError | RuntimeError) else f"{type(error).__name__}: "
         raise EncoderError(

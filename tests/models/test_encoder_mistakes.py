@@ -268,3 +268,11 @@ def test_of_a_model_on_the_hub_only_data_is_fetched() -> None:
     data += ["1_Pooling/config.json", "2_Dense/model.safetensors"]
     other = ["modeling_evil.py", "pytorch_model.bin", "rust_model.ot", "onnx/model.onnx", "training_args.bin"]
     assert list(filter_repo_objects(data + other, allow_patterns=list(folders.FROM_HUB))) == data
+
+
+def test_a_tokenizer_whose_rule_names_a_token_it_does_not_have(saved: Path) -> None:
+    """tokenizers panics over it, in an exception that is none of Python's usual ones."""
+    content = json.loads((saved / "tokenizer.json").read_text(encoding="utf-8"))
+    del content["post_processor"]["special_tokens"]["[CLS]"]
+    (saved / "tokenizer.json").write_text(json.dumps(content), encoding="utf-8")
+    assert "cannot be loaded" in mistake(saved).problem

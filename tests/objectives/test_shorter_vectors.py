@@ -11,7 +11,8 @@ import torch
 
 from npm.errors import SettingError
 from npm.models.similarity import leading_scale
-from npm.objectives.nonparametric import NonparametricMasked
+from npm.objectives import nonparametric
+from npm.objectives.nonparametric import NonparametricMasked, span_losses
 from npm.objectives.settings import NonparametricSettings
 from npm.types import Term
 from tests.objectives.batches import (
@@ -160,3 +161,20 @@ def test_lengths_that_are_not_shorter_than_the_encoders_vectors_are_refused(dime
     with pytest.raises(SettingError) as caught:
         objective_of(dimensions=dimensions)
     assert caught.value.expected == f"numbers from 1 to {WHOLE - 1}, each once"
+
+
+def test_a_chunk_holds_no_more_logits_than_allowed_those_of_all_lengths_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    batch = random_batch(np.random.default_rng(3), specials=True)
+    encoded = encoded_with(random_vectors(batch, np.random.default_rng(3), dimensions=WHOLE), batch)
+    held = []
+
+    def counted(queries: torch.Tensor, *others: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        held.append(len(queries) * len(encoded.key_token_ids) * (1 + len(SHORTER)))
+        return span_losses(queries, *others)
+
+    monkeypatch.setattr(nonparametric, "span_losses", counted)
+    limit = 2 * len(encoded.key_token_ids) * (1 + len(SHORTER))
+    objective_of(max_logits_per_chunk=limit)(encoded)
+    assert max(held) == limit

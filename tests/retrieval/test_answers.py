@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+from index.exact import ExactSearcher
 from npm.corpus.text import words_of
 from npm.retrieval.answers import PhraseGroups, says_nothing_new
+from npm.retrieval.fill import PhraseFiller
+from npm.retrieval.settings import FillSettings, Retrieval
 from npm.retrieval.spans import CandidateSpans
+from tests.evaluation.zero_shot.word_indexes import index_of_texts
+from tests.helpers.tiny_models import tiny_encoder
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 9])
@@ -18,6 +26,17 @@ def test_groups_of_equal_scores_come_in_the_order_of_the_corpus(count: int) -> N
     # groups of the candidates 0, then 3 and 4, then 2, then 1: they begin at 90, 20, 40 and 10
     groups = PhraseGroups(np.array([0, 3, 4, 2, 1]), np.array([0, 1, 3, 4, 5]), np.array([0.3, 0.3, 0.3, 0.1]))
     assert groups.best(count, candidates).tolist() == [1, 2, 0, 3][:count]
+
+
+def test_occurrences_of_equal_weight_come_in_the_order_of_the_corpus(tmp_path: Path) -> None:
+    encoder = tiny_encoder("bert")
+    index = index_of_texts(tmp_path / "index", ["Oslo is the capital of Norway."] * 40, encoder)
+    alike = replace(index, searcher=ExactSearcher(np.zeros((len(index.rows), encoder.dimensions), dtype=np.float32)))
+    settings = FillSettings(retrieval=Retrieval.dense, occurrences=40, candidates_per_side=10_000)
+    answer = PhraseFiller(alike, encoder, settings).fill("It is <mask>.")
+    assert answer.phrases
+    for phrase in answer.phrases:
+        assert [place.document for place in phrase.occurrences] == [f"d{number}" for number in range(40)]
 
 
 @pytest.mark.parametrize(

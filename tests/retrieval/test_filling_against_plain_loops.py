@@ -141,6 +141,14 @@ def test_no_scan_has_more_queries_than_the_searcher_takes_two_of_them_for_each_t
         assert_equal_phrases(answer, [(each.score, each.phrase, each.occurrence_count) for each in whole.phrases])
 
 
+def test_as_many_phrases_are_read_as_are_asked_for_where_fewer_would_be_merged(
+    rng: np.random.Generator, tmp_path: Path
+) -> None:
+    settings = replace(EVERYTHING, scoring=OURS, k=5, merged_groups=1)
+    filler, _ = random_index(tmp_path / "store", rng, rule=PruningRule.all, settings=settings)
+    assert len(filler.fill_encoded([""], random_queries(rng, 1))[0].phrases) == 5
+
+
 def test_shares_of_all_phrases_sum_to_one(rng: np.random.Generator, tmp_path: Path) -> None:
     settings = replace(EVERYTHING, scoring=OURS)
     filler, _ = random_index(tmp_path / "store", rng, rule=PruningRule.all, settings=settings)
