@@ -1,4 +1,4 @@
-"""What it costs to check vectors and lists as they are read: opening, the first query, the first answer, warmed ones.
+"""What it costs to check vectors as they are read: opening, the first query, the first answer, warmed ones.
 
     OMP_NUM_THREADS=1 python -m benchmarks.bench_verify_on_read [tokens=1200000] [tier=ivf_sq8] [repeats=15] [work=DIR]
 
@@ -27,7 +27,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -35,7 +34,7 @@ from unittest import mock
 import numpy as np
 import torch
 
-from index import checksums, exact, lists, search
+from index import checksums, exact, search
 from index.faiss_library import import_faiss
 from index.files import shown_bytes
 from index.settings import SearchSettings, SearchTier
@@ -91,10 +90,9 @@ def build(index: Path, tokens: int, tier: SearchTier) -> None:
 
 
 def read_unchecked() -> None:
-    """Read vectors and lists in this process as before there were checksums."""
+    """Read vectors in this process as before there were checksums."""
     for module, name, value in (
         (embed, "ShardChecks", lambda _: None),
-        (lists, "open_checksums", lambda *_, **__: None),
         (checksums, "open_checksums", lambda *_, **__: None),
         (exact, "checked_scores", lambda scores: scores),
         (search, "checked_scores", lambda scores: scores),
@@ -178,9 +176,7 @@ def main(argv: list[str]) -> None:
         work = Path(given.get("work", temporary))
         work.mkdir(parents=True, exist_ok=True)
         build(work / "checked", tokens, tier)
-        with ExitStack() as stack:
-            stack.enter_context(mock.patch.object(checksums, "CHECKSUMMED_FROM_BYTES", 1 << 60))
-            stack.enter_context(mock.patch.object(lists, "HASHED_AT_OPENING_BYTES", 1 << 60))
+        with mock.patch.object(checksums, "CHECKSUMMED_FROM_BYTES", 1 << 60):
             build(work / "unchecked", tokens, tier)
         found = measure(work, int(given.get("repeats", "15")))
         index = PhraseIndex.open(work / "checked")

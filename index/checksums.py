@@ -1,10 +1,10 @@
-"""Checksums of the rows or lists of a large file, so that what is read of it is checked, and nothing else is read.
+"""Checksums of the rows of a large file, so that what is read of it is checked, and nothing else is read.
 
-A manifest's SHA-256 is of a whole file: of vectors or lists that a query reads some thousandth of, it would cost many
-times the query. So beside a file of at least `CHECKSUMMED_FROM_BYTES` lies `<name>.checksums.npy`, u32 [pieces], one
-for each row or list. They find damage, as a disk or a copy does it; against forgery nothing in a folder helps.
+A manifest's SHA-256 is of a whole file: of vectors that a query reads some thousandth of, it would cost many times the
+query. So beside a file of at least `CHECKSUMMED_FROM_BYTES` lies `<name>.checksums.npy`, u32 [rows].
+They find damage, as a disk or a copy does it; against forgery nothing in a folder helps.
 
-Shapes: n pieces, b bytes of a piece, w words of a piece.
+Shapes: n rows of an array, m rows read, d dimensions, w words of a row.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from index.store import FolderWriter, Manifest, open_array
 from index.types import ArtefactError
 
 CHECKSUMMED_FROM_BYTES = 1 << 20
-"""Files of this size on get checksums of their pieces. Smaller ones are hashed whole in half a millisecond."""
+"""Files of this size on get checksums of their rows. Smaller ones are hashed whole in half a millisecond."""
 RESTORE = "npmlm verify index=… finds all damage; restore the folder from a copy, or remove it and build it again"
 
 
@@ -54,22 +54,6 @@ def row_checksums(rows: np.ndarray) -> np.ndarray:
     words = np.ascontiguousarray(rows).reshape(-1).view(word).reshape(len(rows), -1)  # [n, w]
     sums = np.einsum("ij,j->i", words, _multipliers(words.shape[1])) + GOLDEN_GAMMA  # u64 [n]
     return (sums >> np.uint64(32)).astype(np.uint32)
-
-
-def range_checksums(words: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """A checksum of each of the ranges of `words` u64 [w] from `starts` i64 [n] on, `lengths` i64 [n]: u32 [n].
-
-    The words of a range are added up before they are hashed: their order does not count.
-
-    >>> range_checksums(np.arange(1, 9, dtype=np.uint64), np.array([2, 5, 2]), np.array([3, 0, 3])).tolist()
-    [1572684073, 3291831927, 1572684073]
-    """
-    first = np.cumsum(lengths) - lengths  # i64 [n], where each range begins among the words of all
-    gathered = words.take(np.arange(lengths.sum()) + np.repeat(starts - first, lengths))  # u64 [words of all]
-    sums = np.zeros(len(starts), dtype=np.uint64)  # u64 [n]
-    if len(gathered):
-        sums[lengths > 0] = np.add.reduceat(gathered, first[lengths > 0])
-    return ((sums + GOLDEN_GAMMA) * _multipliers(1) >> np.uint64(32)).astype(np.uint32)
 
 
 def write_checked_rows(

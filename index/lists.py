@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from index.arrays import ShardedArray, to_float32
-from index.checksums import damaged_piece, open_checksums, range_checksums, write_checksums
 from index.exact import check_finite, finite_chunks
 from index.faiss_library import (
     FaissIndex,
@@ -31,7 +30,6 @@ from index.files import CountingFile, digest_of
 from index.quantiser import Quantiser
 from index.settings import SearchTier, default_probed_lists, default_rerank_factor
 from index.store import (
-    HASHED_AT_OPENING_BYTES,
     Manifest,
     check_files,
     check_folder,
@@ -44,7 +42,6 @@ from index.store import (
 from index.types import ArtefactError, Report, no_report
 
 LIST_PART_KIND, LISTS_FILE = "list-part", "lists.bin"
-ID_BYTES = 8
 CAPACITY_STEP = 8
 """The space for codes is a multiple of this, so that the ids after them lie at multiples of 8 bytes."""
 
@@ -58,24 +55,20 @@ def capacities(sizes: np.ndarray) -> np.ndarray:
     return -(-sizes // CAPACITY_STEP) * CAPACITY_STEP
 
 
-def attach_lists(
-    index: FaissIndex, folders: Sequence[Path], *, quantiser_digest: str, row_count: int
-) -> tuple[list[Any], ListChecks]:
-    """Put the list parts in `folders`, in order, into the trained `index`.
+def attach_lists(index: FaissIndex, folders: Sequence[Path], *, quantiser_digest: str, row_count: int) -> list[Any]:
+    """Put the list parts in `folders`, in order, into the trained `index`; returns what must live as long as it.
 
-    Returns what must live as long as it, and the checks of lists that are too large to be hashed now. Raises
-    ArtefactError if a part is damaged, belongs to another quantiser, or the parts do not make up all lists or
-    `row_count` rows.
+    Raises ArtefactError if a part is damaged, belongs to another quantiser, or the parts do not make up all lists
+    or `row_count` rows.
     """
     faiss = import_faiss()
     ivf = inverted_file(index)
     assert ivf is not None, "only an index with lists takes list parts"
     parts = faiss.InvertedListsPtrVector()
-    mapped, checks = [], ListChecks(ivf.code_size)
+    mapped = []
     next_list, rows_seen = 0, 0
     for folder in folders:
-        manifest = check_folder(folder, kind=LIST_PART_KIND)
-        settings = manifest.settings
+        settings = check_folder(folder, kind=LIST_PART_KIND).settings
         found = (settings["quantiser"], settings["code_bytes"], settings["first_list"])
         expected = (quantiser_digest, ivf.code_size, next_list)
         if found != expected:
@@ -83,7 +76,6 @@ def attach_lists(
         sizes = open_array(folder, "list_sizes")  # i64 [k]
         mapped.append(_map_part(folder / LISTS_FILE, sizes, ivf.code_size))
         parts.push_back(mapped[-1])
-        checks.append(folder, manifest, np.asarray(sizes), mapped[-1])
         next_list, rows_seen = settings.typed("stop_list", int), rows_seen + int(sizes.sum())
     if (next_list, rows_seen) != (ivf.nlist, row_count):
         where = folders[0].parent if folders else Path()
@@ -91,81 +83,23 @@ def attach_lists(
     stacked = faiss.VStackInvertedLists(parts.size(), parts.data())
     ivf.replace_invlists(stacked, False)
     ivf.ntotal = index.ntotal = row_count
-    return [parts, *mapped, stacked], checks
-
-
-def id_starts(sizes: np.ndarray, code_bytes: int) -> np.ndarray:
-    """Where the rows of each list of `sizes` i64 [k] begin in their file: i64 [k]."""
-    return list_bounds(sizes, code_bytes)[:-1] + capacities(sizes) * code_bytes
-
-
-def list_bounds(sizes: np.ndarray, code_bytes: int) -> np.ndarray:
-    """Where lists of `sizes` i64 [k] begin in their file, and where the last one ends: i64 [k + 1].
-
-    >>> list_bounds(np.array([0, 1, 9]), 4).tolist()
-    [0, 0, 40, 176]
-    """
-    return np.concatenate([[0], np.cumsum(capacities(sizes) * code_bytes + sizes * ID_BYTES)])
-
-
-class ListChecks:
-    """Checks the rows that lists name when they are first read, by a checksum of those of each list.
-
-    Codes are not checked: that would read as much memory as the search does, and all that damage in them can do is to
-    rank a candidate too low, for scores come from the vectors. Parts that were hashed when they were opened, and those
-    of an older index without checksums, are not checked either.
-    """
-
-    def __init__(self, code_bytes: int) -> None:
-        self._code_bytes = code_bytes
-        self._parts: list[tuple[Path, int, int, np.ndarray, np.ndarray, np.ndarray, np.ndarray]] = []
-        self._is_unread = np.empty(0, dtype=bool)  # [K], False for lists that need no check
-
-    def append(self, folder: Path, manifest: Manifest, sizes: np.ndarray, mapped: Any) -> None:
-        """Add the next part: lists of `sizes` i64 [k], mapped by FAISS."""
-        values = open_checksums(folder, LISTS_FILE, manifest, pieces=len(sizes))
-        first, total = len(self._is_unread), manifest.files[LISTS_FILE].bytes
-        is_unread = values is not None and total >= HASHED_AT_OPENING_BYTES
-        self._is_unread = np.append(self._is_unread, np.full(len(sizes), is_unread))
-        if values is not None and is_unread:
-            # FAISS's own view of the file: what is mapped once need not be mapped again for the search.
-            words = import_faiss().rev_swig_ptr(mapped.ptr, total).view("<u8")  # u64 [bytes / 8]
-            starts = id_starts(sizes, self._code_bytes)
-            self._parts.append((folder / LISTS_FILE, first, first + len(sizes), words, starts, sizes, values))
-
-    @property
-    def is_done(self) -> bool:
-        """Whether no list is left to check."""
-        return not self._is_unread.any()
-
-    def check(self, lists: np.ndarray) -> None:
-        """Raise ArtefactError if the rows in one of `lists` i64 [...] are not those written; -1 stands for no list."""
-        asked = np.zeros(len(self._is_unread), dtype=bool)  # [K]
-        asked[lists[lists >= 0]] = True
-        asked &= self._is_unread
-        for file, first, stop, words, starts, sizes, values in self._parts:
-            own = np.flatnonzero(asked[first:stop])  # i64 [lists of the part]
-            got = range_checksums(words, starts[own] // 8, sizes[own])  # u32 [lists of the part]
-            if (wrong := got != values[own]).any():
-                place = int(np.argmax(wrong))
-                start = int(starts[own[place]])
-                end = start + ID_BYTES * int(sizes[own[place]])
-                raise damaged_piece(file, start, end, values[own[place]], got[place])
-        self._is_unread &= ~asked
+    return [parts, *mapped, stacked]
 
 
 def _map_part(path: Path, sizes: np.ndarray, code_bytes: int) -> Any:
     """The lists of `sizes` i64 [k] in `path`, each its codes, then its rows."""
     faiss = import_faiss()
-    space, bounds = capacities(sizes), list_bounds(sizes, code_bytes)  # i64 [k], i64 [k + 1]
-    total = int(bounds[-1])
+    space = capacities(sizes)  # i64 [k]
+    ends = np.cumsum(space * code_bytes + sizes * 8)  # i64 [k]
+    total = int(ends[-1]) if len(ends) else 0
     if (size := path.stat().st_size) != total:
         raise _foreign_part(path, "a file of {} bytes by its list sizes", (total,), (size,))
+    offsets = np.concatenate([[0], ends[:-1]])  # i64 [k]
     lists = faiss.OnDiskInvertedLists()
     lists.nlist, lists.code_size = len(sizes), code_bytes
     lists.read_only, lists.filename, lists.totsize = True, str(path), total
     lists.prefetch_nthread = 0  # its threads would read whole lists ahead of the search, into all cores
-    for list_size, capacity, offset in zip(sizes.tolist(), space.tolist(), bounds[:-1].tolist(), strict=True):
+    for list_size, capacity, offset in zip(sizes.tolist(), space.tolist(), offsets.tolist(), strict=True):
         one = faiss.OnDiskOneList()
         one.size, one.capacity, one.offset = list_size, capacity, offset
         lists.lists.push_back(one)
@@ -279,6 +213,7 @@ FAISS_FILE, FAISS_FOLDER = "search.faiss", "faiss"
 PART_BYTES = 1 << 30
 BATCH_BYTES = 32 << 20
 """Codes and ids sorted at once; the memory of a merge is a few times that."""
+ID_BYTES = 8
 
 
 def list_parts(code_folders: Sequence[Path], quantiser: Quantiser) -> list[tuple[int, int]]:
@@ -336,11 +271,6 @@ def write_list_part(
             sizes = counts[batch_first - first : batch_stop - first]  # i64 [lists of the batch]
             _write_lists(file, shards, first_rows, batch_first, batch_stop, sizes)
             progress(batch_stop - first, stop - first)
-        file.close()
-        if file.byte_count >= HASHED_AT_OPENING_BYTES:
-            words = np.asarray(np.memmap(writer.folder / LISTS_FILE, dtype="<u8", mode="r"))  # u64 [bytes / 8]
-            starts = id_starts(counts, quantiser.code_bytes) // 8
-            write_checksums(writer, LISTS_FILE, range_checksums(words, starts, counts))
     return read_manifest(folder, kind=LIST_PART_KIND)
 
 
@@ -417,7 +347,7 @@ def _write_whole_index(
 
 def _cuts(counts: np.ndarray, first: int, code_bytes: int, most_bytes: int) -> Iterator[tuple[int, int]]:
     """Consecutive ranges of the lists from `first` on, with `counts` i64 [k] rows, of at most `most_bytes` each."""
-    ends = list_bounds(counts, code_bytes)[1:]  # i64 [k]
+    ends = np.cumsum(capacities(counts) * code_bytes + counts * ID_BYTES)  # i64 [k]
     start, done = 0, 0
     while start < len(counts):
         stop = max(start + 1, int(np.searchsorted(ends, done + most_bytes, side="right")))

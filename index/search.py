@@ -25,8 +25,8 @@ from index.exact import (
     score_unordered_rows,
 )
 from index.faiss_library import QUERY_BITS, FaissIndex, assert_inner_product, import_faiss, inverted_file, read_faiss
-from index.lists import FAISS_FILE, FAISS_FOLDER, FAISS_KIND, SEARCH_KIND, ListChecks, attach_lists
-from index.quantiser import Quantiser, transforms
+from index.lists import FAISS_FILE, FAISS_FOLDER, FAISS_KIND, SEARCH_KIND, attach_lists
+from index.quantiser import Quantiser
 from index.settings import SearchTier
 from index.store import Manifest, check_folder, read_manifest
 from index.types import ArtefactError, Hits
@@ -42,8 +42,7 @@ class FaissSearcher:
     """Candidates from a FAISS index, scores from the stored vectors.
 
     `probed_lists` is the number of inverted lists looked into for a query (indexes without lists take no notice);
-    for k hits, k times `rerank_factor` candidates are scored exactly. `held` are objects that `index` reads from,
-    `list_checks` pass the lists that are looked into for the first time.
+    for k hits, k times `rerank_factor` candidates are scored exactly. `held` are objects that `index` reads from.
     """
 
     max_queries_per_scan = 256
@@ -56,7 +55,6 @@ class FaissSearcher:
         probed_lists: int,
         rerank_factor: int,
         held: Sequence[Any] = (),
-        list_checks: ListChecks | None = None,
     ) -> None:
         assert_inner_product(index)
         if (index.ntotal, index.d) != vectors.shape:
@@ -65,7 +63,6 @@ class FaissSearcher:
             raise ValueError(f"probed_lists {probed_lists} and rerank_factor {rerank_factor} must be at least 1")
         self._index = index
         self._held = held
-        self._list_checks = list_checks
         self._vectors = vectors
         self.probed_lists = probed_lists
         self.rerank_factor = rerank_factor
@@ -105,8 +102,6 @@ class FaissSearcher:
         bits = None if allowed is None else np.ascontiguousarray(allowed.bits)  # u8 [n / 8]
         selector = None if bits is None else faiss.IDSelectorBitmap(bits)
         parameters = _search_parameters(self._index, self.probed_lists, selector)
-        if self._list_checks is not None and not self._list_checks.is_done:
-            self._list_checks.check(probed_lists(self._index, queries, self.probed_lists))
         estimates, ids = self._index.search(queries, count, params=parameters)  # f32, i64 [q, count]
         # FAISS fills places without a hit with -1, which must never be used as a row.
         checked_scores(estimates[ids >= 0])
@@ -155,16 +150,6 @@ class FaissScan:
         return self._searcher.score(self._queries[query], rows)
 
 
-def probed_lists(index: FaissIndex, queries: np.ndarray, count: int) -> np.ndarray:
-    """The `count` lists that `index`, a plain inverted file, looks into for `queries` f32 [q, d]: i64 [q, count]."""
-    for transform in transforms(index):
-        queries = transform.apply(queries)  # f32 [q, e]
-    lists = inverted_file(index)
-    assert lists is not None, "only an index with lists looks into some of them"
-    found: np.ndarray = lists.quantizer.search(queries, count)[1]  # i64 [q, count]
-    return found
-
-
 def _search_parameters(index: FaissIndex, probed_lists: int, selector: Any | None) -> Any | None:
     """Search parameters of the class that this kind of index asks for."""
     faiss = import_faiss()
@@ -203,8 +188,7 @@ def open_search(
 
     Exact search reads all vectors into memory (that of a GPU, where torch finds one with room), so they are best
     hashed before, whatever their size. The other tiers need the folder of their `quantiser`, map the lists and the
-    vectors, and read what a query asks for; of lists over 64 MB the rows are checked as they are probed, of a FAISS
-    index without lists that is as large nothing (`verify_folder` does).
+    vectors, and read what a query asks for: of these, lists over 64 MB are hashed by `verify_folder` only.
     `probed_lists` and `rerank_factor` replace the recorded ones; exact search has neither. Raises ArtefactError
     if the folder is damaged, or was built over other vectors or with another quantiser.
     """
@@ -225,21 +209,19 @@ def open_search(
         device = fitting_device(vectors.shape[0] * vectors.shape[1] * vectors.dtype.itemsize)
         return ExactSearcher(vectors) if device is None else TorchExactSearcher(vectors, device=device)
     held: list[Any] = []
-    list_checks = None
     if FAISS_FOLDER in manifest.parts:
         check_folder(folder / FAISS_FOLDER, kind=FAISS_KIND)
         index = read_faiss(folder / FAISS_FOLDER / FAISS_FILE)
     else:
         trained = _recorded_quantiser(quantiser, manifest, folder)
         index, parts = trained.index, [folder / name for name in manifest.parts]
-        held, list_checks = attach_lists(index, parts, quantiser_digest=trained.digest, row_count=len(vectors))
+        held = attach_lists(index, parts, quantiser_digest=trained.digest, row_count=len(vectors))
     return FaissSearcher(
         index,
         vectors,
         probed_lists=probed_lists or settings.typed("probed_lists", int),
         rerank_factor=rerank_factor or settings.typed("rerank_factor", int | None),
         held=held,
-        list_checks=list_checks,
     )
 
 

@@ -53,8 +53,9 @@ class PhraseIndex:
     def open(cls, folder: Path) -> PhraseIndex:
         """Open a built index; raises ArtefactError if it is missing, unfinished, damaged or of another kind.
 
-        Every file that is read as a whole is hashed; what is mapped and larger than 64 MB only `verify_index` reads. A
-        change that replaces the generation while it is opened is no error: the new one is opened.
+        Every file that is read as a whole is hashed. Of vectors over 64 MB together a row is checked when it is read;
+        larger lists are checked by `verify_index` only. A change that replaces the generation while it is opened is no
+        error: the new one is opened.
         """
         for _ in range(OPENING_ATTEMPTS):
             generation = Generation.read(folder)

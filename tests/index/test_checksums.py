@@ -1,4 +1,4 @@
-"""Damage in large files is found where it is read: rows of vectors, inverted lists, numbers that are not finite."""
+"""Damage in large files is found where it is read: rows of vectors, row numbers, numbers that are not finite."""
 
 from __future__ import annotations
 
@@ -13,13 +13,12 @@ import pytest
 
 from index import checksums
 from index.arrays import ShardedArray
-from index.checksums import ShardChecks, StoredShard, range_checksums, row_checksums, write_checked_rows
+from index.checksums import ShardChecks, StoredShard, row_checksums, write_checked_rows
 from index.exact import ExactSearcher, check_finite, exact_top
 from index.faiss_library import inverted_file
 from index.files import NPY_HEADER_BYTES
-from index.lists import id_starts
 from index.search import FaissSearcher, open_search
-from index.store import read_manifest, verify_folder, write_folder
+from index.store import read_manifest, write_folder
 from index.types import ArtefactError
 from tests.helpers.sample_folders import flip_byte, rewrite_manifest
 from tests.index.search_folders import (
@@ -39,8 +38,7 @@ FACTORIES = ("IVF8,SQ8", "RR16,IVF8,RaBitQ")
 @pytest.fixture
 def large(monkeypatch: pytest.MonkeyPatch) -> None:
     """All files count as large."""
-    for module in ("index.store", "index.lists"):
-        monkeypatch.setattr(f"{module}.HASHED_AT_OPENING_BYTES", 1)
+    monkeypatch.setattr("index.store.HASHED_AT_OPENING_BYTES", 1)
     monkeypatch.setattr(checksums, "CHECKSUMMED_FROM_BYTES", 1)
 
 
@@ -114,7 +112,7 @@ def test_what_disks_and_copies_do_to_a_file_is_found(tmp_path: Path, harm: str) 
         open_shards([place]).take(np.array([7]))
 
 
-def test_checksums_of_rows_and_of_ranges_depend_on_every_bit() -> None:
+def test_the_checksum_of_a_row_depends_on_every_bit() -> None:
     rng = np.random.default_rng(0)
     for row_bytes in (1, 6, 8, 768, 5000):
         row = rng.integers(0, 256, (1, row_bytes), dtype=np.uint8)
@@ -122,10 +120,6 @@ def test_checksums_of_rows_and_of_ranges_depend_on_every_bit() -> None:
             changed = row.copy()
             changed[0, bit // 8] ^= 1 << bit % 8
             assert row_checksums(changed) != row_checksums(row)
-            if row_bytes % 8 == 0:
-                starts, lengths = np.array([0]), np.array([row_bytes // 8])
-                found = [range_checksums(each[0].view("<u8"), starts, lengths) for each in (row, changed)]
-                assert found[0] != found[1]
 
 
 def test_a_small_file_has_no_checksums_and_is_hashed_when_it_is_first_read(tmp_path: Path) -> None:
@@ -174,51 +168,6 @@ def test_checksums_of_another_number_of_rows_are_refused(tmp_path: Path) -> None
     with pytest.raises(ArtefactError, match="does not fit") as caught:
         open_shards(places)
     assert (caught.value.expected, caught.value.got) == ("checksums u32 [300]", "uint32 [399]")
-
-
-@pytest.mark.parametrize("factory", FACTORIES)
-@pytest.mark.usefixtures("large")
-def test_rows_changed_in_a_list_are_refused_when_it_is_first_probed(tmp_path: Path, factory: str) -> None:
-    vectors = sample_vectors()
-    build_search(tmp_path, vectors, settings_for(factory))
-    part = tmp_path / "search" / "00000"
-    verify_folder(tmp_path / "search", "search")
-    query = sample_queries()[:1]
-    good = open_built(tmp_path, vectors, probed_lists=3).scan(query).top(5)
-    sizes = np.load(part / "list_sizes.npy")  # i64 [8]
-    starts = id_starts(sizes, read_manifest(part, kind="list-part").settings["code_bytes"])  # i64 [8]
-    whole = (part / "lists.bin").read_bytes()
-    refused = 0
-    for start, size in zip(starts.tolist(), sizes.tolist(), strict=True):
-        flip_byte(part / "lists.bin", start + 8 * (size // 2))
-        opened = open_built(tmp_path, vectors, probed_lists=3)
-        try:
-            np.testing.assert_array_equal(opened.scan(query).top(5).rows, good.rows)
-        except ArtefactError as error:
-            assert "lists.bin is damaged" in error.problem
-            assert error.where == f"{part / 'lists.bin'}, bytes {start} to {start + 8 * size - 1}"
-            refused += 1
-        with pytest.raises(ArtefactError, match=r"lists\.bin is damaged"):
-            open_built(tmp_path, vectors, probed_lists=8).scan(query).top(5)
-        (part / "lists.bin").write_bytes(whole)
-    assert refused == 3
-    (part / "lists.bin").write_bytes(bytes(len(whole)))
-    with pytest.raises(ArtefactError, match=r"lists\.bin is damaged"):
-        open_built(tmp_path, vectors, probed_lists=1).scan(query).top(5)
-
-
-@pytest.mark.usefixtures("large")
-def test_lists_that_were_merged_before_there_were_checksums_are_searched(tmp_path: Path) -> None:
-    vectors = sample_vectors()
-    with pytest.MonkeyPatch.context() as older:
-        older.setattr("index.lists.HASHED_AT_OPENING_BYTES", 1 << 30)
-        build_search(tmp_path, vectors, settings_for("IVF8,SQ8"))
-    assert sorted(path.name for path in (tmp_path / "search" / "00000").iterdir()) == [
-        "list_sizes.npy",
-        "lists.bin",
-        "manifest.json",
-    ]
-    assert open_built(tmp_path, vectors).scan(sample_queries()).top(5).found.all()
 
 
 def test_rows_that_no_index_has_are_refused_where_lists_name_them(

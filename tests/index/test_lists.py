@@ -69,7 +69,7 @@ def test_searching_the_merged_lists_equals_one_index_in_memory_bit_for_bit(
     plain = in_memory(tmp_path, vectors)
     merged = Quantiser.open(tmp_path / "quantiser")
     parts = [tmp_path / "search" / name for name in manifest.parts]
-    held, _ = attach_lists(merged.index, parts, quantiser_digest=merged.digest, row_count=ROWS)
+    held = attach_lists(merged.index, parts, quantiser_digest=merged.digest, row_count=ROWS)
     for number in range(merged.list_count):
         sizes = [inverted_file(index).get_list_size(number) for index in (plain, merged.index)]
         assert sizes[0] == sizes[1] == inverted_file(merged.index).invlists.list_size(number)

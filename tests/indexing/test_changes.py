@@ -424,7 +424,7 @@ def test_codes_of_another_shard_in_an_old_segment_are_refused(encoder: Encoder, 
 @pytest.fixture
 def large(monkeypatch: pytest.MonkeyPatch) -> None:
     """All files count as large."""
-    for module in ("index.store", "index.lists", "npm.indexing.embed"):
+    for module in ("index.store", "npm.indexing.embed"):
         monkeypatch.setattr(f"{module}.HASHED_AT_OPENING_BYTES", 1)
     monkeypatch.setattr("index.checksums.CHECKSUMMED_FROM_BYTES", 1)
 
@@ -445,14 +445,13 @@ def test_an_add_that_reads_damaged_vectors_is_refused(factory: str | None, encod
 
 
 @pytest.mark.usefixtures("large")
-def test_vectors_and_lists_with_checksums_are_searched_added_to_and_compacted(encoder: Encoder, tmp_path: Path) -> None:
+def test_vectors_with_checksums_are_searched_added_to_and_compacted(encoder: Encoder, tmp_path: Path) -> None:
     live = built(tmp_path / "index", FIRST, encoder, "IVF4,SQ8")
     added(live, MORE, encoder)
     deleted(live, "d1")
     compact_index(live, CompactSettings())
     generation = Generation.read(live)
     assert all((shard / "vectors.checksums.npy").is_file() for shard in generation.segments[0].vectors.glob("0*"))
-    assert all((part / "lists.checksums.npy").is_file() for part in generation.search.glob("0*"))
     verify_index(live)
     left = [each for each in (*FIRST, *MORE) if each["id"] != "d1"]
     assert_same_answers(live, built(tmp_path / "fresh", left, encoder, "IVF4,SQ8"), encoder)
