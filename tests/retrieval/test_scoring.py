@@ -39,3 +39,11 @@ def test_similarities_of_any_size_give_finite_shares(combination: Combination) -
         shares = occurrence_shares(s, t, np.ones(3), combination=combination, length_exponent=0.0)
         assert np.isfinite(shares).all()
         assert shares.sum() == pytest.approx(1.0)
+
+
+def test_similarities_of_any_size_give_finite_reference_weights() -> None:
+    s, t = np.array([1e4, 1e4 - 1]), np.array([-1e4, -1e4])
+    weights = reference_weights(
+        s, t, np.ones(2), all_starts=s, all_ends=t, combination=Combination.sum, length_exponent=0.0
+    )
+    np.testing.assert_allclose(weights, np.array([1.0, np.exp(-1.0)]) / (1 + np.exp(-1.0)) + 0.5)

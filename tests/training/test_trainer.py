@@ -293,3 +293,10 @@ def test_the_seed_of_dropouts_waits_for_the_number_of_the_rank(tmp_path: Path, m
 def test_batches_of_another_rank_are_a_mistake_of_the_caller(tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match="rank 1 of 2"):
         toy_trainer(tmp_path / "run", max_steps=1, rank=1, world_size=2)
+
+
+def test_the_first_step_of_a_run_by_the_clock_changes_something(tmp_path: Path) -> None:
+    trainer = toy_trainer(tmp_path / "run", max_steps=1)
+    trainer.schedule = ScheduleSettings(max_minutes=60.0, learning_rate=1e-2)
+    trainer._set_learning_rate()
+    assert 0 < trainer.optimizer.param_groups[0]["lr"] < 1e-4

@@ -106,6 +106,7 @@ def test_two_ranks_that_were_killed_end_in_the_same_bits(runs: Path) -> None:
 
 
 def test_each_rank_has_dropouts_of_its_own(runs: Path) -> None:
+    assert len({(runs / f"seed-{rank}.txt").read_text(encoding="utf-8") for rank in range(WORLD_SIZE)}) == WORLD_SIZE
     (checkpoint,) = (runs / "undisturbed" / "checkpoints").glob("step-*")
     first, second = (np.load(checkpoint / f"generator-{rank}-cpu.npy") for rank in range(WORLD_SIZE))
     assert not np.array_equal(first, second)

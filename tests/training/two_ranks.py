@@ -4,7 +4,7 @@ RUNS/gradients-<parts>-<spans>.safetensors   gradients of the whole global batch
 RUNS/trained/, RUNS/resumed/, RUNS/undisturbed/, RUNS/failed-<rank>.txt   what trainers left behind
 RUNS/gradients-<parts>-in-passes.safetensors   the same with rows_per_pass
 RUNS/told-<rank>.txt   what a run from settings reported on each rank
-RUNS/clock-<rank>.txt   the seconds that a trainer counted on each rank
+RUNS/clock-<rank>.txt, RUNS/seed-<rank>.txt   the seconds that a trainer counted on each rank, and what it drew from
 """
 
 from __future__ import annotations
@@ -213,5 +213,6 @@ def _timed(rank: int, runs: Path) -> None:
     clock = SimpleNamespace(monotonic=lambda: next(ticks), perf_counter=time.perf_counter)
     with mock.patch.object(trainer_module, "time", clock):
         trainer = toy_trainer(runs / "timed", rank=rank, world_size=WORLD_SIZE, max_steps=3)
+        (runs / f"seed-{rank}.txt").write_text(str(torch.initial_seed()), encoding="utf-8")
         trainer.train()
     (runs / f"clock-{rank}.txt").write_text(str(trainer.seconds), encoding="utf-8")
