@@ -22,7 +22,8 @@ import numpy as np
 from index.arrays import GOLDEN_GAMMA, mixed_bits
 from index.exact import check_finite
 from index.files import NPY_HEADER_BYTES, npy_header
-from index.store import FolderWriter, Manifest, open_array
+from index.manifest import Manifest
+from index.store import FolderWriter, open_array
 from index.types import ArtefactError
 
 CHECKSUMMED_FROM_BYTES = 1 << 20

@@ -27,18 +27,10 @@ from index.faiss_library import (
     write_faiss,
 )
 from index.files import CountingFile, digest_of
+from index.manifest import Manifest, read_manifest
 from index.quantiser import Quantiser
 from index.settings import SearchTier, default_probed_lists, default_rerank_factor
-from index.store import (
-    Manifest,
-    check_files,
-    check_folder,
-    finished_folder,
-    open_array,
-    read_manifest,
-    write_folder,
-    write_manifest,
-)
+from index.store import check_files, check_folder, finished_folder, open_array, write_folder, write_manifest
 from index.types import ArtefactError, Report, no_report
 
 LIST_PART_KIND, LISTS_FILE = "list-part", "lists.bin"

@@ -31,8 +31,9 @@ from index.faiss_library import (
 from index.files import digest_of, sha256_of_bytes
 from index.kmeans import Assign, faiss_assigner, train_centroids
 from index.locking import folder_lock
+from index.manifest import Manifest, read_manifest
 from index.removal import remove_own_files
-from index.store import Manifest, check_folder, finished_folder, read_manifest, write_folder
+from index.store import check_folder, finished_folder, write_folder
 from index.types import ArtefactError, Report, no_report
 
 QUANTISER_KIND, TRAINED_FILE = "quantiser", "trained.faiss"

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from index.files import storage_errors
 from index.locking import is_own_temporary, remove_temporary
-from index.store import MANIFEST_NAME, read_any_manifest
+from index.manifest import MANIFEST_NAME, read_any_manifest
 from index.types import ArtefactError
 
 NUMBERED = re.compile(r"[0-9a-f]{1,16}")

@@ -26,9 +26,10 @@ from index.exact import (
 )
 from index.faiss_library import QUERY_BITS, FaissIndex, assert_inner_product, import_faiss, inverted_file, read_faiss
 from index.lists import FAISS_FILE, FAISS_FOLDER, FAISS_KIND, SEARCH_KIND, attach_lists
+from index.manifest import Manifest, read_manifest
 from index.quantiser import Quantiser
 from index.settings import SearchTier
-from index.store import Manifest, check_folder, read_manifest
+from index.store import check_folder
 from index.types import ArtefactError, Hits
 
 if TYPE_CHECKING:

@@ -128,22 +128,33 @@ def verify(
     seed: int = 0,
     device: str = "auto",
     precision: str = "auto",
+    progress: Progress = silent,
 ) -> Verification:
     """Read and check every byte of the index in the folder `index`, and encode a sample of its vectors again.
 
-    Without an encoder at hand, none is encoded, which a note says. Raises ArtefactError on the first fault.
+    Without an encoder at hand, or with `reencoded_batches` 0, none is encoded; of the first a note says so. Raises
+    ArtefactError on the first fault.
     """
     folder = _opened_with(index, encoder)[0]
-    byte_counts: list[int] = []
-    verify_index(folder, lambda _, count: byte_counts.append(count))
+    checked_bytes = 0
+
+    def count(_: str, byte_count: int) -> None:
+        nonlocal checked_bytes
+        checked_bytes += byte_count
+        progress("verify", checked_bytes, None)
+
+    verify_index(folder, count)
+    if reencoded_batches == 0:
+        return Verification(checked_bytes, 0, 1.0, ())
     try:
         made_by = _encoder_of(folder, encoder, device, precision)
     except ArtefactError as error:
         if encoder is not None:
             raise
-        return Verification(sum(byte_counts), 0, 1.0, (f"no vector was encoded again: {error.problem}",))
+        note = f"no vector was encoded again: {error.problem}; give its encoder with encoder=…"
+        return Verification(checked_bytes, 0, 1.0, (note,))
     found = verify_vectors(folder, made_by, batches=reencoded_batches, seed=seed)
-    return Verification(sum(byte_counts), found.row_count, found.worst_cosine, ())
+    return Verification(checked_bytes, found.row_count, found.worst_cosine, ())
 
 
 def _after(folder: Path, changed: ChangeResult, *notes: str) -> IndexState:

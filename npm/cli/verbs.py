@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from npm.cli.progress import StageProgress, say
-from npm.errors import ArtefactError, SettingError
+from npm.errors import SettingError
 from npm.types import MASK_TEXT
 
 if TYPE_CHECKING:
@@ -135,29 +135,23 @@ def run_build(settings: BuildCommand) -> int:
 
 def run_verify(settings: VerifyCommand) -> int:
     """`npmlm verify`."""
-    from npm.indexing.inspection import index_encoder, verify_index, verify_vectors
+    from npm.api import verify
 
-    checked = 0
-    folder = Path(settings.index)
     with StageProgress() as progress:
-
-        def report(_: str, byte_count: int) -> None:
-            nonlocal checked
-            checked += byte_count
-            progress("verify", checked, None)
-
-        verify_index(folder, report)
-    sys.stdout.write(f"{settings.index} is whole: {checked:,} bytes checked\n")
-    if settings.reencoded_batches > 0:
-        try:
-            encoder = index_encoder(folder, settings.encoder, device=settings.device, dtype=settings.precision)
-        except ArtefactError as error:
-            if settings.encoder:
-                raise
-            say(f"note: no vector was encoded again: {error.problem}; give it with encoder=…")
-            return 0
-        found = verify_vectors(folder, encoder, batches=settings.reencoded_batches, seed=settings.seed)
-        sys.stdout.write(f"{found.row_count:,} vectors encoded again, the least cosine {found.worst_cosine:.5f}\n")
+        found = verify(
+            settings.index,
+            settings.encoder or None,
+            reencoded_batches=settings.reencoded_batches,
+            seed=settings.seed,
+            device=settings.device,
+            precision=settings.precision,
+            progress=progress,
+        )
+    sys.stdout.write(f"{settings.index} is whole: {found.bytes:,} bytes checked\n")
+    for note in found.notes:
+        say(f"note: {note}")
+    if found.vectors:
+        sys.stdout.write(f"{found.vectors:,} vectors encoded again, the least cosine {found.least_cosine:.5f}\n")
     return 0
 
 

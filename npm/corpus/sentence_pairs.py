@@ -22,7 +22,8 @@ import numpy as np
 
 from index.arrays import mixed_bits
 from index.files import sha256_of_file
-from index.store import MANIFEST_NAME, FolderWriter, check_folder, open_array, refuse_changed, write_folder
+from index.manifest import MANIFEST_NAME
+from index.store import FolderWriter, check_folder, open_array, refuse_changed, write_folder
 from npm.corpus.blocks import SentenceTokenizer, concatenated_ranges, tokenizer_fingerprint
 from npm.corpus.documents import CorpusSettings, SkippedRecords, read_corpus
 from npm.corpus.rows import MOST_SHOWN_CHARS, SEPARATORS, Row, json_rows, read_cells

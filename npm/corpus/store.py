@@ -19,16 +19,8 @@ import numpy as np
 from index.arrays import ShardedArray
 from index.files import digest_of
 from index.locking import folder_lock
-from index.store import (
-    MANIFEST_NAME,
-    Manifest,
-    check_folder,
-    open_array,
-    read_manifest,
-    refuse_changed,
-    write_folder,
-    write_manifest,
-)
+from index.manifest import MANIFEST_NAME, Manifest, read_manifest
+from index.store import check_folder, open_array, refuse_changed, write_folder, write_manifest
 from npm.corpus.blocks import BlockPacker, concatenated_ranges
 from npm.corpus.shards import (
     COUNTS_NAME,

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from index.files import check_writable, digest_of, json_bytes, replace_file, storage_errors
+from index.manifest import MANIFEST_NAME, read_manifest
 from index.removal import remove_written
-from index.store import MANIFEST_NAME, read_manifest, refuse_changed, write_folder
+from index.store import refuse_changed, write_folder
 from npm.errors import ArtefactError, named
 from npm.retrieval.settings import FillSettings
 from npm.settings import enum_value

@@ -16,8 +16,9 @@ from statistics import fmean, stdev
 from typing import Any
 
 from index.files import json_bytes, replace_file, storage_errors
+from index.manifest import read_object
 from index.removal import remove_own_files
-from index.store import read_object, refuse_changed
+from index.store import refuse_changed
 from npm.errors import ArtefactError, SettingError
 
 METRICS_FILE = "metrics.json"

@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 
 from index.locking import folder_lock
+from index.manifest import MANIFEST_NAME
 from index.quantiser import Quantiser
 from index.settings import check_search
-from index.store import MANIFEST_NAME, refuse_changed
+from index.store import refuse_changed
 from npm.corpus.blocks import BlockPacker
 from npm.corpus.documents import CorpusSettings, SkippedRecords, read_corpus
 from npm.corpus.sources import FileState, file_states, find_sources

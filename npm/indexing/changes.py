@@ -20,9 +20,10 @@ import numpy as np
 from index.files import digest_of
 from index.lists import SEARCH_KIND
 from index.locking import folder_lock
+from index.manifest import MANIFEST_NAME, read_manifest
 from index.quantiser import Quantiser
 from index.settings import chosen_tier, read_record
-from index.store import MANIFEST_NAME, check_folder, read_manifest, write_folder
+from index.store import check_folder, write_folder
 from npm.corpus.blocks import BlockPacker, BlockSettings
 from npm.corpus.documents import CorpusSettings, SkippedRecords, read_corpus
 from npm.corpus.sources import FileState, file_states, read_lines

@@ -18,8 +18,9 @@ from index.checksums import write_checked_rows
 from index.files import check_room
 from index.lists import SEARCH_KIND
 from index.locking import folder_lock
+from index.manifest import read_manifest
 from index.settings import resolved_settings
-from index.store import finished_folder, read_manifest, verify_folder, write_folder
+from index.store import finished_folder, verify_folder, write_folder
 from npm.corpus.blocks import concatenated_ranges
 from npm.corpus.shards import STORE_KIND
 from npm.corpus.store import BlockStore, write_block_store

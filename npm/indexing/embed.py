@@ -21,14 +21,13 @@ import numpy as np
 from index.arrays import ShardedArray
 from index.checksums import ShardChecks, StoredShard, write_checked_rows
 from index.locking import folder_lock
+from index.manifest import MANIFEST_NAME, read_manifest
 from index.store import (
     HASHED_AT_OPENING_BYTES,
-    MANIFEST_NAME,
     check_files,
     check_folder,
     finished_folder,
     open_array,
-    read_manifest,
     refuse_changed,
     write_folder,
     write_manifest,
@@ -43,7 +42,7 @@ from npm.models.batches import encode_batch, length_sorted_batches
 from npm.types import Progress, TokenFlag, silent
 
 if TYPE_CHECKING:
-    from index.store import Manifest
+    from index.manifest import Manifest
     from npm.models.encoder import Encoder, StoredModel
 
 TOKENS_AT_ONCE = 1 << 20

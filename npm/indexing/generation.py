@@ -25,20 +25,10 @@ import numpy as np
 
 from index.files import sha256_of_file
 from index.locking import OWNER_FILE, owned_folder, remove_temporary
+from index.manifest import Manifest, damaged, part_folder, read_any_manifest, read_manifest
 from index.quantiser import QUANTISER_KIND
 from index.settings import SearchSettings, read_record
-from index.store import (
-    Manifest,
-    check_folder,
-    damaged,
-    finished_folder,
-    open_array,
-    part_folder,
-    read_any_manifest,
-    read_manifest,
-    write_folder,
-    write_manifest,
-)
+from index.store import check_folder, finished_folder, open_array, write_folder, write_manifest
 from npm.corpus.sources import find_sources
 from npm.errors import ArtefactError, SettingError, named
 from npm.settings import enum_value, settings_from

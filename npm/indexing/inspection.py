@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from index.lists import FAISS_FILE, ID_BYTES, LISTS_FILE, SEARCH_KIND
+from index.manifest import MANIFEST_NAME, damaged, read_any_manifest, read_manifest
 from index.quantiser import QUANTISER_KIND, TRAINED_FILE
 from index.settings import SearchTier, read_record
-from index.store import MANIFEST_NAME, damaged, read_any_manifest, read_manifest, verify_folder
+from index.store import verify_folder
 from npm.corpus.store import BlockStore
 from npm.errors import ArtefactError
 from npm.indexing.embed import VECTORS_KIND, VectorCheck, reencode_sample

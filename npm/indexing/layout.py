@@ -14,8 +14,8 @@ from pathlib import Path
 
 from index.files import storage_errors
 from index.locking import lock_path, remove_dead_lock, remove_temporary
+from index.manifest import MANIFEST_NAME, linked
 from index.removal import remove_own_files
-from index.store import MANIFEST_NAME, linked
 from npm.errors import ArtefactError, StorageError, named
 from npm.indexing.generation import (
     CODES_FOLDER,

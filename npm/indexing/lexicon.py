@@ -24,15 +24,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from index.locking import folder_lock
-from index.store import (
-    Manifest,
-    check_folder,
-    finished_folder,
-    open_array,
-    refuse_changed,
-    write_folder,
-    write_manifest,
-)
+from index.manifest import Manifest
+from index.store import check_folder, finished_folder, open_array, refuse_changed, write_folder, write_manifest
 from npm.corpus.text import counted_forms, folded_words, lexical_query, words_of
 from npm.indexing.generation import finished_shards
 from npm.indexing.settings import LexiconSettings

@@ -27,17 +27,10 @@ from index.lists import (
     write_search_folder,
 )
 from index.locking import folder_lock
+from index.manifest import MANIFEST_NAME, Manifest, read_manifest
 from index.quantiser import QUANTISER_KIND, Quantiser, drawn_rows, train_quantiser
 from index.settings import SearchSettings, SearchTier, resolved_settings
-from index.store import (
-    MANIFEST_NAME,
-    Manifest,
-    check_folder,
-    finished_folder,
-    open_array,
-    read_manifest,
-    write_manifest,
-)
+from index.store import check_folder, finished_folder, open_array, write_manifest
 from npm.corpus.store import BlockStore
 from npm.errors import CorpusError, SettingError
 from npm.indexing.embed import (

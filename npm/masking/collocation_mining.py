@@ -24,7 +24,8 @@ from typing import Any
 import numpy as np
 
 from index.arrays import GOLDEN_GAMMA, mixed_bits
-from index.store import MANIFEST_NAME, check_folder, refuse_changed
+from index.manifest import MANIFEST_NAME
+from index.store import check_folder, refuse_changed
 from npm.corpus.blocks import concatenated_ranges
 from npm.corpus.store import BlockStore
 from npm.errors import CorpusError

@@ -27,8 +27,9 @@ from torch import nn
 
 from index.files import made_parents, replace_file, storage_errors
 from index.locking import is_own_temporary, remove_temporary
+from index.manifest import read_object
 from index.removal import remove_own_files
-from index.store import read_object, refuse_changed, verify_folder, write_folder
+from index.store import refuse_changed, verify_folder, write_folder
 from npm.errors import ArtefactError, SettingError, named
 from npm.objectives.ranks import rank, world_size
 from npm.training.acceleration import own_share, whole_tensor

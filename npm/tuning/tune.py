@@ -18,9 +18,10 @@ from index.faiss_library import inverted_file
 from index.files import check_writable, digest_of, json_bytes, made_parents, replace_file
 from index.lists import SEARCH_KIND
 from index.locking import folder_lock
+from index.manifest import read_manifest, read_object
 from index.quantiser import Quantiser
 from index.search import FaissSearcher
-from index.store import read_manifest, read_object, refuse_changed
+from index.store import refuse_changed
 from npm.corpus.text import sentence_bounds
 from npm.errors import ArtefactError, QueryError, SettingError
 from npm.indexing.changes import commit

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from index.store import read_manifest
+from index.manifest import read_manifest
 from npm import PhraseFiller
 from npm.display import answer_json
 from npm.indexing.generation import Segment

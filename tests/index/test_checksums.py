@@ -17,8 +17,9 @@ from index.checksums import ShardChecks, StoredShard, row_checksums, write_check
 from index.exact import ExactSearcher, check_finite, exact_top
 from index.faiss_library import inverted_file
 from index.files import NPY_HEADER_BYTES
+from index.manifest import read_manifest
 from index.search import FaissSearcher, open_search
-from index.store import read_manifest, write_folder
+from index.store import write_folder
 from index.types import ArtefactError
 from tests.helpers.sample_folders import flip_byte, rewrite_manifest
 from tests.index.search_folders import (

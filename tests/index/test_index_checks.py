@@ -11,7 +11,8 @@ import pytest
 
 from index import store
 from index.files import sha256_of_file
-from index.store import check_folder, read_manifest, verify_folder, write_manifest
+from index.manifest import read_manifest
+from index.store import check_folder, verify_folder, write_manifest
 from index.types import ArtefactError
 from tests.helpers.sample_folders import flip_byte, rewrite_manifest, write_sample
 

@@ -17,7 +17,8 @@ import pytest
 
 from index import locking
 from index.locking import folder_lock, lock_path, remove_dead_lock
-from index.store import read_manifest, write_folder, write_manifest
+from index.manifest import read_manifest
+from index.store import write_folder, write_manifest
 from index.types import ArtefactError
 from tests.helpers.sample_folders import write_sample
 

@@ -14,7 +14,8 @@ import pytest
 
 from index.files import CountingFile, npy_header, sha256_of_bytes, sha256_of_file
 from index.locking import folder_lock
-from index.store import check_folder, open_array, read_manifest, verify_folder, write_folder, write_manifest
+from index.manifest import read_manifest
+from index.store import check_folder, open_array, verify_folder, write_folder, write_manifest
 from index.types import ArtefactError, StorageError
 from tests.helpers.sample_folders import MATRIX, write_sample
 

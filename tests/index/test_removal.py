@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from index.locking import OWNER_FILE, folder_lock
+from index.manifest import read_manifest
 from index.removal import foreign_files, remove_own_files, remove_written
-from index.store import read_manifest, write_folder, write_manifest
+from index.store import write_folder, write_manifest
 from index.types import ArtefactError
 from tests.helpers.sample_folders import rewrite_manifest, write_sample
 

@@ -9,7 +9,7 @@ import pytest
 
 import index.store
 from index.locking import folder_lock
-from index.store import manifest_bytes
+from index.manifest import manifest_bytes
 from npm.corpus.documents import CorpusSettings
 from npm.errors import ArtefactError, CorpusError, SettingError, UserError
 from npm.indexing import changes
@@ -93,7 +93,7 @@ def test_an_add_takes_all_its_settings_from_the_index(live: Path, encoder: Encod
     added(live, MORE, encoder)
     opened = PhraseIndex.open(live)
     first, more = (Generation.read(live).segments[number].vectors for number in (0, 1))
-    recorded = [index.store.read_manifest(folder, kind="vectors").settings for folder in (first, more)]
+    recorded = [index.manifest.read_manifest(folder, kind="vectors").settings for folder in (first, more)]
     different = {name for name in recorded[0] if recorded[0][name] != recorded[1][name]}
     assert different == {"corpus", "pruning_counts"}
     assert recorded[0]["frequent_token_ids"]  # of the first segment, though shares in the second are others

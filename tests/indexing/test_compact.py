@@ -8,7 +8,7 @@ import pytest
 
 import index.settings
 import index.store
-from index.store import read_manifest
+from index.manifest import read_manifest
 from npm.errors import ArtefactError, StorageError
 from npm.indexing import changes
 from npm.indexing.changes import delete_documents

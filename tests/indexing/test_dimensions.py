@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 
+from index.manifest import RecordedSettings, read_manifest
 from index.settings import SearchSettings
-from index.store import read_manifest
 from npm.corpus.blocks import BlockSettings
 from npm.corpus.documents import CorpusSettings
 from npm.errors import ArtefactError, SettingError
@@ -175,7 +175,8 @@ def test_an_index_of_before_there_were_lengths_is_one_of_whole_vectors(
     settings = settings_for(tmp_path / "index", range(6))
     build_index(tmp_path / "index", settings, encoder)
     read = read_manifest(tmp_path / "index", kind="phrase-index")
-    older = replace(read, settings={name: value for name, value in read.settings.items() if name != "dimensions"})
+    recorded = {name: value for name, value in read.settings.items() if name != "dimensions"}
+    older = replace(read, settings=RecordedSettings(recorded, file=tmp_path))
     monkeypatch.setattr("npm.indexing.generation.read_manifest", lambda folder, kind: older)
     assert build_index(tmp_path / "index", settings, encoder).was_finished
 

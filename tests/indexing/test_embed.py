@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from index.locking import folder_lock
-from index.store import read_manifest, write_folder, write_manifest
+from index.manifest import read_manifest
+from index.store import write_folder, write_manifest
 from npm.corpus.blocks import BlockPacker, BlockSettings
 from npm.corpus.store import BlockStore, build_block_store
 from npm.errors import ArtefactError, EncoderError, SettingError

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import zstandard
 
+from index.manifest import read_any_manifest
 from index.settings import SearchSettings, SearchTier
-from index.store import read_any_manifest
 from npm.corpus.blocks import BlockPacker, BlockSettings
 from npm.corpus.documents import CorpusSettings, DocumentSplit, read_corpus
 from npm.errors import CorpusError, SettingError

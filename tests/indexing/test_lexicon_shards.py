@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from index.locking import folder_lock
-from index.store import read_manifest
+from index.manifest import read_manifest
 from npm.corpus.store import BlockStore
 from npm.corpus.text import Stemming, words_of
 from npm.errors import ArtefactError

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from index.locking import folder_lock
+from index.manifest import read_manifest
 from index.settings import SearchSettings
-from index.store import read_manifest
 from npm.corpus.store import BlockStore
 from npm.errors import ArtefactError, EncoderError, SettingError, UserError
 from npm.indexing.build import build_index

@@ -8,7 +8,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from index.store import MANIFEST_NAME
+from index.manifest import MANIFEST_NAME
 from npm.errors import SettingError
 from npm.evaluation.settings import ZeroShotEvaluation
 from npm.evaluation.zero_shot.baselines import FrequentAnswer, MajorityLabel, RandomLabel, RandomSpanOfBestBlock

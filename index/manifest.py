@@ -1,0 +1,221 @@
+"""The manifest of a folder: its kind, what made it, its files and its parts, read by the types that they must have.
+
+What a manifest says may come from anybody: it is data, of bounded size, with plain names below its own folder.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+from typing import Annotated, Any
+
+from index.files import Digest, FileRecord, digest_of, json_bytes
+from index.settings import read_record
+from index.types import ArtefactError
+
+FORMAT_VERSION = 2
+MANIFEST_NAME = "manifest.json"
+MOST_MANIFEST_BYTES = 256 << 20
+FileName = Annotated[str, re.compile(r"[^./\\][^/\\]*")]
+PartName = Annotated[str, re.compile(r"[^./\\][^/\\]*(/[^./\\][^/\\]*)*")]
+
+
+class RecordedSettings(dict[str, Any]):
+    """What made a folder, by name; asking for a setting that its manifest does not record raises ArtefactError.
+
+    So a folder written before a setting was recorded is refused as such, wherever the setting is needed.
+    """
+
+    def __init__(self, settings: Mapping[str, Any], *, file: Path, prefix: str = "") -> None:
+        inner = {
+            name: RecordedSettings(value, file=file, prefix=f"{prefix}{name}.") if isinstance(value, Mapping) else value
+            for name, value in settings.items()
+        }
+        super().__init__(inner)
+        self.file, self._prefix = file, prefix
+
+    def typed(self, name: str, hint: Any) -> Any:
+        """The setting `name`, which may be dotted, as the type `hint` has it.
+
+        Raises ArtefactError if it is recorded as anything else.
+        """
+        group, _, inner = name.partition(".")
+        if inner:
+            return self.typed(group, RecordedSettings).typed(inner, hint)
+        return read_record(hint, self[name], file=self.file, key=self._prefix + name)
+
+    def __missing__(self, name: str) -> Any:
+        raise ArtefactError(
+            f"{self.file.parent} was written by another version of this program",
+            expected=f"a manifest that records {self._prefix}{name}",
+            got="a manifest without it",
+            where=str(self.file),
+            fix=build_again(self.file.parent),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """The manifest of a folder; `digest` is the SHA-256 of all the rest of it."""
+
+    kind: str
+    settings: RecordedSettings
+    files: dict[FileName, FileRecord]
+    parts: dict[PartName, Digest]
+    digest: Digest
+    format_version: int
+
+    def file(self, name: str) -> FileRecord:
+        """What it says of the file `name`; raises ArtefactError if it names none."""
+        if (record := self.files.get(name)) is None:
+            raise damaged(self.settings.file, f"a manifest that names {name}", "one that does not")
+        return record
+
+
+def manifest_bytes(kind: str, settings: Mapping[str, Any], files: Mapping[str, Any], parts: Mapping[str, str]) -> bytes:
+    """The file of a manifest, its digest included."""
+    content = {
+        "kind": kind,
+        "format_version": FORMAT_VERSION,
+        "settings": dict(settings),
+        "files": dict(files),
+        "parts": dict(parts),
+    }
+    return json_bytes({**content, "digest": digest_of(content)})
+
+
+def read_manifest(path: Path, *, kind: str) -> Manifest:
+    """The manifest of folder `path`, its own digest checked.
+
+    Raises ArtefactError if the folder or its manifest is missing, the manifest is damaged, of another kind, or
+    written by a newer or an older version.
+    """
+    manifest = read_any_manifest(path)
+    if manifest.kind != kind:
+        raise ArtefactError(
+            f"{path} holds something else",
+            expected=f"a folder of kind {kind!r}",
+            got=f"a folder of kind {manifest.kind!r}",
+            where=str(path),
+            fix=f"give the path of a folder of kind {kind!r}",
+        )
+    return manifest
+
+
+def read_any_manifest(path: Path) -> Manifest:
+    """The manifest of folder `path` of whatever kind; raises ArtefactError as `read_manifest` does."""
+    file = path / MANIFEST_NAME
+    try:
+        _require_file(file)
+        is_too_long = file.stat().st_size > MOST_MANIFEST_BYTES
+        data = b"" if is_too_long else file.read_bytes()
+    except OSError as error:
+        raise ArtefactError(
+            f"{path} cannot be read",
+            expected="a folder that may be read",
+            got=error.strerror or str(error),
+            where=str(file),
+            fix="check the path and its permissions",
+        ) from error
+    try:
+        content = json.loads(data)
+        version = content["format_version"]
+        digest = digest_of({name: value for name, value in content.items() if name != "digest"})
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, MemoryError) as error:
+        raise damaged(file, "a JSON manifest", f"{type(error).__name__}: {error}") from error
+    if not isinstance(version, int) or version != FORMAT_VERSION:
+        is_older = isinstance(version, int) and version < FORMAT_VERSION
+        raise ArtefactError(
+            f"{path} was written by {'an older' if is_older else 'a newer'} version of this program",
+            expected=f"format version {FORMAT_VERSION}",
+            got=f"format version {version}",
+            where=str(file),
+            fix=build_again(path)
+            if is_older
+            else "install a newer version of npmlm, or build the folder again with this one",
+        )
+    if (recorded := content.get("digest")) != digest:
+        raise damaged(file, f"a manifest with digest {recorded}", f"digest {digest}")
+    try:
+        settings = RecordedSettings(
+            read_record(dict[str, Any], content.get("settings"), file=file, key="settings"), file=file
+        )
+    except RecursionError as error:
+        raise damaged(file, "a JSON manifest", "a value nested too deeply") from error
+    manifest: Manifest = read_record(Manifest, content | {"settings": settings}, file=file)
+    return manifest
+
+
+def _require_file(file: Path) -> None:
+    folder, expected = file.parent, "a finished folder with its manifest"
+    if not folder.is_dir():
+        got = "a file" if folder.exists() else "nothing there"
+        raise ArtefactError(
+            f"no folder {folder}",
+            expected=expected,
+            got=got,
+            where=str(folder),
+            fix="check the path, or build it first",
+        )
+    if file.is_symlink():
+        raise linked(file)
+    if not file.is_file():
+        raise ArtefactError(
+            f"{folder} has no manifest: its build did not finish, or it is not a folder of this program",
+            expected=expected,
+            got=f"no {MANIFEST_NAME}",
+            where=str(file),
+            fix="if it is an unfinished build, run the same build command again, it continues; else check the path",
+        )
+
+
+def read_object(file: Path, *, fix: str) -> dict[str, Any]:
+    """The JSON object in a file that no manifest names. Raises ArtefactError, with this `fix`, for anything else."""
+    try:
+        content = json.loads(file.read_bytes())
+        got = f"a JSON {type(content).__name__}"
+    except OSError as error:
+        content, got = None, error.strerror or str(error)
+    except (ValueError, RecursionError) as error:  # not JSON, or not UTF-8
+        content, got = None, str(error)
+    if not isinstance(content, dict):
+        raise ArtefactError(
+            f"{file} cannot be read", expected="the JSON object that was written", got=got, where=str(file), fix=fix
+        )
+    return content
+
+
+def build_again(folder: Path) -> str:
+    """What to do about a folder that is damaged, or of another version."""
+    rest = "or the whole index that it is part of, and run the command that made it"
+    return f"do not use it but build it again: remove {folder}, {rest}"
+
+
+def damaged(file: Path, expected: str, got: str) -> ArtefactError:
+    """The refusal of a file that is not what was written."""
+    return ArtefactError(
+        f"{file} is damaged", expected=expected, got=got, where=str(file), fix=build_again(file.parent)
+    )
+
+
+def linked(path: Path) -> ArtefactError:
+    """The refusal of a link inside a folder that was written: it may lead anywhere."""
+    return ArtefactError(
+        f"{path} is a link",
+        expected="files and folders that lie in the folder itself",
+        got=f"a symbolic link to {path.readlink()}",
+        where=str(path),
+        fix="put what it leads to in its place; the outermost folder may lie anywhere and be named by a link",
+    )
+
+
+def part_folder(folder: Path, name: str) -> Path:
+    """The part `name`, such as segments/00000/corpus, of a folder; raises ArtefactError if a link is on the way."""
+    for part in accumulate(name.split("/"), "{}/{}".format):
+        if (folder / part).is_symlink():
+            raise linked(folder / part)
+    return folder / name
