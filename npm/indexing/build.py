@@ -335,7 +335,7 @@ def refuse_other_files(
         fix = shlex.join(command) + (" and so on" if len(added) > MOST_SUGGESTED else "")
     raise ArtefactError(
         f"{where} was built from other files",
-        expected=f"the same files as then: {len(recorded)}",
+        expected=f"the files of then, unchanged ({len(recorded)})",
         got="; ".join(differences) or "the same files in another order",
         where=str(where),
         fix=fix,

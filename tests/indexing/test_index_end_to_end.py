@@ -181,7 +181,7 @@ def test_a_finished_index_of_other_settings_is_refused_naming_the_setting(bert: 
         build_index(tmp_path / "index", settings_for(corpus, pruning=PruningRule.all), bert)
     assert "remove this folder" in caught.value.fix
     corpus.write_text(json.dumps({"text": "Something else."}) + "\n", encoding="utf-8")
-    with pytest.raises(ArtefactError, match="sources"):
+    with pytest.raises(ArtefactError, match="built from other files"):
         build_index(tmp_path / "index", settings_for(corpus), bert)
     assert all_bytes(tmp_path / "index") == before
 
@@ -272,7 +272,7 @@ def test_blocks_that_an_unfinished_build_cut_otherwise_are_refused_and_kept(
     with pytest.raises(ArtefactError, match=r"blocks\.max_block_tokens=20"):
         build_index(tmp_path / "index", other, bert, stage=stage)
     corpus.write_text(json.dumps({"text": "Something else."}) + "\n", encoding="utf-8")
-    with pytest.raises(ArtefactError, match="sources"):
+    with pytest.raises(ArtefactError, match="built from other files"):
         build_index(tmp_path / "index", settings_for(corpus), bert, stage=stage)
     assert all_bytes(tmp_path / "index") == before
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
 import threading
+from collections.abc import Collection
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +11,7 @@ import pytest
 
 from index.locking import folder_lock
 from index.manifest import read_manifest
+from index.removal import remove_own_files
 from index.settings import SearchSettings
 from npm.corpus.store import BlockStore
 from npm.errors import ArtefactError, EncoderError, SettingError, UserError
@@ -210,15 +211,13 @@ def test_a_kill_between_the_quantiser_and_its_checkpoints_leaves_no_trace(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    remove = shutil.rmtree
-
-    def killed(folder: Path, **options: bool) -> None:
+    def killed(folder: Path, **options: Collection[str]) -> None:
         if folder.name.endswith(".partial") and (tmp_path / "index" / "quantiser").is_dir():
             raise KeyboardInterrupt
-        remove(folder, **options)
+        remove_own_files(folder, **options)
 
     with monkeypatch.context() as patched:
-        patched.setattr(shutil, "rmtree", killed)
+        patched.setattr("index.quantiser.remove_own_files", killed)
         with pytest.raises(KeyboardInterrupt):
             build_index(tmp_path / "index", settings, encoder)
     assert (tmp_path / "index" / "quantiser").is_dir()

@@ -50,7 +50,7 @@ def test_a_run_is_measured_in_exactly_one_way(both: dict[str, float]) -> None:
 def test_numbers_out_of_range_are_refused(setting: str, value: float) -> None:
     with pytest.raises(SettingError) as caught:
         ScheduleSettings(**{"max_steps": 5, setting: value})  # type: ignore[arg-type]
-    assert (caught.value.where, caught.value.got) == (setting, str(value))
+    assert (caught.value.where, caught.value.got.split(",")[0]) == (setting, str(value))
 
 
 @pytest.mark.parametrize(
@@ -72,4 +72,4 @@ def test_numbers_out_of_range_are_refused(setting: str, value: float) -> None:
 def test_settings_of_the_loop_out_of_range_are_refused(setting: str, value: float) -> None:
     with pytest.raises(SettingError) as caught:
         TrainerSettings(**{setting: value})  # type: ignore[arg-type]
-    assert (caught.value.where, caught.value.got) == (setting, str(value))
+    assert (caught.value.where, caught.value.got.split(",")[0]) == (setting, str(value))
