@@ -88,7 +88,7 @@ def add(
     encoder: Encoder | str | Path | None = None,
     *,
     device: str = "auto",
-    precision: str = "auto",
+    precision: Precision | str = "auto",
     progress: Progress = silent,
     **settings: Any,
 ) -> IndexState:
@@ -127,7 +127,7 @@ def verify(
     reencoded_batches: int = 2,
     seed: int = 0,
     device: str = "auto",
-    precision: str = "auto",
+    precision: Precision | str = "auto",
     progress: Progress = silent,
 ) -> Verification:
     """Read and check every byte of the index in the folder `index`, and encode a sample of its vectors again.
@@ -179,7 +179,7 @@ def _opened_with(index: object, encoder: object) -> tuple[Path, Encoder | None, 
     return (folder, given, "") if isinstance(given, Encoder) else (folder, None, given or "")
 
 
-def _encoder_of(folder: Path, encoder: Encoder | str | Path | None, device: str, precision: str) -> Encoder:
+def _encoder_of(folder: Path, encoder: Encoder | str | Path | None, device: str, precision: Precision | str) -> Encoder:
     """The encoder given, or the one that belongs to the index; raises ArtefactError if it did not make it."""
     _, loaded, name = _opened_with(folder, encoder)
     manifest = Generation.read(folder).manifest
