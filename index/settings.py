@@ -72,7 +72,7 @@ def _typed(value: Any, hint: Any, *, is_path: bool = False) -> Any:
         return _MISFIT if any(entry is _MISFIT for entry in entries) else entries
     if kind is dict and isinstance(value, dict):
         values = {key: _typed(entry, inner[1]) for key, entry in value.items() if _typed(key, inner[0]) is not _MISFIT}
-        return _MISFIT if len(values) < len(value) or _MISFIT in values.values() else values
+        return _MISFIT if len(values) < len(value) or any(each is _MISFIT for each in values.values()) else values
     if kind in (int, float):
         is_number = isinstance(value, Integral if kind is int else Real) and not isinstance(value, bool)
         return kind(value) if is_number and abs(value) <= sys.float_info.max else _MISFIT

@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from index.settings import typed_value
-from npm.errors import ArtefactError, CorpusError, SettingError
+from npm.errors import ArtefactError, CorpusError, SettingError, check_range
 from npm.indexing.build import build_index
 from npm.indexing.changes import ChangeResult, add_documents, delete_documents
 from npm.indexing.compact import compact_index
@@ -136,6 +136,9 @@ def verify(
     ArtefactError on the first fault.
     """
     folder = _opened_with(index, encoder)[0]
+    numbers = {"reencoded_batches": reencoded_batches, "seed": seed}
+    for name, number in numbers.items():
+        check_range(typed_value(number, int, name) >= 0, name, expected="at least 0", got=number)
     checked_bytes = 0
 
     def count(_: str, byte_count: int) -> None:

@@ -32,7 +32,7 @@ def answers_of(folder: Path, encoder: Encoder) -> list[object]:
 
 
 def test_all_that_is_named_is_there_and_listed() -> None:
-    assert set(npm.__all__) <= set(dir(npm))
+    assert set(npm.__all__) == {name for name in dir(npm) if name == "__version__" or not name.startswith("_")}
     for name in npm.__all__:
         assert getattr(npm, name) is not None
     assert npm.PhraseFiller is PhraseFiller and npm.Document is Document and npm.SettingError is SettingError
@@ -90,6 +90,9 @@ def test_documents_are_built_added_deleted_compacted_and_verified(encoder: Encod
     checked = npm.verify(folder, encoder)
     assert checked.bytes > 0 and checked.vectors > 0 and checked.least_cosine > 0.99
     assert npm.add([HANDED[3]], folder, encoder, replace=True).documents == 4
+    for wrong in ({"reencoded_batches": -1}, {"reencoded_batches": 1.5}, {"seed": "x"}, {"seed": -1}):
+        with pytest.raises(SettingError, match=next(iter(wrong))):
+            npm.verify(folder, encoder, **wrong)  # type: ignore[arg-type]
     unchecked = npm.verify(folder)
     assert unchecked.vectors == 0 and "no vector was encoded again" in unchecked.notes[0]
 

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TextIO, cast
 
+import npm
 from npm.cli.help import declared_settings, overview, similar_settings, verb_help
 from npm.cli.progress import say
 from npm.cli.verbs import VERBS, compose
@@ -138,7 +139,7 @@ def run(arguments: list[str]) -> int:
     name, rest = arguments[0], arguments[1:]
     before = before_texts(rest)
     if name in VERSION or (name in VERBS and set(VERSION).intersection(before)):
-        sys.stdout.write(f"npmlm {_version()}\n")
+        sys.stdout.write(f"npmlm {npm.__version__}\n")
         return 0
     if name not in VERBS:
         nearest = near(name, VERBS)
@@ -253,12 +254,3 @@ def _show_traceback(arguments: list[str]) -> None:
     """Print one if it is asked for; known before settings are, so that it covers mistakes in settings too."""
     if any(DEBUG.match(argument) for argument in before_texts(arguments)):
         traceback.print_exc()
-
-
-def _version() -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("npmlm")
-    except PackageNotFoundError:
-        return "not installed"

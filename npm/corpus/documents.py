@@ -7,6 +7,7 @@ is decided in one place, so the same faults get the same messages in all formats
 from __future__ import annotations
 
 import json
+import os
 import re
 from array import array
 from collections import Counter
@@ -18,6 +19,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Annotated
 
+from index.files import storage_errors
 from npm.corpus.rows import MOST_SHOWN_CHARS, Row, json_rows, table_rows
 from npm.corpus.sources import (
     MOST_LINE_BYTES,
@@ -32,7 +34,7 @@ from npm.corpus.sources import (
     refuse_changed_files,
     too_long,
 )
-from npm.errors import CorpusError, StorageError, UserError
+from npm.errors import ArtefactError, CorpusError, UserError
 from npm.settings import Bounds, CheckedSettings, PathList
 from npm.types import Document
 
@@ -81,6 +83,10 @@ class CorpusSettings(CheckedSettings):
     reading, and the message names the next ones too."""
 
 
+REPORTED = ("where", "kind", "problem", "got")
+"""Keys of each line of the report."""
+
+
 class SkippedRecords:
     """What `skip_bad` passed over: counted by kind, the first few kept, all of them as JSON lines in a file."""
 
@@ -101,21 +107,14 @@ class SkippedRecords:
         if len(self._first) < MOST_SUMMARISED:
             self._first.append(f"{error.where} ({kind})")
         if self._report is not None:
-            line = {"where": error.where, "kind": kind, "problem": error.problem, "got": error.got}
-            try:
+            if not self._kinds:
+                _make_way(self._report)
+            line = dict(zip(REPORTED, (error.where, kind, error.problem, error.got), strict=True))
+            mode = "a" if self._kinds else "x"  # never through a link
+            with storage_errors(self._report):
                 self._report.parent.mkdir(parents=True, exist_ok=True)
-                with self._report.open(
-                    "a" if self._kinds else "w", encoding="utf-8", errors="backslashreplace"
-                ) as file:
+                with self._report.open(mode, encoding="utf-8", errors="backslashreplace") as file:
                     file.write(json.dumps(line, ensure_ascii=False) + "\n")
-            except OSError as fault:
-                raise StorageError(
-                    "the report of what was skipped cannot be written",
-                    expected="room and permission to write",
-                    got=fault.strerror or str(fault),
-                    where=str(self._report),
-                    fix="make room or change permissions, then run the same command again",
-                ) from fault
         self._kinds[kind] += 1
 
     @property
@@ -126,6 +125,27 @@ class SkippedRecords:
         kinds = ", ".join(f"{count} {kind}" for kind, count in self._kinds.most_common())
         place = f"; all of them: {self._report}" if self._report is not None else ""
         return f"skipped {total} of the corpus: {kinds}; first {', '.join(self._first)}{place}"
+
+
+def _make_way(report: Path) -> None:
+    """Remove the report of an earlier reading. Raises ArtefactError for anything else in its place."""
+    if not os.path.lexists(report):
+        return
+    try:
+        with report.open(encoding="utf-8") as file:
+            is_ours = not report.is_symlink() and list(json.loads(file.readline())) == list(REPORTED)
+    except (OSError, ValueError, TypeError):
+        is_ours = False
+    if not is_ours:
+        raise ArtefactError(
+            f"{report} is in the way",
+            expected="nothing there, or a report of what was skipped",
+            got="a link" if report.is_symlink() else "something else",
+            where=str(report),
+            fix="move it away: what corpus.skip_bad=true passes over is listed under this name",
+        )
+    with storage_errors(report):
+        report.unlink()
 
 
 class _Refusal:

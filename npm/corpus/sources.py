@@ -99,6 +99,10 @@ def _expand(name: str) -> Iterator[Source]:
 
 
 def _file_source(name: str) -> Source:
+    if not name:
+        raise CorpusError(
+            "a corpus file has no name", expected="a path", got="", where="corpus.files", fix="name a file"
+        )
     path = Path(name)
     suffixes = [suffix.lower() for suffix in path.suffixes]
     file_format = FORMATS.get("".join(suffixes[-2:])) or FORMATS.get("".join(suffixes[-1:]))

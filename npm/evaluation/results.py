@@ -1,4 +1,8 @@
-"""The folder that an evaluation leaves behind: predictions.jsonl, metrics.json and tables, whole or not there."""
+"""The folder that an evaluation leaves behind: predictions.jsonl, metrics.json and tables.
+
+New ones are written whole, or not at all; where they replace others, a kill in between leaves a folder that is known as
+damaged, and that the same command replaces.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from index.files import check_writable, digest_of, json_bytes, replace_file, storage_errors
 from index.manifest import MANIFEST_NAME, read_manifest
-from index.removal import remove_written
+from index.removal import foreign_files, remove_written
 from index.store import refuse_changed, write_folder
 from npm.errors import ArtefactError, named
 from npm.retrieval.settings import FillSettings
@@ -57,6 +61,9 @@ def check_out(out: str | Path, *, report: bool = True) -> Path:
     elif found or (out.exists() and not out.is_dir()):
         got = f"a folder with other files: {named(sorted(found))}" if found else "a file"
         raise _no_folder(out, got, "choose another folder with out=DIR")
+    if left := foreign_files(out / FRESH):
+        got = f"in {FRESH}, {named(left)}, which no evaluation wrote"
+        raise _no_folder(out, got, "move these away, or choose another folder with out=DIR")
     check_writable(out)
     return out
 
@@ -112,8 +119,8 @@ def _replace_results(fresh: Path, out: Path) -> None:
     """Move the files of `fresh` into `out`. The manifest comes first: until all are there, their hashes differ."""
     files = read_manifest(fresh, kind=EVALUATION_KIND).files
     before = read_manifest(out, kind=EVALUATION_KIND).files if (out / MANIFEST_NAME).is_file() else {}
-    for name in before.keys() - files.keys():
-        (out / name).unlink(missing_ok=True)
+    if REPORT in before.keys() - files.keys():  # only names of our own, whatever that manifest says
+        (out / REPORT).unlink(missing_ok=True)
     replace_file(out / MANIFEST_NAME, (fresh / MANIFEST_NAME).read_bytes())
     for name in files:
         (fresh / name).replace(out / name)

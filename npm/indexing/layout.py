@@ -72,7 +72,9 @@ def refuse_others(folder: Path) -> None:
             return
         names = [path.name for path in sorted(folder.iterdir()) if not LOCK.fullmatch(path.name)]
         begun = folder / SEGMENTS_FOLDER
-        if begun.is_dir() and (any(begun.glob("[0-9]*")) or (names == [SEGMENTS_FOLDER] and not any(begun.iterdir()))):
+        if begun.is_dir() and (
+            any(map(_is_segment, begun.iterdir())) or (names == [SEGMENTS_FOLDER] and not any(begun.iterdir()))
+        ):
             return
     if not names:
         return
@@ -82,6 +84,16 @@ def refuse_others(folder: Path) -> None:
         got=named(names, most=NAMED_AT_MOST),
         where=str(folder),
         fix="give a folder of its own as index=DIR",
+    )
+
+
+def _is_segment(path: Path) -> bool:
+    """Whether `path` is what a build has begun: a numbered folder, empty or with parts or locks of a segment."""
+    if not path.is_dir() or re.fullmatch(r"\d{5}", path.name) is None:
+        return False
+    names = [entry.name for entry in path.iterdir()]
+    return not names or any(
+        re.fullmatch(r"\.?(?:corpus|vectors|lexicon|codes|packing)(?:\.lock|\.tmp)?", name) for name in names
     )
 
 

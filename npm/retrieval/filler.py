@@ -44,8 +44,8 @@ class Filler(ABC):
     _opened: tuple[PhraseIndex, Encoder] | None = None  # None once it is closed
 
     def __init__(self, phrase_index: PhraseIndex, encoder: Encoder, settings: FillSettings | None = None) -> None:
-        """Raises ArtefactError if `encoder` is not the one that made the index."""
-        self.settings: FillSettings = FillSettings() if settings is None else settings
+        """Raises ArtefactError if `encoder` is not the one that made the index, SettingError for other settings."""
+        self.settings = FillSettings() if settings is None else settings
         self._use(phrase_index, encoder)
 
     def __enter__(self) -> Self:
@@ -63,10 +63,19 @@ class Filler(ABC):
         raise TypeError(f"a {type(self).__name__} cannot be pickled or copied: open another one in each process")
 
     def close(self) -> None:
-        """Let go of what was opened; whatever is asked of this filler afterwards is refused."""
-        kept = self.settings
-        vars(self).clear()
-        self.settings = kept
+        """Answer nothing from now on; what was opened goes with this filler, when no other thread fills with it."""
+        self._opened = None
+
+    @property
+    def settings(self) -> FillSettings:
+        """How texts are filled. A value that was assigned to one of them is checked here: raises SettingError."""
+        self._settings.__post_init__()
+        self._settings.scoring.__post_init__()
+        return self._settings
+
+    @settings.setter
+    def settings(self, settings: FillSettings) -> None:
+        self._settings: FillSettings = typed_value(settings, FillSettings, "settings")
 
     @property
     def index(self) -> PhraseIndex:

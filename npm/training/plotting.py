@@ -29,6 +29,8 @@ COUNTERS = frozenset(
     {"step", "tokens", "seconds", "learning_rate", "tokens_per_second", "data_fraction", "gradient_norm"}
 )
 """Numbers in metrics.jsonl that say how a run went, not what it reached; drawn when asked for by name."""
+MARK, MARKED_BYTES = "npmlm plot", 1024
+"""What our pictures say of themselves, and where: one that does not is not replaced."""
 PANEL_COLUMNS = 3
 PANEL_INCHES = (4.6, 3.2)
 
@@ -76,7 +78,7 @@ def plot_runs(runs: Sequence[Path], settings: PlotSettings) -> Path:
     curves = {name: read_curves(run, settings) for name, run in zip(names, runs, strict=True)}
     figure = draw_curves(curves, chosen_terms(curves, settings.terms), axis=settings.x)
     data = BytesIO()
-    figure.savefig(data, format="png", dpi=110)
+    figure.savefig(data, format="png", dpi=110, metadata={"Software": MARK})
     with made_parents(picture):
         replace_file(picture, data.getvalue())
     return picture
@@ -217,6 +219,14 @@ def _check_command(runs: Sequence[Path], picture: Path) -> None:
             got=f"{picture}{', a folder' if picture.is_dir() else ''}",
             where="out",
             fix="give a name that ends in .png",
+        )
+    if picture.is_file() and MARK.encode() not in picture.read_bytes()[:MARKED_BYTES]:
+        raise ArtefactError(
+            f"{picture} is another picture",
+            expected="a new file, or curves that npmlm plot drew",
+            got="a file that it did not make",
+            where="out",
+            fix="choose another name with out=, or move that file away",
         )
 
 

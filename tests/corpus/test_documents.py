@@ -22,7 +22,7 @@ from npm.corpus.documents import (
     read_corpus,
 )
 from npm.corpus.sources import _decompressed_chunks, _plain_chunks
-from npm.errors import CorpusError, SettingError
+from npm.errors import ArtefactError, CorpusError, SettingError
 from npm.types import Document
 
 RECORDS = [
@@ -411,3 +411,24 @@ def test_seen_identifiers_equal_a_dictionary() -> None:
         identifier = f"document {number}"
         assert seen.add(identifier, number % 3, record) == plain.get(identifier)
         plain.setdefault(identifier, (number % 3, record))
+
+
+@pytest.mark.parametrize("kind", ["a note", "a link", "nothing of ours"])
+def test_the_report_of_what_is_skipped_takes_the_place_of_another_report_only(kind: str, tmp_path: Path) -> None:
+    report, mine = tmp_path / "index.skipped.jsonl", tmp_path / "mine.txt"
+    fault = CorpusError("bad", expected="good", got="bad", where="x:1", fix="change it")
+    SkippedRecords.beside(tmp_path / "index").add("broken", fault)
+    again = SkippedRecords.beside(tmp_path / "index")
+    again.add("broken", fault)
+    again.add("broken", fault)
+    assert len(report.read_text().splitlines()) == 2
+    mine.write_text(report.read_text() if kind == "a link" else "mine")
+    report.unlink()
+    if kind == "a link":
+        report.symlink_to(mine)
+    else:
+        report.write_text("a note" if kind == "a note" else '{"where": 1}')
+    before = mine.read_bytes(), report.read_bytes()
+    with pytest.raises(ArtefactError, match="is in the way"):
+        SkippedRecords.beside(tmp_path / "index").add("broken", fault)
+    assert (mine.read_bytes(), report.read_bytes()) == before

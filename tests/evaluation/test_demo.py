@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from index.manifest import manifest_bytes, read_manifest
 from index.store import check_folder
 from npm.errors import ArtefactError, SettingError
 from npm.evaluation.demo import DemoResult, Question, RandomSpanOfRightPassage, evaluate_demo
 from npm.evaluation.metrics import is_hit
-from npm.evaluation.results import EVALUATION_KIND, write_results
+from npm.evaluation.results import EVALUATION_KIND, check_out, write_results
 from npm.evaluation.sampling import SampleSettings, Split
 from npm.evaluation.settings import DemoSettings
 from npm.models.encoder import Encoder
@@ -204,6 +205,30 @@ def test_a_file_of_that_name_that_no_evaluation_wrote_is_never_replaced(tmp_path
     with pytest.raises(ArtefactError, match="not a folder for results"):
         write_results(tmp_path / "out", record={}, predictions=[], metrics={}, report="a table")
     assert all_bytes(tmp_path) == before
+
+
+def test_a_forged_manifest_of_results_names_nothing_that_is_removed(tmp_path: Path) -> None:
+    write_results(tmp_path / "out", record={}, predictions=[], metrics={}, report="a table")
+    (tmp_path / "out" / "mine.txt").write_text("mine")
+    held = read_manifest(tmp_path / "out", kind="evaluation")
+    files = {name: asdict(record) for name, record in held.files.items()}
+    files["mine.txt"] = files["results.md"]
+    (tmp_path / "out" / "manifest.json").write_bytes(manifest_bytes("evaluation", {}, files, {}))
+    write_results(tmp_path / "out", record={}, predictions=[], metrics={})
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        "manifest.json",
+        "metrics.json",
+        "mine.txt",
+        "predictions.jsonl",
+    ]
+
+
+def test_what_stands_where_results_are_made_is_named_before_the_work(tmp_path: Path) -> None:
+    write_results(tmp_path / "out", record={}, predictions=[], metrics={})
+    (tmp_path / "out" / ".results.new").mkdir()
+    (tmp_path / "out" / ".results.new" / "mine.txt").write_text("mine")
+    with pytest.raises(ArtefactError, match="which no evaluation wrote"):
+        check_out(tmp_path / "out")
 
 
 def test_results_that_cannot_be_written_leave_the_old_ones(tmp_path: Path) -> None:

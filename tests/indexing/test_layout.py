@@ -59,6 +59,8 @@ def files_of(folder: Path) -> dict[Path, bytes]:
         ["notes.txt"],
         ["encoder/config.json"],
         ["segments/mine/x"],
+        ["segments/12monkeys/x", "notes.txt"],
+        ["segments/00001/u"],
         ["search/00000/x"],
     ],
 )

@@ -120,9 +120,13 @@ def test_terms_are_drawn_where_a_run_has_them_and_counters_by_name(first: Path, 
     assert list(found["held_out_masked"]) == ["first"]
 
 
-def test_the_picture_is_made_and_takes_the_place_of_an_older_one(first: Path, second: Path, tmp_path: Path) -> None:
+def test_the_picture_is_made_and_takes_the_place_of_none_but_its_own(first: Path, second: Path, tmp_path: Path) -> None:
     picture = tmp_path / "curves.png"
-    picture.write_text("older")
+    picture.write_bytes(b"\x89PNG of somebody else")
+    with pytest.raises(ArtefactError, match="is another picture"):
+        plot_runs([first, second], PlotSettings(out=str(picture)))
+    assert picture.read_bytes() == b"\x89PNG of somebody else"
+    picture.unlink()
     assert plot_runs([first, second], PlotSettings(out=str(picture))) == picture
     data = picture.read_bytes()
     assert data.startswith(b"\x89PNG")
