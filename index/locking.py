@@ -23,8 +23,10 @@ OWNER_FILE = ".lock"
 POLL_SECONDS = 0.05
 GRACE_SECONDS = 0.2
 """A holder that is leaving holds the lock alone for a moment; so long it is not yet refused."""
-HOLDER_BYTES = 4096
-LINES = re.compile(rb"^\d+ \S+ \d+\n", re.MULTILINE)
+FIRST_LINE_BYTES, HOLDER_BYTES = 4096, 1 << 20
+MOST_NAMED_HOLDERS = 8
+"""Each job that shares a lock adds its line, and the lines stay until the last of them leaves."""
+FIRST_LINE = re.compile(rb"\d+ \S* \d+\n")
 
 
 @contextmanager
@@ -115,7 +117,7 @@ def in_the_way(path: Path) -> ArtefactError:
         expected="nothing under this name, or what a process that was killed left there",
         got="something that this program did not make",
         where=str(path),
-        fix="move it elsewhere and run the same command again",
+        fix="check that no other process is building here; then move it elsewhere and run the same command again",
     )
 
 
@@ -132,6 +134,10 @@ def _refuse_owned(temporary: Path, target: Path) -> None:
         os.close(descriptor)
 
 
+_LOCK_FLAGS = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+"""Appending, so that sharers that sign at once do not write over each other's lines."""
+
+
 def _lock(path: Path, folder: Path, *, shared: bool, wait: bool, on_wait: Callable[[str], None] | None) -> int:
     """Open and lock `path`; returns the descriptor."""
     refused_at = time.monotonic() + GRACE_SECONDS
@@ -139,11 +145,11 @@ def _lock(path: Path, folder: Path, *, shared: bool, wait: bool, on_wait: Callab
     while True:
         if path.is_symlink():  # which would be written through
             raise in_the_way(path)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+        descriptor = os.open(path, _LOCK_FLAGS | os.O_CREAT, 0o644)
         try:
+            fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
             if not _is_lock(descriptor):
                 raise in_the_way(path)
-            fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
             if _is_same_file(descriptor, path):
                 return descriptor
         except BlockingIOError:
@@ -166,23 +172,28 @@ def _sign(descriptor: int, *, shared: bool) -> None:
     """Write this process into the lock file, beside others who share it."""
     if not shared:
         os.truncate(descriptor, 0)
-    line = f"{os.getpid()} {socket.gethostname()} {int(time.time())}\n".encode()
-    os.lseek(descriptor, 0, os.SEEK_END)
-    os.write(descriptor, line)
+    os.write(descriptor, f"{os.getpid()} {_host()} {int(time.time())}\n".encode())
+
+
+def _host() -> str:
+    return socket.gethostname() or "?"
 
 
 def _holders(descriptor: int) -> str:
     """Process id, host and age of those named in a lock file; the dead of this host are left out."""
-    found = []
+    found = {}
     for line in os.pread(descriptor, HOLDER_BYTES, 0).decode(errors="replace").splitlines():
         fields = line.split()
         if len(fields) != 3 or not (fields[0].isdigit() and fields[2].isdigit()):
             continue
-        if fields[1] == socket.gethostname() and not _is_alive(int(fields[0])):
+        if fields[1] == _host() and not _is_alive(int(fields[0])):
             continue
         age_seconds = max(0, int(time.time()) - int(fields[2]))
-        found.append(f"process {fields[0]} on {fields[1]}, since {age_seconds} s")
-    return "; ".join(found) or "a process that has not yet written its number"
+        found[f"process {fields[0]} on {fields[1]}"] = f"since {age_seconds} s"
+    named = [f"{holder}, {age}" for holder, age in found.items()]
+    if len(named) > MOST_NAMED_HOLDERS:
+        named = [f"{len(named) - MOST_NAMED_HOLDERS} others", *named[-MOST_NAMED_HOLDERS:]]
+    return "; ".join(named) or "a process that has not yet written its number"
 
 
 def _is_alive(process: int) -> bool:
@@ -225,8 +236,9 @@ def remove_dead_lock(path: Path) -> None:
 
 
 def _is_lock(descriptor: int) -> bool:
-    """Whether a file holds nothing but the lines of lock files: process id, host, time."""
-    return not LINES.sub(b"", os.pread(descriptor, HOLDER_BYTES, 0))
+    """Whether a file is empty or begins with a line of lock files: process id, host, time."""
+    beginning = os.pread(descriptor, FIRST_LINE_BYTES, 0)
+    return not beginning or FIRST_LINE.match(beginning) is not None
 
 
 def _remove_if_free(descriptor: int, path: Path) -> None:

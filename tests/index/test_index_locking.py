@@ -85,6 +85,34 @@ def test_sharers_hold_it_together_and_are_all_named_and_the_last_one_removes_the
         pass
 
 
+@pytest.mark.parametrize("host", ["node-17.cluster.example", ""])
+def test_many_jobs_may_share_a_lock_one_after_the_other_while_one_holds_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: str
+) -> None:
+    monkeypatch.setattr(socket, "gethostname", lambda: host)
+    monkeypatch.setattr(locking, "GRACE_SECONDS", 0)
+    folder = tmp_path / "index"
+    with folder_lock(folder, shared=True):
+        for number in range(215):
+            monkeypatch.setattr(os, "getpid", lambda number=number: 10**9 + number)
+            with folder_lock(folder, shared=True):
+                pass
+        monkeypatch.undo()
+        assert lock_path(folder).stat().st_size > 4096
+        with pytest.raises(ArtefactError, match="another process") as caught, folder_lock(folder):
+            pass
+        assert "208 others" in caught.value.got or not host
+        assert len(caught.value.got) < 1000
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_lock_that_is_held_is_never_called_in_the_way(tmp_path: Path) -> None:
+    with folder_lock(tmp_path / "index"):
+        lock_path(tmp_path / "index").write_text("what a network file system made of it\n", encoding="utf-8")
+        with pytest.raises(ArtefactError, match="another process"), folder_lock(tmp_path / "index"):
+            pass
+
+
 @pytest.mark.parametrize("hold", [hold_alone, hold_shared])
 def test_the_lock_of_a_killed_owner_is_taken_over(tmp_path: Path, hold: Callable[[Path, Connection], None]) -> None:
     process, _ = in_process(hold, tmp_path / "index")
