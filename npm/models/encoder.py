@@ -168,13 +168,16 @@ HARMLESS_KEYS = re.compile(
     r"_?name_or_path|architectures|auto_map|transformers_version|(torch_)?dtype"  # where it comes from, how it is kept
     r"|\w*(num_labels|id2label|label2id)|problem_type|finetuning_task|task_specific_params|(classifier|summary)_\w+"
     r"|return_dict|output_\w+|use_cache|torchscript|chunk_size_feed_forward|decoder_bias"  # what is returned, heads
-    r"|\w*drop(out)?\w*|initializer_\w+|gradient_checkpointing|sparse_pred\w*|reference_compile|deterministic_\w+"
-    r"|(bos|eos|cls|sep|unk|mask)_token_id|trained_dimensions|sentence_pooler"  # the tokenizer says these; two of ours
+    r"|(?!\w*token_dropout)(\w+_)?(dropout(_prob|_rate)?|\w*drop|drop_path_rate)"  # ESM's token_dropout always acts
+    r"|pooler_\w+|directionality|tie_weights_"  # poolers are left out
+    r"|initializer_\w+|gradient_checkpointing|sparse_pred\w*|reference_compile|deterministic_\w+"
+    r"|(bos|eos|cls|sep|unk)_token_id|trained_dimensions|sentence_pooler"  # the tokenizer says these; two of ours
 )
 """Keys of a config on which no vector depends: names, heads, what acts in training only."""
 SIZE_KEYS = (
     *("vocab_size", "type_vocab_size", "embedding_size", "hidden_size", "intermediate_size", "num_hidden_layers"),
     *("num_attention_heads", "d_model", "d_ff", "d_kv", "num_layers", "num_decoder_layers", "num_heads"),
+    *("dim", "emb_dim", "hidden_dim", "n_layers", "n_heads"),
 )
 """Keys that decide the shapes of weights, which are counted with them, or the defaults of other keys."""
 LONG_DEFAULTS = {"position_embedding_type": "absolute"}
@@ -194,6 +197,8 @@ def _own_settings(model: PreTrainedModel) -> dict[str, Any]:
     passed = {*sizes}
     if any("position_embeddings" in name for name, _ in model.named_parameters()):
         passed.add("max_position_embeddings")  # the shape of a weight; with rotary positions it is none
+    if "mask_token_id" not in usual:  # else the model reads it, as ESM does, and not only the tokenizer
+        passed.add("mask_token_id")
     own = {key: value for key, value in config.items() if key not in passed and not HARMLESS_KEYS.fullmatch(key)}
     return {key: value for key, value in own.items() if key not in usual or usual[key] != value}
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+from copy import deepcopy
 from pathlib import Path
 
 import pytest
 import torch
+from transformers import AutoConfig, AutoModel
 
-from npm.models.encoder import SCALE_KEY, Encoder
+from npm.models.encoder import SCALE_KEY, Encoder, _own_settings
 from npm.models.folders import shipped_encoder_folder
 from tests.helpers.tiny_models import FAMILIES, tiny_encoder
 
@@ -185,9 +187,39 @@ def test_the_fingerprint_does_not_change_with_names_nor_with_what_acts_in_traini
         "use_cache": False,
         "position_embedding_type": "absolute",
         "trained_dimensions": [8],
+        "mask_token_id": 4,
+        "tie_weights_": True,
+        "directionality": "bidi",  # this and the following as in bert-base-multilingual-cased
+        "pooler_fc_size": 768,
+        "pooler_num_attention_heads": 12,
+        "pooler_num_fc_layers": 3,
+        "pooler_size_per_head": 128,
+        "pooler_type": "first_token_transform",
     }
     (tmp_path / "saved" / "config.json").write_text(json.dumps({**config, **harmless}))
     assert load(tmp_path / "saved").fingerprint == before
+
+
+@pytest.mark.parametrize(
+    ("family", "sizes"),
+    [
+        ("distilbert", {"dim": 8, "hidden_dim": 16, "n_layers": 1, "n_heads": 2}),
+        ("deberta-v2", {"hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}),
+    ],
+)
+def test_sizes_count_with_the_weights_whatever_their_keys_are_called(family: str, sizes: dict[str, int]) -> None:
+    assert _own_settings(AutoModel.from_config(AutoConfig.for_model(family, vocab_size=320, **sizes))) == {}
+
+
+@pytest.mark.parametrize(("key", "value"), [("token_dropout", True), ("mask_token_id", 5)])
+def test_what_esm_reads_at_inference_counts(key: str, value: object) -> None:
+    sizes = {"vocab_size": 320, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+    first = AutoModel.from_config(AutoConfig.for_model("esm", **sizes, pad_token_id=0, mask_token_id=4))
+    second = deepcopy(first)
+    setattr(second.config, key, value)
+    tokenizer = tiny_encoder("bert").tokenizer
+    fingerprints = {Encoder(model, tokenizer, name="esm").fingerprint for model in (first, second)}
+    assert len(fingerprints) == 2
 
 
 def test_a_config_that_leaves_out_what_is_usual_has_the_same_fingerprint(encoder: Encoder, tmp_path: Path) -> None:
