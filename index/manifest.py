@@ -19,6 +19,8 @@ from index.types import ArtefactError
 
 FORMAT_VERSION = 2
 MANIFEST_NAME = "manifest.json"
+OWN_KEYS = ("format_version", "kind")
+"""Web applications and browser extensions have files of the name too, without these."""
 MOST_MANIFEST_BYTES = 256 << 20
 FileName = Annotated[str, re.compile(r"[^./\\][^/\\]*")]
 PartName = Annotated[str, re.compile(r"[^./\\][^/\\]*(/[^./\\][^/\\]*)*")]
@@ -111,8 +113,9 @@ def read_any_manifest(path: Path) -> Manifest:
     file = path / MANIFEST_NAME
     try:
         _require_file(file)
-        is_too_long = file.stat().st_size > MOST_MANIFEST_BYTES
-        data = b"" if is_too_long else file.read_bytes()
+        if (size := file.stat().st_size) > MOST_MANIFEST_BYTES:
+            raise _foreign(file, f"{size} bytes, more than {MOST_MANIFEST_BYTES}")
+        data = file.read_bytes()
     except OSError as error:
         raise ArtefactError(
             f"{path} cannot be read",
@@ -121,6 +124,8 @@ def read_any_manifest(path: Path) -> Manifest:
             where=str(file),
             fix="check the path and its permissions",
         ) from error
+    if not all(f'"{key}"'.encode() in data for key in OWN_KEYS):
+        raise _foreign(file, f"a {MANIFEST_NAME} without {' and '.join(OWN_KEYS)}")
     try:
         content = json.loads(data)
         version = content["format_version"]
@@ -148,6 +153,16 @@ def read_any_manifest(path: Path) -> Manifest:
         raise damaged(file, "a JSON manifest", "a value nested too deeply") from error
     manifest: Manifest = read_record(Manifest, content | {"settings": settings}, file=file)
     return manifest
+
+
+def _foreign(file: Path, got: str) -> ArtefactError:
+    return ArtefactError(
+        f"{file.parent} is not a folder of this program, or its manifest was overwritten",
+        expected=f"a {MANIFEST_NAME} that this program wrote",
+        got=got,
+        where=str(file),
+        fix="check the path; to build, give a folder of its own",
+    )
 
 
 def _require_file(file: Path) -> None:

@@ -96,9 +96,10 @@ def test_missing_unfinished_foreign_newer_and_older_folders_are_refused(tmp_path
     with pytest.raises(ArtefactError, match="newer version"):
         read_manifest(folder, kind="sample")
     for text in (b"[1]", b"{", b"\xff", b"{}"):
-        (folder / "manifest.json").write_bytes(text)
-        with pytest.raises(ArtefactError, match="damaged"):
-            read_manifest(folder, kind="sample")
+        for keys, problem in ((b"", "not a folder of this program"), (b'{"kind": "format_version"', "damaged")):
+            (folder / "manifest.json").write_bytes(keys + text)
+            with pytest.raises(ArtefactError, match=problem):
+                read_manifest(folder, kind="sample")
 
 
 def test_a_folder_of_parts_is_checked_through(tmp_path: Path) -> None:

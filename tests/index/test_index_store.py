@@ -180,6 +180,20 @@ def test_a_folder_reaches_the_disk_before_its_name_and_the_name_before_the_end(
     assert done == [".manifest.json.tmp", tmp_path.name]
 
 
+@pytest.mark.parametrize(
+    "content", ['{"manifest_version": 3, "name": "A browser extension"}', "[]", "{", '"format_version"', " " * 101]
+)
+def test_a_manifest_of_another_program_is_not_called_damaged_and_nothing_is_to_be_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str
+) -> None:
+    monkeypatch.setattr("index.manifest.MOST_MANIFEST_BYTES", 100)
+    (tmp_path / "manifest.json").write_text(content, encoding="utf-8")
+    with pytest.raises(ArtefactError, match="is not a folder of this program") as caught:
+        read_manifest(tmp_path, kind="sample")
+    assert "remove" not in caught.value.fix
+    assert "Error" not in caught.value.got
+
+
 @pytest.mark.parametrize("name", [".manifest.json.tmp", ".manifest.json.lock"])
 def test_a_link_under_a_name_that_is_written_is_not_written_through(tmp_path: Path, name: str) -> None:
     folder, theirs = tmp_path / "folder", tmp_path / "theirs"
