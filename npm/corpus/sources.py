@@ -124,16 +124,19 @@ def _file_source(name: str) -> Source:
     return Source(path=name, name=path.name, format=str(file_format))
 
 
-FileState = tuple[str, int, int, int]
+FileState = tuple[str, int, int]
 
 
 def file_states(files: Sequence[str | Path]) -> list[FileState]:
-    """Path, bytes, time of the last change in ns and inode of every file: what shows that one was written to since."""
+    """Path, bytes and time of the last change in ns of every file: what shows that one was written to since.
+
+    Not its inode, which changes by itself on some network file systems.
+    """
     found = []
     for source in find_sources(files):
         if source.format != "hub":
             state = Path(source.path).stat()
-            found.append((source.path, state.st_size, state.st_mtime_ns, state.st_ino))
+            found.append((source.path, state.st_size, state.st_mtime_ns))
     return found
 
 

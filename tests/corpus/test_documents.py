@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -319,6 +320,19 @@ def test_a_file_that_changes_while_it_is_read_is_found(tmp_path: Path, change: s
         os.utime(path, (0, 0))
     with pytest.raises(CorpusError, match="changed while it was read"):
         list(documents)
+
+
+def test_a_file_that_only_gets_another_inode_has_not_changed(tmp_path: Path) -> None:
+    """As on some network file systems."""
+    path = tmp_path / "corpus.jsonl"
+    path.write_bytes(json_lines(RECORDS))
+    documents = read_corpus(CorpusSettings(files=[str(path)]))
+    next(documents)
+    inode = path.stat().st_ino
+    shutil.copy2(path, tmp_path / "copy")
+    (tmp_path / "copy").replace(path)
+    assert path.stat().st_ino != inode
+    assert len(list(documents)) == 2
 
 
 def test_every_way_of_cutting_a_compressed_file_short_is_refused(tmp_path: Path) -> None:
