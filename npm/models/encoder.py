@@ -12,7 +12,6 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
-import math
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -28,7 +27,7 @@ from npm.errors import EncoderError
 from npm.models.folders import encoder_label, locate_encoder
 from npm.models.loading import load_pretrained, quiet_transformers, safetensors_errors
 from npm.models.settings import Precision, check_leading_dimensions
-from npm.models.similarity import leading_scale, reference_scale
+from npm.models.similarity import MOST_SCALE, leading_scale, reference_scale
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
@@ -384,7 +383,7 @@ def _check_own_keys(config: Any, *, where: str) -> None:
     scale, dimensions = getattr(config, SCALE_KEY), getattr(config, TRAINED_DIMENSIONS_KEY, None)
     is_number = isinstance(scale, int | float) and not isinstance(scale, bool)
     for key, right, expected in (
-        (SCALE_KEY, is_number and math.isfinite(scale) and scale > 0, "a number above 0"),
+        (SCALE_KEY, is_number and 0 < scale <= MOST_SCALE, f"a number above 0, at most {MOST_SCALE:g}"),
         (
             TRAINED_DIMENSIONS_KEY,
             dimensions is None or (isinstance(dimensions, list) and all(type(each) is int for each in dimensions)),

@@ -35,7 +35,8 @@ def load_pretrained(
 
     config = load_config(place)
     check_decoder(config, wanted=False, where=place)
-    if type(config) not in AutoModelForMaskedLM._model_mapping:
+    model_class: Any = AutoModel._model_mapping.get(type(config), ())
+    if type(config) not in AutoModelForMaskedLM._model_mapping or isinstance(model_class, tuple):  # Funnel has two
         raise EncoderError(
             "the model is no encoder for masked tokens",
             expected="an encoder (BERT, RoBERTa, ModernBERT, …)",
@@ -45,7 +46,6 @@ def load_pretrained(
         )
     _override(config, _HIDDEN_DROPOUT_KEYS, hidden_dropout)
     _override(config, _ATTENTION_DROPOUT_KEYS, attention_dropout)
-    model_class: Any = AutoModel._model_mapping[type(config)]
     # BERT and RoBERTa have a pooler that can be left out, ModernBERT has none
     has_switch = "add_pooling_layer" in inspect.signature(model_class).parameters
     without_pooler: dict[str, Any] = {"add_pooling_layer": False} if has_switch else {}
@@ -157,6 +157,8 @@ def _check_vocabulary(tokenizer: PreTrainedTokenizerFast, config: PreTrainedConf
     size = getattr(config, "vocab_size", None)
     with _refused(place):
         used = 1 + max(tokenizer.get_vocab().values())
+        if (getattr(config, "pad_token_id", None) or 0) < 0:
+            raise ValueError(f"pad_token_id {config.pad_token_id} in config.json, which is no token")
     spare = max(MOST_SPARE_ROWS, int(size * MOST_SPARE_SHARE)) if isinstance(size, int) else 0
     if isinstance(size, int) and not size - spare <= used <= size:
         raise EncoderError(
@@ -214,13 +216,18 @@ def _refused(place: str, *, problem: str = "the encoder cannot be loaded") -> It
     try:
         with quiet_transformers():
             yield
-    except (
-        BaseException
-    ) as error:  # any: a wrong value somewhere in a folder ends in TypeError, ImportError, KeyError, …
+    except (MemoryError, torch.OutOfMemoryError):  # of this machine, not of the folder
+        raise
+    except BaseException as error:  # a wrong value somewhere in a folder ends in TypeError, ImportError, KeyError, …
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":  # of tokenizers, in Rust
             raise
-        reason = (str(error).strip() or repr(error)).splitlines()[0]
+        first, *more = (str(error).strip() or repr(error)).splitlines()
+        reason = " ".join([first, *more[:1]]) if first.endswith(":") else first
         kind = "" if isinstance(error, OSError | ValueError | RuntimeError) else f"{type(error).__name__}: "
+        if "ignore_mismatched_sizes" in reason:
+            reason = "weights of other sizes than its config.json says"
+        if isinstance(error, KeyError):
+            kind, reason = "", f"{reason} is lacking, or is no value that transformers knows"
         raise EncoderError(
             problem,
             expected="a Hugging Face model with its tokenizer, as save_pretrained writes it",

@@ -10,7 +10,9 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 import pytest
+import torch
 from safetensors.torch import load_file, save_file
+from transformers import FunnelConfig, FunnelModel
 
 from npm.errors import EncoderError
 from npm.models import folders
@@ -152,7 +154,10 @@ def test_a_named_pipe_is_not_waited_for(saved: Path, name: str) -> None:
 @pytest.mark.parametrize(
     ("entry", "says"),
     [
-        *(({"similarity_scale": scale}, "similarity_scale") for scale in ("x", float("nan"), 0, -1, True, [1], 1e400)),
+        *(
+            ({"similarity_scale": scale}, "similarity_scale")
+            for scale in ("x", float("nan"), 0, -1, True, [1], 1e5, 1e400)
+        ),
         ({"trained_dimensions": "x"}, "trained_dimensions"),
         ({"model_type": "t5"}, "cannot be loaded"),
         ({"model_type": "gpt2"}, "no encoder"),
@@ -160,6 +165,7 @@ def test_a_named_pipe_is_not_waited_for(saved: Path, name: str) -> None:
         ({"model_type": []}, "does not know"),
         ({"model_type": "evil", "auto_map": {"AutoConfig": "evil.C"}}, "does not know"),
         ({"pad_token_id": 10**9}, "cannot be loaded"),
+        ({"pad_token_id": -5}, "cannot be loaded"),
         ({"attn_implementation": "kernels-community/flash-attn"}, "not part of transformers"),
         ({"attn_implementation": {"": "a/b"}}, "not part of transformers"),
         ({"nested": [{"_attn_implementation": "a/b"}]}, "not part of transformers"),
@@ -186,6 +192,41 @@ def test_a_named_pipe_is_not_waited_for(saved: Path, name: str) -> None:
 def test_a_config_with_a_wrong_entry(saved: Path, entry: dict[str, object], says: str) -> None:
     edited(saved, "config.json", **entry)
     assert says in mistake(saved).problem
+
+
+@pytest.mark.parametrize(
+    ("entry", "got"),
+    [
+        ({"intermediate_size": 48}, "weights of other sizes than its config.json says"),
+        ({"hidden_act": "evil"}, "'evil' is lacking, or is no value that transformers knows"),
+        ({"pad_token_id": -5}, "pad_token_id -5 in config.json, which is no token"),
+    ],
+    ids=str,
+)
+def test_what_is_wrong_is_said_without_the_internals_of_transformers(
+    saved: Path, entry: dict[str, object], got: str
+) -> None:
+    edited(saved, "config.json", **entry)
+    assert mistake(saved).got == got
+
+
+def test_an_encoder_of_two_classes_is_refused(saved: Path) -> None:
+    sizes = {"vocab_size": 320, "d_model": 8, "n_head": 2, "d_head": 4, "d_inner": 16}
+    funnel = FunnelModel(FunnelConfig(block_sizes=[1, 1], **sizes))
+    funnel.save_pretrained(saved)
+    assert mistake(saved).got == "a model of type funnel"
+
+
+@pytest.mark.parametrize("error", [MemoryError, torch.OutOfMemoryError])
+def test_too_little_memory_is_no_fault_of_the_folder(
+    saved: Path, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr("transformers.AutoModel.from_pretrained", full)
+    with pytest.raises(error):
+        Encoder.load(str(saved), device="cpu")
 
 
 @pytest.mark.parametrize(
