@@ -204,7 +204,7 @@ def test_the_fingerprint_does_not_change_with_names_nor_with_what_acts_in_traini
     ("family", "sizes"),
     [
         ("distilbert", {"dim": 8, "hidden_dim": 16, "n_layers": 1, "n_heads": 2}),
-        ("deberta-v2", {"hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}),
+        ("deberta-v2", {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "pooler_hidden_size": 4}),
     ],
 )
 def test_sizes_count_with_the_weights_whatever_their_keys_are_called(family: str, sizes: dict[str, int]) -> None:
