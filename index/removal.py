@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from index.files import storage_errors
 from index.locking import is_own_temporary, remove_temporary
 from index.manifest import MANIFEST_NAME, read_any_manifest
-from index.types import ArtefactError
+from index.types import ArtefactError, named
 
 NUMBERED = re.compile(r"[0-9a-f]{1,16}")
 """Shards, parts, checkpoints: what an unfinished folder holds before it has a manifest."""
@@ -31,15 +31,25 @@ def remove_written(folder: Path, *, also: Collection[str] = ()) -> None:
     else lies in the folder, StorageError if the operating system refuses.
     """
     if others := foreign_files(folder, also=also):
-        rest = f" and {len(others) - NAMED_AT_MOST} more" if len(others) > NAMED_AT_MOST else ""
         raise ArtefactError(
             f"{folder} holds files that are not of its own",
             expected="a folder with nothing but the files that its manifest names",
-            got=", ".join(others[:NAMED_AT_MOST]) + rest,
+            got=named(others, most=NAMED_AT_MOST),
             where=str(folder),
             fix="move them elsewhere and run the same command again; nothing was removed",
         )
     remove_own_files(folder, also=also)
+
+
+def holds_others(folder: Path, names: Sequence[str], *, expected: str, fix: str) -> ArtefactError:
+    """The refusal to write into a folder where somebody else has put `names`."""
+    return ArtefactError(
+        f"{folder} holds other files",
+        expected=expected,
+        got=named(names, most=NAMED_AT_MOST),
+        where=str(folder),
+        fix=fix,
+    )
 
 
 def foreign_files(folder: Path, *, also: Collection[str] = ()) -> list[str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
 from functools import partial
@@ -47,7 +47,7 @@ from index.manifest import (
     read_any_manifest,
     read_manifest,
 )
-from index.types import ArtefactError, UserError
+from index.types import ArtefactError, UserError, named
 
 HASHED_AT_OPENING_BYTES = 64 << 20
 """Files smaller than this are always hashed by `check_folder`; larger ones by `verify_folder`, or with `hash_all`."""
@@ -280,21 +280,21 @@ def refuse_changed(
     # what was not recorded is as good as null: a setting that came later does not refuse what was made before it
     names = sorted(name for name in ours.keys() | theirs.keys() if ours.get(name, "null") != theirs.get(name, "null"))
     if names:
-        expected_values, got_values = (
-            ", ".join(f"{name}={_shortened(part[name]) if name in part else 'not recorded'}" for name in names)
-            for part in (ours, theirs)
-        )
+        expected_values, got_values = (_shown(names, part) for part in (ours, theirs))
         problem = problem or f"{where} was made from something else, or with other settings"
         raise error(problem, expected=expected_values, got=got_values, where=str(where), fix=fix)
 
 
-MOST_SHOWN_CHARS = 300
+MOST_SHOWN, MOST_SHOWN_CHARS = 5, 600
+"""Settings that a message names, and the characters that they share."""
 
 
-def _shortened(text: str) -> str:
-    """A JSON value for a message; of a long one the beginning."""
-    shown = str(json.loads(text))
-    return shown if len(shown) <= MOST_SHOWN_CHARS else f"{shown[:MOST_SHOWN_CHARS]}… ({len(shown)} characters)"
+def _shown(names: Sequence[str], flat: Mapping[str, str]) -> str:
+    """The first settings with their values, for a message; of long ones the beginning."""
+    most = MOST_SHOWN_CHARS // min(len(names), MOST_SHOWN)
+    texts = (f"{name}={json.loads(flat[name]) if name in flat else 'not recorded'}" for name in names[:MOST_SHOWN])
+    shown = [text if len(text) <= most else f"{text[:most]}… ({len(text)} characters)" for text in texts]
+    return named([*shown, *names[MOST_SHOWN:]], most=MOST_SHOWN)
 
 
 def _flat(record: Mapping[str, Any], prefix: str = "") -> dict[str, str]:

@@ -5,7 +5,7 @@ Shapes: q queries, k hits a query, n rows, d dimensions.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -54,6 +54,15 @@ class SettingError(UserError):
 
 class StorageError(UserError):
     """The operating system refused a write: disk full, no permission, not a folder."""
+
+
+def named(names: Sequence[str], *, most: int = 4) -> str:
+    """The first names of a list, and how many there are beyond them.
+
+    >>> named(["a", "b", "c"], most=2)
+    'a, b and 1 more'
+    """
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 Report = Callable[[int, int], None]

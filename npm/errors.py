@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from difflib import get_close_matches
 
-from index.types import ArtefactError, SettingError, StorageError, UserError
+from index.types import ArtefactError, SettingError, StorageError, UserError, named
 
 __all__ = [
     "ArtefactError",
@@ -53,15 +53,6 @@ def check_range(
     """Raise SettingError unless `right`: the value `got` of the setting with the key `name` is out of its range."""
     if not right:
         raise SettingError(f"{name} is out of range", expected=expected, got=str(got), where=name, fix=fix)
-
-
-def named(names: Sequence[str], *, most: int = 4) -> str:
-    """The first names of a list, and how many there are beyond them.
-
-    >>> named(["a", "b", "c"], most=2)
-    'a, b and 1 more'
-    """
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def near(name: str, known: Collection[str]) -> str:

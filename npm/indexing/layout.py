@@ -15,8 +15,8 @@ from pathlib import Path
 from index.files import storage_errors
 from index.locking import lock_path, remove_dead_lock, remove_temporary
 from index.manifest import MANIFEST_NAME, linked
-from index.removal import remove_own_files
-from npm.errors import ArtefactError, StorageError, named
+from index.removal import holds_others, remove_own_files
+from npm.errors import ArtefactError, StorageError
 from npm.indexing.generation import (
     CODES_FOLDER,
     CORPUS_FOLDER,
@@ -44,7 +44,6 @@ LOCK = re.compile(
 )
 INSIDE = (CORPUS_FOLDER, VECTORS_FOLDER, LEXICON_FOLDER, CODES_FOLDER, "faiss", ".packing.lock", ".quantiser.lock")
 """What segments, search folders and unfinished quantisers hold that no manifest of their own names."""
-NAMED_AT_MOST = 5
 
 
 def _entries(folder: Path, below: str = "") -> Iterator[tuple[str, Path]]:
@@ -78,13 +77,8 @@ def refuse_others(folder: Path) -> None:
             return
     if not names:
         return
-    raise ArtefactError(
-        f"{folder} holds other files",
-        expected="a path where nothing is yet, an empty folder, or an index, finished or not",
-        got=named(names, most=NAMED_AT_MOST),
-        where=str(folder),
-        fix="give a folder of its own as index=DIR",
-    )
+    expected = "a path where nothing is yet, an empty folder, or an index, finished or not"
+    raise holds_others(folder, names, expected=expected, fix="give a folder of its own as index=DIR")
 
 
 def _is_segment(path: Path) -> bool:

@@ -33,6 +33,11 @@ JSON_FILES = (
     "added_tokens.json",
     "generation_config.json",
 )
+MODULES_FILE, SENTENCE_CONFIG = "modules.json", "sentence_bert_config.json"
+POOLER_KEY = "sentence_pooler"
+"""Entry of config.json, an attribute in transformers: the kind of pooler that an encoder was trained for."""
+TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "*.model")
+"""A saved tokenizer has one of these."""
 FROM_HUB = (
     CONFIG,
     *JSON_FILES,
@@ -43,12 +48,21 @@ FROM_HUB = (
     "vocab.json",
     "merges.txt",
     "*.model",
-    "modules.json",
+    MODULES_FILE,
     "*_Pooling/config.json",
     "2_Dense/*.json",
     "2_Dense/*.safetensors",
 )
 """What is fetched of a model on the hub: neither code nor pickles."""
+SAVED_FILES = (
+    *FROM_HUB,
+    "chat_template.jinja",
+    "config_sentence_transformers.json",
+    SENTENCE_CONFIG,
+    "[12]_*/config.json",
+    "[12]_*/model.safetensors",
+)
+"""What is written of an encoder."""
 HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?", re.ASCII)
 HUB_TIMEOUT_S = 10.0
 
@@ -156,6 +170,25 @@ def _fetched(name: str) -> str:
             where=name,
             fix=f"check the name; without a network give a folder written by save_pretrained, or encoder={SHIPPED}",
         ) from error
+
+
+def is_whole_encoder(folder: Path) -> bool:
+    """Whether no file is gone of an encoder that training saved as `folder`: those of a sentence encoder included.
+
+    Raises EncoderError if what names its files is damaged.
+    """
+    needed = [CONFIG, "tokenizer_config.json"]
+    if not all((folder / name).is_file() for name in needed):
+        return False
+    if not any(path.is_file() for name in TOKENIZER_FILES for path in folder.glob(name)):
+        return False
+    if not (folder / WEIGHTS).is_file():
+        if not (folder / WEIGHTS_INDEX).is_file():
+            return False
+        needed += _sharded_names(folder)
+    if read_json_object(folder / CONFIG).get(POOLER_KEY) is not None:
+        needed += _module_files(folder)
+    return all((folder / name).is_file() for name in needed)
 
 
 def check_folder_files(place: str, *, with_weights: bool = True) -> None:
@@ -288,6 +321,20 @@ def _sharded_names(folder: Path) -> list[str]:
             raise _wrong_file(folder / WEIGHTS_INDEX, got=f"{name!r} for the name of a file of weights beside it")
         names.add(name)
     return sorted(names)
+
+
+def _module_files(folder: Path) -> list[str]:
+    """The files of a sentence encoder beside those of its encoder, by its list of modules, which is the first."""
+    try:
+        modules = json.loads((folder / MODULES_FILE).read_text(encoding="utf-8"))
+        kinds = {module["path"]: module["type"].rpartition(".")[2] for module in modules if module["path"]}
+    except FileNotFoundError:
+        return [MODULES_FILE]
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise _wrong_file(folder / MODULES_FILE, got=f"{type(error).__name__}: {error}") from error
+    names = ("config.json", WEIGHTS)
+    files = [f"{path}/{name}" for path, kind in kinds.items() for name in names[: 1 if kind == "Pooling" else 2]]
+    return [MODULES_FILE, SENTENCE_CONFIG, *files]
 
 
 def _check_depth(config: dict[str, Any], tensor_count: int, folder: Path) -> None:

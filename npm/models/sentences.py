@@ -30,16 +30,12 @@ from torch import nn
 from index.files import storage_errors
 from npm.errors import EncoderError, QueryError
 from npm.models.encoder import Encoder, evaluating
-from npm.models.folders import locate_encoder, read_json_object
+from npm.models.folders import MODULES_FILE, POOLER_KEY, locate_encoder, read_json_object
 from npm.models.loading import safetensors_errors
 from npm.models.settings import PoolerKind, Precision
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-
-
-POOLER_KEY = "sentence_pooler"
-"""Attribute of the Hugging Face config that carries the kind of pooler that an encoder was trained for."""
 
 
 def pool(kind: PoolerKind, hidden_states: Sequence[torch.Tensor], attention_mask: torch.Tensor) -> torch.Tensor:
@@ -93,7 +89,6 @@ class Pooler(nn.Module):
         return torch.tanh(self.mlp(vectors)).float()  # f32 [R, d]
 
 
-MODULES_FILE = "modules.json"
 _CLS_KINDS = (PoolerKind.cls, PoolerKind.cls_before_pooler)
 _KINDS_OF_POOLING = {"cls": PoolerKind.cls_before_pooler, "mean": PoolerKind.avg}
 _OLD_MODES = {"pooling_mode_cls_token": "cls", "pooling_mode_mean_tokens": "mean"}

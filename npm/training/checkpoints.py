@@ -10,10 +10,14 @@ RUN/bad-batch/         the batch of a loss that was not finite
 
 from __future__ import annotations
 
+import fnmatch
 import json
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
+import os
+import re
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,11 +30,12 @@ from safetensors import SafetensorError
 from torch import nn
 
 from index.files import made_parents, replace_file, storage_errors
-from index.locking import is_own_temporary, remove_temporary
-from index.manifest import read_object
-from index.removal import remove_own_files
+from index.locking import in_the_way, is_own_temporary, remove_temporary
+from index.manifest import MANIFEST_NAME, linked, read_any_manifest, read_object
+from index.removal import holds_others, remove_own_files
 from index.store import refuse_changed, verify_folder, write_folder
 from npm.errors import ArtefactError, SettingError, named
+from npm.models.folders import SAVED_FILES, is_whole_encoder
 from npm.objectives.ranks import rank, world_size
 from npm.training.acceleration import own_share, whole_tensor
 from npm.training.loggers import read_metrics
@@ -42,6 +47,12 @@ ENCODER, BEST_ENCODER = "encoder", "best-encoder"
 SETTINGS, CHECKPOINTS, BAD_BATCH = "settings.json", "checkpoints", "bad-batch"
 TEXTS, HELD_OUT = ("corpus", "sentences"), "held-out"
 """Folders of what the texts were made into, also below that of held-out text."""
+METRICS = "metrics.jsonl"
+PARTS = (METRICS, CHECKPOINTS, BAD_BATCH, ENCODER, BEST_ENCODER, HELD_OUT, *TEXTS)
+"""What a run leaves beside its settings."""
+OWN_NAMES = (SETTINGS, *PARTS, "collocations", "tensorboard", "wandb", "wandb-id.txt")
+OWN_NAME = re.compile(rf"\.?({'|'.join(re.escape(name) for name in OWN_NAMES)})(\.(tmp|lock|skipped\.jsonl))?")
+"""All that is written in the folder of a run, with temporary names, locks and reports."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +88,7 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.metrics_path = path / "metrics.jsonl"
+        self.metrics_path = path / METRICS
         self.encoder_path = path / ENCODER
         self.bad_batch_path = path / BAD_BATCH
 
@@ -88,8 +99,35 @@ class RunFolder:
 
     @property
     def is_finished(self) -> bool:
-        """Whether the encoder of the end is there."""
-        return (self.encoder_path / "config.json").is_file()
+        """Whether the encoder of the end is there, and none of its files is gone."""
+        return is_whole_encoder(self.encoder_path)
+
+    def check(self) -> None:
+        """Refuse, before anything is loaded, a folder that training must not write into.
+
+        Raises ArtefactError for a link under a name of ours, which may lead anywhere; for what is no run but holds
+        something; for metrics that are none; and for what is in the way of an encoder that is written.
+        """
+        with storage_errors(self.path):
+            if not self.path.is_dir():
+                return
+            names = sorted(path.name for path in self.path.iterdir())
+            for name in filter(OWN_NAME.fullmatch, names):
+                _refuse_links(self.path / name, deeply=name != "wandb")  # which makes links of its own
+        self._refuse_others(names)
+        for name in (ENCODER, BEST_ENCODER):
+            if (temporary := self._temporary(name)).exists() and not _is_unfinished_encoder(temporary):
+                raise in_the_way(temporary)
+        if self.metrics_path.is_file():
+            read_metrics(self.metrics_path)
+
+    def _refuse_others(self, names: Sequence[str]) -> None:
+        if SETTINGS in names or (MANIFEST_NAME not in names and not set(PARTS).isdisjoint(names)):
+            return  # left to `start`
+        others = [name for name in names if not OWN_NAME.fullmatch(name) and not _is_evaluation(self.path / name)]
+        if others:
+            expected = "a path where nothing is yet, an empty folder, or that of a run"
+            raise holds_others(self.path, others, expected=expected, fix="give a folder of its own as run=DIR")
 
     def start(self, settings: dict[str, Any]) -> None:
         """Record the settings, or refuse those that differ from what the folder was begun with (SettingError).
@@ -98,11 +136,10 @@ class RunFolder:
         """
         file = self.path / SETTINGS
         if not file.is_file():
-            parts = (self.metrics_path.name, CHECKPOINTS, BAD_BATCH, ENCODER, BEST_ENCODER, HELD_OUT, *TEXTS)
-            if found := [name for name in parts if (self.path / name).exists()]:
+            if found := [name for name in PARTS if (self.path / name).exists()]:
                 raise ArtefactError(
                     f"{self.path} has no {SETTINGS}: with which settings it was begun is not known",
-                    expected=f"the {SETTINGS} of that run, or a folder without {named(parts, most=len(parts))}",
+                    expected=f"the {SETTINGS} of that run, or a folder without {named(PARTS, most=len(PARTS))}",
                     got=named(found),
                     where=str(file),
                     fix=f"put {SETTINGS} back, or choose another run=DIR",
@@ -187,9 +224,14 @@ class RunFolder:
 
     def save_encoder(self, trained: SavedModel, name: str = ENCODER) -> None:
         """Write what was trained as the folder `name`, over an older one once complete; what else is there stays."""
-        folder, temporary = self.path / name, self.path / f".{name}.tmp"
+        folder, temporary = self.path / name, self._temporary(name)
         with storage_errors(folder, temporary):
-            trained.save(temporary)  # over what a killed run may have left there
+            if os.path.lexists(temporary):
+                if not _is_unfinished_encoder(temporary):
+                    raise in_the_way(temporary)
+                shutil.rmtree(temporary)
+            temporary.mkdir()
+            trained.save(temporary)
             if folder.is_symlink():
                 folder.unlink()
             if folder.exists():
@@ -202,8 +244,38 @@ class RunFolder:
         for folder in (self.path / HELD_OUT, self.path):
             remove_own_files(folder, also=(SETTINGS, HELD_OUT, *TEXTS))
 
+    def _temporary(self, name: str) -> Path:
+        return self.path / f".{name}.tmp"
+
     def _checkpoint_folders(self) -> list[Path]:
         return sorted((self.path / CHECKPOINTS).glob("step-" + 8 * "[0-9]"))
+
+
+def _refuse_links(place: Path, *, deeply: bool) -> None:
+    """Raise ArtefactError if `place` is a link, or one is in it."""
+    if place.is_symlink():
+        raise linked(place)
+    for folder, folders, files in os.walk(place) if deeply else ():
+        for name in sorted((*folders, *files)):
+            if (Path(folder) / name).is_symlink():
+                raise linked(Path(folder) / name)
+
+
+def _is_unfinished_encoder(folder: Path) -> bool:
+    """Whether a run that was killed may have left `folder`: of plain files, named as those of saved encoders."""
+    if folder.is_symlink() or not folder.is_dir():
+        return False
+    paths = [path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir()]
+    names = {path.relative_to(folder).as_posix() for path in paths}
+    is_saved = {name for pattern in SAVED_FILES for name in fnmatch.filter(names, pattern)}
+    return names == is_saved and not any(path.is_symlink() for path in paths)
+
+
+def _is_evaluation(folder: Path) -> bool:
+    """Whether `folder` holds the results of an evaluation, which may go before the run that they lie in."""
+    with suppress(ArtefactError):
+        return read_any_manifest(folder).kind == "evaluation"
+    return False
 
 
 def _move_files(source: Path, target: Path) -> None:

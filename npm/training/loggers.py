@@ -16,11 +16,12 @@ from npm.training.settings import TrainerSettings
 def read_metrics(file: Path) -> list[tuple[str, dict[str, Any]]]:
     """The lines of metrics.jsonl, each as written and as its numbers by name; null stands for one that is not finite.
 
-    A last line that is still being written does not count. Raises ArtefactError for a line that is no such object.
+    A last line that is still being written, or was when a run was killed, does not count. Raises ArtefactError for a
+    line that is no such object.
     """
     found: list[tuple[str, dict[str, Any]]] = []
     for number, data in enumerate(file.read_bytes().splitlines(keepends=True), start=1):
-        if not data.endswith(b"\n"):
+        if data.startswith(b"{") and not data.endswith(b"\n"):
             break
         try:
             line = data.decode("utf-8")

@@ -54,9 +54,10 @@ def run_training(
 
     Only the first rank calls `announce` (before the loop starts), `progress` (while blocks are made) and `report_step`.
     Raises SettingError if the folder was begun with other settings, CorpusError or EncoderError for bad input,
-    ArtefactError while another process trains in it.
+    ArtefactError while another process trains in it, or if it is no run folder to write into (`RunFolder.check`).
     """
     refuse_unused_of_start(settings)
+    RunFolder(folder).check()
     trained = load_start(settings)
     torch.manual_seed(settings.trainer.seed)  # the heads of objectives start at random
     objective = make_objective(settings, trained)

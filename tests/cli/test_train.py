@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pytest
 from index.files import CountingFile
 from index.locking import folder_lock
 from npm.cli.commands import TrainCommand
+from npm.cli.main import main
 from npm.cli.verbs import let_sts_decide
 from npm.models.encoder import Encoder
 from npm.training.trainer import Trainer
@@ -33,11 +35,15 @@ NO_PHRASES = "masking."
 TOKEN = "objective.nonparametric.end_queries=false"
 
 
-@pytest.fixture
-def texts(tmp_path: Path) -> Path:
+def write_texts(folder: Path) -> Path:
     """Documents that say everything eight times, so that their spans occur in several blocks."""
     repeated = [{**document, "text": f"{document['text']} " * 8} for document in DOCUMENTS]
-    return write_corpus(tmp_path / "texts.jsonl", repeated)
+    return write_corpus(folder / "texts.jsonl", repeated)
+
+
+@pytest.fixture
+def texts(tmp_path: Path) -> Path:
+    return write_texts(tmp_path)
 
 
 @pytest.fixture
@@ -77,6 +83,109 @@ def test_a_damaged_run_folder_is_one_message_and_stays_as_it_is(
     (tmp_path / "run" / name).write_bytes(b"\x80garbage\n")
     before = all_bytes(tmp_path)
     npmlm(*train).refused(str(Path(name).name))
+    assert all_bytes(tmp_path) == before
+
+
+LINKS = {
+    ".encoder.tmp": "encoder",
+    "encoder": "encoder",
+    ".encoder.tmp/config.json": "encoder/config.json",
+    "encoder/1_Pooling": "encoder",
+    "checkpoints": "checkpoints",
+    "checkpoints/step-00000001": "checkpoints/step-00000003",
+    "corpus": "encoder",
+    "sentences": "encoder",
+    "held-out/corpus": "encoder",
+    "corpus.skipped.jsonl": "settings.json",
+    "wandb-id.txt": "settings.json",
+    "metrics.jsonl": "absent.txt",
+    "settings.json": "settings.json",
+}
+"""What a received run folder may hold as a link, and where that leads in another run."""
+
+
+@pytest.fixture(scope="module")
+def finished_run(tmp_path_factory: pytest.TempPathFactory, tiny_encoder_folder: Path) -> tuple[Path, list[str]]:
+    """A run to be copied, and the command that made it, but for `run=`."""
+    folder = tmp_path_factory.mktemp("finished")
+    command = ["train", f"corpus.files={write_texts(folder)}", f"encoder={tiny_encoder_folder}", *SHRUNK]
+    assert main([*command, f"run={folder / 'run'}"]) == 0
+    return folder / "run", command
+
+
+@pytest.mark.parametrize("name", LINKS)
+def test_a_link_in_a_run_folder_is_refused_and_nothing_is_changed_behind_it(
+    name: str, npmlm: CommandLine, finished_run: tuple[Path, list[str]], tmp_path: Path
+) -> None:
+    run, command = finished_run
+    shutil.copytree(run, tmp_path / "other")
+    link = tmp_path / "run" / name
+    link.parent.mkdir(parents=True)
+    shutil.copy(run / "settings.json", tmp_path / "run")
+    link.unlink(missing_ok=True)
+    link.symlink_to(tmp_path / "other" / LINKS[name])
+    before = all_bytes(tmp_path)
+    npmlm(*command, f"run={tmp_path / 'run'}").refused(f"{link} is a link")
+    assert all_bytes(tmp_path) == before
+
+
+def test_a_run_folder_may_be_named_by_a_link_and_hold_links_of_the_user(
+    npmlm: CommandLine, finished_run: tuple[Path, list[str]], tmp_path: Path
+) -> None:
+    run, command = finished_run
+    shutil.copytree(run, tmp_path / "run", ignore=shutil.ignore_patterns("encoder"))
+    (tmp_path / "run" / "notes").symlink_to(tmp_path)
+    (tmp_path / "link").symlink_to("run")
+    assert npmlm(*command, f"run={tmp_path / 'link'}").status == 0
+    assert weights_of(tmp_path / "run") == weights_of(run)
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"])
+def test_a_finished_encoder_that_lacks_a_file_is_made_again_from_the_checkpoint(
+    name: str, npmlm: CommandLine, finished_run: tuple[Path, list[str]], tmp_path: Path
+) -> None:
+    run, command = finished_run
+    shutil.copytree(run, tmp_path / "run")
+    (tmp_path / "run" / "encoder" / name).unlink()
+    assert npmlm(*command, f"run={tmp_path / 'run'}").status == 0
+    assert all_bytes(tmp_path / "run") == all_bytes(run)
+
+
+def test_an_index_is_no_run_folder(
+    npmlm: CommandLine, finished_run: tuple[Path, list[str]], built_index: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(built_index, tmp_path / "index")
+    before = all_bytes(tmp_path)
+    outcome = npmlm(*finished_run[1], f"run={tmp_path / 'index'}")
+    outcome.refused(f"{tmp_path / 'index'} holds other files", "manifest.json", "run=DIR")
+    assert all_bytes(tmp_path) == before
+
+
+def test_a_folder_of_corpus_files_is_no_run_folder(npmlm: CommandLine, train: list[str], texts: Path) -> None:
+    before = all_bytes(texts.parent)
+    kept = [part for part in train if not part.startswith("run=")]
+    npmlm(*kept, f"run={texts.parent}").refused("holds other files", "got:      texts.jsonl\n", "run=DIR")
+    assert all_bytes(texts.parent) == before
+
+
+def test_settings_of_something_else_are_refused_in_a_short_message(
+    npmlm: CommandLine, train: list[str], tmp_path: Path
+) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "settings.json").write_text("{}")
+    message = npmlm(*train).refused("other settings", "=not recorded", " more\n")
+    assert len(message) < 2000
+
+
+def test_metrics_that_are_none_are_refused_before_the_encoder_is_loaded(
+    npmlm: CommandLine, train: list[str], tmp_path: Path
+) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "settings.json").write_text("{}")
+    (tmp_path / "run" / "metrics.jsonl").write_bytes(b"mine, without an end of line")
+    before = all_bytes(tmp_path)
+    kept = [part for part in train if not part.startswith("encoder=")]
+    npmlm(*kept, "encoder=./nowhere").refused("a line of metrics cannot be read", "metrics.jsonl:1")
     assert all_bytes(tmp_path) == before
 
 

@@ -12,7 +12,8 @@ import torch
 
 from npm.errors import EncoderError, QueryError
 from npm.models.encoder import Encoder
-from npm.models.sentences import POOLER_KEY, Pooler, SavedSentenceEncoder, SentenceEncoder
+from npm.models.folders import POOLER_KEY
+from npm.models.sentences import Pooler, SavedSentenceEncoder, SentenceEncoder
 from npm.models.settings import PoolerKind
 from tests.helpers.tiny_models import FAMILIES, SENTENCES, tiny_encoder
 

@@ -15,6 +15,8 @@ from safetensors import SafetensorError
 from index.store import write_folder
 from npm.errors import ArtefactError, SettingError, StorageError
 from npm.models.encoder import Encoder
+from npm.models.sentences import Pooler, SavedSentenceEncoder
+from npm.models.settings import PoolerKind
 from npm.training.checkpoints import CHECKPOINT_KIND, Checkpoint, Counters, RunFolder
 from tests.helpers.tiny_models import tiny_encoder
 
@@ -211,6 +213,55 @@ def test_a_link_in_the_place_of_an_encoder_is_replaced_and_not_followed(run_fold
     (run_folder.path / "best-encoder").symlink_to(tmp_path / "elsewhere")
     run_folder.save_encoder(tiny_encoder("bert"), "best-encoder")
     assert not (run_folder.path / "best-encoder").is_symlink() and names_in(tmp_path / "elsewhere") == []
+
+
+def test_what_a_killed_run_left_of_an_encoder_is_written_anew(run_folder: RunFolder) -> None:
+    left = run_folder.path / ".encoder.tmp"
+    (left / "1_Pooling").mkdir(parents=True)
+    (left / "1_Pooling" / "config.json").write_text("{")
+    (left / "model.safetensors").write_bytes(b"half")
+    run_folder.check()
+    encoder = tiny_encoder("bert")
+    run_folder.save_encoder(encoder)
+    assert names_in(run_folder.path) == ["encoder", "settings.json"]
+    assert not (run_folder.encoder_path / "1_Pooling").exists()
+    assert Encoder.load(str(run_folder.encoder_path), device="cpu").fingerprint == encoder.fingerprint
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "link"])
+def test_what_others_put_under_the_temporary_name_of_an_encoder_is_refused_and_stays(
+    run_folder: RunFolder, tmp_path: Path, name: str
+) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    (tmp_path / "link").symlink_to("notes.txt")
+    (run_folder.path / ".encoder.tmp").mkdir()
+    (run_folder.path / ".encoder.tmp" / "config.json").write_text("{}")
+    (tmp_path / name).rename(run_folder.path / ".encoder.tmp" / name)
+    for refused in (run_folder.check, lambda: run_folder.save_encoder(tiny_encoder("bert"))):
+        with pytest.raises(ArtefactError, match=r"is in the way|is a link"):
+            refused()
+    assert names_in(run_folder.path / ".encoder.tmp") == sorted(["config.json", name])
+
+
+def test_results_of_an_evaluation_may_go_before_the_run_and_notes_lie_beside_it(
+    run_folder: RunFolder, tmp_path: Path
+) -> None:
+    (run_folder.path / "notes.txt").write_text("mine")
+    run_folder.check()
+    with write_folder(tmp_path / "new" / "baseline", kind="evaluation", settings={}):
+        pass
+    RunFolder(tmp_path / "new").check()
+
+
+@pytest.mark.parametrize(
+    "name", ["2_Dense/model.safetensors", "2_Dense/config.json", "1_Pooling/config.json", "modules.json"]
+)
+def test_a_sentence_encoder_that_lacks_a_file_is_not_finished(run_folder: RunFolder, name: str) -> None:
+    encoder = tiny_encoder("bert")
+    run_folder.save_encoder(SavedSentenceEncoder(encoder, Pooler(PoolerKind.cls, encoder.dimensions)))
+    assert run_folder.is_finished
+    (run_folder.encoder_path / name).unlink()
+    assert not run_folder.is_finished
 
 
 def test_a_full_disk_while_logging_is_told(run_folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:

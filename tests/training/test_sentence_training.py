@@ -12,7 +12,8 @@ import pytest
 
 from npm.corpus.documents import CorpusSettings
 from npm.corpus.sentence_pairs import SentenceDataSettings
-from npm.models.sentences import POOLER_KEY, SentenceEncoder
+from npm.models.folders import POOLER_KEY
+from npm.models.sentences import SentenceEncoder
 from npm.models.settings import PoolerKind, Precision
 from npm.objectives.settings import ObjectiveSettings, SentenceSettings
 from npm.training.run import run_training
