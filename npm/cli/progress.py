@@ -77,7 +77,8 @@ class StageProgress:
         finished = total is not None and done >= total
         if finished and not sys.stderr.isatty() and stage not in self._said:
             self._said.add(stage)
-            self.say(f"{stage}: {done:,.0f} {unit_of(stage)}")
+            unit = unit_of(stage)
+            self.say(f"{stage}: {done:,.0f} {unit.removesuffix('s') if done == 1 else unit}")
 
     def say(self, message: str) -> None:
         """Print a line above the bars."""
