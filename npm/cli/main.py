@@ -65,14 +65,7 @@ def _run_and_report(arguments: list[str]) -> int:
         return 0
     except Exception as error:
         _show_traceback(arguments)
-        if _ran_out_of_files(error):
-            refusal = StorageError(
-                "no further file can be opened",
-                expected="room for a few hundred open files",
-                got=os.strerror(errno.EMFILE),
-                where="ulimit -n",
-                fix="allow more, such as with ulimit -n 1024",
-            )
+        if (refusal := _lack_of_resources(error)) is not None:
             say(f"npmlm: error: {refusal}")
             return EXIT_USER_ERROR
         say(f"npmlm: internal error: {type(error).__name__}: {error}\n  do: run it again with debug=true and report it")
@@ -234,6 +227,27 @@ def _refuse_options(name: str, arguments: list[str]) -> None:
             where=f"npmlm {name}",
             fix=shlex.join(["npmlm", name, *corrected, *arguments[len(before) :]]),
         )
+
+
+def _lack_of_resources(error: Exception) -> UserError | None:
+    """What to say of an error that comes of too few open files or too little memory; None for any other."""
+    if _ran_out_of_files(error):
+        return StorageError(
+            "no further file can be opened",
+            expected="room for a few hundred open files",
+            got=os.strerror(errno.EMFILE),
+            where="ulimit -n",
+            fix="allow more, such as with ulimit -n 1024",
+        )
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":  # torch's, which is not imported
+        return UserError(
+            "the memory does not suffice",
+            expected="room for the model and one batch",
+            got=str(error) or "no memory left",
+            where="memory",
+            fix="take a smaller model or fewer tokens at once; device=cpu where a GPU is full",
+        )
+    return None
 
 
 def _ran_out_of_files(error: BaseException | None) -> bool:

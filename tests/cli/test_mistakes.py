@@ -206,5 +206,13 @@ def test_a_low_limit_of_open_files_is_one_message_however_a_library_puts_it(
     npmlm("inspect", "index=i").refused("no further file can be opened", "ulimit -n")
 
 
+def test_a_lack_of_memory_is_one_message(npmlm: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(_: object) -> int:
+        raise MemoryError("Unable to allocate 8.0 TiB")
+
+    monkeypatch.setitem(VERBS, "inspect", dataclasses.replace(VERBS["inspect"], run=run))
+    npmlm("inspect", "index=i").refused("the memory does not suffice", "8.0 TiB")
+
+
 def test_the_package_runs_as_a_module() -> None:
     assert run_subprocess(sys.executable, "-m", "npm", "--version").out.startswith("npmlm ")
