@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from index.files import sha256_of_file
 from npm.errors import SettingError
 from npm.evaluation.demo import evaluate_demo, shipped_questions_file
+from npm.evaluation.held_out.article_questions import evaluate_article_questions
 from npm.evaluation.held_out.articles import held_out_store
 from npm.evaluation.held_out.denoising import evaluate_denoising
 from npm.evaluation.held_out.in_batch import evaluate_in_batch
@@ -161,6 +162,20 @@ def _denoising(settings: EvaluationSettings, check_record: CheckRecord, progress
         return evaluate_denoising(denoiser, store, chosen, settings, check_record=check_record, progress=progress)
 
 
+def _article_questions(settings: EvaluationSettings, check_record: CheckRecord, progress: Progress) -> Result:
+    _require(",".join(settings.corpus.files), "corpus.files", "held-out articles with titles")
+    encoder = Encoder.load(settings.encoder, device=settings.device, dtype=settings.precision)
+    return evaluate_article_questions(
+        encoder,
+        settings.corpus,
+        settings.article_questions,
+        settings,
+        settings.fill,
+        check_record=check_record,
+        progress=progress,
+    )
+
+
 def _sts(settings: EvaluationSettings, check_record: CheckRecord, progress: Progress) -> Result:
     _require(settings.data_dir, "data_dir", "the folder with the files of STS12–16, STS-B and SICK-R, or some of them")
     chosen, split = settings.sts, settings.split.value
@@ -194,6 +209,7 @@ BUILT_IN_TASKS = {
         BuiltInTask("demo", _demo, reads=("index", "split", "limit", "resamples", "fill")),
         BuiltInTask("masked_tokens", _masked_tokens, reads=("corpus", "limit")),
         BuiltInTask("denoising", _denoising, reads=("corpus", "limit", "resamples")),
+        BuiltInTask("article_questions", _article_questions, reads=("corpus", "resamples", "fill")),
         BuiltInTask("sts", _sts, reads=("data_dir", "split", "resamples")),
         BuiltInTask("in_batch", _in_batch, reads=("corpus", "limit", "resamples")),
     )

@@ -11,7 +11,7 @@ from npm.errors import SettingError
 from npm.evaluation.sampling import SampleSettings
 from npm.evaluation.zero_shot.task import ClosedScoring
 from npm.models.settings import PoolerKind, Precision, check_leading_dimensions
-from npm.retrieval.settings import FillSettings
+from npm.retrieval.settings import FillSettings, Retrieval
 from npm.settings import Bounds, CheckedSettings, PathText
 
 OLD_SPELLINGS = {
@@ -67,7 +67,8 @@ class ZeroShotEvaluation(SampleSettings):
 
     task: list[str] = field(default_factory=list)
     """Tasks: `demo` (questions about the demo corpus); on held-out text, with corpus.files=: `in_batch` (retrieval),
-    `masked_tokens` (masked language models), `denoising` (encoder-decoders); `sts` (sentence pairs, with data_dir=);
+    `masked_tokens` (masked language models), `denoising` (encoder-decoders), `article_questions` (an index of its own,
+    filled); `sts` (sentence pairs, with data_dir=);
     zero-shot tasks by name (sst2, agn, trex, …) or your own by the path of its YAML file; without suite= `demo`."""
     suite: SuiteName | None = None
     """`closed`, `open` or `all` shipped zero-shot tasks, those of task= beside them."""
@@ -163,6 +164,22 @@ class DenoisingTaskSettings(HeldOutSettings):
     """Blocks from the beginning of each article; at least 2."""
 
 
+@dataclass(kw_only=True, slots=True)
+class ArticleQuestionSettings(CheckedSettings):
+    """Task `article_questions`: how questions are made of held-out articles."""
+
+    question_count: Annotated[int, Bounds(1)] = 2000
+    """Questions at most, taken in turn from all articles."""
+    questions_per_article: Annotated[int, Bounds(1)] = 2
+    """Questions of an article at most."""
+    passage_words: Annotated[int, Bounds(10)] = 90
+    """Words of a passage at most, but for a sentence that is longer."""
+    seed: Annotated[int, Bounds(0)] = 0
+    """Seed of the choice among the sentences of an article."""
+    retrievals: list[Retrieval] = field(default_factory=lambda: [Retrieval.hybrid, Retrieval.dense])
+    """How the questions are answered, one after the other; fill.retrieval= is not read."""
+
+
 class GeometryPairs(Enum):
     """Which pairs of STS-B are measured."""
 
@@ -213,7 +230,7 @@ class EvaluationSettings(ZeroShotEvaluation):
     overwrite: bool = False
     """Whether results of another task, or of other settings, are replaced in `out`."""
     corpus: CorpusSettings = field(default_factory=CorpusSettings)
-    """Held-out documents for the tasks in_batch, masked_tokens and denoising."""
+    """Held-out documents for the tasks in_batch, masked_tokens, denoising and article_questions."""
     demo: DemoSettings = field(default_factory=DemoSettings)
     """Task demo."""
     in_batch: InBatchSettings = field(default_factory=InBatchSettings)
@@ -222,6 +239,8 @@ class EvaluationSettings(ZeroShotEvaluation):
     """Task masked_tokens."""
     denoising: DenoisingTaskSettings = field(default_factory=DenoisingTaskSettings)
     """Task denoising."""
+    article_questions: ArticleQuestionSettings = field(default_factory=ArticleQuestionSettings)
+    """Task article_questions."""
     sts: StsSettings = field(default_factory=StsSettings)
     """Task sts."""
 
