@@ -76,7 +76,8 @@ def compare(
     store: BlockStore, encoder: Encoder, settings: VectorSettings, folder: Path, shard_count: int
 ) -> dict[str, list[tuple[float, float]]]:
     """Tokens a second, by the wall clock and by processor time, of both jobs for each of the first shards."""
-    recorded = recorded_vectors(store, encoder, settings, frequent_token_ids=np.zeros(0, dtype=np.int64))
+    nothing, pooler = np.zeros(0, dtype=np.int64), settings.block_pooler(encoder)
+    recorded = recorded_vectors(store, encoder, settings, frequent_token_ids=nothing, block_pooler=pooler)
     speeds: dict[str, list[tuple[float, float]]] = {BARE: [], WHOLE: []}
     for number in range(min(shard_count, len(vector_shards(store, settings.tokens_per_shard)))):
         first, stop = vector_shards(store, settings.tokens_per_shard)[number]

@@ -62,7 +62,7 @@ def seconds_of(job: Callable[[], object]) -> float:
 
 def measure(filler: PhraseFiller, queries: list[dict[str, Any]], repeats: int) -> dict[str, list[float]]:
     """Seconds of every job for one query after the other, the jobs interleaved."""
-    stored, _ = open_vectors([Segment(filler.index.folder, "00000").vectors])
+    stored = open_vectors([Segment(filler.index.folder, "00000").vectors]).tokens
     matrix = np.concatenate([np.asarray(array, dtype=np.float32) for array in stored.arrays])  # f32 [n, d]
     scorings = {"default": ScoringSettings(), "reference": ScoringSettings.reference()}
     times: dict[str, list[float]] = {}

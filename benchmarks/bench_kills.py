@@ -136,6 +136,7 @@ def child(log: Path, arguments: list[str]) -> int:
     """`npmlm build`, which also writes every block that it encodes to `log`."""
     from npm.cli.main import main as npmlm
     from npm.indexing.embed import ShardBlocks
+    from npm.models.batches import EncodedBatch
 
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     begin, encoded = ShardBlocks.__init__, ShardBlocks.encoded
@@ -145,7 +146,7 @@ def child(log: Path, arguments: list[str]) -> int:
         begin(self, store, encoder, settings)  # type: ignore[arg-type]
         first_blocks[id(self)] = settings["first_block"]
 
-    def noted(self: ShardBlocks, batch: np.ndarray) -> np.ndarray:
+    def noted(self: ShardBlocks, batch: np.ndarray) -> EncodedBatch:
         vectors = encoded(self, batch)
         os.write(descriptor, "".join(f"{first_blocks[id(self)] + block}\n" for block in batch.tolist()).encode())
         return vectors

@@ -65,7 +65,7 @@ def measure(name: str, *, corpus: str, encoder: str, steps: int) -> dict[str, fl
         settings = compose_settings("train", [*EXPERIMENTS[name], *overrides, *sizes])
         trained = load_start(settings)
         objective = make_objective(settings, trained)
-        texts = training_texts(Path(folder), settings)
+        texts = training_texts(Path(folder), settings, objective.views)
         batches = make_sources(texts, objective.views, settings, trained).batches
         trainer = make_trainer(RunFolder(Path(folder)), settings, trained, objective, batches)
         rate_before = matrix_rate()

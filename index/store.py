@@ -255,14 +255,19 @@ def open_array(folder: Path, name: str) -> np.ndarray:
     return array
 
 
-def finished_folder(folder: Path, *, kind: str, settings: Mapping[str, Any]) -> Manifest | None:
+OTHER_SETTINGS = "choose another folder, give the same settings as before, or remove this folder and run it again"
+
+
+def finished_folder(
+    folder: Path, *, kind: str, settings: Mapping[str, Any], fix: str = OTHER_SETTINGS
+) -> Manifest | None:
     """The manifest of a folder finished with exactly `settings`; None if there is none yet.
 
     Raises ArtefactError if it was made with others, naming those that differ, or is damaged.
     """
     if not (folder / MANIFEST_NAME).is_file():
         return None
-    refuse_changed(settings, read_manifest(folder, kind=kind).settings, where=folder)
+    refuse_changed(settings, read_manifest(folder, kind=kind).settings, where=folder, fix=fix)
     return check_folder(folder, kind=kind)
 
 
@@ -272,7 +277,7 @@ def refuse_changed(
     *,
     where: Path,
     problem: str | None = None,
-    fix: str = "choose another folder, give the same settings as before, or remove this folder and run it again",
+    fix: str = OTHER_SETTINGS,
     error: type[UserError] = ArtefactError,
 ) -> None:
     """Raise `error`, naming what differs by its dotted name, unless two records of settings are the same JSON."""

@@ -16,8 +16,8 @@ from npm.indexing.build import build_index
 from npm.indexing.changes import ChangeResult, add_documents, delete_documents
 from npm.indexing.compact import compact_index
 from npm.indexing.generation import Generation
-from npm.indexing.inspection import verify_index, verify_vectors
-from npm.indexing.phrase_index import check_encoder, load_index_encoder
+from npm.indexing.inspection import index_encoder, verify_index, verify_vectors
+from npm.indexing.phrase_index import check_encoder
 from npm.indexing.settings import AddSettings, CompactSettings, DeleteSettings, IndexBuildSettings
 from npm.models.encoder import Encoder
 from npm.models.settings import Precision
@@ -185,10 +185,10 @@ def _opened_with(index: object, encoder: object) -> tuple[Path, Encoder | None, 
 def _encoder_of(folder: Path, encoder: Encoder | str | Path | None, device: str, precision: Precision | str) -> Encoder:
     """The encoder given, or the one that belongs to the index; raises ArtefactError if it did not make it."""
     _, loaded, name = _opened_with(folder, encoder)
-    manifest = Generation.read(folder).manifest
     where, chosen = typed_value(device, str, "device"), typed_value(precision, Precision, "precision")
-    made_by = loaded or load_index_encoder(folder, manifest, name or None, device=where, dtype=chosen)
-    return check_encoder(folder, manifest, made_by)
+    if loaded is None:
+        return index_encoder(folder, name, device=where, dtype=chosen)
+    return check_encoder(folder, Generation.read(folder).manifest, loaded)
 
 
 @contextmanager

@@ -1,8 +1,9 @@
-"""What the allocator does with freed memory: kept for a training step on a CPU, returned by a long build."""
+"""Memory on a CPU: freed blocks kept from step to step or given back, and few compiled kernels kept."""
 
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
 import threading
 from pathlib import Path
@@ -66,6 +67,22 @@ def keep_freed_memory() -> bool:
     except (OSError, AttributeError):
         return False  # another C library
     return all(mallopt(*pair) for pair in ((_MMAP_MAX, 0), (_TRIM_THRESHOLD, 2**31 - 1), (_TOP_PAD, 256 << 20)))
+
+
+KERNEL_CACHES = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
+"""Environment variables with the number of kernels that oneDNN and torch's bridge to it keep."""
+KEPT_KERNELS = 128
+"""More than the kinds of matrix products in a training step, some of them in two passes of other lengths."""
+
+
+def keep_few_kernels() -> None:
+    """Keep only the latest kernels for matrix products in bfloat16; of no effect once a model was loaded.
+
+    One is compiled for each shape, and 1024 are kept in each of two caches: with batches of many lengths that is 20 MB
+    a step, and as much again in the gaps that they leave in the heap (`benchmarks/bench_training_memory.py`).
+    """
+    for name in KERNEL_CACHES:
+        os.environ.setdefault(name, str(KEPT_KERNELS))
 
 
 def return_freed_memory() -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
@@ -89,8 +90,10 @@ def _changed(key: str, value: Any, default: Any) -> Iterator[str]:
         yield key
 
 
-def settings_from(kind: type[Settings], recorded: Mapping[str, Any]) -> Settings:
+def settings_from(kind: type[Settings], recorded: Mapping[str, Any], absent: Mapping[str, Any] = {}) -> Settings:
     """The settings of class `kind` that a manifest recorded; raises ArtefactError for any that are not of its kind.
+
+    `absent` has the values of settings that a manifest may lack, because they came later.
 
     >>> from dataclasses import asdict
     >>> from npm.corpus.documents import CorpusSettings
@@ -98,7 +101,10 @@ def settings_from(kind: type[Settings], recorded: Mapping[str, Any]) -> Settings
     <DocumentSplit.line: 'line'>
     """
     try:
-        return kind(**{item.name: recorded[item.name] for item in fields(kind)})  # type: ignore[arg-type]
+        names = [item.name for item in fields(kind)]  # type: ignore[arg-type]
+        return kind(
+            **{name: absent[name] if name in absent.keys() - recorded.keys() else recorded[name] for name in names}
+        )
     except SettingError as error:
         file = str(getattr(recorded, "file", "a manifest"))
         raise ArtefactError(
@@ -145,6 +151,12 @@ def settings_given(kind: type[Settings], given: Mapping[str, Any]) -> Settings:
             put_under(error, f"{name}.", get_type_hints(hints[name]))
             raise
     return kind(**values)
+
+
+def as_json(values: Mapping[str, Any]) -> dict[str, Any]:
+    """`values` as a file records them: enumerations by value, tuples as lists. Raises TypeError for anything else."""
+    recorded: dict[str, Any] = json.loads(json.dumps(values, default=enum_value))
+    return recorded
 
 
 def enum_value(value: object) -> Any:

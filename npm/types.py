@@ -34,6 +34,7 @@ class TokenFlag(IntFlag):
     CLAUSE_PUNCTUATION = 32  # exactly one of ! , . : ?
     SPECIAL = 64  # a special token standing inside a stored block, such as <s>
     LINKING = 128  # belongs to a stop-word that names are built with, such as of and the
+    TITLE = SPECIAL | LINKING  # of the title in front of a block: read with it, never masked, no row; no byte is left
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +119,8 @@ class MaskedBatch:
     end_slots: torch.Tensor  # i64 [n], position in [0, Lq) of the end query
     span_token_ids: torch.Tensor  # i64 [n, max_span_tokens], what was masked, padded with -1
     pad_id: int  # what stands under attention 0
+    key_titles: torch.Tensor | None = None  # bool [B, Lk], tokens of titles, which are no keys; None: there are none
+    read_tokens: torch.Tensor | None = None  # bool [Q, Lq], of the blocks that masked copies read; None: none reads
 
     @property
     def token_count(self) -> int:

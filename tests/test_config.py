@@ -17,6 +17,7 @@ from npm.cli.main import main
 from npm.cli.settings import compose_settings
 from npm.cli.verbs import VERBS, config_folder
 from npm.errors import UserError
+from npm.evaluation.zero_shot.task import ClosedScoring
 from npm.retrieval.scoring import ScoringSettings
 from npm.retrieval.settings import FillSettings, Retrieval
 from tests.helpers.command_line import CommandLine, run_subprocess
@@ -84,6 +85,11 @@ def test_config_scoring_reference_and_default_are_those_of_the_code() -> None:
     assert reference.scoring == ScoringSettings.reference()
     assert settings_of("evaluate", "scoring=reference").fill == reference
     assert settings_of("evaluate", "scoring=default").fill == settings_of("evaluate").fill
+    closed = settings_of("evaluate", "scoring=reference").zero_shot.closed
+    assert closed == ClosedScoring.reference()
+    assert settings_of("evaluate", "scoring=default").zero_shot.closed == ClosedScoring()
+    changed = settings_of("evaluate", "scoring=reference", "zero_shot.closed.k=7").zero_shot.closed
+    assert changed == dataclasses.replace(closed, k=7)
     changed = settings_of("fill", "scoring=reference", "scoring.temperature=2", "retrieval=dense")
     assert changed.scoring == dataclasses.replace(ScoringSettings.reference(), temperature=2.0)
     assert changed.retrieval is Retrieval.dense

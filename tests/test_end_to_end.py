@@ -68,6 +68,48 @@ def test_an_encoder_is_trained_its_index_built_asked_checked_and_measured(
     assert question in outcome.out
 
 
+def test_an_encoder_of_one_mask_a_query_fills_words_and_says_so_until_it_is_trained_for_phrases(
+    npmlm: CommandLine, corpus: Path, tmp_path: Path
+) -> None:
+    tiny_encoder("bert").save(tmp_path / "start")
+    texts = repeated_corpus(tmp_path / "texts.jsonl")
+    train = ("train", f"corpus.files={texts}", *SHRUNK)
+    single, index = tmp_path / "single" / "encoder", tmp_path / "index"
+    run = ("experiment=npm_single", f"encoder={tmp_path / 'start'}", f"run={single.parent}")
+    outcome = npmlm(*train, *run)
+    assert outcome.status == 0, outcome.err
+    assert json.loads((single / "config.json").read_text(encoding="utf-8"))["query_masks"] == 1
+
+    build = ("build", f"corpus.files={corpus}", f"index={index}", f"encoder={single}", "copy_encoder=true")
+    outcome = npmlm(*build, "blocks.max_block_tokens=64")
+    assert outcome.status == 0, outcome.err
+    for retrieval in ("dense", "bm25", "hybrid"):
+        outcome = npmlm("fill", f"index={index}", "k=50", "output=json", f"retrieval={retrieval}", "Norway is <mask>.")
+        assert outcome.status == 0, outcome.err
+        (answer,) = outcome.answers()
+        check_contract(answer, k=50)
+        assert not any(" " in phrase["phrase"] for phrase in answer["phrases"])
+    assert npmlm("verify", f"index={index}").status == 0
+    assert npmlm("tune", f"index={index}", "queries=3", f"out={tmp_path / 'tune'}").status == 0
+
+    measure = (
+        "evaluate",
+        "task=in_batch",
+        f"encoder={single}",
+        f"corpus.files={texts}",
+        f"out={tmp_path / 'in-batch'}",
+    )
+    small = ("in_batch.least_tokens=48", "in_batch.blocks_per_article=2", "in_batch.max_block_tokens=24", "limit=2")
+    outcome = npmlm(*measure, *small)
+    assert outcome.status == 0, outcome.err
+    metrics = json.loads((tmp_path / "in-batch" / "metrics.json").read_text(encoding="utf-8"))
+    assert metrics["start_top1"] == metrics["end_top1"] == metrics["top1"]["mean"]
+
+    run = ("experiment=encoder_mini", f"encoder={single}", f"run={tmp_path / 'pairs'}")
+    assert npmlm(*train, *run).status == 0
+    assert json.loads((tmp_path / "pairs" / "encoder" / "config.json").read_text(encoding="utf-8"))["query_masks"] == 2
+
+
 def test_two_processes_of_a_launcher_train_what_one_process_trains_on_the_same_texts(
     npmlm: CommandLine, tmp_path: Path
 ) -> None:

@@ -15,6 +15,7 @@ from npm.cli.progress import say
 from npm.cli.settings import compose_settings
 from npm.display import answer_json, print_answer
 from npm.errors import QueryError, SettingError, UserError
+from npm.retrieval.blocks import lacks_block_vectors
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.queries import check_query
 from npm.retrieval.settings import FillSettings
@@ -23,6 +24,10 @@ from npm.types import MASK_TEXT, Answer
 TEXTS_AT_ONCE = 64
 SETTING_LINE = re.compile(r"\s*([A-Za-z_][\w.]*)\s*=\s*(.*?)\s*", re.DOTALL)
 INTERRUPTED = 130
+NO_BLOCK_VECTORS = (
+    "note: the encoder makes block vectors, and this index was built without: blocks are ranked by shared words alone. "
+    "Build it into another folder to rank by both; vector_share=0 leaves this note out."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +57,8 @@ def fill_texts(settings: FillCommand, texts: list[str]) -> int:
     filler = PhraseFiller.open(
         settings.index, settings.encoder or None, settings=settings, device=settings.device, dtype=settings.precision
     )
+    if lacks_block_vectors(filler.index, filler.encoder, settings):
+        say(NO_BLOCK_VECTORS)
     if at_once:
         for first in range(0, len(at_once), TEXTS_AT_ONCE):
             batch = at_once[first : first + TEXTS_AT_ONCE]

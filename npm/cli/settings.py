@@ -206,6 +206,8 @@ def _split_paths(
             others.append(f"experiment={_stored_experiment(Path(usable_path(value, key)), moved, declared)}")
         elif verb == "evaluate" and marked_key == "scoring":
             others.append(f"scoring@fill={value}")
+            if value == "reference":
+                others.append(f"scoring/closed@zero_shot.closed={value}")
         elif setting and setting.is_text:
             others.append(f"{marked_key}={quoted(value)}")
         else:

@@ -47,6 +47,7 @@ def inspection_text(inspection: Inspection) -> str:
         ("blocks", f"{counts['blocks']:,}"),
         ("tokens", f"{counts['tokens']:,}"),
         ("stored vectors", f"{counts['rows']:,} of {inspection.dimensions} dimensions"),
+        ("block vectors", f"pooler {inspection.block_pooler}" if inspection.block_pooler else "none"),
         ("kept fields", ", ".join(inspection.kept_fields) or "none"),
         ("encoder", f"{encoder['name']}, fingerprint {encoder['fingerprint'][:DIGEST_CHARS]}…{inside}"),
         ("versions", ", ".join(f"{name} {number}" for name, number in sorted(inspection.versions.items()))),

@@ -9,13 +9,13 @@ import hashlib
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
-from npm.corpus.text import SPACE, character_kinds, code_points, token_flags, trimmed_offsets
+from npm.corpus.text import SPACE, character_kinds, code_points, is_title, token_flags, trimmed_offsets
 from npm.errors import EncoderError, SettingError
 from npm.settings import Bounds, CheckedSettings
 from npm.types import Block, Document, Sequences, TokenFlag
@@ -78,6 +78,10 @@ class UnknownTokens:
 MAX_PIECE_CHARS = 1_000_000
 """Longer texts are encoded in pieces cut before a space: an encoding takes about 40 times the bytes of its text."""
 
+MOST_TITLE_TOKENS = 64
+LEAST_TEXT_SHARE = 0.5
+"""Of a block, where titles stand before it."""
+
 CHARS_PER_TOKEN = 12
 """How many characters are encoded for each token wanted, when only the beginning of a text is."""
 
@@ -95,6 +99,19 @@ class BlockSettings(CheckedSettings):
     min_filled_fraction: Annotated[float, Bounds(0, 1)] = 0.5
     """A block ends with a sentence, or else before a space, only where this share of it is filled; near 1 keeps
     blocks full and cuts sentences."""
+
+    title_tokens: Annotated[int | None, Bounds(0, MOST_TITLE_TOKENS)] = None
+    """Tokens of its document's title, and a full stop, that stand before every block as the encoder sees it: a block
+    from the middle of a text does not say what it is about. They are never masked and no answer is found in them. 0:
+    none; unset: as many as the encoder was trained with."""
+
+    def recorded(self) -> dict[str, Any]:
+        """As manifests record it: without `title_tokens` where there are none, as before there was such a setting."""
+        return {name: value for name, value in asdict(self).items() if name != "title_tokens" or value}
+
+    def resolved(self, trained_title_tokens: int) -> BlockSettings:
+        """The same with nothing left open: unset titles become those that the encoder was trained with."""
+        return replace(self, title_tokens=trained_title_tokens if self.title_tokens is None else self.title_tokens)
 
 
 class BlockPacker:
@@ -126,6 +143,16 @@ class BlockPacker:
         self._special_ids = np.array(sorted(special_ids), dtype=np.int32)  # [special tokens]
         self.unknown = UnknownTokens(tokenizer)
         self.block_capacity = settings.max_block_tokens - tokenizer.num_special_tokens_to_add()
+        title_tokens = settings.title_tokens or 0
+        self._full_stop = self._backend.encode(".", add_special_tokens=False).ids if title_tokens else []
+        if title_tokens and self.block_capacity < LEAST_TEXT_SHARE * settings.max_block_tokens + title_tokens:
+            raise SettingError(
+                "titles leave too little room for text in a block",
+                expected=f"at least {LEAST_TEXT_SHARE:.0%} of a block for text",
+                got=f"{title_tokens} tokens of titles in blocks of {settings.max_block_tokens}",
+                where="blocks.title_tokens, blocks.max_block_tokens",
+                fix="give fewer tokens of titles, or longer blocks",
+            )
         if self.block_capacity < 1:
             raise SettingError(
                 "max_block_tokens leaves no room for text",
@@ -155,7 +182,7 @@ class BlockPacker:
         read_chars = [_cut_before_space(document.text, 0, wanted_chars) for document in documents]
         packed = self._blocks(documents, read_chars)
         for number, document in enumerate(documents):
-            token_count = sum(len(block.token_ids) for block in packed[number])
+            token_count = sum(int(np.count_nonzero(~is_title(block.flags))) for block in packed[number])
             if read_chars[number] < len(document.text) and token_count < self.settings.max_document_tokens:
                 packed[number] = self._blocks([document], [len(document.text)])[0]
         return packed
@@ -192,15 +219,44 @@ class BlockPacker:
         starts, ends = trimmed_offsets(offsets[:, 0], offsets[:, 1], kinds == SPACE)  # [T]
         flags = token_flags(document.text, starts, ends, kinds)  # [T]
         token_count = min(len(token_ids), self.settings.max_document_tokens or len(token_ids))
+        title_ids = self._title_ids(document.title)  # i32 [title]
         cuts = block_cuts(
             flags[:token_count],
             starts[:token_count],
             ends[:token_count],
-            self.block_capacity,
+            self.block_capacity - len(title_ids),
             min_filled_fraction=self.settings.min_filled_fraction,
         )
         start_chars, end_chars = starts.astype(np.uint32), ends.astype(np.uint32)  # [T]
-        return [Block(token_ids[a:b], flags[a:b], start_chars[a:b], end_chars[a:b]) for a, b in pairwise(cuts)]
+        blocks = [Block(token_ids[a:b], flags[a:b], start_chars[a:b], end_chars[a:b]) for a, b in pairwise(cuts)]
+        return [_with_title(block, title_ids) for block in blocks] if len(title_ids) else blocks
+
+    def _title_ids(self, title: str) -> np.ndarray:
+        """The first tokens of a title and a full stop, i32 [title]; none of a title without a token."""
+        most = self.settings.title_tokens or 0
+        if not most or not title.strip():
+            return np.empty(0, dtype=np.int32)  # [0]
+        ids = self._backend.encode(title[: most * CHARS_PER_TOKEN], add_special_tokens=False).ids[:most]
+        _check_special(
+            self._backend, np.array(ids), self._special_ids, found_in=f" in the title {title!r}", where=title
+        )
+        return np.array([*ids, *self._full_stop] if len(ids) else [], dtype=np.int32)  # [title]
+
+
+def _with_title(block: Block, title_ids: np.ndarray) -> Block:
+    """A block with text, the tokens i32 [title] of its document's title before it: T + title tokens.
+
+    In the text they stand, without a character, where the block begins.
+    """
+    assert block.start_chars is not None and block.end_chars is not None, "a block without text"
+    count = len(title_ids)
+    place = np.repeat(block.start_chars[:1], count)  # u32 [title]
+    return Block(
+        np.concatenate([title_ids, block.token_ids]),  # i32 [title + T]
+        np.concatenate([np.full(count, TokenFlag.TITLE, dtype=np.uint8), block.flags]),  # u8 [title + T]
+        np.concatenate([place, block.start_chars]),  # u32 [title + T]
+        np.concatenate([place, block.end_chars]),  # u32 [title + T]
+    )
 
 
 def block_cuts(

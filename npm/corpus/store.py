@@ -10,7 +10,7 @@ import json
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -381,7 +381,7 @@ def build_block_store(
         folder=Path(folder),
         settings=_store_settings(
             settings,
-            blocks=asdict(packer.settings),
+            blocks=packer.settings.recorded(),
             tokens_per_shard=tokens_per_shard,
             tokenizer_fingerprint=packer.tokenizer_fingerprint,
             special_tokens_in_blocks=False,

@@ -225,6 +225,17 @@ def trimmed_offsets(starts: np.ndarray, ends: np.ndarray, is_space: np.ndarray) 
     return starts, np.maximum(after_text[ends], starts)
 
 
+def is_title(flags: np.ndarray) -> np.ndarray:
+    """Which tokens, of flags u8 [T], are of the title in front of a block, bool [T].
+
+    >>> import numpy as np
+    >>> is_title(np.array([TokenFlag.TITLE, TokenFlag.SPECIAL, TokenFlag.LINKING], dtype=np.uint8)).tolist()
+    [True, False, False]
+    """
+    title = np.uint8(TokenFlag.TITLE)
+    return np.asarray((flags & title) == title)  # bool [T]
+
+
 def token_flags(text: str, starts: np.ndarray, ends: np.ndarray, kinds: np.ndarray) -> np.ndarray:
     """What the surface of each token says about it: u8 [T] of `TokenFlag`.
 

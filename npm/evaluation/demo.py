@@ -21,12 +21,11 @@ from npm.errors import SettingError, UserError
 from npm.evaluation.metrics import Interval, bootstrap_interval, chance_of_hit, hit_rank, normalise_answer
 from npm.evaluation.report import print_demo
 from npm.evaluation.results import CheckRecord, any_record, filler_facts, write_results
-from npm.evaluation.sampling import SampleSettings, Split
-from npm.evaluation.settings import DemoSettings
+from npm.evaluation.settings import DemoSettings, SampleSettings, Split
 from npm.evaluation.zero_shot.baselines import BlockSpans, lexicon_of
 from npm.indexing.rows import RowMap
 from npm.retrieval.queries import check_query
-from npm.settings import enum_value
+from npm.settings import as_json
 from npm.types import SURROGATE, Progress, TokenFlag, silent
 
 if TYPE_CHECKING:
@@ -148,7 +147,7 @@ def evaluate_demo(
     # By name: a command's settings are a sample too, with paths beside it.
     asked = {name: getattr(sample, name) for name in ("split", "limit", "seed", "resamples")}
     asked |= {"k": k, "baseline": settings.baseline, "questions": sha256_of_file(file)}
-    record = {"task": TASK, "settings": json.loads(json.dumps(asked, default=enum_value)), **filler_facts(filler)}
+    record = {"task": TASK, "settings": as_json(asked), **filler_facts(filler)}
     check_record(record)
     # Before the questions are asked, because it may refuse the index.
     baseline = RandomSpanOfRightPassage(filler) if settings.baseline else None

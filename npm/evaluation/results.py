@@ -19,7 +19,7 @@ from index.removal import foreign_files, remove_written
 from index.store import refuse_changed, write_folder
 from npm.errors import ArtefactError, named
 from npm.retrieval.settings import FillSettings
-from npm.settings import enum_value
+from npm.settings import as_json
 
 if TYPE_CHECKING:
     from npm.indexing.phrase_index import PhraseIndex
@@ -138,9 +138,8 @@ def filler_facts(filler: PhraseFiller, settings: FillSettings | None = None) -> 
     given = asdict(settings if settings is not None else filler.settings)
     # Without how much is shown, which the task decides, and the settings that a command adds, such as paths.
     names = sorted({item.name for item in fields(FillSettings)} - {"k", "occurrences"})
-    filling: dict[str, Any] = json.loads(json.dumps({name: given[name] for name in names}, default=enum_value))
     return {
-        "filling": filling,
+        "filling": as_json({name: given[name] for name in names}),
         "encoder": model_facts(filler.encoder),
         "index": index_facts(filler.index),
     }

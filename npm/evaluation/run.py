@@ -31,7 +31,7 @@ from npm.evaluation.zero_shot.methods import (
     READS_RETRIEVAL,
 )
 from npm.evaluation.zero_shot.suite import chosen_tasks, evaluate_suite
-from npm.evaluation.zero_shot.task import ClosedRetrieval, Suite, Task
+from npm.evaluation.zero_shot.task import ClosedRetrieval, ClosedScoring, Suite, Task
 from npm.indexing.generation import Generation
 from npm.models.denoiser import Denoiser
 from npm.models.encoder import Encoder
@@ -39,6 +39,7 @@ from npm.models.folders import locate_encoder
 from npm.models.masked_lm import attach_masked_head
 from npm.models.settings import check_leading_dimensions
 from npm.retrieval.fill import PhraseFiller
+from npm.retrieval.settings import FillSettings
 from npm.settings import changed_settings
 from npm.types import Progress
 
@@ -139,7 +140,7 @@ def _in_batch(settings: EvaluationSettings, check_record: CheckRecord, progress:
     chosen = _held_out(settings, settings.in_batch)
     encoder = Encoder.load(settings.encoder, device=settings.device, dtype=settings.precision)
     check_leading_dimensions(chosen.dimensions, where="in_batch.dimensions", most=encoder.dimensions)
-    with held_out_store(encoder, settings.corpus, chosen) as store:
+    with held_out_store(encoder, settings.corpus, chosen, prefix="in_batch.") as store:
         return evaluate_in_batch(encoder, store, chosen, settings, check_record=check_record, progress=progress)
 
 
@@ -148,7 +149,7 @@ def _masked_tokens(settings: EvaluationSettings, check_record: CheckRecord, prog
     _require(settings.encoder, "encoder", "a masked language model, such as npmlm train experiment=mlm_uniform makes")
     encoder = Encoder.load(settings.encoder, device=settings.device, dtype=settings.precision)
     head = attach_masked_head(encoder, locate_encoder(settings.encoder), trained=True)
-    with held_out_store(encoder, settings.corpus, chosen) as store:
+    with held_out_store(encoder, settings.corpus, chosen, prefix="masked_tokens.") as store:
         return evaluate_masked_tokens(
             encoder, head, store, chosen, settings, check_record=check_record, progress=progress
         )
@@ -158,7 +159,7 @@ def _denoising(settings: EvaluationSettings, check_record: CheckRecord, progress
     chosen = _held_out(settings, settings.denoising)
     _require(settings.encoder, "encoder", "an encoder-decoder, such as npmlm train experiment=ul2_small makes")
     denoiser = Denoiser.load(settings.encoder, mode_tokens=(), device=settings.device, dtype=settings.precision)
-    with held_out_store(denoiser, settings.corpus, chosen) as store:
+    with held_out_store(denoiser, settings.corpus, chosen, prefix="denoising.") as store:
         return evaluate_denoising(denoiser, store, chosen, settings, check_record=check_record, progress=progress)
 
 
@@ -257,6 +258,7 @@ def _refuse_unused(
     `refused` are exceptions from `reads`, each with what would read it; "" where only another task or method does.
     """
     refused = refused or {}
+    settings = _without_unread_reference(settings, reads, refused)
     known = {*READ_BY_ALL, *reads}
     unused = [*(item.name for item in fields(EvaluationSettings) if item.name not in known), *refused]
     changed = changed_settings(settings, EvaluationSettings(), unused)
@@ -272,6 +274,18 @@ def _refuse_unused(
             where=", ".join(changed),
             fix=f"leave these out, or {others}",
         )
+
+
+def _without_unread_reference(
+    settings: EvaluationSettings, reads: Sequence[str], refused: Mapping[str, str]
+) -> EvaluationSettings:
+    """The same without what scoring=reference has set for methods that are not asked: it sets all at once."""
+    closed, fill = settings.zero_shot.closed, settings.fill
+    if closed == ClosedScoring.reference() and ("zero_shot" not in reads or "zero_shot.closed" in refused):
+        settings = replace(settings, zero_shot=replace(settings.zero_shot, closed=ClosedScoring()))
+    if fill == FillSettings.reference() and "fill" in refused:
+        settings = replace(settings, fill=FillSettings())
+    return settings
 
 
 def _unused_by(settings: EvaluationSettings, tasks: Sequence[Task]) -> Iterator[tuple[str, str]]:

@@ -8,7 +8,6 @@ from typing import Annotated
 
 from npm.corpus.documents import CorpusSettings
 from npm.errors import SettingError
-from npm.evaluation.sampling import SampleSettings
 from npm.evaluation.zero_shot.task import ClosedScoring
 from npm.models.settings import PoolerKind, Precision, check_leading_dimensions
 from npm.retrieval.settings import FillSettings, Retrieval
@@ -30,6 +29,28 @@ OLD_SPELLINGS = {
     **{f"mlm.{key}": f"zero_shot.mlm.{key}" for key in ("encoder", "index")},
 }
 """Keys before settings were grouped by task, which this version still takes; the new ones behind them."""
+
+
+class Split(Enum):
+    """What a question may be used for."""
+
+    dev = "dev"  # to choose settings on
+    test = "test"  # to report
+
+
+@dataclass(kw_only=True, slots=True)
+class SampleSettings(CheckedSettings):
+    """The sample, and the bootstrap over it."""
+
+    split: Split = Split.test
+    """`dev`: the examples or questions to choose settings on; `test`: those to report."""
+    limit: Annotated[int | None, Bounds(1)] = None
+    """Examples of a task at most; null takes 3000 of a zero-shot task, all questions of demo, and as many articles as
+    the task's own settings say (in_batch.articles=…)."""
+    seed: Annotated[int, Bounds(0)] = 0
+    """Seed of samples, of masks and of the bootstrap."""
+    resamples: Annotated[int, Bounds(1)] = 10_000
+    """Of the bootstrap, for 95 % confidence intervals."""
 
 
 class SuiteName(Enum):
@@ -170,6 +191,8 @@ class ArticleQuestionSettings(CheckedSettings):
 
     question_count: Annotated[int, Bounds(1)] = 2000
     """Questions at most, taken in turn from all articles."""
+    filled_questions: Annotated[int, Bounds(1)] = 1000
+    """Questions, the first of them, that are filled too, which takes most of the time; blocks are ranked for all."""
     questions_per_article: Annotated[int, Bounds(1)] = 2
     """Questions of an article at most."""
     passage_words: Annotated[int, Bounds(10)] = 90

@@ -7,24 +7,25 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from index.locking import folder_lock
-from index.manifest import MANIFEST_NAME
+from index.manifest import MANIFEST_NAME, read_manifest
 from index.quantiser import Quantiser
 from index.settings import check_search
 from index.store import refuse_changed
-from npm.corpus.blocks import BlockPacker
+from npm.corpus.blocks import BlockPacker, BlockSettings
 from npm.corpus.documents import CorpusSettings, SkippedRecords, read_corpus
 from npm.corpus.sources import FileState, file_states, find_sources
 from npm.corpus.store import BlockStore, build_block_store
 from npm.errors import ArtefactError, CorpusError, named
+from npm.indexing.block_vectors import POOLER_KEY
 from npm.indexing.disk_needs import check_disk_needs
-from npm.indexing.embed import check_input_tokens, pruning_counts
+from npm.indexing.embed import VECTORS_KIND, check_input_tokens, pruning_counts
 from npm.indexing.generation import (
     ENCODER_FOLDER,
     QUANTISER_FOLDER,
@@ -57,6 +58,7 @@ from npm.indexing.stages import (
     train_segment_quantiser,
 )
 from npm.models.encoder import Encoder
+from npm.models.settings import PoolerKind
 from npm.types import Progress, silent
 
 MOST_SUGGESTED = 10
@@ -73,6 +75,26 @@ def dimension_note(encoder: Encoder) -> str:
         f"note: {encoder.name} was not trained for vectors of {encoder.dimensions} dimensions (but of {trained}), so "
         "answers may be much worse; npmlm train experiment=matryoshka trains one for several lengths"
     )
+
+
+def title_note(encoder: Encoder, blocks: BlockSettings) -> str:
+    """What to say before blocks get other titles than the encoder was trained with; else nothing."""
+    if blocks.title_tokens == encoder.title_tokens:
+        return ""
+    trained, given = (
+        f"{count} tokens of titles" if count else "no titles" for count in (encoder.title_tokens, blocks.title_tokens)
+    )
+    return (
+        f"note: {encoder.name} was trained with {trained} in front of blocks, and this index gets {given}, so "
+        "answers may be worse; without blocks.title_tokens= it is as in training"
+    )
+
+
+def block_vectors_note(folder: Path, pooler: PoolerKind | None) -> str:
+    """What to say of a finished index that would get block vectors if it were built now; else nothing."""
+    if pooler is None or POOLER_KEY in read_manifest(Segment(folder, FIRST).vectors, kind=VECTORS_KIND).settings:
+        return ""
+    return f"note: {folder} was built before there were block vectors; build into another folder to have them"
 
 
 def print_nothing(message: str) -> None:
@@ -99,12 +121,13 @@ def build_index(
 ) -> BuildResult:
     """Build the index in `folder`, or go on where an earlier build with the same settings was stopped.
 
-    `stage` and `shard` are for jobs that build one index together; without a stage all of them are run. `encoder`
-    None loads the one of the settings; `notice(message)` says whom a job waits for, and what to think of
-    `settings.dimensions`. Raises CorpusError for input that cannot be read, SettingError for more dimensions than the
-    encoder's vectors have, ArtefactError if `folder` holds something else, was begun with other settings or lacks what
-    an earlier stage should have left, EncoderError if the encoder cannot serve, StorageError if the disk refuses or
-    has no room. A new folder in which nothing was finished is taken away again.
+    `stage` and `shard` are for jobs that build one index together; without a stage all of them are run. `encoder` None
+    loads the one of the settings; `notice(message)` says whom a job waits for, what to think of `settings.dimensions`
+    and `settings.blocks.title_tokens`, and what a finished index lacks. Raises CorpusError for input that cannot be
+    read, SettingError for more dimensions than the encoder's vectors have, ArtefactError if `folder` holds something
+    else, was begun with other settings or lacks what an earlier stage should have left, EncoderError if the encoder
+    cannot serve, StorageError if the disk refuses or has no room. A new folder in which nothing was finished is taken
+    away again.
     """
     folder = Path(folder)
     refuse_others(folder)
@@ -114,13 +137,17 @@ def build_index(
     if encoder is None:
         encoder = Encoder.load(settings.encoder, device=settings.device, dtype=settings.precision)
     encoder = encoder.cut_to(settings.dimensions)
+    settings = replace(settings, blocks=settings.blocks.resolved(encoder.title_tokens))
     made = as_record(settings, encoder, IndexBuildSettings)
     if (finished := _finished(folder, made, sources, settings.corpus)) is not None:
         clear_dead_locks(folder)
+        if note := block_vectors_note(folder, settings.vectors.block_pooler(encoder)):
+            notice(note)
         return BuildResult(finished, was_finished=True)
     check_input_tokens(encoder, settings.blocks.max_block_tokens)
-    if stage in (None, Stage.encode) and (note := dimension_note(encoder)):
-        notice(note)
+    if stage in (None, Stage.encode):
+        for note in filter(None, (dimension_note(encoder), title_note(encoder, settings.blocks))):
+            notice(note)
     was_there = folder.exists()
     build = _Build(folder, settings, encoder, made, sources, states, progress, notice)
     try:
@@ -191,7 +218,8 @@ class _Build:
 
     @property
     def _segment_settings(self) -> SegmentSettings:
-        return SegmentSettings(self.encoder, self.settings.vectors, self.settings.lexicon)
+        vectors = self.settings.vectors
+        return SegmentSettings(self.encoder, vectors, self.settings.lexicon, vectors.block_pooler(self.encoder))
 
     def _store(self) -> BlockStore:
         """The blocks; whichever job comes first packs them, and the others wait for it.

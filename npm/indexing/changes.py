@@ -29,6 +29,7 @@ from npm.corpus.documents import CorpusSettings, SkippedRecords, read_corpus
 from npm.corpus.sources import FileState, file_states, read_lines
 from npm.corpus.store import BlockStore, build_block_store
 from npm.errors import ArtefactError, CorpusError, SettingError, named
+from npm.indexing.block_vectors import recorded_pooler
 from npm.indexing.embed import VECTORS_KIND
 from npm.indexing.generation import (
     DELETED_FOLDER,
@@ -340,7 +341,8 @@ class _Addition:
     def run(self, corpus: CorpusSettings, encoder: Encoder) -> ChangeResult:
         """Documents → blocks → vectors → codes → lists, then the commit."""
         before, settings = self.generation, self.generation.manifest.settings
-        packer = BlockPacker(encoder.tokenizer, settings_from(BlockSettings, settings["blocks"]))
+        blocks = settings_from(BlockSettings, settings["blocks"], absent={"title_tokens": 0})
+        packer = BlockPacker(encoder.tokenizer, blocks)
         skipped = SkippedRecords.beside(before.folder)
         store = build_block_store(
             self.segment.corpus,
@@ -350,13 +352,13 @@ class _Addition:
             progress=self.progress,
         )
         deleted, replaced_count = self._deleted(store)
+        first = read_manifest(before.segments[0].vectors, kind=VECTORS_KIND).settings
         made_with = SegmentSettings(
             encoder,
-            settings_from(VectorSettings, settings["vectors"]),
+            settings_from(VectorSettings, settings["vectors"], absent={"blocks": True}),
             settings_from(LexiconSettings, settings["lexicon"]),
-            read_manifest(before.segments[0].vectors, kind=VECTORS_KIND).settings.typed(
-                "frequent_token_ids", list[int]
-            ),
+            recorded_pooler(first),  # what the encoder says of its pooler is no part of its fingerprint
+            first.typed("frequent_token_ids", list[int]),
         )
         encode_segment(self.segment, store, made_with, progress=self.progress)
         counts = finish_segment(self.segment, store, made_with.recorded(store), made_with.lexicon)

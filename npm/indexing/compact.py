@@ -24,6 +24,7 @@ from index.store import finished_folder, verify_folder, write_folder
 from npm.corpus.blocks import concatenated_ranges
 from npm.corpus.shards import STORE_KIND
 from npm.corpus.store import BlockStore, write_block_store
+from npm.indexing.block_vectors import block_bytes, write_block_vectors
 from npm.indexing.changes import (
     COMPACT,
     ChangeResult,
@@ -38,13 +39,14 @@ from npm.indexing.changes import (
 from npm.indexing.embed import (
     VECTOR_SHARD_KIND,
     VECTORS_KIND,
+    OpenedVectors,
     open_vectors,
     shard_folder,
     shard_settings,
     vector_shards,
 )
 from npm.indexing.generation import AtLeastOne, Count, Generation, Searching, Segment, SegmentRecord
-from npm.indexing.rows import RowMap, pack_kept
+from npm.indexing.rows import pack_kept
 from npm.indexing.settings import CompactSettings, LexiconSettings, PruningRule
 from npm.indexing.stages import count_segment_words, finish_segment, train_segment_quantiser
 from npm.settings import settings_from
@@ -238,26 +240,37 @@ class _Compaction:
         if not left:
             return
         old_folders = [old.vectors for old in self.generation.segments]
-        vectors, rows = open_vectors(old_folders, hash_all=True)  # [R, d]
-        vector_bytes = len(vectors) * vectors.shape[1] * vectors.dtype.itemsize
+        old = open_vectors(old_folders, hash_all=True)
+        row_count, dimensions = old.tokens.shape
+        vector_bytes = row_count * dimensions * old.tokens.dtype.itemsize
+        if old.blocks is not None:
+            vector_bytes += old.blocks.block_count * block_bytes(dimensions)
         check_room(self.segment.vectors, round(len(left) / len(shards) * vector_bytes), what="vectors")
         for (first, stop), place, wanted in left:
             chosen = copied[first:stop]  # i64 [blocks of the shard]
             ranges = (old_store.block_offsets[chosen], old_store.block_offsets[chosen + 1])
-            _copy_shard(place, wanted, vectors, rows, concatenated_ranges(*ranges))
+            _copy_shard(place, wanted, old, concatenated_ranges(*ranges), chosen)
             self.progress("vectors", int(store.block_offsets[stop]), store.token_count)
 
 
 def _copy_shard(
-    place: Path, settings: Mapping[str, Any], vectors: ShardedArray, rows: RowMap, positions: np.ndarray
+    place: Path, settings: Mapping[str, Any], old: OpenedVectors, positions: np.ndarray, blocks: np.ndarray
 ) -> None:
-    """Write the vector shard of the tokens that stood at `positions` i64 [T]."""
-    row_numbers, has_row = rows.rows_at(positions)  # i64 [T], bool [T]
+    """Write the vector shard of the tokens that stood at `positions` i64 [T], in `blocks` i64 [B]."""
+    row_numbers, has_row = old.rows.rows_at(positions)  # i64 [T], bool [T]
     copied = row_numbers[has_row]  # i64 [n]
     with write_folder(place, kind=VECTOR_SHARD_KIND, settings=settings) as writer:
         writer.write_array("kept", pack_kept(has_row))  # u8 [ceil(T / 8)]
-        chunks = (vectors.take(copied[start : start + ROWS_AT_ONCE]) for start in range(0, len(copied), ROWS_AT_ONCE))
-        write_checked_rows(writer, "vectors", vectors.dtype, (len(copied), *vectors.shape[1:]), chunks)
+        shape = (len(copied), *old.tokens.shape[1:])
+        write_checked_rows(writer, "vectors", old.tokens.dtype, shape, _pieces(old.tokens, copied))
+        if old.blocks is not None:
+            shape = (len(blocks), *old.tokens.shape[1:])
+            write_block_vectors(writer, shape, _pieces(old.blocks.vectors, blocks))
+
+
+def _pieces(vectors: ShardedArray, rows: np.ndarray) -> Iterator[np.ndarray]:
+    """The `rows` i64 [n] of `vectors`, [≤ ROWS_AT_ONCE, d] each."""
+    return (vectors.take(rows[start : start + ROWS_AT_ONCE]) for start in range(0, len(rows), ROWS_AT_ONCE))
 
 
 def _digests(generation: Generation, kind: str) -> list[str]:
@@ -268,7 +281,7 @@ def _digests(generation: Generation, kind: str) -> list[str]:
 
 def _search_for(generation: Generation, segments: tuple[Segment, ...] | list[Segment]) -> dict[str, Any]:
     """How an index built over `segments` with the settings of this one would be searched."""
-    vectors, _ = open_vectors([segment.vectors for segment in segments])
+    vectors = open_vectors([segment.vectors for segment in segments]).tokens  # [rows, d]
     return resolved_settings(generation.manifest.search_settings, *vectors.shape)
 
 

@@ -26,7 +26,9 @@ from npm.corpus.rows import read_cells
 from npm.corpus.shards import document_line
 from npm.corpus.sources import CHUNK_BYTES, COMPRESSED, Source, find_sources, parquet_row_count, read_lines
 from npm.corpus.store import DOCUMENTS_PER_BATCH, LARGEST_U16_VOCABULARY, TOKENS_PER_SHARD
+from npm.corpus.text import is_title
 from npm.errors import UserError
+from npm.indexing.block_vectors import block_bytes
 from npm.indexing.embed import kept_tokens
 from npm.indexing.lexicon import count_words
 from npm.indexing.settings import LexiconSettings, VectorSettings
@@ -129,7 +131,8 @@ def corpus_counts(
     flags = np.concatenate([np.zeros(0, np.uint8), *(block.flags for block in blocks)])  # u8 [T]
     dropped = np.zeros(0, dtype=np.int64)  # i64 [n]
     if vectors.max_token_share is not None:
-        counts = np.bincount(token_ids, weights=token_weights)  # f64 [largest id + 1]
+        of_text = ~is_title(flags)  # bool [T]
+        counts = np.bincount(token_ids[of_text], weights=token_weights[of_text])  # f64 [largest id + 1]
         dropped = np.flatnonzero(counts > vectors.max_token_share * counts.sum())
     block_count = float(weights @ np.array([len(of_document) for of_document in packed]))
     texts = block_texts(sample, packed)
@@ -205,7 +208,9 @@ def disk_needs(
         + counts.blocks * 32
         + counts.documents * 16
         + counts.document_bytes,
-        "vectors": rows * encoder.dimensions * np.dtype(vectors.dtype.value).itemsize + counts.tokens / 8,
+        "vectors": rows * encoder.dimensions * np.dtype(vectors.dtype.value).itemsize
+        + counts.tokens / 8
+        + (counts.blocks * block_bytes(encoder.dimensions) if vectors.block_pooler(encoder) else 0),
         "lexicon": counts.lexicon_bytes,
         "quantiser": shape.centroid_bytes + shape.transform_bytes + (graph_bytes(lists) if shape.has_graph else 0),
         "codes": rows * (shape.code_bytes + 4) + shards * 8 * (lists + 1) if lists else 0.0,

@@ -3,7 +3,8 @@
 Here they are made, opened and compared with what the encoder makes now; and which tokens are kept is decided.
 
 A shard `vectors/<number>` holds `vectors.npy` [n, d] and `kept.npy`, u8 [ceil(T / 8)]: one bit a token, the lowest bit
-first, that says whether it has a vector. Any process may write any shard; `vectors/manifest.json` comes last.
+first, that says whether it has a vector; and where blocks have vectors, these (`block_vectors.py`). Any process may
+write any shard; `vectors/manifest.json` comes last.
 
 Shapes: T tokens and n kept tokens of one shard, B blocks of a batch, d dimensions.
 """
@@ -14,7 +15,7 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -24,6 +25,7 @@ from index.locking import folder_lock
 from index.manifest import MANIFEST_NAME, read_manifest
 from index.store import (
     HASHED_AT_OPENING_BYTES,
+    OTHER_SETTINGS,
     check_files,
     check_folder,
     finished_folder,
@@ -34,21 +36,35 @@ from index.store import (
 )
 from npm.corpus.blocks import concatenated_ranges
 from npm.corpus.store import BlockStore
+from npm.corpus.text import is_title
 from npm.errors import ArtefactError, EncoderError
+from npm.indexing.block_vectors import (
+    BLOCK_DTYPE,
+    BLOCKS_FILE,
+    POOLER_KEY,
+    BlockVectors,
+    recorded_pooler,
+    write_block_vectors,
+)
 from npm.indexing.generation import finished_shards
 from npm.indexing.rows import RowMap, pack_kept
 from npm.indexing.settings import PruningRule, VectorSettings
-from npm.models.batches import encode_batch, length_sorted_batches
+from npm.models.batches import EncodedBatch, encode_batch, length_sorted_batches
 from npm.types import Progress, TokenFlag, silent
 
 if TYPE_CHECKING:
     from index.manifest import Manifest
     from npm.models.encoder import Encoder, StoredModel
+    from npm.models.settings import PoolerKind
 
 TOKENS_AT_ONCE = 1 << 20
 _FLAG_VALUES = 256
 VECTORS_KIND, VECTOR_SHARD_KIND = "vectors", "vector-shard"
 _VECTORS_FILE = "vectors.npy"
+_ROW_FILES = (_VECTORS_FILE, BLOCKS_FILE)
+"""Files that may be large, and of which single rows are read."""
+_ALIKE = ("encoder_fingerprint", "tokenizer_fingerprint", "dimensions", "dtype")
+"""What the vectors of all segments of an index agree in."""
 _COUNTS_KEY = "pruning_counts"
 
 
@@ -61,11 +77,17 @@ def vector_shards(store: BlockStore, tokens_per_shard: int) -> list[tuple[int, i
 
 
 def recorded_vectors(
-    store: BlockStore, encoder: Encoder, settings: VectorSettings, *, frequent_token_ids: np.ndarray
+    store: BlockStore,
+    encoder: Encoder,
+    settings: VectorSettings,
+    *,
+    frequent_token_ids: np.ndarray,
+    block_pooler: PoolerKind | None = None,
 ) -> dict[str, Any]:
     """All that the bytes of the vectors depend on, as it stands in the manifest of each shard.
 
-    Raises EncoderError if the blocks were cut by another tokenizer or are longer than the encoder takes.
+    Blocks have vectors of their own where there is a `block_pooler`. Raises EncoderError if the blocks were cut by
+    another tokenizer or are longer than the encoder takes.
     """
     check_blocks(store, encoder)
     return {
@@ -80,6 +102,7 @@ def recorded_vectors(
         "dtype": settings.dtype.value,
         "tokens_per_batch": settings.tokens_per_batch,
         "tokens_per_shard": settings.tokens_per_shard,
+        **({} if block_pooler is None else {POOLER_KEY: block_pooler.name}),
     }
 
 
@@ -113,14 +136,17 @@ def embed_shard(
     settings = shard_settings(store, ranges[number], recorded)
     place = shard_folder(folder, number)
     with folder_lock(place):
-        if (finished := finished_folder(place, kind=VECTOR_SHARD_KIND, settings=settings)) is not None:
+        fix = _fix(place, VECTOR_SHARD_KIND, recorded)
+        if (finished := finished_folder(place, kind=VECTOR_SHARD_KIND, settings=settings, fix=fix)) is not None:
             progress("vectors", settings["token_count"], settings["token_count"])
             return finished
         blocks = ShardBlocks(store, encoder, settings)
-        vectors = blocks.vectors(progress)
+        vectors, of_blocks = blocks.all_vectors(progress)  # [n, d], f16 [blocks, d] or None
         with write_folder(place, kind=VECTOR_SHARD_KIND, settings=settings) as writer:
             writer.write_array("kept", pack_kept(blocks.kept))  # u8 [ceil(T / 8)]
-            write_checked_rows(writer, "vectors", vectors.dtype, vectors.shape, [vectors])  # [n, d]
+            write_checked_rows(writer, "vectors", vectors.dtype, vectors.shape, [vectors])
+            if of_blocks is not None:
+                write_block_vectors(writer, of_blocks.shape, [of_blocks])
         return read_manifest(place, kind=VECTOR_SHARD_KIND)
 
 
@@ -134,6 +160,7 @@ class ShardBlocks:
         rule, dropped = PruningRule(settings["pruning"]), np.array(settings["frequent_token_ids"], dtype=np.int64)
         self.kept = kept_tokens(sequences.flags, rule, sequences.token_ids, dropped)  # bool [T]
         self._dtype = np.dtype(settings["dtype"])
+        self._pooler = recorded_pooler(settings)
         self._encoder = encoder
         self._token_ids = sequences.token_ids  # i32 [T]
         self._offsets = sequences.offsets  # i64 [blocks + 1]
@@ -146,15 +173,24 @@ class ShardBlocks:
         # goes on after a kill, or one of several, must write the same bytes.
         self.batches = length_sorted_batches(lengths, tokens_per_batch=settings["tokens_per_batch"])
 
-    def vectors(self, progress: Progress = silent) -> np.ndarray:
-        """The vectors [n, d] of all kept tokens, in corpus order and in the dtype of the settings."""
-        vectors = np.empty((len(self._positions), self._encoder.dimensions), dtype=self._dtype)  # [n, d]
+    def all_vectors(self, progress: Progress = silent) -> tuple[np.ndarray, np.ndarray | None]:
+        """The vectors [n, d] of all kept tokens, in the dtype of the settings, and f16 [blocks, d] those of the blocks.
+
+        Both in corpus order; without a pooler blocks have none.
+        """
+        dimensions = self._encoder.dimensions
+        vectors = np.empty((len(self._positions), dimensions), dtype=self._dtype)  # [n, d]
+        block_count = 0 if self._pooler is None else len(self._offsets) - 1
+        of_blocks = np.empty((block_count, dimensions), dtype=BLOCK_DTYPE)  # f16 [blocks, d]
         tokens_done = 0
         for batch in self.batches:
-            vectors[self.rows_of(batch)] = self.encoded(batch)
+            encoded = self.encoded(batch)
+            vectors[self.rows_of(batch)] = encoded.vectors
+            if encoded.pooled is not None:
+                of_blocks[batch] = encoded.pooled
             tokens_done += int((self._offsets[batch + 1] - self._offsets[batch]).sum())
             progress("vectors", tokens_done, len(self._token_ids))
-        return vectors
+        return vectors, None if self._pooler is None else of_blocks
 
     def rows_of(self, batch: np.ndarray) -> np.ndarray:
         """The rows i64 [kept of the batch] within the shard, block after block of `batch` i64 [B]."""
@@ -165,11 +201,11 @@ class ShardBlocks:
         blocks = [self._token_ids[self._offsets[block] : self._offsets[block + 1]] for block in batch]
         return [np.concatenate([self._prefix, block, self._suffix]) for block in blocks]
 
-    def encoded(self, batch: np.ndarray) -> np.ndarray:
-        """The vectors f32 [kept of the batch, d] of the rows `rows_of(batch)`."""
+    def encoded(self, batch: np.ndarray) -> EncodedBatch:
+        """The vectors of the rows `rows_of(batch)`, and those of the blocks of `batch` i64 [B]."""
         kept = [self._positions[slice(*self._row_bounds[block : block + 2])] for block in batch]
         slots = [own - self._offsets[block] + len(self._prefix) for own, block in zip(kept, batch, strict=True)]
-        return encode_batch(self._encoder, self.sequences_of(batch), slots)
+        return encode_batch(self._encoder, self.sequences_of(batch), slots, self._pooler)
 
 
 def finish_vectors(folder: Path, store: BlockStore, *, recorded: Mapping[str, Any]) -> Manifest:
@@ -180,7 +216,7 @@ def finish_vectors(folder: Path, store: BlockStore, *, recorded: Mapping[str, An
     if (folder / MANIFEST_NAME).is_file():
         made_with = dict(read_manifest(folder, kind=VECTORS_KIND).settings)
         made_with.pop(_COUNTS_KEY)
-        refuse_changed(recorded, made_with, where=folder)
+        refuse_changed(recorded, made_with, where=folder, fix=_fix(folder, VECTORS_KIND, recorded))
         return check_folder(folder, kind=VECTORS_KIND)
     ranges = vector_shards(store, recorded["tokens_per_shard"])
     wanted = {f"{number:05d}": shard_settings(store, blocks, recorded) for number, blocks in enumerate(ranges)}
@@ -190,43 +226,67 @@ def finish_vectors(folder: Path, store: BlockStore, *, recorded: Mapping[str, An
     return write_manifest(folder, kind=VECTORS_KIND, settings={**recorded, _COUNTS_KEY: counts}, parts=parts)
 
 
-def open_vectors(folders: Sequence[Path], *, hash_all: bool = False) -> tuple[ShardedArray, RowMap]:
-    """The stored vectors [rows, d] of several segments in order, memory-mapped, and which tokens they are of.
+def _fix(folder: Path, kind: str, recorded: Mapping[str, Any]) -> str:
+    """What to do if `folder` was made with other settings than `recorded`: maybe before there were block vectors."""
+    is_to_have = POOLER_KEY in recorded and (folder / MANIFEST_NAME).is_file()
+    if is_to_have and POOLER_KEY not in read_manifest(folder, kind=kind).settings:
+        return "give vectors.blocks=false to go on without block vectors, or build into another folder"
+    return OTHER_SETTINGS
+
+
+class OpenedVectors(NamedTuple):
+    """The vectors of several segments in order, as one."""
+
+    tokens: ShardedArray  # [rows, d], memory-mapped
+    rows: RowMap  # which tokens they are of
+    blocks: BlockVectors | None
+
+
+def open_vectors(folders: Sequence[Path], *, hash_all: bool = False) -> OpenedVectors:
+    """The stored vectors of several segments in order.
 
     With `hash_all`, for callers that read all vectors anyway, all are hashed; so they are if all of them together are
     small, else rows are checked as they are read. Raises ArtefactError if a folder is unfinished or damaged, or its
     vectors are not of the first folder's kind.
     """
     shards: list[tuple[Path, Manifest]] = []
-    first: Manifest | None = None
+    first: dict[str, Any] = {}
     for folder in folders:
         manifest = check_folder(folder, kind=VECTORS_KIND)
-        first = first or manifest
-        alike = ("encoder_fingerprint", "tokenizer_fingerprint", "dimensions", "dtype")
-        wanted = {name: first.settings[name] for name in alike}
-        refuse_changed(wanted, {name: manifest.settings[name] for name in alike}, where=folder)
+        own = {name: manifest.settings[name] for name in _ALIKE} | {POOLER_KEY: manifest.settings.get(POOLER_KEY)}
+        first = first or own
+        refuse_changed(first, own, where=folder)
         places = [folder / name for name in manifest.parts]
         shards += [(place, read_manifest(place, kind=VECTOR_SHARD_KIND)) for place in places]
+    pooler = recorded_pooler(manifest.settings)
     # The limit of a single file, for all: hashing many shards below it could take minutes.
-    vector_bytes = sum(shard.file(_VECTORS_FILE).bytes for _, shard in shards)
-    hashes_vectors = hash_all or vector_bytes < HASHED_AT_OPENING_BYTES
+    hashed = {
+        name: hash_all or sum(shard.file(name).bytes for _, shard in shards) < HASHED_AT_OPENING_BYTES
+        for name in (_VECTORS_FILE, *([BLOCKS_FILE] if pooler else []))
+    }
     for place, shard in shards:
-        check_files(place, shard, hashed=lambda name, _: hashes_vectors or name != _VECTORS_FILE)
-    opened = [StoredShard.open(place, _VECTORS_FILE, shard) for place, shard in shards]
-    arrays = [shard.array for shard in opened]
-    vectors = ShardedArray(arrays, None if hashes_vectors else ShardChecks(opened))  # [rows, d]
+        check_files(place, shard, hashed=lambda name, _: hashed.get(name, True))
+    vectors = _as_one(shards, _VECTORS_FILE, hashed=hashed[_VECTORS_FILE])  # [rows, d]
     kept = [open_array(place, "kept") for place, _ in shards]  # u8 [ceil(T / 8)] each
     rows = RowMap(kept, [shard.settings.typed("token_count", int) for _, shard in shards])
     assert len(rows) == len(vectors), f"{len(vectors)} vectors for {len(rows)} kept tokens"
-    return vectors, rows
+    blocks = None
+    if pooler is not None:
+        blocks = BlockVectors(_as_one(shards, BLOCKS_FILE, hashed=hashed[BLOCKS_FILE]), pooler)
+    return OpenedVectors(vectors, rows, blocks)
+
+
+def _as_one(shards: Sequence[tuple[Path, Manifest]], name: str, *, hashed: bool) -> ShardedArray:
+    """The arrays in the files `name` of all shards; rows are checked as they are read, unless files were `hashed`."""
+    opened = [StoredShard.open(place, name, shard) for place, shard in shards]
+    return ShardedArray([shard.array for shard in opened], None if hashed else ShardChecks(opened))
 
 
 def open_vector_shard(place: Path) -> ShardedArray:
     """The vectors [n, d] of one shard, checked as they are read. Raises ArtefactError if it is missing or damaged."""
     manifest = read_manifest(place, kind=VECTOR_SHARD_KIND)
-    check_files(place, manifest, hashed=lambda name, _: name != _VECTORS_FILE)
-    shard = StoredShard.open(place, _VECTORS_FILE, manifest)
-    return ShardedArray([shard.array], ShardChecks([shard]))
+    check_files(place, manifest, hashed=lambda name, _: name not in _ROW_FILES)
+    return _as_one([(place, manifest)], _VECTORS_FILE, hashed=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +294,7 @@ class VectorCheck:
     """How far stored vectors are from what an encoder makes of the same batches now."""
 
     row_count: int
-    worst_cosine: float  # of a stored and a new vector of one token, computed in float64; 1 without rows
+    worst_cosine: float  # of a stored and a new vector of one token or block, computed in float64; 1 without rows
 
 
 def reencode_sample(
@@ -258,15 +318,21 @@ def reencode_sample(
         shard = folder / names[number]
         blocks = ShardBlocks(store, encoder, check_folder(shard, kind=VECTOR_SHARD_KIND).settings)
         batch = blocks.batches[int(rng.integers(len(blocks.batches)))]
-        stored = open_array(shard, "vectors")[blocks.rows_of(batch)].astype(np.float64)  # f64 [n, d]
-        new = blocks.encoded(batch).astype(np.float64)  # f64 [n, d]
-        if len(new) == 0:
-            continue
-        norms = np.linalg.norm(stored, axis=1) * np.linalg.norm(new, axis=1)  # f64 [n]
-        cosines = (stored * new).sum(axis=1) / np.maximum(norms, np.finfo(np.float64).tiny)  # f64 [n]
-        row_count += len(new)
-        worst_cosine = min(worst_cosine, float(cosines.min()))
+        encoded = blocks.encoded(batch)
+        row_count += len(encoded.vectors)
+        pairs = [(open_array(shard, "vectors")[blocks.rows_of(batch)], encoded.vectors)]  # [n, d] each
+        if encoded.pooled is not None:
+            pairs.append((open_array(shard, "blocks")[batch], encoded.pooled))  # [B, d] each
+        worst_cosine = min(worst_cosine, *(_least_cosine(stored, new) for stored, new in pairs))
     return VectorCheck(row_count, worst_cosine)
+
+
+def _least_cosine(stored: np.ndarray, new: np.ndarray) -> float:
+    """The least cosine of a row of `stored` [n, d] with that of `new` [n, d]; 1 without rows."""
+    ours, theirs = stored.astype(np.float64), new.astype(np.float64)  # f64 [n, d] each
+    norms = np.linalg.norm(ours, axis=1) * np.linalg.norm(theirs, axis=1)  # f64 [n]
+    cosines = (ours * theirs).sum(axis=1) / np.maximum(norms, np.finfo(np.float64).tiny)  # f64 [n]
+    return float(cosines.min(initial=1.0))
 
 
 def kept_tokens(
@@ -296,15 +362,19 @@ def kept_tokens(
 
 
 def frequent_token_ids(store: BlockStore, max_token_share: float | None) -> np.ndarray:
-    """The token ids, ascending i64, that each make up more than `max_token_share` of the store's tokens; None: none."""
+    """The token ids, ascending i64, that each make up more than `max_token_share` of the store's tokens; None: none.
+
+    Tokens of titles in front of blocks do not count: they are of no text, and come once a block.
+    """
     if max_token_share is None:
         return np.zeros(0, dtype=np.int64)
     counts = np.zeros(0, dtype=np.int64)  # i64 [largest id so far + 1]
-    for token_ids, _ in _pieces(store):
-        more = np.bincount(token_ids, minlength=len(counts))  # i64 [largest id so far + 1]
+    for token_ids, flags in _pieces(store):
+        of_text = token_ids[~is_title(flags)]  # i32 [tokens that are not of a title]
+        more = np.bincount(of_text, minlength=len(counts))  # i64 [largest id so far + 1]
         more[: len(counts)] += counts
         counts = more
-    return np.flatnonzero(counts > max_token_share * store.token_count)
+    return np.flatnonzero(counts > max_token_share * counts.sum())
 
 
 def pruning_counts(store: BlockStore, rule: PruningRule, dropped: np.ndarray) -> dict[str, Any]:

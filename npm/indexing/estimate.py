@@ -15,7 +15,7 @@ import re
 import sys
 import time
 import tracemalloc
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -141,6 +141,7 @@ def estimate_build(settings: EstimateSettings, encoder: Encoder, *, progress: Pr
     encoder does not fit the blocks, SettingError if its vectors are too short; UserError for an unknown FAISS factory.
     """
     encoder = encoder.cut_to(settings.dimensions)
+    settings = replace(settings, blocks=settings.blocks.resolved(encoder.title_tokens))
     process_bytes = private_bytes()
     packer = BlockPacker(encoder.tokenizer, settings.blocks)
     sample = sample_corpus(settings.corpus, documents=settings.sample_documents, seconds=settings.sample_seconds)
@@ -254,7 +255,8 @@ def _encoding(
     Padding and special tokens do not count as tokens, but their cost is in the time.
     """
     frequent = frequent_token_ids(store, settings.vectors.max_token_share)
-    recorded = recorded_vectors(store, encoder, settings.vectors, frequent_token_ids=frequent)
+    pooler = settings.vectors.block_pooler(encoder)
+    recorded = recorded_vectors(store, encoder, settings.vectors, frequent_token_ids=frequent, block_pooler=pooler)
     blocks = ShardBlocks(store, encoder, {**recorded, "first_block": 0, "block_count": store.block_count})
     special_count = len(encoder.prefix_ids) + len(encoder.suffix_ids)
     order = _spread_order(len(blocks.batches))

@@ -12,7 +12,6 @@ the generation that it opened.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -31,7 +30,7 @@ from index.settings import SearchSettings, read_record
 from index.store import check_folder, finished_folder, open_array, write_folder, write_manifest
 from npm.corpus.sources import find_sources
 from npm.errors import ArtefactError, SettingError, named
-from npm.settings import enum_value, settings_from
+from npm.settings import as_json, settings_from
 
 if TYPE_CHECKING:
     from npm.corpus.documents import CorpusSettings
@@ -103,13 +102,6 @@ class Counts:
 
 
 @dataclass(frozen=True, slots=True)
-class DeletedCount:
-    """Beside the counts of an index."""
-
-    deleted_documents: Count
-
-
-@dataclass(frozen=True, slots=True)
 class SegmentRecord:
     """What the root manifest says of a segment."""
 
@@ -175,7 +167,7 @@ class IndexManifest:
             quantiser=settings.typed("quantiser", QuantiserName | None),
             search_folder=settings.typed("search_folder", SearchName),
             deleted=settings.typed("deleted", DeletedName | None),
-            deleted_documents=settings.typed("counts", DeletedCount).deleted_documents,
+            deleted_documents=settings.typed("counts.deleted_documents", Count),
             searching=settings.typed("searching", Searching),
             encoder=settings.typed("encoder", EncoderRecord),
             dimensions=read_record(AtLeastOne | None, settings.get("dimensions"), file=settings.file, key="dimensions"),
@@ -337,9 +329,12 @@ def as_record(settings: Any, encoder: Encoder, root: type) -> dict[str, Any]:
     """What the manifest says of how the index was made: the fields of the settings class `root`, without paths."""
     # a command adds settings of its own, such as where the index lies
     own = {item.name: asdict(settings)[item.name] for item in fields(root)}
-    chosen: dict[str, Any] = json.loads(json.dumps(own, default=enum_value))
+    chosen = as_json(own)
+    chosen["blocks"] = settings.blocks.recorded()
     for name in ("encoder", "device", "precision"):
         del chosen[name]
+    if settings.vectors.blocks or encoder.block_pooler is None:  # as was recorded before there was such a setting
+        del chosen["vectors"]["blocks"]
     return {
         **chosen,
         "corpus": recorded_corpus(settings.corpus),
@@ -355,7 +350,7 @@ def as_record(settings: Any, encoder: Encoder, root: type) -> dict[str, Any]:
 
 def recorded_corpus(corpus: CorpusSettings) -> dict[str, Any]:
     """How the files were read, as the manifest of a segment says it."""
-    recorded: dict[str, Any] = json.loads(json.dumps(asdict(corpus), default=enum_value))
+    recorded = as_json(asdict(corpus))
     del recorded["files"]
     if not corpus.skip_bad:  # the record of what was read before there was such a setting
         del recorded["skip_bad"]

@@ -17,14 +17,16 @@ from index.lists import FAISS_FILE, ID_BYTES, LISTS_FILE, SEARCH_KIND
 from index.manifest import MANIFEST_NAME, damaged, read_any_manifest, read_manifest
 from index.quantiser import QUANTISER_KIND, TRAINED_FILE
 from index.settings import SearchTier, read_record
+from index.sign_codes import EXACT_ROWS
 from index.store import verify_folder
 from npm.corpus.store import BlockStore
 from npm.errors import ArtefactError
+from npm.indexing.block_vectors import BLOCK_FILES, recorded_pooler
 from npm.indexing.embed import VECTORS_KIND, VectorCheck, reencode_sample
 from npm.indexing.generation import ENCODER_FOLDER, INDEX_KIND, SEGMENTS_FOLDER, Count, Generation
 from npm.indexing.phrase_index import check_encoder, load_index_encoder
 from npm.indexing.rows import ROWS_PER_SAMPLE
-from npm.models.settings import Precision
+from npm.models.settings import PoolerKind, Precision
 
 if TYPE_CHECKING:
     from npm.models.encoder import Encoder
@@ -83,7 +85,10 @@ def footprint(generation: Generation) -> Footprint:
     for name in generation.manifest.parts:
         part = Path(name).name if name.startswith(f"{SEGMENTS_FOLDER}/") else Path(name).parts[0]
         sizes = file_sizes(generation.folder / name)
-        disk[part] = disk.get(part, 0) + sum(sizes.values())
+        of_blocks = sum(size for path, size in sizes.items() if path.name in BLOCK_FILES)
+        if of_blocks:
+            disk["block vectors"] = disk.get("block vectors", 0) + of_blocks
+        disk[part] = disk.get(part, 0) + sum(sizes.values()) - of_blocks
         cold += sum(size for path, size in sizes.items() if path.name not in HOT_FILES)
     return Footprint(
         disk=disk,
@@ -116,9 +121,17 @@ def table_bytes(generation: Generation) -> dict[str, int]:
         "block documents": 8 * blocks,
         "block lengths": 4 * blocks if any(segment.lexicon.is_dir() for segment in generation.segments) else 0,
     }
+    if blocks > EXACT_ROWS and block_pooler(generation) is not None:
+        dimensions = read_manifest(generation.search, kind=SEARCH_KIND).settings.typed("dimensions", Count)
+        found["block signs"] = blocks * -(-dimensions // 8)
     if generation.manifest.deleted is not None:
         found["live documents, blocks, rows"] = documents + blocks + -(-rows // 8)
     return found
+
+
+def block_pooler(generation: Generation) -> PoolerKind | None:
+    """What made the vectors of blocks, in all segments; None: they have none."""
+    return recorded_pooler(read_manifest(generation.segments[0].vectors, kind=VECTORS_KIND).settings)
 
 
 def _search_bytes(generation: Generation) -> dict[str, int]:
@@ -197,6 +210,7 @@ class Inspection:
     tier: str
     factory: str | None
     dimensions: int
+    block_pooler: str | None  # what made the vectors of blocks; None: they have none
     searching: dict[str, int | None]  # probed_lists, rerank_factor, candidates_per_side in use; None: not in this tier
     footprint: Footprint
 
@@ -221,6 +235,7 @@ class Inspection:
             "tier": self.tier,
             "factory": self.factory,
             "dimensions": self.dimensions,
+            "block_pooler": self.block_pooler,
             "searching": self.searching,
             "bytes": self.footprint.record(),
         }
@@ -255,6 +270,7 @@ def inspect_index(folder: str | Path) -> Inspection:
         tier=str(search["tier"]),
         factory=None if is_exact else search.typed("factory", str),
         dimensions=search.typed("dimensions", Count),
+        block_pooler=None if (pooler := block_pooler(generation)) is None else pooler.value,
         searching={
             "probed_lists": None if is_exact else recorded.probed_lists or search.typed("probed_lists", int),
             "rerank_factor": None if is_exact else recorded.rerank_factor or search.typed("rerank_factor", int | None),

@@ -317,9 +317,7 @@ class BlockLexicon:
         scores = np.zeros((len(texts), k), dtype=np.float32)  # [q, k]
         for number, text in enumerate(texts):
             all_scores = self.scores(text)  # f32 [blocks]
-            has_word = all_scores > 0  # bool [blocks]
-            reached = np.flatnonzero(has_word if allowed is None else has_word & allowed)  # i64 [reached]
-            best = reached[_best_places(all_scores[reached], k)]  # i64 [at most k]
+            best = best_scoring(all_scores, k, allowed=allowed)  # i64 [at most k]
             blocks[number, : len(best)] = best
             scores[number, : len(best)] = all_scores[best]
         return BlockHits(blocks=blocks, scores=scores, found=scores > 0)
@@ -355,6 +353,16 @@ class BlockLexicon:
             return all_blocks, all_counts
         live = self._live_blocks[all_blocks]  # bool [n]
         return all_blocks[live], all_counts[live]
+
+
+def best_scoring(scores: np.ndarray, k: int, *, allowed: np.ndarray | None = None) -> np.ndarray:
+    """The numbers i64 [at most k] of the blocks with the highest positive `scores` f32 [blocks], best first.
+
+    Only of those in the mask `allowed` bool [blocks], all if None; ties go to the block that stands earlier.
+    """
+    has_word = scores > 0  # bool [blocks]
+    reached = np.flatnonzero(has_word if allowed is None else has_word & allowed)  # i64 [reached]
+    return reached[_best_places(scores[reached], k)]
 
 
 def _best_places(scores: np.ndarray, k: int) -> np.ndarray:

@@ -25,6 +25,7 @@ from npm.models.settings import Precision
 if TYPE_CHECKING:
     from index.arrays import ShardedArray
     from index.types import Searcher
+    from npm.indexing.block_vectors import BlockVectors
     from npm.models.encoder import Encoder
 
 
@@ -45,6 +46,7 @@ class PhraseIndex:
     searcher: Searcher
     lexicon: BlockLexicon | None
     vectors: ShardedArray | None = None  # f16|f32 [rows, d]; None where only the searcher knows them
+    block_vectors: BlockVectors | None = None  # None where the encoder had no pooler, or the build was told not to
     live_documents: np.ndarray | None = None  # bool [documents], False for deleted ones; None: all are live
     live_blocks: np.ndarray | None = None  # bool [blocks], of live documents or of none
     live_rows: RowSet | None = None
@@ -72,7 +74,7 @@ class PhraseIndex:
         check_folder(folder, kind=INDEX_KIND)
         store = BlockStore.open(*(segment.corpus for segment in segments))
         whole = searches_exactly(generation.search)
-        vectors, rows = open_vectors([segment.vectors for segment in segments], hash_all=whole)
+        vectors, rows, block_vectors = open_vectors([segment.vectors for segment in segments], hash_all=whole)
         expected = generation.manifest.counts
         got = Counts(store.document_count, store.block_count, store.token_count, len(rows))
         if expected != got:
@@ -100,6 +102,7 @@ class PhraseIndex:
             live_blocks = store.blocks_of_documents(live_documents, without_document=True)  # bool [blocks]
             live_rows = rows_of_blocks(store, rows, live_blocks)
             lexicon = None if lexicon is None else lexicon.with_live(live_blocks)
+            block_vectors = None if block_vectors is None else block_vectors.with_live(live_blocks)
         return cls(
             folder=folder,
             manifest=generation.manifest,
@@ -108,6 +111,7 @@ class PhraseIndex:
             searcher=searcher,
             lexicon=lexicon,
             vectors=vectors,
+            block_vectors=block_vectors,
             live_documents=live_documents,
             live_blocks=live_blocks,
             live_rows=live_rows,

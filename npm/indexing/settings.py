@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from index.settings import SearchSettings
 from npm.corpus.blocks import BlockSettings
 from npm.corpus.documents import CorpusSettings
 from npm.corpus.text import Stemming
-from npm.models.settings import Precision
+from npm.models.settings import PoolerKind, Precision
 from npm.settings import Bounds, CheckedSettings, PathText
+
+if TYPE_CHECKING:
+    from npm.models.encoder import Encoder
 
 
 class PruningRule(Enum):
@@ -45,6 +48,13 @@ class VectorSettings(CheckedSettings):
     """Tokens encoded at once, padding included; the last bits of a vector may depend on it."""
     tokens_per_shard: Annotated[int, Bounds(1)] = 262_144
     """Tokens of a shard, up to one block more: what is encoded again after a build was killed."""
+    blocks: bool = True
+    """Whether a vector of each block is stored too, in 2 bytes a number, by which blocks are ranked: only where the
+    encoder has a pooler to make it with, as one trained with `objective.block_teacher_weight` has."""
+
+    def block_pooler(self, encoder: Encoder) -> PoolerKind | None:
+        """What makes block vectors with `encoder`; None: there are to be none."""
+        return encoder.block_pooler if self.blocks else None
 
 
 @dataclass(kw_only=True, slots=True)

@@ -33,6 +33,7 @@ from index.settings import SearchSettings, SearchTier, resolved_settings
 from index.store import check_folder, finished_folder, open_array, write_manifest
 from npm.corpus.store import BlockStore
 from npm.errors import CorpusError, SettingError
+from npm.indexing.block_vectors import block_bytes
 from npm.indexing.embed import (
     VECTOR_SHARD_KIND,
     VECTORS_KIND,
@@ -54,6 +55,7 @@ from npm.types import Progress, silent
 
 if TYPE_CHECKING:
     from npm.models.encoder import Encoder
+    from npm.models.settings import PoolerKind
 
 
 CODES_KIND = "codes"
@@ -108,6 +110,7 @@ class SegmentSettings:
     encoder: Encoder
     vectors: VectorSettings
     lexicon: LexiconSettings
+    block_pooler: PoolerKind | None  # None: no block vectors
     frequent_token_ids: Sequence[int] | None = None  # those of the index's first segment; None: counted in this one
 
     def recorded(self, store: BlockStore) -> dict[str, Any]:
@@ -116,7 +119,9 @@ class SegmentSettings:
         if frequent is None:
             frequent = frequent_token_ids(store, self.vectors.max_token_share).tolist()
         ids = np.array(frequent, dtype=np.int64)  # i64 [n]
-        return recorded_vectors(store, self.encoder, self.vectors, frequent_token_ids=ids)
+        return recorded_vectors(
+            store, self.encoder, self.vectors, frequent_token_ids=ids, block_pooler=self.block_pooler
+        )
 
 
 def encode_segment(
@@ -142,6 +147,8 @@ def encode_segment(
         if not (shard_folder(segment.vectors, number) / MANIFEST_NAME).is_file():
             kept = int(kept_tokens(store.flags.slice(first, stop), settings.vectors.pruning).sum())
             needed_bytes += kept * settings.encoder.dimensions * number_bytes + (stop - first) // 8
+            if settings.block_pooler is not None:
+                needed_bytes += np.diff(shards[number]).item() * block_bytes(settings.encoder.dimensions)
     # Before the first is encoded: by the tokens that pruning keeps at most.
     check_room(segment.vectors, needed_bytes, what="vectors")
     for number in mine:
@@ -209,7 +216,7 @@ def train_segment_quantiser(
 
     `store` is that of all segments. Trained once: a finished one of the same settings and vectors is kept.
     """
-    vectors, rows = open_vectors([segment.vectors for segment in segments])
+    vectors, rows, _ = open_vectors([segment.vectors for segment in segments])
     resolved = resolved_settings(settings, *vectors.shape)
     if resolved["tier"] == SearchTier.exact.value:
         return None
@@ -331,7 +338,7 @@ def finish_search(
     progress: Progress = silent,
 ) -> Manifest:
     """Finish the search folder over all rows of `segments`; parts that are there are kept. No quantiser: exact."""
-    vectors, _ = open_vectors([segment.vectors for segment in segments])
+    vectors = open_vectors([segment.vectors for segment in segments]).tokens  # [rows, d]
     code_folders: list[Path] = []
     first_rows: list[int] = []
     resolved, unit = {"tier": SearchTier.exact.value, "dimensions": vectors.shape[1]}, "rows"

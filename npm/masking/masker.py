@@ -18,6 +18,7 @@ from typing import Annotated
 import numpy as np
 
 from npm.corpus.blocks import concatenated_ranges
+from npm.corpus.text import is_title
 from npm.errors import check_range
 from npm.masking.samplers import CandidateThinning, GeometricSpanSampler, Sampler, UniformSampler
 from npm.masking.units import CooccurringUnits, Units
@@ -33,6 +34,7 @@ class QuestionForm(Enum):
 
     whole = "whole"
     sentence = "sentence"
+    mixed = "mixed"  # either, as a coin falls
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +56,8 @@ def draw_contexts(
 ) -> Contexts:
     """Make each sequence a question with probability `context_fraction`.
 
-    Its copy keeps all of it, or one sentence drawn from those with a masked content token (no stop-word, no
-    punctuation), and reads the sequence that shares most with the masked content tokens kept: each different one
+    Its copy keeps all of it but the title, or one sentence drawn from those with a masked content token (no stop-word,
+    no punctuation), and reads the sequence that shares most with the masked content tokens kept: each different one
     counts one over the number of sequences it is in. A sequence without any, or whose masked content tokens stand
     nowhere else, stays whole and reads nothing.
     """
@@ -67,8 +69,9 @@ def draw_contexts(
     owners = np.repeat(np.arange(count), np.diff(sequences.offsets))  # i64 [T], sequence of each token
     _, tokens = np.unique(sequences.token_ids, return_inverse=True)  # i64 [T], in [0, u)
     present = np.zeros((count, int(tokens.max()) + 1), dtype=np.float32)  # f32 [S, u]
-    present[owners, tokens] = 1.0
-    weights = present / present.sum(0)  # f32 [S, u]
+    of_text = (sequences.flags & np.uint8(TokenFlag.SPECIAL)) == 0  # bool [T], without titles
+    present[owners[of_text], tokens[of_text]] = 1.0
+    weights = present / np.maximum(present.sum(0), 1.0)  # f32 [S, u]
     begins = (sequences.flags & np.uint8(TokenFlag.SENTENCE_START)) != 0  # bool [T]
     begins[sequences.offsets[:-1][np.diff(sequences.offsets) > 0]] = True
     sentence_starts = np.append(np.flatnonzero(begins), total)  # i64 [sentences + 1]
@@ -80,9 +83,14 @@ def draw_contexts(
         if not len(kept):
             continue
         first, stop = sequences.offsets[number], sequences.offsets[number + 1]
-        if question is QuestionForm.sentence:
+        # a question that somebody asks has no title
+        first += int(is_title(sequences.flags[first:stop]).sum())
+        of_sentence = question is QuestionForm.sentence
+        if question is QuestionForm.mixed:
+            of_sentence = bool(rng.integers(2))
+        if of_sentence:
             sentence = int(rng.choice(np.unique(sentences[kept])))
-            first, stop = sentence_starts[sentence], sentence_starts[sentence + 1]
+            first, stop = max(first, sentence_starts[sentence]), sentence_starts[sentence + 1]
             kept = kept[sentences[kept] == sentence]
         shared = weights[:, np.unique(tokens[content[kept]])].sum(1)  # f32 [S]
         shared[number] = 0.0
@@ -180,7 +188,7 @@ class MaskingSettings(CheckedSettings):
     """Share of the masked copies that are questions: they have the sequence of their group behind them that holds most
     of what was masked; from 0 to 1. Trains queries for retrieval that reads (`fill`)."""
     question: QuestionForm = QuestionForm.whole
-    """What a question keeps of its own sequence: `whole`, or one `sentence`."""
+    """What a question keeps of its own sequence: `whole`, one `sentence`, or either of them (`mixed`)."""
 
     def check(self) -> None:
         """Raise SettingError for a group's least share of masked tokens above the share to mask."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from npm.corpus.blocks import concatenated_ranges
+from npm.corpus.text import is_title
 from npm.masking.masker import (
     Contexts,
     Masker,
@@ -77,11 +78,11 @@ class _MaskRenderer:
         masked_ids = token_ids.copy()
         masked_ids[spans.starts] = self.mask_id
         masked_flat = np.repeat(masked_ids, copies)  # i64 [masked copies in a row]
-        read_flat, read_offsets = masked_flat, query_offsets
+        shown_flat, shown_offsets, read_flat = masked_flat, query_offsets, None
         if contexts is not None:
-            read_flat, read_offsets = self._with_contexts(masked_flat, query_offsets, sequences, contexts)
+            shown_flat, shown_offsets, read_flat = self._with_contexts(masked_flat, query_offsets, sequences, contexts)
         framed = partial(padded_rows, pad_id=self.pad_id, prefix_ids=self.prefix_ids, suffix_ids=self.suffix_ids)
-        query_input_ids, query_attention_mask = framed(read_flat, read_offsets)
+        query_input_ids, query_attention_mask = framed(shown_flat, shown_offsets)
         key_input_ids, key_attention_mask = framed(token_ids, sequences.offsets)
 
         # Empty sequences share their offset with the next one; side="right" passes over them.
@@ -97,21 +98,40 @@ class _MaskRenderer:
             end_slots=torch.from_numpy(start_slots + masks_per_span - 1),
             span_token_ids=torch.from_numpy(_span_token_ids(token_ids, spans)),
             pad_id=self.pad_id,
+            key_titles=self._padded_marks(is_title(sequences.flags), sequences.offsets),
+            read_tokens=None if read_flat is None else self._padded_marks(read_flat, shown_offsets),
         )
+
+    def _padded_marks(self, marked: np.ndarray, offsets: np.ndarray) -> torch.Tensor | None:
+        """Marks bool [T] of ragged tokens as rows bool [B, L] of the padded ones; None where nothing is marked."""
+        if not marked.any():
+            return None
+        around = {"prefix_ids": (0,) * len(self.prefix_ids), "suffix_ids": (0,) * len(self.suffix_ids)}
+        return padded_rows(marked.astype(np.int64), offsets, pad_id=0, **around)[0].bool()  # bool [B, L]
 
     def _with_contexts(
         self, masked_flat: np.ndarray, offsets: np.ndarray, sequences: Sequences, contexts: Contexts
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Masked copies i64 [.], each followed by the suffix and the clean sequence it reads, and their offsets."""
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Masked copies i64 [.], each followed by the suffix and the clean sequence it reads, and their offsets.
+
+        Last, bool [.], which tokens are of a sequence that is read, its title left out.
+        """
         parts: list[np.ndarray] = []
+        is_read: list[np.ndarray] = []
         for number, context in enumerate(contexts.numbers.tolist()):
             part = masked_flat[offsets[number] : offsets[number + 1]]
             room = self.max_input_tokens - len(self.prefix_ids) - 2 * len(self.suffix_ids) - len(part)
+            read = slice(0, 0)
             if context >= 0 and room > 0:
-                read = sequences.token_ids[sequences.offsets[context] : sequences.offsets[context + 1]][:room]
-                part = np.concatenate([part, np.array(self.suffix_ids, dtype=np.int64), read.astype(np.int64)])
+                first, stop = sequences.offsets[context : context + 2].tolist()
+                read = slice(first, min(stop, first + room))
+                ids = sequences.token_ids[read].astype(np.int64)  # i64 [read]
+                part = np.concatenate([part, np.array(self.suffix_ids, dtype=np.int64), ids])
             parts.append(part)
-        return np.concatenate(parts), np.append(0, np.cumsum([len(part) for part in parts]))
+            of_text = ~is_title(sequences.flags[read])  # bool [read]
+            is_read.append(np.concatenate([np.zeros(len(part) - len(of_text), dtype=bool), of_text]))
+        shown_offsets = np.append(0, np.cumsum([len(part) for part in parts]))  # i64 [S + 1]
+        return np.concatenate(parts), shown_offsets, np.concatenate(is_read)
 
 
 @dataclass(frozen=True, slots=True)

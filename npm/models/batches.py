@@ -6,9 +6,11 @@ Shapes: S sequences, B sequences of a batch, L padded length, n slots whose vect
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+
+from npm.models.settings import LAST_LAYER_POOLERS, PoolerKind
 
 if TYPE_CHECKING:
     import torch
@@ -16,31 +18,91 @@ if TYPE_CHECKING:
     from npm.models.encoder import Encoder
 
 
+class EncodedBatch(NamedTuple):
+    """What is kept of one pass."""
+
+    vectors: np.ndarray  # f32 [n, d], at the slots of all sequences
+    pooled: np.ndarray | None  # f32 [B, d], of length 1; None where no pooler was given
+
+
+class EncodedSequences(NamedTuple):
+    """What is kept of some sequences."""
+
+    vectors: list[np.ndarray]  # f32 [n, d] of each sequence, at its slots
+    pooled: np.ndarray | None  # f32 [S, d], of length 1; None where no pooler was given
+
+
 def encode_sequences(
     encoder: Encoder, sequences: Sequence[np.ndarray], slots: Sequence[np.ndarray], *, tokens_per_batch: int
 ) -> list[np.ndarray]:
     """Encode sequences of token ids, batched by length: for each the vectors f32 [n, d] at its `slots` i64 [n]."""
+    return encode_pooled(encoder, sequences, slots, None, tokens_per_batch=tokens_per_batch).vectors
+
+
+def encode_pooled(
+    encoder: Encoder,
+    sequences: Sequence[np.ndarray],
+    slots: Sequence[np.ndarray],
+    pooler: PoolerKind | None,
+    *,
+    tokens_per_batch: int,
+) -> EncodedSequences:
+    """As `encode_sequences` does, and in the same passes one vector of length 1 for each sequence, 0s for an empty one.
+
+    Raises ValueError for a pooler that reads more than the last layer.
+    """
     vectors = [np.zeros((0, encoder.dimensions), dtype=np.float32)] * len(sequences)
+    pooled = None if pooler is None else np.zeros((len(sequences), encoder.dimensions), dtype=np.float32)  # f32 [S, d]
     lengths = np.array([len(sequence) for sequence in sequences], dtype=np.int64)  # i64 [S]
-    for batch in length_sorted_batches(lengths, tokens_per_batch=tokens_per_batch):
+    filled = np.flatnonzero(lengths)  # i64 [not empty]
+    for places in length_sorted_batches(lengths[filled], tokens_per_batch=tokens_per_batch):
+        batch = filled[places]  # i64 [B]
         own = [slots[number] for number in batch]
-        encoded = encode_batch(encoder, [sequences[number] for number in batch], own)  # f32 [n of the batch, d]
-        parts = np.split(encoded, np.cumsum([len(each) for each in own])[:-1])
+        encoded = encode_batch(encoder, [sequences[number] for number in batch], own, pooler)
+        parts = np.split(encoded.vectors, np.cumsum([len(each) for each in own])[:-1])
         for number, part in zip(batch.tolist(), parts, strict=True):
             vectors[number] = part
-    return vectors
+        if pooled is not None and encoded.pooled is not None:
+            pooled[batch] = encoded.pooled
+    return EncodedSequences(vectors, pooled)
 
 
-def encode_batch(encoder: Encoder, sequences: Sequence[np.ndarray], slots: Sequence[np.ndarray]) -> np.ndarray:
-    """Encode sequences of token ids in one pass: the vectors f32 [n, d] at the `slots` i64 of all, in a row."""
+def encode_batch(
+    encoder: Encoder,
+    sequences: Sequence[np.ndarray],
+    slots: Sequence[np.ndarray],
+    pooler: PoolerKind | None = None,
+) -> EncodedBatch:
+    """Encode sequences of token ids in one pass: the vectors at the `slots` i64 of all, in a row, and those pooled.
+
+    Raises ValueError for a pooler that reads more than the last layer.
+    """
     import torch
 
     states = encode_padded(encoder, sequences)  # f32 [B, L, d]
     rows = [number * states.shape[1] + own for number, own in enumerate(slots)]
-    # Chosen on the device: padding and unwanted vectors are not copied to the host.
+    # Chosen and pooled on the device: padding and unwanted vectors are not copied to the host.
     chosen = states.flatten(0, 1).index_select(0, torch.from_numpy(np.concatenate(rows)).to(states.device))
-    vectors: np.ndarray = chosen.cpu().numpy()  # f32 [n, d]
-    return vectors
+    pooled = None
+    if pooler is not None:
+        lengths = np.array([len(sequence) for sequence in sequences])  # i64 [B]
+        pooled = _pooled(states, lengths, pooler).cpu().numpy()  # f32 [B, d]
+    return EncodedBatch(chosen.cpu().numpy(), pooled)
+
+
+def _pooled(states: torch.Tensor, lengths: np.ndarray, pooler: PoolerKind) -> torch.Tensor:
+    """The pooled vectors f32 [B, d], of length 1, of token vectors [B, L, d] of sequences with `lengths` i64 [B]."""
+    import torch
+
+    from npm.models.sentences import pool_last
+
+    if pooler not in LAST_LAYER_POOLERS:
+        raise ValueError(f"the pooler {pooler.name} reads more than the last layer")
+    with torch.inference_mode():
+        places = torch.arange(states.shape[1], device=states.device)  # i64 [L]
+        shown = places < torch.from_numpy(lengths).to(states.device)[:, None]  # bool [B, L]
+        pooled = pool_last(pooler, states, shown)  # f32 [B, d]
+        return torch.nn.functional.normalize(pooled, dim=1)
 
 
 def encode_padded(encoder: Encoder, sequences: Sequence[np.ndarray]) -> torch.Tensor:

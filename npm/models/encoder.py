@@ -22,11 +22,11 @@ import torch
 from torch import nn
 
 from index.files import storage_errors
-from npm.corpus.blocks import tokenizer_fingerprint
+from npm.corpus.blocks import MOST_TITLE_TOKENS, tokenizer_fingerprint
 from npm.errors import EncoderError
-from npm.models.folders import encoder_label, locate_encoder
+from npm.models.folders import POOLER_KEY, SINGLE_MASK_NAMES, encoder_label, locate_encoder, pooler_of_modules
 from npm.models.loading import load_pretrained, quiet_transformers, safetensors_errors
-from npm.models.settings import Precision, check_leading_dimensions
+from npm.models.settings import LAST_LAYER_POOLERS, PoolerKind, Precision, check_leading_dimensions
 from npm.models.similarity import MOST_SCALE, leading_scale, reference_scale
 
 if TYPE_CHECKING:
@@ -170,7 +170,8 @@ HARMLESS_KEYS = re.compile(
     r"|(?!\w*token_dropout)(\w+_)?(dropout(_prob|_rate)?|\w*drop|drop_path_rate)"  # ESM's token_dropout always acts
     r"|pooler_\w+|directionality|tie_weights_"  # poolers are left out
     r"|initializer_\w+|gradient_checkpointing|sparse_pred\w*|reference_compile|deterministic_\w+"
-    r"|(bos|eos|cls|sep|unk)_token_id|trained_dimensions|sentence_pooler"  # the tokenizer says these; two of ours
+    r"|(bos|eos|cls|sep|unk)_token_id"  # the tokenizer says these
+    r"|trained_dimensions|sentence_pooler|title_tokens|query_masks|reads_jointly"  # ours: how it is asked
 )
 """Keys of a config on which no vector depends: names, heads, what acts in training only."""
 SIZE_KEYS = (
@@ -214,6 +215,8 @@ SCALE_KEY = "similarity_scale"
 """Attribute of the Hugging Face config that carries the scale; `transformers` keeps attributes it does not know."""
 TRAINED_DIMENSIONS_KEY = "trained_dimensions"
 """Attribute of the config that says at which shorter lengths the vectors were trained too; no vector depends on it."""
+TITLE_TOKENS_KEY, QUERY_MASKS_KEY, READS_JOINTLY_KEY = "title_tokens", "query_masks", "reads_jointly"
+"""Attributes of the config that say how the encoder was trained to be asked; no vector depends on them."""
 
 
 def choose_device(device: str) -> torch.device:
@@ -237,11 +240,22 @@ def choose_device(device: str) -> torch.device:
 
 
 def choose_dtype(dtype: Precision, device: torch.device) -> torch.dtype:
-    """`auto` becomes bfloat16 where the hardware multiplies in it, else float32."""
+    """`auto` becomes bfloat16 where the hardware multiplies in it, else float32.
+
+    Raises EncoderError for float16 on a CPU.
+    """
+    if dtype is Precision.float16 and device.type == "cpu":
+        raise EncoderError(
+            "a CPU does not compute in float16",
+            expected="auto, float32 or bfloat16 on a CPU; float16 is for GPUs without bfloat16",
+            got=f"precision={dtype.value} on {device}",
+            where="precision",
+            fix="leave it at auto",
+        )
     if dtype is not Precision.auto:
-        return torch.float32 if dtype is Precision.float32 else torch.bfloat16
-    if device.type == "cuda":
-        return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float32
+        return {Precision.float32: torch.float32, Precision.float16: torch.float16}.get(dtype, torch.bfloat16)
+    if device.type == "cuda":  # what is emulated is slower than float32
+        return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float32
     native = getattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)()
     return torch.bfloat16 if native else torch.float32
 
@@ -277,6 +291,8 @@ class Encoder(StoredModel):
         self.mask_id = self._special_id("mask_token")
         self.pad_id = self._special_id("pad_token")
         self.prefix_ids, self.suffix_ids = _special_ids_around(tokenizer)
+        self.pooler_of_modules: PoolerKind | None = None
+        """The pooler that the files of `sentence-transformers` beside its weights name."""
         self.language_model: PreTrainedModel | None = None
         """The model around `model` with a head for masked tokens, once `attach_masked_head` has given it one."""
         self._leading: int | None = None
@@ -305,6 +321,9 @@ class Encoder(StoredModel):
         place = locate_encoder(name)
         model, tokenizer = load_pretrained(place, hidden_dropout=hidden_dropout, attention_dropout=attention_dropout)
         encoder = cls(model, tokenizer, name=encoder_label(name), similarity_scale=similarity_scale)
+        encoder.pooler_of_modules = pooler_of_modules(Path(place))
+        if name in SINGLE_MASK_NAMES:
+            encoder.query_masks = 1
         _ = encoder.fingerprint  # hashed before a cast to bfloat16 loses bits
         chosen = choose_device(device)
         nn.Module.to(encoder.model, device=chosen, dtype=choose_dtype(Precision(dtype), chosen)).eval()
@@ -357,6 +376,43 @@ class Encoder(StoredModel):
         setattr(self.model.config, TRAINED_DIMENSIONS_KEY, sorted(dimensions))
 
     @property
+    def title_tokens(self) -> int:
+        """Tokens of its document's title that stood before every block in training; 0: none did."""
+        return int(getattr(self.model.config, TITLE_TOKENS_KEY, None) or 0)
+
+    @title_tokens.setter
+    def title_tokens(self, count: int) -> None:
+        _set_unless_usual(self.model.config, TITLE_TOKENS_KEY, count, usual=0)
+
+    @property
+    def query_masks(self) -> int:
+        """Masks that stand for one `<mask>`: 2 (start and end query), or 1 for an encoder of single tokens."""
+        return int(getattr(self.model.config, QUERY_MASKS_KEY, None) or 2)
+
+    @query_masks.setter
+    def query_masks(self, count: int) -> None:
+        _set_unless_usual(self.model.config, QUERY_MASKS_KEY, count, usual=2)
+
+    @property
+    def reads_jointly(self) -> bool:
+        """Whether its queries were trained to find phrases among the tokens of the block read with them."""
+        return bool(getattr(self.model.config, READS_JOINTLY_KEY, None))
+
+    @reads_jointly.setter
+    def reads_jointly(self, trained: bool) -> None:
+        _set_unless_usual(self.model.config, READS_JOINTLY_KEY, trained, usual=False)
+
+    @property
+    def block_pooler(self) -> PoolerKind | None:
+        """What makes the vector of a block out of its token vectors; None: it was not trained for such vectors.
+
+        A pooler that reads more than the last layer counts as none.
+        """
+        saved = getattr(self.model.config, POOLER_KEY, None)
+        kind = PoolerKind.__members__.get(str(saved)) if saved is not None else self.pooler_of_modules
+        return kind if kind in LAST_LAYER_POOLERS else None
+
+    @property
     def max_input_tokens(self) -> int:
         """Longest input in tokens, special tokens included."""
         positions = int(self.model.config.max_position_embeddings)
@@ -378,9 +434,17 @@ class Encoder(StoredModel):
         return int(token_id)
 
 
+def _set_unless_usual(config: Any, key: str, value: object, *, usual: object) -> None:
+    """Write `value` into the config; what is usual only where it says something else: old files have no such key."""
+    if value != usual or getattr(config, key, None) is not None:
+        setattr(config, key, value)
+
+
 def _check_own_keys(config: Any, *, where: str) -> None:
     """Raise EncoderError unless the keys that this project adds to a config have values that can be used."""
     scale, dimensions = getattr(config, SCALE_KEY), getattr(config, TRAINED_DIMENSIONS_KEY, None)
+    keys = (TITLE_TOKENS_KEY, QUERY_MASKS_KEY, READS_JOINTLY_KEY, POOLER_KEY)
+    titles, masks, joint, pooler = (getattr(config, key, None) for key in keys)
     is_number = isinstance(scale, int | float) and not isinstance(scale, bool)
     for key, right, expected in (
         (SCALE_KEY, is_number and 0 < scale <= MOST_SCALE, f"a number above 0, at most {MOST_SCALE:g}"),
@@ -389,6 +453,18 @@ def _check_own_keys(config: Any, *, where: str) -> None:
             dimensions is None or (isinstance(dimensions, list) and all(type(each) is int for each in dimensions)),
             "a list of whole numbers",
         ),
+        (
+            TITLE_TOKENS_KEY,
+            titles is None or (type(titles) is int and 0 <= titles <= MOST_TITLE_TOKENS),
+            f"a whole number from 0 to {MOST_TITLE_TOKENS}",
+        ),
+        (QUERY_MASKS_KEY, masks is None or (type(masks) is int and masks in (1, 2)), "1 or 2"),
+        (
+            POOLER_KEY,
+            pooler is None or (isinstance(pooler, str) and pooler in PoolerKind.__members__),
+            f"one of {', '.join(PoolerKind.__members__)}",
+        ),
+        (READS_JOINTLY_KEY, joint is None or type(joint) is bool, "true or false"),
     ):
         if not right:
             raise EncoderError(

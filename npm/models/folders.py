@@ -10,12 +10,13 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterator
+import shlex
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from npm.errors import EncoderError, named
-from npm.models.settings import MINILM
+from npm.models.settings import MINILM, PoolerKind
 
 SHIPPED = "encoder-mini"
 """Name of the encoder inside the package, which an empty name stands for too."""
@@ -63,6 +64,8 @@ SAVED_FILES = (
     "[12]_*/model.safetensors",
 )
 """What is written of an encoder."""
+SINGLE_MASK_NAMES = ("facebook/npm-single",)
+"""Encoders on the hub that ask with one mask, which their files do not say; a folder says it with `query_masks: 1`."""
 HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?", re.ASCII)
 HUB_TIMEOUT_S = 10.0
 
@@ -312,7 +315,7 @@ def _sharded_names(folder: Path) -> list[str]:
             expected=f"{WEIGHTS}, or {WEIGHTS_INDEX} with its files; pickled weights are never read",
             got=named(others) or "no weights",
             where=str(folder),
-            fix="write it with save_pretrained of a current transformers, which makes safetensors",
+            fix=f"convert it once, in a place where you would run what its maker wrote: {conversion(folder, others)}",
         )
     listed = read_json_object(folder / WEIGHTS_INDEX).get("weight_map")
     names: set[str] = set()
@@ -321,6 +324,14 @@ def _sharded_names(folder: Path) -> list[str]:
             raise _wrong_file(folder / WEIGHTS_INDEX, got=f"{name!r} for the name of a file of weights beside it")
         names.add(name)
     return sorted(names)
+
+
+def conversion(folder: Path, pickles: Sequence[str]) -> str:
+    """The command line that writes an encoder, which has weights in pickles only, with safetensors."""
+    start = str(folder) if pickles else "NAME"  # what was fetched of a hub's model is without its pickles
+    code = "import sys; from transformers import AutoModelForMaskedLM as M, AutoTokenizer as T; "
+    code += "[kind.from_pretrained(sys.argv[1]).save_pretrained(sys.argv[2]) for kind in (M, T)]"
+    return shlex.join(["python", "-c", code, start, "CONVERTED"]) + ", then encoder=CONVERTED"
 
 
 def _module_files(folder: Path) -> list[str]:
@@ -348,3 +359,32 @@ def _check_depth(config: dict[str, Any], tensor_count: int, folder: Path) -> Non
                 where=str(folder / CONFIG),
                 fix="give the whole folder as save_pretrained wrote it",
             )
+
+
+KINDS_OF_POOLING = {"cls": PoolerKind.cls_before_pooler, "mean": PoolerKind.avg}
+POOLING_MODES = {"pooling_mode_cls_token": "cls", "pooling_mode_mean_tokens": "mean"}
+
+
+def pooler_of_modules(folder: Path) -> PoolerKind | None:
+    """What pools the token vectors of a folder of `sentence-transformers`; None where it is none, or does it otherwise.
+
+    Raises EncoderError for a damaged configuration of its pooling.
+    """
+    if not (folder / MODULES_FILE).is_file():
+        return None
+    try:
+        modules = json.loads((folder / MODULES_FILE).read_text(encoding="utf-8"))
+        names = [module["type"].rpartition(".")[2] for module in modules]
+        if [name for name in names if name != "Normalize"] != ["Transformer", "Pooling"]:
+            return None
+        path = modules[names.index("Pooling")]["path"]
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return None
+    if not isinstance(path, str) or path in ("", "..") or Path(path).name != path:  # a folder inside, no other
+        return None
+    if not (folder / path / "config.json").is_file():
+        return None
+    config = read_json_object(folder / path / "config.json")
+    on = [name for name, value in config.items() if name.startswith("pooling_mode_") and value is True]
+    mode = config.get("pooling_mode") or (POOLING_MODES.get(on[0]) if len(on) == 1 else None)
+    return KINDS_OF_POOLING.get(mode) if isinstance(mode, str) else None

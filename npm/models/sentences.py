@@ -29,8 +29,8 @@ from torch import nn
 
 from index.files import storage_errors
 from npm.errors import EncoderError, QueryError
-from npm.models.encoder import Encoder, evaluating
-from npm.models.folders import MODULES_FILE, POOLER_KEY, locate_encoder, read_json_object
+from npm.models.encoder import LAST_LAYER_POOLERS, Encoder, evaluating
+from npm.models.folders import MODULES_FILE, POOLER_KEY, POOLING_MODES, locate_encoder, pooler_of_modules
 from npm.models.loading import safetensors_errors
 from npm.models.settings import PoolerKind, Precision
 
@@ -46,12 +46,15 @@ def pool(kind: PoolerKind, hidden_states: Sequence[torch.Tensor], attention_mask
     """
     assert len(hidden_states) > 1, "hidden states of the embeddings only"
     last = hidden_states[-1].float()  # f32 [R, L, d]
-    if kind in (PoolerKind.cls, PoolerKind.cls_before_pooler):
-        return last[:, 0]  # f32 [R, d]
-    if kind is PoolerKind.avg:
-        return token_mean(last, attention_mask)
+    if kind in (*LAST_LAYER_POOLERS, PoolerKind.cls):
+        return pool_last(kind, last, attention_mask)
     other = hidden_states[-2] if kind is PoolerKind.avg_top2 else hidden_states[1]  # [R, L, d]
     return token_mean((last + other.float()) / 2, attention_mask)  # f32 [R, d]
+
+
+def pool_last(kind: PoolerKind, vectors: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+    """Sentence vectors f32 [R, d] of the states of the last layer f32 [R, L, d]: their mean, or the first of each."""
+    return token_mean(vectors, attention_mask) if kind is PoolerKind.avg else vectors[:, 0]
 
 
 def token_mean(vectors: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
@@ -90,8 +93,6 @@ class Pooler(nn.Module):
 
 
 _CLS_KINDS = (PoolerKind.cls, PoolerKind.cls_before_pooler)
-_KINDS_OF_POOLING = {"cls": PoolerKind.cls_before_pooler, "mean": PoolerKind.avg}
-_OLD_MODES = {"pooling_mode_cls_token": "cls", "pooling_mode_mean_tokens": "mean"}
 
 
 class SavedSentenceEncoder:
@@ -118,6 +119,7 @@ class SavedSentenceEncoder:
 
 def forget_pooler(encoder: Encoder) -> None:
     """Let an encoder that was a sentence encoder be none any more, as training with other objectives makes it."""
+    encoder.pooler_of_modules = None
     if getattr(encoder.model.config, POOLER_KEY, None) is not None:
         setattr(encoder.model.config, POOLER_KEY, None)
 
@@ -131,7 +133,7 @@ def write_sentence_files(folder: Path, encoder: Encoder, pooler: Pooler) -> None
     transformer: dict[str, Any] = {"max_seq_length": encoder.max_input_tokens, "do_lower_case": False}
     mode = "cls" if kind in _CLS_KINDS else "mean"
     pooling = {"word_embedding_dimension": encoder.dimensions}
-    pooling |= {name: mode == own for name, own in _OLD_MODES.items()}
+    pooling |= {name: mode == own for name, own in POOLING_MODES.items()}
     modules = [("Transformer", ""), ("Pooling", "1_Pooling")]
     with storage_errors(folder):
         if kind in (PoolerKind.avg_top2, PoolerKind.avg_first_last):
@@ -190,7 +192,7 @@ def pooler_kind_of(folder: Path, encoder: Encoder) -> PoolerKind:
     saved = getattr(encoder.model.config, POOLER_KEY, None)
     if isinstance(saved, str) and saved in PoolerKind.__members__:
         return PoolerKind[saved]
-    kind = _kind_of_modules(folder) if saved is None and (folder / MODULES_FILE).is_file() else None
+    kind = pooler_of_modules(folder) if saved is None else None
     if kind is None:
         raise EncoderError(
             "nothing says how this encoder makes the vector of a sentence",
@@ -200,23 +202,6 @@ def pooler_kind_of(folder: Path, encoder: Encoder) -> PoolerKind:
             fix=f"choose one with pooler=: {', '.join(PoolerKind.__members__)}",
         )
     return kind
-
-
-def _kind_of_modules(folder: Path) -> PoolerKind | None:
-    try:
-        modules = json.loads((folder / MODULES_FILE).read_text(encoding="utf-8"))
-        names = [module["type"].rpartition(".")[2] for module in modules]
-        if [name for name in names if name != "Normalize"] != ["Transformer", "Pooling"]:
-            return None
-        path = modules[names.index("Pooling")]["path"]
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        return None
-    if not isinstance(path, str) or path in ("", "..") or Path(path).name != path:  # a folder inside, no other
-        return None
-    config = read_json_object(folder / path / "config.json")
-    on = [name for name, value in config.items() if name.startswith("pooling_mode_") and value is True]
-    mode = config.get("pooling_mode") or (_OLD_MODES.get(on[0]) if len(on) == 1 else None)
-    return _KINDS_OF_POOLING.get(mode) if isinstance(mode, str) else None
 
 
 def _write_layer_weights(folder: Path, encoder: Encoder, kind: PoolerKind) -> None:

@@ -20,6 +20,7 @@ class Precision(Enum):
     auto = "auto"
     float32 = "float32"
     bfloat16 = "bfloat16"
+    float16 = "float16"  # for GPUs without bfloat16; training scales its gradients
 
 
 class PoolerKind(Enum):
@@ -30,6 +31,10 @@ class PoolerKind(Enum):
     avg = "avg"  # the mean over the tokens of the last layer
     avg_top2 = "avg_top2"  # the mean over the tokens of the last two layers
     avg_first_last = "avg_first_last"  # the mean over the tokens of the first and the last layer
+
+
+LAST_LAYER_POOLERS = (PoolerKind.avg, PoolerKind.cls_before_pooler)
+"""Poolers that need no more than the token vectors."""
 
 
 @dataclass(kw_only=True, slots=True)

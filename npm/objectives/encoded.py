@@ -97,12 +97,18 @@ class EncodedBatch:
 
     @cached_property
     def _is_key(self) -> torch.Tensor:
-        return self.batch.key_attention_mask.bool()  # bool [B, Lk]
+        shown, titles = self.batch.key_attention_mask.bool(), self.batch.key_titles  # bool [B, Lk] each
+        return shown if titles is None else shown & ~titles
+
+    @property
+    def clean_vectors(self) -> torch.Tensor:
+        """Vectors f32 [B, Lk, d] of the clean copies; under padding they mean nothing."""
+        return self._both[1]
 
     @cached_property
     def key_vectors(self) -> torch.Tensor:
-        """Vectors f32 [T, d] of every token of the clean copies, special tokens included, padding left out."""
-        return self._both[1][self._is_key]
+        """Vectors f32 [T, d] of every token of the clean copies, special tokens included, padding and titles not."""
+        return self.clean_vectors[self._is_key]
 
     @cached_property
     def key_token_ids(self) -> torch.Tensor:

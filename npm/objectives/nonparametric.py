@@ -88,6 +88,11 @@ class NonparametricMasked(nn.Module):
         self._fixed_scale = similarity_scale
 
     @property
+    def scale(self) -> torch.Tensor | float:
+        """The scale of whole vectors as it is now: with its gradient, where it is learned."""
+        return self.log_scale.exp() if self.settings.learned_scale else self._fixed_scale
+
+    @property
     def similarity_scale(self) -> float:
         """The scale as it is now, to be saved with the encoder."""
         return float(self.log_scale.detach().exp()) if self.settings.learned_scale else self._fixed_scale
@@ -115,7 +120,7 @@ class NonparametricMasked(nn.Module):
     def _lengths(self, whole: int) -> list[Length]:
         """The lengths at which the loss is taken, ascending, the last of them the whole of the vectors."""
         assert self._dimensions in (None, whole), f"vectors of {whole} numbers, not {self._dimensions}"
-        scale = self.log_scale.exp() if self.settings.learned_scale else self._fixed_scale
+        scale = self.scale
         shorter = [
             Length(f"_{dimensions}", dimensions, leading_scale(scale, dimensions, whole))
             for dimensions in sorted(self.settings.dimensions)

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from npm.errors import SettingError, check_range
 from npm.models.settings import PoolerKind, check_leading_dimensions
-from npm.settings import Bounds, CheckedSettings
+from npm.settings import Bounds, CheckedSettings, PathText
 
 
 @dataclass(kw_only=True, slots=True)
@@ -94,6 +94,15 @@ class TokenContrastSettings(CheckedSettings):
             raise not_in_place(got=f"{copy_count} masked copies of each sequence")
 
 
+@dataclass(kw_only=True, slots=True)
+class BlockTeacherSettings(CheckedSettings):
+    """Whose block vectors are kept."""
+
+    encoder: PathText = ""
+    """The teacher: folder, hub name, `minilm` or `encoder-mini`; empty: the start of the run. Its tokenizer is that of
+    the start."""
+
+
 def not_in_place(*, got: str) -> SettingError:
     """The refusal of masked copies that do not lie on the clean ones, position by position."""
     return SettingError(
@@ -142,6 +151,13 @@ class ObjectiveSettings(CheckedSettings):
     """The contrast of masked copies with the clean copies of a frozen teacher (TaCL)."""
     token_contrast_weight: float = 0.0
     """Weight of the contrast with the teacher; it reads the masked copies of `corruption`."""
+    reading_weight: float = 0.0
+    """Weight of finding a masked span among the tokens of the block read with it; needs masking.context_fraction above
+    0."""
+    block_teacher: BlockTeacherSettings = field(default_factory=BlockTeacherSettings)
+    """The frozen teacher of block vectors."""
+    block_teacher_weight: float = 0.0
+    """Weight of staying near the teacher's block vectors, 1 − cosine; the encoder then ranks blocks too (`fill`)."""
     denoising_weight: float = 0.0
     """Weight of writing back what was corrupted, for encoder-decoders; what is corrupted stands under `denoising`."""
     others: dict[str, OtherObjective] = field(default_factory=dict)
@@ -158,7 +174,15 @@ class ObjectiveSettings(CheckedSettings):
                 where="others",
                 fix="choose another name",
             )
-        if min(weights.values()) < 0 or not (sum(weights.values()) or self.others):
+        if below := {name: weight for name, weight in weights.items() if weight < 0}:
+            raise SettingError(
+                "a weight is below 0",
+                expected="weights of at least 0",
+                got=", ".join(f"{name}={weight}" for name, weight in below.items()),
+                where=", ".join(below),
+                fix="give 0 to leave an objective out",
+            )
+        if not (sum(weights.values()) or self.others):
             raise SettingError(
                 "the weights of the objective leave nothing to train",
                 expected="weights of at least 0, one of them above 0",
@@ -169,5 +193,8 @@ class ObjectiveSettings(CheckedSettings):
 
     def weights(self) -> dict[str, float]:
         """The weights of all known losses by the names of their settings."""
-        names = ("nonparametric", "masked", "sentence", "token_contrast", "denoising")
+        names = (
+            *("nonparametric", "masked", "sentence", "token_contrast", "reading", "block_teacher"),
+            "denoising",
+        )
         return {f"{name}_weight": getattr(self, f"{name}_weight") for name in names}

@@ -13,13 +13,12 @@ Shapes: B sequences, L padded length, n masked positions, d dimensions.
 
 from __future__ import annotations
 
-import copy
-
 import torch
 from torch import nn
 
 from npm.errors import SettingError
 from npm.models.encoder import Encoder
+from npm.objectives.block_teacher import FrozenModel
 from npm.objectives.encoded import EncodedBatch
 from npm.objectives.settings import TokenContrastSettings, not_in_place
 from npm.types import MaskedBatch, Term
@@ -33,20 +32,15 @@ class TokenContrast(nn.Module):
     """The student need not run on the clean copies; the teacher does."""
 
     def __init__(self, settings: TokenContrastSettings, *, teacher: Encoder | nn.Module) -> None:
-        """The teacher is a frozen copy of `teacher` as it is now, in evaluation mode: the student may go on as it is.
-
-        It is no part of this module's parameters, state or training mode, so neither the optimiser nor a checkpoint
-        knows it; a resumed run makes it anew from the encoder that it started from.
-        """
+        """The teacher is a frozen copy of `teacher` as it is now."""
         super().__init__()
         self.settings = settings
-        model = copy.deepcopy(teacher.model if isinstance(teacher, Encoder) else teacher)
-        self._teacher = (model.eval().requires_grad_(False),)  # in a tuple, so that it is not registered
+        self._teacher = FrozenModel(teacher.model if isinstance(teacher, Encoder) else teacher)
 
     @property
     def teacher(self) -> nn.Module:
         """The frozen model."""
-        return self._teacher[0]
+        return self._teacher.model
 
     def counts(self, batch: MaskedBatch) -> dict[str, int]:
         """Masked positions of this rank. Raises SettingError where masked and clean positions do not coincide."""
@@ -57,7 +51,8 @@ class TokenContrast(nn.Module):
         """The terms of one batch."""
         batch = encoded.batch
         _check_positions_coincide(batch)
-        students, teachers = encoded.query_vectors, self._clean_vectors(batch)  # [B, L, d] each
+        students = encoded.query_vectors  # [B, L, d]
+        teachers = self._teacher.token_vectors(batch.key_input_ids, batch.key_attention_mask)  # [B, L, d]
         with torch.autocast(students.device.type, enabled=False):  # a temperature of 0.01 needs float32
             students = nn.functional.normalize(students.float(), dim=-1)  # f32 [B, L, d]
             teachers = nn.functional.normalize(teachers.float(), dim=-1)  # f32 [B, L, d]
@@ -75,15 +70,6 @@ class TokenContrast(nn.Module):
             "token_contrast": Term(losses, count),
             "token_contrast_top1": Term(correct, count, weight=0.0),
         }
-
-    @torch.no_grad()
-    def _clean_vectors(self, batch: MaskedBatch) -> torch.Tensor:
-        """The teacher's vectors [B, L, d] of the clean copies."""
-        if next(self.teacher.parameters()).device != batch.key_input_ids.device:
-            self.teacher.to(batch.key_input_ids.device)  # not moved with this module, as it is no part of it
-        output = self.teacher(input_ids=batch.key_input_ids, attention_mask=batch.key_attention_mask)
-        vectors: torch.Tensor = output.last_hidden_state
-        return vectors  # [B, L, d]
 
 
 def _check_positions_coincide(batch: MaskedBatch) -> None:

@@ -11,9 +11,11 @@ from index.settings import typed_value
 from npm.indexing.phrase_index import DocumentFilter, PhraseIndex
 from npm.models.encoder import Encoder
 from npm.models.settings import Precision
+from npm.retrieval.blocks import Restriction, block_restrictions
 from npm.retrieval.filler import Filler
 from npm.retrieval.passages import PassageFiller
-from npm.retrieval.queries import QueryVectors, Restriction, lexical_restrictions, with_reading
+from npm.retrieval.queries import QueryVectors
+from npm.retrieval.reading import joint_share, with_reading
 from npm.retrieval.settings import FillSettings, Retrieval
 from npm.settings import PathText
 from npm.types import Document
@@ -77,8 +79,8 @@ class PhraseFiller(Filler):
             return [Restriction(blocks, np.zeros(len(blocks)))] * len(texts)
         if settings.retrieval is Retrieval.dense:
             return [None] * len(texts)
-        restrictions = lexical_restrictions(self.index, texts, settings, allowed=document_filter.blocks)
-        if settings.retrieval is Retrieval.hybrid and settings.reading_share:
+        restrictions = block_restrictions(self.index, texts, vectors, settings, allowed=document_filter.blocks)
+        if settings.retrieval is Retrieval.hybrid and (settings.reading_share or joint_share(settings, self.encoder)):
             return with_reading(self.index, self.encoder, texts, vectors, restrictions, settings)
         return restrictions
 

@@ -18,8 +18,16 @@ from npm.indexing.phrase_index import DocumentFilter, PhraseIndex, select
 from npm.models.encoder import Encoder
 from npm.models.similarity import scaled_similarity
 from npm.retrieval.answers import SurfaceReader, ranked_phrases
-from npm.retrieval.queries import QueryVectors, Restriction, check_query, checked_texts, encode_queries, query_notes
-from npm.retrieval.scoring import Normalisation, ScoringSettings, occurrence_shares, reference_weights
+from npm.retrieval.blocks import Restriction, ranking_notes, sentence_pooler, vector_share
+from npm.retrieval.queries import QueryVectors, check_query, checked_texts, encode_queries, query_notes
+from npm.retrieval.reading import joint_share, reading_notes
+from npm.retrieval.scoring import (
+    Combination,
+    Normalisation,
+    ScoringSettings,
+    occurrence_shares,
+    reference_weights,
+)
 from npm.retrieval.settings import FillSettings, Retrieval
 from npm.retrieval.spans import CandidateSpans, SpanFinder
 from npm.types import Answer, Phrase
@@ -159,7 +167,8 @@ class Filler(ABC):
         changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
         settings = replace(self.settings, **changes) if changes else self.settings
         allowed = None if blocks is None else self._checked_blocks(blocks)
-        vectors = encode_queries(self.encoder, several, tokens_per_batch=settings.tokens_per_batch)
+        pooler = sentence_pooler(self.index, settings) if allowed is None else None
+        vectors = encode_queries(self.encoder, several, pooler=pooler, tokens_per_batch=settings.tokens_per_batch)
         answers = self.fill_encoded(several, vectors, settings=settings, blocks=allowed)
         return answers[0] if isinstance(texts, str) else answers
 
@@ -171,7 +180,10 @@ class Filler(ABC):
         settings: FillSettings | None = None,
         blocks: np.ndarray | None = None,
     ) -> list[Answer]:
-        """Answers for texts that are checked and encoded; `blocks` as in `fill`, ascending i64."""
+        """Answers for texts that are checked, and encoded with the `sentence_pooler` of index and settings.
+
+        `blocks` as in `fill`, ascending i64.
+        """
         settings = settings if settings is not None else self.settings
         document_filter = self._document_filter(settings)
         restrictions: list[Restriction | None] = [Restriction(np.zeros(0, dtype=np.int64), np.zeros(0))] * len(texts)
@@ -195,8 +207,11 @@ class Filler(ABC):
         answers = []
         for text, best, cut, restriction in zip(texts, phrases, vectors.cut.tolist(), restrictions, strict=True):
             notes = query_notes(text, cut=cut, max_input_tokens=self.encoder.max_input_tokens)
+            if blocks is None:
+                notes += ranking_notes(self.index, settings) + reading_notes(settings, self.encoder)
             if len(best) < settings.k:
-                notes += _reason_for_few(len(best), restriction, settings, given=blocks)
+                by_words = vector_share(self.index, settings) == 0
+                notes += _reason_for_few(len(best), restriction, settings, given=blocks, by_words=by_words)
             answers.append(Answer(text=text, phrases=best, cut=cut, notes=notes))
         return answers
 
@@ -265,15 +280,32 @@ class Filler(ABC):
         # candidates there are, however roughly the hits were searched.
         start_rows, end_rows = hits
         scoring = settings.scoring
-        finder = SpanFinder(
-            self.index.store, self.index.rows, max_phrase_tokens=settings.max_phrase_tokens, scoring=scoring
-        )
-        candidates = finder.find(start_rows, end_rows)
-        factor = self.encoder.similarity_scale / scoring.temperature
-        similarities = ScannedSimilarities(self.index, scans, queries, factor, restriction)
+        candidates = self.span_finder(settings).find(start_rows, end_rows)
+        share = 0.0 if restriction is None or restriction.joint is None else joint_share(settings, self.encoder)
+        factors = (1 - share) * self.similarity_factor(scoring), share / scoring.temperature
+        similarities = ScannedSimilarities(self.index, scans, queries, factors, restriction)
         sides = (start_rows, start_rows if end_rows is None else end_rows)
         weights = candidate_weights(similarities, candidates, sides, scoring)
         return ranked_phrases(text, candidates, weights, self._reader, settings)
+
+    def span_finder(self, settings: FillSettings) -> SpanFinder:
+        """What grows hits into the spans that `settings` allow: single words where the encoder asks with one mask."""
+        return SpanFinder(
+            self.index.store,
+            self.index.rows,
+            max_phrase_tokens=settings.max_phrase_tokens,
+            scoring=settings.scoring,
+            words_only=self.encoder.query_masks == 1,
+        )
+
+    def similarity_factor(self, scoring: ScoringSettings) -> float:
+        """What an inner product is multiplied with, by the scale of the encoder and the temperature.
+
+        The one query of a single mask stands for both ends, and e^(s + t) would count it twice: halved, a word of one
+        token weighs e^s, as it was trained.
+        """
+        counts_twice = self.encoder.query_masks == 1 and scoring.combination is Combination.product
+        return self.encoder.similarity_scale / scoring.temperature / (2 if counts_twice else 1)
 
     def _checked_blocks(self, blocks: Sequence[int] | np.ndarray) -> np.ndarray:
         """Block numbers ascending without repeats, i64."""
@@ -298,23 +330,31 @@ def _listed(values: Any) -> Any:
 
 
 def _reason_for_few(
-    found: int, restriction: Restriction | None, settings: FillSettings, *, given: np.ndarray | None
+    found: int,
+    restriction: Restriction | None,
+    settings: FillSettings,
+    *,
+    given: np.ndarray | None,
+    by_words: bool,
 ) -> tuple[str, ...]:
-    """Why an answer has fewer than k phrases, where a reader could not guess; `given` are the blocks asked for."""
+    """Why an answer has fewer than k phrases, where a reader could not guess.
+
+    `given` are the blocks asked for; without them, `by_words` says that shared words alone chose the blocks.
+    """
     if settings.documents == []:
         return ("the list of documents to answer from is empty, so nothing is answered",)
     if given is not None and len(given) == 0:
         return ("the list of blocks to look in is empty, so nothing is answered",)
     if restriction is not None and len(restriction.blocks) == 0:
-        which = (
-            "of the corpus shares a word with the text" if given is None else "given is of a document that may answer"
-        )
-        return (f"no block {which}",)
+        if given is not None:
+            return ("no block given is of a document that may answer",)
+        return (f"no block of the corpus {'shares a word with' if by_words else 'can be ranked for'} the text",)
     if found == 0:
         return ("what was looked in holds nothing but stop-words, punctuation and words of the text",)
-    lexical = given is None and settings.retrieval is not Retrieval.dense
-    if lexical and restriction is not None and len(restriction.blocks) == settings.bm25_blocks:
-        limit = f"the {settings.bm25_blocks} blocks that share most words with the text were looked in"
+    ranked = given is None and settings.retrieval is not Retrieval.dense
+    if ranked and restriction is not None and len(restriction.blocks) == settings.bm25_blocks:
+        which = "share most words with the text" if by_words else "rank best for the text"
+        limit = f"the {settings.bm25_blocks} blocks that {which} were looked in"
         return (f"{found} of {settings.k} phrases: {limit} (bm25_blocks)",)
     return ()
 
@@ -330,24 +370,31 @@ class ScannedSimilarities:
     index: PhraseIndex
     scans: Sequence[Scan]  # one for all rows, or one for each block of the restriction
     queries: tuple[int, int]  # the numbers of the start and the end query in a scan
-    factor: float  # what an inner product is multiplied with
+    factors: tuple[float, float]  # what an inner product is multiplied with, and a similarity of the joint pass
     restriction: Restriction | None
 
     def __call__(self, side: int, rows: np.ndarray) -> np.ndarray:
         """f64 [n] for the start (0) or end (1) query and rows i64 [n]."""
         query = self.queries[side]
         if self.restriction is None:
-            return scaled_similarity(self.scans[0].at(query, rows).astype(np.float64), self.factor)
+            return scaled_similarity(self.scans[0].at(query, rows).astype(np.float64), self.factors[0])
         # In `hybrid` all similarities in a block are raised by the same bonus, so that within a block the vectors alone
         # decide, and between blocks their BM25 scores have a say.
-        blocks = self.index.store.block_of(self.index.rows.positions(rows))  # i64 [n]
+        positions = self.index.rows.positions(rows)  # i64 [n]
+        blocks = self.index.store.block_of(positions)  # i64 [n]
         places = np.searchsorted(self.restriction.blocks, blocks)  # i64 [n], in the restriction
         products = np.empty(len(rows))  # f64 [n]
         scan_of = places if len(self.scans) > 1 else np.zeros(len(rows), dtype=np.int64)  # i64 [n]
         for number in np.unique(scan_of).tolist():
             here = np.flatnonzero(scan_of == number)
             products[here] = self.scans[number].at(query, rows[here])
-        return scaled_similarity(products, self.factor) + self.restriction.bonuses[places]
+        similarities = scaled_similarity(products, self.factors[0]) + self.restriction.bonuses[places]  # f64 [n]
+        if self.restriction.joint is not None:
+            slots = positions - self.index.store.block_offsets[blocks]  # i64 [n], within their blocks
+            for number in np.unique(places).tolist():
+                here = np.flatnonzero(places == number)
+                similarities[here] += self.factors[1] * self.restriction.joint[number][side, slots[here]]
+        return similarities
 
 
 def candidate_weights(

@@ -66,19 +66,24 @@ class PassageCache:
     def __len__(self) -> int:
         return len(self._kept)
 
-    def embed(self, encoder: Encoder, texts: Sequence[str], *, tokens_per_batch: int) -> list[EmbeddedPassage]:
-        """Each of `texts` as `embed_passages` makes it; raises EncoderError if the encoder has no fast tokenizer."""
+    def embed(self, encoder: Encoder, documents: Sequence[Document], *, tokens_per_batch: int) -> list[EmbeddedPassage]:
+        """Each of `documents` as `embed_passages` makes it; raises EncoderError without a fast tokenizer.
+
+        Titles count only with an encoder that was trained with them.
+        """
+        with_titles = encoder.title_tokens > 0
+        texts = [(document.title if with_titles else "", document.text) for document in documents]
         with self._lock:
             packer = self._packers.get(encoder) or self._packers.setdefault(encoder, passage_packer(encoder))
             dtype = str(next(encoder.model.parameters()).dtype)
             maker = (encoder.fingerprint, packer.tokenizer_fingerprint, dtype, str(encoder.dimensions))
-            found = {text: self._kept[*maker, text] for text in texts if (*maker, text) in self._kept}
+            found = {text: self._kept[*maker, *text] for text in texts if (*maker, *text) in self._kept}
             missing = [text for text in dict.fromkeys(texts) if text not in found]
             if missing:
                 made = embed_passages(encoder, packer, missing, tokens_per_batch=tokens_per_batch)
                 found.update(zip(missing, made, strict=True))
             for text in dict.fromkeys(texts):
-                key = (*maker, text)
+                key = (*maker, *text)
                 if key not in self._kept:
                     self._bytes += found[text].vectors.nbytes
                 self._kept[key] = found[text]
@@ -92,14 +97,16 @@ class PassageCache:
 def passage_packer(encoder: Encoder) -> BlockPacker:
     """Cuts passages into blocks as long as an index has them by default, or as the encoder takes if that is less."""
     most_tokens = min(BlockSettings().max_block_tokens, encoder.max_input_tokens)
-    return BlockPacker(encoder.tokenizer, BlockSettings(max_block_tokens=most_tokens))
+    return BlockPacker(
+        encoder.tokenizer, BlockSettings(max_block_tokens=most_tokens, title_tokens=encoder.title_tokens)
+    )
 
 
 def embed_passages(
-    encoder: Encoder, packer: BlockPacker, texts: Sequence[str], *, tokens_per_batch: int
+    encoder: Encoder, packer: BlockPacker, texts: Sequence[tuple[str, str]], *, tokens_per_batch: int
 ) -> list[EmbeddedPassage]:
-    """Each of `texts` cut into blocks and encoded, batched by length."""
-    packed = packer.pack_many([Document(id="", title="", text=text) for text in texts])
+    """Each of `texts`, a title and a text, cut into blocks and encoded, batched by length."""
+    packed = packer.pack_many([Document(id="", title=title, text=text) for title, text in texts])
     prefix, suffix = np.array(encoder.prefix_ids, dtype=np.int64), np.array(encoder.suffix_ids, dtype=np.int64)
     blocks = [block for own in packed for block in own]
     sequences = [np.concatenate([prefix, block.token_ids, suffix]) for block in blocks]
@@ -198,7 +205,11 @@ def checked_passages(passages: Sequence[str | Document]) -> list[Document]:
         if not document.text.strip():
             fix = "leave this passage out"
             raise _no_passages("a passage is empty", got="nothing but space", where=where, fix=fix)
-        if SURROGATE.search(document.text):
+        if not isinstance(document.title, str):
+            got = type(document.title).__name__
+            fix = 'give a title, or "" for none'
+            raise _no_passages("a passage's title is no text", got=got, where=f"{where}.title", fix=fix)
+        if SURROGATE.search(document.text) or SURROGATE.search(document.title):
             got = "half a surrogate pair"
             raise _no_passages("a passage is not valid Unicode", got=got, where=where, fix="correct it or leave it out")
         if (earlier := places.setdefault(document.id, place)) != place:

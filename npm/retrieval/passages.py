@@ -21,14 +21,14 @@ from npm.indexing.generation import IndexManifest
 from npm.indexing.phrase_index import PhraseIndex
 from npm.indexing.rows import RowMap
 from npm.indexing.settings import PruningRule
-from npm.masking.rendering import MASKS_PER_SPAN
 from npm.models.batches import encode_sequences
 from npm.models.similarity import scaled_similarity
+from npm.retrieval.blocks import Restriction
 from npm.retrieval.filler import Filler, candidate_weights
 from npm.retrieval.passage_store import GivenWords, PassageCache, PassageStore, checked_passages
-from npm.retrieval.queries import QueryVectors, Restriction, check_query, checked_texts, encode_queries
+from npm.retrieval.queries import QueryVectors, check_query, checked_texts, encode_queries
 from npm.retrieval.settings import FillSettings, Retrieval
-from npm.retrieval.spans import CandidateSpans, SpanFinder
+from npm.retrieval.spans import CandidateSpans
 from npm.types import MASK_TEXT, Document, TokenFlag
 
 if TYPE_CHECKING:
@@ -73,9 +73,7 @@ class PassageFiller(Filler):
         settings = FillSettings(retrieval=Retrieval.dense) if settings is None else settings
         _check_retrieval(settings)
         documents = checked_passages(passages)
-        embedded = cache.embed(
-            encoder, [document.text for document in documents], tokens_per_batch=settings.tokens_per_batch
-        )
+        embedded = cache.embed(encoder, documents, tokens_per_batch=settings.tokens_per_batch)
         if not any(passage.blocks for passage in embedded):
             raise CorpusError(
                 "no passage holds a token",
@@ -168,7 +166,7 @@ class PassageFiller(Filler):
         """How well the passages support each claim: the mean probability of its content tokens, each masked in turn.
 
         P(token) = Σ over the passages' tokens that equal it / Σ over all of them, each weighed as `fill` weighs a
-        phrase of one token (Min et al. 2023, arXiv 2305.14251, §4.1, whose form has one mask in place of the pair).
+        phrase of one token (Min et al. 2023, arXiv 2305.14251, §4.1, whose encoder asks with one mask).
         Content is what is neither a stop-word nor punctuation. In bfloat16 a score depends in its third digit on the
         claims and passages that are encoded in the same batch. Raises QueryError for a claim without any content, with
         a mask, that is no text, or that is longer than the encoder takes.
@@ -187,7 +185,8 @@ class PassageFiller(Filler):
         vectors = masks.encode(self.encoder, tokens_per_batch=self.settings.tokens_per_batch)
         store = self.index.store
         blocks = np.repeat(np.arange(store.block_count), np.diff(store.block_offsets))  # i64 [T]
-        places = np.flatnonzero(np.isin(blocks, self._allowed_blocks))  # i64 [n], the tokens of these blocks
+        of_text = (store.flags.slice(0, store.token_count) & TokenFlag.SPECIAL.value) == 0  # bool [T], not of titles
+        places = np.flatnonzero(np.isin(blocks, self._allowed_blocks) & of_text)  # i64 [n], the tokens of these blocks
         token_ids = store.token_ids.take(places)  # i32 [n]
         spans = _spans(places, np.ones_like(places))
         scores = np.zeros(len(masks.token_ids))  # f64 [masked tokens]
@@ -240,7 +239,7 @@ class PassageFiller(Filler):
 
     def _similarities_of(self, vectors: QueryVectors) -> Iterator[np.ndarray]:
         """For each text the scaled similarities f64 [2, T] of its start and end query with all tokens."""
-        factor = self.encoder.similarity_scale / self.settings.scoring.temperature
+        factor = self.similarity_factor(self.settings.scoring)
         texts_at_once = max(1, SCORE_BYTES // (2 * 8 * len(self._vectors)))
         for first in range(0, len(vectors.start), texts_at_once):
             stop = first + texts_at_once
@@ -271,13 +270,7 @@ class PassageFiller(Filler):
 
         Their rows are token positions, since here each token has a vector.
         """
-        finder = SpanFinder(
-            self.index.store,
-            self.index.rows,
-            max_phrase_tokens=self.settings.max_phrase_tokens,
-            scoring=self.settings.scoring,
-        )
-        found = finder.find(self.index.rows.rows_at(self._hits)[0], None)
+        found = self.span_finder(self.settings).find(self.index.rows.rows_at(self._hits)[0], None)
         numbers = self._span_numbers(found.starts, found.lengths)  # i64 [m]
         order = np.argsort(numbers)  # i64 [m]
         return _spans(found.starts[order], found.lengths[order]), numbers[order]
@@ -307,10 +300,10 @@ def _check_retrieval(settings: FillSettings) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ClaimMasks:
-    """Each content token of each claim behind a mask pair."""
+    """Each content token of each claim behind a mask pair, or behind one mask where the encoder asks so."""
 
     inputs: tuple[np.ndarray, ...]  # n sequences of token ids i64, special tokens included
-    slots: np.ndarray  # i64 [n], where the mask pair begins
+    slots: np.ndarray  # i64 [n], where the masks begin
     token_ids: np.ndarray  # i64 [n], what was masked
     offsets: np.ndarray  # i64 [c + 1]; claim i has the masked tokens [offsets[i], offsets[i + 1])
 
@@ -318,14 +311,14 @@ class ClaimMasks:
     def of(cls, claims: Sequence[str], encoder: Encoder) -> ClaimMasks:
         """Raises QueryError for a claim without content tokens, or with more tokens than the encoder takes."""
         specials = len(encoder.prefix_ids) + len(encoder.suffix_ids)
-        room = encoder.max_input_tokens - specials - (MASKS_PER_SPAN - 1)
+        room = encoder.max_input_tokens - specials - (encoder.query_masks - 1)
         packer = BlockPacker(encoder.tokenizer, BlockSettings(max_block_tokens=room + specials))
         inputs: list[np.ndarray] = []
         slots: list[int] = []
         token_ids: list[int] = []
         offsets = [0]
         packed = packer.pack_many([Document(id="", title="", text=claim) for claim in claims])
-        masks = np.full(MASKS_PER_SPAN, encoder.mask_id, dtype=np.int64)
+        masks = np.full(encoder.query_masks, encoder.mask_id, dtype=np.int64)
         for number, blocks in enumerate(packed):
             where = "claim" if len(claims) == 1 else f"claim {number + 1} of {len(claims)}"
             if len(blocks) > 1:
@@ -359,7 +352,7 @@ class ClaimMasks:
 
     def encode(self, encoder: Encoder, *, tokens_per_batch: int) -> QueryVectors:
         """The start and end query f32 [n, d] of each masked token."""
-        places = self.slots[:, None] + [0, MASKS_PER_SPAN - 1]  # i64 [n, 2]
+        places = self.slots[:, None] + [0, encoder.query_masks - 1]  # i64 [n, 2]
         encoded = encode_sequences(encoder, self.inputs, list(places), tokens_per_batch=tokens_per_batch)
         queries = np.array(encoded, dtype=np.float32).reshape(-1, 2, encoder.dimensions)  # f32 [n, 2, d]
         start, end = queries.swapaxes(0, 1).copy()  # f32 [n, d] each

@@ -1,4 +1,4 @@
-"""Texts with `<mask>`: checked, encoded into the two vectors of a masked position, restricted to the best blocks.
+"""Texts with `<mask>`: checked, and encoded into the two vectors of a masked position.
 
 Shapes: q texts, d dimensions.
 """
@@ -7,20 +7,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from npm.errors import QueryError, SettingError
-from npm.masking.rendering import MASKS_PER_SPAN
-from npm.models.batches import encode_sequences
-from npm.retrieval.settings import FillSettings, Retrieval
+from npm.errors import QueryError
+from npm.models.batches import encode_pooled
 from npm.types import MASK_TEXT, SURROGATE
 
 if TYPE_CHECKING:
-    from npm.indexing.phrase_index import PhraseIndex
     from npm.models.encoder import Encoder
+    from npm.models.settings import PoolerKind
 
 
 SHOWN_CHARS = 80
@@ -30,11 +28,17 @@ CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 
 @dataclass(frozen=True, slots=True)
 class QueryVectors:
-    """The start and end query of each text."""
+    """The start and end query of each text, and its sentence vector if that was asked for."""
 
     start: np.ndarray  # f32 [q, d], at the first mask of the pair
-    end: np.ndarray  # f32 [q, d], at the last mask of the pair
+    end: np.ndarray  # f32 [q, d], at the last mask of the pair; of a single mask the same
     cut: np.ndarray  # bool [q], whether the text was longer than the encoder takes
+    sentences: np.ndarray | None = None  # f32 [q, d], as in `MaskVectors`
+
+    def part(self, first: int, stop: int) -> QueryVectors:
+        """Those of the texts [first, stop)."""
+        sentences = None if self.sentences is None else self.sentences[first:stop]
+        return QueryVectors(self.start[first:stop], self.end[first:stop], self.cut[first:stop], sentences)
 
 
 def check_query(text: str, *, where: str = "text") -> None:
@@ -103,24 +107,29 @@ def query_notes(text: str, *, cut: bool, max_input_tokens: int) -> tuple[str, ..
 
 @dataclass(frozen=True, slots=True)
 class MaskVectors:
-    """The vectors at the masks of each text."""
+    """The vectors at the masks of each text, and the vector of the text without them if that was asked for."""
 
     vectors: np.ndarray  # f32 [q, masks, d]
     cut: np.ndarray  # bool [q], whether the text was longer than the encoder takes
+    sentences: np.ndarray | None = None  # f32 [q, d], of length 1, or 0 where nothing stands beside the mask
 
 
 def encode_queries(
     encoder: Encoder,
     texts: Sequence[str],
     *,
-    contexts: Sequence[np.ndarray] | None = None,
+    pooler: PoolerKind | None = None,
     tokens_per_batch: int = 8192,
 ) -> QueryVectors:
-    """Encode texts that passed `check_query` with a mask pair each: see `encode_masks`."""
+    """Encode texts that passed `check_query` with a mask pair each, or as `query_masks` says: see `encode_masks`."""
     found = encode_masks(
-        encoder, texts, masks_per_text=MASKS_PER_SPAN, contexts=contexts, tokens_per_batch=tokens_per_batch
+        encoder,
+        texts,
+        masks_per_text=encoder.query_masks,
+        pooler=pooler,
+        tokens_per_batch=tokens_per_batch,
     )
-    return QueryVectors(start=found.vectors[:, 0], end=found.vectors[:, -1], cut=found.cut)
+    return QueryVectors(found.vectors[:, 0], found.vectors[:, -1], found.cut, found.sentences)
 
 
 def encode_masks(
@@ -128,33 +137,40 @@ def encode_masks(
     texts: Sequence[str],
     *,
     masks_per_text: int,
-    contexts: Sequence[np.ndarray] | None = None,
+    pooler: PoolerKind | None = None,
     tokens_per_batch: int = 8192,
+    last_tokens: int | None = None,
 ) -> MaskVectors:
     """Encode texts that passed `check_query`, batched by length, in the order given.
 
-    `contexts` are the token ids i64 [T] of a passage for each text, which stands behind it and is cut to fit.
+    With `pooler`, one of LAST_LAYER_POOLERS, each text is encoded once more, without its masks, and pooled.
 
     `<mask>` becomes `masks_per_text` mask tokens, whatever the encoder's own looks like. All else is ordinary text: a
-    special token that somebody wrote is split like any word. A text that is too long keeps what is nearest to the mask.
+    special token that somebody wrote is split like any word. A text that is too long keeps what is nearest to the mask;
+    of one longer than `last_tokens`, special ones included, only the last are encoded, or those from the mask on.
     """
     if not texts:
         nothing = np.zeros((0, masks_per_text, encoder.dimensions), dtype=np.float32)  # [0, masks, d]
-        return MaskVectors(nothing, np.zeros(0, dtype=bool))
-    sequences, slots, cut = _masked_inputs(encoder, texts, masks_per_text)
-    if contexts is not None:
-        # behind the suffix, as queries read in training (npm/masking/rendering.py)
-        suffix = np.array(encoder.suffix_ids, dtype=np.int64)
-        for number, (sequence, context) in enumerate(zip(sequences, contexts, strict=True)):
-            room = encoder.max_input_tokens - len(sequence) - len(suffix)
-            if room > 0:
-                sequences[number] = np.concatenate([sequence, context[:room].astype(np.int64), suffix])
-    places = np.array(slots)[:, None] + np.arange(masks_per_text)  # i64 [q, masks]
-    vectors = encode_sequences(encoder, sequences, list(places), tokens_per_batch=tokens_per_batch)
-    return MaskVectors(np.stack(vectors), cut)  # f32 [q, masks, d]
+        return MaskVectors(nothing, np.zeros(0, dtype=bool), None if pooler is None else nothing[:, 0])
+    sequences, slots, cut = masked_inputs(encoder, texts, masks_per_text)
+    if last_tokens is not None:
+        dropped = [min(max(len(each) - last_tokens, 0), slot) for each, slot in zip(sequences, slots, strict=True)]
+        sequences = [each[count : count + last_tokens] for each, count in zip(sequences, dropped, strict=True)]
+        slots = [slot - count for slot, count in zip(slots, dropped, strict=True)]
+        cut = cut | (np.array(dropped) > 0)  # bool [q]
+    places = list(np.array(slots)[:, None] + np.arange(masks_per_text))  # i64 [masks] for each text
+    unmasked = [] if pooler is None else [np.delete(*pair) for pair in zip(sequences, places, strict=True)]
+    nowhere = [np.zeros(0, dtype=np.int64)] * len(unmasked)
+    encoded = encode_pooled(encoder, sequences + unmasked, places + nowhere, pooler, tokens_per_batch=tokens_per_batch)
+    sentences = None
+    if encoded.pooled is not None:
+        special_count = len(encoder.prefix_ids) + len(encoder.suffix_ids)
+        has_words = np.array([len(sequence) > special_count for sequence in unmasked])  # bool [q]
+        sentences = encoded.pooled[len(texts) :] * has_words[:, None]  # f32 [q, d]
+    return MaskVectors(np.stack(encoded.vectors[: len(texts)]), cut, sentences)  # f32 [q, masks, d]
 
 
-def _masked_inputs(
+def masked_inputs(
     encoder: Encoder, texts: Sequence[str], masks_per_text: int
 ) -> tuple[list[np.ndarray], list[int], np.ndarray]:
     """Token ids of each text, where its masks begin, and bool [q] whether it was cut."""
@@ -188,75 +204,3 @@ def mask_strips(encoder: Encoder) -> tuple[bool, bool]:
     """Whether the tokenizer's mask token takes the space to its left and to its right with it (RoBERTa's: left)."""
     token = encoder.tokenizer.backend_tokenizer.get_added_tokens_decoder().get(encoder.mask_id)
     return (bool(token.lstrip), bool(token.rstrip)) if token is not None else (False, False)
-
-
-@dataclass(frozen=True, slots=True)
-class Restriction:
-    """The blocks that one text is answered from, and what each one adds to the similarities found in it."""
-
-    blocks: np.ndarray  # i64 [blocks], ascending
-    bonuses: np.ndarray  # f64 [blocks]
-    queries: np.ndarray | None = None  # f32 [blocks, 2, d], start and end query for each block; None: the same for all
-
-
-def lexical_restrictions(
-    index: PhraseIndex, texts: Sequence[str], settings: FillSettings, *, allowed: np.ndarray | None = None
-) -> list[Restriction | None]:
-    """The best blocks of each text by BM25; without any, `hybrid` looks everywhere (None) and `bm25` nowhere.
-
-    Only blocks in the mask `allowed` bool [blocks] are looked in, all if None.
-
-    Raises SettingError if the index has no text.
-    """
-    if index.lexicon is None:
-        raise SettingError(
-            f"retrieval={settings.retrieval.value} needs the text of the blocks",
-            expected="retrieval=dense, or an index over blocks with text",
-            got="an index over blocks of token ids",
-            where=str(index.folder),
-            fix="use retrieval=dense",
-        )
-    hybrid = settings.retrieval is Retrieval.hybrid
-    hits = index.lexicon.best_blocks(texts, settings.bm25_blocks, allowed=allowed)
-    restrictions: list[Restriction | None] = []
-    for blocks, scores, found in zip(hits.blocks, hits.scores, hits.found, strict=True):
-        if hybrid and not found.any():
-            restrictions.append(None)
-            continue
-        kept = np.flatnonzero(found)
-        kept = kept[np.argsort(blocks[kept])]
-        share = scores[kept].astype(np.float64) / max(float(scores[0]), np.finfo(np.float32).tiny)  # f64 [blocks]
-        weight = settings.lexical_weight if hybrid else 0.0
-        restrictions.append(Restriction(blocks[kept], weight * share))
-    return restrictions
-
-
-def with_reading(
-    index: PhraseIndex,
-    encoder: Encoder,
-    texts: Sequence[str],
-    vectors: QueryVectors,
-    restrictions: Sequence[Restriction | None],
-    settings: FillSettings,
-) -> list[Restriction | None]:
-    """The same restrictions with queries for each block: `reading_share` from the text with the block behind it."""
-    numbers = [number for number, restriction in enumerate(restrictions) if restriction for _ in restriction.blocks]
-    blocks = [block for restriction in restrictions if restriction for block in restriction.blocks.tolist()]
-    passages = index.store.sequences(np.array(blocks, dtype=np.int64))
-    contexts = np.split(passages.token_ids, passages.offsets[1:-1]) if blocks else []
-    read = encode_queries(
-        encoder,
-        [texts[number] for number in numbers],
-        contexts=contexts,
-        tokens_per_batch=settings.tokens_per_batch,
-    )
-    share = np.float32(settings.reading_share)
-    alone = np.stack([vectors.start[numbers], vectors.end[numbers]], axis=1)  # f32 [pairs, 2, d]
-    mixed = share * np.stack([read.start, read.end], axis=1) + (1 - share) * alone  # f32 [pairs, 2, d]
-    done = 0
-    result: list[Restriction | None] = []
-    for restriction in restrictions:
-        count = len(restriction.blocks) if restriction else 0
-        result.append(replace(restriction, queries=mixed[done : done + count]) if restriction else None)
-        done += count
-    return result

@@ -15,6 +15,7 @@ class Retrieval(Enum):
 
     dense = "dense"
     bm25 = "bm25"
+    blocks = "blocks"
     hybrid = "hybrid"
 
 
@@ -28,19 +29,28 @@ class FillSettings(CheckedSettings):
     """Occurrences shown for a phrase at most, best first."""
     retrieval: Retrieval = Retrieval.hybrid
     """`dense`: by vectors over the whole corpus; `bm25`: by vectors within the blocks that share the rarest words
-    with the text; `hybrid`: the same, and a better block's evidence weighs more."""
+    with the text; `blocks`: within those whose block vectors are nearest to that of the text; `hybrid`: within the best
+    by both, where the index has block vectors, else by words, and a better block's evidence weighs more."""
     bm25_blocks: Annotated[int, Bounds(1, 10_000)] = 3
-    """Blocks that `bm25` and `hybrid` look in."""
+    """Blocks that `bm25`, `blocks` and `hybrid` look in."""
+    vector_share: Annotated[float | None, Bounds(0, 1)] = None
+    """In `hybrid`, how much of a block's score comes from its vector, the rest from BM25, each divided by the best; 0
+    is BM25 alone; unset: 0.5 where the index has block vectors."""
     lexical_weight: Annotated[float, Bounds(0, 1_000)] = 8.0
-    """Added, in `hybrid`, to the similarities in a block, times its BM25 score over that of the best block."""
+    """Added, in `hybrid`, to the similarities in a block, times its score over that of the best block."""
     reading_share: Annotated[float, Bounds(0, 1)] = 0.75
     """In `hybrid`, how much of a query vector comes from the text read together with the block that is looked in, the
     rest from the text alone; 0 reads nothing, which is faster."""
+    joint_share: Annotated[float | None, Bounds(0, 1)] = None
+    """In `hybrid`, how much of a similarity comes from the block's tokens as they are read together with the text, the
+    rest from the stored vectors; unset: half for an encoder that was trained for it (objective.reading_weight), else
+    nothing."""
     candidates_per_side: Annotated[int | None, Bounds(1, 10_000_000)] = None
     """Best rows grown into phrases for the start query and for the end query in unrestricted search; unset: what
     `tune` wrote into the index, else 4096 where search is exact and 512 where it is not."""
     documents: list[str] | None = None
-    """Ids of the only documents to answer from, as output=json shows them; unset: all; an empty list: none."""
+    """Ids of the only documents to answer from, as output=json shows them; unset: all. In Python an empty list
+    means none; the command refuses one."""
     where: list[str] = field(default_factory=list)
     """Conditions on fields kept from the corpus (corpus.kept_fields) that a document must meet, all of them, such as
     `lang=en`, `year>=1990`, `kind!=stub`, `topic in [rivers, lakes]`."""
@@ -61,6 +71,7 @@ class FillSettings(CheckedSettings):
             bm25_blocks=3,
             lexical_weight=0.0,
             reading_share=0.0,
+            joint_share=0.0,
             candidates_per_side=4096,
             scoring=ScoringSettings.reference(),
         )

@@ -45,11 +45,21 @@ class CandidateSpans:
 class SpanFinder:
     """Grows hits into the spans that the settings allow.
 
-    A span stays in its block, starts at a word start and ends at a word end, and both ends have a vector.
+    A span stays in its block, starts at a word start and ends at a word end, and both ends have a vector; with
+    `words_only` it is one word.
     """
 
-    def __init__(self, store: BlockStore, rows: RowMap, *, max_phrase_tokens: int, scoring: ScoringSettings) -> None:
+    def __init__(
+        self,
+        store: BlockStore,
+        rows: RowMap,
+        *,
+        max_phrase_tokens: int,
+        scoring: ScoringSettings,
+        words_only: bool = False,
+    ) -> None:
         self._store = store
+        self._words_only = words_only
         self._rows = rows
         self._max_tokens = max_phrase_tokens
         self._left_max_tokens = max_phrase_tokens if scoring.equal_walks else max_phrase_tokens - 1
@@ -90,6 +100,8 @@ class SpanFinder:
             flags = window_flags[alive, length - 1]  # u8 [alive]
             if length > 1:
                 may_enter = ~self._is_barred[flags]  # bool [alive]
+                if self._words_only:
+                    may_enter &= (flags & word_edge) == 0
                 if not self._clauses_inside:
                     may_enter &= ~(self._begins_sentence(flags) if rightward else window_ends[alive, length - 1])
                 entered = np.flatnonzero(may_enter)
@@ -115,6 +127,8 @@ class SpanFinder:
                 )
             )
             may_grow = room[alive] > length  # bool [alive]
+            if self._words_only:
+                may_grow &= (flags & other_edge) == 0
             if not self._clauses_inside:
                 may_grow &= ~(window_ends[alive, length - 1] if rightward else self._begins_sentence(flags))
             alive = alive[may_grow]

@@ -29,7 +29,7 @@ from npm.errors import SettingError
 from npm.models.encoder import choose_device, choose_dtype
 from npm.objectives.ranks import world_size
 from npm.training.model import SavedModel, TrainedModel
-from npm.training.optimizer import parameter_groups
+from npm.training.optimizer import make_optimizer
 from npm.training.settings import Sharding, TrainerSettings, TrainingSettings
 from npm.types import Term, TrainingBatch
 
@@ -127,18 +127,11 @@ def make_accelerator(settings: TrainingSettings) -> Any:
     dtype = choose_dtype(settings.precision, device)
     AcceleratorState._reset_state()  # else a process could not train twice in different precisions
     return Accelerator(
-        mixed_precision="bf16" if dtype is torch.bfloat16 else "no",
+        mixed_precision={torch.bfloat16: "bf16", torch.float16: "fp16"}.get(dtype, "no"),
         cpu=device.type == "cpu",
         # given, because the launcher's number would divide our gradients a second time
         gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=1),
     )
-
-
-def make_optimizer(model: nn.Module, settings: TrainerSettings) -> torch.optim.Optimizer:
-    """AdamW with weight decay on matrices and embeddings only."""
-    betas = (settings.adam_beta1, settings.adam_beta2)
-    groups = parameter_groups(model, weight_decay=settings.weight_decay)
-    return torch.optim.AdamW(groups, lr=0.0, betas=betas, eps=settings.adam_epsilon, fused=True)
 
 
 class PreparedModel:
@@ -157,10 +150,11 @@ class PreparedModel:
             model.to(accelerator.device)
             shard(model, kept_modules(kept))
             self.wrapped: Any = model
-            self.optimizer: Any = make_optimizer(model, settings)
+            self.optimizer: Any = make_optimizer(model, network, settings)
         else:
-            self.wrapped, prepared = accelerator.prepare(model, make_optimizer(model, settings))
+            self.wrapped, prepared = accelerator.prepare(model, make_optimizer(model, network, settings))
             self.optimizer = prepared.optimizer
+        self.scaler: torch.amp.GradScaler | None = accelerator.scaler  # of float16 alone
 
     def __call__(self, batch: TrainingBatch) -> dict[str, Term]:
         """The terms of one micro-batch that lies on the accelerator's device."""
@@ -193,7 +187,23 @@ class PreparedModel:
         """Shorten the gradient of a whole window to its longest allowed length; returns its length before."""
         if self.is_sharded:
             return clip_shared_gradients(self.wrapped, self.max_gradient_norm)
-        return float(self.accelerator.clip_grad_norm_(self.wrapped.parameters(), self.max_gradient_norm))
+        if self.scaler is not None:
+            self.scaler.unscale_(self.optimizer)
+        return float(nn.utils.clip_grad_norm_(self.wrapped.parameters(), self.max_gradient_norm))
+
+    @property
+    def may_overflow(self) -> bool:
+        """Whether a gradient that is not finite may only have been scaled too far: that step is left out."""
+        return self.scaler is not None and self.scaler.get_scale() > 1
+
+    def step(self) -> None:
+        """Change the weights; with a scaler not by a gradient that is not finite, which lowers the scale instead."""
+        if self.scaler is None:
+            self.optimizer.step()
+        else:
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+        self.optimizer.zero_grad(set_to_none=True)
 
 
 def keep_few_activations(network: Any) -> None:

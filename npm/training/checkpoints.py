@@ -2,7 +2,8 @@
 
 RUN/settings.json      resolved settings, SHA-256 of corpus files, fingerprint of the start; others are refused
 RUN/metrics.jsonl      one line every few steps; cut back to the checkpoint when a run is resumed
-RUN/checkpoints/step-00000200/   weights and optimiser state (safetensors), counters (json), generators (npy)
+RUN/checkpoints/step-00000200/   weights and optimiser state (safetensors), counters (json), generators (npy), and
+                                 averages.safetensors if weights are averaged (trainer.ema_decay)
 RUN/encoder/           the finished encoder, as save_pretrained writes it
 RUN/best-encoder/      the one of the best evaluation, if there are evaluations
 RUN/bad-batch/         the batch of a loss that was not finite
@@ -18,7 +19,7 @@ import re
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,7 @@ from npm.objectives.ranks import rank, world_size
 from npm.training.acceleration import own_share, whole_tensor
 from npm.training.loggers import read_metrics
 from npm.training.model import SavedModel
+from npm.training.settings import OF_EACH_RUN
 
 CHECKPOINT_KIND = "training checkpoint"
 ENCODER, BEST_ENCODER = "encoder", "best-encoder"
@@ -47,7 +49,7 @@ ENCODER, BEST_ENCODER = "encoder", "best-encoder"
 SETTINGS, CHECKPOINTS, BAD_BATCH = "settings.json", "checkpoints", "bad-batch"
 TEXTS, HELD_OUT = ("corpus", "sentences"), "held-out"
 """Folders of what the texts were made into, also below that of held-out text."""
-METRICS = "metrics.jsonl"
+METRICS, AVERAGES = "metrics.jsonl", "averages.safetensors"
 PARTS = (METRICS, CHECKPOINTS, BAD_BATCH, ENCODER, BEST_ENCODER, HELD_OUT, *TEXTS)
 """What a run leaves beside its settings."""
 OWN_NAMES = (SETTINGS, *PARTS, "collocations", "tensorboard", "wandb", "wandb-id.txt")
@@ -64,9 +66,15 @@ class Counters:
     tokens: int
     best: dict[str, Any] = field(default_factory=dict)
     """The fields of `npm.training.trainer.EarlyStopping`."""
+    gradient_scale: dict[str, Any] = field(default_factory=dict)
+    """The state of the gradient scaler of float16; empty without."""
+    first_step: int = 0
+    """Where the schedule began: above 0 in a run that goes on from the checkpoint of another (start.from_run)."""
+    first_seconds: float = 0.0
 
     def __post_init__(self) -> None:
-        kinds = {"step": (int,), "seconds": (int, float), "tokens": (int,)}
+        kinds: dict[str, tuple[type, ...]] = {"step": (int,), "seconds": (int, float), "tokens": (int,)}
+        kinds |= {"first_step": (int,), "first_seconds": (int, float)}
         for name, kind in kinds.items():
             value = getattr(self, name)
             if type(value) not in kind or not 0 <= value < math.inf:
@@ -81,6 +89,8 @@ class Checkpoint:
     weights: dict[str, torch.Tensor]
     optimizer_tensors: dict[str, torch.Tensor]
     generators: dict[str, np.ndarray]  # u8, one of the CPU and one of the device for each rank
+    averages: dict[str, torch.Tensor] = field(default_factory=dict)
+    """Averaged weights, in a run that has them."""
 
 
 class RunFolder:
@@ -157,6 +167,46 @@ class RunFolder:
             error=SettingError,
         )
 
+    def go_on_from(self, origin: RunFolder) -> None:
+        """Begin with the newest checkpoint of another run, unless this one has a checkpoint.
+
+        Raises SettingError if that is no run, has none, or has other settings than those in which runs may differ.
+        """
+        records = [read_object(run.path / SETTINGS, fix="name the folder of a run") for run in (origin, self)]
+        ours, theirs = ({k: v for k, v in record.items() if not k.startswith(OF_EACH_RUN)} for record in records)
+        refuse_changed(
+            ours,
+            theirs,
+            problem="this run cannot go on from one with other settings",
+            where=origin.path / SETTINGS,
+            fix=f"repeat the settings of that run; only those of {', '.join(OF_EACH_RUN)} may differ",
+            error=SettingError,
+        )
+        if self._checkpoint_folders():
+            return
+        checkpoint = origin._checkpoint_while_training()
+        if checkpoint is None:
+            raise SettingError(
+                f"{origin.path} has no checkpoint",
+                expected="a run that has saved one",
+                got="none",
+                where="start.from_run",
+                fix="wait for its first one (trainer.checkpoint_every_minutes), or name another run",
+            )
+        done = checkpoint.counters
+        begun = replace(done, first_step=done.step, first_seconds=done.seconds, best={})
+        self.save_checkpoint(replace(checkpoint, counters=begun))
+
+    def _checkpoint_while_training(self) -> Checkpoint | None:
+        """The newest checkpoint of a run that may write the next one, and remove this one, while it is read."""
+        while True:
+            newest = self._checkpoint_folders()[-1:]
+            try:
+                return self.latest_checkpoint()
+            except ArtefactError:
+                if self._checkpoint_folders()[-1:] == newest:
+                    raise
+
     def log(self, record: dict[str, float | int]) -> None:
         """Append one line of metrics; a number that is not finite, which JSON does not know, is null."""
         line = {name: value if math.isfinite(value) else None for name, value in record.items()}
@@ -168,9 +218,14 @@ class RunFolder:
         folder = self.path / CHECKPOINTS / f"step-{checkpoint.counters.step:08d}"
         if folder.exists():
             return
-        with write_folder(folder, kind=CHECKPOINT_KIND, settings=asdict(checkpoint.counters)) as writer:
+        counters = asdict(checkpoint.counters)
+        if not checkpoint.counters.gradient_scale:
+            del counters["gradient_scale"]
+        with write_folder(folder, kind=CHECKPOINT_KIND, settings=counters) as writer:
             writer.open_binary("weights.safetensors").write(safetensors.torch.save(checkpoint.weights))
             writer.open_binary("optimizer.safetensors").write(safetensors.torch.save(checkpoint.optimizer_tensors))
+            if checkpoint.averages:
+                writer.open_binary(AVERAGES).write(safetensors.torch.save(checkpoint.averages))
             for name, state in checkpoint.generators.items():
                 writer.write_array(f"generator-{name}", state)
         for other in self._checkpoint_folders():
@@ -186,12 +241,14 @@ class RunFolder:
             return None
         with self.checkpoint_errors():
             manifest = verify_folder(folders[-1], CHECKPOINT_KIND)
+            averages = safetensors.torch.load_file(folders[-1] / AVERAGES) if AVERAGES in manifest.files else {}
             names = [name.removesuffix(".npy") for name in manifest.files if name.startswith("generator-")]
             return Checkpoint(
                 counters=Counters(**{**manifest.settings, "best": dict(manifest.settings["best"])}),
                 weights=safetensors.torch.load_file(folders[-1] / "weights.safetensors"),
                 optimizer_tensors=safetensors.torch.load_file(folders[-1] / "optimizer.safetensors"),
                 generators={name.removeprefix("generator-"): np.load(folders[-1] / f"{name}.npy") for name in names},
+                averages=averages,
             )
 
     @contextmanager
@@ -290,10 +347,12 @@ def _move_files(source: Path, target: Path) -> None:
     source.rmdir()
 
 
-def captured_state(model: nn.Module, optimizer: torch.optim.Optimizer, counters: Counters) -> Checkpoint:
+def captured_state(
+    model: nn.Module, optimizer: torch.optim.Optimizer, counters: Counters, averages: dict[str, torch.Tensor]
+) -> Checkpoint:
     """A checkpoint of whole tensors on the CPU; every rank has to ask, even if only one of them writes it."""
-    weights = _kept_by_first_rank(own_weights(model))
-    return Checkpoint(counters, weights, optimizer_tensors(optimizer), gathered_generator_states())
+    weights, means = _kept_by_first_rank(own_weights(model)), _kept_by_first_rank(averages)
+    return Checkpoint(counters, weights, optimizer_tensors(optimizer), gathered_generator_states(), means)
 
 
 def own_weights(model: nn.Module) -> dict[str, torch.Tensor]:

@@ -10,7 +10,7 @@ pairs, L padded length.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -19,6 +19,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from index.arrays import mixed_bits
+from index.store import refuse_changed
 from npm.corpus.blocks import BlockPacker
 from npm.corpus.documents import CorpusSettings, SkippedRecords, read_corpus
 from npm.corpus.sentence_pairs import PairTable, SentenceDataSettings, build_pair_table
@@ -44,7 +45,7 @@ from npm.masking.rendering import (
 from npm.models.denoiser import Denoiser
 from npm.models.encoder import Encoder
 from npm.objectives.ranks import rank, world_size
-from npm.training.model import TrainableModel
+from npm.training.model import TrainableModel, title_tokens
 from npm.training.settings import TrainingSettings, recorded
 from npm.types import Progress, SentenceBatch, Sequences, TrainingBatch, View, silent
 
@@ -317,6 +318,8 @@ class Texts:
     sentences: SentenceDataSettings
     corruption: CorruptionSettings
     seed: int
+    is_packed: bool = False
+    """Whether blocks were cut by another run, and the files they came from need not be there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,14 +354,18 @@ def make_sources(
 def _block_source(
     views: set[str], texts: Texts, settings: TrainingSettings, trained: TrainableModel, progress: Progress
 ) -> tuple[BlockSource, str]:
-    skipped = SkippedRecords.beside(texts.folder / "corpus")
-    store = build_block_store(
-        texts.folder / "corpus",
-        read_corpus(texts.corpus, skipped=skipped),
-        BlockPacker(trained.tokenizer, settings.blocks),
-        settings={"corpus": recorded(asdict(texts.corpus))},
-        progress=progress,
-    )
+    skipped = SkippedRecords() if texts.is_packed else SkippedRecords.beside(texts.folder / "corpus")
+    packer = BlockPacker(trained.tokenizer, replace(settings.blocks, title_tokens=title_tokens(settings, trained)))
+    if texts.is_packed:
+        store = _packed_blocks(texts.folder / "corpus", packer)
+    else:
+        store = build_block_store(
+            texts.folder / "corpus",
+            read_corpus(texts.corpus, skipped=skipped),
+            packer,
+            settings={"corpus": recorded(asdict(texts.corpus))},
+            progress=progress,
+        )
     chosen, per_batch = settings.groups, settings.trainer.groups_per_device_batch
     groups = BlockGroups(store, sequences_per_group=chosen.sequences_per_group, drop_mixed=chosen.drop_mixed)
     source = BlockSource(
@@ -375,6 +382,20 @@ def _block_source(
         f"{per_step} sequences a step"
     )
     return source, _with_skipped(note, skipped)
+
+
+def _packed_blocks(folder: Path, packer: BlockPacker) -> BlockStore:
+    """The blocks that another run has cut as `packer` would. Raises ArtefactError if it has not."""
+    store = BlockStore.open(folder)
+    ours = {"blocks": packer.settings.recorded(), "tokenizer_fingerprint": packer.tokenizer_fingerprint}
+    refuse_changed(
+        {name: store.settings[name] for name in ours},
+        ours,
+        problem="the blocks were cut with other settings, or with another tokenizer",
+        where=folder,
+        fix="repeat the settings of that run, or name another one as packed=DIR",
+    )
+    return store
 
 
 def _sentence_source(

@@ -12,22 +12,24 @@ from torch import nn
 from npm.corpus.documents import read_corpus
 from npm.errors import SettingError
 from npm.masking.masker import MaskingUnit
-from npm.masking.rendering import DENOISING, PHRASES, SENTENCES, VIEW_NUMBERS, reads_blocks
-from npm.memory import keep_freed_memory
+from npm.masking.rendering import DENOISING, MASKS_PER_SPAN, PHRASES, SENTENCES, VIEW_NUMBERS, reads_blocks
+from npm.memory import keep_few_kernels, keep_freed_memory
 from npm.models.denoiser import Denoiser, fresh_denoiser
 from npm.models.encoder import Encoder, use_plain_attention
 from npm.models.folders import locate_encoder
 from npm.models.fresh import fresh_encoder
 from npm.models.masked_lm import VisibleOnly, attach_masked_head
 from npm.models.sentences import forget_pooler
-from npm.models.settings import Precision
+from npm.models.settings import PoolerKind, Precision
+from npm.objectives.block_teacher import BlockTeacher
 from npm.objectives.combine import WeightedSum
 from npm.objectives.denoising import Denoising
 from npm.objectives.encoded import Passes, encode_views
 from npm.objectives.masked import MaskedTokens
 from npm.objectives.nonparametric import NonparametricMasked
+from npm.objectives.reading import JointReading
 from npm.objectives.sentence import SentenceContrast
-from npm.objectives.settings import OtherObjective
+from npm.objectives.settings import BlockTeacherSettings, OtherObjective
 from npm.objectives.token_contrast import TokenContrast
 from npm.training.optimizer import freeze
 from npm.training.settings import Attention, TrainingSettings
@@ -52,6 +54,7 @@ class SavedModel(Protocol):
 
 def load_start(settings: TrainingSettings) -> TrainableModel:
     """An encoder, or an encoder-decoder for denoising: float32, with the scale, dropouts and attention of training."""
+    keep_few_kernels()  # before a model is loaded: that asks oneDNN already, which then knows how many it keeps
     model: TrainableModel = _load_denoiser(settings) if settings.objective.denoising_weight else _load_encoder(settings)
     freeze(model.model, settings.start.frozen)
     if model.device.type == "cpu":
@@ -141,21 +144,68 @@ def make_objective(settings: TrainingSettings, trained: TrainableModel) -> Weigh
     if isinstance(trained, Denoiser):
         parts["denoising"] = Denoising(families=settings.denoising.families())
     else:
-        trained.trained_dimensions = chosen.nonparametric.dimensions if chosen.nonparametric_weight else ()
-        forget_pooler(trained)
+        # before the pooler of the start, which may be the teacher, is forgotten
+        teacher = _block_teacher(chosen.block_teacher, trained) if chosen.block_teacher_weight else None
+        _say_how_it_asks(trained, settings)
         if chosen.nonparametric_weight:
-            parts["nonparametric"] = NonparametricMasked(
+            phrases = NonparametricMasked(
                 chosen.nonparametric, similarity_scale=trained.similarity_scale, dimensions=trained.dimensions
             )
+            parts["nonparametric"] = phrases
         if chosen.masked_weight:
             parts["masked"] = _masked_tokens(settings, trained)
         if chosen.sentence_weight:
-            parts["sentence"] = SentenceContrast(chosen.sentence, dimensions=trained.dimensions)
+            sentence = SentenceContrast(chosen.sentence, dimensions=trained.dimensions)
+            parts["sentence"] = sentence
+            _check_poolers(sentence.pooler.kind_after_training, teacher)
+        if chosen.reading_weight:
+            learned = phrases if chosen.nonparametric_weight else None
+            fixed = trained.similarity_scale
+            parts["reading"] = JointReading(lambda: fixed if learned is None else learned.scale)
+        if teacher is not None:
+            parts["block_teacher"] = teacher
         if chosen.token_contrast_weight:
             parts["token_contrast"] = TokenContrast(chosen.token_contrast, teacher=trained)
     known_weights = chosen.weights()
     weights = {name: known_weights[f"{name}_weight"] for name in parts}
     return WeightedSum(parts | others, weights | {name: other.weight for name, other in chosen.others.items()})
+
+
+def _say_how_it_asks(encoder: Encoder, settings: TrainingSettings) -> None:
+    """Write into the encoder's config what it is trained for by `settings`, and nothing of what it was before."""
+    chosen = settings.objective
+    encoder.trained_dimensions = chosen.nonparametric.dimensions if chosen.nonparametric_weight else ()
+    encoder.query_masks = 1 if settings.masking.unit is MaskingUnit.token else MASKS_PER_SPAN
+    encoder.reads_jointly = chosen.reading_weight > 0
+    encoder.title_tokens = title_tokens(settings, encoder)
+    forget_pooler(encoder)
+
+
+def title_tokens(settings: TrainingSettings, trained: TrainableModel) -> int:
+    """Tokens of titles before every block: those of the settings, else those that the start was trained with."""
+    if settings.blocks.title_tokens is None:
+        return trained.title_tokens if isinstance(trained, Encoder) else 0
+    return settings.blocks.title_tokens
+
+
+def _block_teacher(settings: BlockTeacherSettings, encoder: Encoder) -> BlockTeacher:
+    name = settings.encoder
+    teacher = Encoder.load(name, device=str(encoder.device), dtype=Precision.float32) if name else encoder
+    if teacher is not encoder and encoder.device.type == "cpu":
+        use_plain_attention(teacher.model)
+    return BlockTeacher(encoder, teacher)
+
+
+def _check_poolers(kind: PoolerKind, teacher: BlockTeacher | None) -> None:
+    """Raise SettingError if sentences would have other vectors than blocks, for which one pooler is saved."""
+    if teacher is not None and teacher.pooler is not kind:
+        raise SettingError(
+            "sentences and blocks are pooled otherwise",
+            expected=f"the pooler of the teacher of blocks, {teacher.pooler.name}",
+            got=kind.name,
+            where="objective.sentence.pooler, objective.block_teacher_weight",
+            fix=f"set objective.sentence.pooler={teacher.pooler.name}, or one of the two weights to 0",
+        )
 
 
 def _masked_tokens(settings: TrainingSettings, encoder: Encoder) -> MaskedTokens:

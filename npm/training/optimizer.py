@@ -1,4 +1,4 @@
-"""Which parameters are trained, and which of them decay.
+"""Which parameters are trained, which of them decay, how fast each moves, and by what.
 
 Biases and the weights of normalisations do not decay, nor do single numbers such as a learned scale; matrices and
 embeddings do (Devlin et al. 2019, arXiv 1810.04805, appendix A.2, and the code that came with it).
@@ -6,12 +6,15 @@ embeddings do (Devlin et al. 2019, arXiv 1810.04805, appendix A.2, and the code 
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, cast
 
+import torch
 from torch import nn
+from torch.optim import AdamW, Optimizer
 
 from npm.errors import SettingError, check_range
-from npm.training.settings import FrozenSettings
+from npm.training.settings import FrozenSettings, OptimizerKind, TrainerSettings
 
 
 def freeze(model: Any, settings: FrozenSettings) -> list[str]:
@@ -22,9 +25,7 @@ def freeze(model: Any, settings: FrozenSettings) -> list[str]:
     """
     frozen: list[nn.Module] = []
     if settings.embeddings:
-        # positions and the norm stand beside the token embeddings, where a model has a module for all of them
-        beside = getattr(model, "embeddings", None)
-        frozen.append(beside if isinstance(beside, nn.Module) else model.get_input_embeddings())
+        frozen.append(embeddings_of(model))
     if settings.layers:
         for stack in layer_stacks(model):
             check_range(
@@ -48,8 +49,18 @@ def freeze(model: Any, settings: FrozenSettings) -> list[str]:
     return names
 
 
+def embeddings_of(model: Any) -> nn.Module:
+    """The embeddings of a Hugging Face model: with positions and norm, where it has a module for all of them."""
+    beside = getattr(model, "embeddings", None)
+    chosen: nn.Module = beside if isinstance(beside, nn.Module) else model.get_input_embeddings()
+    return chosen
+
+
 def layer_stacks(model: nn.Module) -> list[nn.ModuleList]:
-    """The stacks of layers of a Hugging Face model: one of an encoder, two of an encoder-decoder."""
+    """The stacks of layers of a Hugging Face model: one of an encoder, two of an encoder-decoder.
+
+    Raises SettingError for a model without, such as ALBERT, whose layers share their weights.
+    """
     config: Any = model.config
     depths = {getattr(config, name, None) for name in ("num_hidden_layers", "num_layers", "num_decoder_layers")}
     stacks: list[nn.ModuleList] = []
@@ -58,28 +69,58 @@ def layer_stacks(model: nn.Module) -> list[nn.ModuleList]:
         if isinstance(module, nn.ModuleList) and id(module) not in inside and len(module) in depths:
             stacks.append(module)
             inside |= {id(part) for part in module.modules()}
-    assert stacks, f"no stack of {depths} layers in {type(model).__name__}"
+    if not stacks:
+        raise SettingError(
+            "this encoder has no layers of their own weights",
+            expected=f"a stack of {config.num_hidden_layers} layers",
+            got=f"{type(model).__name__}, without one",
+            where="start.frozen.layers, trainer.layer_decay, trainer.optimizer",
+            fix="leave all three at their defaults (0, 1 and adamw), or choose another encoder",
+        )
     return stacks
 
 
-def parameter_groups(model: nn.Module, *, weight_decay: float) -> list[dict[str, Any]]:
+def layer_rates(network: nn.Module, decay: float) -> dict[nn.Parameter, float]:
+    """The share of the learning rate of each parameter of layers and embeddings: decay to the power of layers above.
+
+    The layers of either half of an encoder-decoder are counted for themselves.
+    """
+    stacks = layer_stacks(network)
+    rates = {
+        parameter: decay ** (len(stack) - 1 - number)
+        for stack in stacks
+        for number, layer in enumerate(stack)
+        for parameter in layer.parameters()
+    }
+    return rates | dict.fromkeys(embeddings_of(network).parameters(), decay ** max(map(len, stacks)))
+
+
+def layer_matrices(network: nn.Module) -> set[nn.Parameter]:
+    """The weight matrices in the layers of a network, without embeddings such as those of T5's relative positions."""
+    modules = (module for stack in layer_stacks(network) for module in stack.modules())
+    return {cast(nn.Parameter, module.weight) for module in modules if isinstance(module, nn.Linear)}
+
+
+def parameter_groups(
+    model: nn.Module, *, weight_decay: float, rates: Mapping[nn.Parameter, float] | None = None
+) -> list[dict[str, Any]]:
     """The trained parameters as groups of an optimiser: decaying, not decaying, single numbers; none is empty.
 
     Single numbers have a group of their own because they are not sharded, and an optimiser's fused step takes either
-    sharded parameters or whole ones.
+    sharded parameters or whole ones. `rates` has the share of the learning rate, `rate_share` of the groups, of
+    parameters that do not have the full one.
     """
-    decaying: list[nn.Parameter] = []
-    steady: list[nn.Parameter] = []
-    scalars: list[nn.Parameter] = []
-    seen: set[int] = set()
+    rates = rates or {}
+    members: dict[tuple[int, float], list[nn.Parameter]] = {}
+    seen: set[nn.Parameter] = set()
     for module_name, module in model.named_modules():
         for name, parameter in module.named_parameters(recurse=False):
-            if not parameter.requires_grad or id(parameter) in seen:
+            if not parameter.requires_grad or parameter in seen:
                 continue
-            seen.add(id(parameter))
+            seen.add(parameter)
             is_bias = name.endswith("bias") or module_name.endswith("bias")  # T5's positions are a bias too
-            members = steady if is_bias or is_norm(module) else decaying
-            (scalars if parameter.ndim == 0 else members).append(parameter)
+            kind = 2 if parameter.ndim == 0 else int(is_bias or is_norm(module))
+            members.setdefault((kind, rates.get(parameter, 1.0)), []).append(parameter)
     if not seen:
         raise SettingError(
             "nothing is left to train",
@@ -88,10 +129,71 @@ def parameter_groups(model: nn.Module, *, weight_decay: float) -> list[dict[str,
             where="start.frozen",
             fix="freeze less",
         )
-    groups = ((decaying, weight_decay), (steady, 0.0), (scalars, 0.0))
-    return [{"params": members, "weight_decay": decay} for members, decay in groups if members]
+    return [
+        {"params": members[kind, rate], "weight_decay": 0.0 if kind else weight_decay, "rate_share": rate}
+        for kind, rate in sorted(members)
+    ]
 
 
 def is_norm(module: nn.Module) -> bool:
     """Whether a module normalises: torch's own norms, and those that model families define for themselves."""
     return isinstance(module, (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm)) or type(module).__name__.endswith("Norm")
+
+
+class MuonWithAdamW(Optimizer):
+    """Two optimisers that share out the parameters of one model, as one: with the groups and the state of both."""
+
+    def __init__(self, muon: Optimizer, adamw: Optimizer) -> None:
+        super().__init__([*muon.param_groups, *adamw.param_groups], {})
+        self.parts = (muon, adamw)
+        self._share()
+
+    def _share(self) -> None:
+        first = 0
+        for part in self.parts:
+            last = first + len(part.param_groups)
+            part.param_groups, part.state = self.param_groups[first:last], self.state
+            first = last
+
+    def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
+        """One step of each."""
+        assert closure is None, "the gradient is there"
+        for part in self.parts:
+            part.step()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take the state of both, numbered as `state_dict` numbers it."""
+        super().load_state_dict(state_dict)
+        self._share()
+
+
+def make_optimizer(model: nn.Module, network: nn.Module, settings: TrainerSettings) -> Optimizer:
+    """The optimiser of `model`, in which `network` is what has layers; its learning rate is set before each step.
+
+    Raises SettingError for Muon with a torch that has none, and as `layer_stacks` does where it needs layers.
+    """
+    rates = layer_rates(network, settings.layer_decay) if settings.layer_decay < 1 else {}
+    groups = parameter_groups(model, weight_decay=settings.weight_decay, rates=rates)
+    betas = (settings.adam_beta1, settings.adam_beta2)
+    adam: dict[str, Any] = {"lr": 0.0, "betas": betas, "eps": settings.adam_epsilon, "fused": True}
+    if settings.optimizer is OptimizerKind.adamw:
+        return AdamW(groups, **adam)
+    if not hasattr(torch.optim, "Muon"):
+        raise SettingError(
+            "this torch has no Muon",
+            expected="torch 2.9 or newer",
+            got=f"torch {torch.__version__}",
+            where="trainer.optimizer",
+            fix="install a newer torch, or choose trainer.optimizer=adamw",
+        )
+    chosen = layer_matrices(network)
+    matrices, others = _chosen(groups, chosen, inside=True), _chosen(groups, chosen, inside=False)
+    if not matrices:
+        return AdamW(groups, **adam)
+    return MuonWithAdamW(torch.optim.Muon(matrices, lr=0.0, adjust_lr_fn="match_rms_adamw"), AdamW(others, **adam))
+
+
+def _chosen(groups: list[dict[str, Any]], chosen: set[nn.Parameter], *, inside: bool) -> list[dict[str, Any]]:
+    """The groups with only those parameters that are among the chosen ones, or that are not; none is empty."""
+    parts = [{**group, "params": [p for p in group["params"] if (p in chosen) is inside]} for group in groups]
+    return [part for part in parts if part["params"]]

@@ -8,21 +8,24 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
+from torch import nn
 
 from index.locking import folder_lock
+from index.manifest import MANIFEST_NAME, read_any_manifest
 from npm.corpus.sentence_pairs import sentence_sources
 from npm.corpus.sources import find_sources
-from npm.errors import SettingError, UserError
+from npm.errors import SettingError, UserError, named
 from npm.masking.collocations import CollocationVocabulary
 from npm.masking.corruption import CorruptionSettings, CorruptionUnit
-from npm.masking.rendering import SENTENCES, reads_blocks
+from npm.masking.rendering import SENTENCES, TOKENS, reads_blocks
 from npm.models.encoder import Encoder
-from npm.models.sentences import SavedSentenceEncoder
+from npm.models.sentences import Pooler, SavedSentenceEncoder
+from npm.objectives.block_teacher import BlockTeacher
 from npm.objectives.combine import WeightedSum
 from npm.objectives.ranks import rank, world_size
 from npm.objectives.sentence import SentenceContrast
 from npm.training.acceleration import make_accelerator
-from npm.training.checkpoints import RunFolder
+from npm.training.checkpoints import HELD_OUT, RunFolder
 from npm.training.data import Texts, TrainingBatches, make_sources
 from npm.training.model import TrainableModel, check_input_length, load_start, make_objective
 from npm.training.settings import (
@@ -49,9 +52,11 @@ def run_training(
     progress: Progress = silent,
     report_step: Callable[[StepReport], None] = lambda _: None,
     make_evaluators: MakeEvaluators = lambda *_: (),
+    most_minutes: float | None = None,
 ) -> Path:
     """Train, or go on training, in `folder`; returns the folder of the finished encoder.
 
+    After `most_minutes` it saves a checkpoint and returns although the run is not at its end; called again, it goes on.
     Only the first rank calls `announce` (before the loop starts), `progress` (while blocks are made) and `report_step`.
     Raises SettingError if the folder was begun with other settings, CorpusError or EncoderError for bad input,
     ArtefactError while another process trains in it, or if it is no run folder to write into (`RunFolder.check`).
@@ -64,6 +69,9 @@ def run_training(
     refuse_unused(settings, objective.views)
     check_input_length(settings, trained, objective.views)
     facts = recorded_facts(settings, trained, objective.views)  # a misspelt file is reported before anything is made
+    if settings.objective.block_teacher.encoder:  # else it is the start
+        teachers = [part for part in objective.objectives.values() if isinstance(part, BlockTeacher)]
+        facts["teacher_fingerprint"] = teachers[0].fingerprint
     evaluators = make_evaluators(trained, objective)
     accelerator = make_accelerator(settings)  # starts the process group, if there are several ranks
     with folder_lock(folder) if rank() == 0 else nullcontext():
@@ -76,14 +84,17 @@ def run_training(
                     if rank() == 0:
                         announce(f"{folder} is finished already, with the same settings: nothing to do")
                     return RunFolder(folder).encoder_path
-                texts, shown = training_texts(folder, settings), progress if rank() == 0 else silent
+                if settings.start.from_run and rank() == 0:
+                    RunFolder(folder).go_on_from(RunFolder(Path(settings.start.from_run)))
+                texts = training_texts(folder, settings, objective.views)
+                shown = progress if rank() == 0 else silent
                 sources = make_sources(texts, objective.views, settings, trained, progress=shown)
                 held_out = _held_out(folder, settings, trained, objective, evaluators)
             trainer = make_trainer(RunFolder(folder), settings, trained, objective, sources.batches, held_out)
             if rank() == 0:
                 device, precision = trainer.accelerator.device, trainer.accelerator.mixed_precision
                 announce(f"training on {device} in {precision}: {'; '.join(sources.notes)}")
-            trainer.train(report_step if rank() == 0 else lambda _: None)
+            trainer.train(report_step if rank() == 0 else lambda _: None, most_minutes=most_minutes)
         except UserError:
             # a run that never began leaves nothing behind
             if rank() == 0 and not was_there and not RunFolder(folder).has_begun:
@@ -95,6 +106,8 @@ def run_training(
 def recorded_facts(settings: TrainingSettings, trained: TrainableModel, views: set[str]) -> dict[str, str]:
     """What a run is made from, by content: the start and all texts. Raises CorpusError for a file that is not there."""
     facts = {"encoder_fingerprint": trained.fingerprint}
+    if settings.packed:
+        return facts | packed_facts(settings, views)
     sentences = sentence_sources(settings.sentences) if SENTENCES in views else []
     if reads_blocks(views) or not sentences:
         facts |= recorded_sources("corpus", find_sources(settings.corpus.files))
@@ -111,9 +124,46 @@ def recorded_facts(settings: TrainingSettings, trained: TrainableModel, views: s
     return facts
 
 
-def training_texts(folder: Path, settings: TrainingSettings) -> Texts:
-    """The texts that are trained on."""
-    return Texts(folder, settings.corpus, settings.sentences, settings.corruption, settings.trainer.seed)
+def packed_facts(settings: TrainingSettings, views: set[str]) -> dict[str, str]:
+    """The blocks of `packed`, and those held out that may lie beside them, by content."""
+    files = (*settings.corpus.files, *settings.evaluation.files)
+    if files or SENTENCES in views:
+        raise SettingError(
+            "packed=DIR stands in the place of all text",
+            expected="no corpus.files and no evaluation.files, and objectives that read blocks",
+            got=named(files) if files else "an objective that reads sentences",
+            where="packed",
+            fix="leave packed=DIR out, or the files",
+        )
+    folders = {"packed": Path(settings.packed), "packed_held_out": Path(settings.packed) / HELD_OUT}
+    if not has_held_out(settings):
+        del folders["packed_held_out"]
+    return {name: read_any_manifest(folder / "corpus").digest for name, folder in folders.items()}
+
+
+def has_held_out(settings: TrainingSettings) -> bool:
+    """Whether there is text to evaluate on: given as files, or packed."""
+    packed = bool(settings.packed) and (Path(settings.packed) / HELD_OUT / "corpus").is_dir()
+    return packed or bool(settings.evaluation.files)
+
+
+def training_texts(folder: Path, settings: TrainingSettings, views: set[str]) -> Texts:
+    """The texts that are trained on: in `folder`, or in that of a run that has cut them into the same blocks.
+
+    A run that went on from another may have none of its own; nothing is ever made in the folder of another run.
+    """
+    origin = settings.start.from_run
+    place = Path(settings.packed or (origin if origin and _has_texts(Path(origin), settings, views) else folder))
+    chosen = (settings.corpus, settings.sentences, settings.corruption, settings.trainer.seed)
+    return Texts(place, *chosen, is_packed=bool(settings.packed))
+
+
+def _has_texts(run: Path, settings: TrainingSettings, views: set[str]) -> bool:
+    """Whether all that is made of the training text lies finished in the folder `run`."""
+    chosen = settings.corruption
+    mines = TOKENS in views and chosen.unit is CorruptionUnit.collocation and not chosen.collocations.vocabulary
+    wanted = {"corpus": reads_blocks(views), "sentences": SENTENCES in views, "collocations": mines}
+    return all((run / name / MANIFEST_NAME).is_file() for name, is_wanted in wanted.items() if is_wanted)
 
 
 def held_out_texts(folder: Path, settings: TrainingSettings, views: set[str]) -> Texts:
@@ -137,11 +187,12 @@ def held_out_texts(folder: Path, settings: TrainingSettings, views: set[str]) ->
             score_column="",
         )
     return Texts(
-        folder / "held-out",
+        Path(settings.packed or folder) / HELD_OUT,
         replace(settings.corpus, files=[] if pairs else chosen.files),
         sentences,
         CorruptionSettings(masked_fraction=chosen.masked_fraction),
         settings.trainer.seed + 1,
+        is_packed=bool(settings.packed),
     )
 
 
@@ -152,7 +203,7 @@ def _held_out(
     objective: WeightedSum,
     evaluators: Sequence[Evaluator],
 ) -> HeldOut | None:
-    if not settings.evaluation.files and not evaluators:
+    if not has_held_out(settings) and not evaluators:
         if settings.evaluation != TrainingEvaluationSettings():
             raise SettingError(
                 "there is nothing to evaluate",
@@ -163,10 +214,17 @@ def _held_out(
             )
         return None
     batches = None
-    if settings.evaluation.files:
+    if has_held_out(settings):
         texts = held_out_texts(folder, settings, objective.views)
         batches = make_sources(texts, objective.views, settings, trained).batches
     return HeldOut(settings.evaluation, batches, evaluators=evaluators)
+
+
+def _pooler_of(objective: nn.Module) -> Pooler | None:
+    """What makes the vectors of sentences that an objective is about; None if it is about none."""
+    if isinstance(objective, SentenceContrast):
+        return objective.pooler
+    return Pooler(objective.pooler, 0) if isinstance(objective, BlockTeacher) else None
 
 
 def make_trainer(
@@ -178,11 +236,11 @@ def make_trainer(
     held_out: HeldOut | None = None,
 ) -> Trainer:
     """The loop, ready to run; what it saves is the encoder with what its objectives have learned for it."""
-    sentence = next((part for part in objective.objectives.values() if isinstance(part, SentenceContrast)), None)
+    pooler = next(filter(None, map(_pooler_of, objective.objectives.values())), None)
     saved: TrainableModel | SavedSentenceEncoder = trained
-    if sentence is not None:
+    if pooler is not None:
         assert isinstance(trained, Encoder), "sentences are for encoders"
-        saved = SavedSentenceEncoder(trained, sentence.pooler)
+        saved = SavedSentenceEncoder(trained, pooler)
 
     def keep_scale() -> None:
         if isinstance(trained, Encoder) and hasattr(objective, "similarity_scale"):

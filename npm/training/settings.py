@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from enum import Enum
 from pathlib import Path
@@ -65,6 +65,13 @@ class Sharding(Enum):
     full = "full"
 
 
+class OptimizerKind(Enum):
+    """What moves the weights."""
+
+    adamw = "adamw"
+    muon = "muon"
+
+
 @dataclass(kw_only=True, slots=True)
 class TrainerSettings(CheckedSettings):
     """The loop: batches, optimiser, and how often to log and save."""
@@ -85,6 +92,15 @@ class TrainerSettings(CheckedSettings):
     sharding: Sharding = Sharding.none
     """`full` shares weights and optimiser state out among the ranks (FSDP); each has whole weights and a whole gradient
     only while it computes a step. `none` has all of it on each."""
+    optimizer: OptimizerKind = OptimizerKind.adamw
+    """`muon` moves the matrices of the encoder's layers by orthogonalised momentum (`torch.optim.Muon`, torch 2.9 or
+    newer), scaled so that AdamW's learning rate and weight decay fit; all else is moved by AdamW."""
+    layer_decay: Annotated[float, Bounds(above=0, most=1)] = 1.0
+    """The learning rate of a layer is that of the layer above times this; embeddings have the lowest. Heads of
+    objectives have the full rate."""
+    ema_decay: Annotated[float | None, Bounds(0, below=1)] = None
+    """Average the weights over the steps: average = decay · average + (1 − decay) · weights, the decay after t steps
+    being at most (1 + t) / (10 + t). Evaluations and saved encoders have the average. null: no average."""
     adam_beta1: Annotated[float, Bounds(0, below=1)] = 0.9
     """Decay of the running mean of gradients."""
     adam_beta2: Annotated[float, Bounds(0, below=1)] = 0.98
@@ -105,6 +121,16 @@ class TrainerSettings(CheckedSettings):
     """Project of Weights & Biases that the metrics are sent to (extra `wandb`); empty: none."""
     workers: Annotated[int, Bounds(0)] = 0
     """Background processes that mask and render batches; 0 does it in the training process."""
+
+    def check(self) -> None:
+        """Muon orthogonalises whole matrices."""
+        check_range(
+            self.optimizer is not OptimizerKind.muon or self.sharding is Sharding.none,
+            "optimizer",
+            expected="adamw with sharding=full",
+            got=self.optimizer.name,
+            fix="choose one of the two",
+        )
 
 
 class Attention(Enum):
@@ -129,6 +155,9 @@ class StartSettings(CheckedSettings):
     """Random weights instead of those of `encoder`, whose tokenizer is kept."""
     frozen: FrozenSettings = field(default_factory=FrozenSettings)
     """What is left as it is in training."""
+    from_run: PathText = ""
+    """A run folder whose newest checkpoint this run goes on from: weights, averages, optimiser, generators and place in
+    the data. The schedule begins there; only `schedule`, `evaluation`, logging and saving may differ from that run."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -150,10 +179,13 @@ class TrainingSettings(CheckedSettings):
     device: str = "auto"
     """`cpu`, `cuda` or `auto`, which takes a GPU where there is one."""
     precision: Precision = Precision.auto
-    """Number format of the forward pass; `auto` is bfloat16 where the hardware computes in it. Weights and optimiser
-    state stay float32."""
+    """Number format of the forward pass; `auto` is bfloat16 where the hardware computes in it, `float16` is for GPUs
+    without it. Weights and optimiser state stay float32."""
     corpus: CorpusSettings = field(default_factory=CorpusSettings)
     """The text to train on."""
+    packed: PathText = ""
+    """A run folder whose text, cut into blocks, is read in the place of `corpus.files` and `evaluation.files`: on a
+    machine that has neither the text nor what reads it, or for many runs on one text."""
     blocks: BlockSettings = field(default_factory=BlockSettings)
     """How it is cut into sequences."""
     groups: GroupSettings = field(default_factory=GroupSettings)
@@ -203,6 +235,22 @@ class TrainingSettings(CheckedSettings):
                 where="masking.unit, objective.nonparametric.end_queries",
                 fix="change one of the two",
             )
+        reads = phrases and self.masking.context_fraction > 0
+        if self.objective.reading_weight and not reads:
+            raise SettingError(
+                "no masked copy reads a block",
+                expected="masking.context_fraction above 0 and masking.unit=phrase beside objective.reading_weight",
+                got=f"context_fraction={self.masking.context_fraction}, unit={self.masking.unit.name}",
+                where="objective.reading_weight, masking.context_fraction",
+                fix="set objective.reading_weight=0" + (", or masking.context_fraction=0.5" if phrases else ""),
+            )
+        check_range(
+            self.precision is not Precision.float16 or self.trainer.sharding is Sharding.none,
+            "precision",
+            expected="auto, float32 or bfloat16 with trainer.sharding=full, where no scale of gradients is shared",
+            got=self.precision.value,
+            fix="choose another precision, or trainer.sharding=none",
+        )
         self.objective.masked.check_masks(self.corruption.mask_probability)
         if self.objective.token_contrast_weight:
             self.objective.token_contrast.check_copies(self.corruption.copy_count)
@@ -217,15 +265,54 @@ class TrainingSettings(CheckedSettings):
             )
 
 
+OF_EACH_RUN = (
+    "schedule.",
+    "evaluation.",
+    "start.from_run",
+    *(f"trainer.{name}" for name in ("workers", "log_every_steps", "checkpoint_every_minutes", "tensorboard", "wandb")),
+)
+"""Beginnings of recorded settings in which a run may differ from the one whose checkpoint it goes on from."""
+
+
+MOVED = ("trainer.device", "trainer.precision")
+"""These were once settings of the loop, and a run that was begun then must go on."""
+
+
 def as_record(settings: TrainingSettings, *, ranks: int) -> dict[str, Any]:
     """All settings by dotted name, and the number of ranks: what must not differ when a run goes on."""
     # a command adds settings of its own, such as where the run lies
     own = {item.name: asdict(settings)[item.name] for item in fields(TrainingSettings)}
     if Path(settings.encoder).is_dir():
         own["encoder"] = Path(settings.encoder).name
-    # these two were once settings of the loop, and a run that was begun then must go on
-    own["trainer"] |= {name: own.pop(name) for name in ("device", "precision")}
+    teacher = settings.objective.block_teacher.encoder
+    if teacher and Path(teacher).is_dir():
+        own["objective"]["block_teacher"]["encoder"] = Path(teacher).name
+    own["trainer"] |= {key.removeprefix("trainer."): own.pop(key.removeprefix("trainer.")) for key in MOVED}
     return flat_record(recorded(own)) | {"world_size": ranks}
+
+
+_FACTS = ("world_size", "encoder", "teacher", "collocations", "packed", "start.from_run")
+_WITH_FILES = ("corpus", "evaluation", "sentences")
+
+
+def settings_of_record(record: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings, by nested names, of a run that reads what the recorded run has packed, with some changed by name.
+
+    >>> settings_of_record({"trainer.seed": 1, "corpus.files": ["a"], "trainer.device": "cpu"}, {"trainer.seed": 2})
+    {'trainer': {'seed': 2}, 'device': 'cpu'}
+    """
+    facts = (*_FACTS, *(f"{name}.{part}" for name in _WITH_FILES for part in ("files", "sources")))
+    nested: dict[str, Any] = {}
+    for key, value in {**record, **changes}.items():
+        is_fact = any(key == fact or key.startswith((f"{fact}.", f"{fact}_")) for fact in facts)
+        if is_fact and key not in changes:
+            continue
+        *groups, name = (key.removeprefix("trainer.") if key in MOVED else key).split(".")
+        inner = nested
+        for group in groups:
+            inner = inner.setdefault(group, {})
+        inner[name] = value
+    return nested
 
 
 def flat_record(record: dict[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -246,15 +333,29 @@ def recorded_sources(kind: str, sources: Sequence[Source]) -> dict[str, str]:
     return found
 
 
+UNRECORDED: dict[str, Any] = {
+    "skip_bad": False,
+    "title_tokens": None,
+    "reading_weight": 0.0,
+    "block_teacher": {"encoder": ""},
+    "block_teacher_weight": 0.0,
+    "optimizer": OptimizerKind.adamw,
+    "layer_decay": 1.0,
+    "from_run": "",
+    "packed": "",
+}
+"""Settings that came later, with the values at which a run is what it was before: so that one begun then goes on."""
+
+
 def recorded(value: Any, *, is_path: bool = False) -> Any:
     """A settings value as JSON: enums by name, files and folders by their last name."""
     if isinstance(value, Enum):
         return value.name
     if isinstance(value, dict):
         return {
-            key: recorded(part, is_path=key in ("files", "vocabulary"))
+            key: recorded(part, is_path=key in ("files", "vocabulary", "from_run", "packed"))
             for key, part in value.items()
-            if (key, part) != ("skip_bad", False)  # runs from before there was such a setting go on
+            if UNRECORDED.get(key, ...) != part
         }
     if isinstance(value, (list, tuple)):
         return [recorded(part, is_path=is_path) for part in value]
@@ -272,7 +373,7 @@ def refuse_unused(settings: TrainingSettings, views: set[str]) -> None:
     unused = [group for view, group in READ_BY_VIEW.items() if view not in views]
     if not reads_blocks(views):
         unused += ["blocks", "groups"]
-    losses = ("nonparametric", "masked", "sentence", "token_contrast")
+    losses = ("nonparametric", "masked", "sentence", "token_contrast", "block_teacher")
     unused += [f"objective.{name}" for name in losses if not getattr(settings.objective, f"{name}_weight")]
     changed = [key for key in changed_settings(settings, TrainingSettings(), unused) if key != KEPT_WITH_THE_ENCODER]
     if changed:

@@ -13,7 +13,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
@@ -27,6 +27,7 @@ from npm.memory import return_freed_memory
 from npm.objectives.combine import WeightedSum
 from npm.objectives.ranks import rank, sum_over_ranks, world_size
 from npm.training.acceleration import PreparedModel, kept_modules, make_accelerator, whole_parameters
+from npm.training.averaging import AveragedWeights
 from npm.training.checkpoints import BEST_ENCODER, ENCODER, Counters, RunFolder, captured_state, restore_state
 from npm.training.data import TrainingBatches, iterate_batches
 from npm.training.loggers import MetricsLogger, check_loggers, open_loggers
@@ -55,6 +56,7 @@ def save_bad_batches(
                 f"{view_name}.{item.name}": torch.as_tensor(getattr(view, item.name)).cpu().contiguous().clone()
                 for view_name, view in window[number].views.items()
                 for item in fields(view)  # type: ignore[arg-type]
+                if getattr(view, item.name) is not None
             }
             writer.open_binary(f"micro-{number}.safetensors").write(safetensors.torch.save(tensors))
     return path
@@ -159,7 +161,11 @@ class Trainer:
         model = TrainedModel(trained, objective, rows_per_pass=self.settings.rows_per_pass)
         self.prepared = PreparedModel(model, trained, self.settings, self.accelerator)
         self.optimizer = self.prepared.optimizer
+        decay = self.settings.ema_decay
+        self.averaged = None if decay is None else AveragedWeights(model, decay)
+        self.learning_rate = 0.0
         self.step, self.seconds, self.tokens = 0, 0.0, 0
+        self.first_step, self.first_seconds = 0, 0.0
         self.early_stopping = EarlyStopping()
         self._meter = StepMeter()
         self._loggers: list[MetricsLogger] = []
@@ -169,8 +175,13 @@ class Trainer:
         """What is trained, without the wrapper of several ranks."""
         return self.prepared.bare
 
-    def train(self, report: Callable[[StepReport], None] = lambda _: None) -> None:
-        """Run to the end of the schedule, or until early stopping; then write the encoder to the run folder."""
+    def train(
+        self, report: Callable[[StepReport], None] = lambda _: None, *, most_minutes: float | None = None
+    ) -> None:
+        """Run to the end of the schedule, or until early stopping; then write the encoder to the run folder.
+
+        After `most_minutes` only a checkpoint is saved.
+        """
         self.resume()
         self.model.train()
         with ExitStack() as stack:
@@ -180,16 +191,19 @@ class Trainer:
                 self._loggers = open_loggers(self.settings, self.run_folder.path, first_step=first_step)
                 for logger in self._loggers:
                     stack.enter_context(closing(logger))
-            self._run(report)
+            is_done = self._run(report, math.inf if most_minutes is None else 60 * most_minutes)
         self.save_checkpoint()
         self.model.eval()
-        self.save_encoder(ENCODER)
+        if is_done:
+            self.save_encoder(ENCODER)
 
-    def _run(self, report: Callable[[StepReport], None]) -> None:
+    def _run(self, report: Callable[[StepReport], None], most_seconds: float) -> bool:
+        """Train until the end, or for `most_seconds`; whether the end was reached."""
         # batches are a function of the micro-step alone, so the step is the whole position in the data
         first_micro_step = self.step * self.settings.accumulation_steps
         stream = iterate_batches(self.batches, first_micro_step=first_micro_step, workers=self.settings.workers)
         clock, saved_seconds = time.monotonic() - self.seconds, self.seconds
+        last_second = self.seconds + most_seconds
         if self.early_stopping.last_step is None:
             self._evaluate()
         patience = self.held_out.settings.patience_evaluations if self.held_out else None
@@ -200,6 +214,8 @@ class Trainer:
                     window = [next(stream) for _ in range(self.settings.accumulation_steps)]
                 terms = self._update(window)
             self.step += 1
+            if self.averaged:
+                self.averaged.update(self.step)
             self._count(sum(batch.token_count for batch in window), time.monotonic() - clock)
             self._report(terms, report)
             if self.held_out and (self.step % self.held_out.settings.every_steps == 0 or self._progress() >= 1.0):
@@ -207,6 +223,9 @@ class Trainer:
             if self.seconds - saved_seconds >= self.settings.checkpoint_every_minutes * 60:
                 self.save_checkpoint()
                 saved_seconds = self.seconds
+            if self.seconds >= last_second:
+                break
+        return self._progress() >= 1.0 or self.early_stopping.patience_exhausted(patience)
 
     def _update(self, window: list[TrainingBatch]) -> dict[str, float]:
         """One optimiser step on an accumulation window; returns each term's mean over all ranks."""
@@ -230,9 +249,9 @@ class Trainer:
         means = {name: total / counts[name] for name, total in totals.items() if counts[name]}
         # after the last micro-batch, where the gradient is that of the whole window on all ranks
         gradient_length = self.prepared.clip()
-        self._refuse_not_finite({**means, "length of the gradient": gradient_length}, window, sums)
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
+        lengths = {} if self.prepared.may_overflow else {"length of the gradient": gradient_length}
+        self._refuse_not_finite({**means, **lengths}, window, sums)
+        self.prepared.step()
         return means
 
     def _refuse_not_finite(
@@ -246,12 +265,11 @@ class Trainer:
         if own_terms_are_bad or wrong.keys() == {"length of the gradient"}:  # else the batch of another rank is
             folder = self.run_folder.bad_batch_path
             save_bad_batches(folder, step=self.step + 1, rank=rank(), window=window, sums=sums)
-        learning_rate = self.optimizer.param_groups[0]["lr"]
         raise SettingError(
             "the loss is not finite",
             expected="finite numbers",
             got=", ".join(f"{name}={number}" for name, number in wrong.items()),
-            where=f"step {self.step + 1}, learning rate {learning_rate:.3g}; "
+            where=f"step {self.step + 1}, learning rate {self.learning_rate:.3g}; "
             f"the batch is kept in {self.run_folder.bad_batch_path}",
             fix="choose a lower schedule.learning_rate or trainer.max_gradient_norm in a new run folder",
         )
@@ -266,7 +284,11 @@ class Trainer:
         self._meter.tokens += int(totals["tokens"])
 
     def _progress(self) -> float:
-        return self.schedule.progress(steps_done=self.step, minutes_done=self.seconds / 60)
+        return self._progress_after(self.step, self.seconds)
+
+    def _progress_after(self, step: int, seconds: float) -> float:
+        steps_done, minutes_done = step - self.first_step, (seconds - self.first_seconds) / 60
+        return self.schedule.progress(steps_done=steps_done, minutes_done=minutes_done)
 
     def _set_learning_rate(self) -> None:
         if self.schedule.max_steps is None:
@@ -274,16 +296,16 @@ class Trainer:
             progress = max(self._progress(), 1e-4)
         else:
             # that of the end of the coming step, so that the first one has a learning rate above zero
-            progress = self.schedule.progress(steps_done=self.step + 1, minutes_done=0.0)
+            progress = self._progress_after(self.step + 1, self.seconds)
+        self.learning_rate = self.schedule.learning_rate_at(progress)
         for group in self.optimizer.param_groups:
-            group["lr"] = self.schedule.learning_rate_at(progress)
+            group["lr"] = group["rate_share"] * self.learning_rate
 
     def _report(self, terms: dict[str, float], report: Callable[[StepReport], None]) -> None:
         report(StepReport(self.step, self._progress(), self.tokens, terms))
         if self.step % self.settings.log_every_steps == 0 or self._progress() >= 1.0:
             counters = {"tokens": self.tokens, "seconds": round(self.seconds, 2)}
-            learning_rate = self.optimizer.param_groups[0]["lr"]
-            self._log({**counters, "learning_rate": learning_rate, **self._meter.rates(), **terms})
+            self._log({**counters, "learning_rate": self.learning_rate, **self._meter.rates(), **terms})
 
     def _log(self, metrics: dict[str, float]) -> None:
         if rank() == 0:
@@ -295,7 +317,8 @@ class Trainer:
         """Measure the model; a new best is kept, with a checkpoint that knows of it, so that the two stay together."""
         if self.held_out is None:
             return
-        metrics = self.held_out.measure(self.prepared)
+        with self._saved_weights():
+            metrics = self.held_out.measure(self.prepared)
         chosen = self.held_out.settings
         value = metrics[chosen.best]
         self._log(metrics)
@@ -305,11 +328,16 @@ class Trainer:
 
     def save_checkpoint(self) -> None:
         """Write weights, optimiser state, counters and every rank's generators."""
-        counters = Counters(self.step, self.seconds, self.tokens, asdict(self.early_stopping))
-        checkpoint = captured_state(self.model, self.optimizer, counters)
+        # the allocator keeps freed memory from step to step, which is fast, and more of it with each new batch length;
+        # what is written is copied, and must not come on top of it
+        return_freed_memory()
+        scaler, best = self.prepared.scaler, asdict(self.early_stopping)
+        scale = scaler.state_dict() if scaler is not None else {}
+        counters = Counters(self.step, self.seconds, self.tokens, best, scale, self.first_step, self.first_seconds)
+        averages = self.averaged.state() if self.averaged else {}
+        checkpoint = captured_state(self.model, self.optimizer, counters, averages)
         if rank() == 0:
             self.run_folder.save_checkpoint(checkpoint)
-        # the allocator keeps freed memory from step to step, which is fast, and more of it with each new batch length
         return_freed_memory()
         self.accelerator.wait_for_everyone()
 
@@ -325,14 +353,23 @@ class Trainer:
         counters = checkpoint.counters
         with self.run_folder.checkpoint_errors():
             restore_state(checkpoint, self.model, self.optimizer, where=self.run_folder.path)
+            if self.averaged:
+                self.averaged.restore(checkpoint.averages)
+            if self.prepared.scaler is not None:
+                self.prepared.scaler.load_state_dict(counters.gradient_scale)
             self.step, self.seconds, self.tokens = int(counters.step), float(counters.seconds), int(counters.tokens)
+            self.first_step, self.first_seconds = counters.first_step, counters.first_seconds
             self.early_stopping = EarlyStopping(**counters.best)
         if self.early_stopping.step == self.step:  # a kill may have come between the checkpoint and the encoder
             self.save_encoder(BEST_ENCODER)
 
+    def _saved_weights(self) -> AbstractContextManager[None]:
+        """Within it, the model has the weights that are measured and saved: the average, if there is one."""
+        return self.averaged.in_place() if self.averaged else nullcontext()
+
     def save_encoder(self, name: str) -> None:
         """Write what is trained to the folder `name` of the run, so that it loads by itself."""
-        with whole_parameters(kept_modules(self.trained)):
+        with self._saved_weights(), whole_parameters(kept_modules(self.trained)):
             if rank() == 0:
                 self.before_saving()
                 self.trained.weights_changed()

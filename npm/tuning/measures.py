@@ -140,9 +140,7 @@ class EncodedQuestions:
 
     def slice(self, first: int, stop: int) -> EncodedQuestions:
         """The questions [first, stop)."""
-        vectors = self.vectors
-        cut = QueryVectors(vectors.start[first:stop], vectors.end[first:stop], vectors.cut[first:stop])
-        return EncodedQuestions(self.texts[first:stop], cut)
+        return EncodedQuestions(self.texts[first:stop], self.vectors.part(first, stop))
 
     @classmethod
     def encode(cls, encoder: Encoder, texts: Sequence[str]) -> EncodedQuestions:

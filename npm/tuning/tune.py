@@ -100,7 +100,7 @@ def tune_index(settings: TuneSettings, encoder: Encoder | None = None, progress:
     encoder = index.load_encoder(encoder or settings.encoder or None, device=settings.device, dtype=settings.precision)
     if settings.out:
         check_out(settings, index)
-    drawn = draw_questions(index, settings.queries, seed=settings.seed)
+    drawn = draw_questions(index, settings.queries, seed=settings.seed, words_only=encoder.query_masks == 1)
     progress("questions", len(drawn), len(drawn))
     questions = EncodedQuestions.encode(encoder, [question.text for question in drawn])
     widths = sorted({choice.candidates_per_side for choice in choices})
@@ -218,14 +218,14 @@ def asked_documents(index: PhraseIndex) -> np.ndarray:
     return documents if index.live_documents is None else documents[index.live_documents[documents]]
 
 
-def draw_questions(index: PhraseIndex, count: int, *, seed: int) -> list[TuneQuestion]:
+def draw_questions(index: PhraseIndex, count: int, *, seed: int, words_only: bool = False) -> list[TuneQuestion]:
     """At most `count` questions, as many from each document as it takes, no sentence twice.
 
-    Fewer if the documents hold no more sentences of 60 to 300 characters with a phrase of up to 4 tokens. Raises
-    ArtefactError if there is none.
+    Fewer if the documents hold no more sentences of 60 to 300 characters with a phrase of up to 4 tokens, or with a
+    word where `words_only` says so. Raises ArtefactError if there is none.
     """
     documents = asked_documents(index) if index.store.start_chars is not None else np.zeros(0, dtype=np.int64)
-    drawer = _Drawer(index, np.random.default_rng(seed))
+    drawer = _Drawer(index, np.random.default_rng(seed), words_only=words_only)
     questions: list[TuneQuestion] = []
     while len(questions) < count:
         before = len(questions)
@@ -252,11 +252,15 @@ def draw_questions(index: PhraseIndex, count: int, *, seed: int) -> list[TuneQue
 class _Drawer:
     """Draws questions, and remembers the sentences that it has asked about."""
 
-    def __init__(self, index: PhraseIndex, rng: np.random.Generator) -> None:
+    def __init__(self, index: PhraseIndex, rng: np.random.Generator, *, words_only: bool) -> None:
         self._store = index.store
         self._rows = index.rows
         self._finder = SpanFinder(
-            index.store, index.rows, max_phrase_tokens=MAX_MASKED_TOKENS, scoring=ScoringSettings()
+            index.store,
+            index.rows,
+            max_phrase_tokens=MAX_MASKED_TOKENS,
+            scoring=ScoringSettings(),
+            words_only=words_only,
         )
         self._asked: set[tuple[int, int]] = set()
         self.rng = rng

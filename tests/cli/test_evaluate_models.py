@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -209,3 +210,17 @@ def test_sentence_pairs_without_data_dir_say_what_is_needed(npmlm: CommandLine, 
 
 def test_an_encoder_that_says_nothing_of_a_pooler_needs_one(npmlm: CommandLine, sts: list[str]) -> None:
     npmlm(*without(sts, "sts.pooler=")).refused("pooler")
+
+
+@pytest.mark.parametrize("task", ["in_batch", "masked_tokens"])
+def test_blocks_too_short_for_the_titles_of_the_encoder_are_refused_by_a_setting_of_the_task(
+    task: str, npmlm: CommandLine, language_model_folder: Path, held_out: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "titled"
+    shutil.copytree(language_model_folder, folder)
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    (folder / "config.json").write_text(json.dumps({**config, "title_tokens": 16}), encoding="utf-8")
+    given = (f"task={task}", f"encoder={folder}", f"corpus.files={held_out}", f"out={tmp_path / 'out'}")
+    outcome = npmlm("evaluate", *given, f"{task}.max_block_tokens=32")
+    outcome.refused("titles leave too little room", f"where:    {task}.max_block_tokens", "give longer blocks")
+    assert "blocks." not in outcome.err

@@ -29,7 +29,7 @@ CUT = {
     "masking_study": ["start.fresh.dimensions=16", "start.fresh.vocabulary_size=300"],
     "mlm_scratch": ["start.fresh.dimensions=16", "start.fresh.vocabulary_size=300"],
     "encoder_mini": MASK_PAIRS,
-    "frozen_teacher": MASK_PAIRS,
+    "encoder_mini_2": [*MASK_PAIRS, "blocks.title_tokens=4"],
     "npm_mlm": MASK_PAIRS,
     "matryoshka": [*MASK_PAIRS, "objective.nonparametric.dimensions=[8,16]"],
     "mlm_collocation": ["corruption.collocations.min_count=3"],

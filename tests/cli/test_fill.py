@@ -449,3 +449,21 @@ def test_an_empty_list_of_documents_never_means_all(npmlm: CommandLine, built_in
     npmlm("fill", f"index={built_index}", "documents=[]", QUESTION).refused("documents= is empty")
     npmlm("evaluate", "out=nowhere", "fill.documents=[]").refused("fill.documents= is empty")
     assert npmlm("fill", f"index={built_index}", "output=json", "documents=[norway]", QUESTION).answers()
+
+
+def test_block_vectors_that_an_index_lacks_are_noted_once_or_a_mistake_where_nothing_else_was_asked_for(
+    npmlm: CommandLine, built_index: Path, tmp_path: Path
+) -> None:
+    encoder = tiny_encoder("bert")
+    encoder.model.config.sentence_pooler = "avg"  # no part of the fingerprint: the index is still its own
+    encoder.save(tmp_path / "encoder")
+    asked = ("fill", f"index={built_index}", f"encoder={tmp_path / 'encoder'}", "output=json", QUESTION, QUESTION)
+    for setting, on_stderr, in_answers in (("k=2", 1, 0), ("vector_share=0", 0, 0), ("vector_share=0.5", 0, 2)):
+        outcome = npmlm(*asked, setting)
+        assert outcome.status == 0
+        assert outcome.err.count("vector_share=0 leaves this note out") == on_stderr
+        assert outcome.err.count("into another folder") == on_stderr
+        assert sum("no block vectors" in str(answer["notes"]) for answer in outcome.answers()) == in_answers
+    npmlm(*asked, "retrieval=blocks").refused(
+        "retrieval=blocks needs block vectors", "use retrieval=hybrid, or build into another folder"
+    )

@@ -93,7 +93,7 @@ def test_a_misspelt_verb_setting_or_choice_is_answered_with_the_right_one(
 @pytest.mark.parametrize(
     ("command", "expected", "got"),
     [
-        (["fill", "index=i", "retrieval=lexical"], "dense, bm25, hybrid", "lexical"),
+        (["fill", "index=i", "retrieval=lexical"], "dense, bm25, blocks, hybrid", "lexical"),
         (["fill", "index=i", "scoring=magic"], "default, reference", "magic"),
         (["evaluate", "out=o", "scoring=magic"], "default, reference", "magic"),
         (["evaluate", "out=o", "suite=x"], "closed, open, all, or null", "x"),

@@ -17,6 +17,7 @@ from npm.cli.commands import TrainCommand
 from npm.cli.main import main
 from npm.cli.verbs import let_sts_decide
 from npm.models.encoder import Encoder
+from npm.models.settings import PoolerKind
 from npm.training.trainer import Trainer
 from tests.helpers.command_line import DOCUMENTS, CommandLine, all_bytes, run_subprocess, write_corpus
 from tests.helpers.tiny_models import tiny_encoder
@@ -280,6 +281,8 @@ def test_blocks_that_their_masks_can_lengthen_to_just_what_the_encoder_takes_are
         (["schedule.learning_rate=-1"], ["schedule.learning_rate"]),
         (["trainer.groups_per_device_batch=1000"], ["trainer.groups_per_device_batch"]),
         (["device=warp"], ["where:    device"]),
+        (["precision=float16"], ["a CPU does not compute in float16", "where:    precision"]),
+        (["precision=float16", "trainer.sharding=full"], ["where:    precision", "trainer.sharding=none"]),
         (["device=cuda:1"], ["where:    device", "CUDA_VISIBLE_DEVICES"]),
         (["trainer.seed=18446744073709551616"], ["where:    trainer.seed"]),
         (["groups.sequences_per_group=50000"], ["where:    groups.sequences_per_group", "at most 43690"]),
@@ -434,3 +437,59 @@ def test_the_correlation_with_sts_decides_about_the_best_encoder_where_nothing_e
     beside.evaluation.files = ["held-out.jsonl"]
     let_sts_decide(beside)
     assert (beside.evaluation.best, beside.evaluation.higher_is_better) == ("held_out_loss", False)
+
+
+BLOCK_SPACE = ("masking.context_fraction=1", "objective.reading_weight=1", "objective.block_teacher_weight=10")
+
+
+def test_an_encoder_says_that_it_was_trained_with_titles_to_read_and_to_rank_blocks(
+    npmlm: CommandLine, train: list[str], tmp_path: Path
+) -> None:
+    assert npmlm(*train, *BLOCK_SPACE, "blocks.title_tokens=2").status == 0
+    encoder = Encoder.load(str(tmp_path / "run" / "encoder"))
+    assert (encoder.title_tokens, encoder.reads_jointly, encoder.query_masks) == (2, True, 2)
+    assert encoder.block_pooler is PoolerKind.avg
+    logged = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert all(0 <= line["block_teacher"] < 1 and line["reading_start"] > 0 for line in logged)
+    # what is trained from it goes on with the titles, and is no encoder of blocks any more unless it is asked to be
+    again = [*train[:2], f"run={tmp_path / 'again'}", f"encoder={tmp_path / 'run' / 'encoder'}", *SHRUNK]
+    assert npmlm(*again).status == 0
+    other = Encoder.load(str(tmp_path / "again" / "encoder"))
+    assert (other.title_tokens, other.reads_jointly, other.block_pooler) == (2, False, None)
+
+
+def test_joint_reading_without_copies_that_read_is_refused(npmlm: CommandLine, train: list[str]) -> None:
+    npmlm(*train, "objective.reading_weight=1").refused("no masked copy reads a block", "masking.context_fraction")
+
+
+def test_titles_that_fill_the_blocks_are_refused(npmlm: CommandLine, train: list[str]) -> None:
+    npmlm(*train, "blocks.title_tokens=20").refused("titles leave too little room", "blocks.title_tokens")
+
+
+def test_a_teacher_of_another_tokenizer_is_refused(npmlm: CommandLine, train: list[str], tmp_path: Path) -> None:
+    tiny_encoder("roberta").save(tmp_path / "other")
+    teacher = f"objective.block_teacher.encoder={tmp_path / 'other'}"
+    npmlm(*train, "objective.block_teacher_weight=1", teacher).refused("does not fit", "tokenizer fingerprint")
+    npmlm(*train, teacher).refused("has no use for objective.block_teacher.encoder")
+
+
+def test_a_teacher_is_recorded_by_its_last_name_and_by_content(
+    npmlm: CommandLine, train: list[str], tmp_path: Path
+) -> None:
+    teacher = tiny_encoder("bert", seed=5)
+    teacher.save(tmp_path / "teacher")
+    named = [*train, "objective.block_teacher_weight=1", f"objective.block_teacher.encoder={tmp_path / 'teacher'}"]
+    assert npmlm(*named).status == 0
+    recorded = json.loads((tmp_path / "run" / "settings.json").read_text())
+    assert recorded["objective.block_teacher.encoder"] == "teacher"
+    assert recorded["teacher_fingerprint"] == teacher.fingerprint
+    shutil.rmtree(tmp_path / "teacher")
+    tiny_encoder("bert", seed=6).save(tmp_path / "teacher")
+    npmlm(*named).refused("teacher_fingerprint")
+
+
+def test_sentences_and_blocks_that_are_pooled_otherwise_are_refused(
+    npmlm: CommandLine, train: list[str], texts: Path
+) -> None:
+    both = ["objective.block_teacher_weight=1", "objective.sentence_weight=1"]
+    npmlm(*train, *both).refused("sentences and blocks are pooled otherwise", "objective.sentence.pooler=avg")

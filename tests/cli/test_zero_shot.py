@@ -63,6 +63,19 @@ def metrics_of(folder: Path) -> dict[str, object]:
     return content
 
 
+@pytest.mark.parametrize("settings", [["method=[npm,npm-single]"], ["method=npm", "zero_shot.closed.k=9"]])
+def test_scoring_as_in_the_reference_sets_the_closed_side_for_methods_that_read_it(
+    settings: list[str], npmlm: CommandLine, task: Path, built_index: Path, tmp_path: Path
+) -> None:
+    command = ["evaluate", f"task={task}", f"index={built_index}", f"out={tmp_path / 'out'}", "resamples=10"]
+    outcome = npmlm(
+        *command, "scoring=reference", "zero_shot.closed.single_tokens=false", *settings
+    )  # a toy vocabulary
+    assert outcome.status == 0, outcome.err
+    scoring = metrics_of(tmp_path / "out")["tasks"]["places"]["methods"]["npm"]["facts"]["scoring"]  # type: ignore[index]
+    assert (scoring["retrieval"], scoring["temperature_twice"], scoring["last_tokens"]) == ("top_k", True, 256)
+
+
 def test_an_own_task_is_measured_for_every_method_that_the_settings_serve(
     npmlm: CommandLine, task: Path, built_index: Path, masked_language_model: Path, tmp_path: Path
 ) -> None:

@@ -12,6 +12,7 @@ from npm.corpus.blocks import JUDGED_TOKENS, BlockPacker, BlockSettings, Sentenc
 from npm.corpus.text import is_stop_word, sentence_bounds
 from npm.errors import EncoderError, SettingError
 from npm.types import Block, Document, TokenFlag
+from tests.helpers.tiny_models import SENTENCES, tiny_encoder
 
 TRICKY = (
     "Reykjavík (İstanbul, [MASK] <mask>) is the U.S. dog's 3.5 café-bar. Don't\x00 the\u200b river!  \n\n "
@@ -293,3 +294,43 @@ def test_what_is_unknown_in_part_is_noted(wordpiece: PreTrainedTokenizerFast) ->
     packer = BlockPacker(wordpiece, BlockSettings())
     packer.pack_many([document("the dog " * 20), document(THAI * 20)])  # as of Chinese with an English tokenizer
     assert "71% of the first 140 tokens" in packer.unknown.note
+
+
+def test_the_first_tokens_of_the_title_and_a_full_stop_stand_before_every_block() -> None:
+    encoder = tiny_encoder("bert")
+    text = " ".join(SENTENCES[:2])
+    plain = BlockPacker(encoder.tokenizer, BlockSettings(max_block_tokens=24))
+    titled = BlockPacker(encoder.tokenizer, BlockSettings(max_block_tokens=24, title_tokens=3))
+    document = Document("a", "Paris France Iceland Norway", text)
+    blocks = titled.pack(document)
+    title = encoder.tokenizer("Paris France Iceland Norway", add_special_tokens=False)["input_ids"][:3]
+    stop = encoder.tokenizer(".", add_special_tokens=False)["input_ids"]
+    assert len(blocks) > 1
+    for block in blocks:
+        assert block.start_chars is not None and block.end_chars is not None
+        assert block.token_ids[:4].tolist() == [*title, *stop]
+        assert block.flags[:4].tolist() == [TokenFlag.TITLE] * 4
+        assert (block.start_chars[:4] == block.start_chars[4]).all() and (
+            block.end_chars[:4] == block.start_chars[4]
+        ).all()
+        assert len(block.token_ids) <= 22  # and two special tokens
+    # without the titles these are the tokens of the text, all of them, and as they are without titles
+    token_ids = np.concatenate([block.token_ids[4:] for block in blocks])
+    flags = np.concatenate([block.flags[4:] for block in blocks])
+    assert token_ids.tolist() == np.concatenate([block.token_ids for block in plain.pack(document)]).tolist()
+    assert flags.tolist() == np.concatenate([block.flags for block in plain.pack(document)]).tolist()
+
+
+def test_a_document_without_a_title_has_blocks_as_without_the_setting() -> None:
+    encoder = tiny_encoder("bert")
+    document = Document("a", " ", " ".join(SENTENCES[:2]))
+    packed = [
+        BlockPacker(encoder.tokenizer, BlockSettings(max_block_tokens=24, title_tokens=count)).pack(document)
+        for count in (0, 3)
+    ]
+    assert [block.token_ids.tolist() for block in packed[0]] == [block.token_ids.tolist() for block in packed[1]]
+
+
+def test_settings_without_titles_are_recorded_as_they_were_before_there_were_titles() -> None:
+    assert "title_tokens" not in BlockSettings().recorded() | BlockSettings(title_tokens=0).recorded()
+    assert BlockSettings(title_tokens=16).recorded()["title_tokens"] == 16

@@ -15,8 +15,7 @@ from npm.errors import ArtefactError, SettingError
 from npm.evaluation.demo import DemoResult, Question, RandomSpanOfRightPassage, evaluate_demo
 from npm.evaluation.metrics import is_hit
 from npm.evaluation.results import EVALUATION_KIND, check_out, write_results
-from npm.evaluation.sampling import SampleSettings, Split
-from npm.evaluation.settings import DemoSettings
+from npm.evaluation.settings import DemoSettings, SampleSettings, Split
 from npm.models.encoder import Encoder
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.settings import FillSettings, Retrieval

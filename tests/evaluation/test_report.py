@@ -24,7 +24,7 @@ from npm.evaluation.report import (
     spread_over_kinds,
     terminal_table,
 )
-from npm.evaluation.sampling import Split
+from npm.evaluation.settings import Split
 from npm.types import Answer, Occurrence, Phrase
 
 SENTENCE = "Its largest city [bold] is Łódź, which lies :smile: in the middle of the country."

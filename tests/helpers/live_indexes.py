@@ -63,6 +63,8 @@ def answers(
     """Score and occurrences of every phrase, by way of retrieval and question."""
     found = {}
     for retrieval in Retrieval:
+        if retrieval is Retrieval.blocks and filler.index.block_vectors is None:
+            continue
         for answer in filler.fill(list(QUESTIONS), k=1000, occurrences=1000, retrieval=retrieval, where=where):
             for phrase in answer.phrases:
                 places = sorted((place.document, place.start_char) for place in phrase.occurrences)

@@ -55,7 +55,14 @@ class PlainEncoder(SimpleNamespace):
 
 def plain_encoder() -> Encoder:
     """What a filler needs of an encoder when queries are given as vectors."""
-    facts = {"name": "plain", "fingerprint": "f", "tokenizer_fingerprint": "t", "max_input_tokens": 64}
+    facts = {
+        "name": "plain",
+        "fingerprint": "f",
+        "tokenizer_fingerprint": "t",
+        "max_input_tokens": 64,
+        "query_masks": 2,
+        "reads_jointly": False,
+    }
     return cast(Encoder, PlainEncoder(tokenizer=word_tokenizer(), similarity_scale=SCALE, **facts))
 
 

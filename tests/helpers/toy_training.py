@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from torch import nn
 
+from npm.corpus.blocks import BlockSettings
+from npm.corpus.documents import CorpusSettings
 from npm.masking.masker import MaskingSettings, MaskingUnit, build_masker
 from npm.masking.rendering import PHRASES, TOKENS, MaskPairRenderer, PhraseViews, SingleMaskRenderer
 from npm.models.encoder import Encoder
@@ -22,17 +24,43 @@ from npm.objectives.settings import NonparametricSettings
 from npm.training.checkpoints import RunFolder
 from npm.training.data import BlockSource, TrainingBatches
 from npm.training.schedule import ScheduleSettings
-from npm.training.settings import TrainerSettings, TrainingEvaluationSettings, TrainingSettings
+from npm.training.settings import (
+    GroupSettings,
+    StartSettings,
+    TrainerSettings,
+    TrainingEvaluationSettings,
+    TrainingSettings,
+)
 from npm.training.trainer import Trainer
 from npm.training.validation import Evaluator, HeldOut
 from npm.types import Sequences
 from tests.helpers.groups import group
-from tests.helpers.tiny_models import tiny_encoder
+from tests.helpers.tiny_models import SENTENCES, tiny_encoder
 
 STEEP: dict[str, Any] = {"adam_epsilon": 1.0, "max_gradient_norm": 1e6, "learning_rate": 1e-2, "max_steps": 3}
 """Settings under which Adam's step is nearly proportional to the gradient: by itself it would hide a wrong factor, and
 make full steps of gradients that are rounding error alone."""
 FIRST_WORD_ID, THEME_COUNT, WORDS_PER_THEME = 20, 8, 2
+
+
+def toy_settings(folder: Path, **changes: Any) -> TrainingSettings:
+    """One step of a tiny BERT that is saved in `folder`, on a file beside it; `changes` stand in for these settings."""
+    corpus, start = folder / "corpus.txt", folder / "start"
+    if not start.exists():
+        corpus.write_text("\n\n".join(f"{sentence} " * 8 for sentence in SENTENCES), encoding="utf-8")
+        tiny_encoder("bert").save(start)
+    given: dict[str, Any] = {
+        "encoder": str(start),
+        "corpus": CorpusSettings(files=[str(corpus)]),
+        "blocks": BlockSettings(max_block_tokens=24),
+        "groups": GroupSettings(sequences_per_group=4),
+        "start": StartSettings(hidden_dropout=0.1),
+        "trainer": TrainerSettings(log_every_steps=1),
+        "schedule": ScheduleSettings(max_steps=1),
+        "device": "cpu",
+        "precision": Precision.float32,
+    }
+    return TrainingSettings(**{**given, **changes})
 
 
 def toy_groups(count: int = 8, *, seed: int = 0) -> list[Sequences]:

@@ -25,6 +25,7 @@ from npm.corpus.documents import CorpusSettings
 from npm.indexing.build import build_index
 from npm.indexing.embed import ShardBlocks
 from npm.indexing.settings import IndexBuildSettings, VectorSettings
+from npm.models.batches import EncodedBatch
 from npm.models.encoder import Encoder
 from tests.helpers.tiny_models import SENTENCES
 
@@ -78,7 +79,7 @@ def watch(watched: Watched) -> None:
         begin(self, store, encoder, settings)  # type: ignore[arg-type]
         first_blocks[id(self)] = settings["first_block"]
 
-    def noted(self: ShardBlocks, batch: np.ndarray) -> np.ndarray:
+    def noted(self: ShardBlocks, batch: np.ndarray) -> EncodedBatch:
         for block in batch.tolist():
             watched.note(block=first_blocks[id(self)] + block)
         return encoded(self, batch)

@@ -99,7 +99,7 @@ def test_vectors_are_copied_bit_by_bit(live: Path, encoder: Encoder) -> None:
     expected = before.vectors.take(before.live_rows.rows())
     compact_index(live, KEEPS)
     segment = Generation.read(live).segments[0]
-    vectors, rows = open_vectors([segment.vectors])
+    vectors, rows, _ = open_vectors([segment.vectors])
     assert len(vectors.arrays) > 1
     np.testing.assert_array_equal(vectors.take(np.arange(len(rows))), expected)
     recorded = read_manifest(segment.vectors, kind="vectors").settings

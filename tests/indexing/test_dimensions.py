@@ -118,7 +118,7 @@ def test_every_reader_of_the_index_cuts_the_encoder_that_is_handed_over(encoder:
     folder = built(tmp_path / "cut", encoder, CUT)
     index = PhraseIndex.open(folder)
     labels = NonparametricLabels("npm", index, encoder, load_verbalizer=lambda task, choice: pytest.fail("not asked"))
-    vectors = labels._encode(("The capital of Iceland is <mask>.",))
+    vectors = labels._encode(("The capital of Iceland is <mask>.",), None)
     filler = PhraseFiller(index, encoder)
     assert vectors.start.shape == vectors.end.shape == (1, CUT)
     assert filler.encoder.dimensions == index.load_encoder(encoder).dimensions == CUT

@@ -98,7 +98,7 @@ def test_stored_vectors_are_those_of_the_encoder_one_block_at_a_time(
     settings = replace(SETTINGS, max_token_share=max_token_share)
     embed(store, encoder, tmp_path, settings)
     finish_vectors(tmp_path, store, recorded=recorded(store, encoder, settings))
-    vectors, rows = open_vectors([tmp_path])
+    vectors, rows, _ = open_vectors([tmp_path])
     ids = store.token_ids.slice(0, store.token_count).tolist()
     flags = store.flags.slice(0, store.token_count)  # u8 [T]
     share = 1.0 if max_token_share is None else max_token_share
@@ -221,8 +221,8 @@ def test_a_shard_that_another_process_writes_is_left_to_it(store: BlockStore, en
 
 
 def test_several_folders_are_opened_as_one(store: BlockStore, encoder: Encoder, finished: Path) -> None:
-    one, rows = open_vectors([finished])
-    both, both_rows = open_vectors([finished, finished])
+    one, rows, _ = open_vectors([finished])
+    both, both_rows, _ = open_vectors([finished, finished])
     assert both.shape == (2 * len(one), encoder.dimensions)
     assert len(both_rows) == len(both)
     assert both_rows.token_count == 2 * store.token_count
@@ -266,7 +266,7 @@ def test_shards_without_a_single_vector_are_written_and_opened(
     settings = replace(SETTINGS, max_token_share=1e-9)
     embed(store, encoder, tmp_path, settings)
     manifest = finish_vectors(tmp_path, store, recorded=recorded(store, encoder, settings))
-    vectors, rows = open_vectors([tmp_path])
+    vectors, rows, _ = open_vectors([tmp_path])
     assert vectors.shape == (0, encoder.dimensions)
     assert len(rows) == manifest.settings["pruning_counts"]["kept"] == 0
     assert rows.token_count == store.token_count

@@ -167,7 +167,7 @@ def test_the_quantiser_is_trained_without_the_documents_held_out(
     build_index(tmp_path / "index", settings, encoder)
     segment = Segment(tmp_path / "index", "00000")
     store = BlockStore.open(segment.corpus)
-    _, rows = stages.open_vectors([segment.vectors])
+    _, rows, _ = stages.open_vectors([segment.vectors])
     documents = store.block_documents[store.block_of(rows.positions(np.arange(len(rows))))]
     expected = [row for row, document in enumerate(documents.tolist()) if document % 5 != 4]
     assert seen[0].tolist() == expected

@@ -44,7 +44,8 @@ def plain_contexts(
             chosen.append(whole)
             continue
         first, stop = edges[number]
-        if question is QuestionForm.sentence:
+        first += sum(sequences.flags[at] & TokenFlag.TITLE == TokenFlag.TITLE for at in range(first, stop))
+        if question is QuestionForm.sentence or (question is QuestionForm.mixed and rng.integers(2)):
             first, stop = sentences[int(rng.integers(len(sentences)))]
         shared = [0.0] * count
         for token in sorted({int(sequences.token_ids[at]) for at in masked & set(range(first, stop))}):

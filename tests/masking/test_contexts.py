@@ -105,6 +105,27 @@ def test_every_choice_equals_that_of_plain_loops(fraction: float, question: Ques
         assert drawn(sequences, spans, fraction, seed, question) == expected
 
 
+def test_a_question_has_no_title_and_a_title_is_no_reason_to_read_a_sequence() -> None:
+    title = int(TokenFlag.TITLE)
+    flags = [[title, START, WORD, START], [title, START, START], [START, START]]
+    sequences = group([7, 1, 2, 3], [2, 8, 9], [2, 5], flags=flags)
+    spans = spans_of((2, 1))  # the token 2, which is the title of the second sequence and in the text of the third
+    assert drawn(sequences, spans, question=QuestionForm.whole) == [(2, 1, 4), (NO_CONTEXT, 4, 7), (NO_CONTEXT, 7, 9)]
+    assert drawn(sequences, spans, question=QuestionForm.sentence)[0] == (2, 1, 3)
+
+
+def test_the_rest_of_a_sentence_behind_a_title_is_a_question_without_the_title() -> None:
+    title = int(TokenFlag.TITLE)
+    sequences = group([7, 1, 2, 3], [2, 8], flags=[[title, WORD, WORD, START], [START, WORD]])
+    assert drawn(sequences, spans_of((2, 1)), question=QuestionForm.sentence)[0] == (1, 1, 3)
+
+
+def test_mixed_questions_are_sentences_and_whole_copies() -> None:
+    sequences = group([1, 2, 3], [1, 9], flags=[[START, WORD, START], [START, START]])
+    forms = {drawn(sequences, spans_of((0, 1)), seed=seed, question=QuestionForm.mixed)[0] for seed in range(20)}
+    assert forms == {(1, 0, 2), (1, 0, 3)}
+
+
 def test_a_fraction_of_zero_makes_no_question_and_one_of_one_leaves_out_no_sequence_that_could_be_one() -> None:
     for seed in range(10):
         sequences, spans = random_masked_group(seed)

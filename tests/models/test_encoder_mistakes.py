@@ -16,8 +16,9 @@ from transformers import FunnelConfig, FunnelModel
 
 from npm.errors import EncoderError
 from npm.models import folders
-from npm.models.encoder import Encoder, choose_device
+from npm.models.encoder import Encoder, choose_device, choose_dtype
 from npm.models.folders import MINILM_SHA256, locate_encoder
+from npm.models.settings import Precision
 from tests.helpers.tiny_models import byte_bpe_tokenizer, tiny_encoder
 
 
@@ -130,6 +131,22 @@ def test_an_unknown_device(device: str) -> None:
         choose_device(device)
 
 
+def test_float16_on_a_cpu() -> None:
+    with pytest.raises(EncoderError, match="a CPU does not compute in float16"):
+        choose_dtype(Precision.float16, torch.device("cpu"))
+    assert choose_dtype(Precision.float16, torch.device("cuda")) is torch.float16
+
+
+def test_auto_is_float32_where_bfloat16_is_only_emulated(monkeypatch: pytest.MonkeyPatch) -> None:
+    for native, expected in ((False, torch.float32), (True, torch.bfloat16)):
+
+        def supported(including_emulation: bool = True, native: bool = native) -> bool:
+            return native or including_emulation
+
+        monkeypatch.setattr(torch.cuda, "is_bf16_supported", supported)
+        assert choose_dtype(Precision.auto, torch.device("cuda")) is expected
+
+
 def edited(folder: Path, name: str, **entries: object) -> None:
     """Give the JSON file `name` of an encoder other entries."""
     path = folder / name
@@ -159,6 +176,10 @@ def test_a_named_pipe_is_not_waited_for(saved: Path, name: str) -> None:
             for scale in ("x", float("nan"), 0, -1, True, [1], 1e5, 1e400)
         ),
         ({"trained_dimensions": "x"}, "trained_dimensions"),
+        *(({"title_tokens": count}, "title_tokens") for count in (-1, 500, 1.5, True, "x")),
+        *(({"query_masks": count}, "query_masks") for count in (0, 3, True, "2")),
+        *(({"sentence_pooler": name}, "sentence_pooler") for name in ("weird", 5, ["avg"])),
+        ({"reads_jointly": 1}, "reads_jointly"),
         ({"model_type": "t5"}, "cannot be loaded"),
         ({"model_type": "gpt2"}, "no encoder"),
         ({"model_type": None}, "does not know"),

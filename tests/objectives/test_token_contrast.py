@@ -214,5 +214,5 @@ def test_the_teacher_follows_the_batch_to_its_device() -> None:
     """Nobody else moves it, since it is no part of the module; `meta` stands for a GPU."""
     batch = batch_of([[5, 6], [5]], [(0, 0, 1)], mask_pairs=False).to("meta")
     contrast = contrast_of(torch.zeros(2, 2, 3))
-    assert contrast._clean_vectors(batch).device.type == "meta"
+    assert contrast._teacher.token_vectors(batch.key_input_ids, batch.key_attention_mask).device.type == "meta"
     assert {parameter.device.type for parameter in contrast.teacher.parameters()} == {"meta"}

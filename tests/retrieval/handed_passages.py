@@ -31,7 +31,13 @@ def token_encoder(*, similarity_scale: float = SCALE) -> Encoder:
     backend = Tokenizer(models.WordLevel({word: number for number, word in enumerate(WORDS)}, unk_token=WORDS[0]))
     backend.pre_tokenizer = pre_tokenizers.Whitespace()
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend)
-    facts = {"name": "tokens", "similarity_scale": similarity_scale, "max_input_tokens": 64}
+    facts = {
+        "name": "tokens",
+        "similarity_scale": similarity_scale,
+        "query_masks": 2,
+        "title_tokens": 0,
+        "max_input_tokens": 64,
+    }
     return cast(Encoder, SimpleNamespace(tokenizer=tokenizer, **facts))
 
 
@@ -43,16 +49,16 @@ class ChosenVectors(PassageCache):
         self._vector_of = vector_of
         self._block_tokens = block_tokens
 
-    def embed(self, encoder: Encoder, texts: Sequence[str], *, tokens_per_batch: int) -> list[EmbeddedPassage]:
+    def embed(self, encoder: Encoder, documents: Sequence[Document], *, tokens_per_batch: int) -> list[EmbeddedPassage]:
         packer = BlockPacker(encoder.tokenizer, BlockSettings(max_block_tokens=self._block_tokens))
         passages = []
-        for text in texts:
-            blocks = packer.pack(Document(id="", title="", text=text))
+        for document in documents:
+            blocks = packer.pack(document)
             vectors = []
             for block in blocks:
                 assert block.start_chars is not None and block.end_chars is not None
                 places = zip(block.start_chars.tolist(), block.end_chars.tolist(), strict=True)
-                vectors += [self._vector_of(text[start:end]) for start, end in places]
+                vectors += [self._vector_of(document.text[start:end]) for start, end in places]
             passages.append(EmbeddedPassage(tuple(blocks), np.array(vectors, dtype=np.float32)))
         return passages
 

@@ -50,7 +50,9 @@ def plain_kept(flag: int, rule: PruningRule) -> bool:
     return rule is PruningRule.without_punctuation or not flag & TokenFlag.STOPWORD
 
 
-def plain_span_allowed(corpus: PlainCorpus, start: int, length: int, scoring: ScoringSettings) -> bool:
+def plain_span_allowed(
+    corpus: PlainCorpus, start: int, length: int, scoring: ScoringSettings, *, words_only: bool = False
+) -> bool:
     last = start + length - 1
     if start < 0 or last >= len(corpus.token_ids) or corpus.block_of(start) != corpus.block_of(last):
         return False
@@ -61,6 +63,10 @@ def plain_span_allowed(corpus: PlainCorpus, start: int, length: int, scoring: Sc
         return False
     for place, flag in enumerate(flags):
         if flag & TokenFlag.SPECIAL:
+            return False
+        if words_only and (
+            (place and flag & TokenFlag.WORD_START) or (last > start + place and flag & TokenFlag.WORD_END)
+        ):
             return False
         if scoring.stopwords_inside is StopwordsInside.none and flag & (TokenFlag.STOPWORD | TokenFlag.PUNCTUATION):
             return False
@@ -86,8 +92,12 @@ def plain_fill(  # noqa: C901
     candidates_per_side: int,
     blocks: list[int] | None,
     lent: dict[int, LentToBlock] | None = None,
+    one_mask: bool = False,
 ) -> list[tuple[float, str, int]]:
-    """(score, phrase, number of occurrences) of every phrase, best first; `lent` says what blocks differ in."""
+    """(score, phrase, number of occurrences) of every phrase, best first; `lent` says what blocks differ in.
+
+    With `one_mask` phrases are single words, and a product is the geometric mean of both ends.
+    """
     row_of = {position: row for row, position in enumerate(corpus.row_positions)}
     allowed = [
         row
@@ -108,12 +118,12 @@ def plain_fill(  # noqa: C901
     spans = set()
     for row in start_hits:
         for length in range(1, max_phrase_tokens + 1):
-            if plain_span_allowed(corpus, corpus.row_positions[row], length, scoring):
+            if plain_span_allowed(corpus, corpus.row_positions[row], length, scoring, words_only=one_mask):
                 spans.add((corpus.row_positions[row], length))
     for row in end_hits:
         for length in range(1, max_phrase_tokens + (1 if scoring.equal_walks else 0)):
             start = corpus.row_positions[row] - length + 1
-            if plain_span_allowed(corpus, start, length, scoring):
+            if plain_span_allowed(corpus, start, length, scoring, words_only=one_mask):
                 spans.add((start, length))
     ends = {(start, length): row_of[start + length - 1] for start, length in spans}
     starts = {(start, length): row_of[start] for start, length in spans}
@@ -122,6 +132,8 @@ def plain_fill(  # noqa: C901
     weights = {}
     for span in spans:
         a, b = s[starts[span]], t[ends[span]]
+        if one_mask and scoring.combination is Combination.product:
+            a, b = a / 2, b / 2
         if scoring.normalisation is Normalisation.start_end:
             p = math.exp(a) / sum(math.exp(s[row]) for row in all_starts)
             q = math.exp(b) / sum(math.exp(t[row]) for row in all_ends)

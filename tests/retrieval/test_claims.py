@@ -43,12 +43,13 @@ def plain_claim_score(filler: PassageFiller, claim: list[int], content: list[boo
     for place, token in enumerate(claim):
         if not content[place]:
             continue
-        masked = states(encoder, [*claim[:place], encoder.mask_id, encoder.mask_id, *claim[place + 1 :]]).double()
+        masks = [encoder.mask_id] * encoder.query_masks
+        masked = states(encoder, [*claim[:place], *masks, *claim[place + 1 :]]).double()
         matching = total = 0.0
         for other, vector in passage_tokens:
-            s, t = (factor * float(vector @ masked[place + side]) for side in (0, 1))
+            s, t = (factor * float(vector @ masked[place + side]) for side in (0, len(masks) - 1))
             is_sum = scoring.combination is Combination.sum
-            weight = np.exp(s) + np.exp(t) if is_sum else np.exp(s + t)
+            weight = np.exp(s) + np.exp(t) if is_sum else np.exp((s + t) * len(masks) / 2)
             matching += weight if other == token else 0.0
             total += weight
         shares.append(matching / total)
@@ -57,8 +58,10 @@ def plain_claim_score(filler: PassageFiller, claim: list[int], content: list[boo
 
 @pytest.mark.parametrize("family", ["bert", "roberta"])
 @pytest.mark.parametrize("combination", Combination)
-def test_a_claim_scores_the_mean_share_of_its_content_tokens(family: str, combination: Combination) -> None:
+@pytest.mark.parametrize("masks", [1, 2])
+def test_a_claim_scores_the_mean_share_of_its_content_tokens(family: str, combination: Combination, masks: int) -> None:
     encoder = tiny_encoder(family)
+    encoder.query_masks = masks
     settings = FillSettings(
         retrieval=Retrieval.dense, scoring=ScoringSettings(combination=combination, temperature=0.5)
     )

@@ -9,7 +9,7 @@ import pytest
 from index import exact
 from npm.indexing.settings import PruningRule
 from npm.retrieval import fill, spans
-from npm.retrieval.queries import Restriction
+from npm.retrieval.blocks import Restriction
 from npm.retrieval.scoring import Aggregation, Combination, Normalisation, ScoringSettings, StopwordsInside
 from npm.retrieval.settings import FillSettings, Retrieval
 from npm.types import Answer
@@ -72,6 +72,41 @@ def test_every_phrase_and_score_equals_that_of_plain_loops(
             assert_equal_phrases(answer, expected)
 
 
+@pytest.mark.parametrize(
+    "name", ["ours", "all stop-words inside", "no stop-words inside, longer is better", "reference"]
+)
+def test_an_encoder_of_one_mask_a_query_fills_single_words_as_plain_loops_do(
+    name: str, rng: np.random.Generator, tmp_path: Path
+) -> None:
+    settings = replace(EVERYTHING, scoring=SCORINGS[name], max_phrase_tokens=4)
+    filler, corpus = random_index(tmp_path / "store", rng, rule=PruningRule.word_boundaries, settings=settings)
+    pairs = filler.fill_encoded(["", ""], random_queries(rng, 2))
+    filler.encoder.query_masks = 1
+    both = random_queries(rng, 2)
+    queries = replace(both, end=both.start)
+    for few, blocks in ((10_000, None), (7, None), (10_000, [0, 5, 13])):
+        answers = filler.fill_encoded(
+            ["", ""],
+            queries,
+            settings=replace(settings, candidates_per_side=few),
+            blocks=None if blocks is None else np.array(blocks),
+        )
+        for query, answer in zip(queries.start, answers, strict=True):
+            expected = plain_fill(
+                corpus,
+                query,
+                query,
+                scale=SCALE,
+                scoring=SCORINGS[name],
+                max_phrase_tokens=4,
+                candidates_per_side=few,
+                blocks=blocks,
+                one_mask=True,
+            )
+            assert_equal_phrases(answer, expected)
+            assert 0 < len(answer.phrases) < len(pairs[0].phrases)
+
+
 @pytest.mark.parametrize("name", SCORINGS)
 @pytest.mark.parametrize("reads", [True, False])
 def test_blocks_with_queries_and_bonuses_of_their_own_equal_plain_loops(
@@ -90,7 +125,7 @@ def test_blocks_with_queries_and_bonuses_of_their_own_equal_plain_loops(
         )
         for _ in range(2)
     ]
-    monkeypatch.setattr(fill, "lexical_restrictions", lambda index, texts, settings, allowed: restrictions)
+    monkeypatch.setattr(fill, "block_restrictions", lambda *_, allowed: restrictions)
     for number, answer in enumerate(filler.fill_encoded(["", ""], queries)):
         own, both = restrictions[number], (queries.start[number], queries.end[number])
         lent = {

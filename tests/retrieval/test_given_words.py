@@ -22,7 +22,8 @@ TEXTS = (
 
 
 def store_of(encoder: Encoder) -> PassageStore:
-    passages = embed_passages(encoder, passage_packer(encoder), TEXTS, tokens_per_batch=512)
+    untitled = [("", text) for text in TEXTS]
+    passages = embed_passages(encoder, passage_packer(encoder), untitled, tokens_per_batch=512)
     return PassageStore([Document(str(number), "", text) for number, text in enumerate(TEXTS)], passages)
 
 

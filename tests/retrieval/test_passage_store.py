@@ -11,6 +11,7 @@ from npm.models.encoder import Encoder
 from npm.retrieval import passage_store
 from npm.retrieval.passage_store import EmbeddedPassage, PassageCache, embed_passages, passage_packer
 from npm.retrieval.passages import PassageFiller
+from npm.types import Document
 from tests.helpers.tiny_models import SENTENCES, tiny_encoder
 
 BYTES = 4 * 32  # of one vector of the tiny encoder
@@ -26,8 +27,10 @@ def encoded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The texts that were encoded, in order."""
     texts: list[str] = []
 
-    def noted(encoder: Encoder, packer: object, missing: list[str], *, tokens_per_batch: int) -> list[EmbeddedPassage]:
-        texts.extend(missing)
+    def noted(
+        encoder: Encoder, packer: object, missing: list[tuple[str, str]], *, tokens_per_batch: int
+    ) -> list[EmbeddedPassage]:
+        texts.extend(text for _, text in missing)
         return embed_passages(encoder, packer, missing, tokens_per_batch=tokens_per_batch)  # type: ignore[arg-type]
 
     monkeypatch.setattr(passage_store, "embed_passages", noted)
@@ -35,7 +38,8 @@ def encoded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def embed(cache: PassageCache, encoder: Encoder, *texts: str) -> list[EmbeddedPassage]:
-    return cache.embed(encoder, list(texts), tokens_per_batch=256)
+    documents = [Document(str(number), "", text) for number, text in enumerate(texts)]
+    return cache.embed(encoder, documents, tokens_per_batch=256)
 
 
 def test_a_passage_is_embedded_once_whichever_filler_asks(encoder: Encoder, encoded: list[str]) -> None:
@@ -111,7 +115,8 @@ def test_vectors_in_batches_equal_those_of_each_block_alone(family: str) -> None
         *(" ".join(SENTENCES[: number + 1]) for number in range(4)),
         "\u200b" if family == "bert" else "a",
     ]
-    passages = embed_passages(encoder, passage_packer(encoder), texts, tokens_per_batch=100)
+    untitled = [("", text) for text in texts]
+    passages = embed_passages(encoder, passage_packer(encoder), untitled, tokens_per_batch=100)
     assert max(len(passage.blocks) for passage in passages) > 2
     for passage in passages:
         row = 0

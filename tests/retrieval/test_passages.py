@@ -303,3 +303,11 @@ def test_other_retrieval_than_in_all_passages_is_refused(encoder: Encoder) -> No
 def test_what_cannot_be_scored_is_refused(texts: Any, spans: Any, told: str, encoder: Encoder) -> None:
     with pytest.raises(QueryError, match=told):
         PhraseFiller.over(SENTENCES, encoder).score(texts, spans)
+
+
+@pytest.mark.parametrize(
+    ("title", "told"), [(None, "title is no text"), (5, "title is no text"), ("\ud800", "valid Unicode")]
+)
+def test_a_passage_whose_title_is_no_text_is_refused(title: Any, told: str) -> None:
+    with pytest.raises(CorpusError, match=told):
+        PhraseFiller.over([Document("a", title, SENTENCES[0])], tiny_encoder("bert"))

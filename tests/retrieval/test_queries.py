@@ -47,6 +47,21 @@ def test_a_text_is_read_as_the_tokenizer_reads_it_with_its_mask_and_the_mask_is_
 
 
 @pytest.mark.parametrize("family", FAMILIES)
+def test_an_encoder_of_one_mask_a_query_is_asked_with_one_and_its_vector_is_both_queries(family: str) -> None:
+    encoder = tiny_encoder(family)
+    encoder.query_masks = 1
+    before, after = (
+        encoder.tokenizer(half, add_special_tokens=False)["input_ids"] for half in ("Paris lies on", " the Seine.")
+    )
+    ids = torch.tensor([[*encoder.prefix_ids, *before, encoder.mask_id, *after, *encoder.suffix_ids]])
+    with torch.no_grad():
+        states = encoder.token_vectors(ids, torch.ones_like(ids))[0].numpy()
+    got = encode_queries(encoder, ["Paris lies on<mask> the Seine."])
+    np.testing.assert_allclose(got.start[0], states[len(encoder.prefix_ids) + len(before)], atol=1e-5)
+    np.testing.assert_array_equal(got.start, got.end)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
 def test_batching_changes_neither_order_nor_vectors(family: str) -> None:
     encoder = tiny_encoder(family)
     texts = [f"{'Paris lies on the Seine. ' * count}It is <mask>." for count in (3, 0, 2, 1, 0)]

@@ -16,11 +16,15 @@ from npm.corpus.documents import CorpusSettings
 from npm.indexing.build import build_index
 from npm.indexing.settings import IndexBuildSettings
 from npm.models.encoder import Encoder
+from npm.retrieval import reading
+from npm.retrieval.blocks import Restriction, block_restrictions
 from npm.retrieval.fill import PhraseFiller
-from npm.retrieval.queries import Restriction, encode_queries, lexical_restrictions, with_reading
+from npm.retrieval.filler import ScannedSimilarities
+from npm.retrieval.queries import encode_queries
+from npm.retrieval.reading import TRAINED_JOINT_SHARE, joint_share, with_reading
 from npm.retrieval.scoring import ScoringSettings
 from npm.retrieval.settings import FillSettings, Retrieval
-from npm.types import MASK_TEXT, Answer
+from npm.types import MASK_TEXT, Answer, TokenFlag
 from tests.helpers.tiny_models import FAMILIES, SENTENCES, tiny_encoder
 
 TEXTS = [
@@ -30,9 +34,10 @@ TEXTS = [
 ]
 
 
-def opened(encoder: Encoder, folder: Path, *, max_block_tokens: int = 24) -> PhraseFiller:
+def opened(encoder: Encoder, folder: Path, *, max_block_tokens: int = 24, title: str = "") -> PhraseFiller:
     file = folder / "corpus.jsonl"
-    lines = [json.dumps({"id": f"d{number}", "text": text}) for number, text in enumerate(SENTENCES)]
+    records = [{"id": f"d{number}", "title": title, "text": text} for number, text in enumerate(SENTENCES)]
+    lines = [json.dumps(record) for record in records]
     file.write_text("\n".join(lines) + "\n", encoding="utf-8")
     settings = IndexBuildSettings(
         corpus=CorpusSettings(files=[str(file)]), blocks=BlockSettings(max_block_tokens=max_block_tokens)
@@ -61,19 +66,26 @@ def restriction_to(*blocks: int) -> Restriction:
 
 def read_by_hand(filler: PhraseFiller, text: str, block: int | None) -> np.ndarray:
     """The start and end query f32 [2, d] of one text with one block behind it, without padding."""
+    states, first, _ = pass_by_hand(filler, text, block)
+    return states[[first, first + 1]].numpy()
+
+
+def pass_by_hand(filler: PhraseFiller, text: str, block: int | None) -> tuple[torch.Tensor, int, list[int]]:
+    """Vectors f32 [L, d] of one text with one block behind it, where its masks begin, and where the block is."""
     encoder = filler.encoder
     before, after = text.split(MASK_TEXT)
     before = before.rstrip() if type(encoder.model).__name__.startswith(("Roberta", "ModernBert")) else before
     halves = [encoder.tokenizer(half, add_special_tokens=False)["input_ids"] for half in (before, after)]
     ids = [*encoder.prefix_ids, *halves[0], encoder.mask_id, encoder.mask_id, *halves[1], *encoder.suffix_ids]
+    asked = read = len(ids)
     if block is not None:
         room = encoder.max_input_tokens - len(ids) - len(encoder.suffix_ids)
         passage = filler.index.store.sequences(range(block, block + 1)).token_ids.tolist()
         ids += [*passage[:room], *encoder.suffix_ids] if room > 0 else []
+        read += len(passage[: max(room, 0)])
     with torch.no_grad():
         states = encoder.token_vectors(torch.tensor([ids]), torch.ones(1, len(ids), dtype=torch.int64))[0]
-    first = len(encoder.prefix_ids) + len(halves[0])
-    return states[[first, first + 1]].numpy()
+    return states, len(encoder.prefix_ids) + len(halves[0]), list(range(asked, read))
 
 
 def queries_read(
@@ -143,9 +155,9 @@ def test_a_share_of_zero_answers_like_a_hybrid_that_cannot_read(
 ) -> None:
     read_nothing = filled(bert_filler, settings_with(0.0))
     vectors = encode_queries(bert_filler.encoder, TEXTS)
-    lexical = lexical_restrictions(bert_filler.index, TEXTS, settings_with(0.0))
+    lexical = block_restrictions(bert_filler.index, TEXTS, vectors, settings_with(0.0))
     mixed = with_reading(bert_filler.index, bert_filler.encoder, TEXTS, vectors, lexical, settings_with(0.0))
-    monkeypatch.setattr("npm.retrieval.fill.lexical_restrictions", lambda *_, allowed: mixed)
+    monkeypatch.setattr("npm.retrieval.fill.block_restrictions", lambda *_, allowed: mixed)
     assert_same_answers(filled(bert_filler, settings_with(0.0)), read_nothing)
 
 
@@ -170,9 +182,10 @@ def test_texts_read_together_get_the_answers_they_get_alone(scoring: ScoringSett
 
 
 def test_bm25_chooses_blocks_and_only_hybrid_lets_their_scores_count(bert_filler: PhraseFiller) -> None:
+    vectors = encode_queries(bert_filler.encoder, TEXTS)
     for retrieval, weight in ((Retrieval.bm25, 0.0), (Retrieval.hybrid, 0.7)):
         settings = settings_with(0.0, retrieval=retrieval, lexical_weight=0.7)
-        for restriction in lexical_restrictions(bert_filler.index, TEXTS, settings):
+        for restriction in block_restrictions(bert_filler.index, TEXTS, vectors, settings):
             assert restriction is not None
             assert restriction.bonuses.max() == pytest.approx(weight)
 
@@ -182,9 +195,113 @@ def test_many_blocks_with_queries_of_their_own_need_no_more_scores_than_their_ro
 ) -> None:
     settings = settings_with(0.5, bm25_blocks=10_000)
     expected = filled(bert_filler, settings)
-    (restriction, *_) = lexical_restrictions(bert_filler.index, TEXTS, settings)
+    vectors = encode_queries(bert_filler.encoder, TEXTS)
+    (restriction, *_) = block_restrictions(bert_filler.index, TEXTS, vectors, settings)
     assert restriction is not None and len(restriction.blocks) > 2
     # enough for the two queries of a block, far too little for all pairs with all blocks
     largest_block_tokens = int(np.diff(bert_filler.index.store.block_offsets).max())
     monkeypatch.setattr(exact, "SCORE_BYTES_PER_SCAN", 2 * 4 * largest_block_tokens)
     assert_same_answers(filled(bert_filler, settings), expected)
+
+
+def joint_by_hand(filler: PhraseFiller, text: str, block: int) -> np.ndarray:
+    """The scores f64 [2, T] of the tokens of a block, read in one pass behind the text."""
+    states, first, tokens = pass_by_hand(filler, text, block)
+    states = states.double()
+    logits = states[[first, first + 1]] @ states.T * filler.encoder.similarity_scale  # f64 [2, L]
+    flags = filler.index.store.sequences(range(block, block + 1)).flags.tolist()
+    keys = [0, *(at for at, flag in zip(tokens, flags, strict=True) if flag != TokenFlag.TITLE)]
+    return (logits[:, tokens] - logits[:, keys].logsumexp(1, keepdim=True)).numpy()
+
+
+def test_titles_are_read_with_their_blocks_and_are_no_keys_of_the_joint_pass(tmp_path: Path) -> None:
+    encoder = tiny_encoder("bert")
+    encoder.title_tokens = 4
+    filler = opened(encoder, tmp_path, title="Wonder of the World")
+    flags = filler.index.store.sequences(range(2, 3)).flags
+    assert 0 < int((flags == TokenFlag.TITLE).sum()) < len(flags) / 2
+    (read,) = with_reading(
+        filler.index,
+        encoder,
+        TEXTS[:1],
+        encode_queries(encoder, TEXTS[:1]),
+        [restriction_to(2)],
+        settings_with(0.5, joint_share=0.5),
+    )
+    assert read is not None and read.joint is not None
+    np.testing.assert_allclose(read.joint[0], joint_by_hand(filler, TEXTS[0], 2), atol=1e-4)
+
+
+@pytest.mark.parametrize("pairs_at_once", [256, 2])
+def test_keys_of_the_joint_pass_compete_with_each_other_and_with_the_first_token(
+    pairs_at_once: int, filler: PhraseFiller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "PAIRS_AT_ONCE", pairs_at_once)
+    vectors = encode_queries(filler.encoder, TEXTS)
+    asked = [restriction_to(1, 3), None, restriction_to(0)]
+    settings = settings_with(0.5, joint_share=0.5)
+    read = with_reading(filler.index, filler.encoder, TEXTS, vectors, asked, settings)
+    assert read[1] is None
+    for text, restriction in zip(TEXTS[::2], read[::2], strict=True):
+        assert restriction is not None and restriction.joint is not None
+        assert len(restriction.joint) == len(restriction.blocks)
+        for scores, block in zip(restriction.joint, restriction.blocks.tolist(), strict=True):
+            np.testing.assert_allclose(scores, joint_by_hand(filler, text, block), atol=1e-4)
+            assert np.exp(scores).sum(1).max() < 1  # the rest is "not here"
+
+
+@pytest.mark.parametrize("share", [0.5, 1.0])
+def test_similarities_mix_the_stored_keys_and_those_of_the_joint_pass(share: float, bert_filler: PhraseFiller) -> None:
+    index, encoder = bert_filler.index, bert_filler.encoder
+    settings = settings_with(1.0, joint_share=share)
+    vectors = encode_queries(encoder, TEXTS[:1])
+    (restriction,) = with_reading(
+        index, encoder, TEXTS[:1], vectors, [Restriction(np.array([1, 2]), np.array([0.0, 3.0]))], settings
+    )
+    assert restriction is not None and restriction.queries is not None and restriction.joint is not None
+    assert index.vectors is not None
+    seen: dict[int, float] = {}
+    offsets = index.store.block_offsets
+    for place, (block, bonus) in enumerate(((1, 0.0), (2, 3.0))):
+        rows = index.rows.rows_within(offsets[[block]], offsets[[block + 1]])
+        for row, position in zip(rows.tolist(), index.rows.positions(rows).tolist(), strict=True):
+            key = index.vectors.take(np.array([row]))[0].astype(np.float32)  # f32 [d]
+            stored = encoder.similarity_scale * float(restriction.queries[place][0] @ key)
+            joint = float(restriction.joint[place][0, position - offsets[block]])
+            seen[row] = (1 - share) * stored + share * joint + bonus
+    all_rows = np.array(sorted(seen))
+    scans = [index.searcher.scan(pair, all_rows) for pair in restriction.queries]
+    got = ScannedSimilarities(index, scans, (0, 1), ((1 - share) * encoder.similarity_scale, share), restriction)(
+        0, all_rows
+    )
+    np.testing.assert_allclose(got, [seen[row] for row in all_rows.tolist()], atol=1e-3)
+
+
+def test_a_temperature_divides_the_similarities_of_the_joint_pass_too(bert_filler: PhraseFiller) -> None:
+    scores: list[dict[str, float]] = []
+    for temperature in (1.0, 2.0):
+        scoring = ScoringSettings(temperature=temperature, length_exponent=0.0)
+        changes = {"k": 1000, "occurrences": 1000, "bm25_blocks": 1000, "lexical_weight": 0.0, "scoring": scoring}
+        (answer,) = filled(bert_filler, settings_with(0.5, joint_share=0.5, **changes), TEXTS[:1])
+        scores.append({phrase.phrase: phrase.score for phrase in answer.phrases if len(phrase.occurrences) == 1})
+    assert scores[0].keys() == scores[1].keys() and len(scores[0]) > 10
+    steep, flat = (np.log(np.array([each[phrase] for phrase in scores[0]])) for each in scores)
+    assert np.ptp(steep) > 1
+    np.testing.assert_allclose(flat - flat[0], (steep - steep[0]) / 2, atol=1e-3)
+
+
+def test_a_joint_share_is_taken_up_by_encoders_that_were_trained_for_it(bert_filler: PhraseFiller) -> None:
+    encoder = tiny_encoder("bert")
+    assert joint_share(FillSettings(), encoder) == 0.0
+    encoder.reads_jointly = True
+    assert joint_share(FillSettings(), encoder) == TRAINED_JOINT_SHARE > 0
+    assert joint_share(FillSettings(joint_share=0.0), encoder) == 0.0
+
+
+def test_a_joint_share_asked_of_an_encoder_that_was_not_trained_for_it_is_noted(bert_filler: PhraseFiller) -> None:
+    def notes(**changes: object) -> str:
+        bert_filler.settings = settings_with(0.5, **changes)
+        return " ".join(bert_filler.fill(TEXTS[0]).notes)
+
+    assert "joint_share=0 may answer better" in notes(joint_share=0.5)
+    assert "joint_share" not in notes() + notes(joint_share=0.0) + notes(joint_share=0.5, retrieval=Retrieval.dense)

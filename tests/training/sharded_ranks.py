@@ -49,7 +49,7 @@ def sharded_work(rank: int, runs: Path) -> None:
         if done.step == 2:
             raise Stopped
 
-    resuming: dict[str, Any] = {**SHARDED, **STEEP, "checkpoint_every_minutes": 0.0, "dropout": 0.2}
+    resuming: dict[str, Any] = {**SHARDED, **STEEP, "checkpoint_every_minutes": 0.0, "dropout": 0.2, "ema_decay": 0.9}
     toy_trainer(runs / "sharded-undisturbed", rank=rank, **resuming).train()
     try:
         toy_trainer(runs / "sharded-resumed", rank=rank, **resuming).train(stop)

@@ -16,9 +16,9 @@ from npm.errors import SettingError
 from npm.models.encoder import Encoder
 from npm.objectives.combine import WeightedSum
 from npm.objectives.encoded import EncodedBatch
-from npm.training.trainer import BAD_BATCH_KIND
+from npm.training.trainer import BAD_BATCH_KIND, Trainer
 from npm.types import MaskedBatch, Term
-from tests.helpers.toy_training import toy_encoder, toy_trainer
+from tests.helpers.toy_training import parameters_of, toy_encoder, toy_trainer
 
 
 class GoesBad(nn.Module):
@@ -75,6 +75,53 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_spoils_no_checkpoint(
     assert checkpoint is not None
     assert checkpoint.counters.step == 3
     assert all(tensor.isfinite().all() for tensor in checkpoint.weights.values())
+
+
+def test_with_a_gradient_scaler_a_step_whose_gradient_overflows_is_left_out_and_the_scale_goes_on_with_the_run(
+    tmp_path: Path,
+) -> None:
+    def trainer(max_steps: int) -> Trainer:
+        encoder = toy_encoder()
+        bad = GoesBad(encoder, from_step=3, until_step=3, in_gradient_only=True)
+        made = toy_trainer(
+            tmp_path / "run",
+            max_steps=max_steps,
+            encoder=encoder,
+            objective=WeightedSum({"bad": bad}, {"bad": 1.0}),
+            checkpoint_every_minutes=0.0,
+        )
+        made.prepared.scaler = made.accelerator.scaler = torch.amp.GradScaler("cpu", init_scale=64.0)
+        return made
+
+    first = trainer(3)
+    weights = []
+    first.train(lambda _: weights.append(parameters_of(first)))
+    assert any(not torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+    assert all(torch.equal(weights[1][name], weights[2][name]) for name in weights[1])
+    assert first.prepared.scaler is not None and first.prepared.scaler.get_scale() == 32.0
+    again = trainer(3)
+    again.resume()
+    assert again.prepared.scaler is not None and again.prepared.scaler.get_scale() == 32.0
+
+
+def test_a_gradient_that_is_never_finite_stops_the_run_once_its_scale_can_be_no_reason(tmp_path: Path) -> None:
+    encoder = toy_encoder()
+    bad = GoesBad(encoder, from_step=2, in_gradient_only=True)
+    objective = WeightedSum({"bad": bad}, {"bad": 1.0})
+    trainer = toy_trainer(tmp_path / "run", max_steps=20, encoder=encoder, objective=objective)
+    trainer.prepared.scaler = trainer.accelerator.scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    with pytest.raises(SettingError, match="the loss is not finite") as caught:
+        trainer.train()
+    assert "step 5" in caught.value.where
+
+
+def test_scaled_gradients_train_as_others_do(tmp_path: Path) -> None:
+    scaled = toy_trainer(tmp_path / "a", max_steps=3, max_gradient_norm=0.1)
+    scaled.prepared.scaler = scaled.accelerator.scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    plain = toy_trainer(tmp_path / "b", max_steps=3, max_gradient_norm=0.1)
+    for trainer in (scaled, plain):
+        trainer.train()
+    torch.testing.assert_close(parameters_of(scaled), parameters_of(plain), rtol=0, atol=1e-6)
 
 
 def test_only_the_micro_batch_that_spoilt_the_loss_is_kept(tmp_path: Path) -> None:

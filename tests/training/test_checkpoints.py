@@ -13,11 +13,16 @@ import torch
 from safetensors import SafetensorError
 
 from index.store import write_folder
+from npm.corpus.blocks import BlockSettings
+from npm.corpus.documents import CorpusSettings
 from npm.errors import ArtefactError, SettingError, StorageError
+from npm.masking.masker import MaskingSettings
 from npm.models.encoder import Encoder
 from npm.models.sentences import Pooler, SavedSentenceEncoder
 from npm.models.settings import PoolerKind
+from npm.objectives.settings import BlockTeacherSettings, ObjectiveSettings
 from npm.training.checkpoints import CHECKPOINT_KIND, Checkpoint, Counters, RunFolder
+from npm.training.settings import OptimizerKind, StartSettings, TrainerSettings, TrainingSettings, as_record
 from tests.helpers.tiny_models import tiny_encoder
 
 
@@ -43,6 +48,35 @@ def names_in(folder: Path) -> list[str]:
 
 def test_the_same_settings_continue_a_run(run_folder: RunFolder) -> None:
     run_folder.start({"files": ["a", "b"], "learning_rate": 0.5})
+
+
+@pytest.mark.parametrize(
+    ("later", "changes"),
+    [
+        ("corpus.skip_bad", {"corpus": CorpusSettings(skip_bad=True)}),
+        ("blocks.title_tokens", {"blocks": BlockSettings(title_tokens=0)}),
+        ("objective.reading_weight", {"objective": ObjectiveSettings(reading_weight=0.5)}),
+        (
+            "objective.block_teacher.encoder",
+            {"objective": ObjectiveSettings(block_teacher=BlockTeacherSettings(encoder="minilm"))},
+        ),
+        ("objective.block_teacher_weight", {"objective": ObjectiveSettings(block_teacher_weight=0.5)}),
+        ("trainer.optimizer", {"trainer": TrainerSettings(optimizer=OptimizerKind.muon)}),
+        ("trainer.layer_decay", {"trainer": TrainerSettings(layer_decay=0.5)}),
+        ("start.from_run", {"start": StartSettings(from_run="runs/a")}),
+        ("packed", {"packed": "runs/a"}),
+    ],
+)
+def test_a_run_begun_before_a_setting_was_there_goes_on_and_not_with_another_value_of_it(
+    later: str, changes: dict[str, Any], tmp_path: Path
+) -> None:
+    settings = as_record(TrainingSettings(), ranks=1)
+    RunFolder(tmp_path).start({key: value for key, value in settings.items() if not key.startswith(later)})
+    RunFolder(tmp_path).start(settings)
+    changed = TrainingSettings(masking=MaskingSettings(context_fraction=0.5), **changes)
+    with pytest.raises(SettingError) as caught:
+        RunFolder(tmp_path).start(as_record(changed, ranks=1))
+    assert f"{later}=" in caught.value.got
 
 
 def test_other_settings_are_refused_by_name_with_both_values(run_folder: RunFolder) -> None:

@@ -25,7 +25,8 @@ def assert_equal(first: TrainingBatch, second: TrainingBatch) -> None:
     for name, view in first.views.items():
         for field in fields(view):  # type: ignore[arg-type]
             left, right = getattr(view, field.name), getattr(second.views[name], field.name)
-            assert torch.equal(torch.as_tensor(left), torch.as_tensor(right)), f"{name}.{field.name}"
+            same = left is right is None or torch.equal(torch.as_tensor(left), torch.as_tensor(right))
+            assert same, f"{name}.{field.name}"
 
 
 @pytest.mark.filterwarnings("ignore:This DataLoader will create 4 worker processes:UserWarning")

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from transformers import T5Config, T5ForConditionalGeneration
+from transformers import AlbertConfig, AlbertModel, T5Config, T5ForConditionalGeneration
 
 from npm.errors import SettingError
-from npm.training.optimizer import freeze, layer_stacks, parameter_groups
-from npm.training.settings import FrozenSettings
+from npm.training.optimizer import freeze, layer_rates, layer_stacks, make_optimizer, parameter_groups
+from npm.training.settings import FrozenSettings, OptimizerKind, Sharding, TrainerSettings
 from tests.helpers.tiny_models import tiny_encoder
 from tests.helpers.toy_training import parameters_of, toy_trainer
 
@@ -116,3 +116,88 @@ def test_layers_that_are_not_there_are_refused(settings: dict[str, int], where: 
 def test_an_encoder_without_anything_to_train_is_refused() -> None:
     with pytest.raises(SettingError, match="nothing of the encoder is left to train"):
         freeze(tiny_encoder("bert").model, FrozenSettings(layers=2, embeddings=True))
+
+
+def test_each_layer_below_has_a_lower_rate_and_heads_have_the_full_one(tmp_path: Path) -> None:
+    trainer = toy_trainer(tmp_path / "run", max_steps=1, layer_decay=0.5, learning_rate=1e-2)
+    trainer.train()  # its one step ends at rate 0
+    trainer.schedule.final_fraction = 1.0
+    trainer._set_learning_rate()
+    rates = {id(p): group["lr"] for group in trainer.optimizer.param_groups for p in group["params"]}
+    shares = {"embeddings": 0.25, "encoder.layer.0": 0.5, "encoder.layer.1": 1.0}
+    for name, parameter in trainer.model.named_parameters():
+        part = next((part for part in shares if name.startswith(f"encoder_model.{part}.")), "head")
+        assert rates[id(parameter)] == pytest.approx(1e-2 * shares.get(part, 1.0)), name
+    assert trainer.learning_rate == pytest.approx(1e-2)
+
+
+def test_the_halves_of_an_encoder_decoder_have_rates_of_their_own() -> None:
+    model = tiny_t5()
+    rates = layer_rates(model, 0.5)
+    shares = {name: rates.get(parameter, 1.0) for name, parameter in model.named_parameters()}
+    assert shares["shared.weight"] == 0.125
+    assert [shares[f"encoder.block.{n}.layer.0.SelfAttention.q.weight"] for n in range(3)] == [0.25, 0.5, 1.0]
+    assert [shares[f"decoder.block.{n}.layer.0.SelfAttention.q.weight"] for n in range(2)] == [0.5, 1.0]
+    assert shares["encoder.final_layer_norm.weight"] == 1.0
+
+
+def moves(kind: OptimizerKind, model: nn.Module, *, rate: float, weight_decay: float = 0.0) -> dict[str, torch.Tensor]:
+    """How far one step on a fixed gradient moves each parameter of an encoder."""
+    settings = TrainerSettings(optimizer=kind, weight_decay=weight_decay)
+    optimizer = make_optimizer(model, model, settings)
+    before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    generator = torch.Generator().manual_seed(0)
+    for parameter in model.parameters():
+        parameter.grad = torch.randn(parameter.shape, generator=generator)
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+    optimizer.step()
+    return {name: parameter.detach() - before[name] for name, parameter in model.named_parameters()}
+
+
+def test_muon_moves_matrices_of_layers_the_same_way_in_all_directions_and_adamw_the_rest() -> None:
+    by_muon = moves(OptimizerKind.muon, tiny_encoder("bert").model, rate=1e-2)
+    by_adamw = moves(OptimizerKind.adamw, tiny_encoder("bert").model, rate=1e-2)
+    matrices = [name for name in by_muon if "encoder.layer" in name and by_muon[name].ndim == 2]
+    assert len(matrices) == 2 * 6
+    for name, move in by_muon.items():
+        if name not in matrices:
+            assert torch.equal(move, by_adamw[name]), name
+            continue
+        # an orthogonal matrix has singular values of 1; Newton and Schulz's five steps come to 0.7 to 1.2
+        lengths = torch.linalg.svdvals(move) / (1e-2 * 0.2 * max(move.shape) ** 0.5)
+        assert float(lengths.quantile(0.1)) > 0.5 and float(lengths.max()) < 1.5, name
+
+
+def test_muon_lets_matrices_decay_as_adamw_does() -> None:
+    name = "encoder.layer.0.output.dense.weight"
+    weight = dict(tiny_encoder("bert").model.named_parameters())[name].detach()
+    with_decay = moves(OptimizerKind.muon, tiny_encoder("bert").model, rate=1e-2, weight_decay=0.5)[name]
+    without = moves(OptimizerKind.muon, tiny_encoder("bert").model, rate=1e-2)[name]
+    torch.testing.assert_close(with_decay - without, -1e-2 * 0.5 * weight, rtol=1e-4, atol=1e-7)
+
+
+@pytest.mark.parametrize("settings", [{"layer_decay": 0.5}, {"optimizer": OptimizerKind.muon}])
+def test_layers_that_share_their_weights_are_refused_where_layers_are_told_apart(settings: dict[str, Any]) -> None:
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2, "num_hidden_layers": 3}
+    model = AlbertModel(AlbertConfig(vocab_size=20, embedding_size=8, **sizes))
+    assert make_optimizer(model, model, TrainerSettings()).param_groups
+    with pytest.raises(SettingError, match="no layers of their own weights") as caught:
+        make_optimizer(model, model, TrainerSettings(**settings))
+    assert caught.value.got == "AlbertModel, without one"
+    assert next(iter(settings)) in caught.value.where
+    with pytest.raises(SettingError, match="no layers of their own weights"):
+        freeze(model, FrozenSettings(layers=1))
+
+
+def test_a_torch_without_muon_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(torch.optim, "Muon")
+    with pytest.raises(SettingError, match="no Muon") as caught:
+        moves(OptimizerKind.muon, tiny_encoder("bert").model, rate=1e-2)
+    assert caught.value.where == "trainer.optimizer"
+
+
+def test_muon_with_shared_weights_is_refused() -> None:
+    with pytest.raises(SettingError) as caught:
+        TrainerSettings(optimizer=OptimizerKind.muon, sharding=Sharding.full)
+    assert caught.value.where == "optimizer"

@@ -18,7 +18,7 @@ from npm.models.settings import Precision
 from npm.training import trainer as trainer_module
 from npm.training.checkpoints import load_optimizer_tensors, optimizer_tensors
 from npm.training.schedule import ScheduleSettings
-from npm.training.settings import TrainingSettings
+from npm.training.settings import OptimizerKind, TrainingSettings
 from npm.training.trainer import StepReport
 from tests.helpers.tiny_models import tiny_encoder
 from tests.helpers.toy_training import STEEP, parameters_of, toy_trainer
@@ -114,6 +114,28 @@ def test_a_run_that_was_killed_and_started_again_ends_in_the_same_bits(tmp_path:
     ]
     weights = [(tmp_path / name / "encoder" / "model.safetensors").read_bytes() for name in ("undisturbed", "killed")]
     assert weights[0] == weights[1]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"optimizer": OptimizerKind.adamw}, {"optimizer": OptimizerKind.muon}, {"layer_decay": 0.5}, {"ema_decay": 0.9}],
+    ids=["adamw", "muon", "layer_decay", "ema_decay"],
+)
+def test_a_run_goes_on_to_the_same_bits_with_each_way_to_move_the_weights(
+    tmp_path: Path, settings: dict[str, Any]
+) -> None:
+    undisturbed = toy_trainer(tmp_path / "undisturbed", max_steps=6, **settings)
+    start = parameters_of(undisturbed)
+    undisturbed.train()
+    resumed = interrupted_run(tmp_path / "killed", max_steps=6, stops=(3,), checkpoint_every_minutes=0.0, **settings)
+    assert_same_bits(resumed, parameters_of(undisturbed))
+    assert not [name for name, weight in resumed.items() if torch.equal(weight, start[name])]
+    files = [tmp_path / name / "encoder" / "model.safetensors" for name in ("undisturbed", "killed")]
+    assert files[0].read_bytes() == files[1].read_bytes()
+    if settings != {"optimizer": OptimizerKind.adamw}:
+        plain = toy_trainer(tmp_path / "plain", max_steps=6)
+        plain.train()
+        assert (tmp_path / "plain" / "encoder" / "model.safetensors").read_bytes() != files[0].read_bytes()
 
 
 def test_a_run_whose_queries_read_learns_and_ends_in_the_same_bits_when_it_was_killed(tmp_path: Path) -> None:

@@ -5,8 +5,9 @@ passage, and holds a name, a number or a term that stands in another passage of 
 shares most words with the sentence, is the right one. The corpus that is asked has the first passage of every article
 and the right ones; no passage that a question was taken from.
 
-The index is built for the measurement alone. Each question is filled by every retrieval that is asked for, and its
-right passage is looked for among the blocks as BM25 ranks them. A line of predictions.jsonl is one question and one
+The index is built for the measurement alone. Questions are filled by every retrieval that is asked for, and the
+right passage is looked for among the blocks as BM25 ranks them, and, where the encoder has a pooler, as block vectors
+and both together do. A line of predictions.jsonl is one question and one
 measure of it, so that `npmlm compare` tells two encoders apart question by question.
 
 Shapes: n questions, B blocks of the index.
@@ -19,7 +20,7 @@ import re
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -34,12 +35,14 @@ from npm.errors import CorpusError
 from npm.evaluation.metrics import Interval, bootstrap_interval, hit_rank
 from npm.evaluation.report import percent, terminal_table
 from npm.evaluation.results import CheckRecord, any_record, model_facts, write_results
-from npm.evaluation.sampling import SampleSettings
-from npm.evaluation.settings import ArticleQuestionSettings
+from npm.evaluation.settings import ArticleQuestionSettings, SampleSettings
 from npm.indexing.build import build_index
 from npm.indexing.settings import IndexBuildSettings
+from npm.retrieval.blocks import rank_blocks
 from npm.retrieval.fill import PhraseFiller
-from npm.settings import enum_value
+from npm.retrieval.queries import QueryVectors, encode_queries
+from npm.retrieval.settings import Retrieval
+from npm.settings import as_json
 from npm.types import MASK_TEXT, Document, Progress, silent
 
 if TYPE_CHECKING:
@@ -135,7 +138,7 @@ def make_questions(
     asked: list[tuple[ArticlePassages, list[ArticleQuestion]]] = []
     left = settings.question_count
     for number in rng.permutation(len(articles)).tolist():
-        candidates = list(candidate_questions(articles[number], common))
+        candidates = list(candidate_questions(articles[number], common)) if left else []
         order = rng.permutation(len(candidates)).tolist()
         chosen = compatible([candidates[place] for place in order], most=min(left, settings.questions_per_article))
         asked.append((articles[number], chosen))
@@ -231,11 +234,12 @@ class ArticleQuestionResult:
     lines: tuple[Mapping[str, Any], ...]
     record: dict[str, Any]  # settings and fingerprints: what the numbers depend on
     question_count: int
+    filled_count: int
     passage_count: int
 
     def metrics(self) -> dict[str, Any]:
         """As stored in metrics.json."""
-        counts = {"question_count": self.question_count, "passage_count": self.passage_count}
+        counts = {name: getattr(self, name) for name in ("question_count", "filled_count", "passage_count")}
         return {**self.record, **counts, "measures": {name: asdict(share) for name, share in self.shares.items()}}
 
     def write(self, out: str | Path) -> None:
@@ -244,7 +248,10 @@ class ArticleQuestionResult:
 
     def show(self, console: Console) -> None:
         """Print the shares."""
-        title = f"{self.question_count} questions over {self.passage_count} passages of held-out articles"
+        title = (
+            f"{self.question_count} questions over {self.passage_count} passages of held-out articles, "
+            f"{self.filled_count} of them filled"
+        )
         rows = [[name, percent(share)] for name, share in self.shares.items()]
         console.print(terminal_table(["measure", "right, % [95 %]"], rows, title=title))
 
@@ -278,8 +285,11 @@ def evaluate_article_questions(
     with TemporaryDirectory(prefix="npmlm-questions-") as place:
         filler = _filler_over(passages, encoder, fill, Path(place), progress)
         found = dict(_found(filler, questions, settings, progress))
-    generator = np.random.default_rng(sample.seed)
-    shares = {name: bootstrap_interval(hits, generator, resamples=sample.resamples) for name, hits in found.items()}
+    # All measures draw with the same generator, so that rows can be compared.
+    shares = {
+        name: bootstrap_interval(hits, np.random.default_rng(sample.seed), resamples=sample.resamples)
+        for name, hits in found.items()
+    }
     lines = [
         {
             "task": TASK,
@@ -291,9 +301,10 @@ def evaluate_article_questions(
             "correct": bool(hits[number]),
         }
         for name, hits in found.items()
-        for number, (article, question) in enumerate(questions)
+        for number, (article, question) in enumerate(questions[: len(hits)])
     ]
-    return ArticleQuestionResult(shares, tuple(lines), record, len(questions), len(passages))
+    filled_count = min(len(questions), settings.filled_questions)
+    return ArticleQuestionResult(shares, tuple(lines), record, len(questions), filled_count, len(passages))
 
 
 def _record(
@@ -307,16 +318,11 @@ def _record(
     asked = digest_of([[asdict(question) for _, question in questions], [asdict(passage) for passage in passages]])
     return {
         "task": TASK,
-        "settings": _as_json(settings) | {"seed": sample.seed, "resamples": sample.resamples},
-        "filling": _as_json(fill),
+        "settings": as_json(asdict(settings)) | {"seed": sample.seed, "resamples": sample.resamples},
+        "filling": as_json(asdict(fill)),
         "encoder": model_facts(encoder) | {"dtype": encoder.dtype_name},
         "questions": asked,
     }
-
-
-def _as_json(settings: ArticleQuestionSettings | FillSettings) -> dict[str, Any]:
-    recorded: dict[str, Any] = json.loads(json.dumps(asdict(settings), default=enum_value))
-    return recorded
 
 
 def _filler_over(
@@ -338,29 +344,41 @@ def _found(
     settings: ArticleQuestionSettings,
     progress: Progress,
 ) -> Iterator[tuple[str, np.ndarray]]:
-    """The name of each measure, and which questions it found right: f64 [n] of 0 and 1."""
-    ranks = np.array([_block_rank(filler, article, question) for article, question in questions])  # i64 [n]
-    yield "blocks by BM25, first", (ranks < 1).astype(float)
-    yield f"blocks by BM25, among {AMONG}", (ranks < AMONG).astype(float)
-    k = filler.settings.k
+    """The name of each measure, and which of the first questions it found right: f64 [n or fewer] of 0 and 1."""
+    texts = [question.text for _, question in questions]
+    pooler = filler.index.block_vectors.pooler if filler.index.block_vectors is not None else None
+    # Once for all that is measured.
+    vectors = encode_queries(filler.encoder, texts, pooler=pooler, tokens_per_batch=filler.settings.tokens_per_batch)
+    yield from _ranked_right(filler, questions, vectors)
+    k, count = filler.settings.k, min(len(questions), settings.filled_questions)
     for retrieval in settings.retrievals:
+        chosen = replace(filler.settings, retrieval=retrieval, occurrences=0)
         places: list[int] = []
-        for first in range(0, len(questions), QUESTIONS_PER_CALL):
-            batch = [question for _, question in questions[first : first + QUESTIONS_PER_CALL]]
-            answers = filler.fill([question.text for question in batch], retrieval=retrieval, occurrences=0)
-            for question, answer in zip(batch, answers, strict=True):
+        for first in range(0, count, QUESTIONS_PER_CALL):
+            stop = min(first + QUESTIONS_PER_CALL, count)
+            answers = filler.fill_encoded(texts[first:stop], vectors.part(first, stop), settings=chosen)
+            for (_, question), answer in zip(questions[first:stop], answers, strict=True):
                 rank = hit_rank((phrase.phrase for phrase in answer.phrases), [question.answer])
                 places.append(k + 1 if rank is None else rank)
-            progress(f"questions {retrieval.value}", len(places), len(questions))
+            progress(f"questions {retrieval.value}", len(places), count)
         hits = np.array(places)  # i64 [n]
         yield f"{retrieval.value}, hit@1", (hits <= 1).astype(float)
         yield f"{retrieval.value}, hit@{k}", (hits <= k).astype(float)
 
 
-def _block_rank(filler: PhraseFiller, article: Document, question: ArticleQuestion) -> int:
-    """How many blocks BM25 ranks above the first of the right passage."""
-    store, lexicon = filler.index.store, filler.index.lexicon
-    assert lexicon is not None, "built over text"
-    scores = lexicon.scores(question.text)  # f32 [B]
-    (document,) = store.find_documents([f"{article.id}#{question.stands_in}"])
-    return int((scores > scores[store.block_documents == document].max()).sum())
+def _ranked_right(
+    filler: PhraseFiller, questions: Sequence[tuple[Document, ArticleQuestion]], vectors: QueryVectors
+) -> Iterator[tuple[str, np.ndarray]]:
+    """Which questions have a block of the right passage first, and among the best: by BM25, by vectors, by both."""
+    index, settings = filler.index, replace(filler.settings, bm25_blocks=AMONG)
+    rankings = {"BM25": Retrieval.bm25}
+    if index.block_vectors is not None:
+        rankings |= {"vectors": Retrieval.blocks, "both": Retrieval.hybrid}
+    texts = [question.text for _, question in questions]
+    names = [f"{article.id}#{question.stands_in}" for article, question in questions]
+    documents = index.store.find_documents(names)  # i64 [n]
+    for name, retrieval in rankings.items():
+        hits = rank_blocks(index, texts, vectors.sentences, replace(settings, retrieval=retrieval))
+        right = hits.found & (index.store.block_documents[hits.blocks] == documents[:, None])  # bool [n, AMONG]
+        yield f"blocks by {name}, first", right[:, 0].astype(float)
+        yield f"blocks by {name}, among {AMONG}", right.any(axis=1).astype(float)

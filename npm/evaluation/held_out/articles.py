@@ -17,7 +17,8 @@ import numpy as np
 from npm.corpus.blocks import BlockPacker, BlockSettings
 from npm.corpus.documents import CorpusSettings, read_corpus
 from npm.corpus.store import BlockStore, write_block_store
-from npm.errors import CorpusError
+from npm.corpus.text import is_title
+from npm.errors import CorpusError, SettingError, put_under
 from npm.evaluation.results import model_facts, write_results
 from npm.evaluation.settings import HeldOutSettings
 from npm.indexing.embed import check_tokenizer
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from npm.types import Block, Document
 
 
+BLOCK_LENGTH = "max_block_tokens"
 MIN_FILLED_FRACTION = 0.97  # full blocks, as in training, so that articles are comparable
 Score = TypeVar("Score")
 
@@ -99,8 +101,13 @@ def measured_articles(
 
 
 @contextmanager
-def held_out_store(model: StoredModel, corpus: CorpusSettings, settings: HeldOutSettings) -> Iterator[BlockStore]:
-    """The blocks of the first long enough documents of `corpus`, on disk only as long as the context lasts."""
+def held_out_store(
+    model: StoredModel, corpus: CorpusSettings, settings: HeldOutSettings, *, prefix: str = ""
+) -> Iterator[BlockStore]:
+    """The blocks of the first long enough documents of `corpus`, on disk only as long as the context lasts.
+
+    Messages put `prefix`, such as `in_batch.`, before the key of a setting. Raises as `build_held_out_store` does.
+    """
     with TemporaryDirectory(prefix="npmlm-held-out-") as folder:
         place = Path(folder) / "blocks"
         try:
@@ -109,6 +116,10 @@ def held_out_store(model: StoredModel, corpus: CorpusSettings, settings: HeldOut
             if error.where == str(place):  # which is gone when this is read
                 error.where = "corpus.files"
             raise
+        except SettingError as error:
+            if error.where == BLOCK_LENGTH:
+                put_under(error, prefix, [BLOCK_LENGTH])
+            raise
 
 
 def build_held_out_store(
@@ -116,7 +127,7 @@ def build_held_out_store(
 ) -> BlockStore:
     """Cut the first long enough of `documents` into blocks and store them in `folder`; the rest is not read.
 
-    Raises CorpusError if there are too few.
+    Raises CorpusError if there are too few, SettingError for blocks that are too short for titles.
     """
     # One block more than is used, so that the last one ends where it would end in the whole document.
     enough_tokens = (settings.blocks_per_article + 1) * settings.max_block_tokens
@@ -124,12 +135,17 @@ def build_held_out_store(
         max_block_tokens=settings.max_block_tokens,
         max_document_tokens=max(settings.least_tokens, enough_tokens),
         min_filled_fraction=MIN_FILLED_FRACTION,
+        title_tokens=getattr(model, "title_tokens", 0),  # an encoder-decoder has none
     )
-    packer = BlockPacker(model.tokenizer, blocks)
+    try:
+        packer = BlockPacker(model.tokenizer, blocks)
+    except SettingError as error:  # of the settings of training and building
+        error.where, error.fix = BLOCK_LENGTH, f"give longer blocks with {BLOCK_LENGTH}="
+        raise
     return write_block_store(
         folder,
         _long_documents(documents, packer, settings),
-        settings={"blocks": asdict(blocks), "articles": settings.articles},
+        settings={"blocks": blocks.recorded(), "articles": settings.articles},
         tokenizer_fingerprint=model.tokenizer_fingerprint,
         vocabulary_size=packer.vocabulary_size,
     )
@@ -141,7 +157,8 @@ def _long_documents(
     found = 0
     for document in documents:
         blocks = packer.pack(document)
-        if _is_long(sum(len(block.token_ids) for block in blocks), len(blocks), settings):
+        # titles make no article longer
+        if _is_long(sum(int((~is_title(block.flags)).sum()) for block in blocks), len(blocks), settings):
             yield document, blocks
             found += 1
             if found == settings.articles:
@@ -154,7 +171,8 @@ def long_articles(store: BlockStore, settings: HeldOutSettings) -> list[range]:
     documents = store.block_documents  # i64 [blocks]
     edges = np.flatnonzero(np.append(True, documents[1:] != documents[:-1]))  # i64 [documents]
     edges = np.append(edges, len(documents))  # i64 [documents + 1]
-    token_counts = np.diff(store.block_offsets[edges])  # i64 [documents]
+    texts_before = np.append(0, np.cumsum(~is_title(store.flags.slice(0, store.token_count))))  # i64 [tokens + 1]
+    token_counts = np.diff(texts_before[store.block_offsets[edges]])  # i64 [documents]
     block_counts = np.diff(edges)  # i64 [documents]
     long = [
         range(int(first), int(first) + settings.blocks_per_article)

@@ -21,8 +21,7 @@ from npm.evaluation.held_out.articles import Article, HeldOutResult, held_out_re
 from npm.evaluation.metrics import Interval, bootstrap_interval
 from npm.evaluation.report import terminal_table
 from npm.evaluation.results import CheckRecord, any_record
-from npm.evaluation.sampling import SampleSettings
-from npm.evaluation.settings import DenoisingTaskSettings
+from npm.evaluation.settings import DenoisingTaskSettings, SampleSettings
 from npm.masking.denoising import DenoiserSettings, MixtureMasker, Sentinels, check_sentinel_count, ul2_denoisers
 from npm.masking.masker import mask_rng
 from npm.masking.rendering import VIEW_NUMBERS

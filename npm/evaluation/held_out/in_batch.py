@@ -23,10 +23,9 @@ from npm.evaluation.held_out.articles import Article, HeldOutResult, held_out_re
 from npm.evaluation.metrics import Interval, bootstrap_interval
 from npm.evaluation.report import Row, percent, terminal_table
 from npm.evaluation.results import CheckRecord, any_record
-from npm.evaluation.sampling import SampleSettings
-from npm.evaluation.settings import InBatchSettings
-from npm.masking.masker import MaskingSettings, build_masker, mask_rng
-from npm.masking.rendering import MaskPairRenderer
+from npm.evaluation.settings import InBatchSettings, SampleSettings
+from npm.masking.masker import MaskingSettings, MaskingUnit, build_masker, mask_rng
+from npm.masking.rendering import MaskPairRenderer, Renderer, SingleMaskRenderer
 from npm.models.settings import check_leading_dimensions
 from npm.objectives.encoded import EncodedBatch
 from npm.objectives.nonparametric import NonparametricMasked, following_tokens, gather_keys, positive_keys
@@ -144,7 +143,8 @@ def evaluate_in_batch(
 ) -> InBatchResult:
     """Mask the first long articles of `store`, and count how often the best key is a positive.
 
-    Article i is masked by the seed, epoch 0 and i; one with too little to mask counts no span. The encoder runs in
+    Article i is masked by the seed, epoch 0 and i; one with too little to mask counts no span. For an encoder that asks
+    with one mask single tokens are masked, and the one query counts for both sides, its loss once. The encoder runs in
     its own number format. Raises ArtefactError if the store is of another tokenizer, CorpusError if too few articles
     are long enough or nothing could be masked, SettingError for lengths that the vectors do not have.
     """
@@ -152,7 +152,7 @@ def evaluate_in_batch(
     check_leading_dimensions(settings.dimensions, where="dimensions", most=encoder.dimensions)
     shorter = tuple(each for each in sorted(settings.dimensions) if each < encoder.dimensions)
     frames = not store.special_tokens_in_blocks
-    renderer = MaskPairRenderer(
+    renderer = (SingleMaskRenderer if encoder.query_masks == 1 else MaskPairRenderer)(
         mask_id=encoder.mask_id,
         pad_id=encoder.pad_id,
         prefix_ids=tuple(encoder.prefix_ids) if frames else (),
@@ -217,15 +217,17 @@ def _means(dimensions: int, sums: Sequence[Sums], spans: np.ndarray, sample: Sam
 
 
 def _article_score(
-    encoder: Encoder, renderer: MaskPairRenderer, article: Article, mask_seed: int, shorter: tuple[int, ...]
+    encoder: Encoder, renderer: Renderer, article: Article, mask_seed: int, shorter: tuple[int, ...]
 ) -> ArticleScore:
     sequences = article.sequences
-    spans = build_masker(MaskingSettings()).select(sequences, mask_rng(mask_seed, 0, article.number))
+    one_query = encoder.query_masks == 1
+    masking = MaskingSettings(unit=MaskingUnit.token if one_query else MaskingUnit.phrase)
+    spans = build_masker(masking).select(sequences, mask_rng(mask_seed, 0, article.number))
     if spans is None:
         return ArticleScore(article.document, 0, 0, 0, 0.0, 0.0, 0.0, dict.fromkeys(shorter, Sums()))
     batch = renderer.render(sequences, spans).to(encoder.device)
     objective = NonparametricMasked(
-        NonparametricSettings(dimensions=list(shorter)),
+        NonparametricSettings(dimensions=list(shorter), end_queries=not one_query),
         similarity_scale=encoder.similarity_scale,
         dimensions=encoder.dimensions,
     )
@@ -243,12 +245,12 @@ def _article_score(
 
 
 def _sums(terms: Mapping[str, float], suffix: str) -> Sums:
-    """The sums of the terms of one length, by the suffix of their names."""
+    """The sums of the terms of one length, by the suffix of their names; a single query is right on both sides."""
     return Sums(
         start_correct=round(terms[f"start{suffix}_top1"]),
-        end_correct=round(terms[f"end{suffix}_top1"]),
+        end_correct=round(terms.get(f"end{suffix}_top1", terms[f"start{suffix}_top1"])),
         start_loss=terms[f"start{suffix}"],
-        end_loss=terms[f"end{suffix}"],
+        end_loss=terms.get(f"end{suffix}", 0.0),
     )
 
 

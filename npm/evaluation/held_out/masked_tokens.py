@@ -23,8 +23,7 @@ from npm.evaluation.held_out.articles import Article, HeldOutResult, held_out_re
 from npm.evaluation.metrics import ratio_standard_error
 from npm.evaluation.report import Row, terminal_table
 from npm.evaluation.results import CheckRecord, any_record
-from npm.evaluation.sampling import SampleSettings
-from npm.evaluation.settings import MaskedTokensSettings
+from npm.evaluation.settings import MaskedTokensSettings, SampleSettings
 from npm.masking.corruption import CorruptionSettings, CorruptionUnit, build_in_place_views
 from npm.masking.masker import mask_rng
 from npm.masking.rendering import TOKENS, VIEW_NUMBERS

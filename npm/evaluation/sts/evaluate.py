@@ -18,8 +18,7 @@ import numpy as np
 from npm.evaluation.metrics import Interval
 from npm.evaluation.report import Row, percent, terminal_table
 from npm.evaluation.results import CheckRecord, any_record, model_facts, write_results
-from npm.evaluation.sampling import SampleSettings
-from npm.evaluation.settings import StsSettings
+from npm.evaluation.settings import SampleSettings, StsSettings
 from npm.evaluation.sts.correlation import SentencePairs, SentenceVectors, pair_cosines, resampled_spearman, spearman
 from npm.evaluation.sts.data import PUBLIC_SETS
 from npm.evaluation.sts.geometry import Geometry, geometry_facts, measure_geometry

@@ -37,7 +37,11 @@ class BlockSpans:
         self._store = filler.index.store
         self._ends = ends
         self._finder = SpanFinder(
-            self._store, ends, max_phrase_tokens=filler.settings.max_phrase_tokens, scoring=filler.settings.scoring
+            self._store,
+            ends,
+            max_phrase_tokens=filler.settings.max_phrase_tokens,
+            scoring=filler.settings.scoring,
+            words_only=filler.encoder.query_masks == 1,
         )
         self.reader = SurfaceReader(self._store, filler.encoder.tokenizer)
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from npm.corpus.rows import SEPARATORS, Row, TaskDataError, read_hub_rows, read_rows
 from npm.errors import CorpusError, check_range, near
-from npm.evaluation.sampling import Split
+from npm.evaluation.settings import Split
 from npm.evaluation.zero_shot.prompts import (
     ANSWERS,
     Template,
@@ -288,14 +288,15 @@ def read_examples(
     limit: int | None = None,
     seed: int = 0,
     encoder: Encoder | None = None,
+    cut: bool = True,
 ) -> list[Example]:
     """The examples of a split in the order of the file, at most `limit` of them.
 
     The file lies beside the task's own file or under `data_dir`; without it the hub is asked. A sample is drawn
     as in the paper (Min et al. 2022, §4): the first `limit` of `RandomState(seed).permutation(n)`, of each group first
     where the task bounds groups. The file is read twice, so that only chosen rows are held in memory. With an encoder
-    prompts are as long as it takes at most; without one they are whole. Raises TaskDataError for data that does not
-    fit the task.
+    prompts are as long as it takes at most, unless `cut` is False; without one they are whole. Raises TaskDataError for
+    data that does not fit the task.
     """
     check_range(limit is None or limit >= 1, "limit", expected="at least 1, or null for all", got=limit)
     path = find_data(task, data_dir, split=split)
@@ -316,7 +317,7 @@ def read_examples(
     asked = (each for each, is_wanted in zip(all_asked(), wanted, strict=True) if is_wanted)
     examples: list[Example] = []
     while batch := list(islice(asked, _FITTED_AT_ONCE)):
-        examples += _fitted(reader, batch, encoder)
+        examples += _fitted(reader, batch, encoder if cut else None)
     return examples
 
 

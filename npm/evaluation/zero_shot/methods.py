@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
@@ -31,6 +32,7 @@ from npm.models.encoder import Encoder
 from npm.models.folders import locate_encoder
 from npm.models.masked_lm import MaskedHead, attach_masked_head
 from npm.retrieval.fill import PhraseFiller
+from npm.retrieval.settings import FillSettings
 
 if TYPE_CHECKING:
     from npm.evaluation.zero_shot.task import Example
@@ -125,7 +127,7 @@ class Methods:
             index,
             encoder,
             load_verbalizer=partial(self._words, parametric=name == "mlm-knn"),
-            masks=Masks.pair if name == "npm" else Masks.single,
+            masks=None if name == "npm" else Masks.single,
             scoring=self._settings.zero_shot.closed,
         )
 
@@ -136,7 +138,10 @@ class Methods:
         if name == "mlm":
             encoder, head = self.language_model()
             return ParametricPhrases(name, encoder, head)
-        filler = PhraseFiller(*self.index(task), self._settings.fill)
+        fill = self._settings.fill
+        if task.max_phrase_tokens is not None and fill.max_phrase_tokens == FillSettings().max_phrase_tokens:
+            fill = replace(fill, max_phrase_tokens=task.max_phrase_tokens)
+        filler = PhraseFiller(*self.index(task), fill)
         return (
             RandomSpanOfBestBlock(filler, seed=self._settings.seed) if name == "random" else PhraseAnswers(filler, name)
         )
@@ -184,7 +189,8 @@ class Methods:
         if key not in self._verbalizers:
             opened = choice == EXPANDED and (self._settings.zero_shot.mlm if parametric else self._settings).index
             index, encoder = self.index(task, parametric=parametric) if opened else (None, None)
-            self._verbalizers[key] = load_verbalizer(task, choice, index=index, encoder=encoder)
+            cut = resolved_scoring(task.scoring, self._settings.zero_shot.closed).single_tokens
+            self._verbalizers[key] = load_verbalizer(task, choice, index=index, encoder=encoder, cut_lists=cut)
         return self._verbalizers[key]
 
     def without_index(self, task: Task) -> list[str]:

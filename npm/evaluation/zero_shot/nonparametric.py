@@ -1,6 +1,7 @@
 """Labels by retrieval: a label is as likely as the occurrences of its words in a corpus fit the masked position.
 
-Methods `npm` (a mask pair), `npm-single` and `mlm-knn` (one mask, one query) differ in how they ask, and in the index.
+Methods `npm` (a mask pair, or one mask where the encoder was trained so), `npm-single` and `mlm-knn` (one mask, one
+query) differ in how they ask, and in the index.
 
 Shapes: q examples, W words of all labels, L labels, w words of one label.
 """
@@ -8,7 +9,7 @@ Shapes: q examples, W words of all labels, L labels, w words of one label.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, replace
 from enum import Enum
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
@@ -69,21 +70,24 @@ class NonparametricLabels:
         encoder: Encoder,
         *,
         load_verbalizer: Callable[[Task, str], Verbalizer],
-        masks: Masks = Masks.pair,
+        masks: Masks | None = None,
         scoring: ClosedScoring | None = None,
     ) -> None:
-        """`scoring` stands in for what a task says. Raises ArtefactError if `encoder` did not make the index."""
+        """`scoring` stands in for what a task says; `masks` None asks as the encoder was trained.
+
+        Raises ArtefactError if `encoder` did not make the index.
+        """
         self.name = name
         self._index = index
         self._encoder = index.check_encoder(encoder)
         self._load_verbalizer = load_verbalizer
-        self._masks = masks
+        self._masks = masks or (Masks.single if encoder.query_masks == 1 else Masks.pair)
         self._scoring = scoring if scoring is not None else ClosedScoring()
         self._reader = SurfaceReader(index.store, encoder.tokenizer)
         # The same examples are scored again and again while settings are chosen.
         self._occurrences = lru_cache(1)(partial(find_occurrences, index, self._encoder))
-        self._scorer = lru_cache(1)(lambda words: WordScorer(index, self._occurrences(words)))
-        self._hits = lru_cache(1)(lambda words: WordHits(index, self._occurrences(words)))
+        self._scorer = lru_cache(1)(lambda words, single: WordScorer(index, self._occurrences(words, single)))
+        self._hits = lru_cache(1)(lambda words, single: WordHits(index, self._occurrences(words, single)))
         self._encoded = lru_cache(ENCODED_KEPT)(self._encode)
         self._facts: dict[str, Any] = {}
 
@@ -99,15 +103,16 @@ class NonparametricLabels:
     def predict(self, task: Task, examples: Sequence[Example], progress: Progress) -> list[LabelPrediction]:
         """One prediction an example. Raises what `prepare` raises."""
         scoring, verbalizer, labels = self._read(task)
-        occurrences = self._occurrences(labels.words)
+        occurrences = self._occurrences(labels.words, scoring.single_tokens)
         baseline = self._baseline(task, labels, scoring) if scoring.calibration is Calibration.prompt else 0.0
         at_prompts = None
         if scoring.calibration in BY_CORPUS:
-            at_prompts = self._word_scores(labels, self._encoded(self._prompts(task, scoring)), scoring)
+            prompts = self._encoded(self._prompts(task, scoring), scoring.last_tokens)
+            at_prompts = self._word_scores(labels, prompts, scoring)
         predictions: list[LabelPrediction] = []
         without_evidence = 0
         for first in range(0, len(examples), EXAMPLES_SCORED_TOGETHER):
-            queries = self._queries(task, examples, first, progress)
+            queries = self._queries(task, scoring, examples, first, progress)
             scores = self._word_scores(labels, queries, scoring)
             if at_prompts is not None:
                 scores = _relative(scores, at_prompts, scoring.calibration)
@@ -137,7 +142,7 @@ class NonparametricLabels:
         verbalizer = self._load_verbalizer(task, scoring.verbalizer)
         labels = LabelWords(tuple(label.name for label in task.labels), verbalizer.words)
         where = f"task {task.name}, verbalizer {verbalizer.name}"
-        labels.check(self._occurrences(labels.words), where=where)
+        labels.check(self._occurrences(labels.words, scoring.single_tokens), where=where)
         return scoring, verbalizer, labels
 
     def facts(self) -> dict[str, Any]:
@@ -147,16 +152,20 @@ class NonparametricLabels:
     def _word_scores(self, labels: LabelWords, queries: QueryVectors, scoring: ResolvedScoring) -> WordScores:
         """The evidence of each word at each masked position."""
         factor = self._encoder.similarity_scale / scoring.temperature
+        if scoring.temperature_twice and self._masks is Masks.pair:
+            factor /= scoring.temperature
         if scoring.retrieval is ClosedRetrieval.top_k:
             one_query = self._masks is Masks.single
-            return self._hits(labels.words).score(queries, k=scoring.k, factor=factor, one_query=one_query)
+            return self._hits(labels.words, scoring.single_tokens).score(
+                queries, k=scoring.k, factor=factor, one_query=one_query
+            )
         # The end query of a single mask is zero: both ends would count one similarity twice.
         combination = Combination.product if self._masks is Masks.single else scoring.combination
-        return self._scorer(labels.words).score(queries, factor=factor, combination=combination)
+        return self._scorer(labels.words, scoring.single_tokens).score(queries, factor=factor, combination=combination)
 
     def _baseline(self, task: Task, labels: LabelWords, scoring: ResolvedScoring) -> np.ndarray:
         """log of each label's evidence at the template without an example, f64 [1, L]."""
-        scores = self._word_scores(labels, self._encoded((empty_prompt(task),)), scoring)
+        scores = self._word_scores(labels, self._encoded((empty_prompt(task),), scoring.last_tokens), scoring)
         logs = label_logs(scores, labels, scoring.label_mean)  # f64 [1, L]
         if np.isneginf(logs).any():
             raise SettingError(
@@ -180,20 +189,23 @@ class NonparametricLabels:
             )
         return tuple(corpus_prompts(task, self._index))
 
-    def _queries(self, task: Task, examples: Sequence[Example], first: int, progress: Progress) -> QueryVectors:
+    def _queries(
+        self, task: Task, scoring: ResolvedScoring, examples: Sequence[Example], first: int, progress: Progress
+    ) -> QueryVectors:
         """The queries of the examples that are scored together, from number `first` on."""
         stop = min(first + EXAMPLES_SCORED_TOGETHER, len(examples))
         pieces: list[QueryVectors] = []
         for start in range(first, stop, EXAMPLES_ENCODED_TOGETHER):
             end = min(start + EXAMPLES_ENCODED_TOGETHER, stop)
-            pieces.append(self._encoded(tuple(example.text for example in examples[start:end])))
+            texts = tuple(example.text for example in examples[start:end])
+            pieces.append(self._encoded(texts, scoring.last_tokens))
             progress(f"task {task.name}", end, len(examples))
-        columns = [[getattr(piece, item.name) for piece in pieces] for item in fields(QueryVectors)]
+        columns = zip(*((piece.start, piece.end, piece.cut) for piece in pieces), strict=True)
         return QueryVectors(*map(np.concatenate, columns))
 
-    def _encode(self, texts: tuple[str, ...]) -> QueryVectors:
+    def _encode(self, texts: tuple[str, ...], last_tokens: int | None) -> QueryVectors:
         masks_per_text = 2 if self._masks is Masks.pair else 1
-        found = encode_masks(self._encoder, texts, masks_per_text=masks_per_text)
+        found = encode_masks(self._encoder, texts, masks_per_text=masks_per_text, last_tokens=last_tokens)
         start = found.vectors[:, 0]  # f32 [q, d]
         end = np.zeros_like(start) if self._masks is Masks.single else found.vectors[:, 1]  # f32 [q, d]
         return QueryVectors(start=start, end=end, cut=found.cut)
@@ -260,7 +272,8 @@ class PhraseAnswers:
         self.name = name
         self._filler = filler
         self._settings = replace(filler.settings, retrieval=RETRIEVAL_OF[name] or filler.settings.retrieval)
-        if self._settings.retrieval is not Retrieval.dense and filler.index.lexicon is None:
+        needs_text = self._settings.retrieval in (Retrieval.bm25, Retrieval.hybrid)
+        if needs_text and filler.index.lexicon is None:
             raise SettingError(
                 f"method={name} needs the text of the blocks",
                 expected="an index over blocks with text, or method=npm-dense",

@@ -68,8 +68,12 @@ class _Found:
     lengths: np.ndarray  # i64 [n], tokens
 
 
-def find_occurrences(index: PhraseIndex, encoder: Encoder, words: Sequence[str]) -> WordOccurrences:
+def find_occurrences(
+    index: PhraseIndex, encoder: Encoder, words: Sequence[str], single_tokens: bool = False
+) -> WordOccurrences:
     """Where each of `words` [W] stands in the live blocks of `index`, and which vectors are at its ends.
+
+    With `single_tokens` a word is the one token that it is behind a space, also where that is a part of a word.
 
     Takes 40 bytes an occurrence, besides what a chunk of the corpus takes. Raises ArtefactError unless `encoder` made
     the index.
@@ -77,7 +81,8 @@ def find_occurrences(index: PhraseIndex, encoder: Encoder, words: Sequence[str])
     encoder = index.check_encoder(encoder)
     totals = np.zeros(len(words), dtype=np.int64)  # [W]
     pieces: list[tuple[np.ndarray, ...]] = []
-    for found in _found_in(index.store, _Trie(token_forms(encoder, words))):
+    forms = single_token_forms(encoder, words) if single_tokens else token_forms(encoder, words)
+    for found in _found_in(index.store, _Trie(forms), whole_words=not single_tokens):
         is_live = _in_live_blocks(index, found.starts)  # bool [n]
         totals += np.bincount(found.words[is_live], minlength=len(words))
         start_rows, has_start = index.rows.rows_at(found.starts)  # i64 [n], bool [n]
@@ -124,6 +129,12 @@ def token_forms(encoder: Encoder, words: Sequence[str]) -> list[set[tuple[int, .
     return forms
 
 
+def single_token_forms(encoder: Encoder, words: Sequence[str]) -> list[set[tuple[int, ...]]]:
+    """The one token that stands for each of `words` [W] behind a space; none for a word of several."""
+    encoded = plain_token_ids(encoder, [f" {word}" for word in words])
+    return [{(ids[0],)} if len(ids) == 1 and ids[0] != encoder.tokenizer.unk_token_id else set() for ids in encoded]
+
+
 class _Trie:
     """Token sequences that share their beginnings; node 0 is the root, and no walk comes back to it."""
 
@@ -166,7 +177,7 @@ class _Trie:
         return self._words[concatenated_ranges(first, stop)], np.repeat(np.arange(len(nodes)), stop - first)
 
 
-def _found_in(store: BlockStore, trie: _Trie) -> Iterator[_Found]:
+def _found_in(store: BlockStore, trie: _Trie, *, whole_words: bool = True) -> Iterator[_Found]:
     """All places of the trie's words, chunk by chunk; at least one chunk."""
     if trie.max_tokens == 0:
         yield _Found(*(np.zeros(0, dtype=np.int64) for _ in range(3)))
@@ -176,6 +187,9 @@ def _found_in(store: BlockStore, trie: _Trie) -> Iterator[_Found]:
         ahead = min(stop + trie.max_tokens - 1, store.token_count)  # words that begin here may end a little later
         token_ids = store.token_ids.slice(first, ahead)  # [T]
         flags = store.flags.slice(first, ahead)  # u8 [T]
+        if not whole_words:  # every token is one, but those of titles
+            both = (TokenFlag.WORD_START | TokenFlag.WORD_END).value
+            flags = np.where((flags & TokenFlag.SPECIAL) == 0, flags | np.uint8(both), flags)  # u8 [T]
         yield _walked(store, trie, token_ids, flags, first=first, begins=stop - first)
 
 

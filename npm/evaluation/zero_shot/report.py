@@ -12,6 +12,23 @@ from npm.evaluation.zero_shot.task import TaskScores
 
 PAPER_COLUMN = "paper (354 M)"
 """What Min et al. 2022 report, for an encoder of 354 M parameters: not to be taken for ours."""
+PUBLISHED = {
+    "npm": "NPM, 354 M",
+    "npm-single": "NPM-single, 354 M",
+    "mlm": "RoBERTa-large, 354 M",
+    "mlm-earlier": "RoBERTa-large (Gao et al. 2021)",
+    "mlm-fine-tuned": "RoBERTa-large, fine-tuned",
+    "t5": "T5, 2.2 times as large",
+    "t5-3b": "T5 3B",
+    "gpt-2": "GPT-2, 2.2 times as large",
+    "gpt-2-pmi": "GPT-2, PMI",
+    "gpt-2-knn": "GPT-2 kNN",
+    "gpt-2-knn-lm": "GPT-2 kNN-LM",
+    "gpt-3": "GPT-3, 500 times as large",
+    "gpt-3-pmi": "GPT-3, PMI",
+}
+"""Whose numbers the shipped tasks have under `paper:`, in a table of their own."""
+NOT_BESIDE_OURS = PUBLISHED.keys() - {"npm", "npm-single", "mlm"}
 AVERAGE = "average"
 MISSING = "–"
 COLUMN_GAP, TABLE_EDGES = 3, 2
@@ -55,6 +72,18 @@ def suite_rows(table: SuiteTable) -> tuple[Row, list[Row]]:
     return header, rows
 
 
+def published_rows(table: SuiteTable) -> tuple[Row, list[Row]]:
+    """Header and rows of all published numbers: a row a system, a column a task; the average of whole rows."""
+    names = [name for name in PUBLISHED if any(name in row.paper for row in table.scores)]
+    rows: list[Row] = []
+    for name in names:
+        found = [row.paper.get(name) for row in table.scores]
+        known = [value for value in found if value is not None]
+        mean = f"{sum(known) / len(known):.1f}" if len(known) == len(found) else MISSING
+        rows.append([PUBLISHED[name], *(MISSING if value is None else f"{value:.1f}" for value in found), mean])
+    return ["system", *(row.task for row in table.scores), AVERAGE], rows
+
+
 def fitting_rows(table: SuiteTable, width: int) -> list[tuple[Row, list[Row]]]:
     """The columns of `suite_rows` spread over as many tables as a terminal of `width` columns needs.
 
@@ -82,6 +111,8 @@ def suite_markdown(tables: Iterable[SuiteTable], notes: Sequence[str] = ()) -> s
     parts: list[str] = []
     for table in tables:
         parts += [f"## {table.title}", markdown_table(*suite_rows(table))]
+        if any(name in NOT_BESIDE_OURS for row in table.scores for name in row.paper):
+            parts += [f"### {table.title}, as published", markdown_table(*published_rows(table))]
     meaning = "Per cent with 95 % bootstrap confidence interval and number of examples (n)."
     if any(len(table.scores) > 1 for table in tables):
         meaning += " The interval of an average takes the tasks as independent."
@@ -121,4 +152,5 @@ def _cell(interval: Interval | None, count: int | None = None) -> str:
 
 def _paper_cell(paper: Mapping[str, float], shown: bool) -> list[str]:
     """No cell, or one with a line a method."""
-    return [",\n".join(f"{name} {value:.1f}" for name, value in paper.items()) or MISSING] if shown else []
+    beside = {name: value for name, value in paper.items() if name not in NOT_BESIDE_OURS}
+    return [",\n".join(f"{name} {value:.1f}" for name, value in beside.items()) or MISSING] if shown else []

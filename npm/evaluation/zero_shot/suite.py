@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -12,17 +11,16 @@ from typing import TYPE_CHECKING, Any
 from npm.errors import SettingError
 from npm.evaluation.report import terminal_table
 from npm.evaluation.results import CheckRecord, any_record, index_facts, model_facts, write_results
-from npm.evaluation.sampling import Split
-from npm.evaluation.settings import SuiteName, ZeroShotEvaluation
+from npm.evaluation.settings import Split, SuiteName, ZeroShotEvaluation
 from npm.evaluation.zero_shot.closed_set import ClosedTaskResult, evaluate_closed
 from npm.evaluation.zero_shot.data import data_file, missing_data, read_examples
 from npm.evaluation.zero_shot.methods import Methods
 from npm.evaluation.zero_shot.open_set import OpenTaskResult, evaluate_open, overlapping_examples
 from npm.evaluation.zero_shot.report import SuiteTable, fitting_rows, suite_markdown
-from npm.evaluation.zero_shot.task import ClosedMethod, Macro, OpenMethod, Suite, Task
+from npm.evaluation.zero_shot.task import ClosedMethod, Macro, OpenMethod, Suite, Task, resolved_scoring
 from npm.evaluation.zero_shot.task_file import load_task, task_names
 from npm.models.encoder import Encoder
-from npm.settings import enum_value
+from npm.settings import as_json
 from npm.types import Progress
 
 if TYPE_CHECKING:
@@ -205,14 +203,13 @@ def _refuse_missing_data(settings: ZeroShotEvaluation, tasks: Sequence[Task]) ->
 
 def as_record(settings: ZeroShotEvaluation, names: dict[str, list[str]]) -> dict[str, Any]:
     """What the numbers depend on, without where anything lies: JSON values only."""
-    closed = asdict(settings.zero_shot.closed)
+    closed = settings.zero_shot.closed.recorded()
     if closed["verbalizer"] is not None:
         closed["verbalizer"] = Path(closed["verbalizer"]).name
     given = {name: getattr(settings, name) for name in ("split", "seed", "resamples")}
     given |= {"limit": settings.limit or EXAMPLES_PER_TASK, "dtype": settings.precision, "methods": names}
     given |= {"closed": closed, "fill": asdict(settings.fill)}
-    recorded: dict[str, Any] = json.loads(json.dumps(given, default=enum_value))
-    return recorded
+    return as_json(given)
 
 
 def _examples(
@@ -225,6 +222,7 @@ def _examples(
         limit=None if all_of_them else settings.limit or EXAMPLES_PER_TASK,
         seed=settings.seed,
         encoder=methods.encoder(task),
+        cut=task.suite is Suite.open or resolved_scoring(task.scoring, settings.zero_shot.closed).last_tokens is None,
     )
 
 

@@ -118,6 +118,34 @@ class ClosedScoring(CheckedSettings):
     `prompt`: each label's by that for the template without the example; `none` (the default with `top_k`)."""
     verbalizer: str | None = None
     """`label_words`, the name of a shipped list, `expanded`, or a file (.json, .txt); the task's own."""
+    temperature_twice: bool | None = None
+    """Whether `npm` divides by the temperature twice, as the reference does: 25 in place of 5."""
+    single_tokens: bool | None = None
+    """Whether a word is the one token that stands for it behind a space, wherever that token stands, as in the
+    reference; other words count for nothing, and lists in .txt files are cut to the shortest of them. Else words are
+    found as whole words, of several tokens too."""
+    last_tokens: Annotated[int | None, Bounds(8)] = None
+    """Longest prompt in tokens, special ones included: of a longer one its last tokens are encoded, as in the reference
+    (256), whatever they are; unset: the task cuts the example, and the template stays whole."""
+
+    @classmethod
+    def reference(cls) -> ClosedScoring:
+        """The scoring of the reference implementation's closed sets: T is 25 for a mask pair, 5 for one mask."""
+        return cls(
+            retrieval=ClosedRetrieval.top_k,
+            k=4096,
+            temperature=5.0,
+            temperature_twice=True,
+            label_mean=LabelMean.sum,
+            calibration=Calibration.none,
+            single_tokens=True,
+            last_tokens=256,
+        )
+
+    def recorded(self) -> dict[str, Any]:
+        """As results record it: without what is not set of the settings that came later than the first results."""
+        later = ("temperature_twice", "single_tokens", "last_tokens")
+        return {name: value for name, value in asdict(self).items() if name not in later or value is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +159,9 @@ class ResolvedScoring:
     label_mean: LabelMean
     calibration: Calibration
     verbalizer: str
+    temperature_twice: bool = False
+    single_tokens: bool = False
+    last_tokens: int | None = None
 
 
 DEFAULT_SCORING: dict[str, Any] = {
@@ -210,6 +241,8 @@ class Task:
     too_long: TooLong = TooLong.refuse
     max_prompt_tokens: int | None = None
     """Longest prompt in tokens, if less than the encoder takes."""
+    max_phrase_tokens: int | None = None
+    """Open tasks: longest phrase in tokens, where answers are longer than fill.max_phrase_tokens is by default."""
     scoring: ClosedScoring = field(default_factory=ClosedScoring)
     """Chosen on development data."""
     paper: dict[str, float] = field(default_factory=dict)

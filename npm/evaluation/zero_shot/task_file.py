@@ -154,6 +154,9 @@ def _problem(task: Task) -> Problem | None:
             got,
             "add it, or take k out",
         )
+    elif task.max_phrase_tokens is not None and (task.suite is Suite.closed or not 1 <= task.max_phrase_tokens <= 256):
+        got = f"max_phrase_tokens: {task.max_phrase_tokens} of a task that is {task.suite.value}"
+        problem = ("bounds phrases wrongly", "1 to 256, in open tasks only", got, "correct it, or take it out")
     elif task.max_prompt_tokens is not None and task.max_prompt_tokens < LEAST_PROMPT_TOKENS:
         got = f"max_prompt_tokens: {task.max_prompt_tokens}"
         problem = (

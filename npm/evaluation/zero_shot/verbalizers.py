@@ -210,13 +210,15 @@ def load_verbalizer(
     *,
     index: PhraseIndex | None = None,
     encoder: Encoder | None = None,
+    cut_lists: bool = False,
 ) -> Verbalizer:
     """The verbalizer that a setting names, in the order of the task's labels.
 
     `choice` is `label_words`, the name of a shipped list, a file (.json, .txt; `load_task` has made one beside the
     task's own file a whole path), or `expanded`: the label words and those that stand near them in `index`, whose
     vectors `encoder` made. A list under a label's name is the label's; where none has its
-    name, the one list that holds one of its label words is. Raises SettingError if there is no such list, it is not
+    name, the one list that holds one of its label words is. `cut_lists` cuts the lists of a .txt file to the length of
+    the shortest. Raises SettingError if there is no such list, it is not
     in one of the forms, a label has no words, or a word stands for two labels.
     """
     if choice == LABEL_WORDS:
@@ -242,7 +244,7 @@ def load_verbalizer(
             where=f"task {task.name}",
             fix="name one of these, or give the path of a file of your own",
         )
-    return _read(path, task, name=path.name)
+    return _read(path, task, name=path.name, cut_lists=cut_lists)
 
 
 def expand(index: PhraseIndex, encoder: Encoder, verbalizer: Verbalizer, count: int) -> Verbalizer:
@@ -257,7 +259,7 @@ def expand(index: PhraseIndex, encoder: Encoder, verbalizer: Verbalizer, count: 
     return Verbalizer(name, words, verbalizer.notes)
 
 
-def _read(path: Path, task: Task, *, name: str) -> Verbalizer:
+def _read(path: Path, task: Task, *, name: str, cut_lists: bool = False) -> Verbalizer:
     """The lists of a file, brought into the order of the task's labels."""
     try:
         text = path.read_text(encoding="utf-8-sig")
@@ -272,7 +274,9 @@ def _read(path: Path, task: Task, *, name: str) -> Verbalizer:
     except UnicodeDecodeError as error:
         raise _refused("the verbalizer is not UTF-8 text", path, got=f"byte {error.object[error.start]:#x}") from error
     if path.suffix.lower() == ".txt":
-        return _in_order(name, _comma_separated(text), task, path)
+        separated = _comma_separated(text)
+        shortest = min(map(len, separated), default=0) if cut_lists else None
+        return _in_order(name, [words[:shortest] for words in separated], task, path)
     try:
         lists: Any = json.loads(text, object_pairs_hook=_without_repeats)
     except (ValueError, RecursionError) as error:

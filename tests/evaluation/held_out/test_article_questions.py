@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,8 +21,7 @@ from npm.evaluation.held_out.article_questions import (
     make_questions,
     phrases_of,
 )
-from npm.evaluation.sampling import SampleSettings
-from npm.evaluation.settings import ArticleQuestionSettings
+from npm.evaluation.settings import ArticleQuestionSettings, SampleSettings
 from npm.retrieval.settings import FillSettings, Retrieval
 from npm.types import Document
 from tests.helpers.tiny_models import tiny_encoder
@@ -112,6 +112,37 @@ def test_the_passages_asked_are_the_first_and_the_right_ones_and_never_those_of_
         assert question.text.replace("<mask>", question.answer) in article.text
     assert make_questions(articles(4), SETTINGS) == (questions, passages)
     assert len(make_questions(articles(4), replace(SETTINGS, question_count=2))[0]) == 2
+
+
+def test_blocks_are_ranked_by_vectors_too_where_the_encoder_has_a_pooler_and_only_the_first_questions_filled(
+    tmp_path: Path,
+) -> None:
+    encoder = tiny_encoder("bert")
+    encoder.model.config.sentence_pooler = "avg"
+    corpus = tmp_path / "articles.jsonl"
+    lines = [json.dumps({"id": each.id, "title": each.title, "text": each.text}) for each in articles(4)]
+    corpus.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    settings = replace(SETTINGS, retrievals=[Retrieval.blocks], filled_questions=2)
+    by_share = {
+        share: evaluate_article_questions(
+            encoder,
+            CorpusSettings(files=[str(corpus)]),
+            settings,
+            SampleSettings(resamples=20),
+            FillSettings(k=3, vector_share=share),
+        )
+        for share in (None, 0.0, 1.0)
+    }
+    result = by_share[None]
+    ranked = [f"blocks by {name}, {place}" for name in ("BM25", "vectors", "both") for place in ("first", "among 3")]
+    assert list(result.shares) == [*ranked, "blocks, hit@1", "blocks, hit@3"]
+    counts = Counter(line["method"] for line in result.lines)
+    assert result.question_count > 2 == result.filled_count
+    assert counts == {name: 2 if "hit" in name else result.question_count for name in result.shares}
+    for share, same in ((0.0, "BM25"), (1.0, "vectors")):
+        for place in ("first", "among 3"):
+            shares = by_share[share].shares
+            assert shares[f"blocks by both, {place}"] == shares[f"blocks by {same}, {place}"]
 
 
 def test_a_tiny_evaluation_is_written_and_compares_with_itself(tmp_path: Path) -> None:

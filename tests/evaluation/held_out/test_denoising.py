@@ -14,8 +14,7 @@ from npm.corpus.store import BlockStore
 from npm.errors import ArtefactError, CorpusError, EncoderError, SettingError
 from npm.evaluation.held_out.articles import build_held_out_store, held_out_store
 from npm.evaluation.held_out.denoising import DenoisingResult, denoising_rows, evaluate_denoising
-from npm.evaluation.sampling import SampleSettings
-from npm.evaluation.settings import DenoisingTaskSettings
+from npm.evaluation.settings import DenoisingTaskSettings, SampleSettings
 from npm.masking.denoising import ul2_denoisers
 from npm.masking.masker import mask_rng
 from npm.masking.units import TokenUnits

@@ -17,8 +17,7 @@ from npm.errors import ArtefactError, CorpusError, EncoderError, SettingError
 from npm.evaluation.held_out.articles import build_held_out_store, held_out_store
 from npm.evaluation.held_out.masked_tokens import ArticleSums, MaskedTokensResult, evaluate_masked_tokens
 from npm.evaluation.metrics import ratio_standard_error
-from npm.evaluation.sampling import SampleSettings
-from npm.evaluation.settings import MaskedTokensSettings, MaskedUnit
+from npm.evaluation.settings import MaskedTokensSettings, MaskedUnit, SampleSettings
 from npm.masking.corruption import CorruptionSettings, CorruptionUnit, build_in_place_views
 from npm.masking.masker import mask_rng
 from npm.models.encoder import Encoder

@@ -11,8 +11,7 @@ import pytest
 from rich.console import Console
 
 from npm.corpus.rows import TaskDataError
-from npm.evaluation.sampling import SampleSettings, Split
-from npm.evaluation.settings import GeometryPairs, GeometrySettings, StsSettings
+from npm.evaluation.settings import GeometryPairs, GeometrySettings, SampleSettings, Split, StsSettings
 from npm.evaluation.sts.correlation import (
     SentencePairs,
     SentenceVectors,

@@ -12,7 +12,7 @@ import pytest
 
 from npm.corpus.rows import TaskDataError
 from npm.errors import SettingError
-from npm.evaluation.sampling import Split
+from npm.evaluation.settings import Split
 from npm.evaluation.zero_shot.data import answer_groups, read_examples
 from npm.evaluation.zero_shot.task import Development, Example, Macro, TooLong
 from npm.evaluation.zero_shot.task_file import load_task

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -127,6 +128,19 @@ def test_shares_are_means_over_all_occurrences_in_the_text(
     assert shares.std(axis=0).min() > 1e-3
 
 
+def test_method_npm_asks_an_encoder_of_one_mask_a_query_with_one_mask(index: PhraseIndex, encoder: Encoder) -> None:
+    single = copy.copy(encoder)
+    single.model = copy.deepcopy(encoder.model)
+    single.query_masks = 1
+    asked = {}
+    for name, masks, each in (("npm", None, single), ("single", Masks.single, encoder), ("pair", None, encoder)):
+        labels = NonparametricLabels(name, index, each, load_verbalizer=load_verbalizer, masks=masks)
+        asked[name] = shares_of(labels.predict(TASK, EXAMPLES, silent))
+        assert labels.facts()["masks"] == ("pair" if name == "pair" else "single")
+    assert np.array_equal(asked["npm"], asked["single"])
+    assert not np.allclose(asked["npm"], asked["pair"])
+
+
 def test_words_of_several_tokens_and_words_that_are_missing_are_counted(index: PhraseIndex, encoder: Encoder) -> None:
     labels = method(index, encoder)
     assert labels.facts() == {}
@@ -194,7 +208,7 @@ def test_scaled_calibration_divides_the_logarithm_by_its_spread_over_the_prompts
     asked = [*EXAMPLES, *(Example(f"p{number}", prompt) for number, prompt in enumerate(corpus_prompts(task, index)))]
     labels = method(index, encoder)
     labels.predict(task, asked, silent)
-    queries = labels._queries(task, asked, 0, silent)
+    queries = labels._queries(task, resolved_scoring(ClosedScoring()), asked, 0, silent)
     words = LabelWords(("city", "river"), (("city",), ("river",)))
     logs = labels._word_scores(words, queries, resolved_scoring(ClosedScoring())).log_sums  # f64 [q + prompts, 2]
     at_prompts = logs[len(EXAMPLES) :]

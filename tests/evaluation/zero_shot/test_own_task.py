@@ -13,7 +13,7 @@ import pytest
 from npm.cli.main import split_arguments
 from npm.cli.settings import compose_settings
 from npm.evaluation.compare import compare_results
-from npm.evaluation.sampling import Split
+from npm.evaluation.settings import Split
 from npm.evaluation.zero_shot.data import read_examples
 from npm.evaluation.zero_shot.task import ClosedScoring, Label, Suite, Task, TaskData
 from npm.evaluation.zero_shot.task_file import load_task

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from npm.evaluation.metrics import Interval, bootstrap_interval
 from npm.evaluation.report import terminal_table
-from npm.evaluation.zero_shot.report import SuiteTable, average_interval, fitting_rows, suite_markdown, suite_rows
+from npm.evaluation.zero_shot.report import (
+    SuiteTable,
+    average_interval,
+    fitting_rows,
+    published_rows,
+    suite_markdown,
+    suite_rows,
+)
 from npm.evaluation.zero_shot.task import TaskScores
 
 SST2 = TaskScores(
@@ -29,6 +38,22 @@ def test_the_average_goes_over_all_tasks_and_only_for_methods_that_answered_all(
     # npm: mean (63.1 + 50) / 2; below √(2.9² + 10²) / 2 = 5.206, above √(2.9² + 12²) / 2 = 6.173
     assert rows[1] == ["agn", "50.0\n[40.0, 62.0]\nn=3000", "–", "npm 74.5"]
     assert rows[2] == ["average of 2", "56.5\n[51.3, 62.7]", "–", "npm 80.8"]
+
+
+def test_further_published_numbers_stand_in_a_table_of_their_own() -> None:
+    rte = replace(AGN, task="rte", paper={"npm": 61.7, "gpt-3": 56.0, "mlm-earlier": 51.3})
+    table = SuiteTable("Accuracy", (replace(AGN, paper={"npm": 74.5, "gpt-3": 75.4}), rte))
+    assert suite_rows(table)[1][1][-1] == "npm 61.7"
+    assert published_rows(table) == (
+        ["system", "agn", "rte", "average"],
+        [
+            ["NPM, 354 M", "74.5", "61.7", "68.1"],
+            ["RoBERTa-large (Gao et al. 2021)", "–", "51.3", "–"],
+            ["GPT-3, 500 times as large", "75.4", "56.0", "65.7"],
+        ],
+    )
+    assert "| GPT-3, 500 times as large | 75.4 | 56.0 | 65.7 |" in suite_markdown([table])
+    assert "as published" not in suite_markdown([SuiteTable("Accuracy", (SST2,))])
 
 
 def test_tables_without_numbers_of_the_paper_have_no_column_for_them() -> None:

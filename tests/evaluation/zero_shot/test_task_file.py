@@ -10,6 +10,7 @@ import pytest
 from index.files import sha256_of_bytes
 from npm.errors import SettingError
 from npm.evaluation.zero_shot.prompts import parse_template
+from npm.evaluation.zero_shot.report import PUBLISHED
 from npm.evaluation.zero_shot.task import (
     Calibration,
     ClosedRetrieval,
@@ -128,6 +129,11 @@ def test_the_shipped_tasks_are_those_of_the_paper_with_its_labels_and_numbers() 
     for method, average in {"npm": 76.34, "npm-single": 75.04, "mlm": 72.10}.items():  # of the rounded columns
         numbers = [task.paper[method] for task in tasks.values()]
         assert sum(numbers) / len(numbers) == pytest.approx(average, abs=0.006)
+    published = {"t5": 58.2, "t5-3b": 59.3, "gpt-2": 57.5, "gpt-2-pmi": 68.3, "gpt-2-knn": 49.3, "gpt-2-knn-lm": 73.4}
+    for method, average in (published | {"gpt-3": 60.2, "gpt-3-pmi": 69.5}).items():  # as published, of unrounded ones
+        numbers = [task.paper[method] for task in tasks.values()]
+        assert sum(numbers) / len(numbers) == pytest.approx(average, abs=0.06)
+    assert {name for task in tasks.values() for name in task.paper} == PUBLISHED.keys()
     words = {name: [word for label in task.labels for word in label.words] for name, task in tasks.items()}
     assert words["rte"] == ["Yes", "No"] and words["subj"] == ["review", "summary"]
     assert words["agn"] == ["politics", "sports", "business", "technology"]

@@ -1,0 +1,103 @@
+"""A vector of each block, pooled from the token vectors of the pass that made these, and the blocks nearest to a text.
+
+Where the encoder has a pooler, a shard `vectors/<number>` also holds `blocks.npy`, f16 [blocks of the shard, d], of
+length 1, and its manifest names the pooler. A text that looks for blocks goes through `encode_pooled` of
+`npm.models.batches` with the same pooler.
+
+Shapes: q texts, k blocks a text, n blocks asked for, d dimensions.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+
+from index.arrays import RowSet
+from index.checksums import write_checked_rows
+from index.exact import checked_queries, score_rows
+from index.manifest import MANIFEST_NAME, RecordedSettings
+from index.settings import read_record
+from index.sign_codes import SignSearcher
+from npm.indexing.lexicon import BlockHits
+from npm.models.settings import LAST_LAYER_POOLERS, PoolerKind
+
+if TYPE_CHECKING:
+    from index.arrays import ShardedArray
+    from index.store import FolderWriter
+
+
+BLOCKS_FILE = "blocks.npy"
+BLOCK_FILES = (BLOCKS_FILE, "blocks.checksums.npy")
+BLOCK_DTYPE = np.dtype(np.float16)
+POOLER_KEY = "block_pooler"
+"""Setting in the manifests of vectors; absent where blocks have none."""
+_POOLER_NAME = Annotated[str, re.compile("|".join(kind.name for kind in LAST_LAYER_POOLERS))]
+
+
+def recorded_pooler(settings: Mapping[str, Any]) -> PoolerKind | None:
+    """What made the block vectors of a folder whose manifest says `settings`; None: it has none.
+
+    Raises ArtefactError if the manifest names no pooler of ours.
+    """
+    if (name := settings.get(POOLER_KEY)) is None:
+        return None
+    file = settings.file if isinstance(settings, RecordedSettings) else Path(MANIFEST_NAME)
+    return PoolerKind[read_record(_POOLER_NAME, name, file=file, key=POOLER_KEY)]
+
+
+def block_bytes(dimensions: int) -> int:
+    """What is stored of one block."""
+    return BLOCK_DTYPE.itemsize * dimensions
+
+
+def write_block_vectors(writer: FolderWriter, shape: tuple[int, ...], chunks: Iterable[np.ndarray]) -> None:
+    """Write the vectors of the blocks of a shard, `shape` [blocks, d], from `chunks` f16 [c, d] of length 1."""
+    write_checked_rows(writer, "blocks", BLOCK_DTYPE, shape, chunks)
+
+
+class BlockVectors:
+    """The vectors of the blocks of all segments, memory-mapped. Opened by `open_vectors`."""
+
+    def __init__(self, vectors: ShardedArray, pooler: PoolerKind) -> None:
+        self.pooler = pooler
+        self.vectors = vectors  # f16 [blocks, d]
+        self.block_count, self.dimensions = vectors.shape
+        self._searcher = SignSearcher(vectors)
+        self._live_blocks: np.ndarray | None = None  # bool [blocks], or None: all
+
+    def with_live(self, live_blocks: np.ndarray | None) -> BlockVectors:
+        """The same vectors, of which only those of live blocks, bool [blocks], are found; None: all."""
+        if live_blocks is not None and live_blocks.shape != (self.block_count,):
+            raise ValueError(f"live blocks {live_blocks.shape} for {self.block_count} blocks")
+        live = copy.copy(self)
+        live._live_blocks = live_blocks
+        return live
+
+    def best(self, queries: np.ndarray, k: int, *, allowed: np.ndarray | None = None) -> BlockHits:
+        """The k blocks nearest to each of `queries` f32 [q, d], which have length 1; scores are cosines.
+
+        Only blocks that are live and `allowed`, bool [blocks], are found. Ties go to the block that stands earlier in
+        the corpus. Of more than `EXACT_ROWS` blocks that are left one may be missed, as `SignSearcher` does.
+        Raises ArtefactError if a vector that is read is damaged.
+        """
+        masks = [mask for mask in (self._live_blocks, allowed) if mask is not None]
+        among = RowSet.of_mask(np.logical_and.reduce(masks)) if masks else None
+        hits = self._searcher.top(queries, k, among)
+        return BlockHits(hits.rows, np.where(hits.found, hits.scores, np.float32(0)), hits.found)
+
+    def similarities(self, queries: np.ndarray, blocks: np.ndarray) -> np.ndarray:
+        """Cosines f32 [q, n] of `queries` f32 [q, d] of length 1 with `blocks` i64 [n], in any order, repeats allowed.
+
+        Raises IndexError for a block that does not exist, ArtefactError if a vector is damaged.
+        """
+        queries = checked_queries(queries, self.dimensions)
+        ascending, places = np.unique(blocks, return_inverse=True)
+        if len(ascending) and not 0 <= ascending[0] <= ascending[-1] < self.block_count:
+            raise IndexError(f"blocks {ascending[0]}..{ascending[-1]} of {self.block_count}")
+        scores: np.ndarray = score_rows(self.vectors, queries, ascending)[:, places]  # f32 [q, n]
+        return scores

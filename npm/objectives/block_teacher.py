@@ -1,0 +1,81 @@
+"""Block vectors like those of a frozen teacher, so that phrases are learned without losing the space of sentences.
+
+    L = (1/B) Σ_b (1 − cos(p(S(x_b)), p(T(x_b))))
+
+with x_b the clean copies of a batch, S the encoder that is trained, T the teacher, and p what pools the token vectors
+of a sequence, special tokens and titles included: their mean, or the first of them.
+
+Shapes: B clean copies, L padded length, d dimensions.
+"""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import nn
+
+from npm.errors import SettingError
+from npm.models.encoder import Encoder
+from npm.models.sentences import pool_last
+from npm.models.settings import PoolerKind
+from npm.objectives.encoded import EncodedBatch
+from npm.types import MaskedBatch, Term
+
+
+class FrozenModel:
+    """A frozen copy of a model as it is now, in evaluation mode: what it was copied from may go on as it is.
+
+    It is held outside of `torch.nn.Module`: neither the optimiser nor a checkpoint of the objective that asks it knows
+    it, and a resumed run makes it anew from the encoder that it started from.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = copy.deepcopy(model).eval().requires_grad_(False)
+
+    @torch.no_grad()
+    def token_vectors(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+        """Last hidden states [B, L, d] of token ids i64 [B, L], on their device, all rows in one pass."""
+        if next(self.model.parameters()).device != input_ids.device:
+            self.model.to(input_ids.device)
+        vectors: torch.Tensor = self.model(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
+        return vectors  # [B, L, d]
+
+
+class BlockTeacher(nn.Module):
+    """Term `block_teacher`, a sum over clean copies; it reads the pass that makes the keys of the phrase loss."""
+
+    view = "phrases"
+    reads_clean_copies = True
+
+    def __init__(self, encoder: Encoder, teacher: Encoder) -> None:
+        """`teacher` may be `encoder` itself, as it is now.
+
+        Raises SettingError unless both read the same tokens and their vectors are as long.
+        """
+        super().__init__()
+        for name in ("tokenizer_fingerprint", "dimensions"):
+            wanted, got = getattr(encoder, name), getattr(teacher, name)
+            if wanted != got:
+                raise SettingError(
+                    "the teacher does not fit the encoder",
+                    expected=f"the {name.replace('_', ' ')} of {encoder.name}, {wanted}",
+                    got=f"{got} of {teacher.name}",
+                    where="objective.block_teacher.encoder",
+                    fix="choose a teacher with the same tokenizer and size, or leave it out: it is then the start",
+                )
+        self.pooler = teacher.block_pooler or PoolerKind.avg
+        self.fingerprint = teacher.fingerprint
+        self._teacher = FrozenModel(teacher.model)
+
+    def counts(self, batch: MaskedBatch) -> dict[str, int]:
+        """Clean copies of this rank."""
+        return {"block_teacher": len(batch.key_input_ids)}
+
+    def forward(self, encoded: EncodedBatch) -> dict[str, Term]:
+        """The term of one batch."""
+        ids, mask = encoded.batch.key_input_ids, encoded.batch.key_attention_mask  # i64 [B, L] each
+        taught = pool_last(self.pooler, self._teacher.token_vectors(ids, mask).float(), mask)  # f32 [B, d]
+        learned = pool_last(self.pooler, encoded.clean_vectors, mask)  # f32 [B, d]
+        cosines = nn.functional.cosine_similarity(learned, taught, dim=1)  # f32 [B]
+        return {"block_teacher": Term((1 - cosines).sum(), len(cosines))}

@@ -1,0 +1,186 @@
+"""Which blocks a text is answered from: ranked by the words they share with it, by block vectors, or by both.
+
+Shapes: q texts, n candidate blocks of one text, k blocks a text, d dimensions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from npm.errors import SettingError
+from npm.indexing.lexicon import BlockHits, BlockLexicon, best_scoring
+from npm.retrieval.settings import FillSettings, Retrieval
+
+if TYPE_CHECKING:
+    from npm.indexing.block_vectors import BlockVectors
+    from npm.indexing.phrase_index import PhraseIndex
+    from npm.models.encoder import Encoder
+    from npm.models.settings import PoolerKind
+    from npm.retrieval.queries import QueryVectors
+
+DEFAULT_VECTOR_SHARE = 0.5
+CANDIDATES_OF_A_KIND = 100
+"""Best blocks by BM25, and as many by vectors, that are ranked by both."""
+TINY = np.finfo(np.float64).tiny
+
+
+@dataclass(frozen=True, slots=True)
+class Restriction:
+    """The blocks that one text is answered from, and what each one adds to the similarities found in it."""
+
+    blocks: np.ndarray  # i64 [blocks], ascending
+    bonuses: np.ndarray  # f64 [blocks]
+    queries: np.ndarray | None = None  # f32 [blocks, 2, d], start and end query for each block; None: the same for all
+    joint: tuple[np.ndarray, ...] | None = None  # f64 [2, T] for each block, of the joint pass; None: it does not count
+
+
+def block_restrictions(
+    index: PhraseIndex,
+    texts: Sequence[str],
+    vectors: QueryVectors,
+    settings: FillSettings,
+    *,
+    allowed: np.ndarray | None = None,
+) -> list[Restriction | None]:
+    """The best blocks of each text as `rank_blocks` finds them; without any, `hybrid` looks everywhere (None).
+
+    Raises as `rank_blocks` does.
+    """
+    hybrid = settings.retrieval is Retrieval.hybrid
+    hits = rank_blocks(index, texts, vectors.sentences, settings, allowed=allowed)
+    restrictions: list[Restriction | None] = []
+    for blocks, scores, found in zip(hits.blocks, hits.scores, hits.found, strict=True):
+        if hybrid and not found.any():
+            restrictions.append(None)
+            continue
+        kept = np.flatnonzero(found)
+        kept = kept[np.argsort(blocks[kept])]
+        share = scores[kept].astype(np.float64) / max(float(scores[0]), np.finfo(np.float32).tiny)  # f64 [blocks]
+        weight = settings.lexical_weight if hybrid else 0.0
+        restrictions.append(Restriction(blocks[kept], weight * share))
+    return restrictions
+
+
+def vector_share(index: PhraseIndex, settings: FillSettings) -> float:
+    """How much of a block's score comes from its vector; 0 is BM25 alone."""
+    if settings.retrieval is Retrieval.blocks:
+        return 1.0
+    if settings.retrieval is not Retrieval.hybrid or index.block_vectors is None:
+        return 0.0
+    return DEFAULT_VECTOR_SHARE if settings.vector_share is None else settings.vector_share
+
+
+def sentence_pooler(index: PhraseIndex, settings: FillSettings) -> PoolerKind | None:
+    """What makes the sentence vectors of texts that `rank_blocks` is to rank for; None: it needs none."""
+    vectors = index.block_vectors
+    return vectors.pooler if vectors is not None and vector_share(index, settings) > 0 else None
+
+
+def rank_blocks(
+    index: PhraseIndex,
+    texts: Sequence[str],
+    sentences: np.ndarray | None,
+    settings: FillSettings,
+    *,
+    allowed: np.ndarray | None = None,
+) -> BlockHits:
+    """The `settings.bm25_blocks` best blocks of each text, as `settings.retrieval` ranks them, best first.
+
+    `sentences` are the texts' vectors f32 [q, d] by the `sentence_pooler`, 0 for a text without words. A block is found
+    by BM25 if it shares a word with the text, by both if it does or its cosine is positive, by vectors whatever its
+    cosine. Only blocks in the mask `allowed` bool [blocks] are, all if None. Ties go to the block
+    that stands earlier in the corpus. Raises SettingError if the index has no text, or no block vectors.
+    """
+    k, share = settings.bm25_blocks, vector_share(index, settings)
+    if share == 0:
+        return _lexicon(index, settings).best_blocks(texts, k, allowed=allowed)
+    vectors = _block_vectors(index)
+    assert sentences is not None, "encoded with the sentence_pooler"
+    if settings.retrieval is Retrieval.blocks:
+        hits = vectors.best(sentences, k, allowed=allowed)
+        return hits._replace(found=hits.found & sentences.any(axis=1, keepdims=True))
+    return _fused_ranking(_lexicon(index, settings), vectors, texts, sentences, k=k, share=share, allowed=allowed)
+
+
+def _lexicon(index: PhraseIndex, settings: FillSettings) -> BlockLexicon:
+    if index.lexicon is None:
+        others = "retrieval=dense" if index.block_vectors is None else "retrieval=blocks or retrieval=dense"
+        raise SettingError(
+            f"retrieval={settings.retrieval.value} needs the text of the blocks",
+            expected=f"{others}, or an index over blocks with text",
+            got="an index over blocks of token ids",
+            where=str(index.folder),
+            fix=f"use {others}",
+        )
+    return index.lexicon
+
+
+def _block_vectors(index: PhraseIndex) -> BlockVectors:
+    if index.block_vectors is None:
+        raise SettingError(
+            "retrieval=blocks needs block vectors",
+            expected="an index with a vector for each block, as an encoder with a sentence pooler makes it",
+            got="an index without block vectors",
+            where=str(index.folder),
+            fix="use retrieval=hybrid, or build into another folder with such an encoder and vectors.blocks=true",
+        )
+    return index.block_vectors
+
+
+def _fused_ranking(
+    lexicon: BlockLexicon,
+    block_vectors: BlockVectors,
+    texts: Sequence[str],
+    sentences: np.ndarray,
+    *,
+    k: int,
+    share: float,
+    allowed: np.ndarray | None,
+) -> BlockHits:
+    """The k blocks with the highest `fused_scores` among the best by BM25 and the best by vectors."""
+    count = max(CANDIDATES_OF_A_KIND, k)
+    nearest = block_vectors.best(sentences, count, allowed=allowed)
+    blocks = np.zeros((len(texts), k), dtype=np.int64)  # [q, k]
+    scores = np.zeros((len(texts), k), dtype=np.float32)  # [q, k]
+    for number, text in enumerate(texts):
+        lexical = lexicon.scores(text)  # f32 [blocks]
+        near = nearest.blocks[number][nearest.found[number]]  # i64 [at most count]
+        candidates = np.union1d(best_scoring(lexical, count, allowed=allowed), near)  # i64 [n]
+        cosines = block_vectors.similarities(sentences[number : number + 1], candidates)[0]  # f32 [n]
+        fused = fused_scores(lexical[candidates], cosines, share)  # f64 [n]
+        best = np.argsort(-fused, kind="stable")[:k]  # i64 [at most k]
+        best = best[fused[best] > 0]
+        blocks[number, : len(best)] = candidates[best]
+        scores[number, : len(best)] = fused[best]
+    return BlockHits(blocks=blocks, scores=scores, found=scores > 0)
+
+
+def fused_scores(lexical: np.ndarray, cosines: np.ndarray, share: float) -> np.ndarray:
+    """BM25 scores [n] and cosines [n] of one text's candidates, each divided by the best of its kind: f64 [n].
+
+    What is negative counts 0.
+
+    >>> fused_scores(np.array([4.0, 2.0, 0.0]), np.array([0.2, 0.8, -0.1]), 0.5).tolist()
+    [0.625, 0.75, 0.0]
+    """
+    kinds = [np.clip(scores.astype(np.float64), 0, None) for scores in (lexical, cosines)]  # f64 [n] each
+    by_words, by_vectors = (scores / max(scores.max(initial=0), TINY) for scores in kinds)  # f64 [n] each
+    fused: np.ndarray = (1 - share) * by_words + share * by_vectors  # f64 [n]
+    return fused
+
+
+def lacks_block_vectors(index: PhraseIndex, encoder: Encoder, settings: FillSettings) -> bool:
+    """Whether blocks would be ranked by vectors too if the index had them, though nobody asked for them."""
+    would_rank = settings.retrieval is Retrieval.hybrid and settings.vector_share is None
+    return would_rank and index.block_vectors is None and encoder.block_pooler is not None
+
+
+def ranking_notes(index: PhraseIndex, settings: FillSettings) -> tuple[str, ...]:
+    """What a reader of an answer should know about how its blocks were ranked."""
+    if settings.retrieval is Retrieval.hybrid and settings.vector_share and index.block_vectors is None:
+        return ("the index has no block vectors: its blocks were ranked by shared words alone (vector_share)",)
+    return ()

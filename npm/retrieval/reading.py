@@ -1,0 +1,154 @@
+"""Texts read together with the blocks that they are answered from: one pass of the encoder over a text and a block.
+
+The pass gives queries that have seen the block, and keys, the tokens of the block, that have seen the text. Among these
+keys a phrase is scored as the objective `npm.objectives.reading` trains it,
+
+    sim(q, k) − log Σ_{k' ∈ R ∪ {c}} exp sim(q, k'),
+
+with R the tokens of the block and c the first token of the text, which stands for "not here": so a block in which the
+answer is not found has low scores everywhere, and blocks can be compared.
+
+Shapes: q texts, p pairs of a text and a block, T tokens of one block, d dimensions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from npm.corpus.text import is_title
+from npm.models.batches import encode_sequences
+from npm.models.similarity import scaled_similarity
+from npm.retrieval.queries import QueryVectors, masked_inputs
+from npm.retrieval.settings import FillSettings, Retrieval
+
+if TYPE_CHECKING:
+    from npm.indexing.phrase_index import PhraseIndex
+    from npm.models.encoder import Encoder
+    from npm.retrieval.blocks import Restriction
+
+TRAINED_JOINT_SHARE = 0.5
+"""How much the keys of the joint pass count for an encoder that was trained for them."""
+PAIRS_AT_ONCE = 256
+"""Whose keys are held at once: 100 MB of blocks of 256 tokens and 384 dimensions."""
+
+
+def joint_share(settings: FillSettings, encoder: Encoder) -> float:
+    """How much of a similarity comes from the keys of the joint pass."""
+    if settings.joint_share is None:
+        return TRAINED_JOINT_SHARE if encoder.reads_jointly else 0.0
+    return settings.joint_share
+
+
+def reading_notes(settings: FillSettings, encoder: Encoder) -> tuple[str, ...]:
+    """What a reader of an answer should know about how its blocks were read."""
+    if settings.retrieval is Retrieval.hybrid and settings.joint_share and not encoder.reads_jointly:
+        return (f"{encoder.name} was not trained to find phrases where it reads: joint_share=0 may answer better",)
+    return ()
+
+
+@dataclass(frozen=True, slots=True)
+class ReadPairs:
+    """What one pass over each pair of a text and a block gives."""
+
+    queries: np.ndarray  # f32 [p, 2, d], start and end query
+    similarities: list[
+        np.ndarray
+    ]  # p of f64 [2, T], of the start and the end query with the block; empty if not asked for
+
+
+def with_reading(
+    index: PhraseIndex,
+    encoder: Encoder,
+    texts: Sequence[str],
+    vectors: QueryVectors,
+    restrictions: Sequence[Restriction | None],
+    settings: FillSettings,
+) -> list[Restriction | None]:
+    """The same restrictions with queries for each block: `reading_share` from the text with the block behind it.
+
+    With a joint share also with the similarities of the joint pass.
+    """
+    numbers = [number for number, restriction in enumerate(restrictions) if restriction for _ in restriction.blocks]
+    blocks = [block for restriction in restrictions if restriction for block in restriction.blocks.tolist()]
+    jointly = joint_share(settings, encoder) > 0
+    read = read_pairs(
+        index,
+        encoder,
+        [texts[number] for number in numbers],
+        blocks,
+        jointly=jointly,
+        tokens_per_batch=settings.tokens_per_batch,
+    )
+    share = np.float32(settings.reading_share)
+    alone = np.stack([vectors.start[numbers], vectors.end[numbers]], axis=1)  # f32 [p, 2, d]
+    mixed = share * read.queries + (1 - share) * alone  # f32 [p, 2, d]
+    done = 0
+    result: list[Restriction | None] = []
+    for restriction in restrictions:
+        own = slice(done, done + (len(restriction.blocks) if restriction else 0))
+        joint = tuple(read.similarities[own]) if jointly else None
+        result.append(replace(restriction, queries=mixed[own], joint=joint) if restriction else None)
+        done = own.stop
+    return result
+
+
+def read_pairs(
+    index: PhraseIndex,
+    encoder: Encoder,
+    texts: Sequence[str],
+    blocks: Sequence[int],
+    *,
+    jointly: bool,
+    tokens_per_batch: int,
+) -> ReadPairs:
+    """Read each of p checked texts with the block of its number; a block is cut to what the encoder takes.
+
+    With `jointly` also the similarities; a token that was cut off is as far from both queries as the farthest read.
+    """
+    queries = np.zeros((len(texts), 2, encoder.dimensions), dtype=np.float32)  # [p, 2, d]
+    similarities: list[np.ndarray] = []
+    if not texts:
+        return ReadPairs(queries, similarities)
+    passages = index.store.sequences(np.array(blocks, dtype=np.int64))
+    sequences, mask_slots, _ = masked_inputs(encoder, texts, encoder.query_masks)
+    suffix = np.array(encoder.suffix_ids, dtype=np.int64)
+    slots: list[np.ndarray] = []
+    for number, sequence in enumerate(sequences):
+        # behind the suffix, as queries read in training (npm/masking/rendering.py)
+        room = max(0, encoder.max_input_tokens - len(sequence) - len(suffix))
+        passage = passages.token_ids[slice(*passages.offsets[number : number + 2])][:room].astype(np.int64)  # [read]
+        if room:
+            sequences[number] = np.concatenate([sequence, passage, suffix])
+        masks = mask_slots[number] + np.array([0, encoder.query_masks - 1])  # i64 [2]
+        keys = [[0], len(sequence) + np.arange(len(passage))] if jointly else []
+        slots.append(np.concatenate([masks, *keys]))
+    size = PAIRS_AT_ONCE if jointly else len(sequences)
+    for start in range(0, len(sequences), size):
+        own = slice(start, start + size)
+        encoded = encode_sequences(encoder, sequences[own], slots[own], tokens_per_batch=tokens_per_batch)
+        for number, vectors in enumerate(encoded, start=start):  # f32 [slots, d]
+            queries[number] = vectors[:2]
+            if jointly:
+                flags = passages.flags[slice(*passages.offsets[number : number + 2])]  # u8 [T]
+                similarities.append(joint_similarities(vectors[:2], vectors[2:], flags, encoder.similarity_scale))
+    return ReadPairs(queries, similarities)
+
+
+def joint_similarities(queries: np.ndarray, keys: np.ndarray, flags: np.ndarray, scale: float) -> np.ndarray:
+    """The scores f64 [2, T] of a block's tokens for the queries f32 [2, d], as the module says.
+
+    `keys` f32 [1 + T or fewer, d] are the first token's vector and those of the block's tokens, of the same pass; by
+    their `flags` u8 [T] the tokens of a title are no keys.
+    """
+    read = len(keys) - 1
+    is_key = np.append(True, ~is_title(flags[:read]))  # bool [1 + read]
+    scaled = scaled_similarity(queries.astype(np.float64) @ keys.T.astype(np.float64), scale)  # f64 [2, 1 + read]
+    most = scaled[:, is_key].max(1, keepdims=True)  # f64 [2, 1]
+    log_sums = most + np.log(np.exp(scaled[:, is_key] - most).sum(1, keepdims=True))  # f64 [2, 1]
+    scores = scaled - log_sums  # f64 [2, 1 + read]
+    cut_off = np.repeat(scores.min(1, keepdims=True), len(flags) - read, axis=1)  # f64 [2, T - read]
+    return np.concatenate([scores[:, 1:], cut_off], axis=1)  # f64 [2, T]

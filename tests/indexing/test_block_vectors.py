@@ -1,0 +1,354 @@
+"""Vectors of blocks: what is stored, what every change does with them, and which blocks are found by them."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from index.arrays import ShardedArray
+from index.manifest import read_manifest
+from index.settings import SearchSettings
+from npm.corpus.blocks import BlockSettings
+from npm.corpus.documents import CorpusSettings
+from npm.errors import ArtefactError
+from npm.indexing.block_vectors import BlockVectors, recorded_pooler
+from npm.indexing.build import build_index
+from npm.indexing.changes import delete_documents
+from npm.indexing.compact import compact_index
+from npm.indexing.disk_needs import corpus_needs
+from npm.indexing.embed import open_vectors
+from npm.indexing.generation import Generation
+from npm.indexing.inspection import inspect_index, verify_index, verify_vectors
+from npm.indexing.phrase_index import PhraseIndex
+from npm.indexing.settings import CompactSettings, DeleteSettings, IndexBuildSettings, Stage, VectorSettings
+from npm.models.batches import encode_pooled
+from npm.models.encoder import Encoder
+from npm.models.settings import PoolerKind
+from tests.helpers.live_indexes import added, all_bytes, record, write_records
+from tests.helpers.tiny_models import tiny_encoder
+
+RECORDS = [record(number) for number in range(8)]
+
+
+def with_pooler(kind: PoolerKind | None) -> Encoder:
+    encoder = tiny_encoder("bert")
+    encoder.pooler_of_modules = kind
+    return encoder
+
+
+@pytest.fixture(scope="module")
+def encoder() -> Encoder:
+    return with_pooler(PoolerKind.avg)
+
+
+def settings_for(folder: Path, **vectors: Any) -> IndexBuildSettings:
+    folder.parent.mkdir(exist_ok=True)
+    return IndexBuildSettings(
+        corpus=CorpusSettings(files=[write_records(folder.with_suffix(".jsonl"), RECORDS)], kept_fields=["lang"]),
+        blocks=BlockSettings(max_block_tokens=24),
+        vectors=VectorSettings(tokens_per_shard=100, tokens_per_batch=100, **vectors),
+        search=SearchSettings(),
+    )
+
+
+def built(folder: Path, encoder: Encoder, *, dimensions: int | None = None, **vectors: Any) -> Path:
+    """An index of several shards of uneven blocks."""
+    build_index(folder, replace(settings_for(folder, **vectors), dimensions=dimensions), encoder)
+    return folder
+
+
+def block_vectors(folder: Path) -> BlockVectors:
+    found = PhraseIndex.open(folder).block_vectors
+    assert found is not None
+    return found
+
+
+def stored(folder: Path) -> np.ndarray:
+    """The vectors of all blocks of an index, f16 [blocks, d]."""
+    vectors = block_vectors(folder).vectors
+    return vectors.take(np.arange(len(vectors)))
+
+
+def damage(folder: Path, change: int = 1) -> Path:
+    """Change the last byte of the block vectors of the second shard, and return their file."""
+    file = Generation.read(folder).segments[0].vectors / "00001" / "blocks.npy"
+    data = bytearray(file.read_bytes())
+    data[-1] ^= change
+    file.write_bytes(data)
+    return file
+
+
+@pytest.fixture
+def folder(encoder: Encoder, tmp_path: Path) -> Iterator[Path]:
+    yield built(tmp_path / "index", encoder)
+
+
+@pytest.mark.parametrize("kind", [PoolerKind.avg, PoolerKind.cls_before_pooler], ids=lambda kind: kind.name)
+@pytest.mark.parametrize("dimensions", [None, 12])
+def test_each_block_has_the_pooled_vector_of_that_block_alone(
+    kind: PoolerKind, dimensions: int | None, tmp_path: Path
+) -> None:
+    encoder = with_pooler(kind)
+    index = PhraseIndex.open(built(tmp_path / "index", encoder, dimensions=dimensions))
+    assert index.block_vectors is not None
+    assert index.block_vectors.pooler is kind
+    assert len(index.block_vectors.vectors.arrays) > 2
+    assert index.block_vectors.vectors.dtype == np.float16
+    ids, bounds = index.store.token_ids, index.store.block_offsets.tolist()
+    for block, (first, stop) in enumerate(itertools.pairwise(bounds)):
+        whole = [*encoder.prefix_ids, *ids.slice(first, stop).tolist(), *encoder.suffix_ids]
+        with torch.no_grad():
+            states = encoder.token_vectors(torch.tensor([whole]), torch.ones(1, len(whole), dtype=torch.int64))[0]
+        mean = (states.mean(dim=0) if kind is PoolerKind.avg else states[0]).numpy()[:dimensions]  # f32 [d]
+        expected = mean / np.sqrt((mean**2).sum())
+        np.testing.assert_allclose(index.block_vectors.vectors.slice(block, block + 1)[0], expected, atol=1e-3)
+
+
+def test_a_text_is_pooled_as_blocks_are(encoder: Encoder, folder: Path) -> None:
+    index = PhraseIndex.open(folder)
+    assert index.block_vectors is not None
+    bounds = index.store.block_offsets.tolist()
+    sequences = [
+        np.array([*encoder.prefix_ids, *index.store.token_ids.slice(first, stop), *encoder.suffix_ids])
+        for first, stop in itertools.pairwise(bounds)
+    ]
+    nowhere = [np.zeros(0, dtype=np.int64)] * len(sequences)
+    pooled = encode_pooled(encoder, sequences, nowhere, index.block_vectors.pooler, tokens_per_batch=60).pooled
+    assert pooled is not None
+    np.testing.assert_allclose(pooled, stored(folder), atol=1e-3)
+    np.testing.assert_allclose(np.linalg.norm(pooled, axis=1), 1, atol=1e-5)
+    nearest = index.block_vectors.best(pooled, 1)
+    np.testing.assert_allclose(nearest.scores[:, 0], 1, atol=1e-3)
+    np.testing.assert_allclose(stored(folder)[nearest.blocks[:, 0]], pooled, atol=1e-2)  # some texts come twice
+    with pytest.raises(ValueError, match="avg_top2"):
+        encode_pooled(encoder, sequences, nowhere, PoolerKind.avg_top2, tokens_per_batch=60)
+
+
+@pytest.mark.parametrize("kind", [PoolerKind.avg, PoolerKind.cls_before_pooler])
+def test_an_empty_sequence_has_zeros_for_a_vector_and_changes_no_other(kind: PoolerKind, encoder: Encoder) -> None:
+    empty = np.zeros(0, dtype=np.int64)
+    sequences = [empty, np.array([5, 6, 7]), empty, np.array([8])]
+    slots = [empty, np.array([2]), empty, np.array([0])]
+    found = encode_pooled(encoder, sequences, slots, kind, tokens_per_batch=60)
+    alone = encode_pooled(encoder, sequences[1::2], slots[1::2], kind, tokens_per_batch=60)
+    assert found.pooled is not None and alone.pooled is not None
+    assert not found.pooled[::2].any()
+    np.testing.assert_array_equal(found.pooled[1::2], alone.pooled)
+    assert [len(vectors) for vectors in found.vectors] == [0, 1, 0, 1]
+    np.testing.assert_array_equal(np.concatenate(found.vectors), np.concatenate(alone.vectors))
+    nothing = encode_pooled(encoder, [empty], [empty], kind, tokens_per_batch=60).pooled
+    assert nothing is not None and nothing.tolist() == [[0.0] * encoder.dimensions]
+
+
+def test_without_a_pooler_or_with_blocks_false_an_index_is_the_same_byte_for_byte(tmp_path: Path) -> None:
+    plain = all_bytes(built(tmp_path / "plain" / "index", with_pooler(None)))
+    for place, kind, blocks in (("told", None, False), ("mlp", PoolerKind.cls, True)):
+        assert all_bytes(built(tmp_path / place / "index", with_pooler(kind), blocks=blocks)) == plain
+    off = all_bytes(built(tmp_path / "off" / "index", with_pooler(PoolerKind.avg), blocks=False))
+    assert {name for name in off if off[name] != plain[name]} == {"manifest.json"}
+    recorded = json.loads(plain["manifest.json"])["settings"]["vectors"], json.loads(off["manifest.json"])["settings"]
+    assert recorded[1]["vectors"] == {**recorded[0], "blocks": False}
+    assert PhraseIndex.open(tmp_path / "off" / "index").block_vectors is None
+
+
+def test_a_build_with_the_other_choice_is_refused(encoder: Encoder, folder: Path, tmp_path: Path) -> None:
+    again = build_index(folder, settings_for(folder), encoder)
+    assert again.was_finished
+    with pytest.raises(ArtefactError, match="other settings") as caught:
+        build_index(folder, settings_for(folder, blocks=False), encoder)
+    assert caught.value.expected == "vectors.blocks=False"
+    off = built(tmp_path / "off", encoder, blocks=False)
+    with pytest.raises(ArtefactError, match="other settings"):
+        build_index(off, settings_for(off), encoder)
+
+
+def test_an_unfinished_build_without_block_vectors_is_not_gone_on_with(encoder: Encoder, tmp_path: Path) -> None:
+    folder = built(tmp_path / "index", with_pooler(None))
+    (folder / "manifest.json").unlink()
+    for stage, left in ((None, "all"), (Stage.quantise, "all"), (None, "shards")):
+        if left == "shards":
+            (folder / "segments/00000/vectors/manifest.json").unlink()
+            shutil.rmtree(folder / "segments/00000/vectors/00001")
+        with pytest.raises(ArtefactError, match="other settings") as caught:
+            build_index(folder, settings_for(folder), encoder, stage=stage)
+        assert caught.value.expected == "block_pooler=avg"
+        assert "vectors.blocks=false" in caught.value.fix
+    assert not build_index(folder, settings_for(folder, blocks=False), encoder).was_finished
+    assert PhraseIndex.open(folder).block_vectors is None
+    (folder / "manifest.json").unlink()
+    other = replace(settings_for(folder, blocks=False), vectors=VectorSettings(tokens_per_shard=100, blocks=False))
+    with pytest.raises(ArtefactError, match="other settings") as caught:
+        build_index(folder, other, encoder)
+    assert "vectors.blocks" not in caught.value.fix
+
+
+def test_a_finished_index_from_before_block_vectors_stays_and_is_noted(encoder: Encoder, tmp_path: Path) -> None:
+    """Its settings are recorded as those of an index with block vectors are."""
+    old = built(tmp_path / "old", with_pooler(None))
+    before = all_bytes(old)
+    for made_with, blocks, note_count in ((encoder, True, 1), (with_pooler(None), True, 0)):
+        notes: list[str] = []
+        again = build_index(old, settings_for(old, blocks=blocks), made_with, notice=notes.append)
+        assert again.was_finished
+        assert ["build into another folder" in note for note in notes] == [True] * note_count
+    assert all_bytes(old) == before
+    for blocks in (True, False):
+        notes = []
+        new = built(tmp_path / f"new-{blocks}", encoder, blocks=blocks)
+        assert build_index(new, settings_for(new, blocks=blocks), encoder, notice=notes.append).was_finished
+        assert notes == []
+
+
+def test_added_documents_get_block_vectors_where_the_index_has_them_whatever_the_encoder_says(
+    encoder: Encoder, folder: Path, tmp_path: Path
+) -> None:
+    """The pooler is no part of the fingerprint: the same weights may come from a folder that names another one."""
+    first = stored(folder)
+    added(folder, [record(number) for number in range(8, 11)], with_pooler(None))
+    both = stored(folder)
+    np.testing.assert_array_equal(both[: len(first)], first)
+    index = PhraseIndex.open(folder)
+    assert len(both) == index.store.block_count > len(first)
+    np.testing.assert_allclose(np.linalg.norm(both.astype(np.float32), axis=1), 1, atol=1e-3)
+    without = built(tmp_path / "without", with_pooler(None))
+    added(without, [record(9)], encoder, name="another")
+    assert PhraseIndex.open(without).block_vectors is None
+    assert not list(without.rglob("blocks.npy"))
+
+
+def test_deleted_blocks_are_not_found_and_compact_copies_the_others(encoder: Encoder, folder: Path) -> None:
+    added(folder, [record(8), record(9)], encoder)
+    delete_documents(folder, DeleteSettings(ids=["d0", "d5", "d8"]))
+    before = PhraseIndex.open(folder)
+    assert before.block_vectors is not None
+    assert before.live_blocks is not None
+    expected = stored(folder)[before.live_blocks]
+    hits = before.block_vectors.best(stored(folder).astype(np.float32), before.store.block_count)
+    assert hits.found.sum(axis=1).tolist() == [before.live_blocks.sum()] * before.store.block_count
+    for found, blocks in zip(hits.found, hits.blocks, strict=True):
+        assert sorted(blocks[found].tolist()) == np.flatnonzero(before.live_blocks).tolist()
+    compact_index(folder, CompactSettings())
+    np.testing.assert_array_equal(stored(folder), expected)
+    assert block_vectors(folder).pooler is PoolerKind.avg
+    verify_index(folder)
+    assert verify_vectors(folder, encoder, batches=5, seed=0).worst_cosine > 0.999
+
+
+def test_the_best_blocks_are_those_of_a_plain_loop(rng: np.random.Generator) -> None:
+    values = rng.integers(-3, 4, (60, 8)).astype(np.float16)  # whole numbers: sums are exact in any order
+    values[[7, 30, 55]] = values[3]  # ties
+    vectors = BlockVectors(ShardedArray([values[:25], values[25:26], values[26:]]), PoolerKind.avg)
+    live, allowed = rng.random(60) < 0.8, rng.random(60) < 0.5
+    queries = np.concatenate([values[3:5], rng.integers(-3, 4, (3, 8))]).astype(np.float32)
+    scores = (queries @ values.astype(np.float32).T).tolist()
+    for masks in ((None, None), (live, None), (None, allowed), (live, allowed), (None, np.zeros(60, dtype=bool))):
+        left = [block for block in range(60) if all(mask is None or mask[block] for mask in masks)]
+        for k in (1, 5, 100):
+            hits = vectors.with_live(masks[0]).best(queries, k, allowed=masks[1])
+            assert hits.blocks.shape == hits.scores.shape == hits.found.shape == (5, k)
+            for query, scored in enumerate(scores):
+                expected = sorted(left, key=lambda block, scored=scored: (-scored[block], block))[:k]
+                assert hits.found[query].tolist() == [place < len(expected) for place in range(k)]
+                assert hits.blocks[query, : len(expected)].tolist() == expected
+                np.testing.assert_allclose(
+                    hits.scores[query, : len(expected)], [scored[block] for block in expected], atol=1e-5
+                )
+                assert not hits.scores[query, len(expected) :].any()
+
+
+def test_similarities_of_blocks_in_any_order(rng: np.random.Generator) -> None:
+    values = rng.standard_normal((9, 4)).astype(np.float16)
+    vectors = BlockVectors(ShardedArray([values[:4], values[4:]]), PoolerKind.avg)
+    queries = rng.standard_normal((2, 4)).astype(np.float32)
+    blocks = np.array([8, 0, 4, 8])
+    expected = [
+        [sum(float(a) * float(b) for a, b in zip(query, values[block], strict=True)) for block in blocks]
+        for query in queries
+    ]
+    np.testing.assert_allclose(vectors.similarities(queries, blocks), expected, atol=1e-5)
+    assert vectors.similarities(queries, np.zeros(0, dtype=np.int64)).shape == (2, 0)
+    for wrong in (9, -1):
+        with pytest.raises(IndexError, match="blocks"):
+            vectors.similarities(queries, np.array([0, wrong]))
+
+
+def test_a_flipped_byte_is_found_at_opening_or_when_it_is_read(
+    encoder: Encoder, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query = stored(folder)[:1].astype(np.float32)
+    file = damage(folder)
+    with pytest.raises(ArtefactError, match="damaged"):
+        PhraseIndex.open(folder)
+    with pytest.raises(ArtefactError, match="damaged") as caught:
+        verify_index(folder)
+    assert caught.value.where == str(file)
+    monkeypatch.setattr("npm.indexing.embed.HASHED_AT_OPENING_BYTES", 100)
+    _, _, blocks = open_vectors([segment.vectors for segment in Generation.read(folder).segments])
+    assert blocks is not None
+    with pytest.raises(ArtefactError, match="damaged"):
+        blocks.best(query, 1)
+
+
+def test_a_block_vector_of_another_encoder_is_found_by_encoding_again(
+    folder: Path, encoder: Encoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert verify_vectors(folder, encoder, batches=40, seed=0).worst_cosine > 0.999
+    read = np.load
+
+    def turned(file: Any, *arguments: Any, **named: Any) -> np.ndarray:
+        array: np.ndarray = read(file, *arguments, **named)
+        return -np.asarray(array) if Path(file).name == "blocks.npy" else array
+
+    monkeypatch.setattr(np, "load", turned)
+    with pytest.raises(ArtefactError, match="not those of the encoder"):
+        verify_vectors(folder, encoder, batches=1, seed=0)
+
+
+def test_segments_with_and_without_block_vectors_are_not_opened_together(encoder: Encoder, tmp_path: Path) -> None:
+    folders = [
+        built(tmp_path / kind, encoder, blocks=blocks) / "segments/00000/vectors"
+        for kind, blocks in (("with", True), ("without", False))
+    ]
+    with pytest.raises(ArtefactError, match="other settings") as caught:
+        open_vectors(folders)
+    assert "block_pooler" in caught.value.got
+
+
+def test_a_pooler_that_is_none_of_ours_is_refused(folder: Path) -> None:
+    settings = dict(read_manifest(folder / "segments/00000/vectors", kind="vectors").settings)
+    for wrong in ("cls", "avg_top2", "max", 3, ["avg"]):
+        with pytest.raises(ArtefactError, match="does not hold"):
+            recorded_pooler({**settings, "block_pooler": wrong})
+
+
+def test_inspect_tells_of_them_and_what_they_take(
+    encoder: Encoder, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    added(folder, [record(8)], encoder)
+    inspection = inspect_index(folder)
+    assert inspection.block_pooler == inspection.record()["block_pooler"] == "avg"
+    files = [path for path in folder.glob("segments/*/vectors/**/*") if path.is_file()]
+    disk = inspection.footprint.disk
+    assert disk["block vectors"] == sum(path.stat().st_size for path in files if path.name == "blocks.npy")
+    assert disk["vectors"] + disk["block vectors"] == sum(path.stat().st_size for path in files)
+    assert "block signs" not in inspection.footprint.hot
+    monkeypatch.setattr("npm.indexing.inspection.EXACT_ROWS", 10)
+    assert inspect_index(folder).footprint.hot["block signs"] == inspection.counts["blocks"] * 32 / 8
+    without = inspect_index(built(tmp_path / "without", encoder, blocks=False))
+    assert without.block_pooler is None
+    assert not {"block vectors", "block signs"} & {*without.footprint.disk, *without.footprint.hot}
+
+
+def test_an_estimate_counts_them(encoder: Encoder, folder: Path) -> None:
+    needs = {blocks: corpus_needs(settings_for(folder, blocks=blocks), encoder) for blocks in (True, False)}
+    block_count = inspect_index(folder).counts["blocks"]
+    assert needs[True] - needs[False] == pytest.approx(block_count * 32 * 2)

@@ -1,0 +1,129 @@
+"""Folders of the form of facebook/npm and facebook/npm-single: RoBERTa, and nothing that this project adds."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModel, RobertaConfig, RobertaForMaskedLM
+
+from npm.errors import EncoderError
+from npm.models import folders
+from npm.models.encoder import Encoder
+from npm.models.masked_lm import attach_masked_head
+from npm.retrieval.queries import encode_queries
+from tests.helpers.tiny_models import byte_bpe_tokenizer
+
+VOCABULARY_SIZE, MASK_ID, DIMENSIONS = 50_265, 50_264, 8
+TEXTS = ["The capital of Iceland is <mask>.", "<mask> flows through Paris, they said"]
+SPECIALS = ("<s>", "<pad>", "</s>", "<unk>")
+
+
+def original_folder(folder: Path) -> Path:
+    """RoBERTa's config, state and vocabulary with few dimensions; no tokenizer.json, no key of ours."""
+    folder.mkdir()
+    known = json.loads(byte_bpe_tokenizer().backend_tokenizer.to_str())["model"]
+    pieces = sorted((piece for piece in known["vocab"] if piece not in (*SPECIALS, "<mask>")), key=known["vocab"].get)
+    spare = [f"madeupword{number:05d}" for number in range(VOCABULARY_SIZE - len(pieces) - len(SPECIALS) - 1)]
+    vocabulary = {piece: place for place, piece in enumerate([*SPECIALS, *pieces, *spare, "<mask>"])}
+    merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in known["merges"]]
+    (folder / "vocab.json").write_text(json.dumps(vocabulary), encoding="utf-8")
+    (folder / "merges.txt").write_text("\n".join(["#version: 0.2", *merges]) + "\n", encoding="utf-8")
+    torch.manual_seed(0)
+    config = RobertaConfig(
+        vocab_size=VOCABULARY_SIZE,
+        hidden_size=DIMENSIONS,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=16,
+        max_position_embeddings=514,
+        type_vocab_size=1,
+        layer_norm_eps=1e-5,
+    )
+    RobertaForMaskedLM(config).save_pretrained(folder)
+    assert "similarity_scale" not in (folder / "config.json").read_text(encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return original_folder(tmp_path_factory.mktemp("original") / "npm")
+
+
+def load(name: str | Path) -> Encoder:
+    return Encoder.load(str(name), device="cpu", dtype="float32")
+
+
+def test_its_scale_is_that_of_the_paper_and_its_head_is_attached(folder: Path) -> None:
+    encoder = load(folder)
+    assert encoder.similarity_scale == pytest.approx(DIMENSIONS**-0.5)
+    assert (encoder.mask_id, encoder.pad_id, encoder.prefix_ids, encoder.suffix_ids) == (MASK_ID, 1, [0], [2])
+    assert (encoder.max_input_tokens, encoder.query_masks, encoder.title_tokens) == (512, 2, 0)
+    head = attach_masked_head(encoder, str(folder), trained=True)
+    ids = torch.tensor([[0, 31, MASK_ID, 2]])
+    theirs = RobertaForMaskedLM.from_pretrained(folder).eval()
+    with torch.no_grad():
+        vectors = encoder.token_vectors(ids, torch.ones_like(ids))[0]
+        torch.testing.assert_close(head(vectors), theirs(input_ids=ids).logits[0], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("masks", [1, 2])
+def test_its_queries_are_the_hidden_states_of_transformers_at_the_mask(folder: Path, masks: int) -> None:
+    encoder = load(folder)
+    encoder.query_masks = masks
+    theirs = AutoModel.from_pretrained(folder, add_pooling_layer=False).eval()
+    for text in TEXTS:
+        ids = encoder.tokenizer(text)["input_ids"]
+        place = ids.index(MASK_ID)
+        written = [*ids[:place], *[MASK_ID] * masks, *ids[place + 1 :]]
+        with torch.no_grad():
+            states = theirs(input_ids=torch.tensor([written])).last_hidden_state[0].numpy()
+        queries = encode_queries(encoder, [text])
+        np.testing.assert_allclose(queries.start[0], states[place], atol=1e-5)
+        np.testing.assert_allclose(queries.end[0], states[place + masks - 1], atol=1e-5)
+
+
+def test_its_single_token_variant_is_known_by_its_name_on_the_hub_alone(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked: list[str] = []
+
+    def fetched(name: str) -> str:
+        asked.append(name)
+        return str(folder)
+
+    monkeypatch.setattr(folders, "_fetched", fetched)
+    assert load("facebook/npm-single").query_masks == 1
+    assert load("facebook/npm").query_masks == 2
+    assert asked == ["facebook/npm-single", "facebook/npm"]
+    load("facebook/npm-single").save(tmp_path / "copy")
+    assert load(tmp_path / "copy").query_masks == 1
+
+
+def test_pickled_weights_are_refused_with_the_command_that_converts_them(tmp_path: Path, folder: Path) -> None:
+    pickled = original_folder(tmp_path / "it's pickled")
+    torch.save(RobertaForMaskedLM.from_pretrained(folder).state_dict(), pickled / "pytorch_model.bin")
+    (pickled / "model.safetensors").unlink()
+    with pytest.raises(EncoderError, match="no weights as safetensors") as caught:
+        load(pickled)
+    assert "pytorch_model.bin" in caught.value.got
+    command = shlex.split(caught.value.fix.partition("wrote: ")[2].removesuffix(", then encoder=CONVERTED"))
+    python, *arguments = command
+    assert (python, arguments[-2:]) == ("python", [str(pickled), "CONVERTED"])
+    done = subprocess.run([sys.executable, *arguments], cwd=tmp_path, capture_output=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr.decode()
+    assert load(tmp_path / "CONVERTED").fingerprint == load(folder).fingerprint
+
+
+def test_what_was_fetched_of_a_hub_without_safetensors_is_converted_by_its_name(tmp_path: Path) -> None:
+    missing = original_folder(tmp_path / "snapshot")
+    (missing / "model.safetensors").unlink()
+    with pytest.raises(EncoderError) as caught:
+        load(missing)
+    assert " NAME CONVERTED" in caught.value.fix

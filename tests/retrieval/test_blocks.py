@@ -1,0 +1,222 @@
+"""Which blocks a text is answered from: ranked by shared words, by block vectors, by both."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from npm.errors import SettingError
+from npm.indexing.lexicon import BlockHits
+from npm.indexing.phrase_index import PhraseIndex
+from npm.models.encoder import Encoder
+from npm.models.settings import PoolerKind
+from npm.retrieval.blocks import (
+    block_restrictions,
+    fused_scores,
+    lacks_block_vectors,
+    rank_blocks,
+    sentence_pooler,
+)
+from npm.retrieval.fill import PhraseFiller
+from npm.retrieval.queries import encode_queries
+from npm.retrieval.settings import FillSettings, Retrieval
+from npm.types import MASK_TEXT
+from tests.helpers.tiny_models import FAMILIES, tiny_encoder
+from tests.retrieval.test_reading import assert_same_answers, opened
+
+TEXTS = [
+    "The capital of Iceland is <mask>.",
+    "<mask> and Kraków are cities in Poland",
+    "The river <mask> rises in Switzerland. It flows to the North Sea in the Netherlands, past many cities.",
+    "zebra <mask> quagga",
+]
+WORDLESS = "zebra <mask> quagga"
+"""Shares no word with any block."""
+BOTH = FillSettings(retrieval=Retrieval.hybrid, k=20)
+
+
+def pooled_encoder(kind: PoolerKind | None = PoolerKind.avg, family: str = "bert") -> Encoder:
+    encoder = tiny_encoder(family)
+    if kind is not None:
+        encoder.model.config.sentence_pooler = kind.name
+    return encoder
+
+
+@pytest.fixture(scope="module")
+def filler(tmp_path_factory: pytest.TempPathFactory) -> PhraseFiller:
+    return opened(pooled_encoder(), tmp_path_factory.mktemp("blocks"), max_block_tokens=12)
+
+
+def ranked(filler: PhraseFiller, settings: FillSettings, texts: list[str] = TEXTS, **options: Any) -> BlockHits:
+    vectors = encode_queries(filler.encoder, texts, pooler=sentence_pooler(filler.index, settings))
+    return rank_blocks(filler.index, texts, vectors.sentences, settings, **options)
+
+
+def plain_ranking(
+    index: PhraseIndex, text: str, sentence: np.ndarray, share: float, k: int, allowed: list[int]
+) -> list[tuple[int, float]]:
+    """(block, score) of every block that is found, all of them candidates, best first: loops over plain numbers."""
+    assert index.lexicon is not None and index.block_vectors is not None
+    lexical = {block: float(index.lexicon.scores(text)[block]) for block in allowed}
+    vectors = index.block_vectors.vectors.slice(0, index.store.block_count).astype(np.float64)
+    cosines = {block: float(sentence.astype(np.float64) @ vectors[block]) for block in allowed}
+    best_word, best_cosine = max(lexical.values()), max(cosines.values())
+    scores = {}
+    for block in allowed:
+        by_words = lexical[block] / best_word if best_word > 0 else 0.0
+        by_vectors = max(0.0, cosines[block]) / best_cosine if best_cosine > 0 else 0.0
+        scores[block] = (1 - share) * by_words + share * by_vectors
+    found = [(block, score) for block, score in scores.items() if score > 0]
+    return sorted(found, key=lambda pair: (-pair[1], pair[0]))[:k]
+
+
+@pytest.mark.parametrize("share", [0.2, 0.5, 0.9, 1.0])
+def test_ranking_by_both_equals_plain_loops(share: float, filler: PhraseFiller) -> None:
+    count = filler.index.store.block_count
+    assert count > 8
+    vectors = encode_queries(filler.encoder, TEXTS, pooler=PoolerKind.avg)
+    assert vectors.sentences is not None
+    for allowed in (None, np.arange(count) % 3 != 1):
+        hits = ranked(filler, replace(BOTH, vector_share=share, bm25_blocks=5), allowed=allowed)
+        numbers = np.arange(count) if allowed is None else np.flatnonzero(allowed)
+        for number, text in enumerate(TEXTS):
+            expected = plain_ranking(filler.index, text, vectors.sentences[number], share, 5, numbers.tolist())
+            found = hits.found[number]
+            assert hits.blocks[number][found].tolist() == [block for block, _ in expected]
+            np.testing.assert_allclose(hits.scores[number][found], [score for _, score in expected], rtol=1e-3)
+
+
+def test_only_the_best_of_each_kind_are_candidates(filler: PhraseFiller, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("npm.retrieval.blocks.CANDIDATES_OF_A_KIND", 1)
+    (best,) = ranked(filler, replace(BOTH, retrieval=Retrieval.bm25, bm25_blocks=1), TEXTS[:1]).blocks[0]
+    (nearest,) = ranked(filler, replace(BOTH, retrieval=Retrieval.blocks, bm25_blocks=1), TEXTS[:1]).blocks[0]
+    hits = ranked(filler, replace(BOTH, bm25_blocks=1), TEXTS[:1])
+    assert hits.blocks[0, 0] in (best, nearest)
+    # as many candidates as blocks that are looked in, at least
+    assert ranked(filler, replace(BOTH, bm25_blocks=6), TEXTS[:1]).found.all()
+
+
+def test_scores_of_a_kind_are_divided_by_the_best_and_negative_cosines_count_nothing() -> None:
+    lexical, cosines = np.array([0.0, 3.0, 6.0], dtype=np.float32), np.array([0.4, -0.2, 0.1], dtype=np.float32)
+    np.testing.assert_allclose(fused_scores(lexical, cosines, 0.75), [0.75, 0.125, 0.4375])
+    np.testing.assert_allclose(fused_scores(np.zeros(2), -np.ones(2), 0.5), [0, 0])
+    assert len(fused_scores(np.zeros(0), np.zeros(0), 0.5)) == 0
+
+
+def test_a_share_of_nothing_and_an_index_without_block_vectors_rank_by_shared_words(filler: PhraseFiller) -> None:
+    without = PhraseFiller(replace(filler.index, block_vectors=None), filler.encoder, BOTH)
+    assert filler.index.lexicon is not None
+    expected = filler.index.lexicon.best_blocks(TEXTS, 3)
+    for asked, settings in ((filler, replace(BOTH, vector_share=0.0)), (without, BOTH)):
+        assert sentence_pooler(asked.index, settings) is None
+        for got, wanted in zip(ranked(asked, settings), expected, strict=True):
+            np.testing.assert_array_equal(got, wanted)
+    nothing = PhraseFiller(filler.index, filler.encoder, replace(BOTH, vector_share=0.0))
+    assert_same_answers(nothing.fill(TEXTS), without.fill(TEXTS), exact=True)
+    assert not any(answer.notes for answer in without.fill(TEXTS[:3]) if len(answer.phrases) == BOTH.k)
+
+
+def test_vectors_that_were_asked_for_and_are_not_there_are_noted(filler: PhraseFiller) -> None:
+    without = replace(filler.index, block_vectors=None)
+    notes = {
+        share: [
+            note
+            for note in PhraseFiller(without, filler.encoder, replace(BOTH, vector_share=share)).fill(TEXTS[0]).notes
+            if "no block vectors" in note
+        ]
+        for share in (None, 0.0, 0.5)
+    }
+    assert [len(found) for found in notes.values()] == [0, 0, 1]
+    given = PhraseFiller(without, filler.encoder, replace(BOTH, vector_share=0.5)).fill(TEXTS[0], blocks=[0])
+    assert not any("no block vectors" in note for note in given.notes)
+    with pytest.raises(SettingError, match="retrieval=blocks needs block vectors") as caught:
+        PhraseFiller(without, filler.encoder, BOTH).fill(TEXTS[0], retrieval="blocks")
+    assert "retrieval=hybrid" in str(caught.value.fix)
+
+
+def test_blocks_looks_in_the_nearest_blocks_and_lends_them_nothing(filler: PhraseFiller) -> None:
+    settings = replace(BOTH, retrieval=Retrieval.blocks)
+    vectors = encode_queries(filler.encoder, TEXTS, pooler=PoolerKind.avg)
+    assert filler.index.block_vectors is not None and vectors.sentences is not None
+    nearest = filler.index.block_vectors.best(vectors.sentences, 3)
+    for number, restriction in enumerate(block_restrictions(filler.index, TEXTS, vectors, settings)):
+        assert restriction is not None
+        assert restriction.blocks.tolist() == sorted(nearest.blocks[number].tolist())
+        assert not restriction.bonuses.any()
+    looked_in = [sorted(set(blocks)) for blocks in nearest.blocks.tolist()]
+    for text, blocks, answer in zip(TEXTS, looked_in, filler.fill(TEXTS, k=20, retrieval="blocks"), strict=True):
+        assert_same_answers([answer], [filler.fill(text, k=20, blocks=blocks)])
+
+
+def test_a_text_that_shares_no_word_is_answered_from_the_nearest_blocks(filler: PhraseFiller) -> None:
+    vectors = encode_queries(filler.encoder, [WORDLESS], pooler=PoolerKind.avg)
+    (restriction,) = block_restrictions(filler.index, [WORDLESS], vectors, BOTH)
+    (nearest,) = block_restrictions(filler.index, [WORDLESS], vectors, replace(BOTH, retrieval=Retrieval.blocks))
+    assert restriction is not None and nearest is not None
+    assert restriction.blocks.tolist() == nearest.blocks.tolist()
+    assert restriction.bonuses.max() == pytest.approx(BOTH.lexical_weight)
+    (everywhere,) = block_restrictions(filler.index, [WORDLESS], vectors, replace(BOTH, vector_share=0.0))
+    assert everywhere is None
+
+
+def test_a_text_of_nothing_but_its_mask_has_no_blocks(filler: PhraseFiller) -> None:
+    vectors = encode_queries(filler.encoder, [MASK_TEXT], pooler=PoolerKind.avg)
+    assert vectors.sentences is not None and not vectors.sentences.any()
+    assert block_restrictions(filler.index, [MASK_TEXT], vectors, BOTH) == [None]
+    answer = filler.fill(MASK_TEXT, retrieval="blocks")
+    assert answer.phrases == ()
+    assert answer.notes == ("no block of the corpus can be ranked for the text",)
+
+
+def test_only_documents_that_may_answer_have_blocks(filler: PhraseFiller) -> None:
+    for retrieval in ("blocks", "hybrid"):
+        for answer in filler.fill(TEXTS, k=20, retrieval=retrieval, documents=["d0", "d6"], occurrences=20):
+            assert answer.phrases
+            assert {place.document for phrase in answer.phrases for place in phrase.occurrences} <= {"d0", "d6"}
+
+
+def test_few_phrases_of_the_best_blocks_are_explained(filler: PhraseFiller) -> None:
+    (note,) = filler.fill(TEXTS[0], k=1000, retrieval="hybrid").notes
+    assert "the 3 blocks that rank best for the text were looked in (bm25_blocks)" in note
+    (note,) = filler.fill(TEXTS[0], k=1000, retrieval="bm25").notes
+    assert "the 3 blocks that share most words with the text were looked in (bm25_blocks)" in note
+
+
+@pytest.mark.parametrize("kind", [PoolerKind.avg, PoolerKind.cls_before_pooler])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_vector_of_a_text_is_pooled_from_a_pass_without_its_mask(
+    family: str, kind: PoolerKind, tmp_path: Path
+) -> None:
+    encoder = pooled_encoder(kind, family)
+    texts = ["The capital of Iceland is<mask>.", MASK_TEXT, "<mask> is the capital of Norway"]
+    words = ["The capital of Iceland is.", "", " is the capital of Norway"]
+    found = encode_queries(encoder, texts, pooler=kind)
+    plain = encode_queries(encoder, texts)
+    np.testing.assert_allclose(found.start, plain.start, atol=1e-5)
+    np.testing.assert_allclose(found.end, plain.end, atol=1e-5)
+    assert found.sentences is not None and plain.sentences is None
+    for text, sentence in zip(words, found.sentences, strict=True):
+        stripped = text.lstrip() if family == "bert" else text
+        ids = encoder.tokenizer(stripped, add_special_tokens=False)["input_ids"]
+        whole = torch.tensor([[*encoder.prefix_ids, *ids, *encoder.suffix_ids]])
+        with torch.no_grad():
+            states = encoder.token_vectors(whole, torch.ones_like(whole))[0]
+        mean = (states.mean(dim=0) if kind is PoolerKind.avg else states[0]).numpy()
+        np.testing.assert_allclose(sentence, mean / np.linalg.norm(mean) if text else 0 * mean, atol=1e-5)
+    none = encode_queries(encoder, [], pooler=kind)
+    assert none.sentences is not None and none.sentences.shape == (0, encoder.dimensions)
+    assert opened(encoder, tmp_path).index.block_vectors is not None
+
+
+def test_an_index_without_the_block_vectors_that_its_encoder_makes_is_told_of(filler: PhraseFiller) -> None:
+    without = replace(filler.index, block_vectors=None)
+    assert lacks_block_vectors(without, filler.encoder, BOTH)
+    assert not lacks_block_vectors(filler.index, filler.encoder, BOTH)
+    assert not lacks_block_vectors(without, pooled_encoder(None), BOTH)
+    for changes in ({"vector_share": 0.0}, {"vector_share": 0.5}, {"retrieval": Retrieval.dense}):
+        assert not lacks_block_vectors(without, filler.encoder, replace(BOTH, **changes))
