@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from npm.retrieval.passages import PassageFiller
     from npm.retrieval.scoring import ScoringSettings
     from npm.retrieval.settings import FillSettings
-    from npm.types import Answer, Document, Occurrence, Phrase
+    from npm.types import Answer, Document, Filling, JointAnswer, MaskPhrases, Occurrence, Phrase
 
     __version__: str
 
@@ -34,7 +34,10 @@ __all__ = [
     "Document",
     "EncoderError",
     "FillSettings",
+    "Filling",
     "IndexState",
+    "JointAnswer",
+    "MaskPhrases",
     "Occurrence",
     "PassageFiller",
     "Phrase",
@@ -59,7 +62,7 @@ _HOMES = {
     "npm.retrieval.passages": ("PassageFiller",),
     "npm.retrieval.scoring": ("ScoringSettings",),
     "npm.retrieval.settings": ("FillSettings",),
-    "npm.types": ("Answer", "Document", "Occurrence", "Phrase"),
+    "npm.types": ("Answer", "Document", "Filling", "JointAnswer", "MaskPhrases", "Occurrence", "Phrase"),
 }
 """Where each of them stands."""
 

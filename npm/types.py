@@ -232,7 +232,41 @@ class Answer:
 
     def __repr__(self) -> str:
         """In a line: a notebook shows answers so, and their contexts may be long."""
-        text = self.text if len(self.text) <= REPR_CHARS else self.text[: REPR_CHARS - 1] + "…"
         shown = ", ".join(f"{best.phrase!r} {best.score:.3f}" for best in self.phrases[:REPR_PHRASES])
         more = f" and {len(self.phrases) - REPR_PHRASES} more" if len(self.phrases) > REPR_PHRASES else ""
-        return f"Answer({text!r}: {shown or 'no phrase'}{more})"
+        return f"Answer({_shortened(self.text)!r}: {shown or 'no phrase'}{more})"
+
+
+@dataclass(frozen=True, slots=True)
+class MaskPhrases:
+    """The phrases for one of several masks of a text, best first, as if the other masks were not to be filled."""
+
+    phrases: tuple[Phrase, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Filling:
+    """A phrase for every mask of a text, from left to right; scores of the fillings of one text sum to at most 1."""
+
+    phrases: tuple[str, ...]
+    score: float
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class JointAnswer(Answer):
+    """The answer to a text with several masks: phrases for each mask by itself, and fillings of all of them together.
+
+    `phrases`, which would be those of the one mask, is empty.
+    """
+
+    masks: tuple[MaskPhrases, ...] = ()
+    fillings: tuple[Filling, ...] = ()
+
+    def __repr__(self) -> str:
+        """In a line, as of an Answer."""
+        shown = ", ".join(f"{' / '.join(best.phrases)} {best.score:.3f}" for best in self.fillings[:REPR_PHRASES])
+        return f"JointAnswer({_shortened(self.text)!r}: {shown or 'no filling'})"
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= REPR_CHARS else text[: REPR_CHARS - 1] + "…"

@@ -33,6 +33,7 @@ ORDER = (
     "npm.tuning",
     "npm.display",
     "npm.evaluation",
+    "npm.serving",
     "npm.api",
     "npm.cli",
     "npm.__main__",

@@ -1,0 +1,1 @@
+"""HTTP and the web page: see npm/serving/app.py."""
