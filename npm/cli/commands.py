@@ -17,6 +17,7 @@ from npm.indexing.settings import (
 )
 from npm.models.settings import Precision
 from npm.retrieval.settings import FillSettings
+from npm.serving.settings import ServeSettings
 from npm.settings import Bounds, CheckedSettings, PathText
 from npm.training.plotting import PlotSettings
 from npm.training.settings import TrainingSettings
@@ -93,6 +94,11 @@ class FillCommand(FillSettings, EncoderCommand):
     scores may differ in their third digit from those of lines in a pipe, which are answered one by one."""
     output: Output = Output.table
     """`table` for people, `json` for programs: one object a line."""
+
+
+@dataclass(kw_only=True)
+class ServeCommand(ServeSettings, EncoderCommand):
+    """Answer texts over HTTP and on a web page, until the process is told to stop."""
 
 
 @dataclass(kw_only=True)

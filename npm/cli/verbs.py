@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         FillCommand,
         InspectCommand,
         PlotCommand,
+        ServeCommand,
         TrainCommand,
         TuneCommand,
         VerifyCommand,
@@ -130,6 +131,28 @@ def run_build(settings: BuildCommand) -> int:
         say(f"stage {name}, shard {shard.number} of {shard.count}: done")
     else:
         say(f'the index is in {settings.index}: npmlm fill index={settings.index} "… {MASK_TEXT} …"')
+    return 0
+
+
+def run_serve(settings: ServeCommand) -> int:
+    """`npmlm serve`."""
+    try:
+        import fastapi  # noqa: F401
+        import prometheus_client  # noqa: F401
+        import uvicorn  # noqa: F401
+    except ImportError as error:
+        raise SettingError(
+            "the libraries of the server are not installed",
+            expected="the extra serve",
+            got=f"no {error.name}",
+            where="npmlm serve",
+            fix='pip install "npmlm[serve]"',
+        ) from error
+    from npm.indexing.inspection import index_encoder
+    from npm.serving.server import serve
+
+    encoder = index_encoder(Path(settings.index), settings.encoder, device=settings.device, dtype=settings.precision)
+    serve(Path(settings.index), encoder, settings, notice=say)
     return 0
 
 
@@ -421,6 +444,14 @@ VERBS = {
         "sample_documents sample_seconds output",
         example='npmlm estimate "corpus.files=[docs/*.jsonl]"',
         required=None,
+    ),
+    "serve": Verb(
+        "answer over HTTP and on a web page",
+        "ServeCommand",
+        run_serve,
+        first="index encoder host port key_file examples log queue_texts timeout_seconds reload_seconds fill.k "
+        "fill.retrieval device precision",
+        example="npmlm serve index=DIR port=8080",
     ),
     "add": Verb(
         "add documents to an index",

@@ -1,0 +1,133 @@
+"""The application: routes, errors, the page and what describes it."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from pathlib import Path
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import FileResponse, Response
+from fastapi.staticfiles import StaticFiles
+from starlette.exceptions import HTTPException
+
+import npm
+from npm.errors import UserError
+from npm.serving.metrics import METRICS_MEDIA_TYPE
+from npm.serving.problems import Problem, http_problem, invalid_request, problem_of
+from npm.serving.routes import add_filling, add_index
+from npm.serving.service import LEFT, Service, state_of
+
+STATIC = Path(__file__).parent / "static"
+PROBLEM_STATUSES = (401, 404, 413, 422, 429, 503, 504)
+PROBLEM_SCHEMA = {
+    "type": "object",
+    "description": "RFC 9457",
+    "properties": {
+        "status": {"type": "integer"},
+        **{name: {"type": "string"} for name in ("type", "title", "detail", "expected", "got")},
+        **{name: {"type": "string"} for name in ("where", "fix", "request_id")},
+    },
+}
+
+
+def make_app(service: Service) -> FastAPI:
+    """The application that answers with `service`, which is asked only when it runs."""
+    content = {"application/problem+json": {"schema": PROBLEM_SCHEMA}}
+    app = FastAPI(
+        title="npmlm",
+        version=npm.__version__,
+        summary="Fills <mask> with phrases that stand in a corpus, and says where. Offsets are Unicode code points.",
+        docs_url=None,
+        redoc_url=None,
+        lifespan=service.running,
+        responses={
+            status: {"description": HTTPStatus(status).phrase, "content": content} for status in PROBLEM_STATUSES
+        },
+    )
+    add_errors(app, service)
+    add_states(app, service)
+    add_filling(app, service)
+    add_index(app, service)
+    add_pages(app)
+    return app
+
+
+def add_errors(app: FastAPI, service: Service) -> None:
+    """Answer every error as a problem."""
+
+    @app.exception_handler(Problem)
+    async def _problem(request: Request, error: Problem) -> Response:
+        return error.response(state_of(request).id)
+
+    @app.exception_handler(UserError)
+    async def _user_error(request: Request, error: UserError) -> Response:
+        opened = service.keeper.current
+        source = "query" if request.method == "GET" else "body"
+        problem = problem_of(error, source=source, folder=str(opened.folder), name=opened.name)
+        if problem.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+            service.notice(f"{error}")
+        return problem.response(state_of(request).id)
+
+    @app.exception_handler(RequestValidationError)
+    async def _invalid(request: Request, error: RequestValidationError) -> Response:
+        return invalid_request(error).response(state_of(request).id)
+
+    @app.exception_handler(HTTPException)
+    async def _http_error(request: Request, error: HTTPException) -> Response:
+        if error.status_code == LEFT:
+            return Response(status_code=LEFT)
+        return http_problem(error.status_code, error.headers).response(state_of(request).id)
+
+    @app.exception_handler(Exception)
+    async def _bug(request: Request, error: Exception) -> Response:  # noqa: ARG001 - uvicorn writes its traceback
+        title, fix = "an error of the server", "report it with the request_id"
+        return Problem(500, title, where="server", fix=fix).response(state_of(request).id)
+
+
+def add_states(app: FastAPI, service: Service) -> None:
+    """How the server does: for load balancers and for Prometheus."""
+
+    @app.get("/health", tags=["state"])
+    async def health() -> dict[str, str]:
+        """Whether the process answers; touches nothing."""
+        return {"status": "ok", "version": npm.__version__}
+
+    @app.get("/ready", tags=["state"])
+    async def ready() -> dict[str, str | int]:
+        """Whether questions are taken: 503 from the moment the server is told to stop."""
+        if not service.ready:
+            raise Problem(
+                HTTPStatus.SERVICE_UNAVAILABLE,
+                "the server is stopping",
+                expected="a server that goes on",
+                got="one that finishes what it has accepted",
+                where="server",
+                fix="ask another server, or this one again when it is back",
+                headers={"Retry-After": "5"},
+            )
+        return {"status": "ready", "generation": service.keeper.current.state.generation}
+
+    if service.settings.metrics:
+
+        @app.get("/metrics", tags=["state"], response_class=Response)
+        async def metrics() -> Response:
+            """Counts and times in the text format of Prometheus."""
+            return Response(service.metrics.text(), media_type=METRICS_MEDIA_TYPE)
+
+
+def add_pages(app: FastAPI) -> None:
+    """The page, and the description of the routes, both without anything from another server."""
+    app.mount("/static", StaticFiles(directory=STATIC), name="static")
+
+    @app.get("/", include_in_schema=False)
+    async def page() -> Response:
+        return FileResponse(STATIC / "index.html")
+
+    @app.get("/docs", include_in_schema=False)
+    async def docs() -> Response:
+        return FileResponse(STATIC / "docs.html")
+
+    @app.get("/favicon.ico", include_in_schema=False)
+    async def icon() -> Response:
+        return FileResponse(STATIC / "icon.svg", media_type="image/svg+xml")

@@ -1,0 +1,89 @@
+"""Keeps the newest generation of an index open: looks for a new one, opens it beside the old, and exchanges them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from npm.errors import UserError
+from npm.models.encoder import Encoder
+from npm.serving.metrics import ServerMetrics
+from npm.serving.opened import OpenedIndex
+from npm.serving.settings import ServeSettings
+
+
+class IndexKeeper:
+    """The opened index that new requests are answered from.
+
+    A request is answered by the generation that was open when it came, whatever is opened meanwhile; an index that
+    cannot be opened leaves the old one in its place.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        encoder: Encoder,
+        settings: ServeSettings,
+        *,
+        metrics: ServerMetrics,
+        notice: Callable[[str], None],
+    ) -> None:
+        """Opens the index. Raises UserError as `OpenedIndex.open` does."""
+        self._folder, self._encoder, self._settings = folder, encoder, settings
+        self._metrics, self._notice = metrics, notice
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="reload")
+        self._watcher: asyncio.Task[None] | None = None
+        self._failure = ""  # the last one that was noted, so that it is noted once
+        self.current = self._take(OpenedIndex.open(folder, encoder, settings))
+
+    def start(self) -> None:
+        """Begin to look for new generations; to be called in the event loop."""
+        if self._settings.reload_seconds is not None:
+            self._watcher = asyncio.create_task(self._watch(self._settings.reload_seconds))
+
+    async def stop(self) -> None:
+        """Look no longer."""
+        if self._watcher is not None:
+            self._watcher.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._watcher
+        self._thread.shutdown(wait=True)
+
+    def _take(self, opened: OpenedIndex) -> OpenedIndex:
+        facts = opened.facts
+        self._metrics.index_is(documents=facts.documents, rows=facts.rows, generation=facts.generation)
+        return opened
+
+    async def _watch(self, every_seconds: float) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(every_seconds)
+            try:
+                opened = await loop.run_in_executor(self._thread, self._newer)
+            except asyncio.CancelledError:
+                raise
+            except Exception as error:
+                self._fail(error)
+                continue
+            self._failure = ""
+            if opened is not None:
+                self.current = self._take(opened)
+                self._metrics.reloaded("taken")
+                self._notice(f"generation {opened.state.generation} of the index answers now")
+
+    def _newer(self) -> OpenedIndex | None:
+        """The generation in the folder, opened and warm, if it is another one; runs beside the computing thread."""
+        if self.current.filler.index.is_current:
+            return None
+        return OpenedIndex.open(self._folder, self._encoder, self._settings)
+
+    def _fail(self, error: Exception) -> None:
+        self._metrics.reloaded("failed")
+        message = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+        if message != self._failure:
+            self._failure = message
+            generation = self.current.state.generation
+            self._notice(f"the index cannot be opened anew, generation {generation} goes on: {message}")

@@ -1,0 +1,177 @@
+"""What every request passes through: its id, host and key, the limits of its body, headers, log and metrics.
+
+One class of plain ASGI: a middleware that wraps responses would hide from the routes that a client has left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import re
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from time import perf_counter
+from typing import Any
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from npm.serving.log import RequestLog
+from npm.serving.metrics import ServerMetrics
+from npm.serving.problems import Problem, http_problem
+from npm.serving.settings import ServeSettings
+
+REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
+FINGERPRINT_DIGITS = 12
+"""Of the SHA-256 of a key, which stands for it in the log."""
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+SECURITY_HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Content-Security-Policy": "default-src 'self'; base-uri 'none'; frame-ancestors 'none'",
+}
+DOCS_POLICY = SECURITY_HEADERS["Content-Security-Policy"] + "; style-src 'self' 'unsafe-inline'; img-src 'self' data:"
+"""Of the page at /docs, whose library writes styles into elements."""
+STATE = "npmlm"
+"""Where the `RequestState` of a request lies in its scope."""
+
+
+@dataclass(slots=True)
+class RequestState:
+    """What is known of a request beside what it asks."""
+
+    id: str
+    arrived: float = field(default_factory=perf_counter)
+    key: str = ""
+    """Fingerprint of the key it came with."""
+    logged: dict[str, Any] = field(default_factory=dict)
+    """What its route adds to its line in the log."""
+
+
+class Frame:
+    """Goes around the application."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        settings: ServeSettings,
+        keys: Sequence[str],
+        metrics: ServerMetrics,
+        log: RequestLog,
+    ) -> None:
+        self._app, self._settings, self._metrics, self._log = app, settings, metrics, log
+        self._keys = [key.encode() for key in keys]
+        # Another host name that leads to the loopback address is how a foreign page would reach a local server.
+        self._hosts = LOOPBACK if settings.host in LOOPBACK else None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, or hand it on."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        given = headers.get("x-request-id", "")
+        state = scope[STATE] = RequestState(given if REQUEST_ID.fullmatch(given) else uuid.uuid4().hex)
+        status = HTTPStatus.INTERNAL_SERVER_ERROR.value
+
+        async def answer(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                self._add_headers(MutableHeaders(scope=message), state, scope["path"])
+            await send(message)
+
+        try:
+            if (problem := self._refusal(scope, headers, state)) is not None:
+                await problem.response(state.id)(scope, receive, answer)
+            else:
+                await self._app(scope, self._limited(receive), answer)
+        finally:
+            self._record(scope, state, status)
+
+    def _refusal(self, scope: Scope, headers: Headers, state: RequestState) -> Problem | None:
+        """Why a request is not let in, whatever it asks."""
+        host = headers.get("host", "").rsplit(":", 1)[0] if "]" not in headers.get("host", "") else "::1"
+        if self._hosts is not None and host not in self._hosts:
+            return Problem(
+                HTTPStatus.MISDIRECTED_REQUEST,
+                "this server answers under the loopback address only",
+                expected="a Host of 127.0.0.1, localhost or [::1]",
+                got=host[:100],
+                where="Host",
+                fix="ask 127.0.0.1, or start the server with host=",
+            )
+        if (length := headers.get("content-length", "")).isdigit() and int(length) > self._settings.max_body_bytes:
+            self._metrics.rejected("body")
+            return http_problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, {"Connection": "close"})
+        if self._keys and scope["path"].startswith("/v1/") and scope["method"] != "OPTIONS":
+            return self._wrong_key(headers, state)
+        return None
+
+    def _wrong_key(self, headers: Headers, state: RequestState) -> Problem | None:
+        scheme, _, token = headers.get("authorization", "").partition(" ")
+        key = (token.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")).encode()
+        # all keys are compared, so that the time taken does not tell which one was near
+        right = [hmac.compare_digest(key, each) for each in self._keys]
+        if any(right):
+            state.key = hashlib.sha256(key).hexdigest()[:FINGERPRINT_DIGITS]
+            return None
+        self._metrics.rejected("key")
+        return Problem(
+            HTTPStatus.UNAUTHORIZED,
+            "the key is wrong" if key else "a key is missing",
+            expected="Authorization: Bearer KEY, or X-API-Key: KEY",
+            got="another key" if key else "none",
+            where="Authorization",
+            fix="send a key that the server's administrator gave you",
+            headers={"WWW-Authenticate": "Bearer"},
+        )
+
+    def _limited(self, receive: Receive) -> Receive:
+        """`receive` that refuses a body that grows too long, or does not come in time."""
+        byte_count = 0
+        in_body = True
+
+        async def limited() -> Message:
+            nonlocal byte_count, in_body
+            try:
+                message = await asyncio.wait_for(receive(), self._settings.timeout_seconds if in_body else None)
+            except TimeoutError:
+                self._metrics.rejected("slow_body")
+                raise HTTPException(HTTPStatus.REQUEST_TIMEOUT, headers={"Connection": "close"}) from None
+            if message["type"] == "http.request":
+                byte_count += len(message.get("body", b""))
+                in_body = bool(message.get("more_body"))
+                if byte_count > self._settings.max_body_bytes:
+                    self._metrics.rejected("body")
+                    raise HTTPException(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, headers={"Connection": "close"})
+            return message
+
+        return limited
+
+    def _add_headers(self, headers: MutableHeaders, state: RequestState, path: str) -> None:
+        headers["X-Request-ID"] = state.id
+        for name, value in SECURITY_HEADERS.items():
+            headers.setdefault(name, value)
+        if path == "/docs":
+            headers["Content-Security-Policy"] = DOCS_POLICY
+
+    def _record(self, scope: Scope, state: RequestState, status: int) -> None:
+        seconds = perf_counter() - state.arrived
+        # the route's pattern, or what was never a route: ids and guesses must not become labels
+        route = str(getattr(scope.get("route"), "path", "other"))
+        self._metrics.requested(route, status, seconds)
+        self._log.write(
+            request_id=state.id,
+            method=scope["method"],
+            route=route,
+            status=status,
+            seconds=round(seconds, 6),
+            key=state.key,
+            **state.logged,
+        )

@@ -1,0 +1,249 @@
+"""One opened generation of an index with its encoder, and what can be asked of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import npm
+from npm.errors import QueryError, SettingError, UserError
+from npm.evaluation.zero_shot.nonparametric import NonparametricLabels
+from npm.evaluation.zero_shot.task import Calibration, ClosedScoring, Example, Label, Suite, Task, TaskData
+from npm.evaluation.zero_shot.verbalizers import Verbalizer
+from npm.indexing.inspection import inspect_index
+from npm.indexing.phrase_index import PhraseIndex
+from npm.models.encoder import Encoder
+from npm.retrieval.blocks import sentence_pooler
+from npm.retrieval.fill import PhraseFiller
+from npm.retrieval.passages import PassageFiller
+from npm.retrieval.queries import check_query, encode_queries
+from npm.retrieval.settings import FillSettings, Retrieval
+from npm.serving import schema
+from npm.serving.compute import Done
+from npm.serving.settings import ServeSettings
+from npm.tuning.tune import draw_questions
+from npm.types import MASK_TEXT, Answer, Document, silent
+
+WARM_UP = f"The first question of a day is {MASK_TEXT}."
+EXAMPLES, MOST_EXAMPLES = 5, 100
+"""Texts that the page offers: made from documents, or read from a file at most."""
+
+
+@dataclass(frozen=True)
+class OpenedIndex:
+    """What answers requests: one generation of an index, its encoder and the settings of the server.
+
+    Everything that encodes or searches is to be called in the computing thread.
+    """
+
+    filler: PhraseFiller
+    settings: ServeSettings
+    examples: tuple[str, ...]
+
+    @classmethod
+    def open(cls, folder: Path, encoder: Encoder, settings: ServeSettings) -> OpenedIndex:
+        """Open the present generation of the index in `folder`, made by `encoder`, and answer one question.
+
+        Raises ArtefactError as `PhraseFiller.open` does, QueryError for a file of examples that is none.
+        """
+        filler = PhraseFiller(PhraseIndex.open(folder), encoder, settings.fill)
+        opened = cls(filler, settings, tuple(_examples(filler, settings)))
+        filler.fill(WARM_UP)
+        return opened
+
+    @property
+    def folder(self) -> Path:
+        """Where the index stands; never told to a client."""
+        return self.filler.index.folder
+
+    @property
+    def name(self) -> str:
+        """What clients know the index by."""
+        return self.folder.resolve().name
+
+    @property
+    def state(self) -> schema.IndexState:
+        """Which generation this is."""
+        manifest = self.filler.index.manifest
+        return schema.IndexState(manifest.generation, manifest.digest)
+
+    @cached_property
+    def facts(self) -> schema.IndexFacts:
+        """What a client may want to know before it asks."""
+        inspected = inspect_index(self.folder)
+        manifest, settings = self.filler.index.manifest, self.settings
+        return schema.IndexFacts(
+            name=self.name,
+            generation=manifest.generation,
+            digest=manifest.digest,
+            documents=manifest.counts.documents - manifest.deleted_documents,
+            blocks=manifest.counts.blocks,
+            tokens=manifest.counts.tokens,
+            rows=manifest.counts.rows,
+            tier=inspected.tier,
+            encoder=schema.EncoderFacts(
+                self.filler.encoder.name, self.filler.encoder.fingerprint, self.filler.encoder.dimensions
+            ),
+            fields=list(manifest.settings["corpus"]["kept_fields"]),
+            defaults={
+                "k": settings.fill.k,
+                "occurrences": settings.fill.occurrences,
+                "retrieval": settings.fill.retrieval.value,
+            },
+            limits={
+                "texts": settings.texts_per_request,
+                "text_chars": schema.MOST_TEXT_CHARS,
+                "k": schema.MOST_PHRASES,
+                "occurrences": schema.MOST_OCCURRENCES,
+                "documents": schema.MOST_DOCUMENTS,
+                "where": schema.MOST_CONDITIONS,
+                "body_bytes": settings.max_body_bytes,
+                "timeout_ms": int(settings.timeout_seconds * 1000),
+                "labels": schema.MOST_LABELS,
+                "words": schema.MOST_WORDS,
+                "passages": schema.MOST_PASSAGES,
+            },
+            examples=list(self.examples),
+            version=npm.__version__,
+        )
+
+    def fill_settings(self, options: schema.Options) -> FillSettings:
+        """How texts of a request are filled: what it says, and the server's settings for the rest."""
+        base = FillSettings.reference() if options.scoring == "reference" else self.settings.fill
+        given: dict[str, Any] = {
+            "k": options.k if options.k is not None else self.settings.fill.k,
+            "occurrences": options.occurrences if options.occurrences is not None else self.settings.fill.occurrences,
+            "where": options.where or self.settings.fill.where,
+            "documents": options.documents if options.documents is not None else self.settings.fill.documents,
+        }
+        if options.retrieval is not None:
+            given["retrieval"] = Retrieval(options.retrieval)
+        return replace(base, **given)
+
+    def fill(self, texts: Sequence[str], settings: FillSettings) -> list[Done]:
+        """The answer to each of the texts, which are checked. Raises QueryError for a filter that leaves nothing."""
+        started = perf_counter()
+        pooler = sentence_pooler(self.filler.index, settings)
+        vectors = encode_queries(self.filler.encoder, texts, pooler=pooler, tokens_per_batch=settings.tokens_per_batch)
+        encoded = perf_counter()
+        answers: list[Answer] = self.filler.fill_encoded(texts, vectors, settings=settings)
+        times = {"encode_seconds": encoded - started, "search_seconds": perf_counter() - encoded}
+        return [Done(answer, **times) for answer in answers]
+
+    def over(self, request: schema.OverRequest) -> list[Done]:
+        """What the passages of a request answer: the answer, or a probability for each of its words."""
+        started = perf_counter()
+        documents: list[str | Document] = [
+            passage if isinstance(passage, str) else Document(passage.id, passage.title, passage.text)
+            for passage in request.passages
+        ]
+        settings = replace(
+            self.settings.fill,
+            retrieval=Retrieval.dense,
+            documents=None,
+            where=[],
+            k=request.k if request.k is not None else self.settings.fill.k,
+            occurrences=request.occurrences if request.occurrences is not None else self.settings.fill.occurrences,
+        )
+        filler = PassageFiller(documents, self.filler.encoder, settings)
+        encoded = perf_counter()
+        value = filler.fill(request.text) if request.words is None else filler.score(request.text, request.words)
+        return [Done(value, encode_seconds=encoded - started, search_seconds=perf_counter() - encoded)]
+
+    def labels(self, request: schema.LabelsRequest) -> list[Done]:
+        """The share of each label of a request, by the occurrences of its words in the index."""
+        started = perf_counter()
+        words = {name: tuple(dict.fromkeys(word.strip() for word in own)) for name, own in request.labels.items()}
+        if "" in {word for own in words.values() for word in own}:
+            raise QueryError(
+                "a label has an empty word",
+                expected="words of letters",
+                got="nothing but space",
+                where="labels",
+                fix="take the empty word out",
+            )
+        task = Task(
+            name="labels",
+            suite=Suite.closed,
+            data=TaskData(file=""),
+            template="{text}",
+            labels=tuple(Label(name, name, own) for name, own in words.items()),
+        )
+        method = NonparametricLabels(
+            "npm",
+            self.filler.index,
+            self.filler.encoder,
+            load_verbalizer=lambda *_: Verbalizer("request", tuple(words.values())),
+            # without a template there are no prompts to calibrate with
+            scoring=ClosedScoring(calibration=Calibration.none),
+        )
+        try:
+            prediction = method.predict(task, [Example("0", request.text)], silent)[0]
+        except SettingError as error:
+            error.where, error.fix = "labels", "give the label other words, which stand in the corpus"
+            raise
+        evidence = {each.label: each for each in prediction.evidence}
+        shares = [
+            schema.LabelShare(
+                label=name,
+                share=score,
+                word=evidence[number].word if number in evidence else None,
+                occurrence=evidence[number].occurrence if number in evidence else None,
+            )
+            for number, (name, score) in enumerate(zip(words, prediction.scores, strict=True))
+        ]
+        return [Done((shares, list(method.facts()["notes"])), search_seconds=perf_counter() - started)]
+
+    def document(
+        self, identifier: str, *, start_char: int, end_char: int | None, around: int
+    ) -> schema.DocumentWindow | None:
+        """The part of a live document around [start_char, end_char); None if there is no such document."""
+        index = self.filler.index
+        number = int(index.store.find_documents([identifier], among=index.live_documents)[0])
+        if number < 0:
+            return None
+        found = index.store.document(number)
+        total = len(found.text)
+        start = min(start_char, total)
+        end = start if end_char is None else min(max(end_char, start), total)
+        first, last = max(0, start - around), min(total, end + around)
+        return schema.DocumentWindow(
+            id=found.id,
+            title=found.title,
+            fields=dict(found.fields),
+            text=found.text[first:last],
+            window_start_char=first,
+            window_end_char=last,
+            total_chars=total,
+            start_char=start,
+            end_char=end,
+            generation=index.manifest.generation,
+        )
+
+
+def _examples(filler: PhraseFiller, settings: ServeSettings) -> list[str]:
+    """Texts that the page offers: those of a file, or sentences of the index with a phrase masked."""
+    if not settings.examples:
+        try:
+            words_only = filler.encoder.query_masks == 1
+            return [each.text for each in draw_questions(filler.index, EXAMPLES, seed=0, words_only=words_only)]
+        except UserError:  # a corpus without text, or of very short ones
+            return []
+    path = Path(settings.examples)
+    try:
+        lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise QueryError(
+            "the file of examples cannot be read",
+            expected="a UTF-8 file with one text a line",
+            got=str(error),
+            where=str(path),
+            fix="check examples=FILE",
+        ) from error
+    for number, line in enumerate(lines[:MOST_EXAMPLES], start=1):
+        check_query(line, where=f"{path}, line {number}")
+    return lines[:MOST_EXAMPLES]

@@ -1,0 +1,198 @@
+"""The routes under /v1: texts and labels in, answers out; and what can be known of the index and its documents."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import asdict
+from http import HTTPStatus
+from typing import Annotated, Any
+
+from fastapi import FastAPI, Query, Request
+from fastapi.responses import JSONResponse, Response, StreamingResponse
+from pydantic import ConfigDict
+
+from npm.display import answer_json
+from npm.errors import QueryError, UserError
+from npm.retrieval.queries import check_query
+from npm.serving import schema
+from npm.serving.compute import Done, Job
+from npm.serving.opened import OpenedIndex
+from npm.serving.problems import Problem, problem_of
+from npm.serving.service import Service, state_of, too_late, took
+
+LINES = "application/x-ndjson"
+MOST_PASSAGE_CHARS = 200_000
+"""Of all passages of a request: they are encoded while everybody else waits."""
+
+
+class FillQuery(schema.Options):
+    """A text to be filled, in an address; numbers are written as text there."""
+
+    model_config = ConfigDict(extra="forbid", strict=False)
+
+    text: schema.Text
+    """A text with `<mask>` where a phrase is missing."""
+
+
+def add_filling(app: FastAPI, service: Service) -> None:
+    """`/v1/fill`: phrases of the index for the masks of texts."""
+
+    @app.post("/v1/fill", tags=["answers"], response_model=schema.Answers)
+    async def fill(request: Request, body: schema.FillRequest) -> Response:
+        """The best phrases for each text. A list of texts gives as many answers, one text a list of one.
+
+        With `Accept: application/x-ndjson` each answer is a line, sent as soon as it is there.
+        """
+        one = isinstance(body.text, str)
+        texts = [body.text] if isinstance(body.text, str) else body.text
+        _check_count(len(texts), service.settings.texts_per_request)
+        _check_texts(texts, one=one, source="body")
+        opened = service.keeper.current
+        jobs = _fill_jobs(service, opened, texts, body)
+        if LINES in request.headers.get("accept", ""):
+            service.queue.submit(jobs)
+            return StreamingResponse(_lines(service, request, jobs), media_type=LINES)
+        return JSONResponse(_answers(request, opened, body, await service.results(request, jobs)))
+
+    @app.get("/v1/fill", tags=["answers"], response_model=schema.Answers)
+    async def fill_link(request: Request, query: Annotated[FillQuery, Query()]) -> Response:
+        """The same for one text, as a link; an answer has an ETag, which changes with the index."""
+        _check_texts([query.text], one=True, source="query")
+        opened = service.keeper.current
+        asked = json.dumps([opened.state.digest, query.text, str(opened.fill_settings(query))])
+        tag = f'"{hashlib.sha256(asked.encode()).hexdigest()[:32]}"'
+        headers = {"ETag": tag, "Cache-Control": "private, no-cache"}
+        if tag in request.headers.get("if-none-match", ""):
+            return Response(status_code=HTTPStatus.NOT_MODIFIED, headers=headers)
+        done = await service.results(request, _fill_jobs(service, opened, [query.text], query))
+        return JSONResponse(_answers(request, opened, query, done), headers=headers)
+
+
+def add_index(app: FastAPI, service: Service) -> None:
+    """What else can be asked: passages that come along, labels, facts of the index, and documents."""
+
+    @app.post("/v1/over", tags=["answers"], response_model=schema.OverAnswers)
+    async def over(request: Request, body: schema.OverRequest) -> Response:
+        """Phrases from passages that come with the request, or the probability of given words; no index is asked."""
+        texts = [passage if isinstance(passage, str) else passage.text for passage in body.passages]
+        _check_length(sum(map(len, texts)))
+        if body.words is None:
+            _check_texts([body.text], one=True, source="body")
+        opened = service.keeper.current
+        job = Job(lambda _: opened.over(body), deadline=service.deadline(body.timeout_ms))
+        done = await service.results(request, [job])
+        value, times = done[0].value, took(request, done)
+        if body.words is None:
+            return JSONResponse({"answers": [asdict(value)], "scores": None, "took_ms": asdict(times)})
+        return JSONResponse({"answers": None, "scores": value, "took_ms": asdict(times)})
+
+    @app.post("/v1/labels", tags=["answers"], response_model=schema.LabelAnswer)
+    async def labels(request: Request, body: schema.LabelsRequest) -> Response:
+        """The share of each label, by how well the occurrences of its words in the index fit the mask."""
+        _check_texts([body.text], one=True, source="body")
+        opened = service.keeper.current
+        job = Job(lambda _: opened.labels(body), deadline=service.deadline(body.timeout_ms))
+        done = await service.results(request, [job])
+        shares, notes = done[0].value
+        return JSONResponse(asdict(schema.LabelAnswer(body.text, shares, notes, opened.state, took(request, done))))
+
+    @app.get("/v1/index", tags=["index"], response_model=schema.IndexFacts)
+    async def index() -> Response:
+        """What answers, and within which limits."""
+        return JSONResponse(asdict(service.keeper.current.facts))
+
+    @app.get("/v1/documents/{identifier:path}", tags=["index"], response_model=schema.DocumentWindow)
+    async def document(
+        identifier: str,
+        start_char: Annotated[int, Query(ge=0)] = 0,
+        end_char: Annotated[int | None, Query(ge=0)] = None,
+        around: Annotated[int, Query(ge=0, le=schema.MOST_AROUND_CHARS)] = 2000,
+    ) -> Response:
+        """The text of a document around [start_char, end_char), `around` characters before and behind."""
+        opened = service.keeper.current
+        window = await asyncio.to_thread(
+            opened.document, identifier, start_char=start_char, end_char=end_char, around=around
+        )
+        if window is None:
+            raise Problem(
+                HTTPStatus.NOT_FOUND,
+                "there is no such document",
+                expected="the id of a document, as answers name it",
+                got=identifier[:200],
+                where="path.identifier",
+                fix="take an id from an answer; documents may have been deleted since",
+            )
+        return JSONResponse(asdict(window))
+
+
+def _fill_jobs(service: Service, opened: OpenedIndex, texts: Sequence[str], options: schema.Options) -> list[Job]:
+    settings = opened.fill_settings(options)
+    return service.jobs(opened, texts, settings, deadline=service.deadline(options.timeout_ms))
+
+
+def _answers(request: Request, opened: OpenedIndex, options: schema.Options, done: Sequence[Done]) -> dict[str, Any]:
+    """An `Answers` as JSON values."""
+    used = opened.fill_settings(options)
+    settings = schema.UsedSettings(
+        used.k, used.occurrences, used.retrieval.value, used.documents, used.where, options.scoring
+    )
+    answers = [each.value for each in done]
+    return asdict(schema.Answers(answers, opened.state, settings, took(request, done), schema.Partitions()))
+
+
+async def _lines(service: Service, request: Request, jobs: Sequence[Job]) -> AsyncIterator[str]:
+    """Each answer as a line of JSON, in order; where one fails, a problem is the last line."""
+    done: list[Done] = []
+    loop = asyncio.get_running_loop()
+    try:
+        for job in jobs:
+            done.append(await asyncio.wait_for(job.result, max(0.0, job.deadline - loop.time())))
+            yield answer_json(done[-1].value) + "\n"
+        service.observe(done)
+        took(request, done)
+    except TimeoutError:
+        service.metrics.rejected("deadline")
+        yield json.dumps(too_late().record(state_of(request).id)) + "\n"
+    except UserError as error:
+        opened = service.keeper.current
+        problem = problem_of(error, source="body", folder=str(opened.folder), name=opened.name)
+        yield json.dumps(problem.record(state_of(request).id)) + "\n"
+    finally:
+        for job in jobs:
+            job.result.cancel()
+
+
+def _check_count(count: int, most: int) -> None:
+    if not 1 <= count <= most:
+        raise Problem(
+            HTTPStatus.UNPROCESSABLE_ENTITY,
+            "there are too many texts" if count else "there is no text",
+            expected=f"1 to {most} texts",
+            got=str(count),
+            where="body.text",
+            fix="send them in several requests" if count else "send at least one",
+        )
+
+
+def _check_texts(texts: Sequence[str], *, one: bool, source: str) -> None:
+    """Raise Problem for a text that cannot be filled, with its place in the request."""
+    for number, text in enumerate(texts):
+        try:
+            check_query(text, where="text" if one else f"text.{number}")
+        except QueryError as error:
+            raise problem_of(error, source=source, folder="", name="") from error
+
+
+def _check_length(chars: int) -> None:
+    if chars > MOST_PASSAGE_CHARS:
+        raise Problem(
+            HTTPStatus.UNPROCESSABLE_ENTITY,
+            "the passages are too long",
+            expected=f"at most {MOST_PASSAGE_CHARS:,} characters together",
+            got=f"{chars:,}",
+            where="body.passages",
+            fix="send fewer passages, or build an index over them",
+        )

@@ -1,0 +1,214 @@
+"""What is sent and what is answered over HTTP. Answers are the dataclasses of `npm.types`, as everywhere."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+
+from npm.types import Answer, JointAnswer, Occurrence
+
+MOST_TEXT_CHARS = 10_000
+MOST_PHRASES, MOST_OCCURRENCES = 100, 50
+MOST_DOCUMENTS, MOST_CONDITIONS = 1_000, 16
+MOST_LABELS, MOST_WORDS = 32, 64
+MOST_PASSAGES = 64
+MOST_AROUND_CHARS = 100_000
+MOST_TIMEOUT_MS = 3_600_000
+
+Text = Annotated[str, StringConstraints(max_length=MOST_TEXT_CHARS)]
+ShortText = Annotated[str, StringConstraints(max_length=1_000)]
+RetrievalName = Literal["dense", "bm25", "blocks", "hybrid"]
+
+
+class Request(BaseModel):
+    """A body: a field that is not declared, or of another type, is refused."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class Options(Request):
+    """What may be said of how texts are filled; null takes the server's choice."""
+
+    k: Annotated[int | None, Field(ge=1, le=MOST_PHRASES)] = None
+    """Phrases an answer has at most."""
+    occurrences: Annotated[int | None, Field(ge=0, le=MOST_OCCURRENCES)] = None
+    """Places shown for a phrase at most, best first."""
+    retrieval: RetrievalName | None = None
+    """Where phrases are looked for."""
+    documents: Annotated[list[ShortText] | None, Field(max_length=MOST_DOCUMENTS)] = None
+    """Ids of the only documents to answer from; an empty list means none."""
+    where: Annotated[list[ShortText], Field(max_length=MOST_CONDITIONS)] = Field(default_factory=list)
+    """Conditions on the documents' kept fields, such as `lang=en` or `year>=1990`; all must hold."""
+    scoring: Literal["default", "reference"] = "default"
+    """`reference` fills as the paper's implementation does."""
+    timeout_ms: Annotated[int | None, Field(ge=1, le=MOST_TIMEOUT_MS)] = None
+    """Time for the answer; at most the server's limit counts."""
+    allow_partial: bool = False
+    """Whether an answer may come from a part of a partitioned index, and say so."""
+
+
+class FillRequest(Options):
+    """Texts to be filled."""
+
+    text: Text | list[Text] = Field(description="A text with `<mask>` where a phrase is missing, or several texts.")
+
+
+class Passage(Request):
+    """A text to answer from."""
+
+    text: Text
+    id: ShortText = ""
+    title: ShortText = ""
+
+
+class OverRequest(Request):
+    """A text to be filled, or words to be scored in it, from passages that come along."""
+
+    passages: Annotated[list[Text | Passage], Field(min_length=1, max_length=MOST_PASSAGES)]
+    text: Text
+    """A text with one `<mask>`."""
+    words: Annotated[list[ShortText] | None, Field(max_length=MOST_WORDS)] = None
+    """Words whose probability at the mask is asked for; null: the best phrases are."""
+    k: Annotated[int | None, Field(ge=1, le=MOST_PHRASES)] = None
+    occurrences: Annotated[int | None, Field(ge=0, le=MOST_OCCURRENCES)] = None
+    timeout_ms: Annotated[int | None, Field(ge=1, le=MOST_TIMEOUT_MS)] = None
+
+
+class LabelsRequest(Request):
+    """A text to be classified by the words of its labels."""
+
+    text: Text
+    """A text with one `<mask>`, where a word of the right label would stand."""
+    labels: Annotated[
+        dict[ShortText, Annotated[list[ShortText], Field(min_length=1, max_length=MOST_WORDS)]],
+        Field(min_length=2, max_length=MOST_LABELS),
+    ]
+    """The words of each label, by its name."""
+    timeout_ms: Annotated[int | None, Field(ge=1, le=MOST_TIMEOUT_MS)] = None
+
+
+@dataclass(frozen=True, slots=True)
+class IndexState:
+    """Which index answered."""
+
+    generation: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Milliseconds:
+    """Where the time went: waiting, encoding texts, looking for phrases (reading blocks among it), all of it."""
+
+    queue: float
+    encode: float
+    search: float
+    total: float
+
+
+@dataclass(frozen=True, slots=True)
+class Partitions:
+    """Parts of the index that were asked, and that answered."""
+
+    asked: int = 1
+    answered: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class UsedSettings:
+    """How the texts were filled."""
+
+    k: int
+    occurrences: int
+    retrieval: RetrievalName
+    documents: list[str] | None
+    where: list[str]
+    scoring: Literal["default", "reference"]
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """Answers in the order of the texts. All offsets are Unicode code points."""
+
+    answers: list[JointAnswer | Answer]
+    index: IndexState
+    settings: UsedSettings
+    took_ms: Milliseconds
+    partitions: Partitions
+
+
+@dataclass(frozen=True, slots=True)
+class OverAnswers:
+    """What passages answer: phrases, or the probability of each of the words."""
+
+    answers: list[JointAnswer | Answer] | None
+    scores: list[float] | None
+    took_ms: Milliseconds
+
+
+@dataclass(frozen=True, slots=True)
+class LabelShare:
+    """A label, and the word that counts most for it, where it fits best; null without evidence in the index."""
+
+    label: str
+    share: float
+    word: str | None
+    occurrence: Occurrence | None
+
+
+@dataclass(frozen=True, slots=True)
+class LabelAnswer:
+    """Shares of all labels, in the order given; they sum to 1."""
+
+    text: str
+    labels: list[LabelShare]
+    notes: list[str]
+    index: IndexState
+    took_ms: Milliseconds
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentWindow:
+    """A part of a document: `text` is the code points [window_start_char, window_end_char) of all its text."""
+
+    id: str
+    title: str
+    fields: dict[str, Any]
+    text: str
+    window_start_char: int
+    window_end_char: int
+    total_chars: int
+    start_char: int
+    end_char: int
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class EncoderFacts:
+    """The encoder of the index."""
+
+    name: str
+    fingerprint: str
+    dimensions: int
+
+
+@dataclass(frozen=True, slots=True)
+class IndexFacts:
+    """What answers, and within which limits."""
+
+    name: str
+    generation: int
+    digest: str
+    documents: int
+    blocks: int
+    tokens: int
+    rows: int
+    tier: str
+    encoder: EncoderFacts
+    fields: list[str]
+    """Kept fields of documents, for `where`."""
+    defaults: dict[str, Any]
+    limits: dict[str, int]
+    examples: list[str]
+    version: str

@@ -1,0 +1,152 @@
+"""The process that serves: a socket, an opened index, and an orderly end."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+
+import uvicorn
+from fastapi.middleware.cors import CORSMiddleware
+
+from npm.errors import SettingError
+from npm.models.encoder import Encoder
+from npm.serving.app import make_app
+from npm.serving.compute import ComputeQueue
+from npm.serving.keeper import IndexKeeper
+from npm.serving.log import RequestLog
+from npm.serving.metrics import ServerMetrics
+from npm.serving.middleware import LOOPBACK, Frame
+from npm.serving.service import Service
+from npm.serving.settings import ServeSettings
+
+GPU_BATCH_TEXTS = 16
+LEAST_KEY_CHARS = 8
+LISTEN_BACKLOG = 1024
+
+
+class Server(uvicorn.Server):
+    """uvicorn's server, which says when it is ready and ends by itself after SIGTERM or SIGINT."""
+
+    def __init__(self, config: uvicorn.Config, service: Service, address: str) -> None:
+        super().__init__(config)
+        self._service, self._address = service, address
+        self.interrupted = False
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to answer, and say so."""
+        await super().startup(sockets=sockets)
+        if self.started:
+            self._service.notice(f"serving on {self._address}")
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Take nothing new, and finish what was accepted; a second interruption ends at once."""
+        self._service.ready = False
+        self.interrupted = self.interrupted or sig == signal.SIGINT
+        super().handle_exit(sig, frame)
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Handle the signals that end the server, here alone: uvicorn would raise them again behind it."""
+        before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def serve(folder: Path, encoder: Encoder, settings: ServeSettings, *, notice: Callable[[str], None]) -> None:
+    """Serve the index in `folder`, made by `encoder`, until SIGTERM or SIGINT, and finish what was accepted.
+
+    `notice` gets the line `serving on http://HOST:PORT`, and what happens to the index. Raises SettingError for an
+    address that cannot be listened at or keys that are none, ArtefactError for an index that cannot be opened,
+    KeyboardInterrupt after SIGINT.
+    """
+    keys = read_keys(settings.key_file) if settings.key_file else []
+    log = RequestLog(settings.log, notice=notice)
+    with contextlib.closing(log), contextlib.closing(bound_socket(settings)) as listener:
+        metrics = ServerMetrics()
+        keeper = IndexKeeper(folder, encoder, settings, metrics=metrics, notice=notice)
+        on_gpu = encoder.device.type != "cpu"
+        queue = ComputeQueue(
+            most_waiting=settings.queue_texts,
+            batch_texts=settings.batch_texts or (GPU_BATCH_TEXTS if on_gpu else 1),
+            metrics=metrics,
+        )
+        service = Service(settings, keeper, metrics, queue, notice)
+        if settings.host not in LOOPBACK and not keys:
+            notice(f"warning: whoever reaches {settings.host} may read the corpus: there is no key_file=")
+        app = make_app(service)
+        if settings.cors:
+            app.add_middleware(
+                CORSMiddleware,
+                allow_origins=settings.cors,
+                allow_methods=["GET", "POST"],
+                allow_headers=["Authorization", "Content-Type", "X-API-Key", "X-Request-ID"],
+                expose_headers=["ETag", "X-Request-ID"],
+            )
+        framed = Frame(app, settings=settings, keys=keys, metrics=metrics, log=log)
+        config = uvicorn.Config(
+            framed,
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            backlog=LISTEN_BACKLOG,
+            timeout_graceful_shutdown=int(settings.grace_seconds) or None,
+        )
+        server = Server(config, service, address_of(listener, settings.host))
+        server.run(sockets=[listener])
+    if server.interrupted:
+        raise KeyboardInterrupt
+
+
+def bound_socket(settings: ServeSettings) -> socket.socket:
+    """A socket bound to host and port, before anything that takes time is loaded. Raises SettingError."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.socket(family, kind, protocol)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+        except OSError:
+            listener.close()
+            raise
+    except OSError as error:
+        raise SettingError(
+            "the server cannot listen there",
+            expected="an address of this machine and a free port",
+            got=error.strerror or str(error),
+            where=f"host={settings.host} port={settings.port}",
+            fix="stop what listens there, or choose another port=; port=0 takes a free one",
+        ) from error
+    return listener
+
+
+def address_of(listener: socket.socket, host: str) -> str:
+    """The address that people open."""
+    port = listener.getsockname()[1]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def read_keys(file: str) -> list[str]:
+    """The keys in a file, one a line. Raises SettingError for a file that holds none, or short ones."""
+    try:
+        keys = [line.strip() for line in Path(file).read_text(encoding="utf-8").splitlines() if line.strip()]
+        got = f"{len(keys)} keys, the shortest of {min(map(len, keys), default=0)} characters"
+    except (OSError, UnicodeDecodeError) as error:
+        keys, got = [], error.strerror or str(error) if isinstance(error, OSError) else "a file that is not UTF-8"
+    if not keys or min(map(len, keys)) < LEAST_KEY_CHARS or not all(key.isascii() for key in keys):
+        raise SettingError(
+            "the keys cannot be used",
+            expected=f"a file with a key a line, of at least {LEAST_KEY_CHARS} ASCII characters each",
+            got=got,
+            where=f"key_file={file}",
+            fix="write one with: python -c 'import secrets; print(secrets.token_urlsafe(32))' > FILE",
+        )
+    return keys

@@ -1,0 +1,141 @@
+"""What the routes work with: the opened index, the queue in front of the computing thread, and times."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from http import HTTPStatus
+from time import perf_counter
+from typing import Any
+
+from fastapi import FastAPI, Request
+from starlette.exceptions import HTTPException
+from starlette.types import Message
+
+from npm.retrieval.settings import FillSettings
+from npm.serving import schema
+from npm.serving.compute import ComputeQueue, Done, Job
+from npm.serving.keeper import IndexKeeper
+from npm.serving.metrics import ServerMetrics
+from npm.serving.middleware import STATE, RequestState
+from npm.serving.opened import OpenedIndex
+from npm.serving.problems import Problem
+from npm.serving.settings import ServeSettings
+
+LEFT = 499
+"""Status in the log of a request whose client left; nobody receives it."""
+
+
+@dataclass
+class Service:
+    """What the routes work with; `ready` turns False when the server is told to stop."""
+
+    settings: ServeSettings
+    keeper: IndexKeeper
+    metrics: ServerMetrics
+    queue: ComputeQueue
+    notice: Callable[[str], None]
+    ready: bool = True
+
+    @contextlib.asynccontextmanager
+    async def running(self, _: FastAPI) -> AsyncIterator[None]:
+        """Compute and look for new generations as long as the application runs."""
+        self.queue.start()
+        self.keeper.start()
+        try:
+            yield
+        finally:
+            await self.keeper.stop()
+            await self.queue.stop()
+
+    def jobs(self, opened: OpenedIndex, texts: Sequence[str], settings: FillSettings, *, deadline: float) -> list[Job]:
+        """A job for each text, which may be filled together with others that are filled alike."""
+        group = f"{opened.state.digest} {settings}"
+        run = partial(opened.fill, settings=settings)
+        return [Job(run, deadline, group, text) for text in texts]
+
+    def deadline(self, timeout_ms: int | None) -> float:
+        """When an answer to the request that just came is too late, by the clock of the event loop."""
+        seconds = self.settings.timeout_seconds
+        if timeout_ms is not None:
+            seconds = min(seconds, timeout_ms / 1000)
+        return asyncio.get_running_loop().time() + seconds
+
+    async def results(self, request: Request, jobs: Sequence[Job]) -> list[Done]:
+        """What is computed for the jobs of one request, in their order.
+
+        Raises Problem (429, 504), or whatever the computation raised. Of a client that leaves nothing more is computed.
+        """
+        self.queue.submit(jobs)
+        everything = asyncio.gather(*(job.result for job in jobs))
+        left = asyncio.create_task(until_left(request))
+        seconds = jobs[0].deadline - asyncio.get_running_loop().time()
+        try:
+            awaited: list[asyncio.Future[Any]] = [everything, left]
+            await asyncio.wait(awaited, timeout=max(0.0, seconds), return_when=asyncio.FIRST_COMPLETED)
+            if everything.done() and not everything.cancelled():
+                done = everything.result()
+                self.observe(done)
+                return done
+            if left.done():
+                raise HTTPException(LEFT)
+            self.metrics.rejected("deadline")
+            raise too_late()
+        finally:
+            left.cancel()
+            everything.cancel()
+            for job in jobs:
+                job.result.cancel()
+
+    def observe(self, done: Sequence[Done]) -> None:
+        """Count where the time of computed texts went."""
+        for each in done:
+            self.metrics.queue_seconds.observe(each.queue_seconds)
+            self.metrics.encode_seconds.observe(each.encode_seconds)
+            self.metrics.search_seconds.observe(each.search_seconds)
+
+
+async def until_left(request: Request) -> None:
+    """Return when the client has closed the connection."""
+    message: Message = {}
+    while message.get("type") != "http.disconnect":
+        message = await request.receive()
+
+
+def too_late() -> Problem:
+    """The refusal of a request whose time is over."""
+    return Problem(
+        HTTPStatus.GATEWAY_TIMEOUT,
+        "the answer did not come in time",
+        expected="an answer within timeout_ms, or the server's limit",
+        got="none yet",
+        where="timeout_ms",
+        fix="ask again later, with fewer texts, or with more time",
+    )
+
+
+def state_of(request: Request) -> RequestState:
+    """What the frame knows of a request."""
+    state: RequestState = request.scope[STATE]
+    return state
+
+
+def took(request: Request, done: Sequence[Done]) -> schema.Milliseconds:
+    """Where the time of a request went: the longest wait, and the computation of all its texts."""
+    parts = {
+        "queue": max((each.queue_seconds for each in done), default=0.0),
+        "encode": sum(each.encode_seconds for each in done),
+        "search": sum(each.search_seconds for each in done),
+        "total": _elapsed(request),
+    }
+    times = schema.Milliseconds(**{name: round(1000 * seconds, 3) for name, seconds in parts.items()})
+    state_of(request).logged |= {"texts": len(done), "took_ms": asdict(times)}
+    return times
+
+
+def _elapsed(request: Request) -> float:
+    """Seconds since a request came."""
+    return perf_counter() - state_of(request).arrived

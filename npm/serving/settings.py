@@ -1,0 +1,68 @@
+"""Settings of the server."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from npm.errors import SettingError
+from npm.retrieval.settings import FillSettings
+from npm.settings import Bounds, CheckedSettings, PathText
+
+
+@dataclass(kw_only=True)
+class ServeSettings(CheckedSettings):
+    """Where the server listens, whom it answers, and how much it takes on. Without slots, as a command extends it."""
+
+    host: str = "127.0.0.1"
+    """Address to listen at; the default answers this machine alone, 0.0.0.0 all that reach it."""
+    port: Annotated[int, Bounds(0, 65_535)] = 8080
+    """Port to listen at; 0 takes a free one, which is printed."""
+    key_file: PathText = ""
+    """File with the keys that clients may send, one a line, at least 8 characters each; unset: no key is asked for."""
+    cors: list[str] = field(default_factory=list)
+    """Origins whose web pages may ask, such as https://example.org; empty: none but the server's own page."""
+    examples: PathText = ""
+    """File with texts that the page offers, one a line; unset: texts made from documents of the index."""
+    max_body_bytes: Annotated[int, Bounds(1_000, 1_000_000_000)] = 1_000_000
+    """Longest request body; longer ones are refused with 413."""
+    texts_per_request: Annotated[int, Bounds(1, 10_000)] = 64
+    """Texts, passages or words of a request at most."""
+    queue_texts: Annotated[int, Bounds(1, 1_000_000)] = 256
+    """Texts that wait at most; a request that would exceed it is refused with 429."""
+    batch_texts: Annotated[int | None, Bounds(1, 10_000)] = None
+    """Waiting texts that are encoded together; unset: 16 on a GPU, and 1 on a CPU, where more gain little and an answer
+    then never depends, in its last digits, on what else is asked."""
+    timeout_seconds: Annotated[float, Bounds(above=0, most=3_600)] = 10.0
+    """Longest time for an answer, from the arrival of the request; 504 after it. A client may ask for less."""
+    grace_seconds: Annotated[float, Bounds(0, 3_600)] = 10.0
+    """Time that accepted requests have to end when the server is told to stop."""
+    reload_seconds: Annotated[float | None, Bounds(above=0, most=86_400)] = 5.0
+    """How often the index is looked at for a new generation; null: never."""
+    log: str = ""
+    """File for a line of JSON a request, or - for standard error; unset: none."""
+    log_texts: bool = False
+    """Whether the lines of the log hold the texts that were asked."""
+    metrics: bool = True
+    """Whether /metrics answers, in the text format of Prometheus."""
+    fill: FillSettings = field(default_factory=FillSettings)
+    """How texts are filled where a request does not say."""
+
+    def check(self) -> None:
+        """Raise SettingError for a queue that could not hold one request, or filters that are the clients' own."""
+        if self.queue_texts < self.texts_per_request:
+            raise SettingError(
+                "the queue cannot hold one request",
+                expected=f"queue_texts of at least texts_per_request={self.texts_per_request}",
+                got=f"queue_texts={self.queue_texts}",
+                where="queue_texts",
+                fix="raise queue_texts, or lower texts_per_request",
+            )
+        if "*" in self.cors and self.key_file:
+            raise SettingError(
+                "keys are asked for, and every web page may use them",
+                expected="named origins",
+                got="cors=[*] with key_file",
+                where="cors",
+                fix="name the origins, such as cors=[https://example.org]",
+            )
