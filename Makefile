@@ -5,11 +5,12 @@ PIP_ARGS ?=
 # This release has them too, unless pip is pointed at CPU builds: make demo PIP_ARGS="--extra-index-url ..." TORCH=torch==2.13.0+cpu
 TORCH ?= torch==2.13.0
 EXAMPLES ?= 300
+PORT ?= 8080
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: install demo zero-shot test fuzz check format clean help
+.PHONY: install demo serve openapi zero-shot test fuzz check format clean help
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
@@ -36,6 +37,13 @@ test: $(INSTALLED)  ## Run the whole test suite, offline
 
 fuzz: $(INSTALLED)  ## Draw other settings, manifests, encoders, texts and corpora than the suite does: make fuzz EXAMPLES=500
 	NPM_FUZZ_EXAMPLES=$(EXAMPLES) HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m pytest tests/test_fuzz.py
+
+serve: $(INSTALLED)  ## Serve the demo index, built if it is not there, with its page: make serve PORT=8080
+	[ -f runs/demo/index/manifest.json ] || $(BIN)/npmlm build "corpus.files=[npm/assets/demo/*.jsonl]" index=runs/demo/index
+	$(BIN)/npmlm serve index=runs/demo/index examples=npm/assets/demo/examples.txt port=$(PORT)
+
+openapi: $(INSTALLED)  ## Write docs/openapi.json anew after the routes have changed
+	NPMLM_WRITE_OPENAPI=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest tests/serving/test_routes.py -k description_of_the_routes
 
 check: $(INSTALLED)  ## Format, lint, types, tests
 	$(BIN)/ruff format --check .

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
@@ -83,12 +84,17 @@ def problem_of(error: UserError, *, source: str, folder: str, name: str) -> Prob
     def told(text: str) -> str:
         return text.replace(folder, name) if folder else text
 
+    fields = error.where
+    if folder and folder in fields:  # the index as a whole lacks what a field asks for
+        fields = "retrieval" if "retrieval" in error.problem else "where"
+    fields = re.sub(r"^span( \d+ of \d+)?$", "words", fields)
+
     return Problem(
         422,
         told(error.problem),
         expected=told(error.expected),
         got=told(error.got),
-        where=", ".join(f"{source}.{key}" for key in told(error.where).split(", ")),
+        where=", ".join(f"{source}.{key}" for key in fields.split(", ")),
         fix=told(error.fix),
     )
 

@@ -1,0 +1,137 @@
+"""A real `npmlm serve` on a free port of this machine, and requests to it."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+from urllib.parse import urlsplit
+
+from tests.helpers.command_line import REPOSITORY
+
+ADDRESS = re.compile(r"serving on (http://\S+)")
+LONGEST_START_SECONDS, LONGEST_ANSWER_SECONDS = 180, 60
+
+
+def until(holds: Callable[[], bool], seconds: float = 60.0) -> None:
+    """Wait until something holds; fail where it never does."""
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end, "it never came about"
+        time.sleep(0.02)
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A response."""
+
+    status: int
+    headers: dict[str, str]  # names in lower case
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+class RunningServer:
+    """The process, told to stop at the end of a `with` block."""
+
+    def __init__(self, index: Path, *settings: str) -> None:
+        quiet = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "npm", "serve", f"index={index}", "port=0", *settings],
+            cwd=REPOSITORY,
+            env={**os.environ, **quiet},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.lines: list[str] = []
+        self._address: str | None = None
+        self._begun = threading.Event()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.lines.append(line)
+            if found := ADDRESS.search(line):
+                self._address = found.group(1)
+                self._begun.set()
+        self._begun.set()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            self.stop()
+        for stream in (self.process.stdout, self.process.stderr):
+            assert stream is not None
+            stream.close()
+
+    @property
+    def errors(self) -> str:
+        """All of standard error so far."""
+        return "".join(self.lines)
+
+    @property
+    def url(self) -> str:
+        """Where it answers; waits until it does."""
+        assert self._begun.wait(LONGEST_START_SECONDS), self.errors
+        assert self._address is not None, self.errors
+        return self._address
+
+    def connection(self) -> http.client.HTTPConnection:
+        place = urlsplit(self.url)
+        return http.client.HTTPConnection(str(place.hostname), place.port, timeout=LONGEST_ANSWER_SECONDS)
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        *,
+        raw: bytes | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> Reply:
+        """One request on a connection of its own; `body` is sent as JSON, `raw` as it is."""
+        data = raw if raw is not None else None if body is None else json.dumps(body).encode()
+        kind = {} if data is None else {"Content-Type": "application/json"}
+        connection = self.connection()
+        try:
+            connection.request(method, path, data, {**kind, **(headers or {})})
+            response = connection.getresponse()
+            found = {name.lower(): value for name, value in response.getheaders()}
+            return Reply(response.status, found, response.read())
+        finally:
+            connection.close()
+
+    def fill(self, text: str | Sequence[str], **options: Any) -> Reply:
+        return self.ask("POST", "/v1/fill", {"text": text, **options})
+
+    def metric(self, name: str) -> float:
+        """The value of a metric by its name and labels, 0 where it was never counted."""
+        for line in self.ask("GET", "/metrics").body.decode().splitlines():
+            if line.rpartition(" ")[0] == name:
+                return float(line.rpartition(" ")[2])
+        return 0.0
+
+    def stop(self) -> int:
+        """SIGTERM, and the exit status."""
+        self.process.send_signal(signal.SIGTERM)
+        status = self.process.wait(LONGEST_ANSWER_SECONDS)
+        self._reader.join()
+        return status

@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.running_server import RunningServer
+
+KEY = "a-key-of-the-tests"
+
+
+@pytest.fixture(scope="package")
+def server(built_index: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    """One server for all tests that leave it as it is: little room in the queue, little time, a log."""
+    log = tmp_path_factory.mktemp("log") / "requests.jsonl"
+    settings = (f"log={log}", "queue_texts=8", "texts_per_request=8", "timeout_seconds=20", "max_body_bytes=200000")
+    with RunningServer(built_index, *settings) as running:
+        running.url  # noqa: B018 - waits until it answers
+        yield running
+
+
+@pytest.fixture(scope="package")
+def log(server: RunningServer) -> Path:
+    return Path(next(part for part in server.process.args if str(part).startswith("log=")).removeprefix("log="))
+
+
+@pytest.fixture(scope="package")
+def index_copy(built_index: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An index that may be changed."""
+    return Path(shutil.copytree(built_index, tmp_path_factory.mktemp("copy") / "index"))

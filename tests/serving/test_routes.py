@@ -1,0 +1,295 @@
+"""Every route of a real server, every status, and that answers are the library's."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from npm.retrieval.fill import PhraseFiller
+from npm.retrieval.passages import PassageFiller
+from npm.retrieval.settings import FillSettings, Retrieval
+from tests.helpers.command_line import QUESTION, CommandLine
+from tests.helpers.running_server import Reply, RunningServer, until
+
+TEXTS = [QUESTION, "<mask> and Kraków are cities in Poland.", "Don Quixote was written by <mask> in Madrid."]
+MEMBERS = {"type", "title", "status", "detail", "expected", "got", "where", "fix", "request_id"}
+
+
+@pytest.fixture(scope="module")
+def filler(built_index: Path) -> PhraseFiller:
+    return PhraseFiller.open(built_index)
+
+
+def as_json(value: Any) -> Any:
+    return json.loads(json.dumps(asdict(value)))
+
+
+def assert_close(ours: Any, theirs: Any) -> None:
+    """Equal, but for scores, which may differ by 1e-6."""
+    assert type(ours) is type(theirs)
+    if isinstance(ours, dict):
+        assert ours.keys() == theirs.keys()
+        for key, value in ours.items():
+            assert_close(value, theirs[key])
+    elif isinstance(ours, list):
+        assert len(ours) == len(theirs)
+        for one, other in zip(ours, theirs, strict=True):
+            assert_close(one, other)
+    elif isinstance(ours, float):
+        assert ours == pytest.approx(theirs, abs=1e-6)
+    else:
+        assert ours == theirs
+
+
+def assert_problem(reply: Reply, status: int, *parts: str) -> dict[str, Any]:
+    assert reply.status == status, reply.body
+    assert reply.headers["content-type"].startswith("application/problem+json")
+    problem: dict[str, Any] = reply.json
+    assert problem.keys() == MEMBERS and problem["status"] == status
+    assert problem["request_id"] == reply.headers["x-request-id"]
+    assert "Traceback" not in reply.body.decode() and "/tmp" not in reply.body.decode()
+    for part in parts:
+        assert part in json.dumps(problem), problem
+    return problem
+
+
+@pytest.mark.parametrize("retrieval", ["hybrid", "bm25", "dense"])
+def test_answers_are_those_of_the_library_alone_and_among_others(
+    server: RunningServer, filler: PhraseFiller, retrieval: str
+) -> None:
+    alone = [server.fill(text, retrieval=retrieval, k=7).json["answers"][0] for text in TEXTS]
+    together = server.fill(TEXTS, retrieval=retrieval, k=7).json["answers"]
+    for text, one, other in zip(TEXTS, alone, together, strict=True):
+        expected = as_json(filler.fill(text, 7, retrieval=retrieval))
+        assert len(expected["phrases"]) > 1
+        assert_close(one, expected)
+        assert_close(other, expected)
+
+
+def test_what_a_request_says_stands_in_for_the_servers_settings(server: RunningServer, filler: PhraseFiller) -> None:
+    reply = server.fill(QUESTION, k=2, occurrences=0, documents=["france", "iceland"]).json
+    assert_close(reply["answers"][0], as_json(filler.fill(QUESTION, 2, occurrences=0, documents=["france", "iceland"])))
+    assert reply["settings"] == {
+        "k": 2,
+        "occurrences": 0,
+        "retrieval": "hybrid",
+        "documents": ["france", "iceland"],
+        "where": [],
+        "scoring": "default",
+    }
+    assert reply["index"] == {"generation": 0, "digest": filler.index.manifest.digest}
+    assert reply["took_ms"].keys() == {"queue", "encode", "search", "total"}
+    assert reply["partitions"] == {"asked": 1, "answered": 1}
+    nothing = server.fill(QUESTION, documents=[]).json["answers"][0]
+    assert nothing["phrases"] == [] and "empty" in nothing["notes"][0]
+
+
+def test_reference_scoring_is_that_of_the_library(server: RunningServer, built_index: Path) -> None:
+    reference = PhraseFiller.open(built_index, settings=FillSettings.reference())
+    reply = server.fill(QUESTION, scoring="reference").json
+    assert_close(reply["answers"][0], as_json(reference.fill(QUESTION)))
+    assert reply["settings"]["scoring"] == "reference" and reply["settings"]["retrieval"] == "bm25"
+
+
+def test_lines_of_json_come_one_for_each_text(server: RunningServer) -> None:
+    body = {"text": TEXTS}
+    reply = server.ask("POST", "/v1/fill", body, headers={"Accept": "application/x-ndjson"})
+    assert reply.headers["content-type"].startswith("application/x-ndjson")
+    assert [json.loads(line) for line in reply.body.splitlines()] == server.fill(TEXTS).json["answers"]
+    refused = {"text": TEXTS, "documents": ["nowhere"]}
+    lines = server.ask("POST", "/v1/fill", refused, headers={"Accept": "application/x-ndjson"}).body.splitlines()
+    assert [json.loads(line)["status"] for line in lines] == [422]
+
+
+def test_a_link_answers_as_a_body_does_and_is_not_computed_twice(server: RunningServer) -> None:
+    link = "/v1/fill?text=The%20capital%20of%20Iceland%20is%20%3Cmask%3E.&k=3&documents=iceland&documents=france"
+    reply = server.ask("GET", link)
+    assert reply.json["answers"] == server.fill(QUESTION, k=3, documents=["iceland", "france"]).json["answers"]
+    tag = reply.headers["etag"]
+    again = server.ask("GET", link, headers={"If-None-Match": tag})
+    assert (again.status, again.body, again.headers["etag"]) == (304, b"", tag)
+    assert server.ask("GET", link + "&occurrences=1").headers["etag"] != tag
+
+
+def test_passages_that_come_along_are_answered_from(server: RunningServer, filler: PhraseFiller) -> None:
+    passages = ["Our cat is called Felix.", "Rex is the dog of the neighbours, 😀 and old."]
+    text = "The dog is called <mask>."
+    own = PassageFiller(passages, filler.encoder, FillSettings(retrieval=Retrieval.dense, k=4))
+    reply = server.ask("POST", "/v1/over", {"passages": passages, "text": text, "k": 4}).json
+    assert_close(reply["answers"], [as_json(own.fill(text))])
+    titled = [{"text": passages[0], "id": "cat", "title": "Felix"}, passages[1]]
+    scores = server.ask("POST", "/v1/over", {"passages": titled, "text": text, "words": ["Rex", "Felix", "no"]}).json
+    assert scores["answers"] is None and len(scores["scores"]) == 3 and scores["scores"][2] == 0
+    assert scores["scores"][0] == pytest.approx(own.score(text, "Rex"), abs=1e-6)
+
+
+def test_labels_have_shares_words_and_places(server: RunningServer) -> None:
+    labels = {"town": ["Paris", "Oslo", "nowhere"], "man": ["Miguel de Cervantes", "Amadeo Giannini"]}
+    reply = server.ask("POST", "/v1/labels", {"text": "It is <mask>.", "labels": labels}).json
+    assert [each["label"] for each in reply["labels"]] == ["town", "man"]
+    assert sum(each["share"] for each in reply["labels"]) == pytest.approx(1)
+    for each in reply["labels"]:
+        assert each["word"] in labels[each["label"]]
+        place = each["occurrence"]
+        first = place["start_char"] - place["context_start_char"]
+        assert place["context"][first : first + len(each["word"])].casefold() == each["word"].casefold()
+    assert any("nowhere" in note for note in reply["notes"])
+    body = {"text": "It is <mask>.", "labels": {"a": ["Paris"], "b": ["nowhere"]}}
+    assert_problem(server.ask("POST", "/v1/labels", body), 422, "body.labels", "give the label other words")
+
+
+def test_facts_of_the_index_hold_no_path(server: RunningServer, filler: PhraseFiller, built_index: Path) -> None:
+    facts = server.ask("GET", "/v1/index").json
+    assert (facts["documents"], facts["tier"], facts["fields"]) == (6, "exact", [])
+    assert facts["encoder"]["fingerprint"] == filler.encoder.fingerprint
+    assert facts["limits"]["texts"] == 8 and facts["limits"]["body_bytes"] == 200_000
+    assert facts["defaults"] == {"k": 5, "occurrences": 3, "retrieval": "hybrid"}
+    assert str(built_index.parent) not in json.dumps(facts)
+
+
+def test_a_part_of_a_document_is_counted_in_code_points(server: RunningServer) -> None:
+    text = "🜨 Reykjavík is the capital of Iceland. It lies on Faxaflói."
+    window = server.ask("GET", "/v1/documents/iceland?start_char=2&end_char=11&around=1").json
+    assert window["text"] == text[1:12] and text[window["start_char"] : window["end_char"]] == "Reykjavík"
+    assert (window["window_start_char"], window["window_end_char"], window["total_chars"]) == (1, 12, len(text))
+    whole = server.ask("GET", "/v1/documents/iceland?start_char=999").json
+    assert whole["text"] == text and whole["start_char"] == len(text)
+    assert_problem(server.ask("GET", "/v1/documents/no%2Fwhere"), 404, "no/where", "path.identifier")
+
+
+def test_states_and_descriptions_need_nothing_from_elsewhere(server: RunningServer) -> None:
+    assert server.ask("GET", "/health").json["status"] == "ok"
+    assert server.ask("GET", "/ready").json == {"status": "ready", "generation": 0}
+    page = server.ask("GET", "/")
+    assert page.headers["content-security-policy"] == "default-src 'self'; base-uri 'none'; frame-ancestors 'none'"
+    for path in ("/", "/docs", "/static/docs.js", "/static/vendor/swagger-ui.css"):
+        reply = server.ask("GET", path)
+        assert reply.status == 200 and reply.headers["x-content-type-options"] == "nosniff"
+        assert b'src="http' not in reply.body and b'href="http' not in reply.body
+    assert server.metric("npmlm_index_documents") == 6
+
+
+def test_the_description_of_the_routes_is_the_committed_one(server: RunningServer) -> None:
+    committed = Path(__file__).parents[2] / "docs" / "openapi.json"
+    ours = server.ask("GET", "/openapi.json").json
+    if os.environ.get("NPMLM_WRITE_OPENAPI"):
+        committed.write_text(json.dumps(ours, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    assert json.loads(committed.read_text(encoding="utf-8")) == ours, (
+        "the routes have changed: write the new description with make openapi"
+    )
+
+
+MALFORMED: list[Any] = [
+    b"", b"{", b"[]", b"null", b"3", b'"text"', b"\xff\xfe", b"{}", b'{"text": }', b"[" * 5000, b'{"text": NaN}',
+    *(
+        {"text": text}
+        for text in (None, 3, {}, True, [], [None], [3], [[QUESTION]], "", "  ", "no mask", "x" * 10_001, ["no mask"],
+                     [QUESTION, ""], [QUESTION] * 9, "\ud800 <mask>", [QUESTION, "\ud800 <mask>"])
+    ),
+    *(
+        {"text": QUESTION, **wrong}
+        for wrong in (
+            {"k": 0}, {"k": 101}, {"k": "5"}, {"k": 1.5}, {"k": True}, {"k": [1]}, {"occurrences": -1},
+            {"occurrences": 51}, {"retrieval": "best"}, {"retrieval": 3}, {"retrieval": "blocks"},
+            {"documents": "iceland"}, {"documents": [3]}, {"documents": ["nowhere"]}, {"documents": ["x"] * 1001},
+            {"documents": ["\ud800"]}, {"where": "lang=en"}, {"where": ["lang=en"]}, {"where": ["?"]},
+            {"where": ["a=b"] * 17}, {"scoring": "none"}, {"timeout_ms": 0}, {"kk": 3}, {"K": 3}, {"blocks": [0]},
+            {"text ": QUESTION},
+        )
+    ),
+]  # fmt: skip
+
+
+def test_fifty_malformed_bodies_are_each_one_problem(server: RunningServer) -> None:
+    assert len(MALFORMED) >= 50
+    for body in MALFORMED:
+        raw = body if isinstance(body, bytes) else json.dumps(body).encode()
+        reply = server.ask("POST", "/v1/fill", raw=raw)
+        problem = assert_problem(reply, 422 if raw[:4] != b"[[[[" else reply.status)
+        assert reply.status in (400, 422), raw[:100]
+        assert problem["title"] and problem["expected"] and problem["fix"] and problem["where"], raw[:100]
+    assert server.fill(QUESTION).status == 200
+
+
+def test_a_field_of_the_wrong_name_or_kind_is_named(server: RunningServer) -> None:
+    assert_problem(server.fill(QUESTION, kk=3), 422, "body.kk", "no such field")
+    assert_problem(server.fill(QUESTION, k=101), 422, "body.k", "101", "less than or equal to 100")
+    assert_problem(server.fill([QUESTION, "x"]), 422, "body.text.1", "has no <mask>")
+    assert_problem(server.fill(["x"]), 422, "body.text.0")
+    assert_problem(server.fill(QUESTION, where=["lang=en"]), 422, "body.where")
+    assert_problem(server.ask("GET", "/v1/fill?text=x"), 422, "query.text")
+    assert_problem(server.ask("GET", "/v1/fill?text=%3Cmask%3E&j=3"), 422, "query.j")
+    assert_problem(server.ask("GET", "/v1/documents/iceland?around=-1"), 422, "query.around")
+    too_much = {"passages": ["word " * 2000] * 21, "text": "It is <mask>."}
+    assert_problem(server.ask("POST", "/v1/over", too_much), 413 if len(json.dumps(too_much)) > 200_000 else 422)
+
+
+def test_what_is_no_route_and_other_methods_are_problems(server: RunningServer) -> None:
+    assert_problem(server.ask("GET", "/v2/fill"), 404)
+    assert_problem(server.ask("GET", "/static/../../settings.py"), 404)
+    assert_problem(server.ask("DELETE", "/v1/fill"), 405)
+    assert server.metric('npmlm_requests_total{route="other",status="404"}') >= 1
+
+
+def test_bodies_over_the_limit_are_refused_with_and_without_a_length(server: RunningServer) -> None:
+    long = json.dumps({"text": "x" * 200_000}).encode()
+    assert_problem(server.ask("POST", "/v1/fill", raw=long), 413, "limits")
+    connection = server.connection()
+    pieces = (long[start : start + 50_000] for start in range(0, len(long), 50_000))
+    connection.request("POST", "/v1/fill", pieces, {"Content-Type": "application/json"}, encode_chunked=True)
+    response = connection.getresponse()
+    assert response.status == 413 and json.loads(response.read())["where"] == "body"
+    connection.close()
+
+
+def test_a_request_id_is_kept_or_made(server: RunningServer) -> None:
+    assert server.ask("GET", "/health", headers={"X-Request-ID": "mine-1"}).headers["x-request-id"] == "mine-1"
+    made = [
+        server.ask("GET", "/health", headers={"X-Request-ID": given}).headers["x-request-id"] for given in ("", "a b")
+    ]
+    assert all(len(each) == 32 for each in made) and made[0] != made[1]
+
+
+def test_a_local_server_is_reached_by_its_own_name_only(server: RunningServer) -> None:
+    assert_problem(server.ask("GET", "/v1/index", headers={"Host": "example.org"}), 421, "example.org")
+    assert server.ask("GET", "/v1/index", headers={"Host": "localhost:80"}).status == 200
+
+
+def test_the_log_has_a_line_a_request_and_no_text(server: RunningServer, log: Path) -> None:
+    server.ask("POST", "/v1/fill", {"text": "Sesame <mask> opens"}, headers={"X-Request-ID": "logged-1"})
+    until(lambda: '"logged-1"' in log.read_text(encoding="utf-8"))  # written when the answer has been sent
+    lines = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
+    line = next(each for each in lines if each["request_id"] == "logged-1")
+    assert (line["method"], line["route"], line["status"], line["texts"]) == ("POST", "/v1/fill", 200, 1)
+    assert line["took_ms"]["total"] > 0
+    assert "Sesame" not in log.read_text(encoding="utf-8")
+
+
+def test_time_that_is_over_is_a_504(server: RunningServer) -> None:
+    assert_problem(server.fill(["a <mask> b " + "word " * 900] * 8, timeout_ms=1), 504, "timeout_ms")
+
+
+def test_a_port_in_use_keys_that_are_none_and_no_index_are_one_message(
+    npmlm: CommandLine, built_index: Path, tmp_path: Path
+) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        npmlm("serve", f"index={built_index}", f"port={port}").refused("cannot listen", f"port={port}", "port=0")
+    npmlm("serve", f"index={built_index}", "host=999.1.1.1").refused("cannot listen")
+    npmlm("serve", f"index={built_index}", f"key_file={tmp_path / 'none'}").refused("the keys cannot be used")
+    (tmp_path / "keys").write_text("short\n")
+    npmlm("serve", f"index={built_index}", f"key_file={tmp_path / 'keys'}").refused("5 characters")
+    npmlm("serve", f"index={tmp_path / 'none'}", "port=0").refused("where:    " + str(tmp_path / "none"))
+    npmlm("serve", f"index={built_index}", "port=0", "fill.retrieval=blocks").refused("needs block vectors")
+    npmlm("serve", f"index={built_index}", "port=0", f"examples={tmp_path / 'none'}").refused("examples")
+    npmlm("serve", f"index={built_index}", "port=0", f"log={tmp_path}").refused("the log cannot be written")
+    npmlm("serve", f"index={built_index}", "port=0", "queue_texts=3").refused("queue_texts=3")
+    npmlm("serve", f"index={built_index}", "port=65536").refused("port")
