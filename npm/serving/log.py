@@ -46,7 +46,7 @@ class RequestLog:
             self._stream.flush()
         except OSError as error:
             self._notice(f"the request log ends here: {error.strerror or error}")
-            self._stream = None
+            self.close()
 
     def close(self) -> None:
         """Close the file."""

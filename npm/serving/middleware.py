@@ -28,6 +28,8 @@ from npm.serving.settings import ServeSettings
 REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
 FINGERPRINT_DIGITS = 12
 """Of the SHA-256 of a key, which stands for it in the log."""
+HOST_NAME = re.compile(r"\[[^\]]*\]|[^:]*")
+"""Of a Host header, what stands before the port."""
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 SECURITY_HEADERS = {
     "X-Content-Type-Options": "nosniff",
@@ -96,7 +98,7 @@ class Frame:
 
     def _refusal(self, scope: Scope, headers: Headers, state: RequestState) -> Problem | None:
         """Why a request is not let in, whatever it asks."""
-        host = headers.get("host", "").rsplit(":", 1)[0] if "]" not in headers.get("host", "") else "::1"
+        host = "".join(HOST_NAME.findall(headers.get("host", ""))[:1]).strip("[]")
         if self._hosts is not None and host not in self._hosts:
             return Problem(
                 HTTPStatus.MISDIRECTED_REQUEST,

@@ -63,7 +63,7 @@ def add_filling(app: FastAPI, service: Service) -> None:
         _check_texts([query.text], one=True, source="query")
         opened = service.keeper.current
         asked = json.dumps([opened.state.digest, query.text, str(opened.fill_settings(query))])
-        tag = f'"{hashlib.sha256(asked.encode()).hexdigest()[:32]}"'
+        tag = f'W/"{hashlib.sha256(asked.encode()).hexdigest()[:32]}"'
         headers = {"ETag": tag, "Cache-Control": "private, no-cache"}
         if tag in request.headers.get("if-none-match", ""):
             return Response(status_code=HTTPStatus.NOT_MODIFIED, headers=headers)

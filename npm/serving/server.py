@@ -23,9 +23,10 @@ from npm.serving.middleware import LOOPBACK, Frame
 from npm.serving.service import Service
 from npm.serving.settings import ServeSettings
 
-GPU_BATCH_TEXTS = 16
 LEAST_KEY_CHARS = 8
 LISTEN_BACKLOG = 1024
+KEEP_ALIVE_SECONDS = 75
+"""An idle connection is kept for longer than proxies keep theirs, which would send a request into a closing one."""
 
 
 class Server(uvicorn.Server):
@@ -71,12 +72,7 @@ def serve(folder: Path, encoder: Encoder, settings: ServeSettings, *, notice: Ca
     with contextlib.closing(log), contextlib.closing(bound_socket(settings)) as listener:
         metrics = ServerMetrics()
         keeper = IndexKeeper(folder, encoder, settings, metrics=metrics, notice=notice)
-        on_gpu = encoder.device.type != "cpu"
-        queue = ComputeQueue(
-            most_waiting=settings.queue_texts,
-            batch_texts=settings.batch_texts or (GPU_BATCH_TEXTS if on_gpu else 1),
-            metrics=metrics,
-        )
+        queue = ComputeQueue(most_waiting=settings.queue_texts, batch_texts=settings.batch_texts, metrics=metrics)
         service = Service(settings, keeper, metrics, queue, notice)
         if settings.host not in LOOPBACK and not keys:
             notice(f"warning: whoever reaches {settings.host} may read the corpus: there is no key_file=")
@@ -96,6 +92,7 @@ def serve(folder: Path, encoder: Encoder, settings: ServeSettings, *, notice: Ca
             access_log=False,
             server_header=False,
             backlog=LISTEN_BACKLOG,
+            timeout_keep_alive=KEEP_ALIVE_SECONDS,
             timeout_graceful_shutdown=int(settings.grace_seconds) or None,
         )
         server = Server(config, service, address_of(listener, settings.host))

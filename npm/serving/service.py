@@ -70,6 +70,8 @@ class Service:
         Raises Problem (429, 504), or whatever the computation raised. Of a client that leaves nothing more is computed.
         """
         self.queue.submit(jobs)
+        if self.settings.log_texts:
+            state_of(request).logged["text"] = [job.text for job in jobs]
         everything = asyncio.gather(*(job.result for job in jobs))
         left = asyncio.create_task(until_left(request))
         seconds = jobs[0].deadline - asyncio.get_running_loop().time()

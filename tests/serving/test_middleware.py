@@ -1,0 +1,103 @@
+"""What goes around the routes, with a small application inside and no network."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+from starlette.exceptions import HTTPException
+from starlette.types import Message, Receive, Scope, Send
+
+from npm.serving.log import RequestLog
+from npm.serving.metrics import ServerMetrics
+from npm.serving.middleware import Frame
+from npm.serving.settings import ServeSettings
+
+
+async def read_all(scope: Scope, receive: Receive, send: Send) -> None:
+    """An application that reads the body and answers with its length, or with the status of a refusal."""
+    length, status = 0, 200
+    try:
+        while True:
+            message = await receive()
+            length += len(message.get("body", b""))
+            if not message.get("more_body"):
+                break
+    except HTTPException as error:
+        status = error.status_code
+    await send({"type": "http.response.start", "status": status, "headers": []})
+    await send({"type": "http.response.body", "body": str(length).encode()})
+
+
+def asked(frame: Frame, pieces: list[bytes], *, ends: bool = True, **headers: str) -> tuple[int, dict[str, str], bytes]:
+    """Status, headers and body of the answer to a request whose body comes in pieces, and perhaps never ends."""
+    sent: list[Message] = []
+    waiting = [{"type": "http.request", "body": piece, "more_body": True} for piece in pieces]
+    if ends:
+        waiting.append({"type": "http.request", "body": b"", "more_body": False})
+
+    async def receive() -> Message:
+        if waiting:
+            return waiting.pop(0)
+        await asyncio.sleep(60)
+        raise AssertionError("nobody waits so long")
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    named = {"host": "localhost", **{name.replace("_", "-"): value for name, value in headers.items()}}
+    raw = [(name.encode(), value.encode()) for name, value in named.items()]
+    scope: dict[str, Any] = {"type": "http", "method": "POST", "path": "/v1/fill", "headers": raw}
+    asyncio.run(frame(scope, receive, send))
+    found = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
+    return sent[0]["status"], found, sent[1]["body"]
+
+
+def framed(settings: ServeSettings, log: RequestLog | None = None, keys: list[str] | None = None) -> Frame:
+    quiet = log or RequestLog("", notice=lambda _: None)
+    return Frame(read_all, settings=settings, keys=keys or [], metrics=ServerMetrics(), log=quiet)
+
+
+def test_a_body_that_does_not_end_in_time_is_refused() -> None:
+    frame = framed(ServeSettings(timeout_seconds=0.05))
+    assert asked(frame, [b"abc"])[::2] == (200, b"3")
+    assert asked(frame, [b"abc"], ends=False)[0] == 408
+
+
+def test_a_body_is_refused_at_the_byte_too_many_whatever_its_length_says() -> None:
+    frame = framed(ServeSettings(max_body_bytes=1000))
+    assert asked(frame, [b"x" * 600, b"x" * 400])[::2] == (200, b"1000")
+    assert asked(frame, [b"x" * 600, b"x" * 401])[0] == 413
+    assert asked(frame, [b"x"], content_length="1001")[0] == 413
+    assert asked(frame, [b"x"], content_length="1000")[0] == 200
+
+
+def test_loopback_names_are_answered_by_a_local_server_and_any_by_an_open_one() -> None:
+    local, everywhere = framed(ServeSettings()), framed(ServeSettings(host="0.0.0.0"))
+    for host in ("localhost", "localhost:80", "127.0.0.1:8080", "[::1]:8080", "[::1]"):
+        assert asked(local, [], host=host)[0] == 200, host
+    for host in ("example.org", "example.org:80", "[::2]:80", "", "127.0.0.1.example.org"):
+        assert asked(local, [], host=host)[0] == 421, host
+        assert asked(everywhere, [], host=host)[0] == 200, host
+
+
+def test_a_log_that_takes_no_more_lines_ends_with_one_note_and_the_server_goes_on(tmp_path: Path) -> None:
+    notes: list[str] = []
+    log = RequestLog("/dev/full", notice=notes.append)
+    frame = framed(ServeSettings(), log)
+    assert [asked(frame, [])[0] for _ in range(3)] == [200] * 3
+    assert len(notes) == 1 and "request log ends here" in notes[0]
+
+
+def test_the_key_is_logged_as_a_part_of_its_hash(tmp_path: Path) -> None:
+    log = RequestLog(str(tmp_path / "log"), notice=print)
+    frame = framed(ServeSettings(), log, keys=["first-key", "second-key"])
+    assert asked(frame, [], x_api_key="second-key")[0] == 200
+    assert asked(frame, [], x_api_key="second")[0] == 401
+    log.close()
+    lines = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
+    # the first 12 digits of sha256("second-key")
+    assert [(line["status"], line["key"]) for line in lines] == [(200, "f397f260a275"), (401, "")]
+    assert "second" not in (tmp_path / "log").read_text().replace("seconds", "")
