@@ -39,7 +39,7 @@ def commands() -> Iterator[list[str]]:
 def makefile_demo() -> list[list[str]]:
     """The `npmlm` command lines of `make demo`."""
     lines = re.findall(r"\$\(BIN\)/npmlm (.*)", (ROOT / "Makefile").read_text(encoding="utf-8"))
-    return [shlex.split(line) for line in lines]
+    return [shlex.split(line) for line in lines[:2]]
 
 
 def test_it_is_under_200_lines_and_opens_with_an_answer_then_the_two_commands() -> None:
