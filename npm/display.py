@@ -40,9 +40,7 @@ def marked_context(occurrence: Occurrence, *, most_chars: int = CONTEXT_CHARS) -
     >>> marked_context(Occurrence("d", "Iceland", 115, 124, "It is run from Reykjavík.", 100)).plain
     'It is run from «Reykjavík».'
     """
-    first = occurrence.start_char - occurrence.context_start_char
-    last = occurrence.end_char - occurrence.context_start_char
-    before, phrase, after = occurrence.context[:first], occurrence.context[first:last], occurrence.context[last:]
+    before, phrase, after = occurrence.parts
     room = max(0, most_chars - len(phrase))
     kept_before = min(len(before), max(room // 2, room - len(after)))
     text = Text(one_line(_end_of(before, kept_before)))
@@ -94,13 +92,8 @@ def print_answer(answer: Answer, *, with_text: bool = True) -> None:
 
 
 def document_name(occurrence: Occurrence) -> str:
-    """The title and the id, by which documents= and delete know it.
-
-    >>> document_name(Occurrence("painting-12", "Mona Lisa", 0, 4, "Lisa", 0))
-    'Mona Lisa (painting-12)'
-    """
-    title, identifier = one_line(occurrence.title), one_line(occurrence.document)
-    return f"{title} ({identifier})" if title and title != identifier else identifier
+    """Its title and id, in a line."""
+    return one_line(occurrence.document_name)
 
 
 def _lines(title: Text | None, rows: list[tuple[Text, str, Text, Text]]) -> Group:
