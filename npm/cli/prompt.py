@@ -68,10 +68,10 @@ class Prompt:
             if name not in COMMANDS:
                 raise SettingError(
                     "there is no such command",
-                    expected=" ".join(f":{known}" for known in COMMANDS),
+                    expected="one of those that :help lists",
                     got=text,
                     where="the prompt",
-                    fix=near(name, COMMANDS),
+                    fix=near(f":{name}", [f":{known}" for known in COMMANDS]),
                 )
             COMMANDS[name].run(self, rest.strip())
         elif setting := SETTING_LINE.fullmatch(text):
