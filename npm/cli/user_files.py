@@ -16,6 +16,7 @@ from index.locking import folder_lock
 from index.manifest import FORMAT_VERSION, MANIFEST_NAME
 from npm.cli.commands import FillCommand
 from npm.cli.progress import StageProgress, say
+from npm.corpus.blocks import BlockSettings
 from npm.corpus.documents import CorpusSettings
 from npm.errors import ArtefactError, StorageError
 from npm.indexing.build import build_index
@@ -39,7 +40,7 @@ def user_folder(variable: str, usual: str) -> Path:
     if (named := Path(os.environ.get(variable, ""))).is_absolute():
         return named / "npmlm"
     try:
-        home = Path.home()
+        home = Path.home() if os.environ.get("HOME", "unset") else Path()  # an empty one would be taken for /
     except RuntimeError:
         home = Path()
     if not home.is_absolute():
@@ -137,7 +138,10 @@ def demo_filler(settings: FillCommand) -> PhraseFiller:
     """
     encoder = Encoder.load(settings.encoder, device=settings.device, dtype=settings.precision)
     files = sorted((Path(__file__).parents[1] / "assets" / "demo").glob("*.jsonl"))
-    building = IndexBuildSettings(corpus=CorpusSettings(files=[str(file) for file in files]))
+    longest = min(BlockSettings().max_block_tokens, encoder.max_input_tokens)
+    building = IndexBuildSettings(
+        corpus=CorpusSettings(files=[str(file) for file in files]), blocks=BlockSettings(max_block_tokens=longest)
+    )
     resolved = replace(building, blocks=building.blocks.resolved(encoder.title_tokens))
     made = as_record(resolved, encoder, IndexBuildSettings)
     del made["versions"]  # of libraries: what they build may be used with others

@@ -152,10 +152,11 @@ def test_the_index_of_the_demo_is_named_where_none_is_given(
     npmlm: CommandLine, built_index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert "runs/demo/index" not in npmlm("fill", QUESTION).refused("fill needs index=")
+    nothing_typed = {"stdin": b""}
+    assert "runs/demo/index" not in npmlm("fill", **nothing_typed).refused("fill needs index=", "to a demo corpus")
     shutil.copytree(built_index, tmp_path / "runs" / "demo" / "index")
     for verb in ("fill", "inspect", "verify", "tune"):
-        npmlm(verb).refused(f"{verb} needs index=", "such as index=runs/demo/index")
+        npmlm(verb, **nothing_typed).refused(f"{verb} needs index=", "such as index=runs/demo/index")
     assert "runs/demo/index" not in npmlm("build").err
 
 
