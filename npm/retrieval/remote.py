@@ -31,7 +31,7 @@ FIRST_PAUSE_SECONDS, LONGEST_TIMEOUT_SECONDS = 0.5, 3_600.0
 MOST_TEXTS = 16
 """Texts of a request, fewer than most servers take: their time limit holds for all texts of a request together."""
 PIECE_BYTES, MOST_BODY_BYTES = 1 << 16, 1 << 29
-SHOWN_CHARS = 200
+SHOWN_CHARS = 500
 BUSY = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
 ABOUT_TEXTS = ("text", "documents")
 """Fields for which a filler on this machine raises QueryError; for all others it is SettingError."""
@@ -304,7 +304,7 @@ def _problem(content: bytes) -> dict[str, str]:
         return {}
     if not isinstance(found, dict):
         return {}
-    return {name: value for name, value in found.items() if isinstance(value, str) and value.strip()}
+    return {name: _shown(value) for name, value in found.items() if isinstance(value, str) and value.strip()}
 
 
 def _where_of_all(where: str, first: int, count: int) -> str:
@@ -362,5 +362,6 @@ def _not_ours(address: str, *, got: str, expected: str = "what npmlm serve answe
 
 
 def _shown(text: str) -> str:
+    """What a server sent, for a message: not too long, and without characters that would steer a terminal."""
     plain = "".join(char if char.isprintable() else " " for char in text[: SHOWN_CHARS + 1]).strip()
     return plain if len(plain) <= SHOWN_CHARS else plain[:SHOWN_CHARS] + "…"

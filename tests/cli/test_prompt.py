@@ -22,12 +22,13 @@ import pytest
 
 from npm import PhraseFiller
 from npm.cli.commands import FillCommand, Output
+from npm.cli.main import main
 from npm.cli.prompt import COMMANDS, Prompt, all_phrases, completions
 from npm.cli.user_files import MOST_HISTORY_BYTES, MOST_HISTORY_LINES, History
 from npm.display import ranked_phrases
 from npm.errors import QueryError, SettingError, UserError
 from npm.types import Answer, Filling, JointAnswer, MaskPhrases, Phrase
-from tests.helpers.command_line import DOCUMENTS, QUESTION, REPOSITORY
+from tests.helpers.command_line import DOCUMENTS, QUESTION, REPOSITORY, write_corpus
 
 PARIS = "<mask> is the capital of France."
 
@@ -97,6 +98,24 @@ def test_a_mistake_is_one_message_and_changes_nothing(
         assert part in str(caught.value)
     assert prompt.is_open
     assert taken(prompt, capsys, ":settings") == before
+
+
+def test_where_answers_from_documents_with_a_kept_field_until_it_is_typed_alone(
+    tiny_encoder_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    corpus = write_corpus(tmp_path / "c.jsonl", [{**item, "lang": item["id"][:1]} for item in DOCUMENTS])
+    build = [f"corpus.files={corpus}", f"index={tmp_path / 'index'}", f"encoder={tiny_encoder_folder}"]
+    assert main(["build", *build, "copy_encoder=true", "corpus.kept_fields=[lang]", "blocks.max_block_tokens=64"]) == 0
+    with PhraseFiller.open(tmp_path / "index") as opened:
+        prompt = Prompt(opened, FillCommand(output=Output.json))
+        out, _ = taken(prompt, capsys, ":mode dense", ":k 50", ":where lang=n", QUESTION)
+        assert {place["document"] for phrase in json.loads(out)["phrases"] for place in phrase["occurrences"]} == {
+            "norway"
+        }
+        out, _ = taken(prompt, capsys, ":where", QUESTION)
+        assert len({place["document"] for each in json.loads(out)["phrases"] for place in each["occurrences"]}) > 2
+        with pytest.raises(QueryError, match="no document is left"):
+            prompt.take(":where [lang=n,lang=i]")
 
 
 @pytest.mark.parametrize("line", [":more x", ":more 1 2", ":more -1", ":open 0", ":open 99", ":open 1 99", ":json 3"])

@@ -178,6 +178,7 @@ def test_mistakes_that_are_plain_are_told_as_on_this_machine_and_nothing_is_sent
         (problem(422, "a condition cannot be read", "body.where"), SettingError, ["where:    where"]),
         (problem(413, "the body is too long", "body"), QueryError, ["where:    body"]),
         (problem(401, "the key is wrong", "Authorization"), SettingError, ["where:    key", 'key="']),
+        (problem(422, "\x1b[31mred\x07" + "x" * 9999, "body.k"), SettingError, ["[31mred x"]),
         (problem(504, "the answer took too long"), ServerError, ["the answer took too long", "request r7"]),
         (problem(500, "internal error"), ServerError, ["status 500 to request r7"]),
         ((500, {}, b"<h1>oops"), ServerError, ["status 500, <h1>oops"]),
@@ -204,6 +205,7 @@ def test_every_refusal_is_one_message(
         filler.fill(TEXTS[:2])
     for part in parts:
         assert part in str(caught.value), str(caught.value)
+    assert len(str(caught.value)) < 2000 and "\x1b" not in str(caught.value)
     assert len(server.requests) == 1 and not server.replies
 
 
