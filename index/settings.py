@@ -67,9 +67,10 @@ def _typed(value: Any, hint: Any, *, is_path: bool = False) -> Any:
         return typed if typed is _MISFIT or all(_fits(typed, mark) for mark in inner[1:]) else _MISFIT
     if kind in (Union, UnionType):
         return next((typed for each in inner if (typed := _typed(value, each)) is not _MISFIT), _MISFIT)
-    if kind is list and isinstance(value, list | tuple):
+    is_row = kind is list or (kind is tuple and inner[-1] is ...)
+    if is_row and isinstance(value, list | tuple):
         entries = [_typed(entry, inner[0], is_path=is_path) for entry in value]
-        return _MISFIT if any(entry is _MISFIT for entry in entries) else entries
+        return _MISFIT if any(entry is _MISFIT for entry in entries) else kind(entries)
     if kind is dict and isinstance(value, dict):
         values = {key: _typed(entry, inner[1]) for key, entry in value.items() if _typed(key, inner[0]) is not _MISFIT}
         return _MISFIT if len(values) < len(value) or any(each is _MISFIT for each in values.values()) else values
@@ -112,6 +113,8 @@ def read_record(hint: Any, value: Any, *, file: Path, key: str = "") -> Any:
     if kind is dict and is_dataclass(inner[1]) and isinstance(value, dict):
         names = [read_record(inner[0], name, file=file, key=f"a name in {key}") for name in value]
         return {name: read_record(inner[1], value[name], file=file, key=prefix + name) for name in names}
+    if kind is tuple and is_dataclass(inner[0]) and isinstance(value, list):
+        return tuple(read_record(inner[0], entry, file=file, key=f"{key}[{at}]") for at, entry in enumerate(value))
     typed = _typed(value, hint)
     if typed is _MISFIT:
         shown = repr(value)
@@ -140,8 +143,8 @@ def _in_words(hint: Any) -> str:
         return "an object with " + ", ".join(item.name for item in fields(kind))
     if kind in (Union, UnionType):
         return ", or ".join(_in_words(each) for each in inner)
-    if kind in (list, dict):
-        return f"a {'list' if kind is list else 'mapping by name'}, each entry {_in_words(inner[-1])}"
+    if kind in (list, tuple, dict):
+        return f"a {'mapping by name' if kind is dict else 'list'}, each entry {_in_words(inner[kind is dict])}"
     if isinstance(kind, type) and issubclass(kind, Enum):
         return "one of " + ", ".join(str(member.value) for member in kind)
     plain = {bool: "True or False", int: "a whole number", float: "a finite number", str: "a text", NoneType: "None"}

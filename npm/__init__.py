@@ -15,12 +15,14 @@ if TYPE_CHECKING:
         CorpusError,
         EncoderError,
         QueryError,
+        ServerError,
         SettingError,
         StorageError,
         UserError,
     )
     from npm.retrieval.fill import PhraseFiller
     from npm.retrieval.passages import PassageFiller
+    from npm.retrieval.remote import RemoteFiller
     from npm.retrieval.scoring import ScoringSettings
     from npm.retrieval.settings import FillSettings
     from npm.types import Answer, Document, Filling, JointAnswer, MaskPhrases, Occurrence, Phrase
@@ -43,7 +45,9 @@ __all__ = [
     "Phrase",
     "PhraseFiller",
     "QueryError",
+    "RemoteFiller",
     "ScoringSettings",
+    "ServerError",
     "SettingError",
     "StorageError",
     "UserError",
@@ -60,6 +64,7 @@ _HOMES = {
     "npm.errors": tuple(kind for kind in __all__ if kind.endswith("Error")),
     "npm.retrieval.fill": ("PhraseFiller",),
     "npm.retrieval.passages": ("PassageFiller",),
+    "npm.retrieval.remote": ("RemoteFiller",),
     "npm.retrieval.scoring": ("ScoringSettings",),
     "npm.retrieval.settings": ("FillSettings",),
     "npm.types": ("Answer", "Document", "Filling", "JointAnswer", "MaskPhrases", "Occurrence", "Phrase"),

@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import re
 import sys
-from dataclasses import asdict
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from itertools import zip_longest
 
 from rich import box
-from rich.console import Console, Group
+from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from npm.types import MASK_TEXT, Answer, Occurrence
+from npm.types import MASK_TEXT, Answer, JointAnswer, Occurrence, Phrase
 
 OPENING_MARK, CLOSING_MARK = "«", "»"
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
@@ -21,6 +23,8 @@ TITLE_CHARS = 400
 """Characters of a text shown above its answers."""
 CONTEXT_CHARS = 150
 """Characters of a sentence shown around a phrase."""
+PASSAGE_CHARS = 1500
+"""Characters of a document shown around a phrase."""
 LEAST_TABLE_COLUMNS = 60
 """A terminal that is narrower gets lines in place of a table."""
 
@@ -40,9 +44,7 @@ def marked_context(occurrence: Occurrence, *, most_chars: int = CONTEXT_CHARS) -
     >>> marked_context(Occurrence("d", "Iceland", 115, 124, "It is run from Reykjavík.", 100)).plain
     'It is run from «Reykjavík».'
     """
-    first = occurrence.start_char - occurrence.context_start_char
-    last = occurrence.end_char - occurrence.context_start_char
-    before, phrase, after = occurrence.context[:first], occurrence.context[first:last], occurrence.context[last:]
+    before, phrase, after = occurrence.parts
     room = max(0, most_chars - len(phrase))
     kept_before = min(len(before), max(room // 2, room - len(after)))
     text = Text(one_line(_end_of(before, kept_before)))
@@ -76,7 +78,6 @@ def printable(text: str) -> str:
 
 def print_answer(answer: Answer, *, with_text: bool = True) -> None:
     """A table on stdout: phrase, score, the sentence of its best occurrence, the document it stands in, with its id."""
-    console = Console(file=sys.stdout, highlight=False)
     rows: list[tuple[Text, str, Text, Text]] = []
     for phrase in answer.phrases:
         best = phrase.occurrences[0] if phrase.occurrences else None
@@ -86,21 +87,25 @@ def print_answer(answer: Answer, *, with_text: bool = True) -> None:
     if not rows:
         rows.append((Text("no phrase found"), "", Text(""), Text("")))
     title = Text(shown_text(answer.text)) if with_text else None
+    _write(_lines(title, rows) if _console().width < LEAST_TABLE_COLUMNS else _table(title, rows))
+
+
+def _console() -> Console:
+    return Console(file=sys.stdout, highlight=False)
+
+
+def _write(shown: RenderableType) -> None:
+    console = _console()
     with console.capture() as printed:
-        console.print(_lines(title, rows) if console.width < LEAST_TABLE_COLUMNS else _table(title, rows))
+        console.print(shown)
     # written by us, because rich ends the process with status 1 when the reader of a pipe goes away
     sys.stdout.write(printed.get())
     sys.stdout.flush()
 
 
 def document_name(occurrence: Occurrence) -> str:
-    """The title and the id, by which documents= and delete know it.
-
-    >>> document_name(Occurrence("painting-12", "Mona Lisa", 0, 4, "Lisa", 0))
-    'Mona Lisa (painting-12)'
-    """
-    title, identifier = one_line(occurrence.title), one_line(occurrence.document)
-    return f"{title} ({identifier})" if title and title != identifier else identifier
+    """Its title and id, in a line."""
+    return one_line(occurrence.document_name)
 
 
 def _lines(title: Text | None, rows: list[tuple[Text, str, Text, Text]]) -> Group:
@@ -144,3 +149,47 @@ def _beginning_of(text: str, most_chars: int) -> str:
         return text
     cut = text[:most_chars]
     return (cut.rpartition(" ")[0] if " " in cut.lstrip() else "") + " …"
+
+
+def print_places(phrase: Phrase) -> None:
+    """The places of a phrase on stdout, numbered, each with its sentence and its document."""
+    shown, count = len(phrase.occurrences), phrase.occurrence_count
+    heading = Text.assemble((one_line(phrase.phrase), "bold"), f"  {count} {'place' if count == 1 else 'places'}")
+    if shown < count:
+        heading.append(f", the best {shown} of them")
+    lines: list[Text | Padding] = [heading]
+    for number, occurrence in enumerate(phrase.occurrences, start=1):
+        lines.append(Text.assemble(f"{number:>3}  ", document_name(occurrence)))
+        lines.append(Padding(marked_context(occurrence), (0, 0, 0, 5)))
+    _write(Group(*lines))
+
+
+def print_passage(occurrence: Occurrence, text: str) -> None:
+    """What stands around an occurrence in the `text` of its document, the phrase marked, on stdout."""
+    around = replace(occurrence, context=text, context_start_char=0)
+    heading = Text(f"{document_name(occurrence)}, characters {occurrence.start_char} to {occurrence.end_char}")
+    _write(Group(heading, "", marked_context(around, most_chars=PASSAGE_CHARS)))
+
+
+def print_comparison(answers: Mapping[str, Answer]) -> None:
+    """The phrases of several answers to one text side by side, under their names, on stdout."""
+    ranked = {name: ranked_phrases(answer) for name, answer in answers.items()}
+    if _console().width < LEAST_TABLE_COLUMNS:
+        blocks = [Text.assemble((name, "bold"), *(f"\n  {each}" for each in best)) for name, best in ranked.items()]
+        _write(Group(*blocks))
+        return
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, expand=True)
+    for name in ranked:
+        table.add_column(name, overflow="fold", ratio=1)
+    for row in zip_longest(*ranked.values(), fillvalue=""):
+        table.add_row(*map(Text, row))
+    _write(table)
+
+
+def ranked_phrases(answer: Answer) -> list[str]:
+    """The phrases of an answer, best first, each with its score; of several masks those that fill them together."""
+    if isinstance(answer, JointAnswer):
+        best = [(" / ".join(filling.phrases), filling.score) for filling in answer.fillings]
+    else:
+        best = [(phrase.phrase, phrase.score) for phrase in answer.phrases]
+    return [f"{score:.3f}  {one_line(phrase)}" for phrase, score in best] or ["no phrase found"]

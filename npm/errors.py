@@ -13,6 +13,7 @@ __all__ = [
     "CorpusError",
     "EncoderError",
     "QueryError",
+    "ServerError",
     "SettingError",
     "StorageError",
     "UserError",
@@ -33,6 +34,10 @@ class EncoderError(UserError):
 
 class QueryError(UserError):
     """A text to be filled is empty, has no mask or several."""
+
+
+class ServerError(UserError):
+    """A server of `npmlm serve` cannot be reached, is too busy, or answers what none of ours answers."""
 
 
 def put_under(error: UserError, prefix: str, names: Collection[str]) -> None:

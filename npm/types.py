@@ -6,8 +6,10 @@ Shapes: T tokens of all sequences in a row, S sequences, n spans, B padded seque
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, field, fields, replace
 from enum import IntFlag
+from html import escape
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
@@ -210,6 +212,26 @@ class Occurrence:
     context: str
     context_start_char: int
 
+    @property
+    def parts(self) -> tuple[str, str, str]:
+        """The context before the phrase, the phrase as it stands there, and the context after it.
+
+        >>> Occurrence("d", "Iceland", 115, 124, "It is run from Reykjavík.", 100).parts
+        ('It is run from ', 'Reykjavík', '.')
+        """
+        first, last = self.start_char - self.context_start_char, self.end_char - self.context_start_char
+        return self.context[:first], self.context[first:last], self.context[last:]
+
+    @property
+    def document_name(self) -> str:
+        """The title and the id, by which documents= and delete know it.
+
+        >>> Occurrence("painting-12", "Mona Lisa", 0, 4, "Lisa", 0).document_name
+        'Mona Lisa (painting-12)'
+        """
+        named = self.title and self.title != self.document
+        return f"{self.title} ({self.document})" if named else self.document
+
 
 @dataclass(frozen=True, slots=True)
 class Phrase:
@@ -235,6 +257,19 @@ class Answer:
         shown = ", ".join(f"{best.phrase!r} {best.score:.3f}" for best in self.phrases[:REPR_PHRASES])
         more = f" and {len(self.phrases) - REPR_PHRASES} more" if len(self.phrases) > REPR_PHRASES else ""
         return f"Answer({_shortened(self.text)!r}: {shown or 'no phrase'}{more})"
+
+    def _repr_html_(self) -> str:
+        """For notebooks: a table of the phrases, each marked in the sentence of its best occurrence."""
+        return _html_block(self, _html_of_phrases(self.phrases))
+
+    def to_records(self) -> list[dict[str, Any]]:
+        """A flat dict for each occurrence that the answer holds, as `pandas.DataFrame` takes them.
+
+        Keys: `text`; `mask`, `rank` (of the phrase) and `place` (of the occurrence), all from 1; the fields of Phrase
+        and of Occurrence. So `place == 1` leaves one a phrase. A phrase without occurrences has one dict, in which
+        `place` and what follows are None.
+        """
+        return list(_records(self.text, 1, self.phrases))
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,6 +302,63 @@ class JointAnswer(Answer):
         shown = ", ".join(f"{' / '.join(best.phrases)} {best.score:.3f}" for best in self.fillings[:REPR_PHRASES])
         return f"JointAnswer({_shortened(self.text)!r}: {shown or 'no filling'})"
 
+    def _repr_html_(self) -> str:
+        """For notebooks: a table of the fillings, and one of phrases for each mask."""
+        header = [*(f"mask {number}" for number in range(1, len(self.masks) + 1)), "score"]
+        rows = [[*map(escape, best.phrases), f"{best.score:.3f}"] for best in self.fillings]
+        by_mask = [
+            f"<p>mask {number}</p>{_html_of_phrases(each.phrases)}" for number, each in enumerate(self.masks, start=1)
+        ]
+        return _html_block(self, _html_table(header, rows), *by_mask)
+
+    def to_records(self) -> list[dict[str, Any]]:
+        """As of an Answer, with the phrases of every mask; `fillings` are a table as they are."""
+        return [
+            record
+            for number, each in enumerate(self.masks, start=1)
+            for record in _records(self.text, number, each.phrases)
+        ]
+
 
 def _shortened(text: str) -> str:
     return text if len(text) <= REPR_CHARS else text[: REPR_CHARS - 1] + "…"
+
+
+def _records(text: str, mask: int, phrases: tuple[Phrase, ...]) -> Iterator[dict[str, Any]]:
+    nowhere = dict.fromkeys(item.name for item in fields(Occurrence))
+    for rank, best in enumerate(phrases, start=1):
+        own = {"text": text, "mask": mask, "rank": rank, "phrase": best.phrase, "score": best.score}
+        own["occurrence_count"] = best.occurrence_count
+        for place, occurrence in enumerate(best.occurrences, start=1):
+            yield {**own, "place": place, **asdict(occurrence)}
+        if not best.occurrences:
+            yield {**own, "place": None, **nowhere}
+
+
+def _html_block(answer: Answer, *tables: str) -> str:
+    """The classes keep MathJax from reading two dollars of a corpus as a formula."""
+    parts = [
+        f"<p>{escape(answer.text)}</p>",
+        *tables,
+        *(f"<p><small>{escape(note)}</small></p>" for note in answer.notes),
+    ]
+    return f'<div class="tex2jax_ignore mathjax_ignore">{"".join(parts)}</div>'
+
+
+def _html_of_phrases(phrases: tuple[Phrase, ...]) -> str:
+    rows = []
+    for best in phrases:
+        cells = [f"<b>{escape(best.phrase)}</b>", f"{best.score:.3f}", "", ""]
+        if best.occurrences:
+            before, phrase, after = map(escape, best.occurrences[0].parts)
+            cells[2:] = f"{before}<mark>{phrase}</mark>{after}", escape(best.occurrences[0].document_name)
+        rows.append(cells)
+    return _html_table(["phrase", "score", "where it stands", "document"], rows)
+
+
+def _html_table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """A table of cells that are HTML already; without `rows` a sentence in its place."""
+    style = 'style="text-align:left;vertical-align:top"'
+    lines = [("th", header), *(("td", row) for row in rows)]
+    cells = ["".join(f"<{tag} {style}>{cell}</{tag}>" for cell in line) for tag, line in lines]
+    return f"<table><tr>{'</tr><tr>'.join(cells)}</tr></table>" if len(lines) > 1 else "<p>no phrase</p>"

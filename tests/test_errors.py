@@ -12,6 +12,7 @@ from npm.errors import (
     CorpusError,
     EncoderError,
     QueryError,
+    ServerError,
     SettingError,
     StorageError,
     UserError,
@@ -23,7 +24,7 @@ from npm.evaluation.zero_shot.prompts import TemplateError
 from npm.evaluation.zero_shot.task_file import TaskFileError
 
 KINDS = (
-    *(UserError, ArtefactError, CorpusError, EncoderError, QueryError, SettingError, StorageError),
+    *(UserError, ArtefactError, CorpusError, EncoderError, QueryError, ServerError, SettingError, StorageError),
     *(LabelWordError, QuestionFileError, TaskDataError, TaskFileError, TemplateError),
 )
 

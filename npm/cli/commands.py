@@ -89,11 +89,16 @@ class BuildCommand(IndexBuildSettings, IndexCommand):
 class FillCommand(FillSettings, EncoderCommand):
     """Answer texts that hold one <mask> each with phrases of the corpus."""
 
+    index: PathText = ""
+    """Folder of the index; empty: texts on the command line and at the prompt are answered from a demo corpus, whose
+    index is built once into the user's cache (XDG_CACHE_HOME)."""
     texts: PathText = ""
     """File with one text a line; all lines are checked before the first is answered, 64 at once, so that in bfloat16
     scores may differ in their third digit from those of lines in a pipe, which are answered one by one."""
     output: Output = Output.table
     """`table` for people, `json` for programs: one object a line."""
+    history: bool = True
+    """Keep what is typed at the prompt for the next time, in npmlm/history under XDG_STATE_HOME."""
 
 
 @dataclass(kw_only=True)

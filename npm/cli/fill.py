@@ -1,29 +1,24 @@
-"""`npmlm fill`: texts as arguments, from a file, from a pipe or at a prompt; their answers on stdout."""
+"""`npmlm fill`: texts as arguments, from a file or from a pipe; their answers on stdout."""
 
 from __future__ import annotations
 
-import contextlib
-import re
 import sys
 from codecs import BOM_UTF8
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from npm.cli.commands import FillCommand, Output
 from npm.cli.progress import say
-from npm.cli.settings import compose_settings
+from npm.cli.user_files import demo_filler
 from npm.display import answer_json, print_answer
-from npm.errors import QueryError, SettingError, UserError
+from npm.errors import QueryError, SettingError
 from npm.retrieval.blocks import lacks_block_vectors
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.queries import check_query
-from npm.retrieval.settings import FillSettings
 from npm.types import MASK_TEXT, Answer
 
 TEXTS_AT_ONCE = 64
-SETTING_LINE = re.compile(r"\s*([A-Za-z_][\w.]*)\s*=\s*(.*?)\s*", re.DOTALL)
-INTERRUPTED = 130
 NO_BLOCK_VECTORS = (
     "note: the encoder makes block vectors, and this index was built without: blocks are ranked by shared words alone. "
     "Build it into another folder to rank by both; vector_share=0 leaves this note out."
@@ -40,7 +35,7 @@ class Asked:
 
 
 def fill_texts(settings: FillCommand, texts: list[str]) -> int:
-    """Answer texts given as arguments, in a file, through a pipe, or at a prompt that stays open."""
+    """Answer texts given as arguments, in a file or through a pipe; returns the exit status."""
     if texts and settings.texts:
         raise SettingError(
             "texts are given twice",
@@ -54,23 +49,17 @@ def fill_texts(settings: FillCommand, texts: list[str]) -> int:
         at_once = _read_texts(Path(settings.texts))
     for asked in at_once:
         check_query(asked.text, where=asked.place)
-    filler = PhraseFiller.open(
-        settings.index, settings.encoder or None, settings=settings, device=settings.device, dtype=settings.precision
-    )
-    if lacks_block_vectors(filler.index, filler.encoder, settings):
-        say(NO_BLOCK_VECTORS)
+    filler = open_filler(settings)
     if at_once:
         for first in range(0, len(at_once), TEXTS_AT_ONCE):
             batch = at_once[first : first + TEXTS_AT_ONCE]
             for answer, asked in zip(filler.fill([each.text for each in batch]), batch, strict=True):
-                _show(settings.output, answer, asked if len(at_once) > 1 else replace(asked, place=""))
-    elif sys.stdin is not None and sys.stdin.isatty():
-        return _prompt(filler, settings)
+                show_answer(settings.output, answer, asked if len(at_once) > 1 else replace(asked, place=""))
     else:
         answered = 0
         for asked in _piped_lines():
             check_query(asked.text, where=asked.place)
-            _show(settings.output, filler.fill(asked.text), asked)
+            show_answer(settings.output, filler.fill(asked.text), asked)
             answered += 1
         if not answered:
             raise QueryError(
@@ -81,6 +70,20 @@ def fill_texts(settings: FillCommand, texts: list[str]) -> int:
                 fix="give texts as arguments, with texts=FILE, or a line each on standard input",
             )
     return 0
+
+
+def open_filler(settings: FillCommand) -> PhraseFiller:
+    """The index that the settings name, or without one that of the demo corpus, opened with its encoder."""
+    if settings.index:
+        made_by = settings.encoder or None
+        filler = PhraseFiller.open(
+            settings.index, made_by, settings=settings, device=settings.device, dtype=settings.precision
+        )
+    else:
+        filler = demo_filler(settings)
+    if lacks_block_vectors(filler.index, filler.encoder, settings):
+        say(NO_BLOCK_VECTORS)
+    return filler
 
 
 def _read_texts(path: Path) -> list[Asked]:
@@ -113,79 +116,7 @@ def _piped_lines() -> Iterator[Asked]:
             yield asked
 
 
-def _prompt(filler: PhraseFiller, settings: FillCommand) -> int:
-    """Answer one text after the other until the end of input; a mistake does not close the prompt.
-
-    Ctrl-C drops what is typed or answered; a second one after it ends. Returns the exit status.
-    """
-    with contextlib.suppress(ImportError):
-        import readline  # noqa: F401  (line editing and history; it changes how `input` reads)
-    say(f"Write a text with one {MASK_TEXT}; help says what else, Ctrl-D ends.")
-    interrupted = False
-    while True:
-        try:
-            text = _typed_line()
-            interrupted = False
-            if text.strip().casefold() in ("quit", "exit"):
-                return 0
-            if text.strip().casefold() == "help":
-                say(PROMPT_HELP)
-            elif MASK_TEXT not in text and (setting := SETTING_LINE.fullmatch(text)):
-                _change_setting(filler, settings, *setting.groups())
-            elif text.strip():
-                _refresh(filler)
-                _show(settings.output, filler.fill(text), Asked(text), with_text=False)
-        except EOFError:
-            say("")
-            return 0
-        except KeyboardInterrupt:
-            say("")
-            if interrupted:
-                return INTERRUPTED
-            interrupted = True
-        except (QueryError, SettingError) as error:
-            say(str(error))
-
-
-CHANGED_AT_PROMPT = {item.name for item in fields(FillSettings)} - {"scoring"}
-PROMPT_HELP = f"""A text with one {MASK_TEXT} is answered, such as: The capital of Iceland is {MASK_TEXT}.
-A setting for what follows: k=3, retrieval=dense, documents=[ID,ID], documents=null (all), where=[lang=en], …
-Ctrl-C drops a line; quit, exit or Ctrl-D ends."""
-
-
-def _change_setting(filler: PhraseFiller, settings: FillCommand, key: str, value: str) -> None:
-    """Change a setting of how texts are filled from now on. Raises SettingError as the command line does."""
-    composed = compose_settings("fill", [f"index={settings.index}", f"{key}={value}"])
-    if key not in CHANGED_AT_PROMPT:
-        say(f"{key}= is read once: end, and start npmlm fill with it")
-        return
-    filler.settings = replace(filler.settings, **{key: getattr(composed, key)})
-    say(f"{key}={value} from now on")
-
-
-def _typed_line() -> str:
-    """A line from the keyboard. Raises EOFError at the end, QueryError for a line that is not UTF-8."""
-    prompt = "> "
-    if not sys.stdout.isatty():  # `input` would write the prompt among the answers
-        sys.stderr.write(prompt)
-        sys.stderr.flush()
-        prompt = ""
-    try:
-        return input(prompt)
-    except UnicodeDecodeError as error:
-        raise _not_utf8(error, "the prompt") from error
-
-
-def _refresh(filler: PhraseFiller) -> None:
-    """Take up the index's present generation; where there is none any more, go on with the one that is open."""
-    try:
-        if filler.refresh():
-            say("note: the index was changed; this is its new generation")
-    except UserError as error:
-        say(f"note: {error.problem}; the answer is from what was opened before")
-
-
-def _show(output: Output, answer: Answer, asked: Asked, *, with_text: bool = True) -> None:
+def show_answer(output: Output, answer: Answer, asked: Asked, *, with_text: bool = True) -> None:
     """Print one answer on stdout and its notes on stderr, with the place of its text where there are several."""
     for note in answer.notes:
         say(f"note: {asked.place}: {note}" if asked.place else f"note: {note}")
@@ -200,10 +131,10 @@ def _decoded(line: bytes, where: str, number: int) -> Asked:
     try:
         return Asked(line.decode("utf-8").rstrip("\r\n"), where, number)
     except UnicodeDecodeError as error:
-        raise _not_utf8(error, where) from error
+        raise not_utf8(error, where) from error
 
 
-def _not_utf8(error: UnicodeDecodeError, where: str) -> QueryError:
+def not_utf8(error: UnicodeDecodeError, where: str) -> QueryError:
     return QueryError(
         "the text is not valid UTF-8",
         expected="UTF-8",

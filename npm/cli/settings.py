@@ -32,6 +32,8 @@ from npm.types import SURROGATE
 
 MOST_YAML_BYTES, MOST_YAML_ALIASES = 1 << 18, 16
 """Of an experiment's file."""
+STARTS_WITHOUT = ("fill",)
+"""Verbs that look themselves whether what they require was given: some texts are answered from a demo corpus."""
 LIST_ENTRY = re.compile(
     r"""\s*(?:'((?:[^'\\]|\\.)*)'|"((?:[^"\\]|\\.)*)"|([^,\s'"](?:\[[^\[\]]*\]|[^,])*?|))\s*(?:,|$)"""
 )
@@ -72,22 +74,32 @@ def compose_settings(name: str, overrides: list[str]) -> Any:
             )
         group, _, own_name = key.rpartition(".")
         setattr(attrgetter(group)(typed) if group else typed, own_name, value)
-    if verb.required and not getattr(typed, verb.required):
-        raise SettingError(
-            f"{name} needs {verb.required}=",
-            expected=f"{verb.required}={'FILE.png' if name == 'plot' else 'DIR'}",
-            got="nothing",
-            where=verb.required,
-            fix=_index_at_hand(name) or f"npmlm {name} --help shows the settings that it needs",
-        )
+    if verb.required and not getattr(typed, verb.required) and name not in STARTS_WITHOUT:
+        raise missing_setting(name)
     return typed
 
 
+def missing_setting(name: str) -> SettingError:
+    """What to say where the setting without which the verb `name` cannot begin is not given."""
+    required = VERBS[name].required
+    return SettingError(
+        f"{name} needs {required}=",
+        expected=f"{required}={'FILE.png' if name == 'plot' else 'DIR'}",
+        got="nothing",
+        where=str(required),
+        fix=_index_at_hand(name) or f"npmlm {name} --help shows the settings that it needs",
+    )
+
+
 def _index_at_hand(verb: str) -> str:
-    """Which index may be meant where none is given: that of the demo, if it has been built here."""
+    """Which index may be meant where none is given: that of the demo, if it has been built here or can be."""
     demo = Path("runs/demo/index")
     reads_one = VERBS[verb].required == "index" and verb != "build"
-    return f"give index=DIR, such as index={demo}" if reads_one and (demo / "manifest.json").is_file() else ""
+    if reads_one and (demo / "manifest.json").is_file():
+        return f"give index=DIR, such as index={demo}"
+    if verb in STARTS_WITHOUT:
+        return "give index=DIR; texts on the command line and at the prompt go without, to a demo corpus"
+    return ""
 
 
 def setting_names(tree: dict[str, Any], prefix: str = "") -> set[str]:

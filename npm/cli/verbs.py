@@ -99,8 +99,15 @@ def compose(verb: str, overrides: list[str]) -> Any:
 
 def run_fill(settings: FillCommand, texts: list[str]) -> int:
     """`npmlm fill`."""
+    from npm.cli.settings import missing_setting
+
     if not texts and not settings.texts and sys.stdin is not None and sys.stdin.isatty():
         say("loading…")  # before what takes the time is imported
+        from npm.cli.prompt import run_prompt
+
+        return run_prompt(settings)
+    if not settings.index and not texts:
+        raise missing_setting("fill")
     from npm.cli.fill import fill_texts
 
     return fill_texts(settings, texts)
@@ -398,8 +405,7 @@ def run_plot(settings: PlotCommand, runs: list[str]) -> int:
     """`npmlm plot`: the curves of several runs in one picture."""
     from npm.training.plotting import plot_runs
 
-    picture = plot_runs([Path(run) for run in runs], settings)
-    say(f"the curves are in {picture}")
+    say(f"the curves are in {plot_runs([Path(run) for run in runs], settings)}")
     return 0
 
 

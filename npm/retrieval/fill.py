@@ -16,6 +16,7 @@ from npm.retrieval.filler import Filler
 from npm.retrieval.passages import PassageFiller
 from npm.retrieval.queries import QueryVectors
 from npm.retrieval.reading import joint_share, with_reading
+from npm.retrieval.remote import USUAL_TIMEOUT_SECONDS, RemoteFiller
 from npm.retrieval.settings import FillSettings, Retrieval
 from npm.settings import PathText
 from npm.types import Document
@@ -63,6 +64,15 @@ class PhraseFiller(Filler):
         encoder, device, dtype = _checked_arguments(encoder, settings, device, dtype)
         chosen = encoder if isinstance(encoder, Encoder) else Encoder.load(encoder or "", device=device, dtype=dtype)
         return PassageFiller(passages, chosen, settings)
+
+    @staticmethod
+    def connect(url: str, key: str | None = None, *, timeout_seconds: float = USUAL_TIMEOUT_SECONDS) -> RemoteFiller:
+        """A filler that asks the server of `npmlm serve` at `url`, such as `http://127.0.0.1:8080`, with its `key`.
+
+        `timeout_seconds` is how long a request may take, tries at a busy server included. Raises SettingError for an
+        argument that cannot be used or a key that the server does not know, ServerError if no such server answers.
+        """
+        return RemoteFiller(url, key, timeout_seconds=timeout_seconds)
 
     def _restrictions(
         self,

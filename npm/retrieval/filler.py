@@ -36,14 +36,19 @@ if TYPE_CHECKING:
     from index.types import Hits, Scan
 
 
-class FillOptions(TypedDict, total=False):
-    """What `Filler.fill` takes besides texts and `k`."""
+class RemoteOptions(TypedDict, total=False):
+    """What `fill` takes besides texts and `k`, on this machine and on a server."""
 
     occurrences: int | None
     retrieval: Retrieval | str | None
-    blocks: Sequence[int] | np.ndarray | None
     documents: Sequence[str] | None
     where: Sequence[str] | str | None
+
+
+class FillOptions(RemoteOptions, total=False):
+    """What `Filler.fill` takes besides texts and `k`."""
+
+    blocks: Sequence[int] | np.ndarray | None
 
 
 class Filler(ABC):
@@ -98,13 +103,7 @@ class Filler(ABC):
     @property
     def _both(self) -> tuple[PhraseIndex, Encoder]:
         if self._opened is None:
-            raise SettingError(
-                "this filler is closed",
-                expected="an open one",
-                got="a filler after close(), or behind its with block",
-                where=type(self).__name__,
-                fix="open another one",
-            )
+            raise closed_error(self)
         return self._opened
 
     @property
@@ -157,14 +156,7 @@ class Filler(ABC):
         several = checked_texts(texts, name="text")
         for number, text in enumerate(several, start=1):
             check_query(text, where="text" if len(several) == 1 else f"text {number} of {len(several)}")
-        given = {
-            "k": k,
-            "occurrences": occurrences,
-            "retrieval": retrieval,
-            "documents": _listed(documents),
-            "where": [where] if isinstance(where, str) else _listed(where),
-        }
-        changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+        changes = given_options(k, occurrences, retrieval, documents, where)
         settings = replace(self.settings, **changes) if changes else self.settings
         allowed = None if blocks is None else self._checked_blocks(blocks)
         pooler = sentence_pooler(self.index, settings) if allowed is None else None
@@ -322,6 +314,29 @@ class Filler(ABC):
                 fix="give numbers of blocks of this index",
             )
         return numbers
+
+
+def closed_error(filler: object) -> SettingError:
+    """What to say where a filler is asked after `close`."""
+    return SettingError(
+        "this filler is closed",
+        expected="an open one",
+        got="a filler after close(), or behind its with block",
+        where=type(filler).__name__,
+        fix="open another one",
+    )
+
+
+def given_options(k: Any, occurrences: Any, retrieval: Any, documents: Any, where: Any) -> dict[str, Any]:
+    """The options of `fill` that are not None, by the names of the settings that they stand in for."""
+    given = {
+        "k": k,
+        "occurrences": occurrences,
+        "retrieval": retrieval,
+        "documents": _listed(documents),
+        "where": [where] if isinstance(where, str) else _listed(where),
+    }
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def _listed(values: Any) -> Any:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from npm.cli.settings import STARTS_WITHOUT
 from npm.cli.verbs import VERBS
 from tests.helpers.command_line import QUESTION, CommandLine, Outcome, run_subprocess
 
@@ -63,7 +64,7 @@ def test_help_is_given_however_it_is_asked_for(verb: str, npmlm: CommandLine) ->
     for outcome in (expected, whole):
         required = [line.endswith("= (required)") for line in outcome.out.splitlines() if SETTING.match(line)]
         assert required == sorted(required, reverse=True)
-        assert any(required) == (VERBS[verb].required is not None)
+        assert any(required) == (VERBS[verb].required is not None and verb not in STARTS_WITHOUT)
 
 
 def test_the_version_has_a_short_name_and_needs_no_verb(npmlm: CommandLine) -> None:
@@ -152,10 +153,11 @@ def test_the_index_of_the_demo_is_named_where_none_is_given(
     npmlm: CommandLine, built_index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert "runs/demo/index" not in npmlm("fill", QUESTION).refused("fill needs index=")
+    nothing_typed = {"stdin": b""}
+    assert "runs/demo/index" not in npmlm("fill", **nothing_typed).refused("fill needs index=", "to a demo corpus")
     shutil.copytree(built_index, tmp_path / "runs" / "demo" / "index")
     for verb in ("fill", "inspect", "verify", "tune"):
-        npmlm(verb).refused(f"{verb} needs index=", "such as index=runs/demo/index")
+        npmlm(verb, **nothing_typed).refused(f"{verb} needs index=", "such as index=runs/demo/index")
     assert "runs/demo/index" not in npmlm("build").err
 
 

@@ -1,0 +1,367 @@
+"""A filler that asks a server of `npmlm serve`, with the options, the answers and the errors of one on this machine."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Mapping, Sequence
+from email.message import Message
+from email.utils import parsedate_to_datetime
+from http import HTTPStatus
+from http.client import HTTPException, HTTPResponse
+from pathlib import Path
+from typing import Any, Self, Unpack, overload
+from urllib.error import HTTPError, URLError
+from urllib.parse import urlsplit, urlunsplit
+from urllib.request import HTTPRedirectHandler, Request, build_opener
+
+from index.settings import read_record, typed_value
+from npm.errors import ArtefactError, QueryError, ServerError, SettingError, UserError, check_range
+from npm.retrieval.filler import RemoteOptions, closed_error, given_options
+from npm.retrieval.queries import check_query, checked_texts
+from npm.retrieval.settings import FillSettings, Retrieval
+from npm.settings import as_json
+from npm.types import Answer, JointAnswer
+
+USUAL_TIMEOUT_SECONDS = 30.0
+MOST_TRIES = 5
+FIRST_PAUSE_SECONDS, LONGEST_TIMEOUT_SECONDS = 0.5, 3_600.0
+"""A pause doubles from try to try, where the server does not say how long to wait."""
+MOST_TEXTS = 16
+"""Texts of a request, fewer than most servers take: their time limit holds for all texts of a request together."""
+PIECE_BYTES, MOST_BODY_BYTES = 1 << 16, 1 << 29
+SHOWN_CHARS = 500
+BUSY = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
+ABOUT_TEXTS = ("text", "documents")
+"""Fields for which a filler on this machine raises QueryError; for all others it is SettingError."""
+
+
+class NoRedirects(HTTPRedirectHandler):
+    """A server of ours never redirects, and a key must not follow to where another one points."""
+
+    def redirect_request(self, *_: Any, **__: Any) -> None:
+        """Leave the redirect to be reported as what it is."""
+        return
+
+
+class RemoteFiller:
+    """A filler behind a server's address; `fill` is that of `PhraseFiller`. Made by `PhraseFiller.connect`."""
+
+    def __init__(self, url: str, key: str | None = None, *, timeout_seconds: float = USUAL_TIMEOUT_SECONDS) -> None:
+        """Ask the server at `url` what it answers from; `timeout_seconds` hold for each request with all its tries.
+
+        Raises SettingError for an argument that cannot be, or a key that the server does not know, and ServerError
+        where no server of `npmlm serve` answers.
+        """
+        self.url = _checked_url(typed_value(url, str, "url"))
+        self._key = _checked_key(typed_value(key, str | None, "key"))
+        self._timeout_seconds = typed_value(timeout_seconds, float, "timeout_seconds")
+        check_range(
+            0 < self._timeout_seconds <= LONGEST_TIMEOUT_SECONDS,
+            "timeout_seconds",
+            expected=f"above 0 and at most {LONGEST_TIMEOUT_SECONDS:.0f}",
+            got=timeout_seconds,
+        )
+        self._is_open = True
+        self._index = self._facts()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        found = self._index
+        counts = f"{found['documents']:,} documents, {found['tokens']:,} tokens, {found['encoder']['name']}"
+        return f"RemoteFiller({self.url!r}, {counts})" if self._is_open else "RemoteFiller(closed)"
+
+    def close(self) -> None:
+        """Answer nothing from now on."""
+        self._is_open = False
+
+    @property
+    def index(self) -> dict[str, Any]:
+        """What the server said of its index when it was connected to, as under /v1/index."""
+        if not self._is_open:
+            raise closed_error(self)
+        return self._index
+
+    @overload
+    def fill(self, texts: str, k: int | None = None, **options: Unpack[RemoteOptions]) -> Answer: ...
+
+    @overload
+    def fill(
+        self, texts: list[str] | tuple[str, ...], k: int | None = None, **options: Unpack[RemoteOptions]
+    ) -> list[Answer]: ...
+
+    def fill(
+        self,
+        texts: str | list[str] | tuple[str, ...],
+        k: int | None = None,
+        *,
+        occurrences: int | None = None,
+        retrieval: Retrieval | str | None = None,
+        documents: Sequence[str] | None = None,
+        where: Sequence[str] | str | None = None,
+    ) -> Answer | list[Answer]:
+        """The best phrases for each text, as `PhraseFiller.fill` gives them; what is None is as the server chose.
+
+        Lists longer than the server takes are sent in several requests, after all texts were checked. Raises
+        QueryError and SettingError as `PhraseFiller.fill` does, and where the server's limits are narrower, and
+        ServerError where it is gone, too busy or too slow.
+        """
+        limits = self.index["limits"]
+        several = checked_texts(texts, name="text")
+        for number, text in enumerate(several, start=1):
+            check_query(text, where="text" if len(several) == 1 else f"text {number} of {len(several)}")
+        options = given_options(k, occurrences, retrieval, documents, where)
+        checked = FillSettings(**options)
+        body = as_json({name: getattr(checked, name) for name in options})
+        body["timeout_ms"] = math.ceil(1000 * self._timeout_seconds)
+        room_bytes = limits["body_bytes"] - len(json.dumps({"text": [], **body}))
+        answers: list[Answer] = []
+        while len(answers) < len(several):
+            first = len(answers)
+            batch = _batch(several[first:], limits["texts"], room_bytes)
+            try:
+                answers += self._answers(batch, body)
+            except (QueryError, SettingError) as error:
+                error.where = _where_of_all(error.where, first, len(several))
+                raise
+        return answers[0] if isinstance(texts, str) else answers
+
+    def _answers(self, texts: list[str], options: Mapping[str, Any]) -> list[Answer]:
+        address = f"{self.url}/v1/fill"
+        reply = self._ask(address, {"text": texts, **options})
+        found = reply.get("answers") if isinstance(reply, dict) else None
+        if not isinstance(found, list) or [isinstance(each, dict) and each.get("text") for each in found] != texts:
+            raise _not_ours(address, got="other answers than to the texts that were sent")
+        try:
+            return [
+                read_record(JointAnswer if "masks" in each else Answer, each, file=Path(address), key=f"answers[{at}]")
+                for at, each in enumerate(found)
+            ]
+        except ArtefactError as error:
+            raise _not_ours(address, got=error.got, expected=error.expected) from error
+
+    def _facts(self) -> dict[str, Any]:
+        """What the server says of its index, as far as it is needed here."""
+        address = f"{self.url}/v1/index"
+        found = self._ask(address)
+        try:
+            counts = [found["documents"], found["tokens"], found["limits"]["texts"], found["limits"]["body_bytes"]]
+            right = all(type(count) is int and count >= 0 for count in counts) and counts[2] >= 1
+            right = right and isinstance(found["encoder"]["name"], str)
+        except (KeyError, TypeError):
+            right = False
+        if not right:
+            raise _not_ours(address, got=_shown(json.dumps(found)))
+        return dict(found)
+
+    def _ask(self, address: str, body: Mapping[str, Any] | None = None) -> Any:
+        """The JSON that the server answers with, after as many tries as it asks for by its answers 429 and 503."""
+        deadline = time.monotonic() + self._timeout_seconds
+        for attempt in range(MOST_TRIES):
+            status, headers, content = self._reply(address, body, deadline)
+            if status not in BUSY or attempt == MOST_TRIES - 1:
+                break
+            pause = _pause_seconds(headers.get("Retry-After"), FIRST_PAUSE_SECONDS * 2**attempt)
+            if time.monotonic() + pause >= deadline:
+                break
+            time.sleep(pause)
+        if status != HTTPStatus.OK:
+            raise _refusal(address, status, headers, content)
+        try:
+            return json.loads(content)
+        except (ValueError, RecursionError) as error:
+            raise _not_ours(address, got=_shown(content.decode(errors="replace"))) from error
+
+    def _reply(self, address: str, body: Mapping[str, Any] | None, deadline: float) -> tuple[int, Message, bytes]:
+        """Status, headers and body of one try."""
+        headers = {"Accept": "application/json", "User-Agent": "npmlm"}
+        if self._key is not None:
+            headers["Authorization"] = f"Bearer {self._key}"
+        data = None
+        if body is not None:
+            headers["Content-Type"] = "application/json"
+            data = json.dumps(body, allow_nan=False).encode()
+        try:
+            left = max(0.001, deadline - time.monotonic())
+            try:
+                response = build_opener(NoRedirects).open(Request(address, data, headers), timeout=left)
+            except HTTPError as error:  # an answer too
+                response = error
+            with response:
+                return response.status, response.headers, _content(response, deadline)
+        except (OSError, HTTPException) as error:
+            raise self._unreachable(error) from error
+
+    def _unreachable(self, error: OSError | HTTPException) -> ServerError:
+        reason = error.reason if isinstance(error, URLError) else error
+        if isinstance(reason, TimeoutError):
+            return ServerError(
+                "the server did not answer in time",
+                expected=f"an answer within {self._timeout_seconds:g} seconds",
+                got="none",
+                where=self.url,
+                fix="give more with timeout_seconds=…, or ask for less at once",
+            )
+        got = getattr(reason, "strerror", None) or str(reason) or type(reason).__name__
+        return ServerError(
+            "the server cannot be reached",
+            expected="a server started with npmlm serve index=DIR",
+            got=got,
+            where=self.url,
+            fix="check the address, and whether the server runs",
+        )
+
+
+def _batch(texts: Sequence[str], most_texts: int, room_bytes: int) -> list[str]:
+    """The first of `texts`: at least one, and no more than a request may hold.
+
+    >>> _batch(["a", "b", "c"], 2, 100), _batch(["ab", "cd", "ef"], 9, 12)
+    (['a', 'b'], ['ab', 'cd'])
+    """
+    for count, text in enumerate(texts[: min(most_texts, MOST_TEXTS)]):
+        room_bytes -= len(json.dumps(text)) + len(", ")
+        if room_bytes < 0 and count:
+            return list(texts[:count])
+    return list(texts[: min(most_texts, MOST_TEXTS)])
+
+
+def _content(response: HTTPResponse | HTTPError, deadline: float) -> bytes:
+    """The whole body. Raises TimeoutError if it is not there at the `deadline`, however it drips in."""
+    pieces: list[bytes] = []
+    size = 0
+    while piece := response.read1(PIECE_BYTES):
+        pieces.append(piece)
+        size += len(piece)
+        if size > MOST_BODY_BYTES:
+            raise HTTPException(f"an answer of more than {MOST_BODY_BYTES >> 20} MiB")
+        if time.monotonic() > deadline:
+            raise TimeoutError
+    return b"".join(pieces)
+
+
+def _pause_seconds(retry_after: str | None, usual: float) -> float:
+    """What a header `Retry-After` asks for, in seconds or as a date; `usual` without one that can be read."""
+    try:
+        return max(0.0, float(retry_after or ""))
+    except ValueError:
+        pass
+    try:
+        return max(0.0, parsedate_to_datetime(retry_after or "").timestamp() - time.time())
+    except ValueError:
+        return usual
+
+
+def _refusal(address: str, status: int, headers: Message, content: bytes) -> UserError:
+    """The error that stands for an answer with a status other than 200."""
+    if 300 <= status < 400:
+        target = _shown(headers.get("Location") or "nowhere")
+        return ServerError(
+            "the server redirects to another address",
+            expected="the address of the server itself",
+            got=f"status {status}, to {target}",
+            where=address,
+            fix="connect to the address that it leads to, if you know it",
+        )
+    problem = _problem(content)
+    if status == HTTPStatus.UNAUTHORIZED:
+        return SettingError(
+            problem.get("title") or "the server wants a key",
+            expected="a key that the server knows",
+            got=problem.get("got") or "none that it knows",
+            where="key",
+            fix='give it with connect(url, key="…")',
+        )
+    if "title" not in problem:
+        return _not_ours(
+            address, got=f"status {status}, {_shown(content.decode(errors='replace')) or 'without a body'}"
+        )
+    where = problem.get("where", "")
+    parts = {
+        "expected": problem.get("expected") or "an answer",
+        "got": problem.get("got") or f"status {status}",
+        "fix": problem.get("fix") or "ask again later",
+    }
+    if status in (HTTPStatus.UNPROCESSABLE_ENTITY, HTTPStatus.REQUEST_ENTITY_TOO_LARGE):
+        fields = [key.removeprefix("body.") for key in where.split(", ")]
+        kind = QueryError if fields[0].partition(".")[0] in (*ABOUT_TEXTS, "body") else SettingError
+        return kind(problem["title"], where=", ".join(fields), **parts)
+    if request := problem.get("request_id"):
+        parts["got"] += f", status {status} to request {request}"
+    return ServerError(problem["title"], where=address, **parts)
+
+
+def _problem(content: bytes) -> dict[str, str]:
+    """The members of a problem of RFC 9457 that are text and not empty; none where it is something else."""
+    try:
+        found = json.loads(content)
+    except (ValueError, RecursionError):
+        return {}
+    if not isinstance(found, dict):
+        return {}
+    return {name: _shown(value) for name, value in found.items() if isinstance(value, str) and value.strip()}
+
+
+def _where_of_all(where: str, first: int, count: int) -> str:
+    """Where in all texts a mistake is, which the server told by the number in its request.
+
+    >>> _where_of_all("text.3", 64, 100), _where_of_all("k", 64, 100), _where_of_all("text.0", 0, 1)
+    ('text 68 of 100', 'k', 'text')
+    """
+    name, _, number = where.partition(".")
+    if name != "text" or not number.isdecimal():
+        return where
+    return "text" if count == 1 else f"text {first + int(number) + 1} of {count}"
+
+
+def _checked_url(url: str) -> str:
+    """The address without what would stand behind it. Raises SettingError for what is none of a server."""
+    try:
+        parts = urlsplit(url.strip())
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        usable = usable and url.strip().isascii() and url.strip().isprintable() and " " not in url.strip()
+        usable = usable and not (parts.query or parts.fragment or parts.username or parts.password)
+    except ValueError:
+        usable = False
+    if not usable:
+        raise SettingError(
+            "the address of the server cannot be used",
+            expected="an address such as http://127.0.0.1:8080 or https://host/prefix",
+            got=_shown(url),
+            where="url",
+            fix="give the address that npmlm serve printed, without what it serves there; a key goes into key=",
+        )
+    return urlunsplit((parts.scheme, parts.netloc, parts.path.rstrip("/"), "", ""))
+
+
+def _checked_key(key: str | None) -> str | None:
+    if key is not None and not (key and key.isascii() and key.isprintable() and " " not in key):
+        raise SettingError(
+            "the key cannot be sent",
+            expected="letters, digits and signs of ASCII, without spaces",
+            got="another one" if key else "nothing",  # which is nobody else's business
+            where="key",
+            fix="give a line of the server's key_file, without its line break",
+        )
+    return key
+
+
+def _not_ours(address: str, *, got: str, expected: str = "what npmlm serve answers") -> ServerError:
+    return ServerError(
+        "the server does not answer as npmlm serve does",
+        expected=expected,
+        got=got,
+        where=address,
+        fix="check the address, and that client and server are of the same version",
+    )
+
+
+def _shown(text: str) -> str:
+    """What a server sent, for a message: not too long, and without characters that would steer a terminal."""
+    plain = "".join(char if char.isprintable() else " " for char in text[: SHOWN_CHARS + 1]).strip()
+    return plain if len(plain) <= SHOWN_CHARS else plain[:SHOWN_CHARS] + "…"

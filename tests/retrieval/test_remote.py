@@ -1,0 +1,404 @@
+"""`PhraseFiller.connect`: the answers and the errors of a filler on this machine, from behind a server."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from npm import QueryError, ServerError, SettingError
+from npm.retrieval.fill import PhraseFiller
+from npm.retrieval.remote import RemoteFiller
+from npm.types import Answer, Filling, JointAnswer, MaskPhrases, Occurrence, Phrase
+from tests.helpers.command_line import QUESTION, REPOSITORY
+
+TEXTS = [QUESTION, "Łódź 😀 is in <mask>", "Don Quixote was written by <mask>."]
+FACTS = {
+    "documents": 6,
+    "tokens": 123,
+    "generation": 0,
+    "encoder": {"name": "tiny"},
+    "limits": {"texts": 2, "body_bytes": 100_000},
+}
+Reply = tuple[int, dict[str, str], bytes]
+
+
+def problem(status: int, title: str, where: str = "", **headers: str) -> Reply:
+    record = {"title": title, "status": status, "expected": "this", "got": "that", "where": where, "fix": "do so"}
+    return status, headers, json.dumps(record | {"request_id": "r7"}).encode()
+
+
+class Scripted(ThreadingHTTPServer):
+    """A server that answers requests one after the other as told; when nothing is left, by `answer`."""
+
+    daemon_threads = True
+
+    def __init__(self, answer: Callable[[dict[str, Any]], object]) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.answer = answer
+        self.facts: object = FACTS
+        self.replies: list[Reply] = []
+        self.requests: list[dict[str, Any]] = []
+        self.keys: list[str | None] = []
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+
+class Handler(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self._reply(lambda server: server.facts)
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        cast(Scripted, self.server).requests.append(body)
+        self._reply(lambda server: server.answer(body))
+
+    def _reply(self, usual: Callable[[Scripted], object]) -> None:
+        server = cast(Scripted, self.server)
+        server.keys.append(self.headers["Authorization"])
+        if server.replies:
+            status, headers, content = server.replies.pop(0)
+        else:
+            status, headers, content = 200, {}, json.dumps(usual(server)).encode()
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name.replace("_", "-"), value)
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def local(built_index: Path) -> Iterator[PhraseFiller]:
+    with PhraseFiller.open(built_index) as opened:
+        yield opened
+
+
+@pytest.fixture
+def server(local: PhraseFiller) -> Iterator[Scripted]:
+    """Answers as the routes of `npmlm serve` do, with a filler of this process."""
+
+    def answer(body: dict[str, Any]) -> object:
+        texts = [body["text"]] if isinstance(body["text"], str) else body["text"]
+        options = {name: value for name, value in body.items() if name not in ("text", "timeout_ms")}
+        return {"answers": [asdict(each) for each in local.fill(texts, **options)], "index": {}, "more": 1}
+
+    with Scripted(answer) as scripted:
+        threading.Thread(target=scripted.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        yield scripted
+        scripted.shutdown()
+
+
+@pytest.fixture
+def filler(server: Scripted) -> RemoteFiller:
+    return PhraseFiller.connect(server.url, timeout_seconds=20)
+
+
+def test_answers_are_those_of_a_filler_on_this_machine(filler: RemoteFiller, local: PhraseFiller) -> None:
+    assert filler.fill(QUESTION) == local.fill(QUESTION)
+    options: dict[str, Any] = {"occurrences": 1, "retrieval": "dense", "documents": ["poland", "norway"]}
+    assert filler.fill(TEXTS, 2, **options) == local.fill(TEXTS, 2, **options)
+    answer = filler.fill(QUESTION, k=1)
+    assert type(answer.phrases) is tuple and type(answer.phrases[0].occurrences) is tuple
+    assert hash(answer) == hash(local.fill(QUESTION, k=1))
+    assert filler.fill([]) == []
+    assert filler.fill(QUESTION, documents=[]).phrases == ()
+
+
+def test_what_is_sent_are_the_options_given_and_lists_within_the_limits(filler: RemoteFiller, server: Scripted) -> None:
+    filler.fill(QUESTION)
+    filler.fill(TEXTS, k=1)
+    assert server.requests[0] == {"text": [QUESTION], "timeout_ms": 20_000}
+    assert [request["text"] for request in server.requests[1:]] == [TEXTS[:2], TEXTS[2:]]
+    assert {request["k"] for request in server.requests[1:]} == {1}
+    server.facts = {**FACTS, "limits": {"texts": 64, "body_bytes": 250}}
+    narrow = PhraseFiller.connect(server.url)
+    del server.requests[:]
+    long = [f"{QUESTION} {'x' * 80}", f"{QUESTION} {'y' * 80}"]
+    assert [answer.text for answer in narrow.fill(long)] == long
+    assert [request["text"] for request in server.requests] == [long[:1], long[1:]]
+
+
+def test_an_answer_to_several_masks_is_decoded_too(server: Scripted, filler: RemoteFiller) -> None:
+    place = Occurrence("d", "t", 0, 1, "ab", 0)
+    masks = (MaskPhrases((Phrase("a", 0.5, 1, (place,)),)), MaskPhrases(()))
+    joint = JointAnswer(QUESTION, (), True, ("a note",), masks=masks, fillings=(Filling(("a", "b"), 0.25),))
+    server.answer = lambda body: {"answers": [asdict(joint)]}
+    assert filler.fill(QUESTION) == joint and type(filler.fill(QUESTION)) is JointAnswer
+
+
+@pytest.mark.parametrize(
+    ("texts", "options", "kind", "part"),
+    [
+        (["<mask>", "no gap"], {}, QueryError, "text 2 of 2"),
+        ("", {}, QueryError, "the text is empty"),
+        (3, {}, QueryError, "a text is no text"),
+        (QUESTION, {"k": 0}, SettingError, "k is out of range"),
+        (QUESTION, {"retrieval": "zz"}, SettingError, "retrieval is of the wrong kind"),
+        (QUESTION, {"documents": "bank"}, SettingError, "documents is of the wrong kind"),
+    ],
+)
+def test_mistakes_that_are_plain_are_told_as_on_this_machine_and_nothing_is_sent(
+    texts: Any, options: dict[str, Any], kind: type, part: str, filler: RemoteFiller, server: Scripted
+) -> None:
+    with pytest.raises(kind, match=re.escape(part) if "of" not in part else None) as caught:
+        filler.fill(texts, **options)
+    assert part in str(caught.value)
+    assert server.requests == []
+
+
+@pytest.mark.parametrize(
+    ("reply", "kind", "parts"),
+    [
+        (problem(422, "the text is too long", "body.text.1"), QueryError, ["where:    text 2 of 2", "do:       do so"]),
+        (
+            problem(422, "k is out of range", "body.k"),
+            SettingError,
+            ["expected: this", "got:      that", "where:    k"],
+        ),
+        (problem(422, "no document is left", "body.documents, body.where"), QueryError, ["documents, where"]),
+        (problem(422, "a condition cannot be read", "body.where"), SettingError, ["where:    where"]),
+        (problem(413, "the body is too long", "body"), QueryError, ["where:    body"]),
+        (problem(401, "the key is wrong", "Authorization"), SettingError, ["where:    key", 'key="']),
+        (problem(422, "\x1b[31mred\x07" + "x" * 9999, "body.k"), SettingError, ["[31mred x"]),
+        (problem(504, "the answer took too long"), ServerError, ["the answer took too long", "request r7"]),
+        (problem(500, "internal error"), ServerError, ["status 500 to request r7"]),
+        ((500, {}, b"<h1>oops"), ServerError, ["status 500, <h1>oops"]),
+        ((404, {}, b""), ServerError, ["status 404, without a body"]),
+        (
+            (307, {"Location": "http://elsewhere.example/"}, b""),
+            ServerError,
+            ["redirects", "http://elsewhere.example/"],
+        ),
+        ((200, {}, b"{"), ServerError, ["does not answer as npmlm serve"]),
+        ((200, {}, b"[" * 100_000), ServerError, ["does not answer as npmlm serve"]),
+        ((200, {}, b"\xff\xfe\xfd"), ServerError, ["does not answer as npmlm serve"]),
+        ((200, {}, b"[]"), ServerError, ["other answers"]),
+        ((200, {}, b'{"answers": []}'), ServerError, ["other answers"]),
+        ((200, {}, b'{"answers": [1, 2]}'), ServerError, ["other answers"]),
+        ((200, {"Content_Length": "9999"}, b'{"answers": '), ServerError, ["does not answer"]),
+    ],
+)
+def test_every_refusal_is_one_message(
+    reply: Reply, kind: type, parts: list[str], filler: RemoteFiller, server: Scripted
+) -> None:
+    server.replies = [reply]
+    with pytest.raises(kind) as caught:
+        filler.fill(TEXTS[:2])
+    for part in parts:
+        assert part in str(caught.value), str(caught.value)
+    assert len(str(caught.value)) < 2000 and "\x1b" not in str(caught.value)
+    assert len(server.requests) == 1 and not server.replies
+
+
+@pytest.mark.parametrize(
+    "spoilt",
+    [
+        {"phrases": [{"phrase": "x"}]},
+        {"phrases": [{"phrase": "x", "score": "much", "occurrence_count": 1, "occurrences": []}]},
+        {"phrases": [{"phrase": "x", "score": float("nan"), "occurrence_count": 1, "occurrences": []}]},
+        {"phrases": [{"phrase": "x", "score": 1, "occurrence_count": 1, "occurrences": [[]]}]},
+        {"phrases": {}},
+        {"phrases": [], "notes": [1]},
+        {"phrases": [], "masks": 3},
+        {},
+    ],
+)
+def test_an_answer_of_another_form_is_refused_with_its_place(
+    spoilt: dict[str, Any], filler: RemoteFiller, server: Scripted
+) -> None:
+    server.answer = lambda body: {"answers": [{"text": QUESTION, **spoilt}]}
+    with pytest.raises(ServerError, match="does not answer as npmlm serve does") as caught:
+        filler.fill(QUESTION)
+    assert "answers[0]" in caught.value.expected
+
+
+def test_a_busy_server_is_asked_again_as_it_says_within_the_timeout(filler: RemoteFiller, server: Scripted) -> None:
+    past = "Thu, 01 Jan 1970 00:00:00 GMT"
+    busy = problem(429, "the queue is full", Retry_After="0")
+    server.replies = [busy, problem(503, "not ready", Retry_After=past), busy]
+    assert filler.fill(QUESTION).phrases
+    assert len(server.requests) == 4
+    server.replies = [busy] * 9
+    with pytest.raises(ServerError, match="the queue is full") as caught:
+        filler.fill(QUESTION)
+    assert "status 429 to request r7" in str(caught.value) and len(server.replies) == 4  # five tries
+    server.replies = [problem(503, "the index cannot be read", Retry_After="3600")]
+    with pytest.raises(ServerError, match="the index cannot be read"):
+        filler.fill(QUESTION)
+    assert not server.replies
+
+
+def test_the_key_goes_along_and_is_never_shown(server: Scripted) -> None:
+    filler = PhraseFiller.connect(server.url, key="s3cret-key")
+    filler.fill(QUESTION)
+    assert server.keys == ["Bearer s3cret-key"] * 2
+    assert "s3cret" not in repr(filler)
+    server.replies = [problem(401, "the key is wrong")]
+    with pytest.raises(SettingError, match="the key is wrong") as caught:
+        PhraseFiller.connect(server.url, key="s3cret-other")
+    assert "s3cret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "127.0.0.1:8080",
+        "ftp://host",
+        "http://",
+        "http://h:99999",
+        "http://h/?q=1",
+        "http://me:word@h",
+        "http://[",
+        "http://a b",
+    ],
+)
+def test_an_address_that_cannot_be_one_is_refused(url: str) -> None:
+    with pytest.raises(SettingError, match="the address of the server cannot be used"):
+        PhraseFiller.connect(url)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "where"),
+    [
+        ({"key": ""}, "key"),
+        ({"key": "a b"}, "key"),
+        ({"key": "a\r\nX: y"}, "key"),
+        ({"key": 3}, "key"),
+        ({"timeout_seconds": 0}, "timeout_seconds"),
+        ({"timeout_seconds": float("nan")}, "timeout_seconds"),
+        ({"timeout_seconds": "long"}, "timeout_seconds"),
+        ({"url": None}, "url"),
+    ],
+)
+def test_arguments_of_another_kind_are_refused(arguments: dict[str, Any], where: str) -> None:
+    with pytest.raises(SettingError) as caught:
+        PhraseFiller.connect(**{"url": "http://127.0.0.1:9", **arguments})
+    assert caught.value.where == where
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        [],
+        "hello",
+        {},
+        {**FACTS, "limits": {}},
+        {**FACTS, "limits": {"texts": 0, "body_bytes": 1}},
+        {**FACTS, "encoder": 1},
+    ],
+)
+def test_a_server_that_is_none_of_ours_is_refused_at_once(facts: object, server: Scripted) -> None:
+    server.facts = facts
+    with pytest.raises(ServerError, match="does not answer as npmlm serve does"):
+        PhraseFiller.connect(server.url)
+
+
+@contextmanager
+def raw_server(reply: bytes) -> Iterator[str]:
+    """Sends the same bytes to whoever connects, and then leaves the connection open."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        ended = threading.Event()
+
+        def serve() -> None:
+            with listening.accept()[0] as connection:
+                connection.sendall(reply)
+                ended.wait(20)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+        ended.set()
+        thread.join()
+
+
+def test_what_does_not_answer_or_speaks_something_else_is_one_message() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    with pytest.raises(ServerError, match="the server cannot be reached") as caught:
+        PhraseFiller.connect(f"http://127.0.0.1:{port}")
+    assert "Connection refused" in caught.value.got and f":{port}" in caught.value.where
+    for begun in (b"", b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{"):
+        with raw_server(begun) as url, pytest.raises(ServerError, match="did not answer in time") as caught:
+            PhraseFiller.connect(url, timeout_seconds=0.3)
+        assert "0.3 seconds" in caught.value.expected
+    with raw_server(b"SSH-2.0-OpenSSH\r\n") as url, pytest.raises(ServerError, match="cannot be reached") as caught:
+        PhraseFiller.connect(url, timeout_seconds=5)
+    assert "SSH-2.0" in caught.value.got
+
+
+def test_a_remote_filler_is_shown_closed_and_copied(server: Scripted, filler: RemoteFiller) -> None:
+    assert repr(filler) == f"RemoteFiller('{server.url}', 6 documents, 123 tokens, tiny)"
+    assert filler.index["limits"]["texts"] == 2
+    assert pickle.loads(pickle.dumps(filler)).fill(QUESTION, k=1) == filler.fill(QUESTION, k=1)
+    with PhraseFiller.connect(f"{server.url}/") as other:
+        assert isinstance(other.fill(QUESTION), Answer)
+    assert repr(other) == "RemoteFiller(closed)"
+    for ask in (lambda: other.fill(QUESTION), lambda: other.index):
+        with pytest.raises(SettingError, match="this filler is closed"):
+            ask()
+
+
+def without_scores(answer: Answer) -> Answer:
+    """The last digits of scores depend on what is encoded together."""
+    return replace(answer, phrases=tuple(replace(phrase, score=0.0) for phrase in answer.phrases))
+
+
+def scores_of(answers: list[Answer]) -> list[float]:
+    return [phrase.score for answer in answers for phrase in answer.phrases]
+
+
+def test_a_real_server_answers_as_the_library_and_tells_its_limits(
+    built_index: Path, local: PhraseFiller, tmp_path: Path
+) -> None:
+    pytest.importorskip("fastapi")
+    (tmp_path / "keys").write_text("a-key-of-tests\n")
+    command = [sys.executable, "-m", "npm", "serve", f"index={built_index}", "port=0", f"key_file={tmp_path / 'keys'}"]
+    log = tmp_path / "stderr"
+    with log.open("wb") as stderr, subprocess.Popen(command, cwd=REPOSITORY, stderr=stderr) as process:
+        try:
+            end = time.monotonic() + 120
+            while not (found := re.search(r"serving on (http://\S+)", log.read_text())):
+                assert process.poll() is None and time.monotonic() < end, log.read_text()
+                time.sleep(0.05)
+            with pytest.raises(SettingError, match="key"):
+                PhraseFiller.connect(found[1])
+            with PhraseFiller.connect(found[1], key="a-key-of-tests", timeout_seconds=60) as filler:
+                assert filler.index["documents"] == 6
+                for options in ({}, {"k": 2, "occurrences": 1, "retrieval": "dense"}, {"documents": []}):
+                    given = cast(dict[str, Any], options)
+                    ours, theirs = local.fill(TEXTS * 7, **given), filler.fill(TEXTS * 7, **given)
+                    assert list(map(without_scores, theirs)) == list(map(without_scores, ours))
+                    assert scores_of(theirs) == pytest.approx(scores_of(ours), abs=1e-6)
+                for wrong, kind in (({"k": 101}, SettingError), ({"documents": ["nowhere"]}, QueryError)):
+                    with pytest.raises(kind):
+                        filler.fill(QUESTION, **cast(dict[str, Any], wrong))
+                with pytest.raises(SettingError, match="kept field"):
+                    filler.fill(QUESTION, where="lang=en")
+                with pytest.raises(QueryError) as caught:
+                    filler.fill([QUESTION] * 17 + ["x" * 20_000 + QUESTION])
+                assert caught.value.where == "text 18 of 18"
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(30)
+    with pytest.raises(ServerError, match="cannot be reached"):
+        PhraseFiller.connect(found[1])
