@@ -13,7 +13,7 @@ export function answerSection(answer, response, openPassage) {
 }
 
 /** The text with its masks filled, as a heading. */
-function filledText(text, phrases) {
+export function filledText(text, phrases) {
   return element("h2", { class: "filled", dir: "auto" }, ...withMasks(nearMasks(text), phrases));
 }
 
@@ -40,20 +40,11 @@ function warnings(answer, response) {
 }
 
 function jointAnswer(answer, response, openPassage) {
-  const fillings = answer.fillings.map((filling) =>
-    element(
-      "li",
-      { class: "filling" },
-      element("p", { class: "filling-text", dir: "auto" }, ...withMasks(nearMasks(answer.text), filling.phrases)),
-      share(filling.score, scale(answer.fillings, response)),
-    ),
-  );
   const masks = answer.masks.flatMap((mask, number) => [
     element("h3", {}, `Mask ${number + 1} by itself`),
     phraseList(mask.phrases, response, openPassage, "h4"),
   ]);
-  const together = element("h3", {}, "All masks together");
-  return [together, element("ol", { class: "phrases" }, ...fillings), ...masks];
+  return [element("h3", {}, "All masks together"), phraseList(found(response), response, openPassage, "h4"), ...masks];
 }
 
 /** Shares are parts of 1; the sums of the reference scoring have no bound and are shown against the best of them. */
@@ -93,22 +84,20 @@ export function place(occurrence, onOpen) {
   );
 }
 
-/** Ways of retrieval side by side: [{retrieval, response}] or [{retrieval, problem}], the first the one compared with. */
+/** Ways of retrieval side by side: a list of {retrieval, response} or {retrieval, problem}. */
 export function comparison(columns, openPassage) {
   const ranks = columns.map(({ response }) => new Map(found(response).map((phrase, rank) => [spelling(phrase), rank])));
-  const sections = columns.map(({ retrieval, response, problem }, number) => {
+  const sections = columns.map(({ retrieval, response, problem }, column) => {
     const head = element("h3", {}, retrieval);
     if (problem) return element("section", { class: "column" }, head, problemBox(problem));
-    const items = found(response).map((phrase, rank) => {
-      const elsewhere = columns.map((column, other) => [column.retrieval, ranks[other].get(spelling(phrase)), other]);
-      const change = number === 0 ? [] : [rankChange(rank, ranks[0].get(spelling(phrase)), columns[0].retrieval)];
-      const links = elsewhere.filter(([, there, other]) => other !== number && there !== undefined);
-      const jumps = links.map(([name, there, other]) =>
-        button(`${there + 1} in ${name}`, () => goTo(`phrase-${other}-${there}`), { class: "jump" }),
-      );
-      const beside = element("p", { class: "ranks" }, ...change, ...jumps);
-      const item = phraseItem(phrase, scale(found(response), response), openPassage, "h4", beside);
-      item.id = `phrase-${number}-${rank}`;
+    const phrases = found(response);
+    const items = phrases.map((phrase, rank) => {
+      const others = columns.flatMap((other, number) => {
+        if (number === column || other.problem) return [];
+        return [rankElsewhere(other.retrieval, rank, ranks[number].get(spelling(phrase)), number)];
+      });
+      const item = phraseItem(phrase, scale(phrases, response), openPassage, "h4", element("p", { class: "ranks" }, ...others));
+      item.id = `phrase-${column}-${rank}`;
       item.tabIndex = -1;
       return item;
     });
@@ -116,30 +105,30 @@ export function comparison(columns, openPassage) {
     const took = element("p", { class: "hint" }, `${response.took_ms.total.toFixed(0)} ms`);
     return element("section", { class: "column" }, head, took, list);
   });
-  const answered = columns.find((column) => column.response);
-  const answer = answered?.response.answers[0];
-  const head = answer ? [element("h2", { class: "filled", dir: "auto" }, ...withMasks(nearMasks(answer.text)))] : [];
-  const lines = answer ? warnings(answer, answered.response) : [];
-  return [...head, ...lines, element("div", { class: "columns" }, ...sections)];
+  const { response } = columns.find((column) => column.response);
+  const [answer] = response.answers;
+  return [filledText(answer.text, []), ...warnings(answer, response), element("div", { class: "columns" }, ...sections)];
 }
 
-/** What is compared: the phrases of one mask; of several, the fillings as if they were phrases without a place. */
+/** Where another column has the same phrase, how that differs from the rank here, and a way there. */
+function rankElsewhere(name, here, there, column) {
+  if (there === undefined) return element("span", {}, `not in ${name}`);
+  const [sign, meaning] = there > here ? ["▲", "higher here"] : ["▼", "lower here"];
+  const change = there === here ? ["same rank"] : [`${sign} ${Math.abs(there - here)}`, element("span", { class: "unseen" }, ` ${meaning}`)];
+  const jump = button(`${there + 1} in ${name}, `, () => goTo(`phrase-${column}-${there}`), { class: "jump" });
+  jump.append(...change);
+  return jump;
+}
+
+/** The phrases for the one mask of a text; of several, the fillings in the form of phrases, without places. */
 function found(response) {
   const answer = response?.answers[0] ?? { phrases: [] };
   if ((answer.masks ?? []).length === 0) return answer.phrases;
-  return answer.fillings.map(({ phrases, score }) => ({ phrase: phrases.join(" / "), score, occurrence_count: 0, occurrences: [] }));
+  return answer.fillings.map(({ phrases, score }) => ({ phrase: phrases.join(" · "), score, occurrence_count: 0, occurrences: [] }));
 }
 
 function spelling(phrase) {
   return phrase.phrase.toLowerCase().replace(/\s+/g, " ").trim();
-}
-
-function rankChange(rank, before, name) {
-  if (before === undefined) return element("span", { class: "change" }, `not in ${name}`);
-  if (before === rank) return element("span", { class: "change" }, `same rank as in ${name}`);
-  const better = before > rank;
-  const text = `${better ? "▲" : "▼"} ${Math.abs(before - rank)} ${better ? "higher" : "lower"} than in ${name}`;
-  return element("span", { class: `change ${better ? "higher" : "lower"}` }, text);
 }
 
 function goTo(id) {

@@ -1,7 +1,7 @@
 // Labels of a closed task: the form in which words are given for each, and the evidence found for each.
 
-import { facts, forPrograms, place } from "./answers.js";
-import { button, byId, element, share, withMasks } from "./elements.js";
+import { facts, filledText, forPrograms, place } from "./answers.js";
+import { button, byId, element, share } from "./elements.js";
 import { curl, Problem } from "./server.js";
 
 const EXAMPLE = {
@@ -50,11 +50,11 @@ export function labelsSection(response, body, openPassage) {
     if (label.word === null || label.occurrence === null) {
       return element("li", {}, head, element("p", { class: "none" }, "None of its words was found in the corpus."));
     }
-    const most = element("p", { class: "ranks" }, "by the word ", element("strong", { dir: "auto" }, label.word));
+    const most = element("p", { class: "hint" }, "by the word ", element("strong", { dir: "auto" }, label.word));
     return element("li", {}, head, most, place(label.occurrence, () => openPassage([label.occurrence], 0)));
   });
   return [
-    element("h2", { class: "filled", dir: "auto" }, ...withMasks(response.text, ranked.slice(0, 1).map(({ label }) => label))),
+    filledText(response.text, ranked[0]?.word ? [ranked[0].word] : []),
     ...response.notes.map((note) => element("p", { class: "band" }, note)),
     element("ol", { class: "phrases" }, ...items),
     facts({}, response.index, response.took_ms),
