@@ -5,8 +5,8 @@ import { button, byId, element, share } from "./elements.js";
 import { curl, Problem } from "./server.js";
 
 const EXAMPLE = {
-  text: "It was painted in Florence around 1500. It is a <mask>.",
-  labels: [["art", "painting, fresco, sculpture"], ["science", "element, theory, star"], ["nature", "river, mountain, animal"]],
+  text: "It orbits the Sun every twelve years. It is a <mask>.",
+  labels: [["art", "painting, fresco, novel"], ["science", "element, planet, gas"], ["nature", "river, mountain, animal"]],
 };
 const FIRST_ROWS = 2;
 

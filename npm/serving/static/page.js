@@ -98,8 +98,9 @@ function numeric(text) {
   return Number.isFinite(Number(text)) ? Number(text) : text;
 }
 
-function fillBody({ task, compare, ...body }) {
-  return body;
+/** The body of a request to fill; no documents at all means all of them, an empty list would mean none. */
+function fillBody({ task, compare, documents, ...body }) {
+  return documents.length > 0 ? { ...body, documents } : body;
 }
 
 // --- asking ---
@@ -395,10 +396,11 @@ async function start() {
 }
 
 function showIndex() {
-  const { name, documents, tokens, encoder, fields, limits, examples } = index;
-  const size = `${counted(documents, "document")}, ${counted(tokens, "token")}`;
-  byId("index-line").replaceChildren("Fills ", element("code", {}, MASK), ` with phrases of `, element("strong", {}, name));
-  byId("index-line").append(`: ${size}, read by ${encoder.name}.`);
+  const { name, generation, documents, tokens, tier, encoder, fields, limits, examples, version } = index;
+  const size = element("strong", {}, counted(documents, "document"));
+  byId("index-line").replaceChildren("Fills ", element("code", {}, MASK), " with phrases of ", size, ", and shows where they stand.");
+  const facts = [`index ${name}`, `generation ${generation}`, counted(tokens, "token"), tier, `read by ${encoder.name}`, `npmlm ${version}`];
+  byId("about").textContent = `${facts.join(" · ")} · `;
   byId("k").max = limits.k;
   byId("occurrences").max = limits.occurrences;
   const kept = fields.length > 0 ? `Kept fields: ${fields.join(", ")}.` : "This index keeps no fields of its documents.";
@@ -406,12 +408,13 @@ function showIndex() {
   byId("where-row").hidden = fields.length === 0;
   byId("where-field").replaceChildren(...fields.map((field) => element("option", {}, field)));
   const shown = examples.map((example) => {
-    const asks = button("", () => askExample(example), { class: "example" });
+    const asks = button("", () => askExample(example), { class: "example", dir: "auto" });
     asks.append(...withMasks(example));
     return asks;
   });
-  byId("examples").replaceChildren(element("span", { class: "hint" }, "Try:"), ...shown);
+  byId("examples").querySelector("ul").replaceChildren(...shown.map((asks) => element("li", {}, asks)));
   byId("examples").hidden = examples.length === 0;
+  byId("examples").open = location.search === "";
 }
 
 function askExample(example) {

@@ -5,6 +5,7 @@ import { problemBox } from "./answers.js";
 import { ask } from "./server.js";
 
 const FIRST_AROUND = 2000; // characters on either side of the place; three times as many at each press of "more"
+const MOST_AROUND = 100000; // what the server gives at most
 
 const shown = { places: [], number: 0, around: FIRST_AROUND, generation: null, request: null };
 
@@ -24,7 +25,7 @@ export function connectPassage(askAlone) {
   byId("passage-previous").addEventListener("click", () => step(-1));
   byId("passage-next").addEventListener("click", () => step(1));
   byId("passage-more").addEventListener("click", () => {
-    shown.around *= 3;
+    shown.around = Math.min(3 * shown.around, MOST_AROUND);
     load();
   });
   byId("passage-only").addEventListener("click", () => {
@@ -75,6 +76,6 @@ function show(passage) {
   const changed = shown.generation !== null && passage.generation !== shown.generation;
   const band = changed ? [element("p", { class: "band" }, "The index has changed since it answered: the place may have moved.")] : [];
   byId("passage-facts").replaceChildren(...band, element("dl", {}, ...rows));
-  byId("passage-more").hidden = window_start_char === 0 && window_end_char === total_chars;
+  byId("passage-more").hidden = (before.length === 0 && after.length === 0) || shown.around === MOST_AROUND;
   byId("passage-text").querySelector("mark").scrollIntoView({ block: "center" });
 }

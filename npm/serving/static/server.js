@@ -9,9 +9,9 @@ export class Problem extends Error {
     Object.assign(this, fields);
   }
 
-  /** The field of the form it is about: `text` of `body.text`, `query.text` or `body.text.3`. */
+  /** The field of the form it is about: `text` of `body.text` or `body.text.3`, the first of `body.where, body.k`. */
   get field() {
-    return (this.where ?? "").split(".")[1] ?? "";
+    return /^[a-z]+\.([a-z_]+)/.exec(this.where)?.[1] ?? "";
   }
 }
 
