@@ -18,7 +18,7 @@ import pytest
 from npm.api import build
 from tests.helpers.browsers import WatchedPages, running_browser
 from tests.helpers.command_line import REPOSITORY, write_corpus
-from tests.helpers.running_server import RunningServer, running_server
+from tests.helpers.running_server import RunningServer
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Locator, Page, Route
@@ -68,13 +68,13 @@ def server(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     keys, examples = folder / "keys", folder / "examples"
     keys.write_text(f"{KEY}\n", encoding="utf-8")
     examples.write_text(f"{QUESTION}\nThe <mask> flows to the North Sea.\n", encoding="utf-8")
-    with running_server(folder / "index", f"key_file={keys}", f"examples={examples}") as running:
+    with RunningServer(folder / "index", f"key_file={keys}", f"examples={examples}") as running:
         yield running
 
 
 @pytest.fixture
 def pages(browser: Browser, server: RunningServer) -> Iterator[WatchedPages]:
-    watched = WatchedPages(browser, server.address, key=KEY)
+    watched = WatchedPages(browser, server.url, key=KEY)
     yield watched
     watched.close()
 
@@ -86,10 +86,9 @@ def link(text: str = QUESTION, **settings: Any) -> str:
 
 def answer(server: RunningServer, **body: Any) -> dict[str, Any]:
     """What the server answers to a program that asks the same."""
-    headers = {"Content-Type": "application/json", "Authorization": f"Bearer {KEY}"}
-    request = urllib.request.Request(f"{server.address}/v1/fill", json.dumps(body).encode(), headers)
-    with urllib.request.urlopen(request, timeout=30) as response:
-        found: dict[str, Any] = json.load(response)
+    reply = server.ask("POST", "/v1/fill", body, headers={"Authorization": f"Bearer {KEY}"})
+    assert reply.status == 200, reply.body
+    found: dict[str, Any] = reply.json
     return found
 
 
@@ -171,6 +170,8 @@ def test_places_are_marked_at_their_code_points_behind_emoji(pages: WatchedPages
         parts.append(tuple(text[first:stop] for first, stop in cuts))
     assert places(page) == parts
     assert ("😀 𝔘 👩‍🚀 ", "Reykjavík", " is the capital of Iceland.") in parts
+    for summary in page.locator(".phrases summary").all():
+        summary.click()
     place_of(page, "Reykjavík", "Iceland 😀").click()
     expect(page.locator("#passage h2")).to_have_text("Iceland 😀")
     expect(page.locator("#passage-text mark")).to_have_text("Reykjavík")
@@ -493,8 +494,8 @@ def test_a_picture_of_the_page_for_the_docs(browser: Browser, tmp_path: Path) ->
     if not (target := os.environ.get("NPMLM_SCREENSHOT")):
         pytest.skip("makes a picture where NPMLM_SCREENSHOT names a file, such as docs/page.png")
     build(str(REPOSITORY / "npm" / "assets" / "demo" / "*.jsonl"), tmp_path / "demo")
-    with running_server(tmp_path / "demo") as running:
-        watched = WatchedPages(browser, running.address)
+    with RunningServer(tmp_path / "demo") as running:
+        watched = WatchedPages(browser, running.url)
         page = watched.open(link("The Mona Lisa was painted by <mask>.", k=3))
         answered(page)
         page.locator("h2.filled").click()  # takes the focus from the field
