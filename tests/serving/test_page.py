@@ -310,6 +310,7 @@ def test_filters_are_put_together_and_a_document_is_asked_alone(pages: WatchedPa
     expect(page.locator(".facts")).to_contain_text("documents town/1")
     assert set(page.locator(".source").all_text_contents()) == {"Harbours"}
     assert "documents=town%2F1" in page.url
+    expect(page.locator("#text")).to_be_focused()
 
 
 def test_ways_of_retrieval_stand_side_by_side_with_ranks(pages: WatchedPages, server: RunningServer) -> None:

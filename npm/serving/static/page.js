@@ -352,6 +352,7 @@ function connect() {
   connectPassage((identifier) => {
     byId("documents").value = identifier;
     byId("settings").open = true;
+    byId("text").focus(); // what opened the dialog goes away with the answer it belongs to
     submit();
   });
 }
