@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, ConsoleMessage, Page, Request
 
 HOW_TO = "apt-get install --no-install-recommends chromium, or name one with NPMLM_BROWSER"
+PATIENCE_MS = 30_000
+"""How long something may take to appear on a busy machine."""
 REFUSED = "Failed to load resource"
 """What Chromium writes for an answer of 4xx or 5xx, which the page shows itself."""
 
@@ -47,7 +49,7 @@ class WatchedPages:
     def open(self, query: str = "", *, with_key: bool = True, **context: Any) -> Page:
         """A page in a browser profile of its own, at `/` and `query`; `context` are playwright's options of it."""
         made = self.browser.new_context(**{"viewport": {"width": 1000, "height": 800}, **context})
-        made.set_default_timeout(10_000)
+        made.set_default_timeout(PATIENCE_MS)
         self.contexts.append(made)
         if with_key and self.key:
             made.add_init_script(f"sessionStorage.setItem('npmlm.key', {self.key!r})")

@@ -16,7 +16,7 @@ from urllib.parse import urlencode
 import pytest
 
 from npm.api import build
-from tests.helpers.browsers import WatchedPages, running_browser
+from tests.helpers.browsers import PATIENCE_MS, WatchedPages, running_browser
 from tests.helpers.command_line import REPOSITORY, write_corpus
 from tests.helpers.running_server import RunningServer
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 NO_EXTRA = "the extra browser is not installed: pip install '.[browser]'"
 expect = pytest.importorskip("playwright.sync_api", reason=NO_EXTRA).expect
+expect.set_options(timeout=PATIENCE_MS)
 Axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason=NO_EXTRA).Axe
 
 KEY = "a-key-of-the-page"
@@ -427,6 +428,18 @@ def test_a_second_press_gives_up_the_first(pages: WatchedPages) -> None:
     expect(page.locator("#history summary")).to_have_text("Earlier questions (1)")
 
 
+def test_what_is_typed_while_the_page_still_loads_stays(pages: WatchedPages) -> None:
+    page = pages.open()
+    held: list[Route] = []
+    page.route("**/v1/index", lambda route: held.append(route))
+    page.reload()
+    said(page, re.compile("^Asking the server"))
+    page.locator("#text").fill(QUESTION)
+    held[0].continue_()
+    said(page, "")
+    expect(page.locator("#text")).to_have_value(QUESTION)
+
+
 def test_the_curl_line_gives_the_json_that_is_shown(pages: WatchedPages) -> None:
     text = "Norway's capital, <mask>, lies at the end of a fjord."
     page = pages.open(link(text, occurrences=1, documents="norway"))
@@ -497,7 +510,7 @@ def test_a_picture_of_the_page_for_the_docs(browser: Browser, tmp_path: Path) ->
     build(str(REPOSITORY / "npm" / "assets" / "demo" / "*.jsonl"), tmp_path / "demo")
     with RunningServer(tmp_path / "demo") as running:
         watched = WatchedPages(browser, running.url)
-        page = watched.open(link("The Mona Lisa was painted by <mask>.", k=3))
+        page = watched.open(link("The Mona Lisa was painted by <mask>.", k=3), viewport={"width": 880, "height": 800})
         answered(page)
         page.locator("h2.filled").click()  # takes the focus from the field
         page.screenshot(path=target, full_page=True)

@@ -318,7 +318,7 @@ function connect() {
   for (const form of [byId("fill-form"), byId("labels-form")]) {
     form.addEventListener("submit", (event) => {
       event.preventDefault();
-      if (index === null) start();
+      if (index === null) start(submit);
       else submit();
     });
   }
@@ -332,6 +332,9 @@ function connect() {
   for (const insert of document.querySelectorAll(".insert-mask")) {
     insert.addEventListener("click", () => insertMask(byId(insert.dataset.into)));
   }
+  byId("scoring").addEventListener("change", () => {
+    if (byId("scoring").value === "reference") byId("retrieval").value = "bm25"; // the original looks there
+  });
   byId("where-add").addEventListener("click", addCondition);
   byId("where-value").addEventListener("keydown", (event) => {
     if (event.key !== "Enter") return;
@@ -362,8 +365,8 @@ function followLink(event) {
   const link = event.target.closest?.("a[href^='?']");
   if (!link || index === null || event.ctrlKey || event.metaKey || event.shiftKey || event.button !== 0) return;
   event.preventDefault();
-  const address = link.getAttribute("href");
-  if (address !== location.search) history.pushState(null, "", address === "?" ? location.pathname : address);
+  const address = link.getAttribute("href").replace(/^\?$/, "");
+  if (address !== location.search) history.pushState(null, "", address || location.pathname);
   apply();
 }
 
@@ -379,8 +382,8 @@ function useKey() {
   start();
 }
 
-/** Learn about the index, then ask what the address says. */
-async function start() {
+/** Learn about the index, and go on from there. */
+async function start(goOn = begin) {
   say("Asking the server about its index …");
   try {
     index = await ask("v1/index");
@@ -390,10 +393,18 @@ async function start() {
     if (problem.field === "key") byId("key").focus();
     return;
   }
+  clearProblem();
   byId("key-form").hidden = true;
   showIndex();
   showHistory();
+  goOn();
+}
+
+/** Ask what the address says; where it says nothing, what was typed in the meantime stays. */
+function begin() {
+  const typed = byId("text").value;
   apply();
+  if (location.search === "") byId("text").value = typed;
 }
 
 function showIndex() {
@@ -402,8 +413,10 @@ function showIndex() {
   byId("index-line").replaceChildren("Fills ", element("code", {}, MASK), " with phrases of ", size, ", and shows where they stand.");
   const facts = [`index ${name}`, `generation ${generation}`, counted(tokens, "token"), tier, `read by ${encoder.name}`, `npmlm ${version}`];
   byId("about").textContent = `${facts.join(" · ")} · `;
-  byId("k").max = limits.k;
-  byId("occurrences").max = limits.occurrences;
+  for (const name of ["k", "occurrences"]) {
+    byId(name).max = limits[name];
+    byId(name).value ||= index.defaults[name];
+  }
   const kept = fields.length > 0 ? `Kept fields: ${fields.join(", ")}.` : "This index keeps no fields of its documents.";
   byId("where-hint").textContent = kept;
   byId("where-row").hidden = fields.length === 0;
