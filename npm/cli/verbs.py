@@ -18,8 +18,6 @@ from npm.errors import SettingError
 from npm.types import MASK_TEXT
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from npm.cli.commands import (
         AddCommand,
         BuildCommand,
@@ -37,10 +35,6 @@ if TYPE_CHECKING:
         VerifyCommand,
     )
     from npm.indexing.changes import ChangeResult
-    from npm.objectives.combine import WeightedSum
-    from npm.training.model import TrainableModel
-    from npm.training.trainer import StepReport
-    from npm.training.validation import Evaluator
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +147,7 @@ def run_serve(settings: ServeCommand) -> int:
             expected="the extra serve",
             got=f"no {error.name}",
             where="npmlm serve",
-            fix='pip install "npmlm[serve]"',
+            fix="pip install fastapi uvicorn prometheus-client",
         ) from error
     from npm.indexing.inspection import index_encoder
     from npm.serving.server import serve
@@ -319,86 +313,11 @@ def run_compare(settings: CompareCommand, folders: list[str]) -> int:
     return 0
 
 
-STSB_DEV = "stsb_dev_spearman"
-"""What the correlation with the development half of STS-B is called in metrics.jsonl."""
-
-
 def run_train(settings: TrainCommand) -> int:
     """`npmlm train`."""
-    from npm.objectives.ranks import leave_ranks, rank
-    from npm.training.run import run_training
+    from npm.cli.train import train
 
-    let_sts_decide(settings)
-
-    with StageProgress() as progress:
-
-        def report_step(report: StepReport) -> None:
-            terms = " ".join(f"{name} {value:.3f}" for name, value in report.terms.items())
-            expected_tokens = report.tokens / max(report.progress, 1e-9)
-            progress("training", report.tokens, expected_tokens, note=f"step {report.step} {terms}")
-
-        def make_evaluators(trained: TrainableModel, objective: WeightedSum) -> Sequence[Evaluator]:
-            return sts_evaluators(settings, trained, objective)
-
-        encoder = run_training(
-            Path(settings.run),
-            settings,
-            announce=say,
-            progress=progress,
-            report_step=report_step,
-            make_evaluators=make_evaluators,
-        )
-    if rank() == 0:
-        say(f"the encoder is in {encoder}: {next_command(settings, encoder)}")
-    leave_ranks()
-    return 0
-
-
-def let_sts_decide(settings: TrainCommand) -> None:
-    """Where the correlation with STS-B is all that is measured, it decides which encoder is the best."""
-    chosen = settings.evaluation
-    if settings.sts_dir and not chosen.files and chosen.best == type(chosen)().best:
-        chosen.best, chosen.higher_is_better = STSB_DEV, True
-
-
-def next_command(settings: TrainCommand, encoder: Path) -> str:
-    """What a user may want to do with what was trained."""
-    weights = settings.objective
-    if weights.denoising_weight:
-        return f"npmlm evaluate task=denoising encoder={encoder} …"
-    if weights.sentence_weight and not weights.nonparametric_weight:
-        return f"npmlm evaluate task=sts encoder={encoder} …"
-    if weights.masked_weight and not weights.nonparametric_weight and not weights.masked.visible_only:
-        return f"npmlm evaluate task=masked_tokens encoder={encoder} …"
-    return f"npmlm build encoder={encoder} …"
-
-
-def sts_evaluators(settings: TrainCommand, trained: TrainableModel, objective: WeightedSum) -> Sequence[Evaluator]:
-    """The correlation with the development half of STS-B, where `sts_dir` names its folder. Raises SettingError."""
-    if not settings.sts_dir:
-        return ()
-    from npm.evaluation.sts.correlation import sts_spearman
-    from npm.evaluation.sts.data import STS_B, read_set
-    from npm.models.encoder import Encoder
-    from npm.models.sentences import SentenceEncoder
-    from npm.objectives.sentence import SentenceContrast
-
-    losses = [part for part in objective.objectives.values() if isinstance(part, SentenceContrast)]
-    pairs = read_set(STS_B, Path(settings.sts_dir), split="dev")
-    if pairs is None or not losses or not isinstance(trained, Encoder):
-        raise SettingError(
-            "the correlation with STS-B cannot be measured during training",
-            expected="a folder with stsb-dev.jsonl, and an objective over sentences",
-            got="no such file" if pairs is None else "no objective over sentences",
-            where="sts_dir",
-            fix="check the folder, or leave sts_dir out",
-        )
-    encoder = SentenceEncoder(trained, losses[0].pooler)
-
-    def measure() -> dict[str, float]:
-        return {STSB_DEV: sts_spearman(encoder.encode, pairs)}
-
-    return (measure,)
+    return train(settings)
 
 
 def run_plot(settings: PlotCommand, runs: list[str]) -> int:

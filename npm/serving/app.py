@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 
@@ -119,15 +120,5 @@ def add_states(app: FastAPI, service: Service) -> None:
 def add_pages(app: FastAPI) -> None:
     """The page, and the description of the routes, both without anything from another server."""
     app.mount("/static", StaticFiles(directory=STATIC), name="static")
-
-    @app.get("/", include_in_schema=False)
-    async def page() -> Response:
-        return FileResponse(STATIC / "index.html")
-
-    @app.get("/docs", include_in_schema=False)
-    async def docs() -> Response:
-        return FileResponse(STATIC / "docs.html")
-
-    @app.get("/favicon.ico", include_in_schema=False)
-    async def icon() -> Response:
-        return FileResponse(STATIC / "icon.svg", media_type="image/svg+xml")
+    for path, file in {"/": "index.html", "/docs": "docs.html", "/favicon.ico": "icon.svg"}.items():
+        app.add_api_route(path, partial(FileResponse, STATIC / file), include_in_schema=False)

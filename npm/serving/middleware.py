@@ -160,6 +160,8 @@ class Frame:
         headers["X-Request-ID"] = state.id
         for name, value in SECURITY_HEADERS.items():
             headers.setdefault(name, value)
+        if not path.startswith("/v1/"):  # files of two versions must not be mixed by a browser that kept some
+            headers.setdefault("Cache-Control", "no-cache")
         if path == "/docs":
             headers["Content-Security-Policy"] = DOCS_POLICY
 

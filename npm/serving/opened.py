@@ -62,8 +62,9 @@ class OpenedIndex:
 
     @property
     def name(self) -> str:
-        """What clients know the index by."""
-        return self.folder.resolve().name
+        """What clients know the index by: its folder, or the one above where that is called index."""
+        folder = self.folder.resolve()
+        return folder.parent.name if folder.name == "index" else folder.name
 
     @property
     def state(self) -> schema.IndexState:

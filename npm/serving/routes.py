@@ -136,7 +136,7 @@ def _fill_jobs(service: Service, opened: OpenedIndex, texts: Sequence[str], opti
 def _answers(request: Request, opened: OpenedIndex, options: schema.Options, done: Sequence[Done]) -> dict[str, Any]:
     """An `Answers` as JSON values."""
     used = opened.fill_settings(options)
-    settings = schema.UsedSettings(
+    settings = schema.UsedOptions(
         used.k, used.occurrences, used.retrieval.value, used.documents, used.where, options.scoring
     )
     answers = [each.value for each in done]

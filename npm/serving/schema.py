@@ -116,7 +116,7 @@ class Partitions:
 
 
 @dataclass(frozen=True, slots=True)
-class UsedSettings:
+class UsedOptions:
     """How the texts were filled."""
 
     k: int
@@ -133,7 +133,7 @@ class Answers:
 
     answers: list[JointAnswer | Answer]
     index: IndexState
-    settings: UsedSettings
+    settings: UsedOptions
     took_ms: Milliseconds
     partitions: Partitions
 

@@ -15,7 +15,7 @@ from index.files import CountingFile
 from index.locking import folder_lock
 from npm.cli.commands import TrainCommand
 from npm.cli.main import main
-from npm.cli.verbs import let_sts_decide
+from npm.cli.train import let_sts_decide
 from npm.models.encoder import Encoder
 from npm.models.settings import PoolerKind
 from npm.training.trainer import Trainer
