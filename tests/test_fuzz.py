@@ -37,7 +37,7 @@ from npm.errors import UserError
 from npm.evaluation.results import write_results
 from npm.models.encoder import Encoder
 from npm.retrieval.queries import encode_queries
-from npm.training.plotting import PlotSettings, read_curves
+from npm.training.plotting import CurveSettings, read_curves
 from tests.cli.test_fill import TEXTS
 from tests.helpers.command_line import DOCUMENTS, all_bytes
 from tests.helpers.tiny_models import byte_bpe_tokenizer, wordpiece_tokenizer
@@ -269,7 +269,7 @@ def test_run_folders_changed_at_random_go_on_or_are_refused(
         content = data.draw(changed(json.loads(file.read_bytes())))
         sealed(run, file, content) if file == manifest else written(file, content)
     with ground.guarded(), contextlib.suppress(UserError):
-        read_curves(run, PlotSettings(out="curves.png"))
+        read_curves(run, CurveSettings())
     with ground.guarded(), contextlib.suppress(UserError):
         toy_trainer(run, max_steps=2, parts=("masked",)).resume()
 
