@@ -264,7 +264,7 @@ def reliability(answered: MethodAnswers, most_bins: int = BINS) -> Reliability:
         calibration_error(scores, rng.random(len(scores)) < scores, numbers)  # Bröcker and Smith 2007, §2
         for _ in range(CALIBRATED_DRAWS)
     ]
-    edges = np.linspace(0, 1, HISTOGRAM_BINS + 1)  # f64 [bins + 1]
+    edges = np.arange(HISTOGRAM_BINS + 1) / HISTOGRAM_BINS  # f64 [bins + 1], each the nearest number to its tenth
     counts = [np.histogram(scores[right == each], edges)[0].tolist() for each in (True, False)]
     return Reliability(
         name=name,

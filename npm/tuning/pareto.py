@@ -173,7 +173,7 @@ def tune_picture(folders: Sequence[Path]) -> Picture:
     for name, folder in zip(folder_names(folders), folders, strict=True):
         file = folder / JSON_NAME
         tunes[name] = TuneMeasurements.of_record(read_object(file, fix=MEASURE_AGAIN), file=file)
-    header = ("tune", "lists", "reranked", "candidates", *(f"@{rank}" for rank in RANKS), "agreement", "p50 ms")
+    header = ("tune", "lists", "reranked", "candidates", f"recall@{DRAWN_RANK}", "agreement", "p50 ms", "")
     rows = [
         (name, *_cells(point), ", ".join(marks))
         for name, tune in tunes.items()
@@ -187,7 +187,7 @@ def tune_picture(folders: Sequence[Path]) -> Picture:
     ]
     return Picture(
         figure=draw_tunes(tunes),
-        tables=(NumberTable("ways to search; recall @", (*header, ""), tuple(rows)),),
+        tables=(NumberTable("ways to search", header, tuple(rows)),),
         record={"picture": "tune", "tunes": record},
         notes=tuple(f"{name}: {tune.title}" for name, tune in tunes.items()),
     )
@@ -195,7 +195,7 @@ def tune_picture(folders: Sequence[Path]) -> Picture:
 
 def _cells(point: SearchPoint) -> tuple[str, ...]:
     counts = (point.probed_lists, point.reranked_rows, point.candidates_per_side)
-    shares = (*(point.recall[rank] for rank in RANKS), point.agreement)
+    shares = (point.drawn_recall, point.agreement)
     return (
         *("–" if count is None else str(count) for count in counts),
         *(f"{share:.3f}" for share in shares),
