@@ -154,10 +154,11 @@ def marker(number: int) -> str:
 def shown_name(name: str) -> str:
     """A name from outside as matplotlib shows it: not as a formula, and not left out of a legend.
 
-    >>> shown_name("_run $1$")
-    ' _run \\\\$1\\\\$'
+    >>> shown_name("_run $1$"), shown_name("a\\nb\\0")
+    (' _run \\\\$1\\\\$', 'a b�')
     """
-    plain = " ".join(name.split()).replace("$", r"\$")
+    words = " ".join(name.split())
+    plain = "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in words).replace("$", r"\$")
     return f" {plain}" if plain.startswith("_") else plain
 
 

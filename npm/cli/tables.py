@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from index.files import shown_bytes
+from npm.display import one_line
 from npm.errors import named
 from npm.evaluation.report import memory_console, terminal_table, written_on
 
@@ -95,7 +96,14 @@ def plain_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 def number_tables(tables: Iterable[NumberTable]) -> str:
     """The numbers of a picture."""
-    return _printed([terminal_table(each.header, each.rows, title=each.title) for each in tables])
+    return _printed(
+        [
+            terminal_table(
+                each.header, ([one_line(cell) for cell in row] for row in each.rows), title=one_line(each.title)
+            )
+            for each in tables
+        ]
+    )
 
 
 def _tune_row(each: Measured, result: TuneResult) -> tuple[str, ...]:
