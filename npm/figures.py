@@ -174,8 +174,9 @@ def plain_axes(axes: Axes, *, x: str, y: str, title: str = "") -> None:
 
 def count_ticks(axes: Axes) -> None:
     """Large counts along x as 200 k, 3 M."""
-    from matplotlib.ticker import EngFormatter
+    from matplotlib.ticker import EngFormatter, MaxNLocator
 
+    axes.xaxis.set_major_locator(MaxNLocator(5))
     axes.xaxis.set_major_formatter(EngFormatter())
 
 

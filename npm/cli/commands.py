@@ -97,7 +97,7 @@ class PlotCommand(CurveSettings, Command):
     bins: Annotated[int, Bounds(1, 100)] = 10
     """Of reliability: bins of equal numbers of answers."""
     arrows: bool = False
-    """Of geometry: whether results that lie in one folder are checkpoints of one run, in the order named, joined by
+    """Of geometry: whether results that lie in one folder are states of one training, in the order named, joined by
     arrows."""
     output: Output = Output.table
     """Form of the numbers on stdout: `table` for people, `json` for programs."""

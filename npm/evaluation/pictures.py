@@ -192,6 +192,8 @@ class Reliability:
 
     name: str
     bins: tuple[Bin, ...]
+    overall: Bin
+    """All answers with a score together."""
     ece: float
     """Expected calibration error: Σ over bins of n_b/n · |share right − mean score|."""
     calibrated_ece: float
@@ -200,15 +202,6 @@ class Reliability:
     """Right and wrong answers by score, in `HISTOGRAM_BINS` bins of equal width."""
     unanswered: int
     """Examples without any phrase, which have no score and are left out."""
-
-    @property
-    def count(self) -> int:
-        """Answers with a score."""
-        return sum(each.count for each in self.bins)
-
-    def mean(self, values: Sequence[float]) -> float:
-        """The mean over answers of `values` of the bins."""
-        return sum(each.count * value for each, value in zip(self.bins, values, strict=True)) / self.count
 
 
 def equal_mass_bins(scores: np.ndarray, most: int) -> np.ndarray:
@@ -254,11 +247,6 @@ def reliability(answered: MethodAnswers, most_bins: int = BINS) -> Reliability:
     scores = np.array([each.score for each in kept], dtype=np.float64)  # [n]
     right = np.array([each.right for each in kept])  # bool [n]
     numbers = equal_mass_bins(scores, most_bins)  # i64 [n]
-    bins = []
-    for number in np.unique(numbers):
-        own, hits = scores[numbers == number], right[numbers == number]  # f64, bool [answers of the bin]
-        share = wilson_interval(int(hits.sum()), len(hits))
-        bins.append(Bin(float(own.min()), float(own.max()), len(own), float(own.mean()), share))
     rng = np.random.default_rng(0)
     drawn = [
         calibration_error(scores, rng.random(len(scores)) < scores, numbers)  # Bröcker and Smith 2007, §2
@@ -268,12 +256,19 @@ def reliability(answered: MethodAnswers, most_bins: int = BINS) -> Reliability:
     counts = [np.histogram(scores[right == each], edges)[0].tolist() for each in (True, False)]
     return Reliability(
         name=name,
-        bins=tuple(bins),
+        bins=tuple(_bin(scores[numbers == each], right[numbers == each]) for each in np.unique(numbers)),
+        overall=_bin(scores, right),
         ece=calibration_error(scores, right, numbers),
         calibrated_ece=float(np.mean(drawn)),
         histogram=tuple(zip(*counts, strict=True)),
         unanswered=len(answered.answers) - len(kept),
     )
+
+
+def _bin(scores: np.ndarray, right: np.ndarray) -> Bin:
+    """Of the answers with `scores` f64 [n] and `right` bool [n]."""
+    share = wilson_interval(int(right.sum()), len(right))
+    return Bin(float(scores.min()), float(scores.max()), len(scores), float(scores.mean()), share)
 
 
 def reliability_picture(answers: Sequence[MethodAnswers], bins: int = BINS) -> Picture:
@@ -285,7 +280,7 @@ def reliability_picture(answers: Sequence[MethodAnswers], bins: int = BINS) -> P
         NumberTable(
             f"{each.name}: ECE {100 * each.ece:.1f} % ({100 * each.calibrated_ece:.1f} % if calibrated), {bins} bins",
             header,
-            tuple(_bin_row(one) for one in each.bins),
+            (*(_bin_row(one) for one in each.bins), ("all", *_bin_row(each.overall)[1:])),
         )
         for each in found
     ]
@@ -295,7 +290,7 @@ def reliability_picture(answers: Sequence[MethodAnswers], bins: int = BINS) -> P
         tables=tuple(tables),
         record={"picture": "reliability", "bins": bins, "diagrams": [asdict(each) for each in found]},
         notes=tuple(
-            f"{each.name}: {each.unanswered} of {each.unanswered + each.count} examples have no answer and no score"
+            f"{each.name}: {each.unanswered} of {each.unanswered + each.overall.count} examples have no phrase"
             for each in found
             if each.unanswered
         ),
@@ -345,7 +340,9 @@ def _draw_diagram(axes: Axes, found: Reliability) -> None:
     axes.vlines(scores, scores, shares, color=colour(1), linewidth=4, alpha=0.35, label="gap", zorder=1)
     look: dict[str, Any] = {"color": colour(0), "marker": "o", "markersize": 5, "linewidth": 1.2, "capsize": 2.5}
     axes.errorbar(scores, shares, yerr=lengths, elinewidth=0.9, label="bin, 95 % interval", **look)
-    error = f"ECE {100 * found.ece:.1f} % ({100 * found.calibrated_ece:.1f} % if calibrated), {found.count} answers"
+    error = (
+        f"ECE {100 * found.ece:.1f} % ({100 * found.calibrated_ece:.1f} % if calibrated), {found.overall.count} answers"
+    )
     plain_axes(axes, x="", y="share of right answers", title=f"{shown_name(found.name)}\n{error}")
     axes.set_xlim(-0.02, 1.02)
     axes.set_ylim(-0.02, 1.02)

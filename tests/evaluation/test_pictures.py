@@ -75,6 +75,8 @@ def test_calibration_error_by_hand() -> None:
     assert [each.right.mean for each in found.bins] == [0.5, 0.5]
     assert [each.mean_score for each in found.bins] == pytest.approx([0.15, 0.35])
     assert found.ece == pytest.approx((0.35 + 0.15) / 2)
+    assert (found.overall.count, found.overall.right) == (4, wilson_interval(2, 4))
+    assert found.overall.mean_score == pytest.approx(0.25)
     assert found.histogram == ((0, 0), (0, 1), (1, 0), (0, 1), (1, 0), *[(0, 0)] * 5)
 
 
@@ -93,7 +95,7 @@ def test_bins_and_error_equal_plain_references_whatever_is_tied(
     assert equal_mass_bins(scores[order], 10).tolist() == bins[order].tolist()
     found = reliability(answers(scores.tolist(), right.tolist()))
     assert found.ece == pytest.approx(expected, abs=1e-12)
-    assert found.count == count and sum(map(sum, found.histogram)) == count
+    assert found.overall.count == count and sum(map(sum, found.histogram)) == count
 
 
 def test_different_scores_fill_bins_of_equal_mass(rng: np.random.Generator) -> None:
@@ -159,9 +161,12 @@ def test_reliability_is_of_the_best_phrase_and_of_the_chosen_label(tmp_path: Pat
     ]
     assert [each.name for each in read_answers([folder], tasks=["agn"], methods=["npm"])] == ["run: agn, npm"]
     picture = reliability_picture(found)
-    assert picture.notes == ("run: trex, npm: 1 of 2 examples have no answer and no score",)
+    assert picture.notes == ("run: trex, npm: 1 of 2 examples have no phrase",)
     assert picture.tables[0].title.startswith("run: agn, npm: ECE 60.0 % (")
-    assert picture.tables[0].rows == (("0.600 – 0.600", "1", "60.0", "0.0 [0.0, 79.3]"),)
+    assert picture.tables[0].rows == (
+        ("0.600 – 0.600", "1", "60.0", "0.0 [0.0, 79.3]"),
+        ("all", "1", "60.0", "0.0 [0.0, 79.3]"),
+    )
     json.dumps(picture.record, allow_nan=False)
 
 
