@@ -278,7 +278,7 @@ def reliability_picture(answers: Sequence[MethodAnswers], bins: int = BINS) -> P
     header = ("score from – to", "answers", "mean score, %", "right, % [95 %]")
     tables = [
         NumberTable(
-            f"{each.name}: ECE {100 * each.ece:.1f} % ({100 * each.calibrated_ece:.1f} % if calibrated), {bins} bins",
+            f"{each.name}: ECE {100 * each.ece:.1f} % ({100 * each.calibrated_ece:.1f} % if calibrated)",
             header,
             (*(_bin_row(one) for one in each.bins), ("all", *_bin_row(each.overall)[1:])),
         )
