@@ -9,14 +9,14 @@ import json
 import sys
 from contextlib import suppress
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 
 from npm.errors import UserError
+from npm.figures import can_draw, save_figure
 from npm.settings import settings_given
 from npm.training.checkpoints import METRICS, RunFolder
 from npm.training.loggers import read_metrics
-from npm.training.plotting import PlotSettings, plot_runs
+from npm.training.plotting import CurveSettings, curves_picture
 from npm.training.run import run_training
 from npm.training.settings import HELD_OUT_LOSS, TrainingSettings, settings_of_record
 from npm.training.trainer import StepReport
@@ -51,8 +51,8 @@ def main(packed: Path, run: Path, out: Path, minutes: float, changes: list[str])
     records = [record for _, record in read_metrics(run / METRICS)] if (run / METRICS).is_file() else []
     if measured := [record for record in records if HELD_OUT_LOSS in record]:
         (out / "evaluation.json").write_text(json.dumps(measured[-1], indent=1) + "\n")
-    if find_spec("matplotlib") and len(records) > 1:
-        plot_runs([run], PlotSettings(out=str(out / "curves.png")))
+    if can_draw() and len(records) > 1:
+        save_figure(curves_picture([run], CurveSettings()).figure, out / "curves.png")
     return 0 if RunFolder(run).is_finished else 3
 
 

@@ -23,6 +23,7 @@ ORDER = (
     "npm.errors",
     "npm.settings",
     "npm.memory",
+    "npm.figures",
     "npm.corpus",
     "npm.masking",
     "npm.models",
@@ -59,7 +60,7 @@ ONLY_IN = {
         "npm/cli/tables.py",
         "npm/evaluation/report.py",
     ),
-    "matplotlib": ("npm/training/plotting.py", "npm/tuning/tune.py"),
+    "matplotlib": ("npm/figures.py",),
     "accelerate": ("npm/training/acceleration.py",),
     "yaml": ("npm/cli/settings.py", "npm/evaluation/zero_shot/task_file.py"),
 }

@@ -19,7 +19,7 @@ from npm.models.settings import Precision
 from npm.retrieval.settings import FillSettings
 from npm.serving.settings import ServeSettings
 from npm.settings import Bounds, CheckedSettings, PathText
-from npm.training.plotting import PlotSettings
+from npm.training.plotting import CurveSettings
 from npm.training.settings import TrainingSettings
 from npm.tuning.settings import TuneSettings
 
@@ -70,9 +70,37 @@ class TrainCommand(TrainingSettings, Command):
     stsb_dev_spearman; for objectives over sentences."""
 
 
+class PictureKind(Enum):
+    """What `npmlm plot` can draw."""
+
+    auto = "auto"
+    curves = "curves"
+    tune = "tune"
+    reliability = "reliability"
+    confusion = "confusion"
+    geometry = "geometry"
+
+
 @dataclass(kw_only=True)
-class PlotCommand(PlotSettings, Command):
-    """Draw the curves of several runs in one picture: npmlm plot RUN [RUN …] out=FILE.png."""
+class PlotCommand(CurveSettings, Command):
+    """Draw runs, tunes or evaluations, several in one picture: npmlm plot FOLDER [FOLDER …] out=FILE.png."""
+
+    out: PathText = ""
+    """The picture, FILE.png or FILE.svg; one that npmlm plot drew is replaced. Required."""
+    picture: PictureKind = PictureKind.auto
+    """curves of training runs; recall over latency of tunes; reliability of the scores of answers, and confusion of
+    labels, of evaluations; geometry: alignment and uniformity, of task=sts; auto: by what the folders hold."""
+    tasks: list[str] = field(default_factory=list)
+    """Of reliability and confusion: tasks by name, a panel each; empty: all that the folders hold."""
+    methods: list[str] = field(default_factory=list)
+    """Of reliability and confusion: methods by name, a panel each; empty: all that the folders hold."""
+    bins: Annotated[int, Bounds(1, 100)] = 10
+    """Of reliability: bins of equal numbers of answers."""
+    arrows: bool = False
+    """Of geometry: whether results that lie in one folder are states of one training, in the order named, joined by
+    arrows."""
+    output: Output = Output.table
+    """Form of the numbers on stdout: `table` for people, `json` for programs."""
 
 
 @dataclass(kw_only=True)

@@ -1,4 +1,4 @@
-"""Tables of `npmlm tune`, `inspect`, `estimate` and `compare`, as text for a terminal."""
+"""Tables of `npmlm tune`, `inspect`, `estimate`, `compare` and `plot`, as text for a terminal."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from index.files import shown_bytes
+from npm.display import one_line
 from npm.errors import named
 from npm.evaluation.report import memory_console, terminal_table, written_on
 
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from npm.figures import NumberTable
     from npm.indexing.inspection import Footprint, Inspection
     from npm.tuning.measures import Measured
     from npm.tuning.tune import TuneResult
@@ -90,6 +92,18 @@ def inspection_json(inspection: Inspection) -> str:
 def plain_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Rows as they are, under their heading; text to the left in the first two columns, numbers to the right."""
     return _printed([terminal_table(header, rows, numbers=range(2, len(header)))])
+
+
+def number_tables(tables: Iterable[NumberTable]) -> str:
+    """The numbers of a picture."""
+    return _printed(
+        [
+            terminal_table(
+                each.header, ([one_line(cell) for cell in row] for row in each.rows), title=one_line(each.title)
+            )
+            for each in tables
+        ]
+    )
 
 
 def _tune_row(each: Measured, result: TuneResult) -> tuple[str, ...]:

@@ -320,11 +320,11 @@ def run_train(settings: TrainCommand) -> int:
     return train(settings)
 
 
-def run_plot(settings: PlotCommand, runs: list[str]) -> int:
-    """`npmlm plot`: the curves of several runs in one picture."""
-    from npm.training.plotting import plot_runs
+def run_plot(settings: PlotCommand, folders: list[str]) -> int:
+    """`npmlm plot`: several runs, tunes or evaluations in one picture."""
+    from npm.cli.plot import plot
 
-    say(f"the curves are in {plot_runs([Path(run) for run in runs], settings)}")
+    plot(settings, [Path(folder) for folder in folders])
     return 0
 
 
@@ -420,10 +420,10 @@ VERBS = {
         resumes=True,
     ),
     "plot": Verb(
-        "draw the curves of training runs in one picture",
+        "draw runs, tunes or evaluations in one picture",
         "PlotCommand",
         run_plot,
-        first="out terms x smoothed_points",
+        first="out picture terms x smoothed_points tasks methods bins arrows output",
         example="npmlm plot runs/mine runs/other out=curves.png",
         required="out",
         takes_texts=True,

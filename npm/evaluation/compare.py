@@ -14,11 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from index.store import check_folder
 from npm.errors import ArtefactError, SettingError
 from npm.evaluation.metrics import Interval, bootstrap_interval
 from npm.evaluation.report import Row, percent
-from npm.evaluation.results import EVALUATION_KIND
+from npm.evaluation.results import read_predictions
 
 CONFIDENCE = 0.95
 _LINE_TYPES = {"task": str, "method": str, "id": str, "text": str, "correct": bool}
@@ -161,43 +160,30 @@ def read_judgements(folder: Path) -> Judgements:
     Raises ArtefactError if the folder holds no results, a file is damaged, or it is of a task that has no right and
     wrong answers by example.
     """
-    check_folder(folder, kind=EVALUATION_KIND)
     judged: Judgements = {}
     expected_keys = ", ".join([*_LINE_TYPES, "gold"])
-    file = folder / "predictions.jsonl"
-    with file.open("rb") as lines:
-        for number, text in enumerate(lines, start=1):
-            line = _line(text)
-            wrong = [key for key, kind in _LINE_TYPES.items() if not isinstance(line.get(key), kind)]
-            if wrong or "gold" not in line:
-                raise ArtefactError(
-                    "these results cannot be paired by example",
-                    expected=f"lines with {expected_keys}, as evaluate writes for task=… or suite=…",
-                    got=f"a line with {', '.join(sorted(line)) or 'no JSON object'}",
-                    where=f"{file}, line {number}",
-                    fix="give two folders that npmlm evaluate suite=… or task=… wrote",
-                )
-            of_method = judged.setdefault((line["task"], line["method"]), {})
-            if line["id"] in of_method:
-                raise ArtefactError(
-                    f"{line['method']} answers one example of {line['task']} twice",
-                    expected="one line an example and method",
-                    got=f"id {line['id']} again",
-                    where=f"{file}, line {number}",
-                    fix="evaluate again",
-                )
-            prompt_sha256 = sha256(line["text"].encode()).digest()
-            of_method[line["id"]] = Judged(json.dumps(line["gold"], sort_keys=True), line["correct"], prompt_sha256)
+    for where, line in read_predictions(folder):
+        wrong = [key for key, kind in _LINE_TYPES.items() if not isinstance(line.get(key), kind)]
+        if wrong or "gold" not in line:
+            raise ArtefactError(
+                "these results cannot be paired by example",
+                expected=f"lines with {expected_keys}, as evaluate writes for task=… or suite=…",
+                got=f"a line with {', '.join(sorted(line)) or 'no JSON object'}",
+                where=where,
+                fix="give two folders that npmlm evaluate suite=… or task=… wrote",
+            )
+        of_method = judged.setdefault((line["task"], line["method"]), {})
+        if line["id"] in of_method:
+            raise ArtefactError(
+                f"{line['method']} answers one example of {line['task']} twice",
+                expected="one line an example and method",
+                got=f"id {line['id']} again",
+                where=where,
+                fix="evaluate again",
+            )
+        prompt_sha256 = sha256(line["text"].encode()).digest()
+        of_method[line["id"]] = Judged(json.dumps(line["gold"], sort_keys=True), line["correct"], prompt_sha256)
     return judged
-
-
-def _line(text: bytes) -> dict[str, Any]:
-    """The JSON object of a line; without a key if it is none."""
-    try:
-        line = json.loads(text)
-    except (ValueError, RecursionError):
-        line = None
-    return line if isinstance(line, dict) else {}
 
 
 def _method_pairs(

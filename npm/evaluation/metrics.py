@@ -9,7 +9,8 @@ import string
 import unicodedata
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from math import comb
+from math import comb, sqrt
+from statistics import NormalDist
 
 import numpy as np
 
@@ -101,6 +102,22 @@ def chance_of_hit(candidates: int, hits: int, draws: int) -> float:
     """
     draws = min(draws, candidates)
     return 1 - comb(candidates - hits, draws) / comb(candidates, draws)
+
+
+def wilson_interval(hits: int, count: int, *, confidence: float = 0.95) -> Interval:
+    """The share of `hits` among `count` cases, one at least, and its score interval (Wilson 1927).
+
+    It has a width where all or none are hits too, of which a bootstrap knows nothing.
+
+    >>> found = wilson_interval(8, 10)
+    >>> found.mean, round(found.low, 4), round(found.high, 4)
+    (0.8, 0.4902, 0.9433)
+    """
+    share, z = hits / count, NormalDist().inv_cdf((1 + confidence) / 2)
+    middle = (share + z**2 / (2 * count)) / (1 + z**2 / count)
+    half = z / (1 + z**2 / count) * sqrt(share * (1 - share) / count + (z / (2 * count)) ** 2)
+    # Where all or none are hits, the share is a bound itself; rounding must not put it outside.
+    return Interval(share, min(share, max(0.0, middle - half)), max(share, min(1.0, middle + half)))
 
 
 def bootstrap_interval(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from index.files import check_writable, digest_of, json_bytes, replace_file, storage_errors
 from index.manifest import MANIFEST_NAME, read_manifest
 from index.removal import foreign_files, remove_written
-from index.store import refuse_changed, write_folder
+from index.store import check_folder, refuse_changed, write_folder
 from npm.errors import ArtefactError, named
 from npm.retrieval.settings import FillSettings
 from npm.settings import as_json
@@ -126,6 +126,22 @@ def _replace_results(fresh: Path, out: Path) -> None:
         (fresh / name).replace(out / name)
     (fresh / MANIFEST_NAME).unlink()  # last: by it the folder of a killed evaluation is known
     fresh.rmdir()
+
+
+def read_predictions(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Where each line of predictions.jsonl stands, and its JSON object; one without a key for a line that is none.
+
+    Raises ArtefactError, with the first line, if the folder holds no results or a file of it is damaged.
+    """
+    check_folder(folder, kind=EVALUATION_KIND).file(PREDICTIONS)
+    file = folder / PREDICTIONS
+    with file.open("rb") as lines:
+        for number, text in enumerate(lines, start=1):
+            try:
+                line = json.loads(text)
+            except (ValueError, RecursionError):
+                line = None
+            yield f"{file}, line {number}", line if isinstance(line, dict) else {}
 
 
 def model_facts(model: StoredModel) -> dict[str, Any]:

@@ -1,25 +1,33 @@
-"""`npmlm plot`: the curves of several training runs in one picture, a panel for each term."""
+"""Curves of several training runs in one picture, a panel for each term."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from importlib.util import find_spec
-from io import BytesIO
-from math import ceil
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
-from index.files import made_parents, replace_file
 from npm.errors import ArtefactError, SettingError
-from npm.settings import Bounds, CheckedSettings, PathText
+from npm.figures import (
+    NumberTable,
+    Picture,
+    colour,
+    count_ticks,
+    folder_names,
+    legend_below,
+    marker,
+    new_panels,
+    plain_axes,
+    shown_name,
+)
+from npm.settings import Bounds, CheckedSettings
 from npm.training.loggers import read_metrics
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
@@ -29,10 +37,8 @@ COUNTERS = frozenset(
     {"step", "tokens", "seconds", "learning_rate", "tokens_per_second", "data_fraction", "gradient_norm"}
 )
 """Numbers in metrics.jsonl that say how a run went, not what it reached; drawn when asked for by name."""
-MARK, MARKED_BYTES = "npmlm plot", 1024
-"""What our pictures say of themselves, and where: one that does not is not replaced."""
-PANEL_COLUMNS = 3
-PANEL_INCHES = (4.6, 3.2)
+MARKERS_OF_A_CURVE = 8
+"""About how many points of a training curve have a marker."""
 
 
 class PlotAxis(Enum):
@@ -43,11 +49,9 @@ class PlotAxis(Enum):
 
 
 @dataclass(kw_only=True, slots=True)
-class PlotSettings(CheckedSettings):
-    """Which curves are drawn, and where the picture goes."""
+class CurveSettings(CheckedSettings):
+    """Which curves of training runs are drawn, and over what."""
 
-    out: PathText = ""
-    """The picture, FILE.png; one that is there is replaced. Required."""
     terms: list[str] = field(default_factory=list)
     """Terms and metrics by their names in metrics.jsonl, a panel each; empty: all that the runs have in common."""
     x: PlotAxis = PlotAxis.tokens
@@ -66,45 +70,49 @@ class Curve:
     smoothed: bool  # a training curve; else it was measured now and then
 
 
-def plot_runs(runs: Sequence[Path], settings: PlotSettings) -> Path:
-    """Draw the curves of `runs`; returns the picture's path.
+def curves_picture(runs: Sequence[Path], settings: CurveSettings) -> Picture:
+    """The curves of `runs`, with where each begins, ends, and is lowest and highest.
 
-    Raises SettingError without matplotlib, without runs, or where no term is to be drawn; ArtefactError for a folder
-    without readable metrics; StorageError if the system refuses the picture.
+    Raises SettingError without runs, or where no term is to be drawn; ArtefactError for a folder
+    without readable metrics.
     """
-    picture = Path(settings.out)
-    _check_command(runs, picture)
-    names = run_names(runs)
-    curves = {name: read_curves(run, settings) for name, run in zip(names, runs, strict=True)}
-    figure = draw_curves(curves, chosen_terms(curves, settings.terms), axis=settings.x)
-    data = BytesIO()
-    figure.savefig(data, format="png", dpi=110, metadata={"Software": MARK})
-    with made_parents(picture):
-        replace_file(picture, data.getvalue())
-    return picture
-
-
-def run_names(runs: Sequence[Path]) -> list[str]:
-    """Names of the runs' folders; with as many of the folders above as it takes to tell them apart.
-
-    >>> run_names([Path("a/long"), Path("b/short")]), run_names([Path("a/same"), Path("b/same")])
-    (['long', 'short'], ['a/same', 'b/same'])
-    """
-    parts = [run.resolve().parts for run in runs]
-    for depth in range(1, max(map(len, parts)) + 1):
-        names = ["/".join(part[-depth:]) for part in parts]
-        if len(set(names)) == len(names):
-            return names
-    raise SettingError(
-        "a run is named twice",
-        expected="different run folders",
-        got=", ".join(map(str, runs)),
-        where="npmlm plot RUN …",
-        fix="name each run once",
+    curves = {name: read_curves(run, settings) for name, run in zip(folder_names(runs), runs, strict=True)}
+    terms = chosen_terms(curves, settings.terms)
+    drawn = list(_drawn(curves, terms))
+    axis = settings.x.value
+    rows = tuple((f"{run}: {name}", *_extremes(curve)) for run, name, curve in drawn)
+    header = ("curve", "points", axis, "first", "last", "lowest", "highest")
+    record = [
+        {"run": run, "term": name, "smoothed": curve.smoothed, "x": _json(curve.x), "y": _json(curve.y)}
+        for run, name, curve in drawn
+    ]
+    title = f"curves; of training, means of up to {settings.smoothed_points} lines"
+    return Picture(
+        figure=draw_curves(curves, terms, axis=settings.x),
+        tables=(NumberTable(title, header, rows),),
+        record={"picture": "curves", "x": axis, "curves": record},
     )
 
 
-def read_curves(run: Path, settings: PlotSettings) -> dict[str, Curve]:
+def _drawn(curves: dict[str, dict[str, Curve]], terms: Sequence[str]) -> Iterator[tuple[str, str, Curve]]:
+    """Run, name and curve of all that is drawn, panel by panel; a held-out curve stands in the panel of its term."""
+    for term in terms:
+        for run, found in curves.items():
+            yield from ((run, name, found[name]) for name in (term, HELD_OUT + term) if name in found)
+
+
+def _extremes(curve: Curve) -> tuple[str, ...]:
+    y = curve.y  # f64 [points]
+    values = (y[0], y[-1], np.fmin.reduce(y), np.fmax.reduce(y))
+    return (str(len(y)), f"{curve.x[-1]:,.0f}", *(f"{value:.4g}" for value in values))
+
+
+def _json(values: np.ndarray) -> list[float | None]:
+    """The values [points]; null for those that are not finite, which JSON cannot hold."""
+    return [value if isfinite(value) else None for value in values.tolist()]
+
+
+def read_curves(run: Path, settings: CurveSettings) -> dict[str, Curve]:
     """Every number in the metrics of a run, by name."""
     records = _records(run / "metrics.jsonl")
     tokens_at = _tokens_at(records)
@@ -172,62 +180,30 @@ def chosen_terms(curves: dict[str, dict[str, Curve]], asked: Sequence[str]) -> l
 
 
 def draw_curves(curves: dict[str, dict[str, Curve]], terms: Sequence[str], *, axis: PlotAxis) -> Figure:
-    """A figure with one panel for each term and one colour for each run; held-out curves are dashed with dots."""
-    from matplotlib.figure import Figure
+    """A figure with a panel for each term, a colour and a marker for each run.
 
-    columns = min(PANEL_COLUMNS, len(terms))
-    rows = ceil(len(terms) / columns)
-    figure = Figure(figsize=(columns * PANEL_INCHES[0], rows * PANEL_INCHES[1]), layout="constrained")
-    panels: list[Axes] = list(figure.subplots(rows, columns, squeeze=False).flat)
-    for panel, term in zip(panels, terms, strict=False):
+    Held-out curves are dashed, with a hollow marker at every measurement.
+    """
+    figure, panels = new_panels(len(terms))
+    for panel, term in zip(panels, terms, strict=True):
         for number, (run, found) in enumerate(curves.items()):
             for name, label in ((term, run), (HELD_OUT + term, f"{run} (held out)")):
-                if (curve := found.get(name)) is not None:
-                    style: Any = {} if curve.smoothed else {"linestyle": "--", "marker": "o", "markersize": 3}
-                    panel.plot(curve.x, curve.y, label=label, color=f"C{number}", **style)
-        panel.set_title(term)
-        panel.set_xlabel("tokens" if axis is PlotAxis.tokens else "optimiser steps")
-        panel.ticklabel_format(axis="x", style="sci", scilimits=(-3, 5))
-        panel.grid(alpha=0.3)
-        panel.legend(frameon=False, fontsize="small")
-    for panel in panels[len(terms) :]:
-        panel.remove()
+                if (curve := found.get(name)) is None:
+                    continue
+                style: dict[str, Any] = {"linestyle": "--", "markerfacecolor": "white"}
+                if curve.smoothed:
+                    style = {"markevery": max(1, len(curve.x) // MARKERS_OF_A_CURVE)}
+                look: dict[str, Any] = {
+                    "color": colour(number),
+                    "marker": marker(number),
+                    "markersize": 4,
+                    "linewidth": 1.4,
+                }
+                panel.plot(curve.x, curve.y, label=shown_name(label), **look, **style)
+        plain_axes(panel, x="tokens" if axis is PlotAxis.tokens else "optimiser steps", y=shown_name(term))
+        count_ticks(panel)
+    legend_below(figure, panels, columns=len(panels))
     return figure
-
-
-def _check_command(runs: Sequence[Path], picture: Path) -> None:
-    if find_spec("matplotlib") is None:
-        raise SettingError(
-            "matplotlib is not installed",
-            expected="the package matplotlib",
-            got="no module matplotlib",
-            where="npmlm plot",
-            fix="pip install matplotlib",
-        )
-    if not runs:
-        raise SettingError(
-            "no run is named",
-            expected="npmlm plot RUN [RUN …] out=FILE.png",
-            got="no folder",
-            where="npmlm plot",
-            fix="name the folders that npmlm train wrote with run=",
-        )
-    if picture.suffix.lower() != ".png" or picture.is_dir():
-        raise SettingError(
-            "the picture is a PNG file",
-            expected="out=FILE.png",
-            got=f"{picture}{', a folder' if picture.is_dir() else ''}",
-            where="out",
-            fix="give a name that ends in .png",
-        )
-    if picture.is_file() and MARK.encode() not in picture.read_bytes()[:MARKED_BYTES]:
-        raise ArtefactError(
-            f"{picture} is another picture",
-            expected="a new file, or curves that npmlm plot drew",
-            got="a file that it did not make",
-            where="out",
-            fix="choose another name with out=, or move that file away",
-        )
 
 
 def _records(file: Path) -> list[dict[str, Any]]:

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from importlib.util import find_spec
-from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +22,7 @@ from index.search import FaissSearcher
 from index.store import refuse_changed
 from npm.corpus.text import sentence_bounds
 from npm.errors import ArtefactError, QueryError, SettingError
+from npm.figures import can_draw, save_figure
 from npm.indexing.changes import commit
 from npm.indexing.generation import Generation, IndexManifest, Searching
 from npm.indexing.inspection import Footprint, footprint
@@ -41,6 +40,7 @@ from npm.tuning.measures import (
     search_choices,
     widest_first,
 )
+from npm.tuning.pareto import JSON_NAME, TuneMeasurements, draw_tunes, pareto_front
 from npm.tuning.settings import TuneSettings
 from npm.types import MASK_TEXT, Progress, silent
 
@@ -50,9 +50,8 @@ if TYPE_CHECKING:
 
 MIN_SENTENCE_CHARS, MAX_SENTENCE_CHARS = 60, 300
 MAX_MASKED_TOKENS = 4
-JSON_NAME, PLOT_NAME = "tune.json", "tune.png"
+PLOT_NAME = "tune.png"
 NO_PLOT = f"no {PLOT_NAME}: matplotlib is not installed (pip install matplotlib)"
-MARKERS = "osD^vP*X<>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +78,7 @@ class TuneResult:
     @property
     def front(self) -> tuple[Measured, ...]:
         """Those that no other one beats in both p50 latency and agreement, fastest first."""
-        best: list[Measured] = []
-        for each in sorted(self.measured, key=lambda one: (one.p50_ms, -one.agreement)):
-            if not best or each.agreement > best[-1].agreement:
-                best.append(each)
-        return tuple(best)
+        return tuple(pareto_front(self.measured, lambda each: each.p50_ms, lambda each: each.agreement))
 
 
 def tune_index(settings: TuneSettings, encoder: Encoder | None = None, progress: Progress = silent) -> TuneResult:
@@ -347,11 +342,13 @@ def write_report(result: TuneResult, out: str | Path) -> str | None:
     Raises StorageError if the system refuses.
     """
     file = Path(out) / JSON_NAME
+    record = tune_record(result)
     with made_parents(file):
-        replace_file(file, json_bytes(tune_record(result)))
-    if not can_plot():
+        replace_file(file, json_bytes(record))
+    if not can_draw():
         return NO_PLOT
-    draw_pareto(result, file.with_name(PLOT_NAME))
+    measurements = TuneMeasurements.of_record(record, file=file)
+    save_figure(draw_tunes({"": measurements}), file.with_name(PLOT_NAME))
     return None
 
 
@@ -388,43 +385,3 @@ def _measured_record(measured: Measured) -> dict[str, Any]:
     values = asdict(measured)
     recall = {str(rank): share for rank, share in measured.recall.items()}
     return {**values.pop("choice"), "reranked_rows": measured.choice.reranked_rows, **values, "recall": recall}
-
-
-def can_plot() -> bool:
-    """Whether matplotlib, of the extra `plots`, is installed."""
-    return find_spec("matplotlib") is not None
-
-
-def draw_pareto(result: TuneResult, path: Path) -> None:
-    """Write a PNG: p50 latency in ms against agreement, a marker for each number of candidates, the front as a line."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import ScalarFormatter
-
-    figure = Figure(figsize=(7.5, 4.6), layout="constrained")
-    axes = figure.add_subplot()
-    widths = sorted({each.choice.candidates_per_side for each in result.measured})
-    for place, width in enumerate(widths):
-        points = [each for each in result.measured if each.choice.candidates_per_side == width]
-        marker = MARKERS[place % len(MARKERS)]
-        axes.scatter(*_coordinates(points), marker=marker, s=24, alpha=0.7, label=f"{width} candidates a side")
-    axes.step(*_coordinates(result.front), where="post", color="0.4", linewidth=1, label="no other is better in both")
-    axes.scatter(*_coordinates([result.chosen]), s=160, facecolors="none", edgecolors="tab:red", label="chosen")
-    present = [each for each in result.measured if each.choice == result.present]
-    axes.scatter(*_coordinates(present), s=160, facecolors="none", edgecolors="tab:blue", label="before")
-    axes.axhline(result.settings.agreement_goal, color="tab:red", linestyle=":", linewidth=1)
-    axes.set_xscale("log")
-    for ticks in (axes.xaxis.set_major_formatter, axes.xaxis.set_minor_formatter):
-        ticks(ScalarFormatter())
-    axes.set_xlabel("median latency of a search on one core, ms")
-    axes.set_ylabel("best phrase equal to exact search, share")
-    axes.set_title(f"{result.factory or result.tier}: {result.question_count} questions", fontsize=10)
-    axes.grid(alpha=0.3)
-    axes.legend(frameon=False, fontsize=8)
-    image = BytesIO()
-    FigureCanvasAgg(figure).print_png(image, metadata={"Software": None})
-    replace_file(path, image.getvalue())
-
-
-def _coordinates(points: tuple[Measured, ...] | list[Measured]) -> tuple[list[float], list[float]]:
-    return [each.p50_ms for each in points], [each.agreement for each in points]

@@ -1,4 +1,4 @@
-"""`npmlm plot`: the numbers that are drawn, which terms, and what a mistake gets."""
+"""Curves of runs: the numbers that are drawn, which terms, and what a mistake gets."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from npm.errors import ArtefactError, SettingError, StorageError
-from npm.training import plotting
+from npm.errors import ArtefactError, SettingError
 from npm.training.plotting import (
+    CurveSettings,
     PlotAxis,
-    PlotSettings,
     chosen_terms,
+    curves_picture,
     draw_curves,
-    plot_runs,
     read_curves,
     trailing_mean,
 )
@@ -54,9 +53,9 @@ def second(tmp_path: Path) -> Path:
 
 
 def drawn(figure: Any) -> dict[str, dict[str, tuple[list[float], list[float]]]]:
-    """x and y of every line, by the title of its panel and its label."""
+    """x and y of every line, by the name of its panel and its label."""
     return {
-        panel.get_title(): {
+        panel.get_ylabel(): {
             line.get_label(): (np.asarray(line.get_xdata()).tolist(), np.asarray(line.get_ydata()).tolist())
             for line in panel.lines
         }
@@ -65,7 +64,7 @@ def drawn(figure: Any) -> dict[str, dict[str, tuple[list[float], list[float]]]]:
 
 
 def curves_of(*runs: Path, **settings: Any) -> Any:
-    chosen = PlotSettings(**{"smoothed_points": 1, **settings})
+    chosen = CurveSettings(**{"smoothed_points": 1, **settings})
     return {run.name: read_curves(run, chosen) for run in runs}
 
 
@@ -120,31 +119,31 @@ def test_terms_are_drawn_where_a_run_has_them_and_counters_by_name(first: Path, 
     assert list(found["held_out_masked"]) == ["first"]
 
 
-def test_the_picture_is_made_and_takes_the_place_of_none_but_its_own(first: Path, second: Path, tmp_path: Path) -> None:
-    picture = tmp_path / "curves.png"
-    picture.write_bytes(b"\x89PNG of somebody else")
-    with pytest.raises(ArtefactError, match="is another picture"):
-        plot_runs([first, second], PlotSettings(out=str(picture)))
-    assert picture.read_bytes() == b"\x89PNG of somebody else"
-    picture.unlink()
-    assert plot_runs([first, second], PlotSettings(out=str(picture))) == picture
-    data = picture.read_bytes()
-    assert data.startswith(b"\x89PNG")
-    assert plot_runs([first, second], PlotSettings(out=str(picture))).read_bytes() == data
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["curves.png", "first", "second"]
-
-
-def test_runs_with_the_same_name_are_told_apart_by_their_folders(first: Path, tmp_path: Path) -> None:
-    for place in ("a", "b"):
-        (tmp_path / place).mkdir()
-        (tmp_path / place / "run").mkdir()
-    assert plotting.run_names([tmp_path / "a" / "run", tmp_path / "b" / "run", first]) == [
-        "a/run",
-        "b/run",
-        f"{tmp_path.name}/first",
+def test_the_numbers_of_the_picture_are_those_of_its_curves(first: Path, second: Path) -> None:
+    picture = curves_picture([first, second], CurveSettings(smoothed_points=2))
+    (table,) = picture.tables
+    assert table.header == ("curve", "points", "tokens", "first", "last", "lowest", "highest")
+    assert table.rows == (
+        ("first: masked", "2", "2,000", "7", "6.5", "6.5", "7"),
+        ("first: held_out_masked", "3", "2,500", "9", "6.5", "6.5", "9"),
+        ("second: masked", "3", "750", "7", "7", "7", "7"),
+    )
+    curves = picture.record["curves"]
+    assert [(each["run"], each["term"], each["smoothed"]) for each in curves] == [
+        ("first", "masked", True),
+        ("first", "held_out_masked", False),
+        ("second", "masked", True),
     ]
-    with pytest.raises(SettingError, match="named twice"):
-        plotting.run_names([first, first])
+    assert curves[1]["x"] == [0.0, 2000.0, 2500.0] and curves[1]["y"] == [9.0, 7.0, 6.5]
+
+
+def test_a_number_that_is_not_finite_is_null_in_the_record(tmp_path: Path) -> None:
+    run = run_with(tmp_path / "run", [{"step": step, "tokens": step, "masked": 1.0} for step in (1, 2)])
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 3, "tokens": 3, "masked": NaN}\n')
+    picture = curves_picture([run], CurveSettings(smoothed_points=1))
+    assert picture.record["curves"][0]["y"] == [1.0, 1.0, None]
+    assert picture.tables[0].rows[0][-2:] == ("1", "1")
 
 
 def test_a_line_that_is_still_being_written_is_left_out(first: Path) -> None:
@@ -153,11 +152,11 @@ def test_a_line_that_is_still_being_written_is_left_out(first: Path) -> None:
     assert curves_of(first)["first"]["masked"].x.tolist() == [1000.0, 2000.0]
 
 
-def test_a_damaged_line_is_named(first: Path, tmp_path: Path) -> None:
+def test_a_damaged_line_is_named(first: Path) -> None:
     with (first / "metrics.jsonl").open("a") as file:
         file.write("{broken\n")
     with pytest.raises(ArtefactError, match="cannot be read") as refusal:
-        plot_runs([first], PlotSettings(out=str(tmp_path / "x.png")))
+        curves_picture([first], CurveSettings())
     assert refusal.value.where.endswith("metrics.jsonl:6")
 
 
@@ -165,48 +164,21 @@ def test_a_folder_without_metrics_is_refused(first: Path, tmp_path: Path) -> Non
     (tmp_path / "empty").mkdir()
     for folder, got in (("empty", "no metrics.jsonl"), ("nowhere", "no such folder")):
         with pytest.raises(ArtefactError, match="not the folder of a training run") as refusal:
-            plot_runs([first, tmp_path / folder], PlotSettings(out=str(tmp_path / "x.png")))
+            curves_picture([first, tmp_path / folder], CurveSettings())
         assert refusal.value.got == got
 
 
 def test_runs_without_a_common_term_are_refused(first: Path, tmp_path: Path) -> None:
     other = run_with(tmp_path / "other", [{"step": 1, "tokens": 5, **TRAINING, "sentence": 1.0}])
     with pytest.raises(SettingError, match="no term in common") as refusal:
-        plot_runs([first, other], PlotSettings(out=str(tmp_path / "x.png")))
+        curves_picture([first, other], CurveSettings())
     assert refusal.value.got == "first: masked, masked_top1, stsb; other: sentence"
-    plot_runs([first, other], PlotSettings(out=str(tmp_path / "x.png"), terms=["masked", "sentence"]))
+    curves_picture([first, other], CurveSettings(terms=["masked", "sentence"]))
 
 
-def test_a_term_of_no_run_is_refused(first: Path, tmp_path: Path) -> None:
+def test_a_term_of_no_run_is_refused(first: Path) -> None:
     with pytest.raises(SettingError, match="no run has the term maskd") as refusal:
-        plot_runs([first], PlotSettings(out=str(tmp_path / "x.png"), terms=["maskd"]))
+        curves_picture([first], CurveSettings(terms=["maskd"]))
     assert "masked_top1" in refusal.value.expected
-
-
-def test_without_matplotlib_one_message_says_what_to_install(
-    first: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(plotting, "find_spec", lambda _: None)
-    with pytest.raises(SettingError, match="matplotlib is not installed") as refusal:
-        plot_runs([first], PlotSettings(out=str(tmp_path / "x.png")))
-    assert refusal.value.fix == "pip install matplotlib"
-
-
-def test_a_place_that_cannot_be_written_is_refused(first: Path, tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(StorageError, match="cannot write"):
-        plot_runs([first], PlotSettings(out=str(tmp_path / "file" / "x.png")))
-    (tmp_path / "folder.png").mkdir()
-    with pytest.raises(SettingError, match="PNG") as refusal:
-        plot_runs([first], PlotSettings(out=str(tmp_path / "folder.png")))
-    assert refusal.value.got.endswith("folder.png, a folder")
-    assert plot_runs([first], PlotSettings(out=str(tmp_path / "new" / "x.png"))).is_file()
-
-
-def test_mistakes_of_the_command_are_refused(first: Path) -> None:
-    with pytest.raises(SettingError, match="no run is named"):
-        plot_runs([], PlotSettings(out="x.png"))
-    with pytest.raises(SettingError, match="PNG"):
-        plot_runs([first], PlotSettings(out="x.pdf"))
     with pytest.raises(SettingError, match="smoothed_points"):
-        PlotSettings(smoothed_points=0)
+        CurveSettings(smoothed_points=0)
