@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
 
 from rich import box
@@ -13,7 +14,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from npm.types import MASK_TEXT, Answer, Occurrence
+from npm.types import MASK_TEXT, Answer, JointAnswer, Occurrence, Phrase
 
 OPENING_MARK, CLOSING_MARK = "«", "»"
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
@@ -57,14 +58,16 @@ def one_line(text: str) -> str:
 
 
 def shown_text(text: str, *, most_chars: int = TITLE_CHARS) -> str:
-    """A text for a terminal: what is near its mask, and no character that a terminal would obey.
+    """A text for a terminal: what is near its masks and between them, and no character that a terminal would obey.
 
     >>> shown_text("It is \\x1b[31m <mask>"), shown_text("a " * 9 + "<mask>" + " b" * 9, most_chars=14)
     ('It is �[31m <mask>', '…a a <mask> b b…')
+    >>> shown_text("a a <mask> b <mask> c c", most_chars=19)
+    '…a <mask> b <mask> c…'
     """
-    place = max(0, text.find(MASK_TEXT))
-    around = max(0, most_chars - len(MASK_TEXT)) // 2
-    start, stop = max(0, place - around), place + len(MASK_TEXT) + around
+    first, last = max(0, text.find(MASK_TEXT)), max(0, text.rfind(MASK_TEXT)) + len(MASK_TEXT)
+    around = max(0, most_chars - (last - first)) // 2
+    start, stop = max(0, first - around), last + around
     cut = ("…" if start else "") + text[start:stop] + ("…" if stop < len(text) else "")
     return printable(cut)
 
@@ -75,22 +78,33 @@ def printable(text: str) -> str:
 
 
 def print_answer(answer: Answer, *, with_text: bool = True) -> None:
-    """A table on stdout: phrase, score, the sentence of its best occurrence, the document it stands in, with its id."""
+    """A table on stdout: phrase, score, the sentence of its best occurrence, the document it stands in, with its id.
+
+    Of a text with several masks a table of the fillings, and below it a table like that for each mask.
+    """
     console = Console(file=sys.stdout, highlight=False)
+    title = Text(shown_text(answer.text)) if with_text else None
+    parts = [(title, answer.phrases)]
+    with console.capture() as printed:
+        if isinstance(answer, JointAnswer):
+            console.print(_filling_table(title, answer))
+            parts = [(Text(f"mask {number}"), mask.phrases) for number, mask in enumerate(answer.masks, start=1)]
+        for heading, phrases in parts:
+            rows = _phrase_rows(phrases)
+            console.print(_lines(heading, rows) if console.width < LEAST_TABLE_COLUMNS else _table(heading, rows))
+    # written by us, because rich ends the process with status 1 when the reader of a pipe goes away
+    sys.stdout.write(printed.get())
+    sys.stdout.flush()
+
+
+def _phrase_rows(phrases: Sequence[Phrase]) -> list[tuple[Text, str, Text, Text]]:
     rows: list[tuple[Text, str, Text, Text]] = []
-    for phrase in answer.phrases:
+    for phrase in phrases:
         best = phrase.occurrences[0] if phrase.occurrences else None
         context = marked_context(best) if best else Text("")
         document = Text(document_name(best) if best else "")
         rows.append((Text(one_line(phrase.phrase), style="bold"), f"{phrase.score:.3f}", context, document))
-    if not rows:
-        rows.append((Text("no phrase found"), "", Text(""), Text("")))
-    title = Text(shown_text(answer.text)) if with_text else None
-    with console.capture() as printed:
-        console.print(_lines(title, rows) if console.width < LEAST_TABLE_COLUMNS else _table(title, rows))
-    # written by us, because rich ends the process with status 1 when the reader of a pipe goes away
-    sys.stdout.write(printed.get())
-    sys.stdout.flush()
+    return rows or [(Text("no phrase found"), "", Text(""), Text(""))]
 
 
 def document_name(occurrence: Occurrence) -> str:
@@ -101,6 +115,19 @@ def document_name(occurrence: Occurrence) -> str:
     """
     title, identifier = one_line(occurrence.title), one_line(occurrence.document)
     return f"{title} ({identifier})" if title and title != identifier else identifier
+
+
+def _filling_table(title: Text | None, answer: JointAnswer) -> Table:
+    """A column for each mask, on a terminal of any width: its phrases are folded."""
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    for number in range(1, len(answer.masks) + 1):
+        table.add_column(f"mask {number}", overflow="fold")
+    table.add_column("score", justify="right")
+    for filling in answer.fillings:
+        table.add_row(*(Text(one_line(phrase), style="bold") for phrase in filling.phrases), f"{filling.score:.3f}")
+    if not answer.fillings:
+        table.add_row("no filling found")
+    return table
 
 
 def _lines(title: Text | None, rows: list[tuple[Text, str, Text, Text]]) -> Group:

@@ -32,7 +32,7 @@ class EncoderError(UserError):
 
 
 class QueryError(UserError):
-    """A text to be filled is empty, has no mask or several."""
+    """A text to be filled is empty, has no mask or too many."""
 
 
 def put_under(error: UserError, prefix: str, names: Collection[str]) -> None:

@@ -86,7 +86,7 @@ class BuildCommand(IndexBuildSettings, IndexCommand):
 
 @dataclass(kw_only=True)
 class FillCommand(FillSettings, EncoderCommand):
-    """Answer texts that hold one <mask> each with phrases of the corpus."""
+    """Answer texts that hold <mask>, once or several times, with phrases of the corpus."""
 
     texts: PathText = ""
     """File with one text a line; all lines are checked before the first is answered, 64 at once, so that in bfloat16

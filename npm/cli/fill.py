@@ -17,7 +17,7 @@ from npm.display import answer_json, print_answer
 from npm.errors import QueryError, SettingError, UserError
 from npm.retrieval.blocks import lacks_block_vectors
 from npm.retrieval.fill import PhraseFiller
-from npm.retrieval.queries import check_query
+from npm.retrieval.queries import MOST_MASKS, check_query
 from npm.retrieval.settings import FillSettings
 from npm.types import MASK_TEXT, Answer
 
@@ -53,7 +53,7 @@ def fill_texts(settings: FillCommand, texts: list[str]) -> int:
     if settings.texts:
         at_once = _read_texts(Path(settings.texts))
     for asked in at_once:
-        check_query(asked.text, where=asked.place)
+        check_query(asked.text, where=asked.place, most_masks=MOST_MASKS)
     filler = PhraseFiller.open(
         settings.index, settings.encoder or None, settings=settings, device=settings.device, dtype=settings.precision
     )
@@ -69,13 +69,13 @@ def fill_texts(settings: FillCommand, texts: list[str]) -> int:
     else:
         answered = 0
         for asked in _piped_lines():
-            check_query(asked.text, where=asked.place)
+            check_query(asked.text, where=asked.place, most_masks=MOST_MASKS)
             _show(settings.output, filler.fill(asked.text), asked)
             answered += 1
         if not answered:
             raise QueryError(
                 "there is no text to fill",
-                expected=f"a text with one {MASK_TEXT}",
+                expected=f"a text with {MASK_TEXT}",
                 got="nothing",
                 where="standard input",
                 fix="give texts as arguments, with texts=FILE, or a line each on standard input",
@@ -120,7 +120,7 @@ def _prompt(filler: PhraseFiller, settings: FillCommand) -> int:
     """
     with contextlib.suppress(ImportError):
         import readline  # noqa: F401  (line editing and history; it changes how `input` reads)
-    say(f"Write a text with one {MASK_TEXT}; help says what else, Ctrl-D ends.")
+    say(f"Write a text with {MASK_TEXT}; help says what else, Ctrl-D ends.")
     interrupted = False
     while True:
         try:
@@ -148,7 +148,7 @@ def _prompt(filler: PhraseFiller, settings: FillCommand) -> int:
 
 
 CHANGED_AT_PROMPT = {item.name for item in fields(FillSettings)} - {"scoring"}
-PROMPT_HELP = f"""A text with one {MASK_TEXT} is answered, such as: The capital of Iceland is {MASK_TEXT}.
+PROMPT_HELP = f"""A text with {MASK_TEXT} is answered, such as: The capital of Iceland is {MASK_TEXT}.
 A setting for what follows: k=3, retrieval=dense, documents=[ID,ID], documents=null (all), where=[lang=en], …
 Ctrl-C drops a line; quit, exit or Ctrl-D ends."""
 
