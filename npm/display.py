@@ -83,15 +83,18 @@ def print_answer(answer: Answer, *, with_text: bool = True) -> None:
     Of a text with several masks a table of the fillings, and below it a table like that for each mask.
     """
     console = Console(file=sys.stdout, highlight=False)
+    narrow = console.width < LEAST_TABLE_COLUMNS
     title = Text(shown_text(answer.text)) if with_text else None
     parts = [(title, answer.phrases)]
     with console.capture() as printed:
         if isinstance(answer, JointAnswer):
-            console.print(_filling_table(title, answer))
-            parts = [(Text(f"mask {number}"), mask.phrases) for number, mask in enumerate(answer.masks, start=1)]
+            console.print(_filling_lines(title, answer) if narrow else _filling_table(title, answer))
+            above = "\n" if narrow else ""
+            numbered = enumerate(answer.masks, start=1)
+            parts = [(Text(f"{above}mask {number}"), mask.phrases) for number, mask in numbered]
         for heading, phrases in parts:
             rows = _phrase_rows(phrases)
-            console.print(_lines(heading, rows) if console.width < LEAST_TABLE_COLUMNS else _table(heading, rows))
+            console.print(_lines(heading, rows) if narrow else _table(heading, rows))
     # written by us, because rich ends the process with status 1 when the reader of a pipe goes away
     sys.stdout.write(printed.get())
     sys.stdout.flush()
@@ -117,9 +120,13 @@ def document_name(occurrence: Occurrence) -> str:
     return f"{title} ({identifier})" if title and title != identifier else identifier
 
 
-def _filling_table(title: Text | None, answer: JointAnswer) -> Table:
-    """A column for each mask, on a terminal of any width: its phrases are folded."""
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+def _filling_lines(title: Text | None, answer: JointAnswer) -> Group:
+    rows = [(Text(one_line(" / ".join(each.phrases)), style="bold"), f"{each.score:.3f}") for each in answer.fillings]
+    return _lines(title, rows or [(Text("no filling found"), "")])
+
+
+def _filling_table(title: Text | None, answer: JointAnswer) -> Group:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for number in range(1, len(answer.masks) + 1):
         table.add_column(f"mask {number}", overflow="fold")
     table.add_column("score", justify="right")
@@ -127,10 +134,11 @@ def _filling_table(title: Text | None, answer: JointAnswer) -> Table:
         table.add_row(*(Text(one_line(phrase), style="bold") for phrase in filling.phrases), f"{filling.score:.3f}")
     if not answer.fillings:
         table.add_row("no filling found")
-    return table
+    # above, not as the table's title: that would be folded to the width of a few short phrases
+    return Group(*([title] if title else []), table)
 
 
-def _lines(title: Text | None, rows: list[tuple[Text, str, Text, Text]]) -> Group:
+def _lines(title: Text | None, rows: Sequence[tuple[Text, str, *tuple[Text, ...]]]) -> Group:
     """What the columns of a table hold, one below the other."""
     lines: list[Text | Padding | str] = [title, ""] if title else []
     for phrase, score, *below in rows:

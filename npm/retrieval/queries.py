@@ -242,8 +242,7 @@ def masked_inputs(encoder: Encoder, texts: Sequence[str], masks_per_text: int) -
         lengths = masks_per_text + np.array([0, *map(len, between)])  # i64 [m], from the mask before to each mask
         kept = room - int(lengths.sum())  # tokens of the text before and after the masks
         if kept < 0 and count > 1:
-            where = "text" if len(texts) == 1 else f"text {number + 1} of {len(texts)}"
-            raise _too_far_apart(text, room=room, tokens=room - kept, where=where)
+            raise _too_far_apart(text, room=room, tokens=room - kept)
         cut[number] = len(before) + len(after) > kept
         if cut[number]:
             kept_before = min(len(before), max(kept // 2, kept - len(after)))
@@ -255,12 +254,12 @@ def masked_inputs(encoder: Encoder, texts: Sequence[str], masks_per_text: int) -
     return MaskedInputs(sequences, slots, cut)
 
 
-def _too_far_apart(text: str, *, room: int, tokens: int, where: str) -> QueryError:
+def _too_far_apart(text: str, *, room: int, tokens: int) -> QueryError:
     return QueryError(
         f"the {MASK_TEXT} of the text are too far apart",
         expected=f"at most the {room} tokens of the encoder from the first {MASK_TEXT} to the last",
         got=f"{tokens}: {_shown(text)}",
-        where=where,
+        where="text",  # its place among the texts of a file is not known here
         fix=f"shorten what stands between them, or ask for each {MASK_TEXT} in a text of its own",
     )
 
