@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from itertools import zip_longest
 
@@ -59,14 +59,16 @@ def one_line(text: str) -> str:
 
 
 def shown_text(text: str, *, most_chars: int = TITLE_CHARS) -> str:
-    """A text for a terminal: what is near its mask, and no character that a terminal would obey.
+    """A text for a terminal: what is near its masks and between them, and no character that a terminal would obey.
 
     >>> shown_text("It is \\x1b[31m <mask>"), shown_text("a " * 9 + "<mask>" + " b" * 9, most_chars=14)
     ('It is �[31m <mask>', '…a a <mask> b b…')
+    >>> shown_text("a a <mask> b <mask> c c", most_chars=19)
+    '…a <mask> b <mask> c…'
     """
-    place = max(0, text.find(MASK_TEXT))
-    around = max(0, most_chars - len(MASK_TEXT)) // 2
-    start, stop = max(0, place - around), place + len(MASK_TEXT) + around
+    first, last = max(0, text.find(MASK_TEXT)), max(0, text.rfind(MASK_TEXT)) + len(MASK_TEXT)
+    around = max(0, most_chars - (last - first)) // 2
+    start, stop = max(0, first - around), last + around
     cut = ("…" if start else "") + text[start:stop] + ("…" if stop < len(text) else "")
     return printable(cut)
 
@@ -77,17 +79,33 @@ def printable(text: str) -> str:
 
 
 def print_answer(answer: Answer, *, with_text: bool = True) -> None:
-    """A table on stdout: phrase, score, the sentence of its best occurrence, the document it stands in, with its id."""
+    """A table on stdout: phrase, score, the sentence of its best occurrence, the document it stands in, with its id.
+
+    Of a text with several masks a table of the fillings, and below it a table like that for each mask.
+    """
+    narrow = _console().width < LEAST_TABLE_COLUMNS
+    title = Text(shown_text(answer.text)) if with_text else None
+    parts = [(title, answer.phrases)]
+    shown: list[RenderableType] = []
+    if isinstance(answer, JointAnswer):
+        shown.append(_filling_lines(title, answer) if narrow else _filling_table(title, answer))
+        above = "\n" if narrow else ""
+        numbered = enumerate(answer.masks, start=1)
+        parts = [(Text(f"{above}mask {number}"), mask.phrases) for number, mask in numbered]
+    for heading, phrases in parts:
+        rows = _phrase_rows(phrases)
+        shown.append(_lines(heading, rows) if narrow else _table(heading, rows))
+    _write(Group(*shown))
+
+
+def _phrase_rows(phrases: Sequence[Phrase]) -> list[tuple[Text, str, Text, Text]]:
     rows: list[tuple[Text, str, Text, Text]] = []
-    for phrase in answer.phrases:
+    for phrase in phrases:
         best = phrase.occurrences[0] if phrase.occurrences else None
         context = marked_context(best) if best else Text("")
         document = Text(document_name(best) if best else "")
         rows.append((Text(one_line(phrase.phrase), style="bold"), f"{phrase.score:.3f}", context, document))
-    if not rows:
-        rows.append((Text("no phrase found"), "", Text(""), Text("")))
-    title = Text(shown_text(answer.text)) if with_text else None
-    _write(_lines(title, rows) if _console().width < LEAST_TABLE_COLUMNS else _table(title, rows))
+    return rows or [(Text("no phrase found"), "", Text(""), Text(""))]
 
 
 def _console() -> Console:
@@ -108,7 +126,25 @@ def document_name(occurrence: Occurrence) -> str:
     return one_line(occurrence.document_name)
 
 
-def _lines(title: Text | None, rows: list[tuple[Text, str, Text, Text]]) -> Group:
+def _filling_lines(title: Text | None, answer: JointAnswer) -> Group:
+    rows = [(Text(one_line(" / ".join(each.phrases)), style="bold"), f"{each.score:.3f}") for each in answer.fillings]
+    return _lines(title, rows or [(Text("no filling found"), "")])
+
+
+def _filling_table(title: Text | None, answer: JointAnswer) -> Group:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for number in range(1, len(answer.masks) + 1):
+        table.add_column(f"mask {number}", overflow="fold")
+    table.add_column("score", justify="right")
+    for filling in answer.fillings:
+        table.add_row(*(Text(one_line(phrase), style="bold") for phrase in filling.phrases), f"{filling.score:.3f}")
+    if not answer.fillings:
+        table.add_row("no filling found")
+    # above, not as the table's title: that would be folded to the width of a few short phrases
+    return Group(*([title] if title else []), table)
+
+
+def _lines(title: Text | None, rows: Sequence[tuple[Text, str, *tuple[Text, ...]]]) -> Group:
     """What the columns of a table hold, one below the other."""
     lines: list[Text | Padding | str] = [title, ""] if title else []
     for phrase, score, *below in rows:

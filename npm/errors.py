@@ -33,7 +33,7 @@ class EncoderError(UserError):
 
 
 class QueryError(UserError):
-    """A text to be filled is empty, has no mask or several."""
+    """A text to be filled is empty, has no mask or too many."""
 
 
 class ServerError(UserError):

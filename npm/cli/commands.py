@@ -115,7 +115,7 @@ class BuildCommand(IndexBuildSettings, IndexCommand):
 
 @dataclass(kw_only=True)
 class FillCommand(FillSettings, EncoderCommand):
-    """Answer texts that hold one <mask> each with phrases of the corpus."""
+    """Answer texts that hold <mask>, once or several times, with phrases of the corpus."""
 
     index: PathText = ""
     """Folder of the index; empty: texts on the command line and at the prompt are answered from a demo corpus, whose

@@ -15,7 +15,7 @@ from npm.display import answer_json, print_answer
 from npm.errors import QueryError, SettingError
 from npm.retrieval.blocks import lacks_block_vectors
 from npm.retrieval.fill import PhraseFiller
-from npm.retrieval.queries import check_query
+from npm.retrieval.queries import MOST_MASKS, check_query
 from npm.types import MASK_TEXT, Answer
 
 TEXTS_AT_ONCE = 64
@@ -48,7 +48,7 @@ def fill_texts(settings: FillCommand, texts: list[str]) -> int:
     if settings.texts:
         at_once = _read_texts(Path(settings.texts))
     for asked in at_once:
-        check_query(asked.text, where=asked.place)
+        check_query(asked.text, where=asked.place, most_masks=MOST_MASKS)
     filler = open_filler(settings)
     if at_once:
         for first in range(0, len(at_once), TEXTS_AT_ONCE):
@@ -58,13 +58,13 @@ def fill_texts(settings: FillCommand, texts: list[str]) -> int:
     else:
         answered = 0
         for asked in _piped_lines():
-            check_query(asked.text, where=asked.place)
+            check_query(asked.text, where=asked.place, most_masks=MOST_MASKS)
             show_answer(settings.output, filler.fill(asked.text), asked)
             answered += 1
         if not answered:
             raise QueryError(
                 "there is no text to fill",
-                expected=f"a text with one {MASK_TEXT}",
+                expected=f"a text with {MASK_TEXT}",
                 got="nothing",
                 where="standard input",
                 fix="give texts as arguments, with texts=FILE, or a line each on standard input",

@@ -339,7 +339,7 @@ VERBS = {
         resumes=True,
     ),
     "fill": Verb(
-        "answer texts that hold one <mask> each",
+        "answer texts that hold <mask>",
         "FillCommand",
         run_fill,
         first="index encoder k occurrences retrieval documents where texts output device precision",

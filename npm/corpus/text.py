@@ -343,16 +343,18 @@ def _singular(word: str) -> str:
 
 
 def lexical_query(text: str) -> str:
-    """What is looked up for a text with a mask: the question if the mask comes after one, else all but the mask.
+    """What is looked up for a text with masks: the question if all come after one, else all but the masks.
 
     >>> lexical_query("Who wrote it? The answer is: <mask>.")
     'Who wrote it?'
     >>> lexical_query("Rome lies on <mask>. Why?")
     'Rome lies on  . Why?'
+    >>> lexical_query("Who wrote what? <mask> wrote <mask>."), lexical_query("<mask> lies on <mask>.")
+    ('Who wrote what?', '  lies on  .')
     """
     before, found, after = text.partition(MASK_TEXT)
     question, mark, _ = before.partition("?")
-    return question + mark if mark and found else f"{before} {after}"
+    return question + mark if mark and found else f"{before} {after.replace(MASK_TEXT, ' ')}"
 
 
 def normalised_text(text: str) -> str:

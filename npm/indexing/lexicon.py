@@ -18,6 +18,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, fields
+from functools import partial, reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -338,6 +339,18 @@ class BlockLexicon:
             saturation = term_saturation(counts, relative_lengths, k1=settings.k1, b=settings.b)  # f64 [n]
             scores[blocks] += times * inverse_document_frequency(self._live_count, len(blocks)) * saturation
         return scores.astype(np.float32)  # f32 [blocks]
+
+    def blocks_with(self, phrase: str) -> np.ndarray | None:
+        """The live blocks i64 [n], ascending, that hold all words of `phrase`; None if none of its words counts.
+
+        Words are what BM25 counts: without function words, by their stems, those of the document's title among them
+        unless `title_repeats` is 0, in any order and wherever they stand in the block.
+        """
+        words = words_of(phrase, self._settings.stemming, keep_stopwords=self._settings.keep_stopwords)
+        postings = [self._live_postings(word.encode())[0] for word in dict.fromkeys(words)]  # i64 [n] each
+        if not postings:
+            return None
+        return reduce(partial(np.intersect1d, assume_unique=True), sorted(postings, key=len))
 
     def _live_postings(self, word: bytes) -> tuple[np.ndarray, np.ndarray]:
         """The live blocks i64 [n] that hold a word, ascending, and how often each does, [n]."""

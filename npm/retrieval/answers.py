@@ -116,9 +116,13 @@ def says_nothing_new(phrase: str, question_words: Set[str]) -> bool:
     >>> says_nothing_new("Thimphu in Bhutan", {"the", "king", "bhutan", "reigns", "from"})
     False
     """
+    return all(word in question_words for word in content_words(phrase))
+
+
+def content_words(phrase: str) -> list[str]:
+    """The case-folded words of `phrase` without function words, or all if there are no others."""
     words = words_of(phrase)
-    content = [word for word in words if word not in STOP_WORDS and word not in CONTRACTION_TAILS] or words
-    return all(word in question_words for word in content)
+    return [word for word in words if word not in STOP_WORDS and word not in CONTRACTION_TAILS] or words
 
 
 class SurfaceReader:

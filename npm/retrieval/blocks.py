@@ -46,7 +46,7 @@ def block_restrictions(
     *,
     allowed: np.ndarray | None = None,
 ) -> list[Restriction | None]:
-    """The best blocks of each text as `rank_blocks` finds them; without any, `hybrid` looks everywhere (None).
+    """The best blocks of each of q texts as `rank_blocks` finds them; without any, `hybrid` looks everywhere (None).
 
     Raises as `rank_blocks` does.
     """

@@ -83,16 +83,16 @@ class PhraseFiller(Filler):
         document_filter: DocumentFilter,
         blocks: np.ndarray | None,
     ) -> list[Restriction | None]:
-        """The blocks that each text is answered from, None for all: those given, else what `settings` ask for."""
+        """The blocks that each mask is answered from, None for all: those given, else what `settings` ask for."""
         if blocks is not None:
             blocks = document_filter.allowed(blocks)
-            return [Restriction(blocks, np.zeros(len(blocks)))] * len(texts)
+            return [Restriction(blocks, np.zeros(len(blocks)))] * len(vectors.start)
         if settings.retrieval is Retrieval.dense:
-            return [None] * len(texts)
+            return [None] * len(vectors.start)
         restrictions = block_restrictions(self.index, texts, vectors, settings, allowed=document_filter.blocks)
         if settings.retrieval is Retrieval.hybrid and (settings.reading_share or joint_share(settings, self.encoder)):
             return with_reading(self.index, self.encoder, texts, vectors, restrictions, settings)
-        return restrictions
+        return vectors.per_mask(restrictions)
 
 
 def _checked_arguments(

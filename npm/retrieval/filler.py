@@ -1,13 +1,15 @@
 """What all fillers share: texts are encoded, and their hits grown into spans, weighed and put together as phrases.
 
-Shapes: q texts, m candidate spans of one text, n rows, d dimensions, k hits a query.
+Shapes: q texts, m candidate spans of one mask, n rows, d dimensions, k hits a query.
 """
 
 from __future__ import annotations
 
+import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, NoReturn, Self, TypedDict, Unpack, overload
 
 import numpy as np
@@ -16,21 +18,15 @@ from index.settings import typed_value
 from npm.errors import SettingError
 from npm.indexing.phrase_index import DocumentFilter, PhraseIndex, select
 from npm.models.encoder import Encoder
-from npm.models.similarity import scaled_similarity
 from npm.retrieval.answers import SurfaceReader, ranked_phrases
 from npm.retrieval.blocks import Restriction, ranking_notes, sentence_pooler, vector_share
-from npm.retrieval.queries import QueryVectors, check_query, checked_texts, encode_queries, query_notes
+from npm.retrieval.joint_filling import joint_fillings, texts_with_one_mask
+from npm.retrieval.queries import MOST_MASKS, QueryVectors, check_query, checked_texts, encode_queries, query_notes
 from npm.retrieval.reading import joint_share, reading_notes
-from npm.retrieval.scoring import (
-    Combination,
-    Normalisation,
-    ScoringSettings,
-    occurrence_shares,
-    reference_weights,
-)
+from npm.retrieval.scoring import Combination, ScoringSettings
 from npm.retrieval.settings import FillSettings, Retrieval
-from npm.retrieval.spans import CandidateSpans, SpanFinder
-from npm.types import Answer, Phrase
+from npm.retrieval.spans import ScannedSimilarities, SpanFinder, candidate_weights
+from npm.types import Answer, JointAnswer, MaskPhrases, Phrase
 
 if TYPE_CHECKING:
     from index.types import Hits, Scan
@@ -145,24 +141,30 @@ class Filler(ABC):
         documents: Sequence[str] | None = None,
         where: Sequence[str] | str | None = None,
     ) -> Answer | list[Answer]:
-        """The best phrases for each text with one `<mask>`; an Answer for a text, a list for several.
+        """The best phrases for each text with `<mask>`; an Answer for a text, a list for several.
+
+        A text with several masks gets a JointAnswer, with phrases for each mask and fillings of all of them together.
 
         `k`, `occurrences`, `retrieval`, `documents` (ids of the only documents to answer from; [] means none) and
         `where` (conditions on kept fields) stand in for the settings unless they are None; `blocks` are the numbers of
         the only blocks to look in, for all texts, by vectors alone. All texts are checked before any is answered:
-        raises QueryError for one that is none, is empty, broken, or has no mask or several, SettingError for a setting
-        of another kind or one that cannot be met.
+        raises QueryError for one that is none, is empty, broken, or has no mask, more than MOST_MASKS, or masks too far
+        apart for the encoder; SettingError for a setting of another kind or one that cannot be met.
         """
         several = checked_texts(texts, name="text")
         for number, text in enumerate(several, start=1):
-            check_query(text, where="text" if len(several) == 1 else f"text {number} of {len(several)}")
+            place = "text" if len(several) == 1 else f"text {number} of {len(several)}"
+            check_query(text, where=place, most_masks=MOST_MASKS)
         changes = given_options(k, occurrences, retrieval, documents, where)
         settings = replace(self.settings, **changes) if changes else self.settings
         allowed = None if blocks is None else self._checked_blocks(blocks)
-        pooler = sentence_pooler(self.index, settings) if allowed is None else None
-        vectors = encode_queries(self.encoder, several, pooler=pooler, tokens_per_batch=settings.tokens_per_batch)
-        answers = self.fill_encoded(several, vectors, settings=settings, blocks=allowed)
+        answers = self._filled(several, settings, allowed)
         return answers[0] if isinstance(texts, str) else answers
+
+    def _filled(self, texts: Sequence[str], settings: FillSettings, blocks: np.ndarray | None) -> list[Answer]:
+        pooler = sentence_pooler(self.index, settings) if blocks is None else None
+        vectors = encode_queries(self.encoder, texts, pooler=pooler, tokens_per_batch=settings.tokens_per_batch)
+        return self.fill_encoded(texts, vectors, settings=settings, blocks=blocks)
 
     def fill_encoded(
         self,
@@ -174,38 +176,119 @@ class Filler(ABC):
     ) -> list[Answer]:
         """Answers for texts that are checked, and encoded with the `sentence_pooler` of index and settings.
 
-        `blocks` as in `fill`, ascending i64.
+        A text with several masks gets a JointAnswer. `blocks` as in `fill`, ascending i64.
         """
         settings = settings if settings is not None else self.settings
+        nowhere = Restriction(np.zeros(0, dtype=np.int64), np.zeros(0))
+        restrictions: list[Restriction | None] = [nowhere] * len(vectors.start)
         document_filter = self._document_filter(settings)
-        restrictions: list[Restriction | None] = [Restriction(np.zeros(0, dtype=np.int64), np.zeros(0))] * len(texts)
         if settings.documents != []:
             restrictions = self._restrictions(texts, vectors, settings, document_filter=document_filter, blocks=blocks)
-        phrases: list[tuple[Phrase, ...]] = [()] * len(texts)
+        # Fillings are made of more phrases than are shown, so that k does not decide which is the best.
+        wider = replace(settings, k=max(settings.k, settings.beam_width))
+        mask_counts = np.diff(vectors.offsets).tolist()
+        asked = vectors.per_mask(
+            [(text, settings if count == 1 else wider) for text, count in zip(texts, mask_counts, strict=True)]
+        )
+        phrases = self._phrases_of_masks(asked, vectors, restrictions, document_filter)
+        found = zip(phrases, restrictions, strict=True)
+        masks = [list(itertools.islice(found, count)) for count in mask_counts]
+        return [
+            self._answer(text, own, cut, settings, blocks)
+            for text, own, cut in zip(texts, masks, vectors.cut.tolist(), strict=True)
+        ]
+
+    def _phrases_of_masks(
+        self,
+        asked: Sequence[tuple[str, FillSettings]],
+        vectors: QueryVectors,
+        restrictions: Sequence[Restriction | None],
+        document_filter: DocumentFilter,
+    ) -> list[tuple[Phrase, ...]]:
+        """The phrases for each mask, of which `asked` has the text and how it is filled."""
+        phrases: list[tuple[Phrase, ...]] = [()] * len(asked)
         unrestricted = [number for number, restriction in enumerate(restrictions) if restriction is None]
-        texts_per_scan = max(1, self.index.searcher.max_queries_per_scan // 2)
-        for first in range(0, len(unrestricted), texts_per_scan):
-            batch = unrestricted[first : first + texts_per_scan]
+        masks_per_scan = max(1, self.index.searcher.max_queries_per_scan // 2)
+        for first in range(0, len(unrestricted), masks_per_scan):
+            batch = unrestricted[first : first + masks_per_scan]
             stacked = np.concatenate([vectors.start[batch], vectors.end[batch]])  # f32 [2 * batch, d]
             scan = self.index.searcher.scan(stacked, document_filter.rows)
-            hits = scan.top(min(settings.candidates_per_side or self.index.candidates_per_side, len(self.index.rows)))
+            wanted = asked[batch[0]][1].candidates_per_side or self.index.candidates_per_side
+            hits = scan.top(min(wanted, len(self.index.rows)))
             for place, number in enumerate(batch):
+                text, settings = asked[number]
                 pair = (place, len(batch) + place)
-                phrases[number] = self.phrases_of_hits(texts[number], scan, hits, queries=pair, settings=settings)
+                phrases[number] = self.phrases_of_hits(text, scan, hits, queries=pair, settings=settings)
         for number, restriction in enumerate(restrictions):
             if restriction is not None and len(restriction.blocks):
+                text, settings = asked[number]
                 queries = np.stack([vectors.start[number], vectors.end[number]])  # f32 [2, d]
-                phrases[number] = self._within(texts[number], queries, restriction, settings)
-        answers = []
-        for text, best, cut, restriction in zip(texts, phrases, vectors.cut.tolist(), restrictions, strict=True):
-            notes = query_notes(text, cut=cut, max_input_tokens=self.encoder.max_input_tokens)
-            if blocks is None:
-                notes += ranking_notes(self.index, settings) + reading_notes(settings, self.encoder)
-            if len(best) < settings.k:
-                by_words = vector_share(self.index, settings) == 0
-                notes += _reason_for_few(len(best), restriction, settings, given=blocks, by_words=by_words)
-            answers.append(Answer(text=text, phrases=best, cut=cut, notes=notes))
-        return answers
+                phrases[number] = self._within(text, queries, restriction, settings)
+        return phrases
+
+    def _answer(
+        self,
+        text: str,
+        masks: Sequence[tuple[tuple[Phrase, ...], Restriction | None]],
+        cut: bool,
+        settings: FillSettings,
+        blocks: np.ndarray | None,
+    ) -> Answer:
+        """The answer to one text by the phrases of its masks and the blocks that they are from."""
+        notes = query_notes(text, cut=cut, max_input_tokens=self.encoder.max_input_tokens)
+        if blocks is None:
+            notes += ranking_notes(self.index, settings) + reading_notes(settings, self.encoder)
+        by_words = vector_share(self.index, settings) == 0
+        reasons = [
+            _reason_for_few(len(phrases), restriction, settings, given=blocks, by_words=by_words)
+            for phrases, restriction in masks
+        ]
+        if len(masks) == 1:
+            return Answer(text=text, phrases=masks[0][0], cut=cut, notes=notes + reasons[0])
+        if len(set(reasons)) == 1:
+            notes += reasons[0]
+        else:
+            notes += tuple(f"mask {number}: {why}" for number, own in enumerate(reasons, start=1) for why in own)
+        answer = JointAnswer(text=text, phrases=(), cut=cut, notes=notes)
+        return self._with_fillings(answer, [phrases for phrases, _ in masks], settings, blocks)
+
+    def _with_fillings(
+        self,
+        answer: JointAnswer,
+        masks: Sequence[tuple[Phrase, ...]],
+        settings: FillSettings,
+        blocks: np.ndarray | None,
+    ) -> JointAnswer:
+        """The answer to a text with the phrases of its masks, those that fillings are made of, and these fillings."""
+        live = self.index.live_blocks
+        fill_jointly = partial(
+            joint_fillings,
+            answer.text,
+            blocks_holding=cache(self._blocks_holding),
+            block_count=self.index.store.block_count if live is None else int(np.count_nonzero(live)),
+            settings=settings,
+        )
+        notes = list(answer.notes)
+        fillings = fill_jointly(masks)
+        if fillings and settings.refine_fillings:
+            single = replace(settings, k=settings.beam_width, occurrences=0)
+            refined = self._filled(texts_with_one_mask(answer.text, fillings[0].phrases), single, blocks)
+            if again := fill_jointly([own.phrases for own in refined]):
+                fillings = again
+            else:
+                notes.append("with the other masks filled in a mask has no phrase: the fillings are not refined")
+        if not fillings:
+            empty = [str(number) for number, own in enumerate(masks, start=1) if not own]
+            why = f"no phrase for mask {', '.join(empty)}" if empty else "the phrases for its masks repeat each other"
+            notes.append(f"the text has no filling: {why}")
+        if not self._reader.has_text:
+            notes.append("the index has no text to count phrases in: fillings are scored by their masks alone")
+        shown = tuple(MaskPhrases(own[: settings.k]) for own in masks)
+        return replace(answer, notes=tuple(notes), masks=shown, fillings=fillings)
+
+    def _blocks_holding(self, phrase: str) -> np.ndarray | None:
+        """The live blocks i64 [n], ascending, that hold the words of `phrase`; None where that cannot be counted."""
+        return None if self.index.lexicon is None else self.index.lexicon.blocks_with(phrase)
 
     def phrases_of_hits(
         self, text: str, scan: Scan, hits: Hits, *, queries: tuple[int, int], settings: FillSettings
@@ -227,7 +310,7 @@ class Filler(ABC):
         document_filter: DocumentFilter,
         blocks: np.ndarray | None,
     ) -> list[Restriction | None]:
-        """The blocks that each text is answered from, None for all: of those allowed, `blocks` if they are given."""
+        """The blocks that each mask is answered from, None for all: of those allowed, `blocks` if they are given."""
 
     def _document_filter(self, settings: FillSettings) -> DocumentFilter:
         """The documents that `settings` allow; the last are kept, since a prompt asks with the same filters again."""
@@ -356,6 +439,8 @@ def _reason_for_few(
 
     `given` are the blocks asked for; without them, `by_words` says that shared words alone chose the blocks.
     """
+    if found >= settings.k:
+        return ()
     if settings.documents == []:
         return ("the list of documents to answer from is empty, so nothing is answered",)
     if given is not None and len(given) == 0:
@@ -372,72 +457,3 @@ def _reason_for_few(
         limit = f"the {settings.bm25_blocks} blocks that {which} were looked in"
         return (f"{found} of {settings.k} phrases: {limit} (bm25_blocks)",)
     return ()
-
-
-Similarities = Callable[[int, np.ndarray], np.ndarray]
-"""Scaled similarities f64 [n] of the start (0) or end (1) query of a text with rows i64 [n]."""
-
-
-@dataclass(frozen=True, slots=True)
-class ScannedSimilarities:
-    """The similarities of one text with the rows that were scanned for it, each with the bonus of its block."""
-
-    index: PhraseIndex
-    scans: Sequence[Scan]  # one for all rows, or one for each block of the restriction
-    queries: tuple[int, int]  # the numbers of the start and the end query in a scan
-    factors: tuple[float, float]  # what an inner product is multiplied with, and a similarity of the joint pass
-    restriction: Restriction | None
-
-    def __call__(self, side: int, rows: np.ndarray) -> np.ndarray:
-        """f64 [n] for the start (0) or end (1) query and rows i64 [n]."""
-        query = self.queries[side]
-        if self.restriction is None:
-            return scaled_similarity(self.scans[0].at(query, rows).astype(np.float64), self.factors[0])
-        # In `hybrid` all similarities in a block are raised by the same bonus, so that within a block the vectors alone
-        # decide, and between blocks their BM25 scores have a say.
-        positions = self.index.rows.positions(rows)  # i64 [n]
-        blocks = self.index.store.block_of(positions)  # i64 [n]
-        places = np.searchsorted(self.restriction.blocks, blocks)  # i64 [n], in the restriction
-        products = np.empty(len(rows))  # f64 [n]
-        scan_of = places if len(self.scans) > 1 else np.zeros(len(rows), dtype=np.int64)  # i64 [n]
-        for number in np.unique(scan_of).tolist():
-            here = np.flatnonzero(scan_of == number)
-            products[here] = self.scans[number].at(query, rows[here])
-        similarities = scaled_similarity(products, self.factors[0]) + self.restriction.bonuses[places]  # f64 [n]
-        if self.restriction.joint is not None:
-            slots = positions - self.index.store.block_offsets[blocks]  # i64 [n], within their blocks
-            for number in np.unique(places).tolist():
-                here = np.flatnonzero(places == number)
-                similarities[here] += self.factors[1] * self.restriction.joint[number][side, slots[here]]
-        return similarities
-
-
-def candidate_weights(
-    similarities: Similarities,
-    candidates: CandidateSpans,
-    sides: tuple[np.ndarray, np.ndarray],
-    scoring: ScoringSettings,
-) -> np.ndarray:
-    """What each candidate counts, f64 [m]; `sides` are the rows i64 [n] that the start and the end query hit."""
-    start = similarities(0, candidates.start_rows)  # f64 [m]
-    end = similarities(1, candidates.end_rows)  # f64 [m]
-    if scoring.normalisation is Normalisation.candidates:
-        return occurrence_shares(
-            start,
-            end,
-            candidates.lengths,
-            combination=scoring.combination,
-            length_exponent=scoring.length_exponent,
-        )
-    # As in the reference, a span found from its other end adds its own end to the candidates of this side.
-    all_starts = similarities(0, np.union1d(sides[0], candidates.start_rows))  # f64 [n]
-    all_ends = similarities(1, np.union1d(sides[1], candidates.end_rows))  # f64 [n]
-    return reference_weights(
-        start,
-        end,
-        candidates.lengths,
-        all_starts=all_starts,
-        all_ends=all_ends,
-        combination=scoring.combination,
-        length_exponent=scoring.length_exponent,
-    )

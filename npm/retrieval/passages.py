@@ -24,11 +24,11 @@ from npm.indexing.settings import PruningRule
 from npm.models.batches import encode_sequences
 from npm.models.similarity import scaled_similarity
 from npm.retrieval.blocks import Restriction
-from npm.retrieval.filler import Filler, candidate_weights
+from npm.retrieval.filler import Filler
 from npm.retrieval.passage_store import GivenWords, PassageCache, PassageStore, checked_passages
 from npm.retrieval.queries import QueryVectors, check_query, checked_texts, encode_queries
 from npm.retrieval.settings import FillSettings, Retrieval
-from npm.retrieval.spans import CandidateSpans
+from npm.retrieval.spans import CandidateSpans, candidate_weights
 from npm.types import MASK_TEXT, Document, TokenFlag
 
 if TYPE_CHECKING:
@@ -198,8 +198,8 @@ class PassageFiller(Filler):
 
     def _restrictions(
         self,
-        texts: Sequence[str],
-        vectors: QueryVectors,  # noqa: ARG002
+        texts: Sequence[str],  # noqa: ARG002
+        vectors: QueryVectors,
         settings: FillSettings,
         *,
         document_filter: DocumentFilter,
@@ -208,7 +208,11 @@ class PassageFiller(Filler):
         """All blocks that may be looked in, whatever their number: nothing is left to the best rows."""
         _check_retrieval(settings)
         blocks = document_filter.allowed(np.arange(self.index.store.block_count) if blocks is None else blocks)
-        return [Restriction(blocks, np.zeros(len(blocks)))] * len(texts)
+        return [Restriction(blocks, np.zeros(len(blocks)))] * len(vectors.start)
+
+    def _blocks_holding(self, phrase: str) -> np.ndarray:
+        """The blocks i64 [n] in which `phrase` stands, as `score` finds it."""
+        return np.unique(self.index.store.block_of(self._given_words.find(phrase)[0]))
 
     def _score(self, words: str, similarities: np.ndarray) -> float:
         """The score of `words` by the similarities f64 [2, T] of one text with all tokens."""

@@ -1,6 +1,6 @@
-"""Texts with `<mask>`: checked, and encoded into the two vectors of a masked position.
+"""Texts with `<mask>`: checked, and encoded into the two vectors of each masked position.
 
-Shapes: q texts, d dimensions.
+Shapes: q texts, n `<mask>` of all texts in a row, m of one text, d dimensions.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from npm.models.settings import PoolerKind
 
 
+Value = TypeVar("Value")
+MOST_MASKS = 8
+"""How many `<mask>` a text has at most that is filled jointly."""
 SHOWN_CHARS = 80
 CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 """Characters without a meaning in running text; tab and line breaks are white space."""
@@ -28,24 +31,39 @@ CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 
 @dataclass(frozen=True, slots=True)
 class QueryVectors:
-    """The start and end query of each text, and its sentence vector if that was asked for."""
+    """The start and end query of each `<mask>`, text after text, and each text's sentence vector if asked for."""
 
-    start: np.ndarray  # f32 [q, d], at the first mask of the pair
-    end: np.ndarray  # f32 [q, d], at the last mask of the pair; of a single mask the same
+    start: np.ndarray  # f32 [n, d], at the first mask of the pair
+    end: np.ndarray  # f32 [n, d], at the last mask of the pair; of a single mask the same
     cut: np.ndarray  # bool [q], whether the text was longer than the encoder takes
     sentences: np.ndarray | None = None  # f32 [q, d], as in `MaskVectors`
+    mask_counts: np.ndarray | None = None  # i64 [q], how many `<mask>` each text has; None: one each, so n is q
 
     def part(self, first: int, stop: int) -> QueryVectors:
         """Those of the texts [first, stop)."""
         sentences = None if self.sentences is None else self.sentences[first:stop]
-        return QueryVectors(self.start[first:stop], self.end[first:stop], self.cut[first:stop], sentences)
+        counts = None if self.mask_counts is None else self.mask_counts[first:stop]
+        own = slice(*self.offsets[[first, min(stop, len(self.cut))]].tolist())
+        return QueryVectors(self.start[own], self.end[own], self.cut[first:stop], sentences, counts)
+
+    @property
+    def offsets(self) -> np.ndarray:
+        """i64 [q + 1]; the masks of text i are [offsets[i], offsets[i + 1])."""
+        counts = np.ones(len(self.cut), dtype=np.int64) if self.mask_counts is None else self.mask_counts  # i64 [q]
+        return np.append(0, np.cumsum(counts))
+
+    def per_mask(self, of_texts: Sequence[Value]) -> list[Value]:
+        """What belongs to each of the q texts, once for each of its masks: n values."""
+        pairs = zip(of_texts, np.diff(self.offsets).tolist(), strict=True)
+        return [value for value, count in pairs for _ in range(count)]
 
 
-def check_query(text: str, *, where: str = "text") -> None:
-    """Refuse a text that is not one question: raises QueryError if empty, broken, without `<mask>` or with several."""
+def check_query(text: str, *, where: str = "text", most_masks: int = 1) -> None:
+    """Raise QueryError for a text that is empty or broken, or has no `<mask>` or more than `most_masks`."""
     mask_count = text.count(MASK_TEXT)
+    masks = f"exactly one {MASK_TEXT}" if most_masks == 1 else f"one to {most_masks} {MASK_TEXT}"
     if not text.strip():
-        problem, expected, got = "the text is empty", f"a text with one {MASK_TEXT}", "nothing but space"
+        problem, expected, got = "the text is empty", f"a text with {masks}", "nothing but space"
     elif half := SURROGATE.search(text):
         raise QueryError(
             "the text is not valid Unicode",
@@ -55,13 +73,14 @@ def check_query(text: str, *, where: str = "text") -> None:
             fix="save the text as UTF-8, or take out the escape that stands there in place of a character",
         )
     elif mask_count == 0:
-        problem, expected, got = f"the text has no {MASK_TEXT}", f"exactly one {MASK_TEXT}", _shown(text)
-    elif mask_count > 1:
-        problem = f"the text has several {MASK_TEXT}"
-        expected, got = f"exactly one {MASK_TEXT}", f"{mask_count}: {_shown(text)}"
+        problem, expected, got = f"the text has no {MASK_TEXT}", masks, _shown(text)
+    elif mask_count > most_masks:
+        problem = f"the text has {'several' if most_masks == 1 else 'too many'} {MASK_TEXT}"
+        expected, got = masks, f"{mask_count}: {_shown(text)}"
     else:
         return
-    fix = f"write {MASK_TEXT} once, where the phrase is missing, as in: The capital of Iceland is {MASK_TEXT}."
+    once = "once, where the phrase is missing" if most_masks == 1 else "where a phrase is missing"
+    fix = f"write {MASK_TEXT} {once}, as in: The capital of Iceland is {MASK_TEXT}."
     raise QueryError(problem, expected=expected, got=got, where=where, fix=fix)
 
 
@@ -97,9 +116,8 @@ def query_notes(text: str, *, cut: bool, max_input_tokens: int) -> tuple[str, ..
     """What a reader of the answer should know about how the text was read."""
     notes: list[str] = []
     if cut:
-        notes.append(
-            f"the text is longer than the {max_input_tokens} tokens of the encoder: it was cut around the mask"
-        )
+        masks = "the masks" if text.count(MASK_TEXT) > 1 else "the mask"
+        notes.append(f"the text is longer than the {max_input_tokens} tokens of the encoder: it was cut around {masks}")
     if CONTROL_CHARACTERS.search(text):
         notes.append("the text contains control characters")
     return tuple(notes)
@@ -107,11 +125,20 @@ def query_notes(text: str, *, cut: bool, max_input_tokens: int) -> tuple[str, ..
 
 @dataclass(frozen=True, slots=True)
 class MaskVectors:
-    """The vectors at the masks of each text, and the vector of the text without them if that was asked for."""
+    """The vectors at the mask tokens of each `<mask>`, and each text's vector without them if that was asked for."""
 
-    vectors: np.ndarray  # f32 [q, masks, d]
+    vectors: np.ndarray  # f32 [n, masks, d]
     cut: np.ndarray  # bool [q], whether the text was longer than the encoder takes
-    sentences: np.ndarray | None = None  # f32 [q, d], of length 1, or 0 where nothing stands beside the mask
+    sentences: np.ndarray | None = None  # f32 [q, d], of length 1, or 0 where nothing stands beside the masks
+
+
+@dataclass(frozen=True, slots=True)
+class MaskedInputs:
+    """Texts as the encoder reads them."""
+
+    sequences: list[np.ndarray]  # q of i64 [tokens], special tokens included
+    slots: list[np.ndarray]  # q of i64 [m], where the mask tokens of each `<mask>` begin
+    cut: np.ndarray  # bool [q], whether the text was longer than the encoder takes
 
 
 def encode_queries(
@@ -121,15 +148,15 @@ def encode_queries(
     pooler: PoolerKind | None = None,
     tokens_per_batch: int = 8192,
 ) -> QueryVectors:
-    """Encode texts that passed `check_query` with a mask pair each, or as `query_masks` says: see `encode_masks`."""
-    found = encode_masks(
-        encoder,
-        texts,
-        masks_per_text=encoder.query_masks,
-        pooler=pooler,
-        tokens_per_batch=tokens_per_batch,
-    )
-    return QueryVectors(found.vectors[:, 0], found.vectors[:, -1], found.cut, found.sentences)
+    """Encode texts that passed `check_query`, with one `<mask>` or several, in the order given, batched by length.
+
+    Each `<mask>` becomes a mask pair, or as `query_masks` says; the others stay masks in the same pass. With `pooler`
+    as in `encode_masks`. Raises QueryError as `masked_inputs` does.
+    """
+    inputs = masked_inputs(encoder, texts, encoder.query_masks)
+    found = _encoded(encoder, inputs, encoder.query_masks, pooler, tokens_per_batch=tokens_per_batch)
+    counts = np.array([len(slots) for slots in inputs.slots], dtype=np.int64)  # i64 [q]
+    return QueryVectors(found.vectors[:, 0], found.vectors[:, -1], found.cut, found.sentences, counts)
 
 
 def encode_masks(
@@ -141,63 +168,100 @@ def encode_masks(
     tokens_per_batch: int = 8192,
     last_tokens: int | None = None,
 ) -> MaskVectors:
-    """Encode texts that passed `check_query`, batched by length, in the order given.
+    """Encode texts with one `<mask>` each that passed `check_query`, batched by length, in the order given.
 
     With `pooler`, one of LAST_LAYER_POOLERS, each text is encoded once more, without its masks, and pooled.
 
     `<mask>` becomes `masks_per_text` mask tokens, whatever the encoder's own looks like. All else is ordinary text: a
     special token that somebody wrote is split like any word. A text that is too long keeps what is nearest to the mask;
     of one longer than `last_tokens`, special ones included, only the last are encoded, or those from the mask on.
+    Raises ValueError for a text with several `<mask>`.
     """
-    if not texts:
-        nothing = np.zeros((0, masks_per_text, encoder.dimensions), dtype=np.float32)  # [0, masks, d]
-        return MaskVectors(nothing, np.zeros(0, dtype=bool), None if pooler is None else nothing[:, 0])
-    sequences, slots, cut = masked_inputs(encoder, texts, masks_per_text)
+    inputs = masked_inputs(encoder, texts, masks_per_text)
+    if any(len(slots) != 1 for slots in inputs.slots):
+        raise ValueError(f"a text has several {MASK_TEXT}")
     if last_tokens is not None:
-        dropped = [min(max(len(each) - last_tokens, 0), slot) for each, slot in zip(sequences, slots, strict=True)]
-        sequences = [each[count : count + last_tokens] for each, count in zip(sequences, dropped, strict=True)]
-        slots = [slot - count for slot, count in zip(slots, dropped, strict=True)]
-        cut = cut | (np.array(dropped) > 0)  # bool [q]
-    places = list(np.array(slots)[:, None] + np.arange(masks_per_text))  # i64 [masks] for each text
+        sequences, slots = inputs.sequences, inputs.slots
+        dropped = [min(max(len(each) - last_tokens, 0), int(at[0])) for each, at in zip(sequences, slots, strict=True)]
+        inputs = MaskedInputs(
+            [each[count : count + last_tokens] for each, count in zip(sequences, dropped, strict=True)],
+            [at - count for at, count in zip(slots, dropped, strict=True)],
+            inputs.cut | (np.array(dropped, dtype=np.int64) > 0),  # bool [q]
+        )
+    return _encoded(encoder, inputs, masks_per_text, pooler, tokens_per_batch=tokens_per_batch)
+
+
+def _encoded(
+    encoder: Encoder, inputs: MaskedInputs, masks_per_text: int, pooler: PoolerKind | None, *, tokens_per_batch: int
+) -> MaskVectors:
+    sequences = inputs.sequences
+    steps = np.arange(masks_per_text)  # i64 [masks]
+    places = [(slots[:, None] + steps).ravel() for slots in inputs.slots]  # i64 [m * masks] for each text
     unmasked = [] if pooler is None else [np.delete(*pair) for pair in zip(sequences, places, strict=True)]
     nowhere = [np.zeros(0, dtype=np.int64)] * len(unmasked)
     encoded = encode_pooled(encoder, sequences + unmasked, places + nowhere, pooler, tokens_per_batch=tokens_per_batch)
     sentences = None
     if encoded.pooled is not None:
         special_count = len(encoder.prefix_ids) + len(encoder.suffix_ids)
-        has_words = np.array([len(sequence) > special_count for sequence in unmasked])  # bool [q]
-        sentences = encoded.pooled[len(texts) :] * has_words[:, None]  # f32 [q, d]
-    return MaskVectors(np.stack(encoded.vectors[: len(texts)]), cut, sentences)  # f32 [q, masks, d]
+        has_words = np.array([len(sequence) > special_count for sequence in unmasked], dtype=bool)  # [q]
+        sentences = encoded.pooled[len(sequences) :] * has_words[:, None]  # f32 [q, d]
+    none = np.zeros((0, encoder.dimensions), dtype=np.float32)
+    vectors = np.concatenate([none, *encoded.vectors[: len(sequences)]])  # f32 [n * masks, d]
+    return MaskVectors(vectors.reshape(-1, masks_per_text, encoder.dimensions), inputs.cut, sentences)
 
 
-def masked_inputs(
-    encoder: Encoder, texts: Sequence[str], masks_per_text: int
-) -> tuple[list[np.ndarray], list[int], np.ndarray]:
-    """Token ids of each text, where its masks begin, and bool [q] whether it was cut."""
-    halves: list[str] = []
+def masked_inputs(encoder: Encoder, texts: Sequence[str], masks_per_text: int) -> MaskedInputs:
+    """Token ids of each text that passed `check_query`, each `<mask>` of it `masks_per_text` mask tokens.
+
+    A text that is too long keeps what is nearest to its masks, and all that stands between them. Raises QueryError
+    where even that does not fit.
+    """
+    if not texts:
+        return MaskedInputs([], [], np.zeros(0, dtype=bool))
+    pieces: list[str] = []
     strips_left, strips_right = mask_strips(encoder)
     for text in texts:
-        before, after = text.split(MASK_TEXT)
-        halves.append(before.rstrip() if strips_left else before)
-        halves.append(after.lstrip() if strips_right else after)
-    # The tokenizer itself would cut at its mask token before it looks at words, so the halves can go on their own.
+        own = text.split(MASK_TEXT)
+        # Spaces go only where a mask token takes them: the beginning of the first piece and the end of the last stay.
+        before = [piece.rstrip() if strips_left else piece for piece in own[:-1]] + own[-1:]
+        pieces += before[:1] + [piece.lstrip() if strips_right else piece for piece in before[1:]]
+    # The tokenizer itself would cut at its mask token before it looks at words, so the pieces can go on their own.
     encoded = encoder.tokenizer(
-        halves, add_special_tokens=False, split_special_tokens=True, return_attention_mask=False, verbose=False
+        pieces, add_special_tokens=False, split_special_tokens=True, return_attention_mask=False, verbose=False
     )["input_ids"]
-    room = encoder.max_input_tokens - len(encoder.prefix_ids) - len(encoder.suffix_ids) - masks_per_text
+    room = encoder.max_input_tokens - len(encoder.prefix_ids) - len(encoder.suffix_ids)
+    masks = [encoder.mask_id] * masks_per_text
     sequences: list[np.ndarray] = []
-    slots: list[int] = []
+    slots: list[np.ndarray] = []
     cut = np.zeros(len(texts), dtype=bool)  # [q]
-    for number in range(len(texts)):
-        before, after = encoded[2 * number], encoded[2 * number + 1]
-        cut[number] = len(before) + len(after) > room
+    done = 0
+    for number, text in enumerate(texts):
+        count = text.count(MASK_TEXT)
+        before, *between, after = encoded[done : done + count + 1]
+        done += count + 1
+        lengths = masks_per_text + np.array([0, *map(len, between)])  # i64 [m], from the mask before to each mask
+        kept = room - int(lengths.sum())  # tokens of the text before and after the masks
+        if kept < 0 and count > 1:
+            raise _too_far_apart(text, room=room, tokens=room - kept)
+        cut[number] = len(before) + len(after) > kept
         if cut[number]:
-            kept_before = min(len(before), max(room // 2, room - len(after)))
-            before, after = before[len(before) - kept_before :], after[: room - kept_before]
-        slots.append(len(encoder.prefix_ids) + len(before))
-        masks = [encoder.mask_id] * masks_per_text
-        sequences.append(np.array([*encoder.prefix_ids, *before, *masks, *after, *encoder.suffix_ids], dtype=np.int64))
-    return sequences, slots, cut
+            kept_before = min(len(before), max(kept // 2, kept - len(after)))
+            before, after = before[len(before) - kept_before :], after[: kept - kept_before]
+        inside = [token for piece in between for token in (*piece, *masks)]
+        ids = [*encoder.prefix_ids, *before, *masks, *inside, *after, *encoder.suffix_ids]
+        sequences.append(np.array(ids, dtype=np.int64))
+        slots.append(len(encoder.prefix_ids) + len(before) + np.cumsum(lengths) - masks_per_text)  # i64 [m]
+    return MaskedInputs(sequences, slots, cut)
+
+
+def _too_far_apart(text: str, *, room: int, tokens: int) -> QueryError:
+    return QueryError(
+        f"the {MASK_TEXT} of the text are too far apart",
+        expected=f"at most the {room} tokens of the encoder from the first {MASK_TEXT} to the last",
+        got=f"{tokens}: {_shown(text)}",
+        where="text",  # its place among the texts of a file is not known here
+        fix=f"shorten what stands between them, or ask for each {MASK_TEXT} in a text of its own",
+    )
 
 
 def mask_strips(encoder: Encoder) -> tuple[bool, bool]:

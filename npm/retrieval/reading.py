@@ -8,11 +8,13 @@ keys a phrase is scored as the objective `npm.objectives.reading` trains it,
 with R the tokens of the block and c the first token of the text, which stands for "not here": so a block in which the
 answer is not found has low scores everywhere, and blocks can be compared.
 
-Shapes: q texts, p pairs of a text and a block, T tokens of one block, d dimensions.
+Shapes: q texts, m masks of one text, p pairs of a text and a block, n masks of all pairs, T tokens of one block,
+d dimensions.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -52,12 +54,12 @@ def reading_notes(settings: FillSettings, encoder: Encoder) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class ReadPairs:
-    """What one pass over each pair of a text and a block gives."""
+    """What one pass over each pair of a text and a block gives for each mask of the text, pair after pair."""
 
-    queries: np.ndarray  # f32 [p, 2, d], start and end query
+    queries: np.ndarray  # f32 [n, 2, d], start and end query
     similarities: list[
         np.ndarray
-    ]  # p of f64 [2, T], of the start and the end query with the block; empty if not asked for
+    ]  # n of f64 [2, T], of the start and the end query with the block; empty if not asked for
 
 
 def with_reading(
@@ -68,9 +70,10 @@ def with_reading(
     restrictions: Sequence[Restriction | None],
     settings: FillSettings,
 ) -> list[Restriction | None]:
-    """The same restrictions with queries for each block: `reading_share` from the text with the block behind it.
+    """For each mask the restriction of its text with queries for each block.
 
-    With a joint share also with the similarities of the joint pass.
+    `reading_share` of a query is from the text with the block behind it. With a joint share also the similarities of
+    the joint pass.
     """
     numbers = [number for number, restriction in enumerate(restrictions) if restriction for _ in restriction.blocks]
     blocks = [block for restriction in restrictions if restriction for block in restriction.blocks.tolist()]
@@ -84,14 +87,20 @@ def with_reading(
         tokens_per_batch=settings.tokens_per_batch,
     )
     share = np.float32(settings.reading_share)
-    alone = np.stack([vectors.start[numbers], vectors.end[numbers]], axis=1)  # f32 [p, 2, d]
-    mixed = share * read.queries + (1 - share) * alone  # f32 [p, 2, d]
-    done = 0
     result: list[Restriction | None] = []
-    for restriction in restrictions:
-        own = slice(done, done + (len(restriction.blocks) if restriction else 0))
-        joint = tuple(read.similarities[own]) if jointly else None
-        result.append(replace(restriction, queries=mixed[own], joint=joint) if restriction else None)
+    done = 0
+    for restriction, (first, stop) in zip(restrictions, itertools.pairwise(vectors.offsets.tolist()), strict=True):
+        mask_count = stop - first
+        if restriction is None:
+            result += [None] * mask_count
+            continue
+        own = slice(done, done + len(restriction.blocks) * mask_count)
+        alone = np.stack([vectors.start[first:stop], vectors.end[first:stop]], axis=1)  # f32 [m, 2, d]
+        with_block = read.queries[own].reshape(-1, *alone.shape)  # f32 [blocks, m, 2, d]
+        mixed = share * with_block + (1 - share) * alone  # f32 [blocks, m, 2, d]
+        for mask in range(mask_count):
+            joint = tuple(read.similarities[own][mask::mask_count]) if jointly else None
+            result.append(replace(restriction, queries=mixed[:, mask], joint=joint))
         done = own.stop
     return result
 
@@ -109,12 +118,14 @@ def read_pairs(
 
     With `jointly` also the similarities; a token that was cut off is as far from both queries as the farthest read.
     """
-    queries = np.zeros((len(texts), 2, encoder.dimensions), dtype=np.float32)  # [p, 2, d]
+    inputs = masked_inputs(encoder, texts, encoder.query_masks)
+    sequences = inputs.sequences
+    offsets = np.cumsum([0, *map(len, inputs.slots)]).tolist()  # i64 [p + 1], of the masks of each pair
+    queries = np.zeros((offsets[-1], 2, encoder.dimensions), dtype=np.float32)  # [n, 2, d]
     similarities: list[np.ndarray] = []
     if not texts:
         return ReadPairs(queries, similarities)
     passages = index.store.sequences(np.array(blocks, dtype=np.int64))
-    sequences, mask_slots, _ = masked_inputs(encoder, texts, encoder.query_masks)
     suffix = np.array(encoder.suffix_ids, dtype=np.int64)
     slots: list[np.ndarray] = []
     for number, sequence in enumerate(sequences):
@@ -123,18 +134,21 @@ def read_pairs(
         passage = passages.token_ids[slice(*passages.offsets[number : number + 2])][:room].astype(np.int64)  # [read]
         if room:
             sequences[number] = np.concatenate([sequence, passage, suffix])
-        masks = mask_slots[number] + np.array([0, encoder.query_masks - 1])  # i64 [2]
+        masks = inputs.slots[number][:, None] + [0, encoder.query_masks - 1]  # i64 [m, 2]
         keys = [[0], len(sequence) + np.arange(len(passage))] if jointly else []
-        slots.append(np.concatenate([masks, *keys]))
+        slots.append(np.concatenate([masks.ravel(), *keys]))
     size = PAIRS_AT_ONCE if jointly else len(sequences)
     for start in range(0, len(sequences), size):
         own = slice(start, start + size)
         encoded = encode_sequences(encoder, sequences[own], slots[own], tokens_per_batch=tokens_per_batch)
         for number, vectors in enumerate(encoded, start=start):  # f32 [slots, d]
-            queries[number] = vectors[:2]
+            asked = queries[slice(*offsets[number : number + 2])]  # f32 [m, 2, d]
+            keys_begin = 2 * len(asked)
+            asked[:] = vectors[:keys_begin].reshape(asked.shape)
             if jointly:
                 flags = passages.flags[slice(*passages.offsets[number : number + 2])]  # u8 [T]
-                similarities.append(joint_similarities(vectors[:2], vectors[2:], flags, encoder.similarity_scale))
+                scale = encoder.similarity_scale
+                similarities += [joint_similarities(pair, vectors[keys_begin:], flags, scale) for pair in asked]
     return ReadPairs(queries, similarities)
 
 

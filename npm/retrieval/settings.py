@@ -58,6 +58,15 @@ class FillSettings(CheckedSettings):
     """Longest phrase in tokens."""
     merged_groups: Annotated[int, Bounds(1, 1_000_000)] = 128
     """Best token sequences whose text is read, to merge spellings of one phrase; at least k."""
+    beam_width: Annotated[int, Bounds(1, 256)] = 16
+    """For a text with several masks, how many phrases of each mask are put together, at least k, and how many fillings
+    are kept from one mask to the next."""
+    cooccurrence_smoothing: Annotated[float, Bounds(1e-6, 1e6)] = 0.5
+    """For a text with several masks, ε in blocks: the smaller, the more a filling gains from phrases that stand in the
+    same blocks more often than by chance; 1000000 leaves the product of the masks' scores."""
+    refine_fillings: bool = False
+    """For a text with several masks, whether each mask is asked for once more with the best filling's phrases in place
+    of the other masks, and the fillings are put together from these answers; a further question for each mask."""
     tokens_per_batch: Annotated[int, Bounds(1, 10_000_000)] = 8192
     """Tokens of texts encoded at once, padding included."""
     scoring: ScoringSettings = field(default_factory=ScoringSettings)

@@ -1,4 +1,6 @@
-"""Candidate spans of one query: hits of the start query grown to the right, hits of the end query grown to the left.
+"""Candidate spans of one query, and what each of them counts.
+
+Hits of the start query are grown to the right, hits of the end query to the left.
 
 Equal token sequences are found by a 64-bit polynomial hash that grows with the span, and verified token by token.
 
@@ -7,6 +9,7 @@ Shapes: n hits, m candidate spans, g groups of equal token sequences, T tokens o
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,11 +17,21 @@ import numpy as np
 
 from index.arrays import mixed_bits
 from npm.indexing.rows import RowMap, gather
-from npm.retrieval.scoring import ScoringSettings, StopwordsInside
+from npm.models.similarity import scaled_similarity
+from npm.retrieval.scoring import (
+    Normalisation,
+    ScoringSettings,
+    StopwordsInside,
+    occurrence_shares,
+    reference_weights,
+)
 from npm.types import TokenFlag
 
 if TYPE_CHECKING:
+    from index.types import Scan
     from npm.corpus.store import BlockStore
+    from npm.indexing.phrase_index import PhraseIndex
+    from npm.retrieval.blocks import Restriction
 
 
 HASH_BASE = np.uint64(0x9E3779B97F4A7C15)  # odd, so that its powers never vanish modulo 2^64
@@ -172,6 +185,75 @@ class SpanFinder:
         # Within a block only: at its end nothing follows, and nothing grows over it either.
         ends[ends] = store.start_chars.take(following) != store.end_chars.take(marks)
         return ends
+
+
+Similarities = Callable[[int, np.ndarray], np.ndarray]
+"""Scaled similarities f64 [n] of the start (0) or end (1) query of a text with rows i64 [n]."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScannedSimilarities:
+    """The similarities of one text with the rows that were scanned for it, each with the bonus of its block."""
+
+    index: PhraseIndex
+    scans: Sequence[Scan]  # one for all rows, or one for each block of the restriction
+    queries: tuple[int, int]  # the numbers of the start and the end query in a scan
+    factors: tuple[float, float]  # what an inner product is multiplied with, and a similarity of the joint pass
+    restriction: Restriction | None
+
+    def __call__(self, side: int, rows: np.ndarray) -> np.ndarray:
+        """f64 [n] for the start (0) or end (1) query and rows i64 [n]."""
+        query = self.queries[side]
+        if self.restriction is None:
+            return scaled_similarity(self.scans[0].at(query, rows).astype(np.float64), self.factors[0])
+        # In `hybrid` all similarities in a block are raised by the same bonus, so that within a block the vectors alone
+        # decide, and between blocks their BM25 scores have a say.
+        positions = self.index.rows.positions(rows)  # i64 [n]
+        blocks = self.index.store.block_of(positions)  # i64 [n]
+        places = np.searchsorted(self.restriction.blocks, blocks)  # i64 [n], in the restriction
+        products = np.empty(len(rows))  # f64 [n]
+        scan_of = places if len(self.scans) > 1 else np.zeros(len(rows), dtype=np.int64)  # i64 [n]
+        for number in np.unique(scan_of).tolist():
+            here = np.flatnonzero(scan_of == number)
+            products[here] = self.scans[number].at(query, rows[here])
+        similarities = scaled_similarity(products, self.factors[0]) + self.restriction.bonuses[places]  # f64 [n]
+        if self.restriction.joint is not None:
+            slots = positions - self.index.store.block_offsets[blocks]  # i64 [n], within their blocks
+            for number in np.unique(places).tolist():
+                here = np.flatnonzero(places == number)
+                similarities[here] += self.factors[1] * self.restriction.joint[number][side, slots[here]]
+        return similarities
+
+
+def candidate_weights(
+    similarities: Similarities,
+    candidates: CandidateSpans,
+    sides: tuple[np.ndarray, np.ndarray],
+    scoring: ScoringSettings,
+) -> np.ndarray:
+    """What each candidate counts, f64 [m]; `sides` are the rows i64 [n] that the start and the end query hit."""
+    start = similarities(0, candidates.start_rows)  # f64 [m]
+    end = similarities(1, candidates.end_rows)  # f64 [m]
+    if scoring.normalisation is Normalisation.candidates:
+        return occurrence_shares(
+            start,
+            end,
+            candidates.lengths,
+            combination=scoring.combination,
+            length_exponent=scoring.length_exponent,
+        )
+    # As in the reference, a span found from its other end adds its own end to the candidates of this side.
+    all_starts = similarities(0, np.union1d(sides[0], candidates.start_rows))  # f64 [n]
+    all_ends = similarities(1, np.union1d(sides[1], candidates.end_rows))  # f64 [n]
+    return reference_weights(
+        start,
+        end,
+        candidates.lengths,
+        all_starts=all_starts,
+        all_ends=all_ends,
+        combination=scoring.combination,
+        length_exponent=scoring.length_exponent,
+    )
 
 
 def barred_flags(stopwords_inside: StopwordsInside) -> np.ndarray:

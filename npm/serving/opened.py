@@ -20,7 +20,7 @@ from npm.models.encoder import Encoder
 from npm.retrieval.blocks import sentence_pooler
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.passages import PassageFiller
-from npm.retrieval.queries import check_query, encode_queries
+from npm.retrieval.queries import MOST_MASKS, check_query, encode_queries
 from npm.retrieval.settings import FillSettings, Retrieval
 from npm.serving import schema
 from npm.serving.compute import Done
@@ -246,5 +246,5 @@ def _examples(filler: PhraseFiller, settings: ServeSettings) -> list[str]:
             fix="check examples=FILE",
         ) from error
     for number, line in enumerate(lines[:MOST_EXAMPLES], start=1):
-        check_query(line, where=f"{path}, line {number}")
+        check_query(line, where=f"{path}, line {number}", most_masks=MOST_MASKS)
     return lines[:MOST_EXAMPLES]

@@ -16,7 +16,7 @@ from pydantic import ConfigDict
 
 from npm.display import answer_json
 from npm.errors import QueryError, UserError
-from npm.retrieval.queries import check_query
+from npm.retrieval.queries import MOST_MASKS, check_query
 from npm.serving import schema
 from npm.serving.compute import Done, Job
 from npm.serving.opened import OpenedIndex
@@ -92,7 +92,7 @@ def add_index(app: FastAPI, service: Service) -> None:
     @app.post("/v1/labels", tags=["answers"], response_model=schema.LabelAnswer)
     async def labels(request: Request, body: schema.LabelsRequest) -> Response:
         """The share of each label, by how well the occurrences of its words in the index fit the mask."""
-        _check_texts([body.text], one=True, source="body")
+        _check_texts([body.text], one=True, source="body", most_masks=1)
         opened = service.keeper.current
         job = Job(lambda _: opened.labels(body), deadline=service.deadline(body.timeout_ms))
         done = await service.results(request, [job])
@@ -177,11 +177,11 @@ def _check_count(count: int, most: int) -> None:
         )
 
 
-def _check_texts(texts: Sequence[str], *, one: bool, source: str) -> None:
+def _check_texts(texts: Sequence[str], *, one: bool, source: str, most_masks: int = MOST_MASKS) -> None:
     """Raise Problem for a text that cannot be filled, with its place in the request."""
     for number, text in enumerate(texts):
         try:
-            check_query(text, where="text" if one else f"text.{number}")
+            check_query(text, where="text" if one else f"text.{number}", most_masks=most_masks)
         except QueryError as error:
             raise problem_of(error, source=source, folder="", name="") from error
 

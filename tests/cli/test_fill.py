@@ -6,6 +6,7 @@ import json
 import math
 import os
 import pty
+import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -97,6 +98,48 @@ def test_the_table_shows_phrase_score_sentence_title_and_id(npmlm: CommandLine, 
         assert part in outcome.out
 
 
+TWO_MASKS = "<mask> is the capital of <mask>."
+
+
+def test_a_text_with_several_masks_gets_phrases_for_each_and_fillings_of_all(
+    npmlm: CommandLine, built_index: Path
+) -> None:
+    outcome = npmlm("fill", f"index={built_index}", "output=json", "k=3", QUESTION, TWO_MASKS)
+    assert outcome.status == 0
+    single, joint = outcome.answers()
+    check_contract(single, k=3)
+    assert list(joint) == ["text", "phrases", "cut", "notes", "masks", "fillings"]
+    assert (joint["text"], joint["phrases"], joint["cut"]) == (TWO_MASKS, [], False)
+    assert len(joint["masks"]) == 2
+    for mask in joint["masks"]:
+        assert list(mask) == ["phrases"]
+        check_contract({"text": TWO_MASKS, "cut": False, "notes": [], **mask}, k=3)
+    scores = [filling["score"] for filling in joint["fillings"]]
+    assert 0 < len(scores) <= 3 and scores == sorted(scores, reverse=True) and sum(scores) <= 1 + 1e-9
+    assert all(list(filling) == ["phrases", "score"] and len(filling["phrases"]) == 2 for filling in joint["fillings"])
+
+
+@pytest.mark.parametrize("columns", [30, 100])
+def test_the_fillings_stand_in_a_table_above_the_phrases_of_each_mask(
+    columns: int, npmlm: CommandLine, built_index: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    best = npmlm("fill", f"index={built_index}", "output=json", "k=2", TWO_MASKS).answers()[0]["fillings"][0]
+    shown = npmlm("fill", f"index={built_index}", "k=2", TWO_MASKS).out
+    assert " ".join(shown.split()).startswith(TWO_MASKS)
+    assert max(map(len, shown.splitlines())) <= columns
+    above, first, second = re.split(r"\n *mask [12] *\n", shown)
+    assert all(word in above for phrase in best["phrases"] for word in phrase.split())
+    assert f"{best['score']:.3f}" in above
+    assert "«" not in above and "«" in first and "«" in second
+
+
+def test_masks_too_far_apart_for_the_encoder_are_refused(npmlm: CommandLine, built_index: Path) -> None:
+    far = "<mask> is far away." + " Paris is near." * 60 + " The capital is <mask>."
+    message = npmlm("fill", f"index={built_index}", far).refused("too far apart", "shorten what stands between them")
+    assert "<mask> is far away. Paris is near." in message
+
+
 @pytest.mark.parametrize("columns", [20, 40])
 def test_a_narrow_terminal_gets_lines_in_place_of_columns(
     columns: int, npmlm: CommandLine, built_index: Path, monkeypatch: pytest.MonkeyPatch
@@ -126,7 +169,7 @@ def test_a_process_of_its_own_answers_on_stdout_only(built_index: Path) -> None:
     ("text", "part"),
     [
         ("The capital of Iceland is Oslo.", "no <mask>"),
-        ("<mask> is the capital of <mask>.", "several <mask>"),
+        ("<mask> " * 9, "too many <mask>"),
         ("", "text is empty"),
         ("  \n\t ", "text is empty"),
         ("broken \udcff bytes <mask>", "not valid Unicode"),
@@ -152,7 +195,7 @@ def test_all_lines_of_a_file_are_checked_before_any_is_answered(
         QUESTION.encode() + b"\nno gap\n": ("no <mask>", f"{file}, line 2"),
         QUESTION.encode() + b"\n\n\nno gap": ("no <mask>", f"{file}, line 4"),  # blank lines count
         QUESTION.encode() + b"\n<mask> \xff\n": ("not valid UTF-8", "byte 0xff", f"{file}, line 2"),
-        b"<mask> <mask>\n": ("several <mask>", "line 1"),
+        b"<mask> " * 9: ("too many <mask>", "line 1", "one to 8 <mask>"),
     }
     for content, parts in faults.items():
         file.write_bytes(content)

@@ -192,6 +192,31 @@ def test_a_question_before_the_mask_is_what_is_looked_up() -> None:
     ]
 
 
+def test_masks_in_a_text_are_no_words_to_look_up() -> None:
+    assert words_of(lexical_query("<mask> painted the <mask> in <mask>.")) == ["painted", "the", "in"]
+    assert lexical_query("Who painted what? <mask> painted <mask>.") == "Who painted what?"
+
+
+def test_blocks_with_all_words_of_a_phrase_are_found_by_their_titles_too_and_while_they_live(tmp_path: Path) -> None:
+    texts = ("Bank of America", "America has a bank.", "banks of the Seine", "In America.", "Nothing.")
+    titles = ("", "", "", "", "The Bank, America")
+    documents = [Document(id=text, title=title, text=text) for title, text in zip(titles, texts, strict=True)]
+    store = store_of(tmp_path / "store", documents)
+    lexicon = opened_lexicon(tmp_path / "lexicon", store)
+
+    def found(phrase: str, lexicon: BlockLexicon = lexicon) -> list[int]:
+        blocks = lexicon.blocks_with(phrase)
+        assert blocks is not None
+        return blocks.tolist()
+
+    assert found("Bank of America") == [0, 1, 4]  # whatever the order
+    assert found("the BANK") == [0, 1, 2, 4]  # by their stems
+    assert found("Bank of Spain") == []
+    assert lexicon.blocks_with("of the") is None and lexicon.blocks_with("…") is None
+    assert found("Bank of America", lexicon.with_live(np.array([False, True, True, True, True]))) == [1, 4]
+    assert found("America", opened_lexicon(tmp_path / "untitled", store, title_repeats=0)) == [0, 1, 3]
+
+
 def test_weights_out_of_range_are_refused() -> None:
     for wrong in ({"k1": -1.0}, {"b": 1.5}, {"title_repeats": -1}):
         with pytest.raises(SettingError, match="out of range"):

@@ -5,7 +5,16 @@ import pytest
 import torch
 
 from npm.errors import QueryError
-from npm.retrieval.queries import check_query, encode_queries, query_notes
+from npm.models.settings import PoolerKind
+from npm.retrieval.queries import (
+    MOST_MASKS,
+    QueryVectors,
+    check_query,
+    encode_masks,
+    encode_queries,
+    masked_inputs,
+    query_notes,
+)
 from tests.helpers.tiny_models import FAMILIES, tiny_encoder
 
 
@@ -26,10 +35,23 @@ def test_a_text_that_is_not_one_question_is_refused(text: str, problem: str) -> 
     str(caught.value).encode()  # a message that can be printed
 
 
+def test_several_masks_are_a_question_where_they_are_asked_for_up_to_their_limit() -> None:
+    check_query("<mask> and <mask>", most_masks=MOST_MASKS)
+    check_query("<mask>" * MOST_MASKS, most_masks=MOST_MASKS)
+    with pytest.raises(QueryError, match="too many <mask>") as caught:
+        check_query("<mask> " * 9, most_masks=MOST_MASKS)
+    assert (caught.value.expected, caught.value.got[:2]) == ("one to 8 <mask>", "9:")
+    for text in ("", "no mask"):
+        with pytest.raises(QueryError, match=r"empty|no <mask>") as caught:
+            check_query(text, most_masks=MOST_MASKS)
+        assert "one to 8 <mask>" in caught.value.expected
+
+
 def test_control_characters_and_cuts_are_noted() -> None:
     assert query_notes("a\tb\n<mask>", cut=False, max_input_tokens=9) == ()
     assert "control characters" in query_notes("a\x00b <mask>", cut=False, max_input_tokens=9)[0]
     assert "9 tokens" in query_notes("a <mask>", cut=True, max_input_tokens=9)[0]
+    assert query_notes("<mask> a <mask>", cut=True, max_input_tokens=9)[0].endswith("cut around the masks")
 
 
 @pytest.mark.parametrize("family", ["roberta", "modernbert"])
@@ -104,3 +126,92 @@ def test_a_text_too_long_is_cut_around_the_mask(before: int, after: int) -> None
     length, slot = max(lengths)
     assert length == 32
     assert slot == {(500, 500): 15, (3, 500): 4, (500, 3): 26}[before, after]
+
+
+SEVERAL = (
+    "Paris lies on<mask>, <mask> on the Rhine",
+    "<mask><mask>",
+    "<mask> x<mask>y  <mask> ",
+    "The capital is <mask>",
+)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("query_masks", [1, 2])
+def test_all_masks_of_a_text_are_encoded_in_one_pass(family: str, query_masks: int) -> None:
+    encoder = tiny_encoder(family)
+    encoder.query_masks = query_masks
+    strips = family != "bert"  # the mask token takes the space to its left
+    starts, ends, sentences = [], [], []
+    for text in SEVERAL:
+        first, *others = text.split("<mask>")
+        ids, slots = [*encoder.prefix_ids], []
+        pieces = [first, *others]
+        for piece in pieces[:-1]:
+            ids += encoder.tokenizer(piece.rstrip() if strips else piece, add_special_tokens=False)["input_ids"]
+            slots.append(len(ids))
+            ids += [encoder.mask_id] * query_masks
+        ids += [*encoder.tokenizer(pieces[-1], add_special_tokens=False)["input_ids"], *encoder.suffix_ids]
+        plain = [token for token in ids if token != encoder.mask_id]
+        with torch.no_grad():
+            states, alone = (
+                encoder.token_vectors(torch.tensor([each]), torch.ones(1, len(each), dtype=torch.int64))[0].numpy()
+                for each in (ids, plain)
+            )
+        starts += [states[slot] for slot in slots]
+        ends += [states[slot + query_masks - 1] for slot in slots]
+        has_words = len(plain) > len(encoder.prefix_ids) + len(encoder.suffix_ids)
+        mean = alone.mean(0) * has_words
+        sentences.append(mean / max(np.linalg.norm(mean), 1e-9))
+    got = encode_queries(encoder, SEVERAL, pooler=PoolerKind.avg)
+    assert got.mask_counts is not None and got.mask_counts.tolist() == [2, 2, 3, 1]
+    assert not got.cut.any()
+    np.testing.assert_allclose(got.start, starts, atol=1e-5)
+    np.testing.assert_allclose(got.end, ends, atol=1e-5)
+    np.testing.assert_allclose(got.sentences, sentences, atol=1e-5)
+
+
+def test_parts_of_queries_keep_the_masks_of_their_texts() -> None:
+    encoder = tiny_encoder("bert")
+    found = encode_queries(encoder, SEVERAL)
+    part = found.part(1, 3)
+    np.testing.assert_array_equal(part.start, found.start[2:7])
+    assert part.offsets.tolist() == [0, 2, 5] and len(part.cut) == 2
+    assert found.part(3, 9).per_mask(["d"]) == ["d"]
+    assert found.per_mask("abcd") == list("aabbcccd")
+    single = QueryVectors(start=found.start, end=found.end, cut=np.zeros(8, dtype=bool))  # one mask each
+    np.testing.assert_array_equal(single.part(2, 4).end, found.end[2:4])
+    assert single.per_mask(range(8)) == list(range(8))
+
+
+def test_what_needs_one_mask_refuses_several() -> None:
+    with pytest.raises(ValueError, match="several <mask>"):
+        encode_masks(tiny_encoder("bert"), ["<mask>", "<mask> <mask>"], masks_per_text=2)
+
+
+@pytest.mark.parametrize(("before", "after"), [(500, 500), (3, 500), (500, 3)])
+def test_a_text_too_long_keeps_its_masks_and_what_stands_between_them(before: int, after: int) -> None:
+    encoder = tiny_encoder("bert", max_positions=32)
+    text = "is " * before + "<mask>" + " capital" * 2 + " <mask>" + " is" * after
+    inputs = masked_inputs(encoder, [text, "<mask> <mask>"], 2)
+    assert inputs.cut.tolist() == [True, False]
+    ids = inputs.sequences[0].tolist()
+    assert len(ids) == 32
+    between = encoder.tokenizer(" capital capital", add_special_tokens=False)["input_ids"]
+    first, second = inputs.slots[0].tolist()
+    assert ids[first : second + 2] == [encoder.mask_id] * 2 + between + [encoder.mask_id] * 2
+    room = 32 - 2 - 4 - len(between)
+    assert first - 1 == {(500, 500): room // 2, (3, 500): 3, (500, 3): room - 3}[before, after]
+
+
+def test_masks_with_more_between_them_than_the_encoder_takes_are_refused() -> None:
+    encoder = tiny_encoder("bert", max_positions=32)
+
+    def asked(between: int) -> None:
+        encode_queries(encoder, ["is <mask>", "<mask>" + " is" * between + " <mask>"])
+
+    asked(32 - 2 - 4)  # all that there is room for
+    with pytest.raises(QueryError, match="too far apart") as caught:
+        asked(32 - 2 - 4 + 1)
+    assert caught.value.expected == "at most the 30 tokens of the encoder from the first <mask> to the last"
+    assert caught.value.got.startswith("31: <mask> is is")

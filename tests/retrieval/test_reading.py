@@ -19,11 +19,11 @@ from npm.models.encoder import Encoder
 from npm.retrieval import reading
 from npm.retrieval.blocks import Restriction, block_restrictions
 from npm.retrieval.fill import PhraseFiller
-from npm.retrieval.filler import ScannedSimilarities
 from npm.retrieval.queries import encode_queries
 from npm.retrieval.reading import TRAINED_JOINT_SHARE, joint_share, with_reading
 from npm.retrieval.scoring import ScoringSettings
 from npm.retrieval.settings import FillSettings, Retrieval
+from npm.retrieval.spans import ScannedSimilarities
 from npm.types import MASK_TEXT, Answer, TokenFlag
 from tests.helpers.tiny_models import FAMILIES, SENTENCES, tiny_encoder
 

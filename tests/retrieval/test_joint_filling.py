@@ -1,0 +1,408 @@
+"""Texts with several masks: the formula by hand, against plain loops, and on small indexes."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Unpack
+
+import numpy as np
+import pytest
+import torch
+
+from npm.corpus.text import Stemming, words_of
+from npm.errors import QueryError
+from npm.indexing.changes import delete_documents
+from npm.indexing.settings import DeleteSettings, PruningRule
+from npm.retrieval.fill import PhraseFiller
+from npm.retrieval.filler import Filler, FillOptions
+from npm.retrieval.joint_filling import BlocksHolding, association, joint_fillings, texts_with_one_mask
+from npm.retrieval.queries import QueryVectors, encode_queries
+from npm.retrieval.scoring import ScoringSettings
+from npm.retrieval.settings import FillSettings, Retrieval
+from npm.types import Answer, Filling, JointAnswer, Phrase
+from tests.helpers.live_indexes import built, record
+from tests.helpers.random_indexes import random_index, random_queries
+from tests.helpers.tiny_models import SENTENCES, tiny_encoder
+
+TEXT = "<mask> lies in <mask>."
+TEXTS = [TEXT, "The capital of Iceland is <mask>.", "<mask> and <mask> are cities in <mask>", "The river <mask> flows."]
+REPEATS = FillSettings(scoring=ScoringSettings(exclude_query_phrases=False))
+
+
+def phrases(**scores: float) -> tuple[Phrase, ...]:
+    return tuple(Phrase(name.replace("_", " "), score, 1, ()) for name, score in scores.items())
+
+
+def blocks_of(**blocks: list[int] | None) -> BlocksHolding:
+    known = {
+        name.replace("_", " "): None if held is None else np.array(held, dtype=np.int64)
+        for name, held in blocks.items()
+    }
+    return known.__getitem__
+
+
+def plain_fillings(
+    masks: list[tuple[Phrase, ...]], held: dict[str, set[int] | None], total: int, smoothing: float
+) -> list[tuple[tuple[str, ...], float]]:
+    """Of all combinations of phrases the 256 best, each with its share of these, best first."""
+    found = []
+    for chosen in itertools.product(*masks):
+        score = math.prod(phrase.score for phrase in chosen)
+        for first, second in itertools.combinations(chosen, 2):
+            one, other = held[first.phrase], held[second.phrase]
+            if one is not None and other is not None:
+                expected = len(one) * len(other) / total
+                score *= (len(one & other) + smoothing) / (expected + smoothing)
+        found.append((tuple(phrase.phrase for phrase in chosen), score))
+    best = sorted(found, key=lambda each: -each[1])[:256]
+    whole = sum(score for _, score in best)
+    return [(names, score / whole) for names, score in best]
+
+
+def assert_fillings(got: tuple[Filling, ...], expected: list[tuple[tuple[str, ...], float]]) -> None:
+    assert [filling.score for filling in got] == pytest.approx([score for _, score in expected], rel=1e-9)
+    scores = dict(expected)
+    for filling in got:  # equal scores in any order
+        assert filling.score == pytest.approx(scores[filling.phrases], rel=1e-9)
+
+
+def test_phrases_that_stand_together_more_often_than_by_chance_win_as_worked_out_by_hand() -> None:
+    masks = [phrases(Oslo=0.5, Paris=0.4), phrases(France=0.6, Norway=0.3)]
+    held = blocks_of(Oslo=[0, 1], Paris=[2, 3], France=[2, 3, 4, 5], Norway=[0])
+    # N = 8, ε = 1/2: c(Oslo, France) = (0 + ½)/(2·4/8 + ½) = 1/3, c(Oslo, Norway) = (1 + ½)/(2·1/8 + ½) = 2,
+    # c(Paris, France) = (2 + ½)/(1 + ½) = 5/3, c(Paris, Norway) = ½/(¼ + ½) = 2/3
+    weights = {("Paris", "France"): 0.4, ("Oslo", "Norway"): 0.3, ("Oslo", "France"): 0.1, ("Paris", "Norway"): 0.08}
+    settings = replace(REPEATS, cooccurrence_smoothing=0.5)
+    got = joint_fillings(TEXT, masks, held, block_count=8, settings=settings)
+    assert [filling.phrases for filling in got] == list(weights)
+    assert [filling.score for filling in got] == pytest.approx([weight / 0.88 for weight in weights.values()])
+    best = joint_fillings(TEXT, masks, held, block_count=8, settings=replace(settings, k=1))
+    assert best == got[:1]  # what is not shown has its share all the same
+
+
+def test_what_is_never_expected_together_and_never_stands_together_says_nothing() -> None:
+    assert association(np.array(0), np.array(7), np.array(0), total=10, smoothing=0.5) == 1.0
+    masks = [phrases(Oslo=0.5), phrases(so=0.6, Norway=0.4)]
+    got = joint_fillings(TEXT, masks, blocks_of(Oslo=[0], so=None, Norway=[]), block_count=9, settings=REPEATS)
+    assert [filling.score for filling in got] == pytest.approx([0.6, 0.4])
+
+
+@pytest.mark.parametrize("mask_count", [2, 3, 4])
+def test_a_wide_beam_finds_what_trying_every_combination_finds(mask_count: int, rng: np.random.Generator) -> None:
+    for _ in range(20):
+        held: dict[str, set[int] | None] = {}
+        masks = []
+        for mask in range(mask_count):
+            names = [f"w{mask}x{number}" for number in range(int(rng.integers(1, 5)))]
+            held |= {name: set(np.flatnonzero(rng.random(12) < rng.random()).tolist()) for name in names}
+            held[names[0]] = held[names[0]] if rng.random() < 0.7 else None
+            masks.append(phrases(**dict(zip(names, np.sort(rng.random(len(names)))[::-1].tolist(), strict=True))))
+        arrays = {name: None if own is None else sorted(own) for name, own in held.items()}
+        smoothing = float(rng.choice([0.01, 0.5, 3.0]))
+        settings = FillSettings(k=10_000, beam_width=256, cooccurrence_smoothing=smoothing)
+        text = " and ".join(["<mask>"] * mask_count)
+        got = joint_fillings(text, masks, blocks_of(**arrays), block_count=12, settings=settings)
+        assert_fillings(got, plain_fillings(masks, held, 12, smoothing))
+
+
+def test_a_beam_of_one_goes_on_from_the_best_beginning_alone() -> None:
+    masks = [phrases(a=0.6, b=0.4), phrases(c=0.9, d=0.1)]
+    held = blocks_of(a=[0], b=[1], c=[1], d=[2])
+    wide = joint_fillings(TEXT, masks, held, block_count=9, settings=replace(REPEATS, cooccurrence_smoothing=0.01))
+    assert wide[0].phrases == ("b", "c")
+    narrow = replace(REPEATS, cooccurrence_smoothing=0.01, beam_width=1)
+    assert joint_fillings(TEXT, masks, held, block_count=9, settings=narrow) == (Filling(("a", "c"), 1.0),)
+
+
+def test_no_phrase_of_a_filling_repeats_another_unless_the_scoring_lets_phrases_repeat_the_text() -> None:
+    masks = [phrases(Oslo=0.6, the_city_of_Rome=0.4), phrases(oslo=0.7, Rome=0.3)]
+    held = blocks_of(Oslo=[0], the_city_of_Rome=[1], oslo=[0], Rome=[1])
+    got = joint_fillings("<mask> is <mask>", masks, held, block_count=2, settings=FillSettings())
+    assert {filling.phrases for filling in got} == {("Oslo", "Rome"), ("the city of Rome", "oslo")}
+    free = joint_fillings("<mask> is <mask>", masks, held, block_count=2, settings=REPEATS)
+    assert len(free) == 4 and sum(filling.score for filling in free) == pytest.approx(1)
+    # "city" is in the text, and "Rome" in the other phrase
+    asked = joint_fillings("the city <mask> is <mask>", masks[::-1], held, block_count=2, settings=FillSettings())
+    assert ("Rome", "the city of Rome") not in {filling.phrases for filling in asked}
+
+
+def test_scores_that_underflow_and_masks_without_phrases_leave_no_filling() -> None:
+    held = blocks_of(a=[0], b=[0], c=[0])
+    for masks in ([phrases(a=0.5), ()], [phrases(a=0.0), phrases(b=1.0)], [phrases(a=1.0), phrases(a=1.0)], [(), ()]):
+        assert joint_fillings(TEXT, masks, held, block_count=1, settings=FillSettings()) == ()
+    tiny = [phrases(a=1e-200, b=1e-210), phrases(c=1e-200)]
+    got = joint_fillings(TEXT, tiny, held, block_count=1, settings=FillSettings())
+    assert [filling.score for filling in got] == pytest.approx([1.0, 1e-10])
+
+
+def test_a_phrase_with_a_mask_of_its_own_leaves_one_mask_in_each_text() -> None:
+    assert texts_with_one_mask("<mask><mask>", ["a<mask>b", "c"]) == ["<mask>c", "a b<mask>"]
+
+
+@pytest.fixture(scope="module", params=["bert", "roberta"])
+def filler(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> PhraseFiller:
+    encoder = tiny_encoder(request.param)
+    folder = built(tmp_path_factory.mktemp("joint") / "index", [record(n) for n in range(8)], encoder)
+    return PhraseFiller.open(folder, encoder)
+
+
+def joint(filler: Filler, text: str, settings: FillSettings, **options: Unpack[FillOptions]) -> JointAnswer:
+    filler.settings = settings
+    answer = filler.fill(text, **options)
+    assert isinstance(answer, JointAnswer) and answer.phrases == ()
+    return answer
+
+
+def blocks_with_words(filler: PhraseFiller, phrase: str) -> set[int] | None:
+    """The live blocks whose text and title have all content words of `phrase`."""
+    store, live = filler.index.store, filler.index.live_blocks
+    words = set(words_of(phrase, Stemming.plural, keep_stopwords=False))
+    found = set()
+    for block in range(store.block_count):
+        title = store.document(int(store.block_documents[block])).title
+        held = set(words_of(f"{title} {store.block_text(block)}", Stemming.plural, keep_stopwords=False))
+        if words <= held and (live is None or live[block]):
+            found.add(block)
+    return found if words else None
+
+
+def assert_joint(filler: PhraseFiller, answer: JointAnswer, settings: FillSettings) -> None:
+    """The fillings are those that trying every combination gives; `answer` shows all phrases."""
+    masks = [mask.phrases for mask in answer.masks]
+    assert max(map(len, masks)) < settings.beam_width and settings.k >= settings.beam_width
+    held = {phrase.phrase: blocks_with_words(filler, phrase.phrase) for own in masks for phrase in own}
+    live = filler.index.live_blocks
+    total = filler.index.store.block_count if live is None else int(live.sum())
+    expected = plain_fillings(masks, held, total, settings.cooccurrence_smoothing)
+    assert_fillings(answer.fillings, expected)
+
+
+@pytest.mark.parametrize("retrieval", ["dense", "bm25", "hybrid"])
+def test_each_mask_is_answered_as_if_its_vectors_were_those_of_a_text_with_one_mask(
+    retrieval: str, filler: PhraseFiller
+) -> None:
+    settings = FillSettings(retrieval=Retrieval(retrieval), k=4, beam_width=6, reading_share=0.0)
+    for text in (TEXT, TEXTS[2]):
+        answer = joint(filler, text, settings)
+        vectors = encode_queries(filler.encoder, [text])
+        assert len(answer.masks) == text.count("<mask>") == len(vectors.start)
+        for number, mask in enumerate(answer.masks):
+            one = slice(number, number + 1)
+            alone = QueryVectors(start=vectors.start[one], end=vectors.end[one], cut=vectors.cut)
+            expected = filler.fill_encoded([text], alone, settings=settings)[0].phrases
+            assert [replace(each, score=0.0) for each in mask.phrases] == [
+                replace(each, score=0.0) for each in expected
+            ]
+            # queries that are scanned together differ from those scanned alone in their last bits
+            assert [each.score for each in mask.phrases] == pytest.approx([each.score for each in expected], rel=1e-5)
+        assert 0 < sum(filling.score for filling in answer.fillings) <= 1 + 1e-9
+        assert len(answer.fillings) <= 4
+        assert {filling.phrases[0] for filling in answer.fillings} <= {
+            phrase.phrase for phrase in joint(filler, text, replace(settings, k=6)).masks[0].phrases
+        }
+
+
+@pytest.mark.parametrize("scoring", [ScoringSettings(exclude_query_phrases=False), ScoringSettings.reference()])
+@pytest.mark.parametrize("retrieval", ["bm25", "hybrid"])
+def test_fillings_of_an_index_equal_plain_loops_over_its_blocks(
+    retrieval: str, scoring: ScoringSettings, filler: PhraseFiller
+) -> None:
+    settings = FillSettings(
+        retrieval=Retrieval(retrieval), bm25_blocks=2, k=10_000, beam_width=256, max_phrase_tokens=6, scoring=scoring
+    )
+    answer = joint(filler, TEXT, settings)
+    assert len(answer.fillings) > 8
+    assert_joint(filler, answer, settings)
+
+
+def test_deleted_documents_are_neither_counted_nor_answered(tmp_path: Path) -> None:
+    encoder = tiny_encoder("bert")
+    folder = built(tmp_path / "index", [record(n) for n in range(8)], encoder)
+    settings = FillSettings(k=10_000, beam_width=256, bm25_blocks=1, scoring=REPEATS.scoring)
+    filler = PhraseFiller.open(folder, encoder)
+    before = joint(filler, TEXT, settings)
+    delete_documents(folder, DeleteSettings(ids=["d1", "d3", "d6"]))
+    assert filler.refresh() and filler.index.live_blocks is not None
+    after = joint(filler, TEXT, settings)
+    assert_joint(filler, after, settings)
+    assert after.fillings != before.fillings
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5])
+def test_a_block_is_read_once_for_all_masks(share: float, filler: PhraseFiller) -> None:
+    settings = FillSettings(reading_share=1.0, joint_share=share, bm25_blocks=2)
+    text = "<mask> and Kraków are cities in <mask>"
+    vectors = encode_queries(filler.encoder, [TEXTS[1], text, "<mask>"])
+    document_filter = filler._document_filter(settings)
+    found = filler._restrictions(
+        [TEXTS[1], text, "<mask>"], vectors, settings, document_filter=document_filter, blocks=None
+    )
+    assert len(found) == 4 and found[0] is not None and found[3] is None  # without words it looks everywhere
+    for mask, restriction in enumerate(found[1:3]):
+        assert restriction is not None and restriction.queries is not None
+        for place, block in enumerate(restriction.blocks.tolist()):
+            states, slots = states_by_hand(filler, text, block)
+            expected = states[[slots[mask], slots[mask] + 1]]
+            np.testing.assert_allclose(restriction.queries[place], expected, atol=1e-5)
+            if share:
+                assert restriction.joint is not None
+                tokens = filler.index.store.sequences(range(block, block + 1)).token_ids
+                keys = states[-len(tokens) - 1 : -1].astype(np.float64)  # before the last special token
+                with_first = np.concatenate([states[:1].astype(np.float64), keys])
+                logits = expected.astype(np.float64) @ with_first.T * filler.encoder.similarity_scale
+                scores = logits[:, 1:] - np.log(np.exp(logits).sum(1, keepdims=True))
+                np.testing.assert_allclose(restriction.joint[place], scores, atol=1e-4)
+
+
+def states_by_hand(filler: PhraseFiller, text: str, block: int) -> tuple[np.ndarray, list[int]]:
+    """Vectors f32 [L, d] of a text with two masks with a block behind it, and where its mask pairs begin."""
+    encoder = filler.encoder
+    first, between, last = text.split("<mask>")
+    strips = type(encoder.model).__name__.startswith("Roberta")
+    pieces = [piece.rstrip() if strips and number < 2 else piece for number, piece in enumerate((first, between, last))]
+    parts = [encoder.tokenizer(piece, add_special_tokens=False)["input_ids"] for piece in pieces]
+    pair = [encoder.mask_id] * 2
+    ids = [*encoder.prefix_ids, *parts[0], *pair, *parts[1], *pair, *parts[2], *encoder.suffix_ids]
+    slots = [len(encoder.prefix_ids) + len(parts[0])]
+    slots.append(slots[0] + 2 + len(parts[1]))
+    ids += [*filler.index.store.sequences(range(block, block + 1)).token_ids.tolist(), *encoder.suffix_ids]
+    with torch.no_grad():
+        states = encoder.token_vectors(torch.tensor([ids]), torch.ones(1, len(ids), dtype=torch.int64))[0]
+    return states.numpy(), slots
+
+
+@pytest.mark.parametrize("retrieval", ["dense", "hybrid"])
+def test_texts_with_one_mask_and_with_several_are_answered_together_in_order(
+    retrieval: str, filler: PhraseFiller
+) -> None:
+    filler.settings = FillSettings(retrieval=Retrieval(retrieval))
+    together = filler.fill(TEXTS)
+    assert [answer.text for answer in together] == TEXTS
+    assert [type(answer) for answer in together] == [JointAnswer, Answer, JointAnswer, Answer]
+    for answer in together:
+        alone = filler.fill(answer.text)
+        assert [phrase.phrase for phrase in answer.phrases] == [phrase.phrase for phrase in alone.phrases]
+        if isinstance(answer, JointAnswer) and isinstance(alone, JointAnswer):
+            assert [each.phrases for each in answer.fillings] == [each.phrases for each in alone.fillings]
+            scores = [[each.score for each in one.fillings] for one in (answer, alone)]
+        else:
+            scores = [[phrase.score for phrase in one.phrases] for one in (answer, alone)]
+        assert scores[0] == pytest.approx(scores[1], rel=1e-4)
+    assert filler.fill(TEXTS) == together  # deterministic
+
+
+def test_filters_hold_for_every_mask(filler: PhraseFiller) -> None:
+    answer = joint(filler, TEXT, FillSettings(k=3), documents=["d2", "d4"], where=["lang=en"])
+    documents = {place.document for mask in answer.masks for each in mask.phrases for place in each.occurrences}
+    assert documents <= {"d2", "d4"} and all(mask.phrases for mask in answer.masks)
+    nothing = joint(filler, TEXT, FillSettings(k=3), documents=[])
+    assert [mask.phrases for mask in nothing.masks] == [(), ()] and nothing.fillings == ()
+    assert nothing.notes == (
+        "the list of documents to answer from is empty, so nothing is answered",
+        "the text has no filling: no phrase for mask 1, 2",
+    )
+    blocks = joint(filler, TEXT, FillSettings(k=3), blocks=[1, 2])
+    assert blocks.fillings
+
+
+def test_notes_say_which_mask_they_are_about(filler: PhraseFiller) -> None:
+    assert joint(filler, TEXT, FillSettings(k=2)).notes == ()
+    two = filler._answer(
+        "<mask> <mask>", [((), None), ((Phrase("Oslo", 1.0, 1, ()),), None)], False, FillSettings(k=1), None
+    )
+    assert two.notes == (
+        "mask 1: what was looked in holds nothing but stop-words, punctuation and words of the text",
+        "the text has no filling: no phrase for mask 1",
+    )
+
+
+@pytest.mark.parametrize("query_masks", [1, 2])
+@pytest.mark.parametrize("reads_jointly", [False, True])
+def test_encoders_of_every_kind_fill_jointly(query_masks: int, reads_jointly: bool, tmp_path: Path) -> None:
+    encoder = tiny_encoder("bert")
+    encoder.query_masks, encoder.reads_jointly = query_masks, reads_jointly
+    folder = built(tmp_path / "index", [record(n) for n in range(6)], encoder)
+    filler = PhraseFiller.open(folder, encoder)
+    answer = joint(filler, TEXT, FillSettings(k=10))
+    assert all(mask.phrases for mask in answer.masks) and answer.fillings
+    if query_masks == 1:
+        assert all(" " not in phrase for filling in answer.fillings for phrase in filling.phrases)
+
+
+def test_refined_fillings_are_made_of_the_answers_to_the_text_with_the_other_masks_filled_in(
+    filler: PhraseFiller,
+) -> None:
+    settings = FillSettings(k=6, beam_width=6, occurrences=0)
+    plain = joint(filler, TEXT, settings)
+    refined = joint(filler, TEXT, replace(settings, refine_fillings=True))
+    assert refined.masks == plain.masks
+    first, second = plain.fillings[0].phrases
+    filler.settings = settings
+    again = filler.fill([f"<mask> lies in {second}.", f"{first} lies in <mask>."])
+    total = filler.index.store.block_count
+    expected = joint_fillings(
+        TEXT, [each.phrases for each in again], filler._blocks_holding, block_count=total, settings=settings
+    )
+    assert refined.fillings == expected != plain.fillings
+
+
+def test_what_the_masks_of_a_text_cannot_be(filler: PhraseFiller) -> None:
+    with pytest.raises(QueryError, match="too many <mask>") as caught:
+        filler.fill([TEXT, "<mask> " * 9])
+    assert caught.value.where == "text 2 of 2"
+    with pytest.raises(QueryError, match="too far apart"):
+        filler.fill([TEXT, "<mask>" + " of" * 500 + " <mask>"])
+    cut = joint(filler, "of " * 500 + TEXT + " of" * 500, FillSettings())
+    assert cut.cut and "cut around the masks" in cut.notes[0] and cut.fillings
+    for odd in ("<mask><mask>", "<mask> <mask> <mask>", "Os<mask>lo is <mask>", "<mask>" * 8):
+        answer = joint(filler, odd, FillSettings(k=2))
+        assert len(answer.masks) == odd.count("<mask>") == len(answer.fillings[0].phrases)
+
+
+def test_passages_at_hand_are_filled_jointly_and_count_where_phrases_stand(filler: PhraseFiller) -> None:
+    settings = FillSettings(
+        retrieval=Retrieval.dense, k=10_000, beam_width=256, max_phrase_tokens=1, scoring=REPEATS.scoring
+    )
+    passages = PhraseFiller.over(SENTENCES, filler.encoder)
+    answer = joint(passages, TEXT, replace(settings, cooccurrence_smoothing=0.1))
+    masks = [mask.phrases for mask in answer.masks]
+    held: dict[str, set[int] | None] = {
+        phrase.phrase: {
+            number for number, sentence in enumerate(SENTENCES) if f" {phrase.phrase.casefold()} " in spaced(sentence)
+        }
+        for own in masks
+        for phrase in own
+    }
+    assert any(len(own) > 1 for own in held.values() if own)
+    expected = plain_fillings(masks, held, len(SENTENCES), 0.1)
+    assert_fillings(answer.fillings, expected)
+    for texts in ([TEXT], ["It is <mask>.", TEXT]):
+        with pytest.raises(QueryError, match="several <mask>"):
+            passages.score(texts, ["Oslo"] * len(texts))
+
+
+def spaced(sentence: str) -> str:
+    """Case-folded, punctuation as space."""
+    return " " + "".join(char if char.isalnum() else " " for char in sentence.casefold()) + " "
+
+
+def test_without_text_the_scores_of_the_masks_decide_alone_and_a_note_says_so(
+    rng: np.random.Generator, tmp_path: Path
+) -> None:
+    settings = replace(REPEATS, retrieval=Retrieval.dense, k=10_000, beam_width=200)
+    filler, _ = random_index(tmp_path / "store", rng, rule=PruningRule.all, settings=settings, block_count=2)
+    queries = replace(random_queries(rng, 2), cut=np.zeros(1, dtype=bool), mask_counts=np.array([2]))
+    (answer,) = filler.fill_encoded(["<mask> <mask>"], queries)
+    assert isinstance(answer, JointAnswer)
+    assert "fillings are scored by their masks alone" in answer.notes[-1]
+    masks = [mask.phrases for mask in answer.masks]
+    best = math.prod(own[0].score for own in masks)
+    for filling in answer.fillings[:50]:
+        scores = [
+            next(each.score for each in own if each.phrase == name)
+            for own, name in zip(masks, filling.phrases, strict=True)
+        ]
+        assert filling.score / answer.fillings[0].score == pytest.approx(math.prod(scores) / best, rel=1e-9)
