@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from pathlib import Path
 
@@ -121,4 +121,11 @@ def add_pages(app: FastAPI) -> None:
     """The page, and the description of the routes, both without anything from another server."""
     app.mount("/static", StaticFiles(directory=STATIC), name="static")
     for path, file in {"/": "index.html", "/docs": "docs.html", "/favicon.ico": "icon.svg"}.items():
-        app.add_api_route(path, partial(FileResponse, STATIC / file), include_in_schema=False)
+        app.add_api_route(path, _sender(STATIC / file), include_in_schema=False)
+
+
+def _sender(file: Path) -> Callable[[], Awaitable[Response]]:
+    async def send() -> Response:
+        return FileResponse(file)
+
+    return send

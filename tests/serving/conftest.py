@@ -15,7 +15,8 @@ KEY = "a-key-of-the-tests"
 def server(built_index: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     """One server for all tests that leave it as it is: little room in the queue, little time, a log."""
     log = tmp_path_factory.mktemp("log") / "requests.jsonl"
-    settings = (f"log={log}", "queue_texts=8", "texts_per_request=8", "timeout_seconds=20", "max_body_bytes=200000")
+    limits = ("queue_texts=8", "texts_per_request=8", "timeout_seconds=20", "max_body_bytes=200000")
+    settings = (f"log={log}", *limits, "batch_texts=2")
     with RunningServer(built_index, *settings) as running:
         running.url  # noqa: B018 - waits until it answers
         yield running

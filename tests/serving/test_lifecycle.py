@@ -52,16 +52,18 @@ def test_many_at_once_are_answered_or_refused_and_none_is_lost(server: RunningSe
 
 def test_what_a_client_that_left_had_asked_is_not_computed(server: RunningServer) -> None:
     before = server.metric('npmlm_rejected_total{reason="abandoned"}')
-    blocker = threading.Thread(target=server.fill, args=([LONG] * 6,))
+    batches = server.metric("npmlm_batch_texts_count")
+    slow = {"passages": [f"{number} " + "word " * 1800 for number in range(20)], "text": QUESTION}
+    blocker = threading.Thread(target=server.ask, args=("POST", "/v1/over", slow))
     blocker.start()
-    until(lambda: server.metric("npmlm_queue_texts") > 0)
+    until(lambda: server.metric("npmlm_batch_texts_count") > batches)  # it is being computed
     connection = server.connection()
     body = json.dumps({"text": [LONG, LONG]}).encode()
     connection.request("POST", "/v1/fill", body, {"Content-Type": "application/json"})
     until(lambda: server.metric("npmlm_queue_texts") >= 2)
     connection.close()
     blocker.join()
-    until(lambda: server.metric('npmlm_rejected_total{reason="abandoned"}') >= before + 1)
+    until(lambda: server.metric('npmlm_rejected_total{reason="abandoned"}') == before + 2)
 
 
 def test_a_client_that_sends_slowly_keeps_nobody_else_waiting(server: RunningServer) -> None:

@@ -97,6 +97,16 @@ def test_reference_scoring_is_that_of_the_library(server: RunningServer, built_i
     assert reply["settings"]["scoring"] == "reference" and reply["settings"]["retrieval"] == "bm25"
 
 
+def test_texts_with_several_masks_are_filled_jointly(server: RunningServer, filler: PhraseFiller) -> None:
+    text = "<mask> is the capital of <mask>."
+    answers = server.fill([QUESTION, text]).json["answers"]
+    assert_close(answers, [as_json(filler.fill(QUESTION)), as_json(filler.fill(text))])
+    assert len(answers[1]["masks"]) == 2 and len(answers[1]["fillings"]) > 1 and answers[1]["phrases"] == []
+    assert_problem(server.fill(" ".join(["<mask>"] * 9)), 422, "9", "one to 8", "body.text")
+    labels = {"a": ["Paris"], "b": ["Oslo"]}
+    assert_problem(server.ask("POST", "/v1/labels", {"text": text, "labels": labels}), 422, "exactly one", "body.text")
+
+
 def test_lines_of_json_come_one_for_each_text(server: RunningServer) -> None:
     body = {"text": TEXTS}
     reply = server.ask("POST", "/v1/fill", body, headers={"Accept": "application/x-ndjson"})
