@@ -140,7 +140,7 @@ def matching_documents(store: BlockStore, conditions: Sequence[Condition]) -> np
             f"no document has a kept field {names}",
             expected=f"one of the kept fields: {', '.join(present)}" if kept else "a corpus built with kept fields",
             got=f"a condition on {names}",
-            where=str(store.folder),
+            where="where",
             fix=f"name another field, or build again with corpus.kept_fields=[{','.join([*present, *unknown])}]",
         )
     return matching

@@ -120,6 +120,7 @@ def test_a_field_that_is_not_kept_is_refused_with_those_that_are(store: BlockSto
     with pytest.raises(SettingError, match="kept field author, date") as caught:
         matching_documents(store, parse_conditions(["date=1", "lang=en", "author!=x"]))
     assert caught.value.expected == "one of the kept fields: lang, stub, topic, year"
+    assert caught.value.where == "where"
     assert "corpus.kept_fields=[lang,stub,topic,year,author,date]" in caught.value.fix
     without = stored_documents(tmp_path / "without", [{}, {}])
     with pytest.raises(SettingError) as caught:
