@@ -51,7 +51,7 @@ def test_the_wheel_holds_every_module_config_and_asset_and_nothing_else(wheel: P
     expected = {
         f"npm/configs/{path.relative_to(REPOSITORY / 'configs')}" for path in (REPOSITORY / "configs").rglob("*.yaml")
     }
-    for folder, pattern in (("npm", "*.py"), ("index", "*.py"), ("npm/assets", "*")):
+    for folder, pattern in (("npm", "*.py"), ("index", "*.py"), ("npm/assets", "*"), ("npm/serving/static", "*")):
         found = (path for path in (REPOSITORY / folder).rglob(pattern) if path.is_file())
         expected |= {path.relative_to(REPOSITORY).as_posix() for path in found}
     assert names == expected

@@ -1,0 +1,441 @@
+// The page: what is asked stands in its address, so that a link, a reload and the back button ask it again.
+
+import { answerSection, comparison, facts, forPrograms, problemBox } from "./answers.js";
+import { button, byId, counted, element, MASK, withMasks } from "./elements.js";
+import * as labels from "./labels.js";
+import { connectPassage, openPassage } from "./passage.js";
+import { ask, curl, keepKey, Problem } from "./server.js";
+
+const HISTORY = "npmlm.history";
+const MOST_REMEMBERED = 50;
+const COMPARED = ["hybrid", "bm25", "dense"];
+
+let index = null; // what /v1/index says; null until it has answered
+let running = null; // AbortController of what is being asked
+
+// --- what is asked, in the form and in the address ---
+
+/** What the form holds, as it is asked: {task, text, ...}. */
+function readForm() {
+  if (!byId("labels-form").hidden) return { task: "labels", ...labels.readForm() };
+  const lines = (id) => byId(id).value.split("\n").map((line) => line.trim()).filter(Boolean);
+  return {
+    task: "fill",
+    text: byId("text").value,
+    k: numeric(byId("k").value),
+    occurrences: numeric(byId("occurrences").value),
+    retrieval: byId("retrieval").value,
+    scoring: byId("scoring").value,
+    where: lines("where"),
+    documents: lines("documents"),
+    compare: byId("compare").checked,
+  };
+}
+
+/** What the address asks, in the same form; what it does not say is as the index has it by default. */
+function readAddress() {
+  const query = new URLSearchParams(location.search);
+  const text = query.get("text") ?? "";
+  if (query.get("task") === "labels") {
+    const words = query.getAll("words");
+    return { task: "labels", text, labels: query.getAll("label").map((label, number) => [label, words[number] ?? ""]) };
+  }
+  return {
+    task: "fill",
+    text,
+    k: numeric(query.get("k") ?? `${index.defaults.k}`),
+    occurrences: numeric(query.get("occurrences") ?? `${index.defaults.occurrences}`),
+    retrieval: query.get("retrieval") ?? index.defaults.retrieval,
+    scoring: query.get("scoring") ?? "default",
+    where: query.getAll("where"),
+    documents: query.getAll("documents"),
+    compare: query.get("compare") === "1",
+  };
+}
+
+/** The address that asks this. */
+function addressOf(request) {
+  const query = new URLSearchParams();
+  if (request.task === "labels") {
+    query.append("task", "labels");
+    query.append("text", request.text);
+    for (const [label, words] of request.labels) {
+      query.append("label", label);
+      query.append("words", words);
+    }
+    return `?${query}`;
+  }
+  for (const name of ["text", "k", "retrieval"]) query.append(name, request[name] ?? "");
+  if (request.occurrences !== index.defaults.occurrences) query.append("occurrences", request.occurrences ?? "");
+  if (request.scoring !== "default") query.append("scoring", request.scoring);
+  for (const condition of request.where) query.append("where", condition);
+  for (const identifier of request.documents) query.append("documents", identifier);
+  if (request.compare) query.append("compare", "1");
+  return `?${query}`;
+}
+
+function writeForm(request) {
+  for (const form of ["fill", "labels"]) byId(`${form}-form`).hidden = form !== request.task;
+  for (const link of document.querySelectorAll("nav a")) {
+    if (link.dataset.task === request.task) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  }
+  if (request.task === "labels") {
+    labels.writeForm(request);
+    return;
+  }
+  for (const name of ["text", "k", "occurrences", "retrieval", "scoring"]) byId(name).value = request[name] ?? "";
+  for (const name of ["where", "documents"]) byId(name).value = request[name].join("\n");
+  byId("compare").checked = request.compare;
+  const filtered = request.where.length + request.documents.length > 0;
+  if (filtered) byId("settings").open = true;
+  document.querySelector("[data-field=where]").hidden = index.fields.length === 0 && request.where.length === 0;
+}
+
+/** A number if it is one, else the text as it is, which the server refuses; nothing for no text: the default. */
+function numeric(text) {
+  if (text.trim() === "") return undefined;
+  return Number.isFinite(Number(text)) ? Number(text) : text;
+}
+
+/** The body of a request to fill; no documents at all means all of them, an empty list would mean none. */
+function fillBody({ task, compare, documents, ...body }) {
+  return documents.length > 0 ? { ...body, documents } : body;
+}
+
+// --- asking ---
+
+/** Ask what the form holds, and put it into the address. */
+function submit() {
+  const request = readForm();
+  const address = addressOf(request);
+  if (address !== location.search) history.pushState(null, "", address);
+  run(request);
+}
+
+/** Ask what the address says, if it says a text. */
+function apply() {
+  const request = readAddress();
+  writeForm(request);
+  if (request.text !== "") {
+    run(request);
+    return;
+  }
+  running?.abort();
+  document.title = "npmlm";
+  clear();
+  say("");
+}
+
+/** Ask, and show the answer; what is still being asked is given up. */
+async function run(request) {
+  running?.abort();
+  running = new AbortController();
+  const { signal } = running;
+  document.title = `${request.text} – npmlm`;
+  clearProblem();
+  byId("answers").setAttribute("aria-busy", "true");
+  say("Asking …");
+  try {
+    const { shown, said } = await asked(request, signal);
+    if (signal.aborted) return;
+    clear();
+    byId("answers").append(...shown);
+    byId("answers").hidden = false;
+    say(said);
+    remember(addressOf(request));
+  } catch (error) {
+    if (signal.aborted) return;
+    clear();
+    if (!(error instanceof Problem)) {
+      say("The page itself has failed; its error stands in the browser's console.");
+      throw error;
+    }
+    showProblem(error);
+  } finally {
+    if (!signal.aborted) byId("answers").removeAttribute("aria-busy");
+  }
+}
+
+/** The elements of the answer and the line that says what came. */
+async function asked(request, signal) {
+  if (request.task === "labels") {
+    const body = labels.labelsBody(request);
+    const response = await ask("v1/labels", { body, signal });
+    const open = (places, number) => openPassage(places, number, response.index.generation);
+    const said = `${counted(response.labels.length, "label")} in ${response.took_ms.total.toFixed(0)} ms`;
+    return { shown: labels.labelsSection(response, body, open), said };
+  }
+  if (request.compare) return compared(request, signal);
+  const body = fillBody(request);
+  const response = await ask("v1/fill", { body, signal });
+  const [answer] = response.answers;
+  const open = (places, number) => openPassage(places, number, response.index.generation);
+  const shown = [
+    ...answerSection(answer, response, open),
+    facts(response.settings, response.index, response.took_ms),
+    forPrograms(response, [curl("v1/fill", body)]),
+  ];
+  const joint = (answer.masks ?? []).length > 0;
+  const count = joint ? counted(answer.fillings.length, "filling") : counted(answer.phrases.length, "phrase");
+  return { shown, said: `${count} in ${response.took_ms.total.toFixed(0)} ms` };
+}
+
+/** The same text by each way of retrieval; a way that is refused says so in its column, unless all are. */
+async function compared(request, signal) {
+  const bodies = COMPARED.map((retrieval) => ({ ...fillBody(request), retrieval }));
+  const columns = await Promise.all(
+    bodies.map(async (body) => {
+      try {
+        return { retrieval: body.retrieval, response: await ask("v1/fill", { body, signal }) };
+      } catch (problem) {
+        if (!(problem instanceof Problem)) throw problem;
+        return { retrieval: body.retrieval, problem };
+      }
+    }),
+  );
+  const responses = columns.flatMap((column) => (column.response ? [column.response] : []));
+  if (responses.length === 0) throw columns[0].problem;
+  const [{ settings, index: answering }] = responses;
+  const open = (places, number) => openPassage(places, number, answering.generation);
+  const { retrieval, ...common } = settings;
+  const total = responses.reduce((sum, response) => sum + response.took_ms.total, 0);
+  const shown = [
+    ...comparison(columns, open),
+    facts(common, answering, { total }),
+    forPrograms(responses, bodies.map((body) => curl("v1/fill", body))),
+  ];
+  return { shown, said: `${COMPARED.join(", ")} compared in ${total.toFixed(0)} ms` };
+}
+
+// --- what is said beside the answer ---
+
+function say(line) {
+  byId("status").textContent = line;
+}
+
+function clear() {
+  byId("answers").replaceChildren();
+  byId("answers").hidden = true;
+  clearProblem();
+}
+
+function clearProblem() {
+  document.querySelector("#problem")?.remove();
+  for (const control of document.querySelectorAll("[aria-invalid]")) {
+    control.removeAttribute("aria-invalid");
+    control.setAttribute("aria-describedby", control.getAttribute("aria-describedby").replace(/ ?problem$/, ""));
+  }
+}
+
+/** Show a refusal beside the field it is about, and have it announced. */
+function showProblem(problem) {
+  clearProblem();
+  const asksKey = problem.field === "key";
+  if (asksKey) byId("key-form").hidden = false;
+  const form = document.querySelector(asksKey ? "#key-form" : "main > form:not([hidden]):not(#key-form)");
+  const field = form.querySelector(`[data-field="${CSS.escape(problem.field)}"]`);
+  const box = problemBox(problem);
+  box.id = "problem";
+  (field ?? byId("general-problem")).append(box);
+  if (field) {
+    field.hidden = false;
+    if (field.closest("details")) field.closest("details").open = true;
+    const control = field.querySelector("textarea, input, select");
+    const described = control.getAttribute("aria-describedby") ?? "";
+    control.setAttribute("aria-invalid", "true");
+    control.setAttribute("aria-describedby", `${described} problem`.trim());
+  }
+  say(`Not answered: ${problem.title}`);
+}
+
+// --- what was asked before, in this browser only ---
+
+function remembered() {
+  try {
+    const kept = JSON.parse(localStorage.getItem(HISTORY) ?? "[]");
+    return Array.isArray(kept) ? kept.filter((address) => typeof address === "string" && address.startsWith("?")) : [];
+  } catch {
+    return []; // storage is switched off, or holds what this page did not write
+  }
+}
+
+function keep(addresses) {
+  try {
+    if (addresses.length > 0) localStorage.setItem(HISTORY, JSON.stringify(addresses.slice(0, MOST_REMEMBERED)));
+    else localStorage.removeItem(HISTORY);
+  } catch {
+    return; // storage is switched off or full: there is no history then
+  }
+  showHistory();
+}
+
+function remember(address) {
+  keep([address, ...remembered().filter((other) => other !== address)]);
+}
+
+function showHistory() {
+  const addresses = remembered();
+  const list = byId("history").querySelector("ul");
+  const focused = list.contains(document.activeElement);
+  const items = addresses.map((address) => {
+    const query = new URLSearchParams(address);
+    const more = query.get("task") === "labels" ? query.getAll("label").join(", ") : settingsIn(query);
+    const link = element("a", { href: address, dir: "auto" }, query.get("text") ?? "");
+    const forget = () => keep(remembered().filter((other) => other !== address));
+    return element("li", {}, link, " ", element("span", { class: "identifier" }, more), button("Forget", forget));
+  });
+  list.replaceChildren(...items);
+  byId("history").hidden = addresses.length === 0;
+  byId("history").querySelector("summary").textContent = `Earlier questions (${addresses.length})`;
+  if (focused) (list.querySelector("a") ?? byId("text")).focus();
+}
+
+function settingsIn(query) {
+  const shown = ["where", "documents"].flatMap((name) => query.getAll(name));
+  return [query.get("compare") === "1" ? "compared" : query.get("retrieval"), ...shown].join(", ");
+}
+
+// --- the form's buttons ---
+
+function insertMask(field) {
+  field.setRangeText(MASK, field.selectionStart, field.selectionEnd, "end");
+  field.focus();
+}
+
+/** Add the condition that is put together in the row below the field; a value that could be misread is quoted. */
+function addCondition() {
+  const [name, comparison, value] = ["field", "operator", "value"].map((part) => byId(`where-${part}`).value.trim());
+  byId("where-value").focus();
+  if (value === "") return;
+  const quoted = /^[^"[\],]+$/.test(value) ? value : JSON.stringify(value);
+  const condition = comparison === "in" ? `${name} in [${value}]` : `${name}${comparison}${quoted}`;
+  byId("where").value = [byId("where").value.trimEnd(), condition].filter(Boolean).join("\n");
+  byId("where-value").value = "";
+}
+
+function connect() {
+  for (const form of [byId("fill-form"), byId("labels-form")]) {
+    form.addEventListener("submit", (event) => {
+      event.preventDefault();
+      if (index === null) start(submit);
+      else submit();
+    });
+  }
+  for (const field of document.querySelectorAll("textarea.text")) {
+    field.addEventListener("keydown", (event) => {
+      if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+      event.preventDefault();
+      field.form.requestSubmit();
+    });
+  }
+  for (const insert of document.querySelectorAll(".insert-mask")) {
+    insert.addEventListener("click", () => insertMask(byId(insert.dataset.into)));
+  }
+  byId("scoring").addEventListener("change", () => {
+    if (byId("scoring").value === "reference") byId("retrieval").value = "bm25"; // the original looks there
+  });
+  byId("where-add").addEventListener("click", addCondition);
+  byId("where-value").addEventListener("keydown", (event) => {
+    if (event.key !== "Enter") return;
+    event.preventDefault();
+    addCondition();
+  });
+  byId("key-form").addEventListener("submit", (event) => {
+    event.preventDefault();
+    useKey();
+  });
+  byId("forget-all").addEventListener("click", () => {
+    keep([]);
+    byId("text").focus();
+  });
+  document.addEventListener("click", followLink);
+  window.addEventListener("popstate", () => index !== null && apply());
+  labels.connectLabels();
+  connectPassage((identifier) => {
+    byId("documents").value = identifier;
+    byId("settings").open = true;
+    byId("text").focus(); // what opened the dialog goes away with the answer it belongs to
+    submit();
+  });
+}
+
+/** A link to this page asks without loading it again. */
+function followLink(event) {
+  const link = event.target.closest?.("a[href^='?']");
+  if (!link || index === null || event.ctrlKey || event.metaKey || event.shiftKey || event.button !== 0) return;
+  event.preventDefault();
+  const address = link.getAttribute("href").replace(/^\?$/, "");
+  if (address !== location.search) history.pushState(null, "", address || location.pathname);
+  apply();
+}
+
+// --- the beginning ---
+
+function useKey() {
+  try {
+    keepKey(byId("key").value.trim());
+  } catch (problem) {
+    showProblem(problem);
+    return;
+  }
+  start();
+}
+
+/** Learn about the index, and go on from there. */
+async function start(goOn = begin) {
+  say("Asking the server about its index …");
+  try {
+    index = await ask("v1/index");
+  } catch (problem) {
+    if (!(problem instanceof Problem)) throw problem;
+    showProblem(problem);
+    if (problem.field === "key") byId("key").focus();
+    return;
+  }
+  clearProblem();
+  byId("key-form").hidden = true;
+  showIndex();
+  showHistory();
+  goOn();
+}
+
+/** Ask what the address says; where it says nothing, what was typed in the meantime stays. */
+function begin() {
+  const typed = byId("text").value;
+  apply();
+  if (location.search === "") byId("text").value = typed;
+}
+
+function showIndex() {
+  const { name, generation, documents, tokens, tier, encoder, fields, limits, examples, version } = index;
+  const size = element("strong", {}, counted(documents, "document"));
+  const line = ["Fills ", element("code", {}, MASK), " with phrases of ", size, ", and shows where they stand."];
+  byId("index-line").replaceChildren(...line);
+  const state = [`index ${name}`, `generation ${generation}`, counted(tokens, "token"), tier];
+  byId("about").textContent = `${state.join(" · ")} · read by ${encoder.name} · npmlm ${version} · `;
+  for (const name of ["k", "occurrences"]) {
+    byId(name).max = limits[name];
+    byId(name).value ||= index.defaults[name];
+  }
+  const kept = fields.length > 0 ? `Kept fields: ${fields.join(", ")}.` : "This index keeps no fields.";
+  byId("where-hint").textContent = kept;
+  byId("where-row").hidden = fields.length === 0;
+  byId("where-field").replaceChildren(...fields.map((field) => element("option", {}, field)));
+  const shown = examples.map((example) => {
+    const asks = button("", () => askExample(example), { class: "example", dir: "auto" });
+    asks.append(...withMasks(example));
+    return asks;
+  });
+  byId("examples").querySelector("ul").replaceChildren(...shown.map((asks) => element("li", {}, asks)));
+  byId("examples").hidden = examples.length === 0;
+  byId("examples").open = location.search === "";
+}
+
+function askExample(example) {
+  byId("text").value = example;
+  submit();
+}
+
+connect();
+start();
