@@ -1,0 +1,76 @@
+"""Pages in a real Chromium, watched: no request may leave the server, no error may happen, no policy be violated."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, ConsoleMessage, Page, Request
+
+HOW_TO = "apt-get install --no-install-recommends chromium, or name one with NPMLM_BROWSER"
+PATIENCE_MS = 30_000
+"""How long something may take to appear on a busy machine."""
+REFUSED = "Failed to load resource"
+"""What Chromium writes for an answer of 4xx or 5xx, which the page shows itself."""
+
+
+@contextmanager
+def running_browser() -> Iterator[Browser]:
+    """Chromium without a window: the one that NPMLM_BROWSER names, else that of the system; skips without one."""
+    from playwright.sync_api import sync_playwright
+
+    program = os.environ.get("NPMLM_BROWSER") or shutil.which("chromium")
+    if program is None:
+        pytest.skip(f"there is no browser: {HOW_TO}")
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@dataclass  # without slots: playwright puts an attribute of its own into the owner of a handler
+class WatchedPages:
+    """Opens pages of one server, and holds what went wrong on them."""
+
+    browser: Browser
+    address: str
+    key: str = ""
+    contexts: list[Any] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
+    requests: list[Request] = field(default_factory=list)
+
+    def open(self, query: str = "", *, with_key: bool = True, **context: Any) -> Page:
+        """A page in a browser profile of its own, at `/` and `query`; `context` are playwright's options of it."""
+        made = self.browser.new_context(**{"viewport": {"width": 1000, "height": 800}, **context})
+        made.set_default_timeout(PATIENCE_MS)
+        self.contexts.append(made)
+        if with_key and self.key:
+            made.add_init_script(f"sessionStorage.setItem('npmlm.key', {self.key!r})")
+        page: Page = made.new_page()
+        page.on("request", self._requested)
+        page.on("pageerror", lambda error: self.faults.append(f"error: {error}"))
+        page.on("console", self._told)
+        page.goto(f"{self.address}/{query}")
+        return page
+
+    def close(self) -> None:
+        """Close the pages, and assert that nothing went wrong on them."""
+        for context in self.contexts:
+            context.close()
+        assert not self.faults
+
+    def _requested(self, request: Request) -> None:
+        self.requests.append(request)
+        if not request.url.startswith(f"{self.address}/"):
+            self.faults.append(f"a request leaves the server: {request.url}")
+
+    def _told(self, message: ConsoleMessage) -> None:
+        if message.type in ("error", "warning") and REFUSED not in message.text:
+            self.faults.append(f"console: {message.text}")
