@@ -7,7 +7,9 @@ const SHOWN_CODE_POINTS = 200; // of a question's text, on either side of a mask
 /** The answer to one text. `openPassage` is called with the places of a phrase and the number of the one to open. */
 export function answerSection(answer, response, openPassage) {
   const joint = (answer.masks ?? []).length > 0;
-  const shown = joint ? jointAnswer(answer, response, openPassage) : [phraseList(answer.phrases, response, openPassage)];
+  const shown = joint
+    ? jointAnswer(answer, response, openPassage)
+    : [phraseList(answer.phrases, response, openPassage)];
   const best = joint ? answer.fillings[0]?.phrases : answer.phrases.slice(0, 1).map((phrase) => phrase.phrase);
   return [filledText(answer.text, best ?? []), ...warnings(answer, response), ...shown];
 }
@@ -54,9 +56,13 @@ function scale(scored, response) {
 }
 
 function phraseList(phrases, response, openPassage, heading = "h3") {
-  if (phrases.length === 0) return element("p", { class: "none" }, "No phrase of the corpus was found.");
+  if (phrases.length === 0) return nothingFound();
   const items = phrases.map((phrase) => phraseItem(phrase, scale(phrases, response), openPassage, heading));
   return element("ol", { class: "phrases" }, ...items);
+}
+
+function nothingFound() {
+  return element("p", { class: "none" }, "No phrase of the corpus was found.");
 }
 
 function phraseItem(phrase, options, openPassage, heading, ...beside) {
@@ -66,7 +72,8 @@ function phraseItem(phrase, options, openPassage, heading, ...beside) {
   );
   const places = best === undefined ? [] : [best];
   if (further.length > 0) places.push(folded(`${counted(further.length, "further place")}`, ...further));
-  const head = element("div", { class: "phrase" }, element(heading, { dir: "auto" }, phrase.phrase), share(phrase.score, { ...options, more }));
+  const evidence = share(phrase.score, { ...options, more });
+  const head = element("div", { class: "phrase" }, element(heading, { dir: "auto" }, phrase.phrase), evidence);
   return element("li", {}, head, ...beside, ...places);
 }
 
@@ -74,7 +81,8 @@ function phraseItem(phrase, options, openPassage, heading, ...beside) {
 export function place(occurrence, onOpen) {
   const start = occurrence.start_char - occurrence.context_start_char;
   const end = occurrence.end_char - occurrence.context_start_char;
-  const source = button(occurrence.title || occurrence.document, onOpen, { class: "source", "aria-haspopup": "dialog" });
+  const title = occurrence.title || occurrence.document;
+  const source = button(title, onOpen, { class: "source", "aria-haspopup": "dialog" });
   const identifier = element("span", { class: "identifier" }, occurrence.title ? occurrence.document : "");
   return element(
     "div",
@@ -96,25 +104,28 @@ export function comparison(columns, openPassage) {
         if (number === column || other.problem) return [];
         return [rankElsewhere(other.retrieval, rank, ranks[number].get(spelling(phrase)), number)];
       });
-      const item = phraseItem(phrase, scale(phrases, response), openPassage, "h4", element("p", { class: "ranks" }, ...others));
+      const beside = element("p", { class: "ranks" }, ...others);
+      const item = phraseItem(phrase, scale(phrases, response), openPassage, "h4", beside);
       item.id = `phrase-${column}-${rank}`;
       item.tabIndex = -1;
       return item;
     });
-    const list = items.length > 0 ? element("ol", { class: "phrases" }, ...items) : phraseList([], response, openPassage);
+    const list = items.length > 0 ? element("ol", { class: "phrases" }, ...items) : nothingFound();
     const took = element("p", { class: "hint" }, `${response.took_ms.total.toFixed(0)} ms`);
     return element("section", { class: "column" }, head, took, list);
   });
   const { response } = columns.find((column) => column.response);
   const [answer] = response.answers;
-  return [filledText(answer.text, []), ...warnings(answer, response), element("div", { class: "columns" }, ...sections)];
+  const side = element("div", { class: "columns" }, ...sections);
+  return [filledText(answer.text, []), ...warnings(answer, response), side];
 }
 
 /** Where another column has the same phrase, how that differs from the rank here, and a way there. */
 function rankElsewhere(name, here, there, column) {
   if (there === undefined) return element("span", {}, `not in ${name}`);
   const [sign, meaning] = there > here ? ["▲", "higher here"] : ["▼", "lower here"];
-  const change = there === here ? ["same rank"] : [`${sign} ${Math.abs(there - here)}`, element("span", { class: "unseen" }, ` ${meaning}`)];
+  const spoken = element("span", { class: "unseen" }, ` ${meaning}`);
+  const change = there === here ? ["same rank"] : [`${sign} ${Math.abs(there - here)}`, spoken];
   const jump = button(`${there + 1} in ${name}, `, () => goTo(`phrase-${column}-${there}`), { class: "jump" });
   jump.append(...change);
   return jump;
@@ -124,7 +135,8 @@ function rankElsewhere(name, here, there, column) {
 function found(response) {
   const answer = response?.answers[0] ?? { phrases: [] };
   if ((answer.masks ?? []).length === 0) return answer.phrases;
-  return answer.fillings.map(({ phrases, score }) => ({ phrase: phrases.join(" · "), score, occurrence_count: 0, occurrences: [] }));
+  const nowhere = { occurrence_count: 0, occurrences: [] };
+  return answer.fillings.map(({ phrases, score }) => ({ phrase: phrases.join(" · "), score, ...nowhere }));
 }
 
 function spelling(phrase) {
@@ -140,7 +152,9 @@ function goTo(id) {
 /** What a refusal says: what is wrong, what was expected, what came instead, and what to do. */
 export function problemBox(problem) {
   const rows = [["expected", problem.expected], ["got", problem.got], ["do", problem.fix]];
-  const said = rows.filter(([, text]) => text).flatMap(([name, text]) => [element("dt", {}, name), element("dd", {}, text)]);
+  const said = rows
+    .filter(([, text]) => text)
+    .flatMap(([name, text]) => [element("dt", {}, name), element("dd", {}, text)]);
   const ours = problem.status >= 500 && problem.request_id; // what the server's administrator can look for in its log
   const number = ours ? [element("p", { class: "hint" }, `request ${problem.request_id}`)] : [];
   const list = said.length > 0 ? [element("dl", {}, ...said)] : [];
@@ -157,11 +171,13 @@ export function facts(settings, index, took) {
   const spent = Object.entries(parts).map(([name, value]) => `${name} ${value.toFixed(0)}`);
   chips.push(`${total.toFixed(0)} ms${spent.length > 0 ? `: ${spent.join(", ")}` : ""}`);
   chips.push(`generation ${index.generation}`, `digest ${index.digest.slice(0, 12)}`);
-  return element("ul", { class: "facts", "aria-label": "How it was answered" }, ...chips.map((chip) => element("li", {}, chip)));
+  const items = chips.map((chip) => element("li", {}, chip));
+  return element("ul", { class: "facts", "aria-label": "How it was answered" }, ...items);
 }
 
 /** The JSON of the answers and the commands that give it, folded. */
 export function forPrograms(json, commands) {
-  const box = (name, text) => element("pre", { tabindex: "0", role: "region", "aria-label": name, class: "code" }, text);
+  const box = (name, text) =>
+    element("pre", { tabindex: "0", role: "region", "aria-label": name, class: "code" }, text);
   return folded("JSON and curl", box("curl", commands.join("\n")), box("JSON", JSON.stringify(json, null, 2)));
 }

@@ -6,7 +6,11 @@ import { curl, Problem } from "./server.js";
 
 const EXAMPLE = {
   text: "It orbits the Sun every twelve years. It is a <mask>.",
-  labels: [["art", "painting, fresco, novel"], ["science", "element, planet, gas"], ["nature", "river, mountain, animal"]],
+  labels: [
+    ["art", "painting, fresco, novel"],
+    ["science", "element, planet, gas"],
+    ["nature", "river, mountain, animal"],
+  ],
 };
 const FIRST_ROWS = 2;
 
@@ -26,7 +30,8 @@ export function writeForm({ text, labels }) {
 
 /** What the form holds: a text, and pairs of a label and its words, without empty rows. */
 export function readForm() {
-  const rows = [...byId("label-rows").children].map((row) => [...row.querySelectorAll("input")].map((input) => input.value.trim()));
+  const inputs = [...byId("label-rows").children].map((row) => [...row.querySelectorAll("input")]);
+  const rows = inputs.map((pair) => pair.map((input) => input.value.trim()));
   return { text: byId("labels-text").value, labels: rows.filter(([name, words]) => name || words) };
 }
 
@@ -36,7 +41,8 @@ export function labelsBody({ text, labels }) {
   const twice = names.find((name, number) => names.indexOf(name) !== number);
   if (twice !== undefined) {
     const fix = "give each label once, with all of its words";
-    throw new Problem({ title: "two labels have the same name", expected: "different names", got: twice, fix, where: "form.labels" });
+    const title = "two labels have the same name";
+    throw new Problem({ title, expected: "different names", got: twice, fix, where: "form.labels" });
   }
   const words = (list) => list.split(",").map((word) => word.trim()).filter(Boolean);
   return { text, labels: Object.fromEntries(labels.map(([name, list]) => [name, words(list)])) };

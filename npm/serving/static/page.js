@@ -410,14 +410,15 @@ function begin() {
 function showIndex() {
   const { name, generation, documents, tokens, tier, encoder, fields, limits, examples, version } = index;
   const size = element("strong", {}, counted(documents, "document"));
-  byId("index-line").replaceChildren("Fills ", element("code", {}, MASK), " with phrases of ", size, ", and shows where they stand.");
-  const facts = [`index ${name}`, `generation ${generation}`, counted(tokens, "token"), tier, `read by ${encoder.name}`, `npmlm ${version}`];
-  byId("about").textContent = `${facts.join(" · ")} · `;
+  const line = ["Fills ", element("code", {}, MASK), " with phrases of ", size, ", and shows where they stand."];
+  byId("index-line").replaceChildren(...line);
+  const state = [`index ${name}`, `generation ${generation}`, counted(tokens, "token"), tier];
+  byId("about").textContent = `${state.join(" · ")} · read by ${encoder.name} · npmlm ${version} · `;
   for (const name of ["k", "occurrences"]) {
     byId(name).max = limits[name];
     byId(name).value ||= index.defaults[name];
   }
-  const kept = fields.length > 0 ? `Kept fields: ${fields.join(", ")}.` : "This index keeps no fields of its documents.";
+  const kept = fields.length > 0 ? `Kept fields: ${fields.join(", ")}.` : "This index keeps no fields.";
   byId("where-hint").textContent = kept;
   byId("where-row").hidden = fields.length === 0;
   byId("where-field").replaceChildren(...fields.map((field) => element("option", {}, field)));

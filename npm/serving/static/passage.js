@@ -74,7 +74,8 @@ function show(passage) {
   facts.push(["characters", `${start_char}–${end_char} of ${total_chars}`]);
   const rows = facts.map(([name, value]) => element("div", {}, element("dt", {}, name), element("dd", {}, `${value}`)));
   const changed = shown.generation !== null && passage.generation !== shown.generation;
-  const band = changed ? [element("p", { class: "band" }, "The index has changed since it answered: the place may have moved.")] : [];
+  const warning = "The index has changed since it answered: the place may have moved.";
+  const band = changed ? [element("p", { class: "band" }, warning)] : [];
   byId("passage-facts").replaceChildren(...band, element("dl", {}, ...rows));
   byId("passage-more").hidden = (before.length === 0 && after.length === 0) || shown.around === MOST_AROUND;
   byId("passage-text").querySelector("mark").scrollIntoView({ block: "center" });

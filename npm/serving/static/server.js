@@ -23,7 +23,8 @@ export function hasKey() {
 export function keepKey(key) {
   if (!/^[\x21-\x7e]+$/.test(key)) {
     const expected = "letters, digits and signs of ASCII, without spaces";
-    throw new Problem({ title: "that is no key", expected, fix: "copy a line of the server's key file", where: "form.key" });
+    const fix = "copy a line of the server's key file";
+    throw new Problem({ title: "that is no key", expected, fix, where: "form.key" });
   }
   sessionStorage.setItem(KEY, key);
 }
