@@ -107,7 +107,7 @@ def test_the_examples_of_the_page_on_python_run(
     monkeypatch.chdir(demo)
     run: Callable[[str, dict[str, object]], None] = exec
     examples = blocks("python", (ROOT / "docs" / "python.md").read_text(encoding="utf-8"))
-    assert len(examples) == 3
+    assert len(examples) == 4
     for example in examples:
         run(example, {})
     printed = capsys.readouterr().out

@@ -15,7 +15,7 @@ from npm.display import answer_json, print_answer
 from npm.errors import QueryError, SettingError
 from npm.retrieval.blocks import lacks_block_vectors
 from npm.retrieval.fill import PhraseFiller
-from npm.retrieval.queries import MOST_MASKS, check_query
+from npm.retrieval.queries import MOST_MASKS, check_masked_text, check_query
 from npm.types import MASK_TEXT, Answer
 
 TEXTS_AT_ONCE = 64
@@ -50,6 +50,8 @@ def fill_texts(settings: FillCommand, texts: list[str]) -> int:
     for asked in at_once:
         check_query(asked.text, where=asked.place, most_masks=MOST_MASKS)
     filler = open_filler(settings)
+    for asked in at_once:
+        check_masked_text(filler.encoder, asked.text, where=asked.place)
     if at_once:
         for first in range(0, len(at_once), TEXTS_AT_ONCE):
             batch = at_once[first : first + TEXTS_AT_ONCE]
@@ -58,7 +60,7 @@ def fill_texts(settings: FillCommand, texts: list[str]) -> int:
     else:
         answered = 0
         for asked in _piped_lines():
-            check_query(asked.text, where=asked.place, most_masks=MOST_MASKS)
+            check_masked_text(filler.encoder, asked.text, where=asked.place)
             show_answer(settings.output, filler.fill(asked.text), asked)
             answered += 1
         if not answered:

@@ -5,7 +5,8 @@ A filling of the masks 1 … m with the phrases v₁ … v_m is scored by
     Π_i score(v_i) · Π_{i<j} c(v_i, v_j),    c(v_i, v_j) = (n_ij + ε) / (n_i n_j / N + ε),
 
 score(v_i) as the mask's own answer has it, n_i how many of the N live blocks hold v_i, n_ij how many hold both; c is
-how much more often they stand together than they would by chance, smoothed. The best fillings are looked for from left
+how much more often they stand together than they would by chance (the association ratio of Church and Hanks 1990
+without its logarithm), smoothed. The best fillings are looked for from left
 to right with a beam, and their scores are divided by the sum over those that are left in it at the end.
 
 Shapes: m masks of one text, a and b phrases of two of them, w beam width, n blocks that hold a phrase.

@@ -84,6 +84,13 @@ def check_query(text: str, *, where: str = "text", most_masks: int = 1) -> None:
     raise QueryError(problem, expected=expected, got=got, where=where, fix=fix)
 
 
+def check_masked_text(encoder: Encoder, text: str, *, where: str = "text") -> None:
+    """Raise QueryError for a text that cannot be filled: as `check_query` with MOST_MASKS, or masks too far apart."""
+    check_query(text, where=where, most_masks=MOST_MASKS)
+    if text.count(MASK_TEXT) > 1:
+        masked_inputs(encoder, [text], encoder.query_masks, where=where)
+
+
 def checked_texts(given: object, *, name: str) -> list[str]:
     """One text or several as a list; `name` is what messages call each. Raises QueryError for anything else."""
     expected = "a string, or a list of strings"
@@ -151,7 +158,7 @@ def encode_queries(
     """Encode texts that passed `check_query`, with one `<mask>` or several, in the order given, batched by length.
 
     Each `<mask>` becomes a mask pair, or as `query_masks` says; the others stay masks in the same pass. With `pooler`
-    as in `encode_masks`. Raises QueryError as `masked_inputs` does.
+    as in `encode_masks`. Raises QueryError as `masked_inputs` does, which `check_masked_text` does for one text.
     """
     inputs = masked_inputs(encoder, texts, encoder.query_masks)
     found = _encoded(encoder, inputs, encoder.query_masks, pooler, tokens_per_batch=tokens_per_batch)
@@ -210,7 +217,7 @@ def _encoded(
     return MaskVectors(vectors.reshape(-1, masks_per_text, encoder.dimensions), inputs.cut, sentences)
 
 
-def masked_inputs(encoder: Encoder, texts: Sequence[str], masks_per_text: int) -> MaskedInputs:
+def masked_inputs(encoder: Encoder, texts: Sequence[str], masks_per_text: int, *, where: str = "text") -> MaskedInputs:
     """Token ids of each text that passed `check_query`, each `<mask>` of it `masks_per_text` mask tokens.
 
     A text that is too long keeps what is nearest to its masks, and all that stands between them. Raises QueryError
@@ -242,7 +249,7 @@ def masked_inputs(encoder: Encoder, texts: Sequence[str], masks_per_text: int) -
         lengths = masks_per_text + np.array([0, *map(len, between)])  # i64 [m], from the mask before to each mask
         kept = room - int(lengths.sum())  # tokens of the text before and after the masks
         if kept < 0 and count > 1:
-            raise _too_far_apart(text, room=room, tokens=room - kept)
+            raise _too_far_apart(text, room=room, tokens=room - kept, where=where)
         cut[number] = len(before) + len(after) > kept
         if cut[number]:
             kept_before = min(len(before), max(kept // 2, kept - len(after)))
@@ -254,12 +261,12 @@ def masked_inputs(encoder: Encoder, texts: Sequence[str], masks_per_text: int) -
     return MaskedInputs(sequences, slots, cut)
 
 
-def _too_far_apart(text: str, *, room: int, tokens: int) -> QueryError:
+def _too_far_apart(text: str, *, room: int, tokens: int, where: str) -> QueryError:
     return QueryError(
         f"the {MASK_TEXT} of the text are too far apart",
         expected=f"at most the {room} tokens of the encoder from the first {MASK_TEXT} to the last",
         got=f"{tokens}: {_shown(text)}",
-        where="text",  # its place among the texts of a file is not known here
+        where=where,
         fix=f"shorten what stands between them, or ask for each {MASK_TEXT} in a text of its own",
     )
 

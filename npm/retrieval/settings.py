@@ -61,7 +61,7 @@ class FillSettings(CheckedSettings):
     beam_width: Annotated[int, Bounds(1, 256)] = 16
     """For a text with several masks, how many phrases of each mask are put together, at least k, and how many fillings
     are kept from one mask to the next."""
-    cooccurrence_smoothing: Annotated[float, Bounds(1e-6, 1e6)] = 0.5
+    cooccurrence_smoothing: Annotated[float, Bounds(1e-6, 1e6)] = 0.1
     """For a text with several masks, ε in blocks: the smaller, the more a filling gains from phrases that stand in the
     same blocks more often than by chance; 1000000 leaves the product of the masks' scores."""
     refine_fillings: bool = False

@@ -24,6 +24,7 @@ from npm.serving.middleware import STATE, RequestState
 from npm.serving.opened import OpenedIndex
 from npm.serving.problems import Problem
 from npm.serving.settings import ServeSettings
+from npm.types import MASK_TEXT
 
 LEFT = 499
 """Status in the log of a request whose client left; nobody receives it."""
@@ -52,10 +53,13 @@ class Service:
             await self.queue.stop()
 
     def jobs(self, opened: OpenedIndex, texts: Sequence[str], settings: FillSettings, *, deadline: float) -> list[Job]:
-        """A job for each text, which may be filled together with others that are filled alike."""
+        """A job for each text, which may be filled together with others that are filled alike.
+
+        A text of several masks is filled alone: only its tokens tell whether it can be, and its refusal is its own.
+        """
         group = f"{opened.state.digest} {settings}"
         run = partial(opened.fill, settings=settings)
-        return [Job(run, deadline, group, text) for text in texts]
+        return [Job(run, deadline, "" if text.count(MASK_TEXT) > 1 else group, text) for text in texts]
 
     def deadline(self, timeout_ms: int | None) -> float:
         """When an answer to the request that just came is too late, by the clock of the event loop."""

@@ -136,7 +136,8 @@ def test_the_fillings_stand_in_a_table_above_the_phrases_of_each_mask(
 
 def test_masks_too_far_apart_for_the_encoder_are_refused(npmlm: CommandLine, built_index: Path) -> None:
     far = "<mask> is far away." + " Paris is near." * 60 + " The capital is <mask>."
-    message = npmlm("fill", f"index={built_index}", far).refused("too far apart", "shorten what stands between them")
+    command = ("fill", f"index={built_index}", QUESTION, far)
+    message = npmlm(*command).refused("too far apart", "shorten what stands between them", "text 2 of 2")
     assert "<mask> is far away. Paris is near." in message
 
 
