@@ -163,7 +163,9 @@ def test_texts_in_many_small_scans_score_the_same(encoder: Encoder, monkeypatch:
     texts, spans = [f"Question {number}: <mask>." for number in range(7)], ["Paris"] * 7
     expected = filler.score(texts, spans)
     monkeypatch.setattr(passages_module, "SCORE_BYTES", 1)
-    np.testing.assert_allclose(filler.score(texts, spans), expected, rtol=1e-6)
+    np.testing.assert_allclose(
+        filler.score(texts, spans), expected, rtol=1e-5
+    )  # float32 products of one row and of several
     assert len(set(expected)) == 7
 
 
