@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from typing import cast
 
 import pytest
 from fastapi import Request
+from starlette.exceptions import HTTPException
 from starlette.types import Message
 
 from npm.serving.compute import ComputeQueue, Done, Job
@@ -17,7 +18,7 @@ from npm.serving.keeper import IndexKeeper
 from npm.serving.metrics import ServerMetrics
 from npm.serving.middleware import STATE, RequestState
 from npm.serving.problems import Problem
-from npm.serving.service import Service, took
+from npm.serving.service import LEFT, Service, took
 from npm.serving.settings import ServeSettings
 
 
@@ -129,14 +130,23 @@ def test_an_error_over_one_text_is_not_the_answer_to_others_of_its_batch() -> No
     run(scenario())
 
 
-def asked() -> Request:
-    """A request whose client stays."""
+def asked(*, leaves: bool = False) -> Request:
+    """A request whose client stays, or leaves at once."""
 
     async def receive() -> Message:
+        if leaves:
+            return {"type": "http.disconnect"}
         await asyncio.sleep(60)
         raise AssertionError("nobody waits so long")
 
     return Request({"type": "http", STATE: RequestState("id")}, receive)
+
+
+async def status_of(results: Awaitable[object]) -> int:
+    """The status of a request that is refused; the error, which would keep alive what it passed through, is dropped."""
+    with pytest.raises(Problem) as caught:
+        await results
+    return caught.value.status
 
 
 def test_what_is_too_late_for_the_queue_or_its_caller_is_504_and_leaves_no_unheard_error() -> None:
@@ -145,25 +155,47 @@ def test_what_is_too_late_for_the_queue_or_its_caller_is_504_and_leaves_no_unhea
         asyncio.get_running_loop().set_exception_handler(lambda _, context: unheard.append(context["message"]))
         work, ours = Work(), queue()
         service = Service(ServeSettings(), cast(IndexKeeper, None), ServerMetrics(), ours, print)
-        ours.submit([work.job("a")])
+        first = work.job("a")
+        ours.submit([first])
         await begun(work)
+        first.result.cancel()  # its client left while it is computed
         given_up = [work.job("b"), work.job("c")]
-        answer = asyncio.create_task(service.results(asked(), given_up))
+        answers = [asyncio.create_task(status_of(service.results(asked(), given_up)))]
         await asyncio.sleep(0)
         given_up[0].result.cancel()  # as the queue does to what is too late
-        for refused in (answer, service.results(asked(), [work.job("d", seconds=0.01), work.job("e")])):
-            with pytest.raises(Problem) as caught:
-                await refused
-            assert caught.value.status == 504
+        late = [work.job("d", seconds=0.01), work.job("e")]
+        answers.append(asyncio.create_task(status_of(service.results(asked(), late))))
+        assert await asyncio.gather(*answers) == [504, 504]
         work.gate.set()
         last = work.job("f")
         ours.submit([last])
-        assert (await last.result).value == "F"
+        async with asyncio.timeout(30):
+            assert (await last.result).value == "F"
         assert work.batches == [["a"], ["f"]]
         gc.collect()
         await asyncio.sleep(0)
         assert unheard == []
         await ours.stop()
+
+    run(scenario())
+
+
+def test_of_a_client_that_left_nothing_is_computed_and_no_deadline_is_missed() -> None:
+    async def scenario() -> None:
+        work, ours = Work(), queue()
+        service = Service(ServeSettings(timeout_seconds=5), cast(IndexKeeper, None), ServerMetrics(), ours, print)
+        ours.submit([work.job("a")])
+        await begun(work)
+        with pytest.raises(HTTPException) as caught:
+            await service.results(asked(leaves=True), [work.job("b")])
+        assert caught.value.status_code == LEFT
+        assert b'reason="deadline"' not in service.metrics.text()
+        now = asyncio.get_running_loop().time()
+        assert service.deadline(None) - now >= 5 > 2 > service.deadline(1) - now
+        assert service.deadline(60_000) < now + 60  # the server's limit counts
+        work.gate.set()
+        await ours.stop()
+        assert work.batches == [["a"]]
 
     run(scenario())
 
