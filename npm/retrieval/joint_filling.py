@@ -101,6 +101,8 @@ def repetitions(text: str, first: Sequence[str], second: Sequence[str]) -> np.nd
 
     >>> repetitions("<mask> wrote of the house of <mask>.", ["Ann", "Ann Oak"], ["Ann", "the house of Elm"]).tolist()
     [[True, False], [True, False]]
+    >>> repetitions("<mask> wrote of <mask>.", ["Ann", "Elm"], ["Ann Oak"]).tolist()
+    [[True], [False]]
     """
     asked = frozenset(words_of(text.replace(MASK_TEXT, " ")))
     words = [[frozenset(words_of(phrase)) for phrase in each] for each in (first, second)]

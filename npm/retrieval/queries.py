@@ -73,10 +73,10 @@ def check_query(text: str, *, where: str = "text", most_masks: int = 1) -> None:
             fix="save the text as UTF-8, or take out the escape that stands there in place of a character",
         )
     elif mask_count == 0:
-        problem, expected, got = f"the text has no {MASK_TEXT}", masks, _shown(text)
+        problem, expected, got = f"the text has no {MASK_TEXT}", masks, shown_start(text)
     elif mask_count > most_masks:
         problem = f"the text has {'several' if most_masks == 1 else 'too many'} {MASK_TEXT}"
-        expected, got = masks, f"{mask_count}: {_shown(text)}"
+        expected, got = masks, f"{mask_count}: {shown_start(text)}"
     else:
         return
     once = "once, where the phrase is missing" if most_masks == 1 else "where a phrase is missing"
@@ -114,9 +114,10 @@ def checked_texts(given: object, *, name: str) -> list[str]:
     return several
 
 
-def _shown(text: str) -> str:
-    printable = "".join(char if char.isprintable() else " " for char in text[: SHOWN_CHARS + 1])
-    return printable if len(text) <= SHOWN_CHARS else printable[:SHOWN_CHARS] + "…"
+def shown_start(text: str, most_chars: int = SHOWN_CHARS) -> str:
+    """A text from outside for a message: not too long, and without characters that would steer a terminal."""
+    plain = "".join(char if char.isprintable() else " " for char in text[: most_chars + 1]).strip()
+    return plain if len(plain) <= most_chars else plain[:most_chars] + "…"
 
 
 def query_notes(text: str, *, cut: bool, max_input_tokens: int) -> tuple[str, ...]:
@@ -265,7 +266,7 @@ def _too_far_apart(text: str, *, room: int, tokens: int, where: str) -> QueryErr
     return QueryError(
         f"the {MASK_TEXT} of the text are too far apart",
         expected=f"at most the {room} tokens of the encoder from the first {MASK_TEXT} to the last",
-        got=f"{tokens}: {_shown(text)}",
+        got=f"{tokens}: {shown_start(text)}",
         where=where,
         fix=f"shorten what stands between them, or ask for each {MASK_TEXT} in a text of its own",
     )

@@ -19,7 +19,7 @@ from urllib.request import HTTPRedirectHandler, Request, build_opener
 from index.settings import read_record, typed_value
 from npm.errors import ArtefactError, QueryError, ServerError, SettingError, UserError, check_range
 from npm.retrieval.filler import RemoteOptions, closed_error, given_options
-from npm.retrieval.queries import MOST_MASKS, check_query, checked_texts
+from npm.retrieval.queries import MOST_MASKS, check_query, checked_texts, shown_start
 from npm.retrieval.settings import FillSettings, Retrieval
 from npm.settings import as_json
 from npm.types import Answer, JointAnswer
@@ -32,6 +32,7 @@ MOST_TEXTS = 16
 """Texts of a request, fewer than most servers take: their time limit holds for all texts of a request together."""
 PIECE_BYTES, MOST_BODY_BYTES = 1 << 16, 1 << 29
 SHOWN_CHARS = 500
+"""Of what a server sent, in a message."""
 BUSY = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
 ABOUT_TEXTS = ("text", "documents")
 """Fields for which a filler on this machine raises QueryError; for all others it is SettingError."""
@@ -158,7 +159,7 @@ class RemoteFiller:
         except (KeyError, TypeError):
             right = False
         if not right:
-            raise _not_ours(address, got=_shown(json.dumps(found)))
+            raise _not_ours(address, got=shown_start(json.dumps(found), SHOWN_CHARS))
         return dict(found)
 
     def _ask(self, address: str, body: Mapping[str, Any] | None = None) -> Any:
@@ -177,7 +178,7 @@ class RemoteFiller:
         try:
             return json.loads(content)
         except (ValueError, RecursionError) as error:
-            raise _not_ours(address, got=_shown(content.decode(errors="replace"))) from error
+            raise _not_ours(address, got=shown_start(content.decode(errors="replace"), SHOWN_CHARS)) from error
 
     def _reply(self, address: str, body: Mapping[str, Any] | None, deadline: float) -> tuple[int, Message, bytes]:
         """Status, headers and body of one try."""
@@ -261,7 +262,7 @@ def _pause_seconds(retry_after: str | None, usual: float) -> float:
 def _refusal(address: str, status: int, headers: Message, content: bytes) -> UserError:
     """The error that stands for an answer with a status other than 200."""
     if 300 <= status < 400:
-        target = _shown(headers.get("Location") or "nowhere")
+        target = shown_start(headers.get("Location") or "nowhere", SHOWN_CHARS)
         return ServerError(
             "the server redirects to another address",
             expected="the address of the server itself",
@@ -280,7 +281,8 @@ def _refusal(address: str, status: int, headers: Message, content: bytes) -> Use
         )
     if "title" not in problem:
         return _not_ours(
-            address, got=f"status {status}, {_shown(content.decode(errors='replace')) or 'without a body'}"
+            address,
+            got=f"status {status}, {shown_start(content.decode(errors='replace'), SHOWN_CHARS) or 'without a body'}",
         )
     where = problem.get("where", "")
     parts = {
@@ -305,7 +307,11 @@ def _problem(content: bytes) -> dict[str, str]:
         return {}
     if not isinstance(found, dict):
         return {}
-    return {name: _shown(value) for name, value in found.items() if isinstance(value, str) and value.strip()}
+    return {
+        name: shown_start(value, SHOWN_CHARS)
+        for name, value in found.items()
+        if isinstance(value, str) and value.strip()
+    }
 
 
 def _where_of_all(where: str, first: int, count: int) -> str:
@@ -333,7 +339,7 @@ def _checked_url(url: str) -> str:
         raise SettingError(
             "the address of the server cannot be used",
             expected="an address such as http://127.0.0.1:8080 or https://host/prefix",
-            got=_shown(url),
+            got=shown_start(url, SHOWN_CHARS),
             where="url",
             fix="give the address that npmlm serve printed, without what it serves there; a key goes into key=",
         )
@@ -360,9 +366,3 @@ def _not_ours(address: str, *, got: str, expected: str = "what npmlm serve answe
         where=address,
         fix="check the address, and that client and server are of the same version",
     )
-
-
-def _shown(text: str) -> str:
-    """What a server sent, for a message: not too long, and without characters that would steer a terminal."""
-    plain = "".join(char if char.isprintable() else " " for char in text[: SHOWN_CHARS + 1]).strip()
-    return plain if len(plain) <= SHOWN_CHARS else plain[:SHOWN_CHARS] + "…"

@@ -21,7 +21,7 @@ from npm.serving.problems import Problem
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What was computed for a job, and how long it took."""
+    """What was computed for a job, and how long it took, with all that was computed together with it."""
 
     value: Any
     queue_seconds: float = 0.0
@@ -94,15 +94,22 @@ class ComputeQueue:
                 continue
             self._metrics.batch_texts.observe(len(batch))
             try:
-                results = await loop.run_in_executor(self._thread, _computed, batch)
+                outcomes = await loop.run_in_executor(self._thread, _computed, batch)
             except asyncio.CancelledError:
                 raise
             except BaseException as error:
-                for job in batch:
-                    _settle(job, error)
-            else:
-                for job, done in zip(batch, results, strict=True):
-                    _settle(job, done)
+                outcomes = [error] * len(batch)
+            self._observe([each for each in outcomes if isinstance(each, Done)])
+            for job, outcome in zip(batch, outcomes, strict=True):
+                _settle(job, outcome)
+
+    def _observe(self, done: Sequence[Done]) -> None:
+        """Count where the time of texts that were computed together went."""
+        for each in done:
+            self._metrics.queue_seconds.observe(each.queue_seconds)
+        for encode_seconds, search_seconds in computing_times(done):
+            self._metrics.encode_seconds.observe(encode_seconds)
+            self._metrics.search_seconds.observe(search_seconds)
 
     def _take(self) -> list[Job]:
         """The jobs that are computed next: the first that somebody waits for, and those of its group behind it."""
@@ -131,10 +138,19 @@ class ComputeQueue:
             self._not_empty.clear()
 
 
-def _computed(batch: Sequence[Job]) -> list[Done]:
-    """The results of jobs of one group; runs in the computing thread."""
+def computing_times(done: Sequence[Done]) -> set[tuple[float, float]]:
+    """Seconds of encoding and of searching of each batch among `done`, whose texts all have the times of the batch."""
+    return {(each.encode_seconds, each.search_seconds) for each in done}
+
+
+def _computed(batch: Sequence[Job]) -> list[Done | BaseException]:
+    """The results of jobs of one group, or what each of them raised; runs in the computing thread."""
     started = perf_counter()
-    found = batch[0].run([job.text for job in batch])
+    try:
+        found = batch[0].run([job.text for job in batch])
+    except Exception as error:
+        # one by one, so that an error over one text is not the answer to those of other requests
+        return [error] if len(batch) == 1 else [outcome for job in batch for outcome in _computed([job])]
     return [
         Done(done.value, started - job.arrived, done.encode_seconds, done.search_seconds)
         for job, done in zip(batch, found, strict=True)

@@ -63,14 +63,15 @@ class IndexKeeper:
             await asyncio.sleep(every_seconds)
             try:
                 opened = await loop.run_in_executor(self._thread, self._newer)
+                self._failure = ""
+                if opened is not None:
+                    self.current = self._take(opened)
             except asyncio.CancelledError:
                 raise
             except Exception as error:
                 self._fail(error)
                 continue
-            self._failure = ""
             if opened is not None:
-                self.current = self._take(opened)
                 self._metrics.reloaded("taken")
                 self._notice(f"generation {opened.state.generation} of the index answers now")
 

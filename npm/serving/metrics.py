@@ -32,9 +32,6 @@ class ServerMetrics:
         )
         self.batch_texts = Histogram("npmlm_batch_texts", "Texts computed together.", buckets=TEXTS, registry=registry)
         self.queue_texts = Gauge("npmlm_queue_texts", "Texts that wait.", registry=registry)
-        self.partitions_missing = Counter(
-            "npmlm_partitions_missing", "Partitions that did not answer in time.", registry=registry
-        )
         self._index = {
             name: Gauge(f"npmlm_index_{name}", f"The index that answers: {name}.", registry=registry)
             for name in ("documents", "rows", "generation")

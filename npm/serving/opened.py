@@ -52,6 +52,7 @@ class OpenedIndex:
         """
         filler = PhraseFiller(PhraseIndex.open(folder), encoder, settings.fill)
         opened = cls(filler, settings, tuple(_examples(filler, settings)))
+        opened.facts  # noqa: B018 - read now, off the event loop, while the folder holds this generation
         filler.fill(WARM_UP)
         return opened
 

@@ -21,7 +21,7 @@ from npm.serving import schema
 from npm.serving.compute import Done, Job
 from npm.serving.opened import OpenedIndex
 from npm.serving.problems import Problem, problem_of
-from npm.serving.service import Service, state_of, too_late, took
+from npm.serving.service import Service, give_up, state_of, too_late, took
 
 LINES = "application/x-ndjson"
 MOST_PASSAGE_CHARS = 200_000
@@ -53,7 +53,7 @@ def add_filling(app: FastAPI, service: Service) -> None:
         opened = service.keeper.current
         jobs = _fill_jobs(service, opened, texts, body)
         if LINES in request.headers.get("accept", ""):
-            service.queue.submit(jobs)
+            service.submit(request, jobs)
             return StreamingResponse(_lines(service, request, jobs), media_type=LINES)
         return JSONResponse(_answers(request, opened, body, await service.results(request, jobs)))
 
@@ -149,20 +149,20 @@ async def _lines(service: Service, request: Request, jobs: Sequence[Job]) -> Asy
     loop = asyncio.get_running_loop()
     try:
         for job in jobs:
-            done.append(await asyncio.wait_for(job.result, max(0.0, job.deadline - loop.time())))
+            await asyncio.wait([job.result], timeout=max(0.0, job.deadline - loop.time()))
+            if not job.result.done() or job.result.cancelled():
+                service.metrics.rejected("deadline")
+                yield json.dumps(too_late().record(state_of(request).id)) + "\n"
+                return
+            done.append(job.result.result())
             yield answer_json(done[-1].value) + "\n"
-        service.observe(done)
         took(request, done)
-    except TimeoutError:
-        service.metrics.rejected("deadline")
-        yield json.dumps(too_late().record(state_of(request).id)) + "\n"
     except UserError as error:
         opened = service.keeper.current
         problem = problem_of(error, source="body", folder=str(opened.folder), name=opened.name)
         yield json.dumps(problem.record(state_of(request).id)) + "\n"
     finally:
-        for job in jobs:
-            job.result.cancel()
+        give_up(jobs)
 
 
 def _check_count(count: int, most: int) -> None:

@@ -45,8 +45,6 @@ class Options(Request):
     """`reference` fills as the paper's implementation does."""
     timeout_ms: Annotated[int | None, Field(ge=1, le=MOST_TIMEOUT_MS)] = None
     """Time for the answer; at most the server's limit counts."""
-    allow_partial: bool = False
-    """Whether an answer may come from a part of a partitioned index, and say so."""
 
 
 class FillRequest(Options):

@@ -17,7 +17,7 @@ from starlette.types import Message
 
 from npm.retrieval.settings import FillSettings
 from npm.serving import schema
-from npm.serving.compute import ComputeQueue, Done, Job
+from npm.serving.compute import ComputeQueue, Done, Job, computing_times
 from npm.serving.keeper import IndexKeeper
 from npm.serving.metrics import ServerMetrics
 from npm.serving.middleware import STATE, RequestState
@@ -73,35 +73,43 @@ class Service:
 
         Raises Problem (429, 504), or whatever the computation raised. Of a client that leaves nothing more is computed.
         """
-        self.queue.submit(jobs)
-        if self.settings.log_texts:
-            state_of(request).logged["text"] = [job.text for job in jobs]
+        self.submit(request, jobs)
         everything = asyncio.gather(*(job.result for job in jobs))
         left = asyncio.create_task(until_left(request))
         seconds = jobs[0].deadline - asyncio.get_running_loop().time()
         try:
             awaited: list[asyncio.Future[Any]] = [everything, left]
             await asyncio.wait(awaited, timeout=max(0.0, seconds), return_when=asyncio.FIRST_COMPLETED)
-            if everything.done() and not everything.cancelled():
-                done = everything.result()
-                self.observe(done)
-                return done
+            # the queue, too, gives up what is too late, perhaps a moment before it is noticed here
+            if everything.done() and not any(job.result.cancelled() for job in jobs):
+                return everything.result()
             if left.done():
                 raise HTTPException(LEFT)
             self.metrics.rejected("deadline")
             raise too_late()
         finally:
             left.cancel()
-            everything.cancel()
-            for job in jobs:
-                job.result.cancel()
+            everything.add_done_callback(retrieve)
+            give_up(jobs)
 
-    def observe(self, done: Sequence[Done]) -> None:
-        """Count where the time of computed texts went."""
-        for each in done:
-            self.metrics.queue_seconds.observe(each.queue_seconds)
-            self.metrics.encode_seconds.observe(each.encode_seconds)
-            self.metrics.search_seconds.observe(each.search_seconds)
+    def submit(self, request: Request, jobs: Sequence[Job]) -> None:
+        """Queue the jobs of one request. Raises Problem (429)."""
+        self.queue.submit(jobs)
+        if self.settings.log_texts:
+            state_of(request).logged["text"] = [job.text for job in jobs]
+
+
+def give_up(jobs: Sequence[Job]) -> None:
+    """Compute nothing more of the jobs of a request that is answered, or that nobody waits for."""
+    for job in jobs:
+        if not job.result.cancel():
+            retrieve(job.result)
+
+
+def retrieve(ended: asyncio.Future[Any]) -> None:
+    """Take note of an error that nobody waits for, which would be written as a mistake of the program otherwise."""
+    if not ended.cancelled():
+        ended.exception()
 
 
 async def until_left(request: Request) -> None:
@@ -130,11 +138,12 @@ def state_of(request: Request) -> RequestState:
 
 
 def took(request: Request, done: Sequence[Done]) -> schema.Milliseconds:
-    """Where the time of a request went: the longest wait, and the computation of all its texts."""
+    """Where the time of a request went: the longest wait, and the computation of the batches with its texts."""
+    batches = computing_times(done)
     parts = {
         "queue": max((each.queue_seconds for each in done), default=0.0),
-        "encode": sum(each.encode_seconds for each in done),
-        "search": sum(each.search_seconds for each in done),
+        "encode": sum(encode_seconds for encode_seconds, _ in batches),
+        "search": sum(search_seconds for _, search_seconds in batches),
         "total": _elapsed(request),
     }
     times = schema.Milliseconds(**{name: round(1000 * seconds, 3) for name, seconds in parts.items()})

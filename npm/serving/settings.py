@@ -27,7 +27,7 @@ class ServeSettings(CheckedSettings):
     max_body_bytes: Annotated[int, Bounds(1_000, 1_000_000_000)] = 1_000_000
     """Longest request body; longer ones are refused with 413."""
     texts_per_request: Annotated[int, Bounds(1, 10_000)] = 64
-    """Texts, passages or words of a request at most."""
+    """Texts of a request at most."""
     queue_texts: Annotated[int, Bounds(1, 1_000_000)] = 256
     """Texts that wait at most; a request that would exceed it is refused with 429."""
     batch_texts: Annotated[int, Bounds(1, 10_000)] = 16
@@ -49,7 +49,7 @@ class ServeSettings(CheckedSettings):
     """How texts are filled where a request does not say."""
 
     def check(self) -> None:
-        """Raise SettingError for a queue that could not hold one request, or filters that are the clients' own."""
+        """Raise SettingError for a queue that could not hold one request, or keys that every web page may use."""
         if self.queue_texts < self.texts_per_request:
             raise SettingError(
                 "the queue cannot hold one request",

@@ -5,12 +5,8 @@ from __future__ import annotations
 import json
 import pickle
 import re
-import signal
 import socket
-import subprocess
-import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
@@ -24,7 +20,8 @@ from npm import QueryError, ServerError, SettingError
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.remote import RemoteFiller
 from npm.types import Answer, Filling, JointAnswer, MaskPhrases, Occurrence, Phrase
-from tests.helpers.command_line import QUESTION, REPOSITORY
+from tests.helpers.command_line import QUESTION
+from tests.helpers.running_server import RunningServer
 
 TEXTS = [QUESTION, "Łódź 😀 is in <mask>", "Don Quixote was written by <mask>."]
 FACTS = {
@@ -372,33 +369,23 @@ def test_a_real_server_answers_as_the_library_and_tells_its_limits(
 ) -> None:
     pytest.importorskip("fastapi")
     (tmp_path / "keys").write_text("a-key-of-tests\n")
-    command = [sys.executable, "-m", "npm", "serve", f"index={built_index}", "port=0", f"key_file={tmp_path / 'keys'}"]
-    log = tmp_path / "stderr"
-    with log.open("wb") as stderr, subprocess.Popen(command, cwd=REPOSITORY, stderr=stderr) as process:
-        try:
-            end = time.monotonic() + 120
-            while not (found := re.search(r"serving on (http://\S+)", log.read_text())):
-                assert process.poll() is None and time.monotonic() < end, log.read_text()
-                time.sleep(0.05)
-            with pytest.raises(SettingError, match="key"):
-                PhraseFiller.connect(found[1])
-            with PhraseFiller.connect(found[1], key="a-key-of-tests", timeout_seconds=60) as filler:
-                assert filler.index["documents"] == 6
-                for options in ({}, {"k": 2, "occurrences": 1, "retrieval": "dense"}, {"documents": []}):
-                    given = cast(dict[str, Any], options)
-                    ours, theirs = local.fill(TEXTS * 7, **given), filler.fill(TEXTS * 7, **given)
-                    assert list(map(without_scores, theirs)) == list(map(without_scores, ours))
-                    assert scores_of(theirs) == pytest.approx(scores_of(ours), abs=1e-6)
-                for wrong, kind in (({"k": 101}, SettingError), ({"documents": ["nowhere"]}, QueryError)):
-                    with pytest.raises(kind):
-                        filler.fill(QUESTION, **cast(dict[str, Any], wrong))
-                with pytest.raises(SettingError, match="kept field"):
-                    filler.fill(QUESTION, where="lang=en")
-                with pytest.raises(QueryError) as caught:
-                    filler.fill([QUESTION] * 17 + ["x" * 20_000 + QUESTION])
-                assert caught.value.where == "text 18 of 18"
-        finally:
-            process.send_signal(signal.SIGTERM)
-            process.wait(30)
+    with RunningServer(built_index, f"key_file={tmp_path / 'keys'}") as running:
+        with pytest.raises(SettingError, match="key"):
+            PhraseFiller.connect(running.url)
+        with PhraseFiller.connect(running.url, key="a-key-of-tests", timeout_seconds=60) as filler:
+            assert filler.index["documents"] == 6
+            for options in ({}, {"k": 2, "occurrences": 1, "retrieval": "dense"}, {"documents": []}):
+                given = cast(dict[str, Any], options)
+                ours, theirs = local.fill(TEXTS * 7, **given), filler.fill(TEXTS * 7, **given)
+                assert list(map(without_scores, theirs)) == list(map(without_scores, ours))
+                assert scores_of(theirs) == pytest.approx(scores_of(ours), abs=1e-6)
+            for wrong, kind in (({"k": 101}, SettingError), ({"documents": ["nowhere"]}, QueryError)):
+                with pytest.raises(kind):
+                    filler.fill(QUESTION, **cast(dict[str, Any], wrong))
+            with pytest.raises(SettingError, match="kept field"):
+                filler.fill(QUESTION, where="lang=en")
+            with pytest.raises(QueryError) as caught:
+                filler.fill([QUESTION] * 17 + ["x" * 20_000 + QUESTION])
+            assert caught.value.where == "text 18 of 18"
     with pytest.raises(ServerError, match="cannot be reached"):
-        PhraseFiller.connect(found[1])
+        PhraseFiller.connect(running.url)

@@ -1,16 +1,25 @@
-"""The queue in front of the computing thread, with jobs that end when the test lets them."""
+"""The queue in front of the computing thread and who waits for it, with jobs that end when the test lets them."""
 
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
+from typing import cast
 
 import pytest
+from fastapi import Request
+from starlette.exceptions import HTTPException
+from starlette.types import Message
 
 from npm.serving.compute import ComputeQueue, Done, Job
+from npm.serving.keeper import IndexKeeper
 from npm.serving.metrics import ServerMetrics
+from npm.serving.middleware import STATE, RequestState
 from npm.serving.problems import Problem
+from npm.serving.service import LEFT, Service, took
+from npm.serving.settings import ServeSettings
 
 
 class Work:
@@ -103,19 +112,98 @@ def test_what_nobody_waits_for_or_comes_too_late_is_not_computed_and_makes_room(
     run(scenario())
 
 
-def test_an_error_reaches_all_of_its_batch_and_the_thread_goes_on() -> None:
+def test_an_error_over_one_text_is_not_the_answer_to_others_of_its_batch() -> None:
     async def scenario() -> None:
         work, ours = Work(), queue()
         work.gate.set()
-        wrong, right = [work.job("bad"), work.job("b")], work.job("c", "other")
-        ours.submit([*wrong, right])
-        for job in wrong:
-            with pytest.raises(ValueError, match="bad"):
-                await job.result
-        assert (await right.result).value == "C"
+        jobs = [work.job(text) for text in ("a", "bad", "b")]
+        ours.submit(jobs)
+        with pytest.raises(ValueError, match="bad"):
+            await jobs[1].result
+        assert [(await jobs[number].result).value for number in (0, 2)] == ["A", "B"]
+        assert work.batches == [["a", "bad", "b"], ["a"], ["bad"], ["b"]]
+        last = work.job("c")
+        ours.submit([last])
+        assert (await last.result).value == "C"
         await ours.stop()
 
     run(scenario())
+
+
+def asked(*, leaves: bool = False) -> Request:
+    """A request whose client stays, or leaves at once."""
+
+    async def receive() -> Message:
+        if leaves:
+            return {"type": "http.disconnect"}
+        await asyncio.sleep(60)
+        raise AssertionError("nobody waits so long")
+
+    return Request({"type": "http", STATE: RequestState("id")}, receive)
+
+
+async def status_of(results: Awaitable[object]) -> int:
+    """The status of a request that is refused; the error, which would keep alive what it passed through, is dropped."""
+    with pytest.raises(Problem) as caught:
+        await results
+    return caught.value.status
+
+
+def test_what_is_too_late_for_the_queue_or_its_caller_is_504_and_leaves_no_unheard_error() -> None:
+    async def scenario() -> None:
+        unheard: list[str] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: unheard.append(context["message"]))
+        work, ours = Work(), queue()
+        service = Service(ServeSettings(), cast(IndexKeeper, None), ServerMetrics(), ours, print)
+        first = work.job("a")
+        ours.submit([first])
+        await begun(work)
+        first.result.cancel()  # its client left while it is computed
+        given_up = [work.job("b"), work.job("c")]
+        answers = [asyncio.create_task(status_of(service.results(asked(), given_up)))]
+        await asyncio.sleep(0)
+        given_up[0].result.cancel()  # as the queue does to what is too late
+        late = [work.job("d", seconds=0.01), work.job("e")]
+        answers.append(asyncio.create_task(status_of(service.results(asked(), late))))
+        assert await asyncio.gather(*answers) == [504, 504]
+        work.gate.set()
+        last = work.job("f")
+        ours.submit([last])
+        async with asyncio.timeout(30):
+            assert (await last.result).value == "F"
+        assert work.batches == [["a"], ["f"]]
+        gc.collect()
+        await asyncio.sleep(0)
+        assert unheard == []
+        await ours.stop()
+
+    run(scenario())
+
+
+def test_of_a_client_that_left_nothing_is_computed_and_no_deadline_is_missed() -> None:
+    async def scenario() -> None:
+        work, ours = Work(), queue()
+        service = Service(ServeSettings(timeout_seconds=5), cast(IndexKeeper, None), ServerMetrics(), ours, print)
+        ours.submit([work.job("a")])
+        await begun(work)
+        with pytest.raises(HTTPException) as caught:
+            await service.results(asked(leaves=True), [work.job("b")])
+        assert caught.value.status_code == LEFT
+        assert b'reason="deadline"' not in service.metrics.text()
+        now = asyncio.get_running_loop().time()
+        assert service.deadline(None) - now >= 5 > 2 > service.deadline(1) - now
+        assert service.deadline(60_000) < now + 60  # the server's limit counts
+        work.gate.set()
+        await ours.stop()
+        assert work.batches == [["a"]]
+
+    run(scenario())
+
+
+def test_times_of_a_batch_count_once_for_a_request() -> None:
+    together = [Done("a", 0.5, 0.25, 0.125), Done("b", 0.75, 0.25, 0.125)]
+    times = took(asked(), [*together, Done("c", 1.0, 0.5, 1.0)])
+    assert (times.queue, times.encode, times.search) == (1000, 750, 1125)
 
 
 def test_jobs_without_a_group_are_computed_alone() -> None:

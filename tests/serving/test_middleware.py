@@ -76,7 +76,7 @@ def test_a_body_is_refused_at_the_byte_too_many_whatever_its_length_says() -> No
 
 def test_loopback_names_are_answered_by_a_local_server_and_any_by_an_open_one() -> None:
     local, everywhere = framed(ServeSettings()), framed(ServeSettings(host="0.0.0.0"))
-    for host in ("localhost", "localhost:80", "127.0.0.1:8080", "[::1]:8080", "[::1]"):
+    for host in ("localhost", "LocalHost:80", "127.0.0.1:8080", "[::1]:8080", "[::1]"):
         assert asked(local, [], host=host)[0] == 200, host
     for host in ("example.org", "example.org:80", "[::2]:80", "", "127.0.0.1.example.org"):
         assert asked(local, [], host=host)[0] == 421, host
