@@ -43,6 +43,11 @@ class Job:
     arrived: float = field(default_factory=perf_counter)
     result: asyncio.Future[Done] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
+    def give_up(self) -> None:
+        """Wait for the result no longer; an error that came instead is seen."""
+        if not self.result.cancel() and not self.result.cancelled():
+            self.result.exception()
+
 
 class ComputeQueue:
     """Jobs in the order of their arrival, at most `most_waiting` of them, computed by one thread."""

@@ -98,7 +98,7 @@ class Frame:
 
     def _refusal(self, scope: Scope, headers: Headers, state: RequestState) -> Problem | None:
         """Why a request is not let in, whatever it asks."""
-        host = "".join(HOST_NAME.findall(headers.get("host", ""))[:1]).strip("[]")
+        host = "".join(HOST_NAME.findall(headers.get("host", ""))[:1]).strip("[]").lower()
         if self._hosts is not None and host not in self._hosts:
             return Problem(
                 HTTPStatus.MISDIRECTED_REQUEST,

@@ -20,7 +20,7 @@ from npm.retrieval.queries import MOST_MASKS, check_query
 from npm.serving import schema
 from npm.serving.compute import Done, Job
 from npm.serving.opened import OpenedIndex
-from npm.serving.problems import Problem, problem_of
+from npm.serving.problems import Problem, bug, problem_of
 from npm.serving.service import Service, state_of, too_late, took
 
 LINES = "application/x-ndjson"
@@ -53,7 +53,7 @@ def add_filling(app: FastAPI, service: Service) -> None:
         opened = service.keeper.current
         jobs = _fill_jobs(service, opened, texts, body)
         if LINES in request.headers.get("accept", ""):
-            service.queue.submit(jobs)
+            service.submit(request, jobs)
             return StreamingResponse(_lines(service, request, jobs), media_type=LINES)
         return JSONResponse(_answers(request, opened, body, await service.results(request, jobs)))
 
@@ -121,7 +121,7 @@ def add_index(app: FastAPI, service: Service) -> None:
                 HTTPStatus.NOT_FOUND,
                 "there is no such document",
                 expected="the id of a document, as answers name it",
-                got=identifier[:200],
+                got=identifier[:200] or "nothing",
                 where="path.identifier",
                 fix="take an id from an answer; documents may have been deleted since",
             )
@@ -149,7 +149,10 @@ async def _lines(service: Service, request: Request, jobs: Sequence[Job]) -> Asy
     loop = asyncio.get_running_loop()
     try:
         for job in jobs:
-            done.append(await asyncio.wait_for(job.result, max(0.0, job.deadline - loop.time())))
+            await asyncio.wait([job.result], timeout=max(0.0, job.deadline - loop.time()))
+            if not job.result.done() or job.result.cancelled():  # dropped as too late, if its client reads slowly
+                raise TimeoutError
+            done.append(job.result.result())
             yield answer_json(done[-1].value) + "\n"
         service.observe(done)
         took(request, done)
@@ -157,12 +160,13 @@ async def _lines(service: Service, request: Request, jobs: Sequence[Job]) -> Asy
         service.metrics.rejected("deadline")
         yield json.dumps(too_late().record(state_of(request).id)) + "\n"
     except UserError as error:
-        opened = service.keeper.current
-        problem = problem_of(error, source="body", folder=str(opened.folder), name=opened.name)
-        yield json.dumps(problem.record(state_of(request).id)) + "\n"
+        yield json.dumps(service.refusal(error, source="body").record(state_of(request).id)) + "\n"
+    except Exception:
+        yield json.dumps(bug().record(state_of(request).id)) + "\n"
+        raise
     finally:
         for job in jobs:
-            job.result.cancel()
+            job.give_up()
 
 
 def _check_count(count: int, most: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import signal
 import socket
 from collections.abc import Callable, Iterator
@@ -93,7 +94,7 @@ def serve(folder: Path, encoder: Encoder, settings: ServeSettings, *, notice: Ca
             server_header=False,
             backlog=LISTEN_BACKLOG,
             timeout_keep_alive=KEEP_ALIVE_SECONDS,
-            timeout_graceful_shutdown=int(settings.grace_seconds) or None,
+            timeout_graceful_shutdown=math.ceil(settings.grace_seconds),
         )
         server = Server(config, service, address_of(listener, settings.host))
         server.run(sockets=[listener])

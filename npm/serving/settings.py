@@ -27,7 +27,7 @@ class ServeSettings(CheckedSettings):
     max_body_bytes: Annotated[int, Bounds(1_000, 1_000_000_000)] = 1_000_000
     """Longest request body; longer ones are refused with 413."""
     texts_per_request: Annotated[int, Bounds(1, 10_000)] = 64
-    """Texts, passages or words of a request at most."""
+    """Texts of a request at most."""
     queue_texts: Annotated[int, Bounds(1, 1_000_000)] = 256
     """Texts that wait at most; a request that would exceed it is refused with 429."""
     batch_texts: Annotated[int, Bounds(1, 10_000)] = 16
