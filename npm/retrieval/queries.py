@@ -155,13 +155,14 @@ def encode_queries(
     *,
     pooler: PoolerKind | None = None,
     tokens_per_batch: int = 8192,
+    where: str = "text",
 ) -> QueryVectors:
     """Encode texts that passed `check_query`, with one `<mask>` or several, in the order given, batched by length.
 
     Each `<mask>` becomes a mask pair, or as `query_masks` says; the others stay masks in the same pass. With `pooler`
     as in `encode_masks`. Raises QueryError as `masked_inputs` does, which `check_masked_text` does for one text.
     """
-    inputs = masked_inputs(encoder, texts, encoder.query_masks)
+    inputs = masked_inputs(encoder, texts, encoder.query_masks, where=where)
     found = _encoded(encoder, inputs, encoder.query_masks, pooler, tokens_per_batch=tokens_per_batch)
     counts = np.array([len(slots) for slots in inputs.slots], dtype=np.int64)  # i64 [q]
     return QueryVectors(found.vectors[:, 0], found.vectors[:, -1], found.cut, found.sentences, counts)

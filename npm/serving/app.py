@@ -15,12 +15,12 @@ from starlette.exceptions import HTTPException
 import npm
 from npm.errors import UserError
 from npm.serving.metrics import METRICS_MEDIA_TYPE
-from npm.serving.problems import Problem, http_problem, invalid_request, problem_of
+from npm.serving.problems import Problem, bug, http_problem, invalid_request
 from npm.serving.routes import add_filling, add_index
 from npm.serving.service import LEFT, Service, state_of
 
 STATIC = Path(__file__).parent / "static"
-PROBLEM_STATUSES = (401, 404, 413, 422, 429, 503, 504)
+PROBLEM_STATUSES = (401, 404, 408, 413, 421, 422, 429, 503, 504)
 PROBLEM_SCHEMA = {
     "type": "object",
     "description": "RFC 9457",
@@ -63,12 +63,8 @@ def add_errors(app: FastAPI, service: Service) -> None:
 
     @app.exception_handler(UserError)
     async def _user_error(request: Request, error: UserError) -> Response:
-        opened = service.keeper.current
         source = "query" if request.method == "GET" else "body"
-        problem = problem_of(error, source=source, folder=str(opened.folder), name=opened.name)
-        if problem.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-            service.notice(f"{error}")
-        return problem.response(state_of(request).id)
+        return service.refusal(error, source=source).response(state_of(request).id)
 
     @app.exception_handler(RequestValidationError)
     async def _invalid(request: Request, error: RequestValidationError) -> Response:
@@ -82,8 +78,7 @@ def add_errors(app: FastAPI, service: Service) -> None:
 
     @app.exception_handler(Exception)
     async def _bug(request: Request, error: Exception) -> Response:  # noqa: ARG001 - uvicorn writes its traceback
-        title, fix = "an error of the server", "report it with the request_id"
-        return Problem(500, title, where="server", fix=fix).response(state_of(request).id)
+        return bug().response(state_of(request).id)
 
 
 def add_states(app: FastAPI, service: Service) -> None:

@@ -54,6 +54,7 @@ class OpenedIndex:
         opened = cls(filler, settings, tuple(_examples(filler, settings)))
         opened.facts  # noqa: B018 - read now, off the event loop, while the folder holds this generation
         filler.fill(WARM_UP)
+        opened.facts  # noqa: B018 - read now: the index may be gone, or another one, when somebody asks
         return opened
 
     @property
@@ -126,11 +127,15 @@ class OpenedIndex:
             given["retrieval"] = Retrieval(options.retrieval)
         return replace(base, **given)
 
-    def fill(self, texts: Sequence[str], settings: FillSettings) -> list[Done]:
-        """The answer to each of the texts, which are checked. Raises QueryError for a filter that leaves nothing."""
+    def fill(self, texts: Sequence[str], settings: FillSettings, *, where: str = "text") -> list[Done]:
+        """The answer to each of the texts, which are checked.
+
+        Raises QueryError for a filter that leaves nothing, and for a text, called `where`, with masks too far apart.
+        """
         started = perf_counter()
         pooler = sentence_pooler(self.filler.index, settings)
-        vectors = encode_queries(self.filler.encoder, texts, pooler=pooler, tokens_per_batch=settings.tokens_per_batch)
+        encoder, tokens = self.filler.encoder, settings.tokens_per_batch
+        vectors = encode_queries(encoder, texts, pooler=pooler, tokens_per_batch=tokens, where=where)
         encoded = perf_counter()
         answers: list[Answer] = self.filler.fill_encoded(texts, vectors, settings=settings)
         times = {"encode_seconds": encoded - started, "search_seconds": perf_counter() - encoded}

@@ -23,6 +23,8 @@ EXPECTED = {
     "json_invalid": "a body of valid JSON",
 }
 """What is expected where the validation's own sentence would not say it, by its kind of error."""
+UNIONS = (["body", "text"], ["body", "passages", 0])
+"""Places where one of several forms may stand; 0 is any number."""
 
 
 class Problem(Exception):
@@ -88,6 +90,7 @@ def problem_of(error: UserError, *, source: str, folder: str, name: str) -> Prob
     if folder and folder in fields:  # the index as a whole lacks what a field asks for
         fields = "retrieval" if "retrieval" in error.problem else "where"
     fields = re.sub(r"^span( \d+ of \d+)?$", "words", fields)
+    fields = re.sub(r"\[(\d+)\]", r".\1", fields)
 
     return Problem(
         422,
@@ -120,6 +123,11 @@ def http_problem(status: int, headers: Mapping[str, str] | None = None) -> Probl
     return Problem(status, title, expected=expected, got="another one", where=where, fix=fix, headers=headers)
 
 
+def bug() -> Problem:
+    """What a client is told of an error that is not its own: nothing but how to report it."""
+    return Problem(500, "an error of the server", where="server", fix="report it with the request_id")
+
+
 def invalid_request(error: RequestValidationError) -> Problem:
     """The first thing that is wrong with the form of a request."""
     errors: Sequence[Any] = error.errors()
@@ -128,8 +136,20 @@ def invalid_request(error: RequestValidationError) -> Problem:
         if len(each["loc"]) > len(first["loc"]) or each["type"] == "extra_forbidden":
             first = each
             break
-    kind, value = str(first["type"]), first.get("input")
-    where = ".".join(str(part) for part in first["loc"] if not str(part).startswith(("list[", "str", "constrained")))
+    kind, value, place = str(first["type"]), first.get("input"), list(first["loc"])
+    for union in UNIONS:  # whose part of the form follows its place
+        if [part if isinstance(part, str) else 0 for part in place[: len(union)]] == union:
+            del place[len(union) : len(union) + 1]
+    where = shortened(".".join(map(str, place)))
+    if isinstance(value, bytes):  # what is not said to be JSON is not read
+        return Problem(
+            422,
+            "the body is not said to be JSON",
+            expected="Content-Type: application/json",
+            got="another type, or none",
+            where="Content-Type",
+            fix="send the header Content-Type: application/json",
+        )
     if kind == "json_invalid":
         where, got = "body", f"{first.get('ctx', {}).get('error', 'none')}"
     else:
@@ -146,5 +166,9 @@ def invalid_request(error: RequestValidationError) -> Problem:
 
 def shown(value: object) -> str:
     """What a client sent, shortened."""
-    text = json.dumps(value, default=str)
+    return shortened(json.dumps(value, default=str))
+
+
+def shortened(text: str) -> str:
+    """A text of a client, for a message."""
     return text if len(text) <= SHOWN_CHARS else f"{text[: SHOWN_CHARS - 1]}…"

@@ -20,7 +20,7 @@ from npm.retrieval.queries import MOST_MASKS, check_query
 from npm.serving import schema
 from npm.serving.compute import Done, Job
 from npm.serving.opened import OpenedIndex
-from npm.serving.problems import Problem, problem_of
+from npm.serving.problems import Problem, bug, problem_of
 from npm.serving.service import Service, give_up, state_of, too_late, took
 
 LINES = "application/x-ndjson"
@@ -121,7 +121,7 @@ def add_index(app: FastAPI, service: Service) -> None:
                 HTTPStatus.NOT_FOUND,
                 "there is no such document",
                 expected="the id of a document, as answers name it",
-                got=identifier[:200],
+                got=identifier[:200] or "nothing",
                 where="path.identifier",
                 fix="take an id from an answer; documents may have been deleted since",
             )
@@ -158,9 +158,10 @@ async def _lines(service: Service, request: Request, jobs: Sequence[Job]) -> Asy
             yield answer_json(done[-1].value) + "\n"
         took(request, done)
     except UserError as error:
-        opened = service.keeper.current
-        problem = problem_of(error, source="body", folder=str(opened.folder), name=opened.name)
-        yield json.dumps(problem.record(state_of(request).id)) + "\n"
+        yield json.dumps(service.refusal(error, source="body").record(state_of(request).id)) + "\n"
+    except Exception:
+        yield json.dumps(bug().record(state_of(request).id)) + "\n"
+        raise
     finally:
         give_up(jobs)
 

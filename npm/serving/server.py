@@ -11,7 +11,8 @@ from pathlib import Path
 from types import FrameType
 
 import uvicorn
-from fastapi.middleware.cors import CORSMiddleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.types import ASGIApp
 
 from npm.errors import SettingError
 from npm.models.encoder import Encoder
@@ -77,16 +78,15 @@ def serve(folder: Path, encoder: Encoder, settings: ServeSettings, *, notice: Ca
         service = Service(settings, keeper, metrics, queue, notice)
         if settings.host not in LOOPBACK and not keys:
             notice(f"warning: whoever reaches {settings.host} may read the corpus: there is no key_file=")
-        app = make_app(service)
-        if settings.cors:
-            app.add_middleware(
-                CORSMiddleware,
+        framed: ASGIApp = Frame(make_app(service), settings=settings, keys=keys, metrics=metrics, log=log)
+        if settings.cors:  # around all else, so that a page of these origins can read a refusal too
+            framed = CORSMiddleware(
+                framed,
                 allow_origins=settings.cors,
                 allow_methods=["GET", "POST"],
                 allow_headers=["Authorization", "Content-Type", "X-API-Key", "X-Request-ID"],
                 expose_headers=["ETag", "X-Request-ID"],
             )
-        framed = Frame(app, settings=settings, keys=keys, metrics=metrics, log=log)
         config = uvicorn.Config(
             framed,
             log_config=None,

@@ -15,6 +15,7 @@ from fastapi import FastAPI, Request
 from starlette.exceptions import HTTPException
 from starlette.types import Message
 
+from npm.errors import UserError
 from npm.retrieval.settings import FillSettings
 from npm.serving import schema
 from npm.serving.compute import ComputeQueue, Done, Job, computing_times
@@ -22,7 +23,7 @@ from npm.serving.keeper import IndexKeeper
 from npm.serving.metrics import ServerMetrics
 from npm.serving.middleware import STATE, RequestState
 from npm.serving.opened import OpenedIndex
-from npm.serving.problems import Problem
+from npm.serving.problems import Problem, problem_of
 from npm.serving.settings import ServeSettings
 from npm.types import MASK_TEXT
 
@@ -59,7 +60,20 @@ class Service:
         """
         group = f"{opened.state.digest} {settings}"
         run = partial(opened.fill, settings=settings)
-        return [Job(run, deadline, "" if text.count(MASK_TEXT) > 1 else group, text) for text in texts]
+        jobs: list[Job] = []
+        for number, text in enumerate(texts):
+            if text.count(MASK_TEXT) > 1:
+                where = f"text.{number}" if len(texts) > 1 else "text"
+                jobs.append(Job(partial(run, where=where), deadline, text=text))
+            else:
+                jobs.append(Job(run, deadline, group, text))
+        return jobs
+
+    def submit(self, request: Request, jobs: Sequence[Job]) -> None:
+        """Queue the jobs of one request. Raises Problem (429)."""
+        self.queue.submit(jobs)
+        if self.settings.log_texts:
+            state_of(request).logged["text"] = [job.text for job in jobs]
 
     def deadline(self, timeout_ms: int | None) -> float:
         """When an answer to the request that just came is too late, by the clock of the event loop."""
@@ -67,6 +81,14 @@ class Service:
         if timeout_ms is not None:
             seconds = min(seconds, timeout_ms / 1000)
         return asyncio.get_running_loop().time() + seconds
+
+    def refusal(self, error: UserError, *, source: str) -> Problem:
+        """What the client is told of an error in what it asked; of a broken index the server's side is told more."""
+        opened = self.keeper.current
+        problem = problem_of(error, source=source, folder=str(opened.folder), name=opened.name)
+        if problem.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+            self.notice(str(error))
+        return problem
 
     async def results(self, request: Request, jobs: Sequence[Job]) -> list[Done]:
         """What is computed for the jobs of one request, in their order.
@@ -91,12 +113,6 @@ class Service:
             left.cancel()
             everything.add_done_callback(retrieve)
             give_up(jobs)
-
-    def submit(self, request: Request, jobs: Sequence[Job]) -> None:
-        """Queue the jobs of one request. Raises Problem (429)."""
-        self.queue.submit(jobs)
-        if self.settings.log_texts:
-            state_of(request).logged["text"] = [job.text for job in jobs]
 
 
 def give_up(jobs: Sequence[Job]) -> None:

@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from npm import add
+from npm import PhraseFiller, add
+from npm.serving.opened import OpenedIndex
+from npm.serving.settings import ServeSettings
 from npm.types import Document
 from tests.helpers.command_line import QUESTION
 from tests.helpers.running_server import Reply, RunningServer, until
@@ -97,6 +99,8 @@ def test_only_named_origins_may_ask_from_their_pages(guarded: RunningServer) -> 
     assert allowed.headers["access-control-allow-origin"] == "https://example.org"
     other = guarded.ask("OPTIONS", "/v1/fill", headers={"Origin": "https://example.com", **wish})
     assert "access-control-allow-origin" not in other.headers
+    refused = guarded.ask("GET", "/v1/index", headers={"Origin": "https://example.org"})
+    assert refused.status == 401 and refused.headers["access-control-allow-origin"] == "https://example.org"
 
 
 def test_a_new_generation_is_taken_up_under_load_and_no_answer_mixes_two(
@@ -183,3 +187,23 @@ def test_two_servers_answer_from_one_index_and_stop_without_losing_what_they_acc
     assert guarded.stop() == 0
     with pytest.raises(OSError):  # refused, in whatever way the system says so
         guarded.ask("GET", "/health")
+
+
+def test_no_grace_ends_at_once_what_is_not_finished(built_index: Path) -> None:
+    with RunningServer(built_index, "grace_seconds=0", "timeout_seconds=3000") as hasty:
+        host, port = hasty.url.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port))) as slow:
+            slow.sendall(
+                b"POST /v1/fill HTTP/1.1\r\nHost: localhost\r\n"
+                b"Content-Type: application/json\r\nContent-Length: 99\r\n\r\n{"
+            )
+            assert hasty.ask("GET", "/health").status == 200
+            assert hasty.stop() == 0
+
+
+def test_facts_of_an_opened_index_are_known_after_it_is_gone(built_index: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(built_index, tmp_path / "index"))
+    filler = PhraseFiller.open(folder)
+    opened = OpenedIndex.open(folder, filler.encoder, ServeSettings())
+    shutil.rmtree(folder)
+    assert opened.facts.documents == filler.index.manifest.counts.documents

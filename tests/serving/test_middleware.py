@@ -5,14 +5,21 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from starlette.exceptions import HTTPException
 from starlette.types import Message, Receive, Scope, Send
 
+from npm.errors import ArtefactError
+from npm.retrieval.settings import FillSettings
+from npm.serving.app import make_app
+from npm.serving.compute import ComputeQueue
 from npm.serving.log import RequestLog
 from npm.serving.metrics import ServerMetrics
 from npm.serving.middleware import Frame
+from npm.serving.schema import IndexState
+from npm.serving.service import Service
 from npm.serving.settings import ServeSettings
 
 
@@ -31,7 +38,15 @@ async def read_all(scope: Scope, receive: Receive, send: Send) -> None:
     await send({"type": "http.response.body", "body": str(length).encode()})
 
 
-def asked(frame: Frame, pieces: list[bytes], *, ends: bool = True, **headers: str) -> tuple[int, dict[str, str], bytes]:
+def asked(
+    frame: Frame,
+    pieces: list[bytes],
+    *,
+    ends: bool = True,
+    method: str = "POST",
+    path: str = "/v1/fill",
+    **headers: str,
+) -> tuple[int, dict[str, str], bytes]:
     """Status, headers and body of the answer to a request whose body comes in pieces, and perhaps never ends."""
     sent: list[Message] = []
     waiting = [{"type": "http.request", "body": piece, "more_body": True} for piece in pieces]
@@ -49,10 +64,34 @@ def asked(frame: Frame, pieces: list[bytes], *, ends: bool = True, **headers: st
 
     named = {"host": "localhost", **{name.replace("_", "-"): value for name, value in headers.items()}}
     raw = [(name.encode(), value.encode()) for name, value in named.items()]
-    scope: dict[str, Any] = {"type": "http", "method": "POST", "path": "/v1/fill", "headers": raw}
+    scope: dict[str, Any] = {"type": "http", "method": method, "path": path, "query_string": b"", "headers": raw}
     asyncio.run(frame(scope, receive, send))
     found = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
     return sent[0]["status"], found, sent[1]["body"]
+
+
+def test_a_server_that_is_stopping_is_not_ready_and_a_damaged_index_is_a_503_without_its_path() -> None:
+    notes: list[str] = []
+    damage = ArtefactError("a shard is damaged", expected="a", got="b", where="/srv/secret/index/x.npy", fix="build")
+
+    class Damaged:
+        folder, name, state = Path("/srv/secret/index"), "secret", IndexState(0, "digest")
+
+        def fill_settings(self, options: object) -> FillSettings:
+            raise damage
+
+    keeper: Any = SimpleNamespace(current=Damaged())
+    settings, metrics = ServeSettings(), ServerMetrics()
+    queue = ComputeQueue(most_waiting=1, batch_texts=1, metrics=metrics)
+    service = Service(settings, keeper, metrics, queue, notes.append, ready=False)
+    log = RequestLog("", notice=notes.append)
+    frame = Frame(make_app(service), settings=settings, keys=[], metrics=metrics, log=log)
+    status, headers, body = asked(frame, [], method="GET", path="/ready")
+    assert (status, headers["retry-after"]) == (503, "5") and b"stopping" in body
+    status, headers, body = asked(frame, [b'{"text": "<mask>"}'], content_type="application/json")
+    assert status == 503 and headers["retry-after"] == "60"
+    assert json.loads(body)["where"] == "secret" and b"/srv" not in body and b"x.npy" not in body
+    assert len(notes) == 1 and "x.npy" in notes[0]  # who runs the server is told
 
 
 def framed(settings: ServeSettings, log: RequestLog | None = None, keys: list[str] | None = None) -> Frame:

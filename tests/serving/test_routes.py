@@ -117,6 +117,16 @@ def test_lines_of_json_come_one_for_each_text(server: RunningServer) -> None:
     assert [json.loads(line)["status"] for line in lines] == [422]
 
 
+def test_masks_too_far_apart_are_refused_with_the_number_of_their_text(server: RunningServer) -> None:
+    far = f"<mask> {'word ' * 600}<mask>"
+    body = {"text": [QUESTION, far, QUESTION]}
+    assert_problem(server.fill(body["text"]), 422, "body.text.1", "too far apart")
+    lines = server.ask("POST", "/v1/fill", body, headers={"Accept": "application/x-ndjson"}).body.splitlines()
+    assert json.loads(lines[0]) == server.fill(QUESTION).json["answers"][0]
+    assert [json.loads(line).get("where") for line in lines[1:]] == ["body.text.1"]
+    assert server.fill(far).json["where"] == "body.text"
+
+
 def test_a_link_answers_as_a_body_does_and_is_not_computed_twice(server: RunningServer) -> None:
     link = "/v1/fill?text=The%20capital%20of%20Iceland%20is%20%3Cmask%3E.&k=3&documents=iceland&documents=france"
     reply = server.ask("GET", link)
@@ -232,6 +242,16 @@ def test_a_field_of_the_wrong_name_or_kind_is_named(server: RunningServer) -> No
     assert_problem(server.fill(QUESTION, k=101), 422, "body.k", "101", "less than or equal to 100")
     assert_problem(server.fill([QUESTION, "x"]), 422, "body.text.1", "has no <mask>")
     assert_problem(server.fill(["x"]), 422, "body.text.0")
+    for name in ("strength", "str", "list[", "constrained"):  # like the names of types
+        assert server.fill(QUESTION, **{name: 1}).json["where"] == f"body.{name}"
+    over = {"passages": ["Oslo", {"text": "Rome", "strange": 1}], "text": QUESTION}
+    assert server.ask("POST", "/v1/over", over).json["where"] == "body.passages.1.strange"
+    labels = {"text": QUESTION, "labels": {"strong": ["Oslo", 3], "weak": ["Rome"]}}
+    assert server.ask("POST", "/v1/labels", labels).json["where"] == "body.labels.strong.1"
+    assert len(server.fill(QUESTION, **{"k" * 100_000: 1}).body) < 2_000
+    for kind in ("text/plain", "application/x-www-form-urlencoded"):
+        headers = {"Content-Type": kind}
+        assert_problem(server.ask("POST", "/v1/fill", {"text": QUESTION}, headers=headers), 422, "application/json")
     assert_problem(server.fill(QUESTION, where=["lang=en"]), 422, "body.where")
     assert_problem(server.ask("GET", "/v1/fill?text=x"), 422, "query.text")
     assert_problem(server.ask("GET", "/v1/fill?text=%3Cmask%3E&j=3"), 422, "query.j")
