@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 import npm
 from npm.errors import UserError
 from npm.serving.metrics import METRICS_MEDIA_TYPE
-from npm.serving.problems import Problem, bug, http_problem, invalid_request
+from npm.serving.problems import Problem, bug, http_problem, invalid_request, stopping
 from npm.serving.routes import add_filling, add_index
 from npm.serving.service import LEFT, Service, state_of
 
@@ -93,15 +93,7 @@ def add_states(app: FastAPI, service: Service) -> None:
     async def ready() -> dict[str, str | int]:
         """Whether questions are taken: 503 from the moment the server is told to stop."""
         if not service.ready:
-            raise Problem(
-                HTTPStatus.SERVICE_UNAVAILABLE,
-                "the server is stopping",
-                expected="a server that goes on",
-                got="one that finishes what it has accepted",
-                where="server",
-                fix="ask another server, or this one again when it is back",
-                headers={"Retry-After": "5"},
-            )
+            raise stopping()
         return {"status": "ready", "generation": service.keeper.current.state.generation}
 
     if service.settings.metrics:

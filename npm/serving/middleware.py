@@ -22,7 +22,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from npm.serving.log import RequestLog
 from npm.serving.metrics import ServerMetrics
-from npm.serving.problems import Problem, http_problem
+from npm.serving.problems import Problem, http_problem, stopping
 from npm.serving.settings import ServeSettings
 
 REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
@@ -79,11 +79,12 @@ class Frame:
         headers = Headers(scope=scope)
         given = headers.get("x-request-id", "")
         state = scope[STATE] = RequestState(given if REQUEST_ID.fullmatch(given) else uuid.uuid4().hex)
-        status = HTTPStatus.INTERNAL_SERVER_ERROR.value
+        status, begun = HTTPStatus.INTERNAL_SERVER_ERROR.value, False
 
         async def answer(message: Message) -> None:
-            nonlocal status
+            nonlocal status, begun
             if message["type"] == "http.response.start":
+                begun = True
                 status = message["status"]
                 self._add_headers(MutableHeaders(scope=message), state, scope["path"])
             await send(message)
@@ -93,6 +94,10 @@ class Frame:
                 await problem.response(state.id)(scope, receive, answer)
             else:
                 await self._app(scope, self._limited(receive), answer)
+        except asyncio.CancelledError:  # the server was told to stop, and its grace is over
+            if begun:
+                raise
+            await stopping().response(state.id)(scope, receive, answer)
         finally:
             self._record(scope, state, status)
 

@@ -128,6 +128,19 @@ def bug() -> Problem:
     return Problem(500, "an error of the server", where="server", fix="report it with the request_id")
 
 
+def stopping() -> Problem:
+    """The refusal of a server that was told to stop."""
+    return Problem(
+        HTTPStatus.SERVICE_UNAVAILABLE,
+        "the server is stopping",
+        expected="a server that goes on",
+        got="one that finishes what it has accepted",
+        where="server",
+        fix="ask another server, or this one again when it is back",
+        headers={"Retry-After": "5"},
+    )
+
+
 def invalid_request(error: RequestValidationError) -> Problem:
     """The first thing that is wrong with the form of a request."""
     errors: Sequence[Any] = error.errors()

@@ -199,6 +199,8 @@ def test_no_grace_ends_at_once_what_is_not_finished(built_index: Path) -> None:
             )
             assert hasty.ask("GET", "/health").status == 200
             assert hasty.stop() == 0
+            assert slow.recv(1 << 16).startswith(b"HTTP/1.1 503 ")
+        assert "Traceback" not in hasty.errors
 
 
 def test_facts_of_an_opened_index_are_known_after_it_is_gone(built_index: Path, tmp_path: Path) -> None:
