@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         VerifyCommand,
     )
     from npm.indexing.changes import ChangeResult
+    from npm.models.encoder import Encoder
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,8 +153,12 @@ def run_serve(settings: ServeCommand) -> int:
     from npm.indexing.inspection import index_encoder
     from npm.serving.server import serve
 
-    encoder = index_encoder(Path(settings.index), settings.encoder, device=settings.device, dtype=settings.precision)
-    serve(Path(settings.index), encoder, settings, notice=say)
+    folder, precision = Path(settings.index), settings.precision
+
+    def load_encoder() -> Encoder:
+        return index_encoder(folder, settings.encoder, device=settings.device, dtype=precision)
+
+    serve(folder, load_encoder, settings, notice=say)
     return 0
 
 

@@ -62,8 +62,12 @@ class Server(uvicorn.Server):
                 signal.signal(number, handler)
 
 
-def serve(folder: Path, encoder: Encoder, settings: ServeSettings, *, notice: Callable[[str], None]) -> None:
-    """Serve the index in `folder`, made by `encoder`, until SIGTERM or SIGINT, and finish what was accepted.
+def serve(
+    folder: Path, load_encoder: Callable[[], Encoder], settings: ServeSettings, *, notice: Callable[[str], None]
+) -> None:
+    """Serve the index in `folder` until SIGTERM or SIGINT, and finish what was accepted.
+
+    `load_encoder`, which gives the encoder of the index, is called when keys, log and address have been found right.
 
     `notice` gets the line `serving on http://HOST:PORT`, and what happens to the index. Raises SettingError for an
     address that cannot be listened at or keys that are none, ArtefactError for an index that cannot be opened,
@@ -73,7 +77,7 @@ def serve(folder: Path, encoder: Encoder, settings: ServeSettings, *, notice: Ca
     log = RequestLog(settings.log, notice=notice)
     with contextlib.closing(log), contextlib.closing(bound_socket(settings)) as listener:
         metrics = ServerMetrics()
-        keeper = IndexKeeper(folder, encoder, settings, metrics=metrics, notice=notice)
+        keeper = IndexKeeper(folder, load_encoder(), settings, metrics=metrics, notice=notice)
         queue = ComputeQueue(most_waiting=settings.queue_texts, batch_texts=settings.batch_texts, metrics=metrics)
         service = Service(settings, keeper, metrics, queue, notice)
         if settings.host not in LOOPBACK and not keys:
