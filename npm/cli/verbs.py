@@ -379,7 +379,7 @@ VERBS = {
         "answer over HTTP and on a web page",
         "ServeCommand",
         run_serve,
-        first="index encoder host port key_file examples log queue_texts timeout_seconds reload_seconds fill.k "
+        first="index encoder host port key_file examples log timeout_seconds reload_seconds fill.k "
         "fill.retrieval device precision",
         example="npmlm serve index=DIR port=8080",
     ),

@@ -39,7 +39,7 @@ class ServeSettings(CheckedSettings):
     """Time that accepted requests have to end when the server is told to stop."""
     reload_seconds: Annotated[float | None, Bounds(above=0, most=86_400)] = 5.0
     """How often the index is looked at for a new generation; null: never."""
-    log: str = ""
+    log: PathText = ""
     """File for a line of JSON a request, or - for standard error; unset: none."""
     log_texts: bool = False
     """Whether the lines of the log hold the texts that were asked, which may be private."""
