@@ -120,6 +120,7 @@ class OpenedIndex:
         given: dict[str, Any] = {
             "k": options.k if options.k is not None else self.settings.fill.k,
             "occurrences": options.occurrences if options.occurrences is not None else self.settings.fill.occurrences,
+            "tokens_per_batch": self.settings.fill.tokens_per_batch,
             "where": options.where or self.settings.fill.where,
             "documents": options.documents if options.documents is not None else self.settings.fill.documents,
         }

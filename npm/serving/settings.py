@@ -10,6 +10,10 @@ from npm.retrieval.settings import FillSettings
 from npm.settings import Bounds, CheckedSettings, PathText
 
 
+TOKENS_PER_BATCH = 2048
+"""Of what a batch of texts reads: sorted by length and encoded in several parts, it is padded less than in one."""
+
+
 @dataclass(kw_only=True)
 class ServeSettings(CheckedSettings):
     """Where the server listens, whom it answers, and how much it takes on. Without slots, as a command extends it."""
@@ -45,8 +49,8 @@ class ServeSettings(CheckedSettings):
     """Whether the lines of the log hold the texts that were asked, which may be private."""
     metrics: bool = True
     """Whether /metrics answers, in the text format of Prometheus."""
-    fill: FillSettings = field(default_factory=FillSettings)
-    """How texts are filled where a request does not say."""
+    fill: FillSettings = field(default_factory=lambda: FillSettings(tokens_per_batch=TOKENS_PER_BATCH))
+    """How texts are filled where a request does not say; `documents` and `where` are defaults too, not a lock."""
 
     def check(self) -> None:
         """Raise SettingError for a queue that could not hold one request, or keys that every web page may use."""
