@@ -4,10 +4,10 @@
         [seconds=30] [soak_minutes=0] [seed=0] [out=FILE.json] [batch_texts=…] [queue_texts=…] [precision=…]
 
 Starts `npmlm serve` on the index and asks texts made from its documents. First, in turns: one text after the other
-directly and over HTTP (a single caller), and all texts in one list directly and from 32 clients at once, twice as many as
-the server fills together (saturation). Then open loop: requests go out at shares of the rate at saturation, whether earlier ones are answered or not, so that
-waiting counts; milliseconds are from the time a request was due. `soak_minutes` goes on at 0.8 and compares the
-server's memory. Ratios are what to read: machines are shared.
+directly and over HTTP (a single caller), and all texts in one list directly and from 32 clients at once, twice as
+many as the server fills together (saturation). Then open loop: requests go out at shares of the rate at saturation,
+whether earlier ones are answered or not, so that waiting counts; milliseconds are from the time a request was due.
+`soak_minutes` goes on at 0.8 and compares the server's memory. Ratios are what to read: machines are shared.
 """
 
 from __future__ import annotations

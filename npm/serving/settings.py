@@ -9,7 +9,6 @@ from npm.errors import SettingError
 from npm.retrieval.settings import FillSettings
 from npm.settings import Bounds, CheckedSettings, PathText
 
-
 TOKENS_PER_BATCH = 2048
 """Of what a batch of texts reads: sorted by length and encoded in several parts, it is padded less than in one."""
 
