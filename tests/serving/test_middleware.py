@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +13,7 @@ from typing import Any
 from starlette.exceptions import HTTPException
 from starlette.types import Message, Receive, Scope, Send
 
+import npm.serving
 from npm.errors import ArtefactError
 from npm.retrieval.settings import FillSettings
 from npm.serving.app import make_app
@@ -92,6 +95,14 @@ def test_a_server_that_is_stopping_is_not_ready_and_a_damaged_index_is_a_503_wit
     assert status == 503 and headers["retry-after"] == "60"
     assert json.loads(body)["where"] == "secret" and b"/srv" not in body and b"x.npy" not in body
     assert len(notes) == 1 and "x.npy" in notes[0]  # who runs the server is told
+
+
+def test_the_library_of_the_docs_page_is_the_one_whose_version_is_named() -> None:
+    vendor = Path(npm.serving.__file__).parent / "static" / "vendor"
+    named = re.findall(r"^([0-9a-f]{64})  (\S+)$", (vendor / "VERSIONS.txt").read_text(encoding="utf-8"), re.MULTILINE)
+    assert [name for _, name in named] == ["swagger-ui-bundle.js", "swagger-ui.css"]
+    for digest, name in named:
+        assert hashlib.sha256((vendor / name).read_bytes()).hexdigest() == digest
 
 
 def framed(settings: ServeSettings, log: RequestLog | None = None, keys: list[str] | None = None) -> Frame:
