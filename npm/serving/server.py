@@ -15,6 +15,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp
 
 from npm.errors import SettingError
+from npm.memory import keep_few_kernels
 from npm.models.encoder import Encoder
 from npm.serving.app import make_app
 from npm.serving.compute import ComputeQueue
@@ -76,6 +77,7 @@ def serve(
     keys = read_keys(settings.key_file) if settings.key_file else []
     log = RequestLog(settings.log, notice=notice)
     with contextlib.closing(log), contextlib.closing(bound_socket(settings)) as listener:
+        keep_few_kernels()  # before a model is loaded; batches of all lengths would fill the memory with them
         metrics = ServerMetrics()
         keeper = IndexKeeper(folder, load_encoder(), settings, metrics=metrics, notice=notice)
         queue = ComputeQueue(most_waiting=settings.queue_texts, batch_texts=settings.batch_texts, metrics=metrics)
