@@ -51,7 +51,7 @@ class PeakMemory:
             self._peak = max(self._peak, private_bytes())
 
 
-_TRIM_THRESHOLD, _TOP_PAD, _MMAP_MAX = -1, -2, -4  # parameters of mallopt(3)
+_TRIM_THRESHOLD, _TOP_PAD, _MMAP_MAX, _ARENA_MAX = -1, -2, -4, -8  # parameters of mallopt(3)
 
 
 def keep_freed_memory() -> bool:
@@ -60,13 +60,26 @@ def keep_freed_memory() -> bool:
     A step allocates and frees the same large temporaries every time; returned to the system, each costs a page
     fault per 4 KiB when it comes back (a third of the step of a 6×384 encoder, `benchmarks/bench_training.py`).
     """
+    return _set_allocator((_MMAP_MAX, 0), (_TRIM_THRESHOLD, 2**31 - 1), (_TOP_PAD, 256 << 20))
+
+
+def share_one_heap() -> bool:
+    """Tell glibc's allocator to serve all threads begun from now on from one heap; whether it could be told.
+
+    The heap of a thread of its own shrinks whenever its end is free, so that a thread which encodes a text pays the
+    page faults again for the next text (about 4 ms of a single caller's, `benchmarks/bench_server.py`).
+    """
+    return _set_allocator((_ARENA_MAX, 1))
+
+
+def _set_allocator(*parameters: tuple[int, int]) -> bool:
     if not sys.platform.startswith("linux"):
         return False
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):
         return False  # another C library
-    return all(mallopt(*pair) for pair in ((_MMAP_MAX, 0), (_TRIM_THRESHOLD, 2**31 - 1), (_TOP_PAD, 256 << 20)))
+    return all(mallopt(*pair) for pair in parameters)
 
 
 KERNEL_CACHES = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")

@@ -50,3 +50,30 @@ def test_matrix_products_of_many_sizes_do_not_each_keep_a_kernel_in_training(tmp
         pytest.skip("this C library does not tell what is allocated")
     before, after = json.loads(outcome.out)
     assert after - before < 8 << 20, f"{(after - before) / 2**20:.0f} MiB more"
+
+
+HEAPS = """
+import ctypes, sys, threading
+from npm.memory import share_one_heap
+
+library = ctypes.CDLL(None)
+if not hasattr(library, "malloc_stats"):
+    raise SystemExit("this C library does not tell its heaps")
+share_one_heap() if sys.argv[1] == "one" else None
+
+def allocate():
+    library.malloc(100_000)
+    library.malloc_stats()  # "Arena 0:", "Arena 1:", … on stderr
+
+thread = threading.Thread(target=allocate)
+thread.start()
+thread.join()
+"""
+
+
+@pytest.mark.parametrize(("share", "heaps"), [("one", 1), ("own", 2)])
+def test_a_thread_begun_after_sharing_one_heap_has_none_of_its_own(share: str, heaps: int) -> None:
+    outcome = run_subprocess(sys.executable, "-c", HEAPS, share)
+    if "does not tell" in outcome.err:
+        pytest.skip(outcome.err.strip())
+    assert outcome.err.count("Arena ") == heaps, outcome.err

@@ -113,7 +113,7 @@ def _lexicon(index: PhraseIndex, settings: FillSettings) -> BlockLexicon:
             f"retrieval={settings.retrieval.value} needs the text of the blocks",
             expected=f"{others}, or an index over blocks with text",
             got="an index over blocks of token ids",
-            where=str(index.folder),
+            where="retrieval",
             fix=f"use {others}",
         )
     return index.lexicon
@@ -125,7 +125,7 @@ def _block_vectors(index: PhraseIndex) -> BlockVectors:
             "retrieval=blocks needs block vectors",
             expected="an index with a vector for each block, as an encoder with a sentence pooler makes it",
             got="an index without block vectors",
-            where=str(index.folder),
+            where="retrieval",
             fix="use retrieval=hybrid, or build into another folder with such an encoder and vectors.blocks=true",
         )
     return index.block_vectors

@@ -21,7 +21,7 @@ from npm.models.encoder import Encoder
 from npm.retrieval.answers import SurfaceReader, ranked_phrases
 from npm.retrieval.blocks import Restriction, ranking_notes, sentence_pooler, vector_share
 from npm.retrieval.joint_filling import joint_fillings, texts_with_one_mask
-from npm.retrieval.queries import QueryVectors, check_masked_text, checked_texts, encode_queries, query_notes
+from npm.retrieval.queries import QueryVectors, check_masked_text, checked_texts, encode_queries, place_of, query_notes
 from npm.retrieval.reading import joint_share, reading_notes
 from npm.retrieval.scoring import Combination, ScoringSettings
 from npm.retrieval.settings import FillSettings, Retrieval
@@ -153,8 +153,7 @@ class Filler(ABC):
         """
         several = checked_texts(texts, name="text")
         for number, text in enumerate(several, start=1):
-            place = "text" if len(several) == 1 else f"text {number} of {len(several)}"
-            check_masked_text(self.encoder, text, where=place)
+            check_masked_text(self.encoder, text, where=place_of(number, len(several)))
         changes = given_options(k, occurrences, retrieval, documents, where)
         settings = replace(self.settings, **changes) if changes else self.settings
         allowed = None if blocks is None else self._checked_blocks(blocks)

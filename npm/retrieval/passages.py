@@ -26,7 +26,7 @@ from npm.models.similarity import scaled_similarity
 from npm.retrieval.blocks import Restriction
 from npm.retrieval.filler import Filler
 from npm.retrieval.passage_store import GivenWords, PassageCache, PassageStore, checked_passages
-from npm.retrieval.queries import QueryVectors, check_query, checked_texts, encode_queries
+from npm.retrieval.queries import QueryVectors, check_query, checked_texts, encode_queries, place_of
 from npm.retrieval.settings import FillSettings, Retrieval
 from npm.retrieval.spans import CandidateSpans, candidate_weights
 from npm.types import MASK_TEXT, Document, TokenFlag
@@ -134,14 +134,14 @@ class PassageFiller(Filler):
                 fix="give one span for each text",
             )
         for number, text in enumerate(several, start=1):
-            check_query(text, where="text" if len(several) == 1 else f"text {number} of {len(several)}")
+            check_query(text, where=place_of(number, len(several)))
         for number, span in enumerate(words, start=1):
             if not span.strip():
                 raise QueryError(
                     "there are no words to score",
                     expected="words that may stand at <mask>",
                     got="nothing but space",
-                    where="span" if len(words) == 1 else f"span {number} of {len(words)}",
+                    where=place_of(number, len(words), "span"),
                     fix="give the words",
                 )
         several = several * len(words) if isinstance(texts, str) else several
@@ -178,7 +178,7 @@ class PassageFiller(Filler):
                     f"a claim holds {MASK_TEXT}",
                     expected="a statement with all its words",
                     got=repr(claim[:80]),
-                    where="claim" if len(several) == 1 else f"claim {number} of {len(several)}",
+                    where=place_of(number, len(several), "claim"),
                     fix="write the claim out; `score` takes a text with a mask and words for it",
                 )
         masks = ClaimMasks.of(several, self.encoder)
@@ -324,7 +324,7 @@ class ClaimMasks:
         packed = packer.pack_many([Document(id="", title="", text=claim) for claim in claims])
         masks = np.full(encoder.query_masks, encoder.mask_id, dtype=np.int64)
         for number, blocks in enumerate(packed):
-            where = "claim" if len(claims) == 1 else f"claim {number + 1} of {len(claims)}"
+            where = place_of(number + 1, len(claims), "claim")
             if len(blocks) > 1:
                 raise QueryError(
                     "the claim is longer than the encoder takes",

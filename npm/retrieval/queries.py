@@ -99,7 +99,7 @@ def checked_texts(given: object, *, name: str) -> list[str]:
         raise QueryError(f"a {name} is no text", expected=expected, got=got, where=f"{name}s", fix=fix)
     several = [given] if isinstance(given, str) else list(given)
     for number, text in enumerate(several, start=1):
-        where = name if len(several) == 1 else f"{name} {number} of {len(several)}"
+        where = place_of(number, len(several), name)
         if not isinstance(text, str):
             fix = "give strings alone, or leave this one out"
             raise QueryError(f"a {name} is no text", expected=expected, got=type(text).__name__, where=where, fix=fix)
@@ -112,6 +112,15 @@ def checked_texts(given: object, *, name: str) -> list[str]:
                 fix="take out the escape that stands there in place of a character",
             )
     return several
+
+
+def place_of(number: int, count: int, name: str = "text") -> str:
+    """What messages call number `number`, from 1, of `count` texts.
+
+    >>> place_of(1, 1), place_of(2, 3, "claim")
+    ('text', 'claim 2 of 3')
+    """
+    return name if count == 1 else f"{name} {number} of {count}"
 
 
 def shown_start(text: str, most_chars: int = SHOWN_CHARS) -> str:

@@ -19,7 +19,7 @@ from urllib.request import HTTPRedirectHandler, Request, build_opener
 from index.settings import read_record, typed_value
 from npm.errors import ArtefactError, QueryError, ServerError, SettingError, UserError, check_range
 from npm.retrieval.filler import RemoteOptions, closed_error, given_options
-from npm.retrieval.queries import MOST_MASKS, check_query, checked_texts, shown_start
+from npm.retrieval.queries import MOST_MASKS, check_query, checked_texts, place_of, shown_start
 from npm.retrieval.settings import FillSettings, Retrieval
 from npm.settings import as_json
 from npm.types import Answer, JointAnswer
@@ -116,8 +116,7 @@ class RemoteFiller:
         limits = self.index["limits"]
         several = checked_texts(texts, name="text")
         for number, text in enumerate(several, start=1):
-            place = "text" if len(several) == 1 else f"text {number} of {len(several)}"
-            check_query(text, where=place, most_masks=MOST_MASKS)
+            check_query(text, where=place_of(number, len(several)), most_masks=MOST_MASKS)
         options = given_options(k, occurrences, retrieval, documents, where)
         checked = FillSettings(**options)
         body = as_json({name: getattr(checked, name) for name in options})
@@ -323,7 +322,7 @@ def _where_of_all(where: str, first: int, count: int) -> str:
     name, _, number = where.partition(".")
     if name != "text" or not number.isdecimal():
         return where
-    return "text" if count == 1 else f"text {first + int(number) + 1} of {count}"
+    return place_of(first + int(number) + 1, count)
 
 
 def _checked_url(url: str) -> str:

@@ -79,7 +79,7 @@ class IndexKeeper:
         """The generation in the folder, opened and warm, if it is another one; runs beside the computing thread."""
         if self.current.filler.index.is_current:
             return None
-        return OpenedIndex.open(self._folder, self._encoder, self._settings)
+        return OpenedIndex.open(self._folder, self._encoder, self._settings, self.current.facts.examples)
 
     def _fail(self, error: Exception) -> None:
         self._metrics.reloaded("failed")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -42,19 +41,23 @@ class OpenedIndex:
 
     filler: PhraseFiller
     settings: ServeSettings
-    examples: tuple[str, ...]
+    facts: schema.IndexFacts
+    """What a client may want to know before it asks."""
 
     @classmethod
-    def open(cls, folder: Path, encoder: Encoder, settings: ServeSettings) -> OpenedIndex:
+    def open(
+        cls, folder: Path, encoder: Encoder, settings: ServeSettings, examples: Sequence[str] | None = None
+    ) -> OpenedIndex:
         """Open the present generation of the index in `folder`, made by `encoder`, and answer one question.
 
-        Raises ArtefactError as `PhraseFiller.open` does, QueryError for a file of examples that is none.
+        `examples` are the texts that the page offers; None: those that the settings say. Raises ArtefactError as
+        `PhraseFiller.open` does, QueryError for a file of examples that is none.
         """
         filler = PhraseFiller(PhraseIndex.open(folder), encoder, settings.fill)
-        opened = cls(filler, settings, tuple(_examples(filler, settings)))
-        opened.facts  # noqa: B018 - read now, off the event loop, while the folder holds this generation
+        chosen = _examples(filler, settings) if examples is None else examples
+        # the folder is read once more for them, now: later it may hold another generation, or be gone
+        opened = cls(filler, settings, _facts(filler, settings, chosen))
         filler.fill(WARM_UP)
-        opened.facts  # noqa: B018 - read now: the index may be gone, or another one, when somebody asks
         return opened
 
     @property
@@ -63,56 +66,10 @@ class OpenedIndex:
         return self.filler.index.folder
 
     @property
-    def name(self) -> str:
-        """What clients know the index by: its folder, or the one above where that is called index."""
-        folder = self.folder.resolve()
-        return folder.parent.name if folder.name == "index" else folder.name
-
-    @property
     def state(self) -> schema.IndexState:
         """Which generation this is."""
         manifest = self.filler.index.manifest
         return schema.IndexState(manifest.generation, manifest.digest)
-
-    @cached_property
-    def facts(self) -> schema.IndexFacts:
-        """What a client may want to know before it asks."""
-        inspected = inspect_index(self.folder)
-        manifest, settings = self.filler.index.manifest, self.settings
-        return schema.IndexFacts(
-            name=self.name,
-            generation=manifest.generation,
-            digest=manifest.digest,
-            documents=manifest.counts.documents - manifest.deleted_documents,
-            blocks=manifest.counts.blocks,
-            tokens=manifest.counts.tokens,
-            rows=manifest.counts.rows,
-            tier=inspected.tier,
-            encoder=schema.EncoderFacts(
-                self.filler.encoder.name, self.filler.encoder.fingerprint, self.filler.encoder.dimensions
-            ),
-            fields=list(manifest.settings["corpus"]["kept_fields"]),
-            defaults={
-                "k": settings.fill.k,
-                "occurrences": settings.fill.occurrences,
-                "retrieval": settings.fill.retrieval.value,
-            },
-            limits={
-                "texts": settings.texts_per_request,
-                "text_chars": schema.MOST_TEXT_CHARS,
-                "k": schema.MOST_PHRASES,
-                "occurrences": schema.MOST_OCCURRENCES,
-                "documents": schema.MOST_DOCUMENTS,
-                "where": schema.MOST_CONDITIONS,
-                "body_bytes": settings.max_body_bytes,
-                "timeout_ms": int(settings.timeout_seconds * 1000),
-                "labels": schema.MOST_LABELS,
-                "words": schema.MOST_WORDS,
-                "passages": schema.MOST_PASSAGES,
-            },
-            examples=list(self.examples),
-            version=npm.__version__,
-        )
 
     def fill_settings(self, options: schema.Options) -> FillSettings:
         """How texts of a request are filled: what it says, and the server's settings for the rest."""
@@ -231,6 +188,42 @@ class OpenedIndex:
             end_char=end,
             generation=index.manifest.generation,
         )
+
+
+def _facts(filler: PhraseFiller, settings: ServeSettings, examples: Sequence[str]) -> schema.IndexFacts:
+    manifest, folder = filler.index.manifest, filler.index.folder.resolve()
+    return schema.IndexFacts(
+        name=folder.parent.name if folder.name == "index" else folder.name,
+        generation=manifest.generation,
+        digest=manifest.digest,
+        documents=manifest.counts.documents - manifest.deleted_documents,
+        blocks=manifest.counts.blocks,
+        tokens=manifest.counts.tokens,
+        rows=manifest.counts.rows,
+        tier=inspect_index(filler.index.folder).tier,
+        encoder=schema.EncoderFacts(filler.encoder.name, filler.encoder.fingerprint, filler.encoder.dimensions),
+        fields=list(manifest.settings["corpus"]["kept_fields"]),
+        defaults={
+            "k": settings.fill.k,
+            "occurrences": settings.fill.occurrences,
+            "retrieval": settings.fill.retrieval.value,
+        },
+        limits={
+            "texts": settings.texts_per_request,
+            "text_chars": schema.MOST_TEXT_CHARS,
+            "k": schema.MOST_PHRASES,
+            "occurrences": schema.MOST_OCCURRENCES,
+            "documents": schema.MOST_DOCUMENTS,
+            "where": schema.MOST_CONDITIONS,
+            "body_bytes": settings.max_body_bytes,
+            "timeout_ms": int(settings.timeout_seconds * 1000),
+            "labels": schema.MOST_LABELS,
+            "words": schema.MOST_WORDS,
+            "passages": schema.MOST_PASSAGES,
+        },
+        examples=list(examples),
+        version=npm.__version__,
+    )
 
 
 def _examples(filler: PhraseFiller, settings: ServeSettings) -> list[str]:

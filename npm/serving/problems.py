@@ -12,6 +12,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 
 from npm.errors import ArtefactError, StorageError, UserError
+from npm.retrieval.queries import shown_start
 
 MEDIA_TYPE = "application/problem+json"
 SHOWN_CHARS = 200
@@ -86,10 +87,7 @@ def problem_of(error: UserError, *, source: str, folder: str, name: str) -> Prob
     def told(text: str) -> str:
         return text.replace(folder, name) if folder else text
 
-    fields = error.where
-    if folder and folder in fields:  # the index as a whole lacks what a field asks for
-        fields = "retrieval" if "retrieval" in error.problem else "where"
-    fields = re.sub(r"^span( \d+ of \d+)?$", "words", fields)
+    fields = re.sub(r"^span( \d+ of \d+)?$", "words", error.where)
     fields = re.sub(r"\[(\d+)\]", r".\1", fields)
 
     return Problem(
@@ -153,7 +151,7 @@ def invalid_request(error: RequestValidationError) -> Problem:
     for union in UNIONS:  # whose part of the form follows its place
         if [part if isinstance(part, str) else 0 for part in place[: len(union)]] == union:
             del place[len(union) : len(union) + 1]
-    where = shortened(".".join(map(str, place)))
+    where = shown_start(".".join(map(str, place)), SHOWN_CHARS)
     if isinstance(value, bytes):  # what is not said to be JSON is not read
         return Problem(
             422,
@@ -179,9 +177,4 @@ def invalid_request(error: RequestValidationError) -> Problem:
 
 def shown(value: object) -> str:
     """What a client sent, shortened."""
-    return shortened(json.dumps(value, default=str))
-
-
-def shortened(text: str) -> str:
-    """A text of a client, for a message."""
-    return text if len(text) <= SHOWN_CHARS else f"{text[: SHOWN_CHARS - 1]}…"
+    return shown_start(json.dumps(value, default=str), SHOWN_CHARS)

@@ -196,6 +196,7 @@ class IndexFacts:
     """What answers, and within which limits."""
 
     name: str
+    """Of its folder, or of the one above where that is called index."""
     generation: int
     digest: str
     documents: int

@@ -15,7 +15,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp
 
 from npm.errors import SettingError
-from npm.memory import keep_few_kernels
+from npm.memory import keep_few_kernels, share_one_heap
 from npm.models.encoder import Encoder
 from npm.serving.app import make_app
 from npm.serving.compute import ComputeQueue
@@ -78,6 +78,7 @@ def serve(
     log = RequestLog(settings.log, notice=notice)
     with contextlib.closing(log), contextlib.closing(bound_socket(settings)) as listener:
         keep_few_kernels()  # before a model is loaded; batches of all lengths would fill the memory with them
+        share_one_heap()  # before there is a second thread
         metrics = ServerMetrics()
         keeper = IndexKeeper(folder, load_encoder(), settings, metrics=metrics, notice=notice)
         queue = ComputeQueue(most_waiting=settings.queue_texts, batch_texts=settings.batch_texts, metrics=metrics)

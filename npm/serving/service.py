@@ -85,7 +85,7 @@ class Service:
     def refusal(self, error: UserError, *, source: str) -> Problem:
         """What the client is told of an error in what it asked; of a broken index the server's side is told more."""
         opened = self.keeper.current
-        problem = problem_of(error, source=source, folder=str(opened.folder), name=opened.name)
+        problem = problem_of(error, source=source, folder=str(opened.folder), name=opened.facts.name)
         if problem.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
             self.notice(str(error))
         return problem

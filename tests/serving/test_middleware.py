@@ -78,7 +78,8 @@ def test_a_server_that_is_stopping_is_not_ready_and_a_damaged_index_is_a_503_wit
     damage = ArtefactError("a shard is damaged", expected="a", got="b", where="/srv/secret/index/x.npy", fix="build")
 
     class Damaged:
-        folder, name, state = Path("/srv/secret/index"), "secret", IndexState(0, "digest")
+        folder, state = Path("/srv/secret/index"), IndexState(0, "digest")
+        facts = SimpleNamespace(name="secret")
 
         def fill_settings(self, options: object) -> FillSettings:
             raise damage
