@@ -35,6 +35,7 @@ ORDER = (
     "npm.display",
     "npm.evaluation",
     "npm.serving",
+    "npm.cluster",
     "npm.api",
     "npm.cli",
     "npm.__main__",
@@ -61,6 +62,7 @@ ONLY_IN = {
         "npm/evaluation/report.py",
     ),
     "matplotlib": ("npm/figures.py",),
+    "ray": ("npm/cluster/ray_engine.py", "npm/cluster/ray_serve.py"),
     "accelerate": ("npm/training/acceleration.py",),
     "yaml": ("npm/cli/settings.py", "npm/evaluation/zero_shot/task_file.py"),
 }

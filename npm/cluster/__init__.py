@@ -1,0 +1,1 @@
+"""The same jobs and partitions on several machines."""
