@@ -109,6 +109,19 @@ class RowSet:
         unpacked = np.unpackbits(self.bits[first : (stop + 7) // 8], bitorder="little")  # u8 [8 * bytes]
         return unpacked[start - 8 * first : stop - 8 * first].view(np.bool_)
 
+    def between(self, start: int, stop: int) -> RowSet:
+        """Those of the rows [start, stop) that are in the set, counted from `start`."""
+        if not 0 <= start <= stop <= self.row_count:
+            raise IndexError(f"rows [{start}, {stop}) of {self.row_count}")
+        count, shift = stop - start, start % 8
+        size = (count + 7) // 8
+        found = self.bits[start // 8 : start // 8 + size + 1].astype(np.uint16)  # [size or one more]
+        padded = np.append(found, np.zeros(size + 1 - len(found), dtype=np.uint16))  # [size + 1]
+        bits = ((padded[:-1] >> shift) | (padded[1:] << (8 - shift))).astype(np.uint8)  # [size]
+        if count % 8:
+            bits[-1] &= (1 << count % 8) - 1
+        return RowSet(bits, count)
+
     def contains(self, rows: np.ndarray) -> np.ndarray:
         """Whether each of `rows` i64 [...] is in the set: bool [...]; IndexError for one outside [0, row_count)."""
         rows = np.asarray(rows, dtype=np.int64)
@@ -157,6 +170,13 @@ class ShardedArray:
 
     def __len__(self) -> int:
         return self.shape[0]
+
+    def shards(self, first: int, stop: int) -> ShardedArray:
+        """The arrays [first, stop) alone, with the same check."""
+        start, check = self._starts[first], self._check
+        return ShardedArray(
+            self.arrays[first:stop], None if check is None else lambda rows, read: check(start + rows, read)
+        )
 
     def take(self, indices: np.ndarray) -> np.ndarray:
         """The rows at `indices` i64 [...], any order, repeats allowed: [..., *trailing shape].
