@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Annotated
 
+from npm.cluster.settings import ServeCluster
 from npm.evaluation.settings import EvaluationSettings
 from npm.indexing.settings import (
     AddSettings,
@@ -132,6 +133,11 @@ class FillCommand(FillSettings, EncoderCommand):
 @dataclass(kw_only=True)
 class ServeCommand(ServeSettings, EncoderCommand):
     """Answer texts over HTTP and on a web page, until the process is told to stop."""
+
+    partitions: Annotated[int | None, Bounds(1)] = None
+    """Parts that the vectors are searched in, each by itself; unset: those that the index is stored in."""
+    cluster: ServeCluster = field(default_factory=ServeCluster)
+    """Where the partitions are: with `cluster=ray` each in a process of its own, on any machine of the cluster."""
 
 
 @dataclass(kw_only=True)

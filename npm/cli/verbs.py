@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -150,6 +151,8 @@ def run_serve(settings: ServeCommand) -> int:
             where="npmlm serve",
             fix="pip install fastapi uvicorn prometheus-client",
         ) from error
+    from npm.cluster.partitions import local_searcher
+    from npm.cluster.settings import Engine
     from npm.indexing.inspection import index_encoder
     from npm.serving.server import serve
 
@@ -158,7 +161,17 @@ def run_serve(settings: ServeCommand) -> int:
     def load_encoder() -> Encoder:
         return index_encoder(folder, settings.encoder, device=settings.device, dtype=precision)
 
-    serve(folder, load_encoder, settings, notice=say)
+    with ExitStack() as stack:
+        open_searcher = None
+        if settings.cluster.engine is Engine.ray:
+            from npm.cluster.ray_serve import serving_on_ray
+
+            timeout = settings.timeout_seconds
+            on_ray = serving_on_ray(settings.cluster, settings.partitions, timeout_seconds=timeout)
+            open_searcher = stack.enter_context(on_ray)
+        elif settings.partitions is not None:
+            open_searcher = local_searcher(settings.partitions)
+        serve(folder, load_encoder, settings, notice=say, open_searcher=open_searcher)
     return 0
 
 
@@ -379,9 +392,10 @@ VERBS = {
         "answer over HTTP and on a web page",
         "ServeCommand",
         run_serve,
-        first="index encoder host port key_file examples log timeout_seconds reload_seconds fill.k "
-        "fill.retrieval device precision",
+        first="index encoder host port key_file examples log timeout_seconds reload_seconds partitions fill.k "
+        "device precision",
         example="npmlm serve index=DIR port=8080",
+        group="cluster",
     ),
     "add": Verb(
         "add documents to an index",

@@ -37,3 +37,13 @@ class BuildCluster(ClusterSettings):
     gpus_per_job: Annotated[float, Bounds(0, 1)] = 0.0
     """Of one GPU, what Ray reserves for a job that encodes; the other stages need none. A part, such as 0.5, lets jobs
     share one."""
+
+
+@dataclass(kw_only=True, slots=True)
+class ServeCluster(ClusterSettings):
+    """What holds the partitions of a served index."""
+
+    replicas: Annotated[int, Bounds(1)] = 1
+    """Of each partition on Ray; with several, one may be lost and nothing is."""
+    cpus_per_replica: Annotated[float, Bounds(above=0)] = 1.0
+    """Processor cores that Ray reserves for a replica."""

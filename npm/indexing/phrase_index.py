@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import astuple, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import astuple, dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from npm.models.encoder import Encoder
 
 
+OpenSearcher = Callable[[Generation], "Searcher"]
 OPENING_ATTEMPTS = 5
 NAMED_AT_MOST = 5
 BLOCKS_LOOKED_THROUGH = 32
@@ -52,8 +53,10 @@ class PhraseIndex:
     live_rows: RowSet | None = None
 
     @classmethod
-    def open(cls, folder: Path) -> PhraseIndex:
+    def open(cls, folder: Path, open_searcher: OpenSearcher | None = None) -> PhraseIndex:
         """Open a built index; raises ArtefactError if it is missing, unfinished, damaged or of another kind.
+
+        `open_searcher` gives the searcher over the rows of a generation; None: one in this process.
 
         Every file that is read as a whole is hashed. Of vectors over 64 MB together a row is checked when it is read;
         larger lists are checked by `verify_index` only. A change that replaces the generation while it is opened is no
@@ -62,18 +65,18 @@ class PhraseIndex:
         for _ in range(OPENING_ATTEMPTS):
             generation = Generation.read(folder)
             try:
-                return cls._opened(generation)
+                return cls._opened(generation, open_searcher)
             except (ArtefactError, FileNotFoundError):
                 if Generation.read(folder).manifest.digest == generation.manifest.digest:
                     raise
-        return cls._opened(Generation.read(folder))
+        return cls._opened(Generation.read(folder), open_searcher)
 
     @classmethod
-    def _opened(cls, generation: Generation) -> PhraseIndex:
+    def _opened(cls, generation: Generation, open_searcher: OpenSearcher | None) -> PhraseIndex:
         folder, segments = generation.folder, generation.segments
         check_folder(folder, kind=INDEX_KIND)
         store = BlockStore.open(*(segment.corpus for segment in segments))
-        whole = searches_exactly(generation.search)
+        whole = open_searcher is None and searches_exactly(generation.search)
         vectors, rows, block_vectors = open_vectors([segment.vectors for segment in segments], hash_all=whole)
         expected = generation.manifest.counts
         got = Counts(store.document_count, store.block_count, store.token_count, len(rows))
@@ -85,13 +88,17 @@ class PhraseIndex:
                 where=str(folder),
                 fix="remove this folder and build the index again",
             )
-        searcher = open_search(
-            generation.search,
-            vectors,
-            quantiser=generation.quantiser,
-            probed_lists=generation.manifest.searching.probed_lists,
-            rerank_factor=generation.manifest.searching.rerank_factor,
-        )
+        searcher: Searcher
+        if open_searcher is not None:
+            searcher = open_searcher(generation)
+        else:
+            searcher = open_search(
+                generation.search,
+                vectors,
+                quantiser=generation.quantiser,
+                probed_lists=generation.manifest.searching.probed_lists,
+                rerank_factor=generation.manifest.searching.rerank_factor,
+            )
         has_text = store.start_chars is not None
         lexicon = BlockLexicon.open([segment.lexicon for segment in segments]) if has_text else None
         live_documents = live_blocks = live_rows = None
@@ -205,6 +212,23 @@ def rows_of_blocks(store: BlockStore, rows: RowMap, blocks: np.ndarray) -> RowSe
     return RowSet.of_mask(np.repeat(blocks, np.diff(first_rows)))  # bool [rows]
 
 
+def without_rows(index: PhraseIndex, ranges: Sequence[tuple[int, int]]) -> PhraseIndex:
+    """`index` as if the blocks with rows in these half-open ranges were deleted; their documents stay."""
+    rows = np.zeros(len(index.rows), dtype=bool)  # [rows]
+    for first, stop in ranges:
+        rows[first:stop] = True
+    blocks = index.store.block_of(index.rows.positions(np.flatnonzero(rows)))  # i64 [n]
+    live = np.ones(index.store.block_count, dtype=bool) if index.live_blocks is None else index.live_blocks.copy()
+    live[blocks] = False  # [blocks]
+    return replace(
+        index,
+        live_blocks=live,
+        live_rows=rows_of_blocks(index.store, index.rows, live),
+        lexicon=None if index.lexicon is None else index.lexicon.with_live(live),
+        block_vectors=None if index.block_vectors is None else index.block_vectors.with_live(live),
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class DocumentFilter:
     """The blocks and rows that answers may come from; None: all of the index."""
@@ -242,6 +266,8 @@ def select(index: PhraseIndex, documents: Sequence[str] | None, where: Sequence[
             fix="loosen the filter; npmlm inspect index=… lists the fields that are kept",
         )
     blocks = index.store.blocks_of_documents(chosen)  # bool [blocks]
+    if index.live_blocks is not None:  # of a live document, too, some may be out of reach
+        blocks &= index.live_blocks
     return DocumentFilter(blocks, rows_of_blocks(index.store, index.rows, blocks))
 
 

@@ -15,6 +15,7 @@ from starlette.exceptions import HTTPException
 import npm
 from npm.errors import UserError
 from npm.serving.metrics import METRICS_MEDIA_TYPE
+from npm.serving.partitions import PartitionsLost
 from npm.serving.problems import Problem, bug, http_problem, invalid_request, stopping
 from npm.serving.routes import add_filling, add_index
 from npm.serving.service import LEFT, Service, state_of
@@ -91,9 +92,12 @@ def add_states(app: FastAPI, service: Service) -> None:
 
     @app.get("/ready", tags=["state"])
     async def ready() -> dict[str, str | int]:
-        """Whether questions are taken: 503 from the moment the server is told to stop."""
+        """Whether questions are taken: 503 when the server is told to stop, and while a partition is lost."""
         if not service.ready:
             raise stopping()
+        partitions = service.keeper.current.partitions
+        if partitions is not None and partitions.lost:
+            raise PartitionsLost(partitions.lost, len(partitions.parts))
         return {"status": "ready", "generation": service.keeper.current.state.generation}
 
     if service.settings.metrics:

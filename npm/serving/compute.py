@@ -11,7 +11,7 @@ import contextlib
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any
 
@@ -27,6 +27,8 @@ class Done:
     queue_seconds: float = 0.0
     encode_seconds: float = 0.0
     search_seconds: float = 0.0
+    lost: frozenset[int] = frozenset()
+    """Numbers of the index's partitions that were left out."""
 
 
 @dataclass(eq=False, slots=True)
@@ -151,10 +153,7 @@ def _computed(batch: Sequence[Job]) -> list[Done | BaseException]:
     except Exception as error:
         # one by one, so that an error over one text is not the answer to those of other requests
         return [error] if len(batch) == 1 else [outcome for job in batch for outcome in _computed([job])]
-    return [
-        Done(done.value, started - job.arrived, done.encode_seconds, done.search_seconds)
-        for job, done in zip(batch, found, strict=True)
-    ]
+    return [replace(done, queue_seconds=started - job.arrived) for job, done in zip(batch, found, strict=True)]
 
 
 def _settle(job: Job, outcome: Done | BaseException) -> None:

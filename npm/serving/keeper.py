@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from npm.errors import UserError
+from npm.indexing.phrase_index import OpenSearcher
 from npm.models.encoder import Encoder
 from npm.serving.metrics import ServerMetrics
 from npm.serving.opened import OpenedIndex
@@ -30,14 +31,15 @@ class IndexKeeper:
         *,
         metrics: ServerMetrics,
         notice: Callable[[str], None],
+        open_searcher: OpenSearcher | None = None,
     ) -> None:
-        """Opens the index. Raises UserError as `OpenedIndex.open` does."""
-        self._folder, self._encoder, self._settings = folder, encoder, settings
+        """Opens the index. Raises UserError and PartitionsLost as `OpenedIndex.open` does."""
+        self._folder, self._encoder, self._settings, self._open_searcher = folder, encoder, settings, open_searcher
         self._metrics, self._notice = metrics, notice
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="reload")
         self._watcher: asyncio.Task[None] | None = None
         self._failure = ""  # the last one that was noted, so that it is noted once
-        self.current = self._take(OpenedIndex.open(folder, encoder, settings))
+        self.current = self._take(OpenedIndex.open(folder, encoder, settings, open_searcher=open_searcher))
 
     def start(self) -> None:
         """Begin to look for new generations; to be called in the event loop."""
@@ -65,6 +67,8 @@ class IndexKeeper:
                 opened = await loop.run_in_executor(self._thread, self._newer)
                 self._failure = ""
                 if opened is not None:
+                    # by then nobody waits for an answer of the old one any more
+                    loop.call_later(2 * self._settings.timeout_seconds, self.current.close)
                     self.current = self._take(opened)
             except asyncio.CancelledError:
                 raise
@@ -79,7 +83,9 @@ class IndexKeeper:
         """The generation in the folder, opened and warm, if it is another one; runs beside the computing thread."""
         if self.current.filler.index.is_current:
             return None
-        return OpenedIndex.open(self._folder, self._encoder, self._settings, self.current.facts.examples)
+        return OpenedIndex.open(
+            self._folder, self._encoder, self._settings, self.current.facts.examples, self._open_searcher
+        )
 
     def _fail(self, error: Exception) -> None:
         self._metrics.reloaded("failed")

@@ -9,12 +9,13 @@ from time import perf_counter
 from typing import Any
 
 import npm
+from index.partitioned import parts_of
 from npm.errors import QueryError, SettingError, UserError
 from npm.evaluation.zero_shot.nonparametric import NonparametricLabels
 from npm.evaluation.zero_shot.task import Calibration, ClosedScoring, Example, Label, Suite, Task, TaskData
 from npm.evaluation.zero_shot.verbalizers import Verbalizer
 from npm.indexing.inspection import inspect_index
-from npm.indexing.phrase_index import PhraseIndex
+from npm.indexing.phrase_index import OpenSearcher, PhraseIndex, without_rows
 from npm.models.encoder import Encoder
 from npm.retrieval.blocks import sentence_pooler
 from npm.retrieval.fill import PhraseFiller
@@ -23,9 +24,10 @@ from npm.retrieval.queries import MOST_MASKS, check_query, encode_queries
 from npm.retrieval.settings import FillSettings, Retrieval
 from npm.serving import schema
 from npm.serving.compute import Done
+from npm.serving.partitions import PartitionsLost, ServedPartitions
 from npm.serving.settings import ServeSettings
 from npm.tuning.tune import draw_questions
-from npm.types import MASK_TEXT, Answer, Document, silent
+from npm.types import MASK_TEXT, Document, silent
 
 WARM_UP = f"The first question of a day is {MASK_TEXT}."
 EXAMPLES, MOST_EXAMPLES = 5, 100
@@ -46,19 +48,36 @@ class OpenedIndex:
 
     @classmethod
     def open(
-        cls, folder: Path, encoder: Encoder, settings: ServeSettings, examples: Sequence[str] | None = None
+        cls,
+        folder: Path,
+        encoder: Encoder,
+        settings: ServeSettings,
+        examples: Sequence[str] | None = None,
+        open_searcher: OpenSearcher | None = None,
     ) -> OpenedIndex:
         """Open the present generation of the index in `folder`, made by `encoder`, and answer one question.
 
-        `examples` are the texts that the page offers; None: those that the settings say. Raises ArtefactError as
-        `PhraseFiller.open` does, QueryError for a file of examples that is none.
+        `examples` are the texts that the page offers; None: those that the settings say. `open_searcher` as in
+        `PhraseIndex.open`. Raises ArtefactError as `PhraseFiller.open` does, QueryError for a file of examples that is
+        none, PartitionsLost if a partition does not answer.
         """
-        filler = PhraseFiller(PhraseIndex.open(folder), encoder, settings.fill)
+        filler = PhraseFiller(PhraseIndex.open(folder, open_searcher), encoder, settings.fill)
         chosen = _examples(filler, settings) if examples is None else examples
         # the folder is read once more for them, now: later it may hold another generation, or be gone
         opened = cls(filler, settings, _facts(filler, settings, chosen))
         filler.fill(WARM_UP)
         return opened
+
+    def close(self) -> None:
+        """Let partitions go; to be called when nothing is asked any more."""
+        if self.partitions is not None:
+            self.partitions.close()
+
+    @property
+    def partitions(self) -> ServedPartitions | None:
+        """The partitions that run elsewhere; None: all is in this process."""
+        searcher = self.filler.index.searcher
+        return searcher if isinstance(searcher, ServedPartitions) else None
 
     @property
     def folder(self) -> Path:
@@ -85,19 +104,49 @@ class OpenedIndex:
             given["retrieval"] = Retrieval(options.retrieval)
         return replace(base, **given)
 
-    def fill(self, texts: Sequence[str], settings: FillSettings, *, where: str = "text") -> list[Done]:
+    def fill(
+        self, texts: Sequence[str], settings: FillSettings, *, where: str = "text", allow_partial: bool = False
+    ) -> list[Done]:
         """The answer to each of the texts, which are checked.
 
-        Raises QueryError for a filter that leaves nothing, and for a text, called `where`, with masks too far apart.
+        Raises QueryError for a filter that leaves nothing, and for a text, called `where`, with masks too far apart;
+        PartitionsLost if partitions do not answer, with `allow_partial` if none does.
         """
         started = perf_counter()
         pooler = sentence_pooler(self.filler.index, settings)
         encoder, tokens = self.filler.encoder, settings.tokens_per_batch
         vectors = encode_queries(encoder, texts, pooler=pooler, tokens_per_batch=tokens, where=where)
         encoded = perf_counter()
-        answers: list[Answer] = self.filler.fill_encoded(texts, vectors, settings=settings)
+        lost: frozenset[int] = frozenset()
+        while True:
+            try:
+                answers = self._filler_without(lost).fill_encoded(texts, vectors, settings=settings)
+                break
+            except PartitionsLost as error:
+                lost |= error.lost
+                if not allow_partial or len(lost) == error.asked:
+                    raise
+        if lost:
+            note = f"{self.answered(lost).missing_rows_share:.0%} of the index do not answer at present"
+            answers = [replace(answer, notes=(*answer.notes, note)) for answer in answers]
         times = {"encode_seconds": encoded - started, "search_seconds": perf_counter() - encoded}
-        return [Done(answer, **times) for answer in answers]
+        return [Done(answer, **times, lost=lost) for answer in answers]
+
+    def answered(self, lost: frozenset[int]) -> schema.Partitions:
+        """What a client is told of the partitions, of which `lost` were left out."""
+        if self.partitions is None:
+            return schema.Partitions()
+        asked, searcher = len(self.partitions.parts), self.partitions
+        missing = sum(searcher.parts[number].row_count for number in lost)
+        return schema.Partitions(asked, asked - len(lost), missing / searcher.row_count)
+
+    def _filler_without(self, lost: frozenset[int]) -> PhraseFiller:
+        """What answers from all but the partitions `lost`, as if their blocks were deleted."""
+        if not lost or self.partitions is None:
+            return self.filler
+        first_rows = self.partitions.first_rows.tolist()
+        ranges = [(first_rows[number], first_rows[number + 1]) for number in sorted(lost)]
+        return PhraseFiller(without_rows(self.filler.index, ranges), self.filler.encoder, self.settings.fill)
 
     def over(self, request: schema.OverRequest) -> list[Done]:
         """What the passages of a request answer: the answer, or a probability for each of its words."""
@@ -200,6 +249,7 @@ def _facts(filler: PhraseFiller, settings: ServeSettings, examples: Sequence[str
         blocks=manifest.counts.blocks,
         tokens=manifest.counts.tokens,
         rows=manifest.counts.rows,
+        partitions=len(parts_of(filler.index.searcher)),
         tier=inspect_index(filler.index.folder).tier,
         encoder=schema.EncoderFacts(filler.encoder.name, filler.encoder.fingerprint, filler.encoder.dimensions),
         fields=list(manifest.settings["corpus"]["kept_fields"]),

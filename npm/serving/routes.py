@@ -68,6 +68,8 @@ def add_filling(app: FastAPI, service: Service) -> None:
         if tag in request.headers.get("if-none-match", ""):
             return Response(status_code=HTTPStatus.NOT_MODIFIED, headers=headers)
         done = await service.results(request, _fill_jobs(service, opened, [query.text], query))
+        if _lost(done):
+            headers = {"Cache-Control": "no-store"}
         return JSONResponse(_answers(request, opened, query, done), headers=headers)
 
 
@@ -130,7 +132,8 @@ def add_index(app: FastAPI, service: Service) -> None:
 
 def _fill_jobs(service: Service, opened: OpenedIndex, texts: Sequence[str], options: schema.Options) -> list[Job]:
     settings = opened.fill_settings(options)
-    return service.jobs(opened, texts, settings, deadline=service.deadline(options.timeout_ms))
+    deadline = service.deadline(options.timeout_ms)
+    return service.jobs(opened, texts, settings, deadline=deadline, allow_partial=options.allow_partial)
 
 
 def _answers(request: Request, opened: OpenedIndex, options: schema.Options, done: Sequence[Done]) -> dict[str, Any]:
@@ -140,7 +143,12 @@ def _answers(request: Request, opened: OpenedIndex, options: schema.Options, don
         used.k, used.occurrences, used.retrieval.value, used.documents, used.where, options.scoring
     )
     answers = [each.value for each in done]
-    return asdict(schema.Answers(answers, opened.state, settings, took(request, done), schema.Partitions()))
+    return asdict(schema.Answers(answers, opened.state, settings, took(request, done), opened.answered(_lost(done))))
+
+
+def _lost(done: Sequence[Done]) -> frozenset[int]:
+    """The partitions that did not answer some of the texts."""
+    return frozenset[int]().union(*(each.lost for each in done))
 
 
 async def _lines(service: Service, request: Request, jobs: Sequence[Job]) -> AsyncIterator[str]:
@@ -159,6 +167,8 @@ async def _lines(service: Service, request: Request, jobs: Sequence[Job]) -> Asy
         took(request, done)
     except UserError as error:
         yield json.dumps(service.refusal(error, source="body").record(state_of(request).id)) + "\n"
+    except Problem as problem:
+        yield json.dumps(problem.record(state_of(request).id)) + "\n"
     except Exception:
         yield json.dumps(bug().record(state_of(request).id)) + "\n"
         raise

@@ -45,6 +45,8 @@ class Options(Request):
     """`reference` fills as the paper's implementation does."""
     timeout_ms: Annotated[int | None, Field(ge=1, le=MOST_TIMEOUT_MS)] = None
     """Time for the answer; at most the server's limit counts."""
+    allow_partial: bool = False
+    """Whether the rest of the index may answer while a partition of it does not, instead of a refusal with 503."""
 
 
 class FillRequest(Options):
@@ -111,6 +113,8 @@ class Partitions:
 
     asked: int = 1
     answered: int = 1
+    missing_rows_share: float = 0.0
+    """Of all rows, those of the partitions that did not answer; their phrases are missing from the shares."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +207,8 @@ class IndexFacts:
     blocks: int
     tokens: int
     rows: int
+    partitions: int
+    """That answer from elsewhere, each of which may be lost for a while; 1: the server itself answers from all."""
     tier: str
     encoder: EncoderFacts
     fields: list[str]

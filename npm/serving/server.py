@@ -15,6 +15,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp
 
 from npm.errors import SettingError
+from npm.indexing.phrase_index import OpenSearcher
 from npm.memory import keep_few_kernels, share_one_heap
 from npm.models.encoder import Encoder
 from npm.serving.app import make_app
@@ -64,11 +65,17 @@ class Server(uvicorn.Server):
 
 
 def serve(
-    folder: Path, load_encoder: Callable[[], Encoder], settings: ServeSettings, *, notice: Callable[[str], None]
+    folder: Path,
+    load_encoder: Callable[[], Encoder],
+    settings: ServeSettings,
+    *,
+    notice: Callable[[str], None],
+    open_searcher: OpenSearcher | None = None,
 ) -> None:
     """Serve the index in `folder` until SIGTERM or SIGINT, and finish what was accepted.
 
-    `load_encoder`, which gives the encoder of the index, is called when keys, log and address have been found right.
+    `load_encoder`, which gives the encoder of the index, is called when keys, log and address have been found right;
+    `open_searcher` as in `PhraseIndex.open`.
 
     `notice` gets the line `serving on http://HOST:PORT`, and what happens to the index. Raises SettingError for an
     address that cannot be listened at or keys that are none, ArtefactError for an index that cannot be opened,
@@ -80,7 +87,9 @@ def serve(
         keep_few_kernels()  # before a model is loaded; batches of all lengths would fill the memory with them
         share_one_heap()  # before there is a second thread
         metrics = ServerMetrics()
-        keeper = IndexKeeper(folder, load_encoder(), settings, metrics=metrics, notice=notice)
+        keeper = IndexKeeper(
+            folder, load_encoder(), settings, metrics=metrics, notice=notice, open_searcher=open_searcher
+        )
         queue = ComputeQueue(most_waiting=settings.queue_texts, batch_texts=settings.batch_texts, metrics=metrics)
         service = Service(settings, keeper, metrics, queue, notice)
         if settings.host not in LOOPBACK and not keys:

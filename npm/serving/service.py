@@ -53,13 +53,21 @@ class Service:
             await self.keeper.stop()
             await self.queue.stop()
 
-    def jobs(self, opened: OpenedIndex, texts: Sequence[str], settings: FillSettings, *, deadline: float) -> list[Job]:
+    def jobs(
+        self,
+        opened: OpenedIndex,
+        texts: Sequence[str],
+        settings: FillSettings,
+        *,
+        deadline: float,
+        allow_partial: bool = False,
+    ) -> list[Job]:
         """A job for each text, which may be filled together with others that are filled alike.
 
         A text of several masks is filled alone: only its tokens tell whether it can be, and its refusal is its own.
         """
-        group = f"{opened.state.digest} {settings}"
-        run = partial(opened.fill, settings=settings)
+        group = f"{opened.state.digest} {allow_partial} {settings}"
+        run = partial(opened.fill, settings=settings, allow_partial=allow_partial)
         jobs: list[Job] = []
         for number, text in enumerate(texts):
             if text.count(MASK_TEXT) > 1:

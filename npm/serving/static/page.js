@@ -100,7 +100,9 @@ function numeric(text) {
 
 /** The body of a request to fill; no documents at all means all of them, an empty list would mean none. */
 function fillBody({ task, compare, documents, ...body }) {
-  return documents.length > 0 ? { ...body, documents } : body;
+  if (documents.length > 0) body.documents = documents;
+  if (index.partitions > 1) body.allow_partial = true; // an answer of the rest says what is missing
+  return body;
 }
 
 // --- asking ---

@@ -1,0 +1,98 @@
+"""Partitions of an index that run elsewhere: asked at once, left out while they do not answer, and taken back.
+
+A question is answered by all partitions that it asks, or refused; who allows a partial answer gets one that says so.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from http import HTTPStatus
+from typing import Any, Protocol
+
+from index.partitioned import PartitionedSearcher
+from index.types import Searcher
+from npm.serving.problems import Problem
+
+CHECK_SECONDS = 1.0
+
+
+class RemotePart(Searcher, Protocol):
+    """A searcher in another process. Every call ends in time, with ConnectionError where nothing answers."""
+
+    def check(self) -> None:
+        """Raise ConnectionError unless it answers."""
+
+
+class PartitionsLost(Problem):
+    """Of the partitions, `asked` in number, those with the numbers `lost` do not answer."""
+
+    def __init__(self, lost: Iterable[int], asked: int) -> None:
+        self.lost, self.asked = frozenset(lost), asked
+        super().__init__(
+            HTTPStatus.SERVICE_UNAVAILABLE,
+            "a part of the index does not answer",
+            expected=f"all {asked} partitions",
+            got=f"{asked - len(self.lost)} of {asked} partitions answered",
+            where="index",
+            fix="ask again in some seconds, or with allow_partial=true for an answer from the rest",
+            headers={"Retry-After": "2"},
+        )
+
+
+class ServedPartitions(PartitionedSearcher):
+    """A searcher over remote parts, which are asked at once and looked at every `CHECK_SECONDS`.
+
+    One that did not answer is not asked, and refused at once, until it answers again.
+    """
+
+    def __init__(self, parts: Sequence[RemotePart], *, closed: Callable[[], object] = lambda: None) -> None:
+        super().__init__(parts, ask=self._ask_at_once)
+        self.lost: frozenset[int] = frozenset()
+        """Numbers of the parts that do not answer at present."""
+        self._remote, self._closed = tuple(parts), closed
+        self._calls = ThreadPoolExecutor(len(parts), thread_name_prefix="partition")
+        self._checks = ThreadPoolExecutor(len(parts), thread_name_prefix="partition-check")
+        self._ended = threading.Event()
+        threading.Thread(target=self._watch, name="partitions", daemon=True).start()
+
+    def close(self) -> None:
+        """Ask nothing any more."""
+        self._ended.set()
+        for pool in (self._calls, self._checks):
+            pool.shutdown(wait=False, cancel_futures=True)
+        self._closed()
+
+    def _ask_at_once(self, call: Callable[[int], Any], numbers: Iterable[int]) -> list[Any]:
+        """What the parts `numbers` answer, in their order. Raises PartitionsLost with all of them that do not."""
+        asked = list(numbers)
+        if lost := self.lost.intersection(asked):
+            raise PartitionsLost(lost, len(self.parts))
+        futures = [self._calls.submit(call, number) for number in asked]
+        answers, missed = [], set()
+        for number, future in zip(asked, futures, strict=True):
+            try:
+                answers.append(future.result())
+            except ConnectionError:
+                missed.add(number)
+        if missed:
+            self.lost |= missed
+            raise PartitionsLost(missed, len(self.parts))
+        return answers
+
+    def _watch(self) -> None:
+        while not self._ended.wait(CHECK_SECONDS):
+            try:
+                found = list(self._checks.map(_answers, self._remote))
+            except RuntimeError:  # closed meanwhile
+                return
+            self.lost = frozenset(number for number, answers in enumerate(found) if not answers)
+
+
+def _answers(part: RemotePart) -> bool:
+    try:
+        part.check()
+    except ConnectionError:
+        return False
+    return True
