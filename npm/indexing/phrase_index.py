@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from index.arrays import RowSet
-from index.search import open_search, searches_exactly
+from index.search import searches_exactly
 from index.store import check_folder, verify_folder
 from npm.corpus.conditions import matching_documents, parse_conditions
 from npm.corpus.store import BlockStore
@@ -19,6 +19,7 @@ from npm.errors import ArtefactError, QueryError, named
 from npm.indexing.embed import open_vectors
 from npm.indexing.generation import ENCODER_FOLDER, ENCODER_KIND, INDEX_KIND, Counts, Generation, IndexManifest
 from npm.indexing.lexicon import BlockLexicon
+from npm.indexing.partitions import open_searcher
 from npm.indexing.rows import RowMap
 from npm.models.settings import Precision
 
@@ -85,13 +86,7 @@ class PhraseIndex:
                 where=str(folder),
                 fix="remove this folder and build the index again",
             )
-        searcher = open_search(
-            generation.search,
-            vectors,
-            quantiser=generation.quantiser,
-            probed_lists=generation.manifest.searching.probed_lists,
-            rerank_factor=generation.manifest.searching.rerank_factor,
-        )
+        searcher = open_searcher(generation, vectors)
         has_text = store.start_chars is not None
         lexicon = BlockLexicon.open([segment.lexicon for segment in segments]) if has_text else None
         live_documents = live_blocks = live_rows = None
