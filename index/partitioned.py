@@ -54,12 +54,12 @@ class PartitionedSearcher:
 
     def _split(self, allowed: np.ndarray | RowSet | None) -> Sequence[np.ndarray | RowSet | None]:
         """What is allowed of each part, counted from its first row. Raises ValueError for rows of another index."""
-        if allowed is None:
-            return [None] * len(self.parts)
-        rows, among = allowed_rows(allowed, self.row_count, most_gathered=-1)  # i64 [m], or the set
         ranges = list(itertools.pairwise(self.first_rows.tolist()))
-        if rows is None and among is not None:
+        rows, among = allowed_rows(allowed, self.row_count, most_gathered=-1)  # i64 [m], or the set
+        if among is not None:
             return [among.between(first, stop) for first, stop in ranges]
+        if rows is None:
+            return [None] * len(ranges)
         pieces = np.split(rows, np.searchsorted(rows, self.first_rows[1:-1]))  # P arrays i64
         return [piece - first for piece, (first, _) in zip(pieces, ranges, strict=True)]
 

@@ -186,7 +186,7 @@ def check_folder(folder: Path, *, kind: str, hash_all: bool = False) -> Manifest
     manifest = read_manifest(folder, kind=kind)
     check_files(folder, manifest, hashed=lambda _, record: hash_all or record.bytes < HASHED_AT_OPENING_BYTES)
     for name, digest in manifest.parts.items():
-        _check_part(part_folder(folder, name), digest)
+        check_part(part_folder(folder, name), digest)
     return manifest
 
 
@@ -205,12 +205,13 @@ def verify_folder(folder: Path, kind: str, progress: Callable[[str, int], None] 
     for name, record in manifest.files.items():
         _check_file(folder / name, record, hashed=True, progress=progress)
     for name, digest in manifest.parts.items():
-        part = _check_part(part_folder(folder, name), digest)
+        part = check_part(part_folder(folder, name), digest)
         verify_folder(folder / name, part.kind, progress)
     return manifest
 
 
-def _check_part(folder: Path, digest: str) -> Manifest:
+def check_part(folder: Path, digest: str) -> Manifest:
+    """The manifest of a part that another manifest names; raises ArtefactError unless it has this digest."""
     manifest = read_any_manifest(folder)
     if manifest.digest != digest:
         raise damaged(folder / MANIFEST_NAME, f"digest {digest}", f"digest {manifest.digest}, from another build")

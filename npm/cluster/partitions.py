@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
+from index.arrays import ShardedArray
 from index.exact import ExactSearcher
 from index.partitioned import PartitionedSearcher
 from index.search import searches_exactly
@@ -13,6 +13,7 @@ from npm.errors import ArtefactError, SettingError
 from npm.indexing.embed import open_vectors
 from npm.indexing.generation import Generation
 from npm.indexing.partitions import open_partition, partitions_of
+from npm.indexing.phrase_index import OpenSearcher
 
 
 def served_count(generation: Generation, wanted: int | None) -> int:
@@ -55,10 +56,10 @@ def open_part(folder: Path, number: int, *, count: int, digest: str) -> Searcher
     return ExactSearcher(vectors.slice(first, stop))
 
 
-def local_searcher(partitions: int) -> Callable[[Generation], Searcher]:
+def local_searcher(partitions: int) -> OpenSearcher:
     """What opens the searcher of a generation in `partitions`, all in this process."""
 
-    def opened(generation: Generation) -> Searcher:
+    def opened(generation: Generation, _: ShardedArray) -> Searcher:
         count, digest = served_count(generation, partitions), generation.manifest.digest
         return PartitionedSearcher(
             [open_part(generation.folder, number, count=count, digest=digest) for number in range(count)]

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from index.arrays import RowSet
+from index.arrays import RowSet, ShardedArray
 from index.types import Hits
 from npm.cluster.partitions import open_part, served_count
 from npm.cluster.ray_engine import connect
@@ -131,21 +131,20 @@ def serving_on_ray(settings: ServeCluster, partitions: int | None, *, timeout_se
                 with suppress(Exception):  # a cluster that is gone has no deployments either
                     serve.delete(name, _blocking=False)
 
-        def opened(generation: Generation) -> ServedPartitions:
+        def opened(generation: Generation, _: ShardedArray) -> ServedPartitions:
             wanted, digest = served_count(generation, partitions), generation.manifest.digest
             _check_room(wanted * settings.replicas * settings.cpus_per_replica)
             # several servers may share a cluster, and a server opens a new generation beside the old one
             prefix = f"npmlm-{os.uname().nodename}-{os.getpid()}-{next(openings)}"
             own = [f"{prefix}-{number}" for number in range(wanted)]
             deployment = serve.deployment(
-                Partition,
                 num_replicas=settings.replicas,
                 ray_actor_options={"num_cpus": settings.cpus_per_replica},
                 max_constructor_retry_count=2,
                 health_check_period_s=1,
                 health_check_timeout_s=5,
                 graceful_shutdown_timeout_s=timeout_seconds,
-            )
+            )(Partition)
             folder = str(generation.folder.resolve())
             targets = [
                 serve.RunTarget(deployment.bind(folder, number, wanted, digest), name=name, route_prefix=None)

@@ -47,8 +47,9 @@ from npm.indexing.generation import (
     write_generation,
 )
 from npm.indexing.layout import refuse_links, remove, remove_places
+from npm.indexing.partitions import partitions_of
 from npm.indexing.phrase_index import check_encoder
-from npm.indexing.settings import AddSettings, DeleteSettings, LexiconSettings, VectorSettings
+from npm.indexing.settings import AddSettings, DeleteSettings, LexiconSettings, PartitionSettings, VectorSettings
 from npm.indexing.stages import (
     SegmentSettings,
     code_segment,
@@ -65,7 +66,7 @@ if TYPE_CHECKING:
 
 
 CHANGE_FOLDER, CHANGE_KIND = "change", "change"
-ADD, COMPACT = "add", "compact"
+ADD, COMPACT, PARTITION = "add", "compact", "partition"
 IDS_AT_ONCE = 1 << 16
 NAMED_AT_MOST = 5
 WORTH_A_COMPACT = 0.25
@@ -88,7 +89,7 @@ class ChangeResult:
 class ChangeNote:
     """Which change is under way: its verb, what was asked for, and the segment that it writes."""
 
-    verb: Annotated[str, re.compile(f"{ADD}|{COMPACT}")]
+    verb: Annotated[str, re.compile(f"{ADD}|{COMPACT}|{PARTITION}")]
     segment: SegmentName
     request: dict[str, Any]
 
@@ -198,7 +199,7 @@ def search_lists(
         code_segment(segments[-1], opened, progress=progress)
         finish_codes(segments[-1], opened)
     _, _, search, _ = new_folders(generation)
-    finish_search(search, segments, opened, progress=progress)
+    finish_search(search, segments, opened, partitions=len(partitions_of(generation)), progress=progress)
     return search
 
 
@@ -326,6 +327,38 @@ def delete_documents(folder: str | Path, settings: DeleteSettings) -> ChangeResu
             )
         manifest = commit(generation, generation.manifest, deleted=np.flatnonzero(~live), request=request)
     return ChangeResult(manifest, was_finished=False, deleted_documents=len(ids), advice=advice(folder))
+
+
+def partition_index(folder: str | Path, settings: PartitionSettings, *, progress: Progress = silent) -> ChangeResult:
+    """Cut the vectors of the index in `folder` into partitions, or go on where the same call was stopped.
+
+    Each gets as equal a share of the rows as the borders of vector shards allow; one is an index that is not
+    partitioned. Raises SettingError for more partitions than shards, ArtefactError if `folder` holds no finished index
+    or another unfinished change, StorageError if the disk refuses.
+    """
+    folder = Path(folder)
+    with folder_lock(folder):
+        generation, unfinished, _ = recover_change(folder)
+        present, request = partitions_of(generation), {"partitions": settings.partitions}
+        if (shard_count := present[-1].shards[1]) < settings.partitions:
+            raise SettingError(
+                "the index has too few vector shards",
+                expected=f"at most {shard_count} partitions, one a shard",
+                got=f"partitions={settings.partitions}",
+                where=str(folder),
+                fix="give fewer; an index built with a smaller vectors.tokens_per_shard has more shards",
+            )
+        is_same = unfinished is not None and (unfinished.verb, unfinished.request) == (PARTITION, request)
+        if len(present) == settings.partitions and (unfinished is None or is_same):
+            remove(folder / CHANGE_FOLDER)  # of a call that was stopped after its commit
+            return ChangeResult(generation.manifest, was_finished=True)
+        begin_change(generation, unfinished, PARTITION, request)
+        _, _, search, _ = new_folders(generation)
+        quantiser = None if generation.quantiser is None else Quantiser.open(generation.quantiser)
+        finish_search(search, generation.segments, quantiser, partitions=settings.partitions, progress=progress)
+        manifest = commit(generation, replace(generation.manifest, search_folder=generation.name_of(search)))
+        remove(folder / CHANGE_FOLDER)
+    return ChangeResult(manifest, was_finished=False)
 
 
 @dataclass(frozen=True, slots=True)

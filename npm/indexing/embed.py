@@ -22,12 +22,13 @@ import numpy as np
 from index.arrays import ShardedArray
 from index.checksums import ShardChecks, StoredShard, write_checked_rows
 from index.locking import folder_lock
-from index.manifest import MANIFEST_NAME, read_manifest
+from index.manifest import MANIFEST_NAME, part_folder, read_manifest
 from index.store import (
     HASHED_AT_OPENING_BYTES,
     OTHER_SETTINGS,
     check_files,
     check_folder,
+    check_part,
     finished_folder,
     open_array,
     refuse_changed,
@@ -242,37 +243,39 @@ class OpenedVectors(NamedTuple):
     blocks: BlockVectors | None
 
 
-def open_vectors(folders: Sequence[Path], *, hash_all: bool = False) -> OpenedVectors:
-    """The stored vectors of several segments in order.
+def open_vectors(
+    folders: Sequence[Path], *, hash_all: bool = False, shards: tuple[int, int] | None = None
+) -> OpenedVectors:
+    """The stored vectors of several segments in order, or only those in the shards [first, stop) of them all.
 
     With `hash_all`, for callers that read all vectors anyway, all are hashed; so they are if all of them together are
     small, else rows are checked as they are read. Raises ArtefactError if a folder is unfinished or damaged, or its
     vectors are not of the first folder's kind.
     """
-    shards: list[tuple[Path, Manifest]] = []
+    parts: list[tuple[Path, str]] = []
     first: dict[str, Any] = {}
     for folder in folders:
-        manifest = check_folder(folder, kind=VECTORS_KIND)
+        manifest = read_manifest(folder, kind=VECTORS_KIND)
         own = {name: manifest.settings[name] for name in _ALIKE} | {POOLER_KEY: manifest.settings.get(POOLER_KEY)}
         first = first or own
         refuse_changed(first, own, where=folder)
-        places = [folder / name for name in manifest.parts]
-        shards += [(place, read_manifest(place, kind=VECTOR_SHARD_KIND)) for place in places]
+        parts += [(part_folder(folder, name), digest) for name, digest in manifest.parts.items()]
+    opened = [(place, check_part(place, digest)) for place, digest in parts[slice(*shards or (None,))]]
     pooler = recorded_pooler(manifest.settings)
     # The limit of a single file, for all: hashing many shards below it could take minutes.
     hashed = {
-        name: hash_all or sum(shard.file(name).bytes for _, shard in shards) < HASHED_AT_OPENING_BYTES
+        name: hash_all or sum(shard.file(name).bytes for _, shard in opened) < HASHED_AT_OPENING_BYTES
         for name in (_VECTORS_FILE, *([BLOCKS_FILE] if pooler else []))
     }
-    for place, shard in shards:
+    for place, shard in opened:
         check_files(place, shard, hashed=lambda name, _: hashed.get(name, True))
-    vectors = _as_one(shards, _VECTORS_FILE, hashed=hashed[_VECTORS_FILE])  # [rows, d]
-    kept = [open_array(place, "kept") for place, _ in shards]  # u8 [ceil(T / 8)] each
-    rows = RowMap(kept, [shard.settings.typed("token_count", int) for _, shard in shards])
+    vectors = _as_one(opened, _VECTORS_FILE, hashed=hashed[_VECTORS_FILE])  # [rows, d]
+    kept = [open_array(place, "kept") for place, _ in opened]  # u8 [ceil(T / 8)] each
+    rows = RowMap(kept, [shard.settings.typed("token_count", int) for _, shard in opened])
     assert len(rows) == len(vectors), f"{len(vectors)} vectors for {len(rows)} kept tokens"
     blocks = None
     if pooler is not None:
-        blocks = BlockVectors(_as_one(shards, BLOCKS_FILE, hashed=hashed[BLOCKS_FILE]), pooler)
+        blocks = BlockVectors(_as_one(opened, BLOCKS_FILE, hashed=hashed[BLOCKS_FILE]), pooler)
     return OpenedVectors(vectors, rows, blocks)
 
 

@@ -30,7 +30,7 @@ from npm.indexing.generation import (
 GROUPS = (SEGMENTS_FOLDER, SEARCH_FOLDER, DELETED_FOLDER)
 QUANTISERS = r"quantiser(?:\.\d+)?"
 PLACES = rf"(?:segments|search|deleted)/\d{{5}}|{QUANTISERS}|\.{QUANTISERS}\.partial|change"
-PARTS = r"segments/\d{5}/(?:corpus|vectors|lexicon|codes)|search/\d{5}"
+PARTS = r"segments/\d{5}/(?:corpus|vectors|lexicon|codes)|search/\d{5}(?:/\d{5})?"
 PLACE = re.compile(PLACES)
 """What one change writes and another one removes."""
 FOLDER = re.compile(

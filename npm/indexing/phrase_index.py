@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from index.arrays import RowSet
-from index.search import open_search, searches_exactly
+from index.search import searches_exactly
 from index.store import check_folder, verify_folder
 from npm.corpus.conditions import matching_documents, parse_conditions
 from npm.corpus.store import BlockStore
@@ -19,6 +19,7 @@ from npm.errors import ArtefactError, QueryError, named
 from npm.indexing.embed import open_vectors
 from npm.indexing.generation import ENCODER_FOLDER, ENCODER_KIND, INDEX_KIND, Counts, Generation, IndexManifest
 from npm.indexing.lexicon import BlockLexicon
+from npm.indexing.partitions import open_parts
 from npm.indexing.rows import RowMap
 from npm.models.settings import Precision
 
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from npm.models.encoder import Encoder
 
 
-OpenSearcher = Callable[[Generation], "Searcher"]
+OpenSearcher = Callable[[Generation, "ShardedArray"], "Searcher"]
 OPENING_ATTEMPTS = 5
 NAMED_AT_MOST = 5
 BLOCKS_LOOKED_THROUGH = 32
@@ -56,7 +57,7 @@ class PhraseIndex:
     def open(cls, folder: Path, open_searcher: OpenSearcher | None = None) -> PhraseIndex:
         """Open a built index; raises ArtefactError if it is missing, unfinished, damaged or of another kind.
 
-        `open_searcher` gives the searcher over the rows of a generation; None: one in this process.
+        `open_searcher` gives the searcher of a generation over its vectors; None: one in this process.
 
         Every file that is read as a whole is hashed. Of vectors over 64 MB together a row is checked when it is read;
         larger lists are checked by `verify_index` only. A change that replaces the generation while it is opened is no
@@ -88,17 +89,7 @@ class PhraseIndex:
                 where=str(folder),
                 fix="remove this folder and build the index again",
             )
-        searcher: Searcher
-        if open_searcher is not None:
-            searcher = open_searcher(generation)
-        else:
-            searcher = open_search(
-                generation.search,
-                vectors,
-                quantiser=generation.quantiser,
-                probed_lists=generation.manifest.searching.probed_lists,
-                rerank_factor=generation.manifest.searching.rerank_factor,
-            )
+        searcher = (open_searcher or open_parts)(generation, vectors)
         has_text = store.start_chars is not None
         lexicon = BlockLexicon.open([segment.lexicon for segment in segments]) if has_text else None
         live_documents = live_blocks = live_rows = None

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -20,6 +21,7 @@ from index.files import check_room, stored_bytes
 from index.lists import (
     CODE_SHARD_KIND,
     ID_BYTES,
+    SEARCH_KIND,
     code_shard_settings,
     list_parts,
     write_code_shard,
@@ -49,6 +51,7 @@ from npm.indexing.embed import (
 )
 from npm.indexing.generation import Counts, Segment, finished_shards, search_settings_of
 from npm.indexing.lexicon import finish_lexicon, write_lexicon_shard
+from npm.indexing.partitions import PARTITIONS_KEY, shard_cuts
 from npm.indexing.settings import LexiconSettings, VectorSettings
 from npm.memory import return_freed_memory
 from npm.types import Progress, silent
@@ -335,9 +338,13 @@ def finish_search(
     segments: Sequence[Segment],
     quantiser: Quantiser | None,
     *,
+    partitions: int = 1,
     progress: Progress = silent,
 ) -> Manifest:
-    """Finish the search folder over all rows of `segments`; parts that are there are kept. No quantiser: exact."""
+    """Finish the search folder over all rows of `segments`; parts that are there are kept. No quantiser: exact.
+
+    With several `partitions` it holds a search folder for each, or one a vector shard where there are fewer of these.
+    """
     vectors = open_vectors([segment.vectors for segment in segments]).tokens  # [rows, d]
     code_folders: list[Path] = []
     first_rows: list[int] = []
@@ -349,14 +356,27 @@ def finish_search(
             check_folder(segment.codes, kind=CODES_KIND)  # that its shards are those that were coded for it
         check_room(folder, len(vectors) * (quantiser.code_bytes + ID_BYTES) - stored_bytes(folder), what="lists")
         (code_folders, first_rows), unit = coded_rows(segments), "lists"
-    return write_search_folder(
-        folder,
-        resolved,
-        vectors,
-        quantiser=quantiser,
-        code_folders=code_folders,
-        first_rows=first_rows,
-        progress=lambda done, total: progress(unit, done, total),
+    shard_rows = [len(shard) for shard in vectors.arrays]
+
+    def written(place: Path, first: int, stop: int) -> Manifest:
+        return write_search_folder(
+            place,
+            resolved,
+            vectors.shards(first, stop),
+            quantiser=quantiser,
+            code_folders=code_folders[first:stop],
+            first_rows=[row - first_rows[first] for row in first_rows[first:stop]],
+            progress=lambda done, total: progress(unit, done, total),
+        )
+
+    if (count := min(partitions, len(shard_rows))) == 1:
+        return written(folder, 0, len(shard_rows))
+    ranges = list(pairwise(shard_cuts(shard_rows, count)))
+    parts = {f"{number:05d}": written(folder / f"{number:05d}", *own) for number, own in enumerate(ranges)}
+    sizes = [{"shards": stop - first, "rows": sum(shard_rows[first:stop])} for first, stop in ranges]
+    recorded = {**parts["00000"].settings, "row_count": len(vectors), PARTITIONS_KEY: sizes}
+    return write_manifest(
+        folder, kind=SEARCH_KIND, settings=recorded, parts={name: part.digest for name, part in parts.items()}
     )
 
 

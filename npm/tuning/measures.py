@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from index.exact import ExactScan, exact_top
-from index.search import FaissSearcher, open_search
+from index.partitioned import parts_of
+from index.search import FaissSearcher
 from index.types import Hits
 from npm.corpus.text import normalised_text
 from npm.errors import SettingError
 from npm.indexing.generation import Generation
+from npm.indexing.partitions import open_parts
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.queries import QueryVectors, encode_queries
 from npm.retrieval.settings import FillSettings, Retrieval
@@ -233,11 +235,12 @@ def measured_choices(
         if probed_lists is not None:
             assert index.vectors is not None, "an index that was opened from its folder knows its vectors"
             stored = Generation(index.folder, index.manifest)
-            searcher = open_search(stored.search, index.vectors, quantiser=stored.quantiser, probed_lists=probed_lists)
+            searcher = open_parts(stored, index.vectors, probed_lists=probed_lists)
         filler = PhraseFiller(replace(index, searcher=searcher), encoder)
         for number, choice in enumerate(group):
-            if isinstance(searcher, FaissSearcher) and choice.rerank_factor is not None:
-                searcher.rerank_factor = choice.rerank_factor
+            for part in parts_of(searcher):
+                if isinstance(part, FaissSearcher) and choice.rerank_factor is not None:
+                    part.rerank_factor = choice.rerank_factor
             with one_thread():
                 if number == 0:
                     for _ in _answered(filler, questions, choice.candidates_per_side):

@@ -17,6 +17,7 @@ from index.files import check_writable, digest_of, json_bytes, made_parents, rep
 from index.lists import SEARCH_KIND
 from index.locking import folder_lock
 from index.manifest import read_manifest, read_object
+from index.partitioned import parts_of
 from index.quantiser import Quantiser
 from index.search import FaissSearcher
 from index.store import refuse_changed
@@ -173,7 +174,7 @@ def _choices(
     lists = None if generation.quantiser is None else inverted_file(Quantiser.open(generation.quantiser).index)
     list_count = None if lists is None else int(lists.nlist)
     candidates = min(index.candidates_per_side, len(index.rows))
-    searcher = index.searcher
+    searcher = parts_of(index.searcher)[0]  # all are searched alike
     if isinstance(searcher, FaissSearcher):
         probed_lists = None if lists is None else searcher.probed_lists
         present = SearchChoice(probed_lists, searcher.rerank_factor, candidates)

@@ -1,0 +1,143 @@
+"""Partitions of an index: consecutive vector shards with a search folder of their own, so that machines share a search.
+
+The search folder of a partitioned index, search/00001, holds one search folder for each partition, 00000, 00001, …, and
+its manifest says how many vector shards and rows each has. All have the quantiser of the index; documents, blocks, text
+and term counts stay whole.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from index.arrays import ShardedArray
+from index.lists import SEARCH_KIND
+from index.manifest import MANIFEST_NAME, damaged, part_folder, read_manifest
+from index.partitioned import PartitionedSearcher
+from index.search import open_search, searches_exactly
+from index.store import check_part
+from index.types import Searcher
+from npm.errors import SettingError
+from npm.indexing.embed import VECTORS_KIND, open_vectors
+from npm.indexing.generation import AtLeastOne, Count, Generation
+
+PARTITIONS_KEY = "partitions"
+"""Of the manifest of a search folder; absent where it is not partitioned."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionSize:
+    """What the manifest of a search folder says of a partition."""
+
+    shards: AtLeastOne
+    rows: Count
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """A part of an index that is searched by itself; ranges are [first, stop), in the order of all segments."""
+
+    folder: Path  # its search folder
+    shards: tuple[int, int]
+    rows: tuple[int, int]
+
+
+def partitions_of(generation: Generation) -> tuple[Partition, ...]:
+    """The partitions in order, which have every vector shard once; that of all rows if the index is not partitioned.
+
+    Raises ArtefactError if a manifest is damaged, or they do not make up the index.
+    """
+    search = read_manifest(generation.search, kind=SEARCH_KIND)
+    shard_count = sum(len(read_manifest(each.vectors, kind=VECTORS_KIND).parts) for each in generation.segments)
+    row_count = generation.manifest.counts.rows
+    if PARTITIONS_KEY not in search.settings:
+        return (Partition(generation.search, (0, shard_count), (0, row_count)),)
+    sizes: tuple[PartitionSize, ...] = search.settings.typed(PARTITIONS_KEY, tuple[PartitionSize, ...])
+    shards = list(itertools.accumulate((size.shards for size in sizes), initial=0))
+    rows = list(itertools.accumulate((size.rows for size in sizes), initial=0))
+    names = [f"{number:05d}" for number in range(len(sizes))]
+    if (shards[-1], rows[-1], sorted(search.parts)) != (shard_count, row_count, names):
+        expected = f"partitions that make up {shard_count} vector shards with {row_count} rows"
+        got = f"{len(sizes)} partitions, {len(search.parts)} folders, {shards[-1]} shards with {rows[-1]} rows"
+        raise damaged(generation.search / MANIFEST_NAME, expected, got)
+    ranges = zip(names, itertools.pairwise(shards), itertools.pairwise(rows), strict=True)
+    return tuple(Partition(part_folder(generation.search, name), *pairs) for name, *pairs in ranges)
+
+
+def shard_cuts(shard_rows: Sequence[int], partitions: int) -> list[int]:
+    """The borders [0, …, shards] of partitions of at least one shard, each nearest to an equal share of all rows.
+
+    `shard_rows` are the rows of each shard, of which there are at least `partitions`.
+
+    >>> shard_cuts([5, 5, 5, 5], 2), shard_cuts([1, 1, 9, 1], 3)
+    ([0, 2, 4], [0, 2, 3, 4])
+    """
+    borders = np.cumsum([0, *shard_rows])  # i64 [shards + 1]
+    cuts = [0]
+    for number in range(1, partitions):
+        first, stop = cuts[-1] + 1, len(shard_rows) - (partitions - number) + 1  # each keeps a shard, and leaves some
+        distances = np.abs(borders[first:stop] - borders[-1] * number / partitions)  # f64 [borders left to choose]
+        cuts.append(first + int(distances.argmin()))
+    return [*cuts, len(shard_rows)]
+
+
+def open_parts(generation: Generation, vectors: ShardedArray, *, probed_lists: int | None = None) -> Searcher:
+    """The searcher over the `vectors` [rows, d] of all segments: all partitions of an index, in this process.
+
+    `probed_lists` replaces what the index is searched with. Raises ArtefactError as `open_search` does.
+    """
+    partitions = partitions_of(generation)
+    parts = [_opened(generation, each, vectors.shards(*each.shards), probed_lists) for each in partitions]
+    return parts[0] if len(parts) == 1 else PartitionedSearcher(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedPartition:
+    """One partition, searched by itself: its rows count from its own first one."""
+
+    searcher: Searcher
+    vectors: ShardedArray  # [rows of the partition, d]
+    rows: tuple[int, int]  # [first, stop) of the index
+    digest: str  # of the root manifest that names it
+
+
+def open_partition(folder: Path, number: int) -> OpenedPartition:
+    """Open partition `number`, from 0, of the index in `folder`; of vectors and lists only its own files are read.
+
+    Raises SettingError if there is no such partition, ArtefactError if something of it is missing, damaged, or of
+    another generation or quantiser.
+    """
+    generation = Generation.read(folder)
+    manifest = generation.manifest
+    vectors = [segment.vectors for segment in generation.segments]
+    for name in (*map(generation.name_of, vectors), manifest.search_folder):
+        check_part(folder / name, manifest.parts[name])
+    partitions = partitions_of(generation)
+    if not 0 <= number < len(partitions):
+        raise SettingError(
+            "there is no such partition",
+            expected=f"a number from 0 to {len(partitions) - 1}",
+            got=str(number),
+            where=str(folder),
+            fix="npmlm inspect index=… shows the partitions; npmlm partition index=… partitions=P makes others",
+        )
+    chosen = partitions[number]
+    if chosen.folder != generation.search:
+        check_part(chosen.folder, read_manifest(generation.search, kind=SEARCH_KIND).parts[chosen.folder.name])
+    stored = open_vectors(vectors, hash_all=searches_exactly(chosen.folder), shards=chosen.shards).tokens
+    return OpenedPartition(_opened(generation, chosen, stored, None), stored, chosen.rows, manifest.digest)
+
+
+def _opened(generation: Generation, partition: Partition, vectors: ShardedArray, probed_lists: int | None) -> Searcher:
+    searching = generation.manifest.searching
+    return open_search(
+        partition.folder,
+        vectors,
+        quantiser=generation.quantiser,
+        probed_lists=probed_lists or searching.probed_lists,
+        rerank_factor=searching.rerank_factor,
+    )
