@@ -167,7 +167,7 @@ def run_serve(settings: ServeCommand) -> int:
             from npm.cluster.ray_serve import serving_on_ray
 
             timeout = settings.timeout_seconds
-            on_ray = serving_on_ray(settings.cluster, settings.partitions, timeout_seconds=timeout)
+            on_ray = serving_on_ray(settings.cluster, settings.partitions, timeout_seconds=timeout, notice=say)
             open_searcher = stack.enter_context(on_ray)
         elif settings.partitions is not None:
             open_searcher = local_searcher(settings.partitions)

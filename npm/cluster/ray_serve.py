@@ -5,8 +5,10 @@ Every machine of the cluster sees the folder of the index under the same path, a
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
@@ -28,6 +30,8 @@ from npm.serving.partitions import ServedPartitions
 MOST_FETCHED_SCORES = 1 << 20
 """Scores of all queries at all allowed rows come in one call up to this many."""
 CHECK_TIMEOUT_SECONDS = 2.0
+MOST_CALLS = 64
+"""That a replica works on at once, checks among them."""
 MOST_SHOWN_CHARS = 300
 Packed = np.ndarray | tuple[np.ndarray, int] | None
 """Allowed rows on their way: i64 [m], the bits and the length of a set, or all rows."""
@@ -44,15 +48,19 @@ class Partition:
         searcher = self._searcher
         return searcher.row_count, searcher.dimensions, searcher.max_queries_per_scan
 
-    def top(self, queries: np.ndarray, allowed: Packed, k: int) -> Hits:
+    # In threads, so that a long scan does not keep the replica from saying that it is there.
+
+    async def top(self, queries: np.ndarray, allowed: Packed, k: int) -> Hits:
         """The k best allowed rows of `queries` f32 [q, d]."""
         rows = RowSet(*allowed) if isinstance(allowed, tuple) else allowed
-        return self._searcher.scan(queries, rows).top(k)
+        return await asyncio.to_thread(lambda: self._searcher.scan(queries, rows).top(k))
 
-    def at(self, queries: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    async def at(self, queries: np.ndarray, rows: np.ndarray) -> np.ndarray:
         """Scores f32 [q, n] of all of `queries` f32 [q, d] at `rows` i64 [n]."""
         scan = self._searcher.scan(queries, np.zeros(0, dtype=np.int64))
-        return np.stack([scan.at(query, rows) for query in range(len(queries))])  # f32 [q, n]
+        return await asyncio.to_thread(
+            lambda: np.stack([scan.at(query, rows) for query in range(len(queries))])  # f32 [q, n]
+        )
 
 
 class RayPart:
@@ -114,15 +122,19 @@ class RayScan:
 
 
 @contextmanager
-def serving_on_ray(settings: ServeCluster, partitions: int | None, *, timeout_seconds: float) -> Iterator[OpenSearcher]:
+def serving_on_ray(
+    settings: ServeCluster, partitions: int | None, *, timeout_seconds: float, notice: Callable[[str], None]
+) -> Iterator[OpenSearcher]:
     """What opens the searcher of a generation on Ray, in `partitions` or in those it is stored in.
 
-    Deployments end when this is left. Raises SettingError as `connect` does; what it gives raises as `open_part` does.
+    Deployments end when this is left; `notice` is told of partitions that are lost meanwhile. Raises SettingError as
+    `connect` does; what it gives raises as `open_part` does.
     """
     with connect(settings):
         from ray import serve
 
         serve.start(proxy_location="Disabled", logging_config={"enable_access_log": False, "log_level": "ERROR"})
+        logging.getLogger("ray.serve").setLevel(logging.ERROR)  # what happens to partitions is said once, by `notice`
         openings, names = count(), set[str]()
 
         def remove(own: list[str]) -> None:
@@ -140,6 +152,7 @@ def serving_on_ray(settings: ServeCluster, partitions: int | None, *, timeout_se
             deployment = serve.deployment(
                 num_replicas=settings.replicas,
                 ray_actor_options={"num_cpus": settings.cpus_per_replica},
+                max_ongoing_requests=MOST_CALLS,
                 max_constructor_retry_count=2,
                 health_check_period_s=1,
                 health_check_timeout_s=5,
@@ -159,7 +172,7 @@ def serving_on_ray(settings: ServeCluster, partitions: int | None, *, timeout_se
                 if isinstance(error, RuntimeError | ConnectionError):
                     raise _not_started(generation.folder, error) from error
                 raise
-            return ServedPartitions(parts, closed=lambda: remove(own))
+            return ServedPartitions(parts, notice=notice, closed=lambda: remove(own))
 
         try:
             yield opened

@@ -95,10 +95,10 @@ def add_states(app: FastAPI, service: Service) -> None:
         """Whether questions are taken: 503 when the server is told to stop, and while a partition is lost."""
         if not service.ready:
             raise stopping()
-        partitions = service.keeper.current.partitions
-        if partitions is not None and partitions.lost:
-            raise PartitionsLost(partitions.lost, len(partitions.parts))
-        return {"status": "ready", "generation": service.keeper.current.state.generation}
+        opened = service.keeper.current
+        if opened.partitions_lost:
+            raise PartitionsLost(opened.partitions_lost, opened.facts.partitions)
+        return {"status": "ready", "generation": opened.state.generation}
 
     if service.settings.metrics:
 

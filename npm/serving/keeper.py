@@ -40,6 +40,7 @@ class IndexKeeper:
         self._watcher: asyncio.Task[None] | None = None
         self._failure = ""  # the last one that was noted, so that it is noted once
         self.current = self._take(OpenedIndex.open(folder, encoder, settings, open_searcher=open_searcher))
+        metrics.partitions_lost.set_function(lambda: len(self.current.partitions_lost))
 
     def start(self) -> None:
         """Begin to look for new generations; to be called in the event loop."""

@@ -32,6 +32,9 @@ class ServerMetrics:
         )
         self.batch_texts = Histogram("npmlm_batch_texts", "Texts computed together.", buckets=TEXTS, registry=registry)
         self.queue_texts = Gauge("npmlm_queue_texts", "Texts that wait.", registry=registry)
+        self.partitions_lost = Gauge(
+            "npmlm_partitions_lost", "Partitions of the index that do not answer.", registry=registry
+        )
         self._index = {
             name: Gauge(f"npmlm_index_{name}", f"The index that answers: {name}.", registry=registry)
             for name in ("documents", "rows", "generation")

@@ -80,6 +80,11 @@ class OpenedIndex:
         return searcher if isinstance(searcher, ServedPartitions) else None
 
     @property
+    def partitions_lost(self) -> frozenset[int]:
+        """Numbers of the partitions that do not answer at present."""
+        return frozenset() if self.partitions is None else self.partitions.lost
+
+    @property
     def folder(self) -> Path:
         """Where the index stands; never told to a client."""
         return self.filler.index.folder
@@ -127,7 +132,7 @@ class OpenedIndex:
                 if not allow_partial or len(lost) == error.asked:
                     raise
         if lost:
-            note = f"{self.answered(lost).missing_rows_share:.0%} of the index do not answer at present"
+            note = f"{self.answered(lost).missing_rows_share:.0%} of the index does not answer at present"
             answers = [replace(answer, notes=(*answer.notes, note)) for answer in answers]
         times = {"encode_seconds": encoded - started, "search_seconds": perf_counter() - encoded}
         return [Done(answer, **times, lost=lost) for answer in answers]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from http import HTTPStatus
 from typing import Any, Protocol
 
@@ -44,17 +44,21 @@ class PartitionsLost(Problem):
 class ServedPartitions(PartitionedSearcher):
     """A searcher over remote parts, which are asked at once and looked at every `CHECK_SECONDS`.
 
-    One that did not answer is not asked, and refused at once, until it answers again.
+    One that did not answer is not asked, and refused at once, until it answers again. `notice` is told of it, and
+    `closed` is called at the end.
     """
 
-    def __init__(self, parts: Sequence[RemotePart], *, closed: Callable[[], object] = lambda: None) -> None:
+    def __init__(
+        self, parts: Sequence[RemotePart], *, notice: Callable[[str], None], closed: Callable[[], None] = lambda: None
+    ) -> None:
         super().__init__(parts, ask=self._ask_at_once)
         self.lost: frozenset[int] = frozenset()
         """Numbers of the parts that do not answer at present."""
-        self._remote, self._closed = tuple(parts), closed
-        self._calls = ThreadPoolExecutor(len(parts), thread_name_prefix="partition")
+        self._remote, self._notice, self._closed = tuple(parts), notice, closed
+        # a call to a part that was lost under way may hold its thread until its time is over
+        self._calls = ThreadPoolExecutor(4 * len(parts), thread_name_prefix="partition")
         self._checks = ThreadPoolExecutor(len(parts), thread_name_prefix="partition-check")
-        self._ended = threading.Event()
+        self._ended, self._changes = threading.Event(), threading.Lock()
         threading.Thread(target=self._watch, name="partitions", daemon=True).start()
 
     def close(self) -> None:
@@ -73,13 +77,20 @@ class ServedPartitions(PartitionedSearcher):
         answers, missed = [], set()
         for number, future in zip(asked, futures, strict=True):
             try:
-                answers.append(future.result())
+                answers.append(self._awaited(future, number))
             except ConnectionError:
                 missed.add(number)
         if missed:
-            self.lost |= missed
+            self._lose(self.lost | missed)
             raise PartitionsLost(missed, len(self.parts))
         return answers
+
+    def _awaited(self, future: Future[Any], number: int) -> Any:
+        """What a call to a part returns. Raises ConnectionError as soon as the part is found to be lost."""
+        while not wait([future], timeout=CHECK_SECONDS / 4).done:
+            if number in self.lost:
+                raise ConnectionError(f"partition {number} was lost")
+        return future.result()
 
     def _watch(self) -> None:
         while not self._ended.wait(CHECK_SECONDS):
@@ -87,7 +98,14 @@ class ServedPartitions(PartitionedSearcher):
                 found = list(self._checks.map(_answers, self._remote))
             except RuntimeError:  # closed meanwhile
                 return
-            self.lost = frozenset(number for number, answers in enumerate(found) if not answers)
+            self._lose(frozenset(number for number, answers in enumerate(found) if not answers))
+
+    def _lose(self, lost: frozenset[int]) -> None:
+        with self._changes:
+            for number in sorted(lost ^ self.lost):
+                state = "does not answer" if number in lost else "answers again"
+                self._notice(f"partition {number} of {len(self.parts)} {state}")
+            self.lost = lost
 
 
 def _answers(part: RemotePart) -> bool:

@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 from tests.helpers.command_line import REPOSITORY
 
 ADDRESS = re.compile(r"serving on (http://\S+)")
-LONGEST_START_SECONDS, LONGEST_ANSWER_SECONDS = 180, 60
+LONGEST_START_SECONDS, LONGEST_ANSWER_SECONDS = 300, 60
 
 
 def until(holds: Callable[[], bool], seconds: float = 60.0) -> None:

@@ -1,0 +1,185 @@
+"""An index that is served in partitions: the same answers, and what a client gets while one does not answer."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from index.arrays import RowSet, ShardedArray
+from index.exact import ExactSearcher
+from index.types import Hits, Scan, Searcher
+from npm.cluster.partitions import local_searcher, open_part
+from npm.errors import ArtefactError, SettingError
+from npm.indexing.generation import Generation
+from npm.indexing.phrase_index import PhraseIndex
+from npm.retrieval.fill import PhraseFiller
+from npm.retrieval.settings import FillSettings, Retrieval
+from npm.serving.opened import OpenedIndex
+from npm.serving.partitions import PartitionsLost, ServedPartitions
+from npm.serving.settings import ServeSettings
+from npm.types import Answer
+from tests.helpers.running_server import until
+
+RETRIEVALS = ("dense", "hybrid", "bm25")
+TEXTS = ["The capital of <mask> is old.", "<mask> is a city in <mask>."]
+
+
+class Switched:
+    """A part that answers as long as it is on; calls to one that hangs wait until it is let go."""
+
+    def __init__(self, searcher: Searcher) -> None:
+        self._searcher = searcher
+        self.row_count, self.dimensions = searcher.row_count, searcher.dimensions
+        self.max_queries_per_scan = searcher.max_queries_per_scan
+        self.on, self.let_go = True, threading.Event()
+        self.hangs = False
+
+    def check(self) -> None:
+        if not self.on:
+            raise ConnectionError("off")
+
+    def scan(self, queries: np.ndarray, allowed: np.ndarray | RowSet | None = None) -> Scan:
+        return SwitchedScan(self, self._searcher.scan(queries, allowed))
+
+
+class SwitchedScan:
+    def __init__(self, part: Switched, scan: Scan) -> None:
+        self._part, self._scan = part, scan
+
+    def top(self, k: int) -> Hits:
+        if self._part.hangs:
+            assert self._part.let_go.wait(60)
+        self._part.check()
+        return self._scan.top(k)
+
+    def at(self, query: int, rows: np.ndarray) -> np.ndarray:
+        self._part.check()
+        return self._scan.at(query, rows)
+
+
+class Served:
+    """An index in three parts, each of which can be switched off."""
+
+    def __init__(self, folder: Path) -> None:
+        self.parts: list[Switched] = []
+        self.notices: list[str] = []
+        encoder = PhraseFiller.open(folder).encoder
+        settings = ServeSettings(fill=FillSettings(retrieval=Retrieval.dense))
+        self.opened = OpenedIndex.open(folder, encoder, settings, [], self._open)
+        assert self.opened.partitions is not None
+        self.partitions = self.opened.partitions
+
+    def _open(self, generation: Generation, vectors: ShardedArray) -> ServedPartitions:
+        rows = [len(vectors) * number // 3 for number in range(4)]
+        self.parts = [Switched(ExactSearcher(vectors.slice(*rows[n : n + 2]))) for n in range(3)]
+        return ServedPartitions(self.parts, notice=self.notices.append)
+
+    def answers(self, retrieval: str = "dense", **options: bool) -> list[Answer]:
+        settings = replace(self.opened.settings.fill, retrieval=Retrieval(retrieval))
+        return [done.value for done in self.opened.fill(TEXTS, settings, **options)]
+
+
+@pytest.fixture
+def served(built_index: Path) -> Iterator[Served]:
+    index = Served(built_index)
+    yield index
+    index.opened.close()
+
+
+def without_scores(answer: Answer) -> list[tuple[str, list[object]]]:
+    return [(phrase.phrase, list(phrase.occurrences)) for phrase in answer.phrases]
+
+
+def assert_alike(got: Answer, expected: Answer) -> None:
+    assert without_scores(got) == without_scores(expected)
+    assert [each.score for each in got.phrases] == pytest.approx([each.score for each in expected.phrases], abs=1e-6)
+
+
+def test_parts_that_are_asked_at_once_answer_as_one_index(served: Served, built_index: Path) -> None:
+    filler = PhraseFiller.open(built_index)
+    for retrieval in RETRIEVALS:
+        for got, whole in zip(served.answers(retrieval), filler.fill(TEXTS, retrieval=retrieval), strict=True):
+            assert_alike(got, whole)
+    assert served.opened.facts.partitions == 3
+
+
+def test_a_part_that_does_not_answer_is_a_refusal_until_it_answers_again(served: Served) -> None:
+    served.parts[1].on = False
+    with pytest.raises(PartitionsLost) as refused:
+        served.answers()
+    assert (refused.value.status, refused.value.got) == (503, "2 of 3 partitions answered")
+    assert served.opened.partitions_lost == {1}
+    served.parts[1].on = True
+    until(lambda: not served.opened.partitions_lost)
+    assert served.answers()[0].phrases
+    assert served.notices == ["partition 1 of 3 does not answer", "partition 1 of 3 answers again"]
+
+
+def test_a_loss_is_noticed_before_anybody_asks(served: Served) -> None:
+    served.parts[2].on = False
+    until(lambda: served.opened.partitions_lost == {2})
+
+
+def test_a_call_that_hangs_is_given_up_when_its_part_is_found_lost(served: Served) -> None:
+    part = served.parts[0]
+    part.hangs = True
+    threading.Timer(0.2, lambda: setattr(part, "on", False)).start()
+    try:
+        with pytest.raises(PartitionsLost):
+            served.answers()
+    finally:
+        part.let_go.set()
+
+
+def test_the_rest_answers_those_who_allow_it_as_an_index_without_the_lost_rows(
+    served: Served, built_index: Path
+) -> None:
+    served.parts[0].on = False
+    index = PhraseIndex.open(built_index)
+    lost_rows = np.arange(served.partitions.first_rows[1])
+    lost_blocks = np.unique(index.store.block_of(index.rows.positions(lost_rows)))
+    rest = np.setdiff1d(np.arange(index.store.block_count), lost_blocks)
+    assert len(rest)
+    assert len(lost_blocks)
+    expected = PhraseFiller.open(built_index).fill(TEXTS[:1], retrieval="dense", blocks=rest.tolist())
+    got = served.answers(allow_partial=True)[0]
+    assert_alike(got, expected[0])
+    assert got.notes[-1] == f"{len(lost_rows) / len(index.rows):.0%} of the index does not answer at present"
+    done = served.opened.fill(TEXTS[:1], served.opened.settings.fill, allow_partial=True)[0]
+    told = served.opened.answered(done.lost)
+    assert (told.asked, told.answered) == (3, 2)
+    assert told.missing_rows_share == len(lost_rows) / len(index.rows)
+
+
+def test_nothing_is_answered_when_all_are_lost(served: Served) -> None:
+    for part in served.parts:
+        part.on = False
+    with pytest.raises(PartitionsLost):
+        served.answers(allow_partial=True)
+
+
+@pytest.mark.parametrize("count", [1, 2, 7])
+def test_partitions_of_one_process_answer_as_one_index(built_index: Path, count: int) -> None:
+    filler = PhraseFiller.open(built_index)
+    parted = PhraseFiller(PhraseIndex.open(built_index, local_searcher(count)), filler.encoder)
+    for retrieval in RETRIEVALS:
+        pairs = zip(parted.fill(TEXTS, retrieval=retrieval), filler.fill(TEXTS, retrieval=retrieval), strict=True)
+        for got, whole in pairs:
+            assert_alike(got, whole)
+
+
+def test_more_partitions_than_vectors_are_refused(built_index: Path) -> None:
+    rows = len(PhraseIndex.open(built_index).rows)
+    with pytest.raises(SettingError, match="is not stored in") as refused:
+        PhraseIndex.open(built_index, local_searcher(rows + 1))
+    assert refused.value.expected == f"at most one partition for each of the {rows} vectors"
+
+
+def test_a_partition_of_a_generation_that_is_gone_is_refused(built_index: Path) -> None:
+    with pytest.raises(ArtefactError, match="changed meanwhile"):
+        open_part(built_index, 0, count=2, digest="sha256:other")
