@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import socket
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -110,20 +112,35 @@ def test_an_encoder_of_one_mask_a_query_fills_words_and_says_so_until_it_is_trai
     assert json.loads((tmp_path / "pairs" / "encoder" / "config.json").read_text(encoding="utf-8"))["query_masks"] == 2
 
 
+def launchers(nodes: int, run: Path, *settings: str) -> list[list[str]]:
+    """The commands that start two processes together: one for both, or one on each of two nodes."""
+    script = ["scripts/train.py", f"run={run}", *settings]
+    if nodes == 1:
+        launch = ["-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2", "--num_machines", "1"]
+        further = ["--num_cpu_threads_per_process", "1", "--mixed_precision", "no", "--dynamo_backend", "no"]
+        return [[sys.executable, *launch, *further, "--main_process_port", "0", *script]]
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        meeting = ["--master_addr", "127.0.0.1", "--master_port", str(free.getsockname()[1])]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc_per_node", "1", *meeting]
+    return [[*torchrun, "--node_rank", rank, *script] for rank in ("0", "1")]
+
+
+@pytest.mark.parametrize(("nodes", "sharding"), [(1, "none"), (2, "none"), (2, "full")])
 def test_two_processes_of_a_launcher_train_what_one_process_trains_on_the_same_texts(
-    npmlm: CommandLine, tmp_path: Path
+    npmlm: CommandLine, tmp_path: Path, nodes: int, sharding: str
 ) -> None:
     texts = repeated_corpus(tmp_path / "texts.jsonl")
     toy_encoder().save(tmp_path / "start")  # without dropout, which is each rank's own
     steps = ("schedule.max_steps=2", "trainer.log_every_steps=1")
     shrunk = (setting for setting in SHRUNK if not setting.startswith("schedule.max_steps"))
     settings = (f"corpus.files={texts}", f"encoder={tmp_path / 'start'}", *shrunk, *steps)
-    launch = ("-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2", "--num_machines", "1")
-    further = ("--num_cpu_threads_per_process", "1", "--mixed_precision", "no", "--dynamo_backend", "no")
-    script = ("--main_process_port", "0", "scripts/train.py", f"run={tmp_path / 'two'}")
-    outcome = run_subprocess(sys.executable, *launch, *further, *script, *settings)
-    assert outcome.status == 0, outcome.err
-    assert outcome.err.count("training on cpu") == 1
+    commands = launchers(nodes, tmp_path / "two", *settings, f"trainer.sharding={sharding}")
+    with ThreadPoolExecutor(nodes) as pool:
+        outcomes = list(pool.map(lambda command: run_subprocess(*command), commands))
+    for outcome in outcomes:
+        assert outcome.status == 0, outcome.err
+    assert [outcome.err.count("training on cpu") for outcome in outcomes] == [1, 0][:nodes]
     (checkpoint,) = (tmp_path / "two" / "checkpoints").iterdir()
     assert {path.name for path in checkpoint.glob("generator-*")} == {"generator-0-cpu.npy", "generator-1-cpu.npy"}
 
