@@ -12,7 +12,7 @@ import pytest
 
 from npm.retrieval.fill import PhraseFiller
 from tests.helpers.command_line import CommandLine, write_corpus
-from tests.helpers.running_server import RunningServer, until
+from tests.helpers.running_server import RunningServer, replica_processes, until
 
 pytest.importorskip("ray", reason='needs Ray: pip install "ray[serve]>=2.60"')
 
@@ -30,20 +30,6 @@ def server(index: Path) -> Iterator[RunningServer]:
     with RunningServer(index, *settings) as running:
         running.url  # noqa: B018 - waits until it answers
         yield running
-
-
-def replicas(server: RunningServer) -> list[int]:
-    """The processes of the server's partitions on this machine."""
-    own = f"ray::ServeReplica:npmlm-{os.uname().nodename}-{server.process.pid}-".encode()
-    names = {int(entry.name): entry / "cmdline" for entry in Path("/proc").iterdir() if entry.name.isdigit()}
-    found = []
-    for process, file in names.items():
-        try:
-            if own in file.read_bytes():
-                found.append(process)
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-    return found
 
 
 def phrases(server: RunningServer, **options: object) -> list[tuple[str, int]]:
@@ -65,7 +51,7 @@ def test_partitions_on_ray_answer_as_the_library(server: RunningServer, index: P
 
 def test_a_killed_partition_is_a_refusal_or_a_flagged_answer_and_comes_back_by_itself(server: RunningServer) -> None:
     whole = phrases(server, retrieval="dense")
-    killed = replicas(server)[0]
+    killed = replica_processes(server.process.pid)[0]
     os.kill(killed, signal.SIGKILL)
     strict = {"text": TEXT, "retrieval": "dense"}
     until(lambda: server.ask("POST", "/v1/fill", strict).status == 503)
@@ -78,22 +64,22 @@ def test_a_killed_partition_is_a_refusal_or_a_flagged_answer_and_comes_back_by_i
     assert b"npmlm_partitions_lost 1.0" in server.ask("GET", "/metrics").body
     until(lambda: server.ask("GET", "/ready").status == 200)
     assert phrases(server, retrieval="dense") == whole
-    assert killed not in replicas(server)
+    assert killed not in replica_processes(server.process.pid)
 
 
 def test_a_new_generation_is_served_by_new_partitions(
     server: RunningServer, index: Path, npmlm: CommandLine, tmp_path: Path
 ) -> None:
-    before = set(replicas(server))
+    before = set(replica_processes(server.process.pid))
     documents = [{"id": "more", "title": "More", "text": "The capital of another land is old and has a harbour."}]
     more = write_corpus(tmp_path / "more.jsonl", documents)
     assert npmlm("add", f"index={index}", f"corpus.files={more}").status == 0
     until(lambda: server.ask("GET", "/v1/index").json["generation"] == 1)
     assert phrases(server, retrieval="dense")
-    assert set(replicas(server)) - before
+    assert set(replica_processes(server.process.pid)) - before
 
 
 def test_the_partitions_end_with_the_server(server: RunningServer) -> None:
     assert server.stop() == 0
-    until(lambda: not replicas(server))
+    until(lambda: not replica_processes(server.process.pid))
     assert "Traceback" not in server.errors

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import os
@@ -29,6 +30,17 @@ def until(holds: Callable[[], bool], seconds: float = 60.0) -> None:
     while not holds():
         assert time.monotonic() < end, "it never came about"
         time.sleep(0.02)
+
+
+def replica_processes(owner: int) -> list[int]:
+    """The processes of partitions that the process `owner` serves from Ray on this machine."""
+    own = f"ray::ServeReplica:npmlm-{os.uname().nodename}-{owner}-".encode()
+    found = []
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError, ProcessLookupError):
+            if entry.name.isdigit() and own in (entry / "cmdline").read_bytes():
+                found.append(int(entry.name))
+    return sorted(found)
 
 
 @dataclass(frozen=True, slots=True)
