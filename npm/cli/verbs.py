@@ -26,9 +26,11 @@ if TYPE_CHECKING:
         DeleteCommand,
         EstimateCommand,
         EvaluateCommand,
+        FetchCommand,
         FillCommand,
         InspectCommand,
         PlotCommand,
+        PublishCommand,
         ServeCommand,
         TrainCommand,
         TuneCommand,
@@ -261,6 +263,26 @@ def run_estimate(settings: EstimateCommand) -> int:
     return 0
 
 
+def run_publish(settings: PublishCommand) -> int:
+    """`npmlm publish`."""
+    from npm.indexing.transfer import publish
+
+    with StageProgress() as progress:
+        copied, total_bytes = publish(settings.index, settings.corpus.files, settings, progress)
+    say(f"{settings.address} is whole: {copied:,} files copied, {total_bytes:,} bytes; all others were there")
+    return 0
+
+
+def run_fetch(settings: FetchCommand) -> int:
+    """`npmlm fetch`."""
+    from npm.indexing.transfer import fetch
+
+    with StageProgress() as progress:
+        count, total_bytes = fetch(settings.index, settings.corpus, settings, progress)
+    say(f"{settings.index or settings.corpus} is whole: {count:,} files, {total_bytes:,} bytes")
+    return 0
+
+
 def _report_change(index: str, changed: ChangeResult, nothing: str) -> None:
     """What a change did, and what may be worth doing next."""
     if changed.was_finished:
@@ -404,6 +426,24 @@ VERBS = {
         run_compact,
         first="index retrain",
         example="npmlm compact index=DIR",
+        resumes=True,
+    ),
+    "publish": Verb(
+        "copy an index or a corpus to an object store",
+        "PublishCommand",
+        run_publish,
+        first="index corpus.files address parallel",
+        example="npmlm publish index=DIR address=s3://bucket/name",
+        required="address",
+        resumes=True,
+    ),
+    "fetch": Verb(
+        "copy what was published back to a disk, and check it",
+        "FetchCommand",
+        run_fetch,
+        first="index corpus address parallel",
+        example="npmlm fetch index=DIR address=s3://bucket/name",
+        required="address",
         resumes=True,
     ),
     "tune": Verb(

@@ -11,7 +11,7 @@ from npm.corpus.blocks import BlockSettings
 from npm.corpus.documents import CorpusSettings
 from npm.corpus.text import Stemming
 from npm.models.settings import PoolerKind, Precision
-from npm.settings import Bounds, CheckedSettings, PathText
+from npm.settings import Bounds, CheckedSettings, PathList, PathText
 
 if TYPE_CHECKING:
     from npm.models.encoder import Encoder
@@ -147,3 +147,21 @@ class CompactSettings(CheckedSettings):
 
     retrain: bool = False
     """Whether the quantiser is trained anew; it always is where the tier for the number of rows is another now."""
+
+
+@dataclass(kw_only=True, slots=True)
+class TransferSettings(CheckedSettings):
+    """Where something is copied to or from, and how."""
+
+    address: PathText = ""
+    """Address of it: s3://bucket/name (package s3fs), gs://bucket/name (gcsfs) or file:///folder. Required."""
+    parallel: Annotated[int, Bounds(1, 256)] = 8
+    """Files copied at once."""
+
+
+@dataclass(kw_only=True, slots=True)
+class PublishedFiles(CheckedSettings):
+    """Files of a corpus."""
+
+    files: PathList = field(default_factory=list)
+    """Paths, addresses and globs of corpus files to publish, in place of an index."""
