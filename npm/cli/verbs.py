@@ -259,7 +259,7 @@ def run_estimate(settings: EstimateCommand) -> int:
     if settings.output is Output.json:
         sys.stdout.write(json.dumps(estimate.record(), ensure_ascii=False) + "\n")
     else:
-        sys.stdout.write(estimate_text(table_rows(estimate), summary(estimate)))
+        sys.stdout.write(estimate_text(table_rows(estimate), summary(estimate), estimate.fleet))
     return 0
 
 
@@ -393,7 +393,7 @@ VERBS = {
         "EstimateCommand",
         run_estimate,
         first="corpus.files encoder device precision vectors.pruning search.tier search.factory dimensions "
-        "sample_documents sample_seconds output",
+        "sample_documents jobs machines output tokens",
         example='npmlm estimate "corpus.files=[docs/*.jsonl]"',
         required=None,
     ),

@@ -119,6 +119,20 @@ class EstimateSettings(IndexBuildSettings):
     """Documents that are read, cut and encoded, from up to 16 files spread over the corpus."""
     sample_seconds: Annotated[float, Bounds(above=0)] = 5.0
     """Seconds of encoding, of which the speed is measured."""
+    tokens: Annotated[int | None, Bounds(1)] = None
+    """Estimate for a corpus like the one given, of so many tokens; unset: for the one given."""
+    jobs: Annotated[int, Bounds(1)] = 1
+    """Jobs of each stage, but the quantiser's one; with more than one, what the same build takes on `machines`."""
+    machines: Annotated[int, Bounds(1)] = 1
+    """Machines like this one, each with one job at a time."""
+    mtbf_hours: Annotated[float, Bounds(above=0)] = 1000.0
+    """Hours between two failures of a machine, on average."""
+    restart_seconds: Annotated[float, Bounds(0)] = 120.0
+    """From a failure until a machine works again, or another one in its place."""
+    network_gbit: Annotated[float, Bounds(above=0)] = 10.0
+    """Gigabits a second between a machine and the disk or object store that all share."""
+    disk_mb_per_second: Annotated[float, Bounds(above=0)] = 1000.0
+    """Megabytes a second of the disk or object store that all share, of all machines together."""
 
 
 @dataclass(kw_only=True, slots=True)
