@@ -214,7 +214,7 @@ def _costs_of_many(
 ) -> tuple[StageCosts, ...]:
     """What `simulate` takes: what each stage reads, and in how many shards it is finished.
 
-    Every job reads the whole corpus once for its SHA-256, and to code or merge the quantiser.
+    The corpus is read twice, for its SHA-256 and for its text; every job that codes or merges reads the quantiser.
     """
     disk = {needs.stage: needs.disk_bytes for needs in stages}
     train_share = min(1.0, shape.resolved.get("train_rows", 0) / counts.rows)
@@ -222,7 +222,7 @@ def _costs_of_many(
         counts.tokens / tokens for tokens in (TOKENS_PER_SHARD, settings.vectors.tokens_per_shard)
     )
     read_bytes_and_shards = {
-        "blocks": (counts.document_bytes, corpus_shards),
+        "blocks": (2 * counts.document_bytes, corpus_shards),
         "vectors": (disk["blocks"], vector_shards),
         "lexicon": (disk["blocks"], corpus_shards),
         "quantiser": (disk["vectors"] * train_share, shape.resolved.get("train_iterations", 1)),
@@ -235,7 +235,7 @@ def _costs_of_many(
             each.seconds,
             shards=shards,
             read_bytes=read_bytes,
-            read_bytes_by_job=counts.document_bytes + (disk["quantiser"] if each.stage in ("codes", "lists") else 0),
+            read_bytes_by_job=disk["quantiser"] if each.stage in ("codes", "lists") else 0,
             written_bytes=each.disk_bytes,
             is_divided=each.stage != "quantiser",
         )

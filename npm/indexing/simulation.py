@@ -69,6 +69,7 @@ class Fleet:
             times = (shown_seconds(run.seconds), f"{run.failures:.1f}", shown_seconds(run.repeated_seconds))
             limits = (shown_bytes(run.moved_bytes), run.limited_by, f"{run.disk_bound_from:,} machines")
             rows.append((run.stage, f"{run.jobs:,}", *times, *limits))
+        rows[-1] = (*rows[-1][:-1], "")
         return rows
 
 
