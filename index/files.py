@@ -10,13 +10,13 @@ import os
 import re
 import resource
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Annotated, Any, BinaryIO
+from typing import IO, Annotated, Any, BinaryIO, Literal, Protocol
 
 import numpy as np
 
@@ -55,6 +55,13 @@ class FileRecord:
     sha256: Digest
 
 
+class Readable(Protocol):
+    """A file that can be opened, on this machine or elsewhere."""
+
+    def open(self, mode: Literal["rb"]) -> AbstractContextManager[IO[bytes]]:
+        """It opened at its beginning."""
+
+
 @cache
 def allow_many_files() -> None:
     """Let this process open as many files as the system's hard limit allows: every mapped array takes one."""
@@ -69,7 +76,7 @@ def sha256_of_bytes(data: bytes | memoryview) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def sha256_of_file(path: Path, on_bytes: Callable[[int], None] | None = None) -> str:
+def sha256_of_file(path: Readable, on_bytes: Callable[[int], None] | None = None) -> str:
     """Hexadecimal SHA-256 of all bytes of the file, as `sha256sum` prints it; `on_bytes(read)` after each piece."""
     result = hashlib.sha256()
     with path.open("rb") as file:
@@ -190,14 +197,18 @@ class CountingFile:
         return FileRecord(bytes=self.byte_count, sha256=self._hash.hexdigest())
 
 
-def replace_file(path: Path, data: bytes) -> None:
-    """Write a file whole or not at all, in the place of one that may be there. Raises StorageError."""
+def replace_file(path: Path, data: bytes | Iterable[bytes]) -> None:
+    """Write a file, or the pieces of one, whole or not at all, in place of one that may be there.
+
+    Raises StorageError, and what making the pieces raises.
+    """
     temporary = path.with_name(f".{path.name}.tmp")
     with storage_errors(path):
         temporary.unlink(missing_ok=True)  # of a killed process; a link under this name would be written through
     file = CountingFile(temporary)
     try:
-        file.write(data)
+        for piece in [data] if isinstance(data, bytes) else data:
+            file.write(piece)
         file.close()
         with storage_errors(path):
             temporary.replace(path)

@@ -124,6 +124,12 @@ def read_any_manifest(path: Path) -> Manifest:
             where=str(file),
             fix="check the path and its permissions",
         ) from error
+    return parsed_manifest(data, file)
+
+
+def parsed_manifest(data: bytes, file: Path) -> Manifest:
+    """The manifest that is the content of `file`; raises ArtefactError as `read_manifest` does of its content."""
+    path = file.parent
     if not all(f'"{key}"'.encode() in data for key in OWN_KEYS):
         raise _foreign(file, f"a {MANIFEST_NAME} without {' and '.join(OWN_KEYS)}")
     try:

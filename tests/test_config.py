@@ -28,6 +28,8 @@ REQUIRED = {verb: "index=i" for verb in VERBS if verb not in ("estimate", "compa
     "train": "run=r",
     "evaluate": "out=o",
     "plot": "out=o",
+    "publish": "address=s3://bucket/x",
+    "fetch": "address=s3://bucket/x",
 }
 EXPERIMENTS = sorted(path.stem for path in (REPOSITORY / "configs" / "experiment").glob("*.yaml"))
 

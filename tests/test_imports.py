@@ -52,6 +52,7 @@ ONLY_IN = {
     "hydra": ("npm/cli/settings.py",),
     "omegaconf": ("npm/cli/settings.py",),
     "datasets": ("npm/corpus/sources.py",),
+    "fsspec": ("npm/corpus/addresses.py",),
     "pyarrow": ("npm/corpus/sources.py",),
     "zstandard": ("npm/corpus/sources.py",),
     "tokenizers": ("npm/corpus/blocks.py",),

@@ -14,7 +14,9 @@ from npm.indexing.settings import (
     DeleteSettings,
     EstimateSettings,
     IndexBuildSettings,
+    PublishedFiles,
     Stage,
+    TransferSettings,
 )
 from npm.models.settings import Precision
 from npm.retrieval.settings import FillSettings
@@ -203,3 +205,23 @@ class EstimateCommand(EstimateSettings, Command):
 
     output: Output = Output.table
     """`table` for people, `json` for programs."""
+
+
+@dataclass(kw_only=True)
+class PublishCommand(TransferSettings, Command):
+    """Copy an index, or corpus files, to an address; one that was stopped goes on with the same command."""
+
+    index: PathText = ""
+    """Folder of the index; its present generation is copied."""
+    corpus: PublishedFiles = field(default_factory=PublishedFiles)
+    """A corpus in its place."""
+
+
+@dataclass(kw_only=True)
+class FetchCommand(TransferSettings, Command):
+    """Copy what was published, checked on arrival; one that was stopped goes on with the same command."""
+
+    index: PathText = ""
+    """Folder for the index that is at the address."""
+    corpus: PathText = ""
+    """Folder for the corpus files that are at the address, in place of an index."""

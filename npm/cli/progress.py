@@ -21,6 +21,8 @@ UNITS = {
     "articles": "articles",
     "sets": "sets",
     "verify": "bytes",
+    "publish": "bytes",
+    "fetch": "bytes",
     "task": "answers",
 }
 """What is counted in a stage, or in all whose first word it is; tokens in all others."""

@@ -84,7 +84,7 @@ def missing_setting(name: str) -> SettingError:
     required = VERBS[name].required
     return SettingError(
         f"{name} needs {required}=",
-        expected=f"{required}={'FILE.png' if name == 'plot' else 'DIR'}",
+        expected=f"{required}={'FILE.png' if name == 'plot' else 's3://…' if required == 'address' else 'DIR'}",
         got="nothing",
         where=str(required),
         fix=_index_at_hand(name) or f"npmlm {name} --help shows the settings that it needs",

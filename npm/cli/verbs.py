@@ -27,9 +27,11 @@ if TYPE_CHECKING:
         DeleteCommand,
         EstimateCommand,
         EvaluateCommand,
+        FetchCommand,
         FillCommand,
         InspectCommand,
         PlotCommand,
+        PublishCommand,
         ServeCommand,
         TrainCommand,
         TuneCommand,
@@ -270,7 +272,27 @@ def run_estimate(settings: EstimateCommand) -> int:
     if settings.output is Output.json:
         sys.stdout.write(json.dumps(estimate.record(), ensure_ascii=False) + "\n")
     else:
-        sys.stdout.write(estimate_text(table_rows(estimate), summary(estimate)))
+        sys.stdout.write(estimate_text(table_rows(estimate), summary(estimate), estimate.fleet))
+    return 0
+
+
+def run_publish(settings: PublishCommand) -> int:
+    """`npmlm publish`."""
+    from npm.indexing.transfer import publish
+
+    with StageProgress() as progress:
+        copied, total_bytes = publish(settings.index, settings.corpus.files, settings, progress)
+    say(f"{settings.address} is whole: {copied:,} files copied, {total_bytes:,} bytes; all others were there")
+    return 0
+
+
+def run_fetch(settings: FetchCommand) -> int:
+    """`npmlm fetch`."""
+    from npm.indexing.transfer import fetch
+
+    with StageProgress() as progress:
+        count, total_bytes = fetch(settings.index, settings.corpus, settings, progress)
+    say(f"{settings.index or settings.corpus} is whole: {count:,} files, {total_bytes:,} bytes")
     return 0
 
 
@@ -384,7 +406,7 @@ VERBS = {
         "EstimateCommand",
         run_estimate,
         first="corpus.files encoder device precision vectors.pruning search.tier search.factory dimensions "
-        "sample_documents sample_seconds output",
+        "sample_documents jobs machines output tokens",
         example='npmlm estimate "corpus.files=[docs/*.jsonl]"',
         required=None,
     ),
@@ -418,6 +440,24 @@ VERBS = {
         run_compact,
         first="index retrain",
         example="npmlm compact index=DIR",
+        resumes=True,
+    ),
+    "publish": Verb(
+        "copy an index or a corpus to an object store",
+        "PublishCommand",
+        run_publish,
+        first="index corpus.files address parallel",
+        example="npmlm publish index=DIR address=s3://bucket/name",
+        required="address",
+        resumes=True,
+    ),
+    "fetch": Verb(
+        "copy what was published back to a disk, and check it",
+        "FetchCommand",
+        run_fetch,
+        first="index corpus address parallel",
+        example="npmlm fetch index=DIR address=s3://bucket/name",
+        required="address",
         resumes=True,
     ),
     "tune": Verb(

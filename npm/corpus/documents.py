@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Annotated
 
 from index.files import storage_errors
+from npm.corpus.addresses import StoredFile
 from npm.corpus.rows import MOST_SHOWN_CHARS, Row, json_rows, table_rows
 from npm.corpus.sources import (
     MOST_LINE_BYTES,
@@ -58,7 +59,8 @@ class CorpusSettings(CheckedSettings):
     """Which documents are read, and which fields of their source mean what."""
 
     files: PathList = field(default_factory=list)
-    """Paths, globs, or hub data sets as hub:NAME, hub:NAME@CONFIG/SPLIT; a glob is read in sorted order."""
+    """Paths, addresses such as s3://bucket/x.jsonl, or hub data sets as hub:NAME, hub:NAME@CONFIG/SPLIT; a glob of
+    paths or addresses is read in sorted order."""
 
     split: DocumentSplit = DocumentSplit.file
     """What is one document in a .txt file: file, paragraph (between empty lines) or line."""
@@ -260,10 +262,11 @@ def _documents(sources: Sequence[Source], settings: CorpusSettings, on_bad: OnBa
 
 
 def _records(source: Source, settings: CorpusSettings, on_bad: OnBad) -> Iterator[tuple[int, Row]]:
-    path = Path(source.path)
     if source.format == "hub":
         yield from read_hub(source)
-    elif source.format == "parquet":
+        return
+    path = source.file
+    if source.format == "parquet":
         names = (settings.id_field, settings.title_field, settings.text_field, *settings.kept_fields)
         yield from read_parquet(source, columns=names, required=settings.text_field)
     elif source.format == "jsonl":
@@ -288,7 +291,7 @@ def first_heading(text: str) -> str:
     return ""
 
 
-def _text_pieces(path: Path, split: DocumentSplit, on_bad: OnBad) -> Iterator[tuple[int, str]]:
+def _text_pieces(path: StoredFile, split: DocumentSplit, on_bad: OnBad) -> Iterator[tuple[int, str]]:
     """Documents of a plain text file, numbered by line or paragraph; empty ones separate and are no documents.
 
     A document with a line that is none goes with it.
@@ -328,7 +331,7 @@ def _text_pieces(path: Path, split: DocumentSplit, on_bad: OnBad) -> Iterator[tu
         yield piece_number, text if split is DocumentSplit.file else _without_line_end(text)
 
 
-def _not_text(path: Path, number: int) -> CorpusError:
+def _not_text(path: StoredFile, number: int) -> CorpusError:
     return CorpusError(
         f"{path.name} is not text in line {number}",
         expected="text encoded as UTF-8",

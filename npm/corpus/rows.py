@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from npm.corpus.addresses import StoredFile
 from npm.corpus.sources import (
     HUB_PREFIX,
     MOST_LINE_BYTES,
@@ -65,7 +66,7 @@ class _RepeatedKeyError(ValueError):
 
 
 def json_rows(
-    path: Path,
+    path: StoredFile,
     *,
     example: str,
     error: type[UserError] = CorpusError,
@@ -103,7 +104,7 @@ def json_rows(
 
 
 def read_cells(
-    path: Path, *, quoted: bool = True, error: type[UserError] = CorpusError, on_bad: OnBad = refuse_bad
+    path: StoredFile, *, quoted: bool = True, error: type[UserError] = CorpusError, on_bad: OnBad = refuse_bad
 ) -> Iterator[tuple[int, list[str]]]:
     """The rows of a CSV or TSV file as cells, with the numbers of the lines they end in; [] for an empty line.
 
@@ -181,7 +182,7 @@ def _json_list(path: Path) -> Iterator[tuple[int, Row]]:
 
 
 def table_rows(
-    path: Path, *, required: str = "", error: type[UserError] = CorpusError, on_bad: OnBad = refuse_bad
+    path: StoredFile, *, required: str = "", error: type[UserError] = CorpusError, on_bad: OnBad = refuse_bad
 ) -> Iterator[tuple[int, dict[str, str]]]:
     """Rows of a CSV or TSV file; the first line names the columns, and each row has a cell for every column.
 
@@ -216,7 +217,7 @@ def table_rows(
 
 
 def _not_a_table(
-    path: Path,
+    path: StoredFile,
     expected: str,
     got: str,
     line: int,

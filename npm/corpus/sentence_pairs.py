@@ -168,7 +168,7 @@ def read_text_rows(
 
 def _records(source: Source, settings: SentenceDataSettings) -> Iterator[tuple[int, Row]]:
     """Numbered rows of one file by column; quotes are quotes in .csv files and ordinary characters in .tsv files."""
-    path, needed = Path(source.path), _needed_columns(settings)
+    path, needed = source.file, _needed_columns(settings)
     if path.suffix.lower() in SEPARATORS:
         rows = read_cells(path, quoted=path.suffix.lower() == ".csv")
         _, names = next(rows, (1, []))
@@ -437,7 +437,7 @@ def _recorded(settings: SentenceDataSettings, corpus: CorpusSettings) -> dict[st
     """What decides the bytes of a table, besides the tokenizer: settings, and the files by name and content."""
     sources = sentence_sources(settings) or find_sources(corpus.files)
     digests = {
-        f"source.{number}": source.name + ("" if source.format == "hub" else f" {sha256_of_file(Path(source.path))}")
+        f"source.{number}": source.name + ("" if source.format == "hub" else f" {sha256_of_file(source.file)}")
         for number, source in enumerate(sources, start=1)
     }
     own = {f"sentences.{name}": value for name, value in asdict(settings).items() if name not in _BATCHING}

@@ -1,4 +1,4 @@
-"""Where documents come from: paths, globs and hub data sets, found and checked before anything is read."""
+"""Where documents come from: paths, addresses, globs and hub data sets, found and checked before they are read."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from npm.corpus.addresses import Address, StoredFile, file_state, is_address, stored_file
 from npm.errors import CorpusError, UserError, named
 
 HUB_PREFIX = "hub:"
@@ -29,18 +30,23 @@ ROWS_PER_BATCH = 256
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One file or hub data set: `name` stands in ids, `path` in messages."""
+    """One file or hub data set: `name` stands in ids, `path`, which may be an address, in messages."""
 
     path: str
     name: str
     format: str  # a value of FORMATS, or hub
+
+    @property
+    def file(self) -> StoredFile:
+        """What is read; not of a data set."""
+        return stored_file(self.path)
 
 
 def find_sources(files: Sequence[str | Path]) -> list[Source]:
     """The sources that `files` name, globs expanded in sorted order. Raises CorpusError for what is not usable."""
     if isinstance(files, str | Path):
         files = [files]
-    sources = [source for file in files for source in _expand(os.fspath(file))]
+    sources = [source for file in files for source in _expand(os.fspath(file).removeprefix("file://"))]
     if not sources:
         raise CorpusError(
             "no corpus is given",
@@ -51,7 +57,8 @@ def find_sources(files: Sequence[str | Path]) -> list[Source]:
         )
     first: dict[str, str] = {}
     for source in sources:
-        identity = source.path if source.format == "hub" else os.path.realpath(source.path)
+        is_path = source.format != "hub" and not is_address(source.path)
+        identity = os.path.realpath(source.path) if is_path else source.path
         if identity in first:
             raise CorpusError(
                 f"{source.name} is given twice",
@@ -82,11 +89,14 @@ def _with_distinct_names(sources: list[Source]) -> list[Source]:
 def _expand(name: str) -> Iterator[Source]:
     if name.startswith(HUB_PREFIX):
         yield Source(path=name, name=name, format="hub")
-    elif Path(name).exists() or not glob.has_magic(name):
+    elif not glob.has_magic(name) or (not is_address(name) and Path(name).exists()):
         yield _file_source(name)
     else:
-        found = glob.glob(name, recursive=True)  # noqa: PTH207 - Path.glob takes no absolute pattern
-        matches = sorted(match for match in found if not Path(match).is_dir())
+        if is_address(name):
+            matches = [str(match) for match in Address(name).matches()]
+        else:
+            found = glob.glob(name, recursive=True)  # noqa: PTH207 - Path.glob takes no absolute pattern
+            matches = sorted(match for match in found if not Path(match).is_dir())
         if not matches:
             raise CorpusError(
                 f"no file matches {name}",
@@ -103,7 +113,7 @@ def _file_source(name: str) -> Source:
         raise CorpusError(
             "a corpus file has no name", expected="a path", got="", where="corpus.files", fix="name a file"
         )
-    path = Path(name)
+    path = stored_file(name)
     suffixes = [suffix.lower() for suffix in path.suffixes]
     file_format = FORMATS.get("".join(suffixes[-2:])) or FORMATS.get("".join(suffixes[-1:]))
     problem = None
@@ -114,30 +124,25 @@ def _file_source(name: str) -> Source:
     elif file_format is None:
         known = ", ".join(FORMATS)
         problem = ("has an unknown extension", f"one of {known}", path.suffix or "none", "convert or rename the file")
-    elif path.stat().st_size == 0:
+    elif file_state(path)[0] == 0:
         problem = ("is empty", "a file with text", "0 bytes", "fetch or make the file again, or leave it out")
-    elif not os.access(path, os.R_OK):
+    elif isinstance(path, Path) and not os.access(path, os.R_OK):
         problem = ("cannot be read", "a readable file", "no permission", "change its permissions")
     if problem is not None:
         what, expected, got, fix = problem
         raise CorpusError(f"{name} {what}", expected=expected, got=got, where=name, fix=fix)
-    return Source(path=name, name=path.name, format=str(file_format))
+    return Source(path=name if isinstance(path, Path) else str(path), name=path.name, format=str(file_format))
 
 
-FileState = tuple[str, int, int]
+FileState = tuple[str, int, int | str]
 
 
 def file_states(files: Sequence[str | Path]) -> list[FileState]:
-    """Path, bytes and time of the last change in ns of every file: what shows that one was written to since.
+    """Path, bytes and time of the last change, or ETag, of every file: what shows that one was written to since.
 
     Not its inode, which changes by itself on some network file systems.
     """
-    found = []
-    for source in find_sources(files):
-        if source.format != "hub":
-            state = Path(source.path).stat()
-            found.append((source.path, state.st_size, state.st_mtime_ns))
-    return found
+    return [(source.path, *file_state(source.file)) for source in find_sources(files) if source.format != "hub"]
 
 
 def refuse_changed_files(files: Sequence[str | Path], since: Sequence[FileState]) -> None:
@@ -173,7 +178,7 @@ def read_parquet(
     from pyarrow import parquet
 
     try:
-        with parquet.ParquetFile(source.path) as file:
+        with source.file.open("rb") as stored, parquet.ParquetFile(stored) as file:
             present = file.schema_arrow.names
             if required not in present:
                 raise CorpusError(
@@ -199,7 +204,8 @@ def parquet_row_count(source: Source) -> int:
     from pyarrow import parquet
 
     try:
-        return int(parquet.read_metadata(source.path).num_rows)
+        with source.file.open("rb") as stored:
+            return int(parquet.read_metadata(stored).num_rows)
     except (pyarrow.ArrowException, OSError) as error:
         raise _not_parquet(source, error) from error
 
@@ -251,7 +257,7 @@ def refuse_bad(kind: str, error: UserError) -> None:  # noqa: ARG001 - an OnBad
 
 
 def read_lines(
-    path: Path,
+    path: StoredFile,
     *,
     keep_ends: bool = False,
     on_bytes: Callable[[int], None] | None = None,
@@ -287,7 +293,7 @@ def read_lines(
         yield number, text if keep_ends else text.removesuffix("\n").removesuffix("\r")
 
 
-def too_long(path: Path, number: int) -> CorpusError:
+def too_long(path: StoredFile, number: int) -> CorpusError:
     """The error for the line or document of more than MOST_LINE_BYTES that begins in line `number`."""
     return CorpusError(
         f"{path.name} has a line or document {number} that is too long",
@@ -315,7 +321,7 @@ def _split_lines(chunks: Iterator[bytes]) -> Iterator[bytes]:
         yield last
 
 
-def _plain_chunks(path: Path, on_bytes: Callable[[int], None] | None) -> Iterator[bytes]:
+def _plain_chunks(path: StoredFile, on_bytes: Callable[[int], None] | None) -> Iterator[bytes]:
     with path.open("rb") as file:
         while chunk := file.read(CHUNK_BYTES):
             if on_bytes is not None:
@@ -323,7 +329,7 @@ def _plain_chunks(path: Path, on_bytes: Callable[[int], None] | None) -> Iterato
             yield chunk
 
 
-def _decompressed_chunks(path: Path, stored: Iterator[bytes]) -> Iterator[bytes]:
+def _decompressed_chunks(path: StoredFile, stored: Iterator[bytes]) -> Iterator[bytes]:
     """Frame by frame, in pieces of a bounded size whatever they decompress to."""
     import zstandard
 
@@ -343,7 +349,7 @@ def _decompressed_chunks(path: Path, stored: Iterator[bytes]) -> Iterator[bytes]
         raise CorpusError(
             f"{path.name} ends in the middle of its compressed data",
             expected=f"a whole {kind} file",
-            got=f"the first {path.stat().st_size} bytes of one",
+            got=f"the first {file_state(path)[0]} bytes of one",
             where=str(path),
             fix="fetch or make the file again: it was not written or copied to the end",
         )

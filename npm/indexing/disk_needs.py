@@ -20,6 +20,7 @@ import numpy as np
 
 from index.files import check_room, stored_bytes
 from index.settings import SearchSettings, SearchTier, resolved_settings
+from npm.corpus.addresses import StoredFile, file_state
 from npm.corpus.blocks import BlockPacker
 from npm.corpus.documents import CorpusSettings, DocumentSplit, read_corpus
 from npm.corpus.rows import read_cells
@@ -296,8 +297,8 @@ def _sample_source(source: Source, settings: CorpusSettings, quota: int) -> _Sou
         return _SourceSample(documents, parquet_row_count(source) / len(documents))
     if source.format == "txt":
         taken_bytes = sum(len(document.text.encode()) + 1 for document in documents)
-        return _SourceSample(documents, max(1.0, Path(source.path).stat().st_size / taken_bytes))
-    path, line_count = Path(source.path), len(documents)
+        return _SourceSample(documents, max(1.0, file_state(source.file)[0] / taken_bytes))
+    path, line_count = source.file, len(documents)
     if (
         source.format == "table"
     ):  # the row that names the columns, then the rows of the documents, of several lines each
@@ -310,7 +311,7 @@ def _pass_over(kind: str, error: UserError) -> None:
     """A bad line is refused, or reported, where the documents are read."""
 
 
-def _text_factor(path: Path, line_count: int) -> float:
+def _text_factor(path: StoredFile, line_count: int) -> float:
     """How many times the text of the first `line_count` lines that are not empty the file holds, decompressed."""
     read_bytes = text_bytes = taken_bytes = taken = 0
     marks: list[tuple[int, int]] = []  # before each piece: bytes of the file read, bytes of text that came of them
@@ -320,7 +321,7 @@ def _text_factor(path: Path, line_count: int) -> float:
         marks.append((read_bytes, text_bytes))
         read_bytes += byte_count
 
-    size = path.stat().st_size
+    size, _ = file_state(path)
     is_plain = path.suffix.lower() not in COMPRESSED
     for _, line in read_lines(path, keep_ends=True, on_bytes=mark, on_bad=_pass_over):
         text_bytes += len(line.encode())
@@ -338,7 +339,7 @@ def _text_factor(path: Path, line_count: int) -> float:
 
 def _stored_bytes(sources: Sequence[Source]) -> float:
     """The bytes of all sources; of data sets, whose bytes are not known, their number."""
-    return sum(1.0 if source.format == "hub" else float(Path(source.path).stat().st_size) for source in sources)
+    return sum(1.0 if source.format == "hub" else float(file_state(source.file)[0]) for source in sources)
 
 
 def _vocabulary(half_words: int, words: int, sample_tokens: int, tokens: float) -> float:

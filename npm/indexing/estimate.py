@@ -15,7 +15,8 @@ import re
 import sys
 import time
 import tracemalloc
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -23,13 +24,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from index.files import CHUNK_BYTES, CountingFile, shown_bytes
-from index.lists import BATCH_BYTES
+from index.lists import BATCH_BYTES, PART_BYTES
 from index.quantiser import CODEC_TRAIN_ROWS
-from npm.corpus.blocks import BlockPacker
+from npm.corpus.blocks import Block, BlockPacker
 from npm.corpus.store import TOKENS_PER_SHARD, build_block_store
 from npm.errors import CorpusError
 from npm.indexing.disk_needs import (
     CorpusCounts,
+    CorpusSample,
     SearchShape,
     block_texts,
     corpus_counts,
@@ -42,6 +44,7 @@ from npm.indexing.disk_needs import (
 from npm.indexing.embed import ShardBlocks, frequent_token_ids, recorded_vectors
 from npm.indexing.lexicon import count_words
 from npm.indexing.settings import EstimateSettings, LexiconSettings
+from npm.indexing.simulation import Fleet, StageCosts, shown_seconds, simulate
 from npm.memory import PeakMemory, private_bytes, return_freed_memory
 from npm.types import Progress, silent
 
@@ -82,6 +85,7 @@ class Estimate:
     tier: str  # with the FAISS factory string, where there is one
     sampled_documents: int
     unknown_sources: list[str]  # data sets of unknown size: of these only the sample counts
+    fleet: Fleet = field(default_factory=Fleet)  # the same with several jobs and machines
 
     @property
     def memory_bytes(self) -> float:
@@ -107,7 +111,7 @@ class Estimate:
         totals = {name: round(getattr(self, name)) for name in ("documents", "tokens", "rows", "disk_bytes")}
         peaks = {"memory_bytes": round(self.memory_bytes), "seconds": round(self.seconds, 3)}
         names = {"tier": self.tier, "sampled_documents": self.sampled_documents, "unknown": self.unknown_sources}
-        return {"stages": stages, **totals, **peaks, **names}
+        return {"stages": stages, **totals, **peaks, **names, "fleet": self.fleet.record()}
 
 
 class Measured(PeakMemory):
@@ -147,7 +151,7 @@ def estimate_build(settings: EstimateSettings, encoder: Encoder, *, progress: Pr
     sample = sample_corpus(settings.corpus, documents=settings.sample_documents, seconds=settings.sample_seconds)
     with Measured() as packing:
         packed = packed_in_batches(packer, sample)
-    counts = corpus_counts(sample, packed, settings.vectors, settings.lexicon)
+    counts = _counts(sample, packed, settings)
     progress("sample", counts.sampled_tokens, counts.sampled_tokens)
     if counts.rows == 0:
         raise CorpusError(
@@ -180,17 +184,62 @@ def estimate_build(settings: EstimateSettings, encoder: Encoder, *, progress: Pr
         "codes": counts.rows * search.coding_seconds,
         "lists": counts.rows * search.merging_seconds,
     }
+    stages = tuple(
+        StageNeeds(stage, memory[stage], disk[stage], seconds[stage] + disk[stage] * write_seconds) for stage in disk
+    )
     return Estimate(
-        stages=tuple(
-            StageNeeds(stage, memory[stage], disk[stage], seconds[stage] + disk[stage] * write_seconds)
-            for stage in disk
-        ),
+        stages=stages,
         documents=counts.documents,
         tokens=counts.tokens,
         rows=counts.rows,
         tier=shape.tier,
         sampled_documents=len(sample.documents),
         unknown_sources=sample.unknown_sources,
+        fleet=simulate(_costs_of_many(stages, counts, shape, settings), settings),
+    )
+
+
+def _counts(sample: CorpusSample, packed: list[list[Block]], settings: EstimateSettings) -> CorpusCounts:
+    """The counts of the corpus, or of one like it of `settings.tokens`."""
+    counts = corpus_counts(sample, packed, settings.vectors, settings.lexicon)
+    if settings.tokens is None or not counts.tokens:
+        return counts
+    factor = settings.tokens / counts.tokens
+    like = replace(sample, weights=sample.weights * factor, document_count=sample.document_count * factor)
+    return corpus_counts(like, packed, settings.vectors, settings.lexicon)
+
+
+def _costs_of_many(
+    stages: Sequence[StageNeeds], counts: CorpusCounts, shape: SearchShape, settings: EstimateSettings
+) -> tuple[StageCosts, ...]:
+    """What `simulate` takes: what each stage reads, and in how many shards it is finished.
+
+    The corpus is read twice, for its SHA-256 and for its text; every job that codes or merges reads the quantiser.
+    """
+    disk = {needs.stage: needs.disk_bytes for needs in stages}
+    train_share = min(1.0, shape.resolved.get("train_rows", 0) / counts.rows)
+    corpus_shards, vector_shards = (
+        counts.tokens / tokens for tokens in (TOKENS_PER_SHARD, settings.vectors.tokens_per_shard)
+    )
+    read_bytes_and_shards = {
+        "blocks": (2 * counts.document_bytes, corpus_shards),
+        "vectors": (disk["blocks"], vector_shards),
+        "lexicon": (disk["blocks"], corpus_shards),
+        "quantiser": (disk["vectors"] * train_share, shape.resolved.get("train_iterations", 1)),
+        "codes": (disk["vectors"], vector_shards),
+        "lists": (disk["codes"], disk["lists"] / PART_BYTES),
+    }
+    return tuple(
+        StageCosts(
+            each.stage,
+            each.seconds,
+            shards=shards,
+            read_bytes=read_bytes,
+            read_bytes_by_job=disk["quantiser"] if each.stage in ("codes", "lists") else 0,
+            written_bytes=each.disk_bytes,
+            is_divided=each.stage != "quantiser",
+        )
+        for each, (read_bytes, shards) in zip(stages, read_bytes_and_shards.values(), strict=True)
     )
 
 
@@ -380,21 +429,10 @@ def summary(estimate: Estimate) -> list[str]:
         f"about {estimate.documents:,.0f} documents, {estimate.tokens:,.0f} tokens, {estimate.rows:,.0f} stored "
         f"vectors, from {estimate.sampled_documents:,} documents; tier {estimate.tier}"
     ]
+    lines += estimate.fleet.notes
     if estimate.unknown_sources:
         names = ", ".join(estimate.unknown_sources)
         lines.append(
             f"the size of these is not known, so only their sample counts: {names}; give corpus.max_documents="
         )
     return lines
-
-
-def shown_seconds(seconds: float) -> str:
-    """A time for people.
-
-    >>> shown_seconds(0.25), shown_seconds(75), shown_seconds(3 * 3600 + 20 * 60)
-    ('0.2 s', '1 min 15 s', '3 h 20 min')
-    """
-    if seconds < 60:
-        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
-    minutes, left = divmod(round(seconds), 60)
-    return f"{minutes} min {left} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"

@@ -28,6 +28,7 @@ from index.manifest import Manifest, damaged, part_folder, read_any_manifest, re
 from index.quantiser import QUANTISER_KIND
 from index.settings import SearchSettings, read_record
 from index.store import check_folder, finished_folder, open_array, write_folder, write_manifest
+from npm.corpus.addresses import file_state
 from npm.corpus.sources import find_sources
 from npm.errors import ArtefactError, SettingError, named
 from npm.settings import as_json, settings_from
@@ -319,8 +320,7 @@ def input_record(corpus: CorpusSettings) -> list[dict[str, Any]]:
     for source in find_sources(corpus.files):
         record: dict[str, Any] = {"name": source.name}
         if source.format != "hub":
-            path = Path(source.path)
-            record |= {"bytes": path.stat().st_size, "sha256": sha256_of_file(path)}
+            record |= {"bytes": file_state(source.file)[0], "sha256": sha256_of_file(source.file)}
         records.append(record)
     return records
 

@@ -11,7 +11,7 @@ from npm.corpus.blocks import BlockSettings
 from npm.corpus.documents import CorpusSettings
 from npm.corpus.text import Stemming
 from npm.models.settings import PoolerKind, Precision
-from npm.settings import Bounds, CheckedSettings, PathText
+from npm.settings import Bounds, CheckedSettings, PathList, PathText
 
 if TYPE_CHECKING:
     from npm.models.encoder import Encoder
@@ -119,6 +119,20 @@ class EstimateSettings(IndexBuildSettings):
     """Documents that are read, cut and encoded, from up to 16 files spread over the corpus."""
     sample_seconds: Annotated[float, Bounds(above=0)] = 5.0
     """Seconds of encoding, of which the speed is measured."""
+    tokens: Annotated[int | None, Bounds(1)] = None
+    """Estimate for a corpus like the one given, of so many tokens; unset: for the one given."""
+    jobs: Annotated[int, Bounds(1)] = 1
+    """Jobs of each stage, but the quantiser's one; with more than one, what the same build takes on `machines`."""
+    machines: Annotated[int, Bounds(1)] = 1
+    """Machines like this one, each with one job at a time."""
+    mtbf_hours: Annotated[float, Bounds(above=0)] = 1000.0
+    """Hours between two failures of a machine, on average."""
+    restart_seconds: Annotated[float, Bounds(0)] = 120.0
+    """From a failure until a machine works again, or another one in its place."""
+    network_gbit: Annotated[float, Bounds(above=0)] = 10.0
+    """Gigabits a second between a machine and the disk or object store that all share."""
+    disk_mb_per_second: Annotated[float, Bounds(above=0)] = 1000.0
+    """Megabytes a second of the disk or object store that all share, of all machines together."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -156,3 +170,21 @@ class CompactSettings(CheckedSettings):
 
     retrain: bool = False
     """Whether the quantiser is trained anew; it always is where the tier for the number of rows is another now."""
+
+
+@dataclass(kw_only=True, slots=True)
+class TransferSettings(CheckedSettings):
+    """Where something is copied to or from, and how."""
+
+    address: PathText = ""
+    """Address of it: s3://bucket/name (package s3fs), gs://bucket/name (gcsfs) or file:///folder. Required."""
+    parallel: Annotated[int, Bounds(1, 256)] = 8
+    """Files copied at once."""
+
+
+@dataclass(kw_only=True, slots=True)
+class PublishedFiles(CheckedSettings):
+    """Files of a corpus."""
+
+    files: PathList = field(default_factory=list)
+    """Paths, addresses and globs of corpus files to publish, in place of an index."""

@@ -328,7 +328,7 @@ def recorded_sources(kind: str, sources: Sequence[Source]) -> dict[str, str]:
     """Where text comes from, by content, with one key for each source; data sets of the hub by name only."""
     found: dict[str, str] = {}
     for number, source in enumerate(sources, start=1):
-        digest = "" if source.format == "hub" else f" sha256:{sha256_of_file(Path(source.path))}"
+        digest = "" if source.format == "hub" else f" sha256:{sha256_of_file(source.file)}"
         found[f"{kind}.sources.{number}"] = source.name + digest
     return found
 

@@ -1,0 +1,250 @@
+"""An index, or the files of a corpus, copied to an address and back: files first, the root manifest last.
+
+At an address a folder without its manifest does not exist. Whatever is copied is hashed on its way, and its last piece
+handed on only if the whole is what its manifest says, so that neither side ever holds a damaged copy of the right size.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import FIRST_EXCEPTION, CancelledError, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+from index.files import CHUNK_BYTES, FileRecord, check_room, replace_file, sha256_of_bytes, stored_bytes
+from index.locking import folder_lock
+from index.manifest import MANIFEST_NAME, MOST_MANIFEST_BYTES, Manifest, manifest_bytes, parsed_manifest, part_folder
+from npm.corpus.addresses import Address, StoredFile
+from npm.corpus.documents import CorpusSettings
+from npm.corpus.sources import find_sources
+from npm.errors import ArtefactError, CorpusError, SettingError
+from npm.indexing.generation import INDEX_KIND, Generation, input_record
+from npm.indexing.layout import refuse_others
+from npm.indexing.settings import TransferSettings
+from npm.types import Progress, silent
+
+CORPUS_KIND = "corpus-files"
+DIGEST_NAME = f"{MANIFEST_NAME}.sha256"
+"""Written first, so that what lies at an address is never taken for a part of another index."""
+Item = TypeVar("Item")
+Made = TypeVar("Made")
+Files = dict[str, FileRecord]
+
+
+@dataclass(slots=True)
+class _Copies:
+    """Files copied `parallel` at once; the first that fails stops the others at their next piece."""
+
+    stage: str
+    parallel: int
+    progress: Progress = silent
+    total: int = 0
+    done: int = 0
+    is_stopped: bool = False
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def each(self, work: Callable[[Item], Made], items: Iterable[Item]) -> list[Made]:
+        """`work` of all items, in their order."""
+        with ThreadPoolExecutor(self.parallel) as pool:
+            futures = [pool.submit(work, item) for item in items]
+            try:
+                for future in wait(futures, return_when=FIRST_EXCEPTION).done:
+                    future.result()
+                return [future.result() for future in futures]
+            except BaseException:
+                self.is_stopped = True
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+
+    def pieces(self, file: StoredFile, record: FileRecord) -> Iterator[bytes]:
+        """The content of `file`, counted; raises ArtefactError instead of its last piece if it is not as recorded."""
+        content, size, held = hashlib.sha256(), 0, b""
+        is_missing = isinstance(file, Path) and not file.is_file()  # else the store would be blamed for it
+        with io.BytesIO() if is_missing else file.open("rb") as stream:
+            while size <= record.bytes and (piece := stream.read(CHUNK_BYTES)):
+                if held:
+                    yield held
+                held = piece
+                size += len(piece)
+                content.update(piece)
+                with self.lock:
+                    if self.is_stopped:
+                        raise CancelledError
+                    self.done += len(piece)
+                    self.progress(self.stage, self.done, self.total)
+        if (size, content.hexdigest()) != (record.bytes, record.sha256):
+            raise ArtefactError(
+                f"{file} is missing, damaged or another file",
+                expected=f"{record.bytes} bytes with SHA-256 {record.sha256}",
+                got=f"{size} bytes with SHA-256 {content.hexdigest()}",
+                where=str(file),
+                fix="take a whole copy of the index or corpus, and a folder or an address of its own",
+            )
+        yield held
+
+
+def _manifest(file: StoredFile, digest: str | None = None) -> tuple[Manifest, bytes]:
+    """The manifest that `file` is, whose digest is to be this. Raises ArtefactError."""
+    try:
+        with file.open("rb") as stream:
+            data = stream.read(MOST_MANIFEST_BYTES)
+        manifest = parsed_manifest(data, Path(str(file)))
+        got, expected = f"digest {manifest.digest}, of another build", f"digest {digest}"
+        if digest in (None, manifest.digest):
+            return manifest, data
+    except (ArtefactError, OSError) as error:
+        expected, got = getattr(error, "expected", "a manifest"), getattr(error, "got", str(error))
+    fix = "take a whole copy of the index, of a version that this program reads"
+    raise ArtefactError(f"{file} cannot be used", expected=expected, got=got, where=str(file), fix=fix)
+
+
+def _all_files(root: Manifest, data: bytes, file_of: Callable[[str], StoredFile], copies: _Copies) -> list[Files]:
+    """Every file of a root manifest and of all its parts, by path: what is copied first, their manifests, the root."""
+    files: Files = {}
+    manifests: Files = {}
+    level = {"": root}
+    while level:
+        files |= {above + name: record for above, each in level.items() for name, record in each.files.items()}
+        parts = [(f"{above}{name}/", digest) for above, each in level.items() for name, digest in each.parts.items()]
+        found = copies.each(lambda part: _manifest(file_of(part[0] + MANIFEST_NAME), part[1]), parts)
+        level = {}
+        for (above, _), (manifest, content) in zip(parts, found, strict=True):
+            manifests[above + MANIFEST_NAME] = FileRecord(len(content), sha256_of_bytes(content))
+            level[above] = manifest
+    groups = [files, manifests, {MANIFEST_NAME: FileRecord(len(data), sha256_of_bytes(data))}]
+    copies.total = sum(record.bytes for group in groups for record in group.values())
+    return groups
+
+
+def publish(
+    index: str, corpus_files: list[str], settings: TransferSettings, progress: Progress = silent
+) -> tuple[int, int]:
+    """Copy the present generation of an index, or corpus files, or go on with that; files and bytes that were left.
+
+    Files there of the same size are kept, since none is there whole that was not right when it was copied. Raises
+    ArtefactError if the index is damaged or something else is at the address, StorageError if its store refuses.
+    """
+    _refuse_both(index, corpus_files, corpus="corpus.files=[FILE,…]")
+    place, copies = Address(settings.address), _Copies("publish", settings.parallel, progress)
+    if corpus_files:
+        return _publish_corpus(corpus_files, place, copies)
+    folder = Generation.read(Path(index)).folder
+
+    def file_of(name: str) -> Path:
+        return part_folder(folder, name)
+
+    root, data = _manifest(file_of(MANIFEST_NAME))
+    return _publish(_all_files(root, data, file_of, copies), file_of, data, place, copies)
+
+
+def _publish_corpus(files: list[str], place: Address, copies: _Copies) -> tuple[int, int]:
+    """The files, and a manifest that has their SHA-256."""
+    sources = {source.name: source for source in find_sources(files)}
+    for name, source in sources.items():
+        if source.format == "hub" or "/" in name:
+            got = "a data set" if source.format == "hub" else "several files of this name"
+            expected, fix = "files, each with a name of its own", "rename them, or publish to several addresses"
+            raise CorpusError(f"{name} cannot be published", expected=expected, got=got, where="corpus.files", fix=fix)
+    records = {record.pop("name"): record for record in input_record(CorpusSettings(files=files))}
+    data = manifest_bytes(CORPUS_KIND, {}, records, {})
+    root = parsed_manifest(data, Path(MANIFEST_NAME))
+    groups = _all_files(root, data, lambda name: sources[name].file, copies)
+    return _publish(groups, lambda name: sources[name].file, data, place, copies)
+
+
+def _publish(
+    groups: list[Files], file_of: Callable[[str], StoredFile], root: bytes, place: Address, copies: _Copies
+) -> tuple[int, int]:
+    there, digest = place.sizes(), sha256_of_bytes(root).encode()
+    if there and (DIGEST_NAME not in there or _content(place / DIGEST_NAME) != digest):
+        raise ArtefactError(
+            f"{place} holds something else",
+            expected="nothing, or what an earlier publish of the same left",
+            got="another index or corpus, whole or in part" if DIGEST_NAME in there else f"{len(there)} other files",
+            where=str(place),
+            fix="publish every generation to an address of its own",
+        )
+    if not there:
+        (place / DIGEST_NAME).write([digest])
+    left = [{name: each for name, each in group.items() if there.get(name) != each.bytes} for group in groups]
+    copies.total = sum(record.bytes for group in left for record in group.values())
+    for group in left[:-1]:
+        copies.each(lambda item: (place / item[0]).write(copies.pieces(file_of(item[0]), item[1])), group.items())
+    for name in left[-1]:  # from memory: the file may be that of a newer generation by now
+        (place / name).write([root])
+    return sum(map(len, left)), copies.total
+
+
+def fetch(index: str, corpus: str, settings: TransferSettings, progress: Progress = silent) -> tuple[int, int]:
+    """Copy what was published to the folder `index`, or `corpus`, or go on with that; files and bytes of the whole.
+
+    A file lies under a temporary name until it is whole and checked; what an earlier fetch left is checked again.
+    Raises ArtefactError if no such thing is at the address, it is damaged, or the folder holds something else,
+    StorageError if the store or the disk refuses.
+    """
+    _refuse_both(index, corpus, corpus="corpus=DIR")
+    folder, kind = Path(index or corpus), INDEX_KIND if index else CORPUS_KIND
+    place, copies = Address(settings.address), _Copies("fetch", settings.parallel, progress)
+    with folder_lock(folder):
+        if kind == INDEX_KIND:
+            refuse_others(folder)
+        root, data = _published(place, kind)
+        here = folder / MANIFEST_NAME
+        if here.exists():
+            if here.read_bytes() == data:
+                return 0, 0
+            expected, fix = "a folder of its own, or what a fetch of the same left", "fetch into another folder"
+            got = f"another {MANIFEST_NAME}"
+            raise ArtefactError(
+                f"{folder} holds something else", expected=expected, got=got, where=str(folder), fix=fix
+            )
+        groups = _all_files(root, data, lambda name: place / name, copies)
+        check_room(folder, copies.total - stored_bytes(folder), what="files to be fetched")
+
+        def copy(item: tuple[str, FileRecord]) -> None:
+            file = part_folder(folder, item[0])
+            if file.exists():
+                deque(copies.pieces(file, item[1]), maxlen=0)
+            else:
+                file.parent.mkdir(parents=True, exist_ok=True)
+                replace_file(file, copies.pieces(place / item[0], item[1]))
+
+        for group in groups:
+            copies.each(copy, group.items())
+    return sum(map(len, groups)), copies.total
+
+
+def _published(place: Address, kind: str) -> tuple[Manifest, bytes]:
+    """The root manifest at an address. Raises ArtefactError if it is not of `kind`, or there is none."""
+    if (place / MANIFEST_NAME).exists():
+        root, data = _manifest(place / MANIFEST_NAME)
+        if root.kind == kind:
+            return root, data
+        got, fix = f"a folder of kind {root.kind!r}", "fetch an index to index=DIR, a corpus to corpus=DIR"
+    elif (place / DIGEST_NAME).exists():
+        got, fix = "one that was published only in part", "give its npmlm publish again, which goes on"
+    else:
+        got, fix = f"no {MANIFEST_NAME}", "check the bucket, or folder, and the path"
+    expected = f"a folder of kind {kind!r}, as npmlm publish leaves it"
+    raise ArtefactError(f"{place} cannot be fetched", expected=expected, got=got, where=str(place), fix=fix)
+
+
+def _refuse_both(index: str, other: object, *, corpus: str) -> None:
+    if bool(index) == bool(other):
+        raise SettingError(
+            "an index or a corpus is copied",
+            expected=f"index=DIR or {corpus}",
+            got="both" if index else "neither",
+            where="index, corpus",
+            fix="give one of them",
+        )
+
+
+def _content(file: Address) -> bytes:
+    with file.open() as stream:
+        return stream.read(MOST_MANIFEST_BYTES)

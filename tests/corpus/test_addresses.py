@@ -1,0 +1,132 @@
+"""Corpora read from addresses: the documents, sizes and hashes that the same files have on a disk."""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import zstandard
+from fsspec.implementations.memory import MemoryFileSystem
+
+from npm.cli.settings import compose_settings
+from npm.corpus.addresses import Address
+from npm.corpus.documents import CorpusSettings, DocumentSplit, read_corpus
+from npm.corpus.sources import find_sources
+from npm.errors import CorpusError, StorageError
+from npm.indexing.disk_needs import sample_corpus
+from npm.indexing.generation import input_record
+from tests.helpers.command_line import CommandLine, all_bytes, write_corpus
+
+DAY = 86_400.0
+PLACE = Address("memory://bucket/texts")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """Files of every format, also in the memory store under the same names."""
+    import pyarrow
+    from pyarrow import parquet
+
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    lines = write_corpus(folder / "a.jsonl").read_bytes()
+
+    def renamed(name: str) -> bytes:
+        return lines.replace(b'"id": "', f'"id": "{name} '.encode())
+
+    (folder / "b.jsonl.zst").write_bytes(zstandard.compress(renamed("b")))
+    (folder / "c.jsonl.gz").write_bytes(gzip.compress(renamed("c")))
+    (folder / "d.txt").write_text("one line\nanother line\n", encoding="utf-8")
+    (folder / "e.csv").write_text("id,text\ne1,a cell\n", encoding="utf-8")
+    (folder / "f.md").write_text("# Heading\ntext\n", encoding="utf-8")
+    parquet.write_table(pyarrow.Table.from_pylist([{"id": "g1", "text": "of a column"}]), folder / "g.parquet")
+    for path in folder.iterdir():
+        (PLACE / path.name).write([path.read_bytes()])
+    yield folder
+    MemoryFileSystem.store.clear()
+    MemoryFileSystem.pseudo_dirs[:] = [""]
+
+
+def settings(*files: object) -> CorpusSettings:
+    return CorpusSettings(files=[str(file) for file in files], split=DocumentSplit.line)
+
+
+def test_files_at_addresses_hold_the_documents_of_the_same_files_on_a_disk(folder: Path) -> None:
+    expected = list(read_corpus(settings(folder / "*")))
+    assert len(expected) == 3 * 6 + 2 + 1 + 1 + 1
+    of_paths = sample_corpus(settings(folder / "*"), documents=7, seconds=DAY)
+    for files in (
+        ["memory://bucket/texts/*"],
+        [f"file://{folder}/*"],
+        [f"{PLACE}/{path.name}" for path in sorted(folder.iterdir())],
+    ):
+        assert list(read_corpus(settings(*files))) == expected
+        assert input_record(settings(*files)) == input_record(settings(folder / "*"))
+        sampled = sample_corpus(settings(*files), documents=7, seconds=DAY)
+        assert sampled.documents == of_paths.documents
+        assert sampled.weights.tolist() == of_paths.weights.tolist()
+    assert [source.name for source in find_sources(["memory://bucket/texts/*.jsonl*"])] == [
+        "a.jsonl",
+        "b.jsonl.zst",
+        "c.jsonl.gz",
+    ]
+
+
+def test_an_index_built_from_addresses_has_the_same_bytes(
+    folder: Path, tmp_path: Path, tiny_encoder_folder: Path, npmlm: CommandLine
+) -> None:
+    given = [f"encoder={tiny_encoder_folder}", "blocks.max_block_tokens=64"]
+    assert npmlm("build", f"corpus.files=[{folder}/[ab].jsonl*]", f"index={tmp_path / 'one'}", *given).status == 0
+    address = f"corpus.files=[{PLACE}/a.jsonl, memory://bucket/texts/b.*.zst]"
+    outcome = npmlm("build", address, f"index={tmp_path / 'two'}", *given)
+    assert outcome.status == 0, outcome.err
+    assert all_bytes(tmp_path / "one") == all_bytes(tmp_path / "two")
+
+
+def test_config_takes_addresses_as_they_are_written() -> None:
+    files = ["s3://bucket/x-*.jsonl.zst", "file:///a b/c.txt", "memory://x/[ab]=1.jsonl"]
+    assert compose_settings("build", ["index=i", f"corpus.files=[{','.join(files)}]"]).corpus.files == files
+    for file in files:
+        assert compose_settings("build", ["index=i", f"corpus.files={file}"]).corpus.files == [file]
+
+
+@pytest.mark.parametrize("rewritten", [b"another text", b"as many bytes."])
+def test_a_file_that_is_written_again_at_its_address_while_it_is_read_is_found(rewritten: bytes) -> None:
+    (PLACE / "a.txt").write([b"a text of lines\n" * 2])
+    (PLACE / "b.txt").write([b"as many letters"])
+    documents = read_corpus(settings(f"{PLACE}/*"))
+    assert len(list(itertools.islice(documents, 2))) == 2
+    (PLACE / "b.txt").write([rewritten])
+    with pytest.raises(CorpusError, match="changed while it was read") as caught:
+        list(documents)
+    assert f"{PLACE}/b.txt" in caught.value.got
+    MemoryFileSystem.store.clear()
+
+
+def test_faults_of_files_at_addresses_are_those_of_files_on_a_disk(folder: Path) -> None:
+    (PLACE / "empty.txt").write([])
+    (PLACE / "cut.jsonl.zst").write([(folder / "b.jsonl.zst").read_bytes()[:-9]])
+    (PLACE / "bad.jsonl").write([b'{"text": "x"}\nno JSON\n'])
+    (PLACE / "bad.parquet").write([b"PAR1 and no more"])
+    faults = {
+        "none.txt": "does not exist",
+        "none-*.txt": "no file matches",
+        "x.doc": "does not exist",
+        "empty.txt": "is empty",
+        "cut.jsonl.zst": "ends in the middle",
+        "bad.jsonl": "line 2",
+        "bad.parquet": "cannot be read as Parquet",
+    }
+    for name, problem in faults.items():
+        with pytest.raises(CorpusError, match=problem) as caught:
+            list(read_corpus(settings(f"{PLACE}/{name}")))
+        assert caught.value.where.startswith(f"{PLACE}/{name}"), name
+    with pytest.raises(CorpusError, match="is a folder"):
+        find_sources(["memory://bucket/texts"])
+    with pytest.raises(CorpusError, match="given twice"):
+        find_sources(["memory://bucket/texts/a.jsonl", "memory:///bucket/texts/*.jsonl"])
+    with pytest.raises(StorageError, match="driver of s3:// is not installed"):
+        find_sources(["s3://bucket/x-*.jsonl.zst"])

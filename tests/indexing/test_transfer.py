@@ -1,0 +1,324 @@
+"""Indexes and corpora at addresses: published and fetched whole, in part, damaged, killed, refused."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections import namedtuple
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fsspec.implementations.memory import MemoryFileSystem
+from fsspec.registry import _registry
+
+from index.files import CHUNK_BYTES
+from npm.corpus.addresses import Address
+from npm.errors import ArtefactError, CorpusError, SettingError, StorageError
+from npm.indexing.inspection import verify_index
+from npm.indexing.settings import TransferSettings
+from npm.indexing.transfer import DIGEST_NAME, fetch, publish
+from tests.helpers.command_line import CommandLine, all_bytes, write_corpus
+
+PLACE = "memory://bucket/index"
+Usage = namedtuple("Usage", "total used free")
+
+
+@pytest.fixture(autouse=True)
+def empty_memory() -> Iterator[None]:
+    yield
+    MemoryFileSystem.store.clear()
+    MemoryFileSystem.pseudo_dirs[:] = [""]
+
+
+def at(address: str = PLACE, parallel: int = 3) -> TransferSettings:
+    return TransferSettings(address=address, parallel=parallel)
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    return {name: data for name, data in all_bytes(folder).items() if not name.endswith("/")}
+
+
+def objects(address: str = PLACE) -> dict[str, bytes]:
+    """Everything at an address, by the rest of its path."""
+    place = Address(address)
+    return {name: place.fs.cat_file(str(place / name)) for name in place.sizes()}
+
+
+@pytest.mark.parametrize("place", [PLACE, "file://{folder}/bucket/index"])
+def test_an_index_that_is_published_and_fetched_has_the_same_bytes(
+    place: str, built_index: Path, tmp_path: Path
+) -> None:
+    address = place.format(folder=tmp_path)
+    shown: list[tuple[str, float, float | None]] = []
+    files, total = publish(str(built_index), [], at(address), lambda *shares: shown.append(shares))
+    assert files == len(files_of(built_index))
+    assert {name for name in objects(address) if name != DIGEST_NAME} == files_of(built_index).keys()
+    root_bytes = (built_index / "manifest.json").stat().st_size
+    assert total == sum(map(len, files_of(built_index).values()))
+    assert shown[-1] == ("publish", total - root_bytes, total)
+    shown.clear()
+    assert fetch(str(tmp_path / "copy"), "", at(address), lambda *shares: shown.append(shares)) == (files, total)
+    assert shown[-1] == ("fetch", total, total)
+    assert all_bytes(tmp_path / "copy") == all_bytes(built_index)
+    verify_index(tmp_path / "copy")
+    assert publish(str(built_index), [], at(address)) == (0, 0)
+    assert fetch(str(tmp_path / "copy"), "", at(address)) == (0, 0)
+
+
+def test_only_what_the_present_generation_names_is_published(built_index: Path, tmp_path: Path) -> None:
+    index = shutil.copytree(built_index, tmp_path / "index")
+    (index / "search" / "00007").mkdir()
+    (index / "search" / "00007" / "lists.bin").write_bytes(b"of an earlier generation")
+    (index / "notes.txt").write_text("mine")
+    publish(str(index), [], at())
+    assert {name for name in objects() if name != DIGEST_NAME} == files_of(built_index).keys()
+
+
+def test_files_come_first_and_the_root_manifest_last(built_index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[str] = []
+    write = Address.write
+    monkeypatch.setattr(Address, "write", lambda self, pieces: (written.append(str(self)), write(self, pieces)))
+    publish(str(built_index), [], at(parallel=1))
+    names = [name.removeprefix(f"{Address(PLACE)}/") for name in written]
+    assert (names[0], names[-1]) == (DIGEST_NAME, "manifest.json")
+    is_manifest = [name.endswith("manifest.json") for name in names[1:]]
+    assert is_manifest == sorted(is_manifest)
+
+
+def test_an_address_holds_one_index_whole_or_begun(built_index: Path, tmp_path: Path, npmlm: CommandLine) -> None:
+    other = shutil.copytree(built_index, tmp_path / "other")
+    assert npmlm("delete", f"index={other}", "ids=[bank]").status == 0
+    publish(str(built_index), [], at())
+    before = objects()
+    with pytest.raises(ArtefactError, match="holds something else") as caught:
+        publish(str(other), [], at())
+    assert "another index" in caught.value.got
+    Address(PLACE).fs.rm(f"{PLACE}/manifest.json")
+    with pytest.raises(ArtefactError, match="holds something else"):  # begun by another one
+        publish(str(other), [], at())
+    assert publish(str(built_index), [], at())[0] == 1
+    assert objects() == before
+    Address("memory://bucket/texts/a.txt").write([b"text"])
+    with pytest.raises(ArtefactError, match="holds something else") as caught:
+        publish(str(built_index), [], at("memory://bucket/texts"))
+    assert "1 other files" in caught.value.got
+
+
+def test_what_was_lost_or_cut_at_the_address_is_copied_again(built_index: Path, tmp_path: Path) -> None:
+    publish(str(built_index), [], at())
+    before, place = objects(), Address(PLACE)
+    lost, cut = sorted(name for name, data in before.items() if name.endswith(".npy") and len(data) > 200)[:2]
+    place.fs.rm(str(place / lost))
+    (place / cut).write([before[cut][:-1]])
+    assert publish(str(built_index), [], at()) == (2, len(before[lost]) + len(before[cut]))
+    assert objects() == before
+
+
+def test_a_half_published_index_is_not_fetched(built_index: Path, tmp_path: Path) -> None:
+    publish(str(built_index), [], at())
+    Address(PLACE).fs.rm(f"{PLACE}/manifest.json")
+    with pytest.raises(ArtefactError, match="cannot be fetched") as caught:
+        fetch(str(tmp_path / "copy"), "", at())
+    assert "only in part" in caught.value.got
+    assert "publish again" in caught.value.fix
+    assert not (tmp_path / "copy").exists()
+
+
+@pytest.mark.parametrize(
+    ("what", "how"),
+    [
+        *(("vectors.npy", how) for how in ("changed", "longer", "cut")),
+        *(("segments/00000/vectors/manifest.json", how) for how in ("changed", "cut")),
+        *(("/manifest.json", how) for how in ("changed", "cut")),
+    ],
+)
+def test_a_damaged_file_at_the_address_is_refused_on_arrival(
+    what: str, how: str, built_index: Path, tmp_path: Path
+) -> None:
+    publish(str(built_index), [], at())
+    name = next(name for name in objects() if f"/{name}".endswith(what))
+    data = objects()[name]
+    damaged = {"changed": data[:-9] + b"?" + data[-8:], "longer": data + b" ", "cut": data[:-7]}[how]
+    (Address(PLACE) / name).write([damaged])
+    with pytest.raises(ArtefactError) as caught:
+        fetch(str(tmp_path / "copy"), "", at())
+    assert caught.value.where == str(Address(PLACE) / name)
+    assert not (tmp_path / "copy" / name).exists()
+    assert not (tmp_path / "copy" / "manifest.json").exists()
+    (Address(PLACE) / name).write([data])
+    fetch(str(tmp_path / "copy"), "", at())
+    assert all_bytes(tmp_path / "copy") == all_bytes(built_index)
+
+
+@pytest.mark.parametrize("how", ["changed", "missing"])
+def test_a_damaged_index_is_not_published_and_what_is_there_of_it_is_not_taken_for_whole(
+    how: str, built_index: Path, tmp_path: Path
+) -> None:
+    index = shutil.copytree(built_index, tmp_path / "index")
+    file = next(index.rglob("vectors.npy"))
+    data = file.read_bytes()
+    file.write_bytes(data[:-1] + bytes([data[-1] ^ 1])) if how == "changed" else file.unlink()
+    with pytest.raises(ArtefactError, match="missing, damaged") as caught:
+        publish(str(index), [], at())
+    assert caught.value.where == str(file)
+    assert "manifest.json" not in objects()
+    assert objects().get(file.relative_to(index).as_posix(), b"") != file.read_bytes() if how == "changed" else True
+    publish(str(built_index), [], at())
+    assert {name: each for name, each in objects().items() if name != DIGEST_NAME} == files_of(built_index)
+
+
+def test_a_folder_that_holds_something_else_is_not_written_to(
+    built_index: Path, tmp_path: Path, npmlm: CommandLine
+) -> None:
+    publish(str(built_index), [], at())
+    other = shutil.copytree(built_index, tmp_path / "other")
+    assert npmlm("delete", f"index={other}", "ids=[bank]").status == 0
+    notes = tmp_path / "notes"
+    notes.mkdir()
+    (notes / "todo.txt").write_text("mine")
+    unfinished = tmp_path / "unfinished"
+    shutil.copytree(built_index / "segments", unfinished / "segments")
+    (unfinished / "segments" / "00000" / "corpus" / "manifest.json").write_text("{}")
+    for folder in (other, notes, unfinished):
+        before = all_bytes(folder)
+        with pytest.raises(ArtefactError):
+            fetch(str(folder), "", at())
+        assert before.items() <= all_bytes(folder).items()
+        assert folder is unfinished or before == all_bytes(folder)
+
+
+def test_a_fetch_without_enough_room_on_the_disk_copies_nothing(
+    built_index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(str(built_index), [], at())
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(1 << 40, 0, 1000))
+    with pytest.raises(StorageError, match="no room for the files to be fetched"):
+        fetch(str(tmp_path / "copy"), "", at())
+    assert not (tmp_path / "copy").exists()
+
+
+KILLED = """
+import os, signal, sys
+from npm.corpus.addresses import Address
+from npm.indexing import transfer
+from npm.indexing.settings import TransferSettings
+verb, index, address, files = sys.argv[1:]
+pieces, left = transfer._Copies.pieces, int(files)
+def deadly(self, file, record):
+    global left
+    for piece in pieces(self, file, record):
+        if left == 0:
+            yield piece[: len(piece) // 2]
+            os.kill(os.getpid(), signal.SIGKILL)
+        yield piece
+    left -= 1
+transfer._Copies.pieces = deadly
+settings = TransferSettings(address=address, parallel=1)
+transfer.publish(index, [], settings) if verb == "publish" else transfer.fetch(index, "", settings)
+"""
+
+
+def killed(verb: str, index: Path, address: str, files: int) -> None:
+    command = [sys.executable, "-c", KILLED, verb, str(index), address, str(files)]
+    done = subprocess.run(command, env=os.environ, capture_output=True, timeout=120, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr.decode()
+
+
+def test_a_publish_and_a_fetch_that_are_killed_go_on_with_the_same_command(built_index: Path, tmp_path: Path) -> None:
+    address = f"file://{tmp_path}/bucket/index"
+    count = len(files_of(built_index))
+    killed("publish", built_index, address, 5)
+    assert not (tmp_path / "bucket" / "index" / "manifest.json").exists()
+    with pytest.raises(ArtefactError, match="cannot be fetched"):
+        fetch(str(tmp_path / "copy"), "", at(address))
+    assert publish(str(built_index), [], at(address))[0] == count - 5
+    killed("fetch", tmp_path / "copy", address, 5)
+    left = [path for path in (tmp_path / "copy").rglob("*") if path.is_file() and not path.name.startswith(".")]
+    assert len(left) == 5
+    assert not (tmp_path / "copy" / "manifest.json").exists()
+    fetch(str(tmp_path / "copy"), "", at(address))
+    assert all_bytes(tmp_path / "copy") == all_bytes(built_index)
+
+
+def test_a_file_of_several_pieces_is_checked_before_its_last_one(tmp_path: Path) -> None:
+    text = (b'{"text": "' + b"a" * 1013 + b'"}\n') * (1 + 2 * CHUNK_BYTES // 1024)
+    (tmp_path / "large.jsonl").write_bytes(text)
+    publish("", [str(tmp_path / "large.jsonl")], at())
+    assert objects()["large.jsonl"] == text
+    (Address(PLACE) / "large.jsonl").write([text[:-2], b"\n"])
+    with pytest.raises(ArtefactError, match="damaged"):
+        fetch("", str(tmp_path / "copy"), at())
+    assert [path.name for path in (tmp_path / "copy").iterdir()] == []
+
+
+def test_corpus_files_are_published_with_their_hashes_and_fetched(tmp_path: Path) -> None:
+    for name in ("a.jsonl", "b.jsonl"):
+        write_corpus(tmp_path / name)
+    (tmp_path / "c.txt").write_text("text of a file")
+    files = [f"{tmp_path}/*.jsonl", f"file://{tmp_path}/c.txt"]
+    assert publish("", files, at())[0] == 4
+    fetch("", str(tmp_path / "copy"), at())
+    copied = files_of(tmp_path / "copy")
+    assert copied.keys() == {"a.jsonl", "b.jsonl", "c.txt", "manifest.json"}
+    assert all(copied[name] == (tmp_path / name).read_bytes() for name in ("a.jsonl", "b.jsonl", "c.txt"))
+    publish("", ["memory://bucket/index/*.jsonl"], at("memory://bucket/again"))  # from one store to another
+    assert objects("memory://bucket/again")["a.jsonl"] == copied["a.jsonl"]
+    with pytest.raises(ArtefactError, match="cannot be fetched") as caught:
+        fetch(str(tmp_path / "index"), "", at())
+    assert "corpus=DIR" in caught.value.fix
+    (tmp_path / "x").mkdir()
+    write_corpus(tmp_path / "x" / "a.jsonl")
+    with pytest.raises(CorpusError, match="cannot be published"):
+        publish("", [str(tmp_path / "a.jsonl"), str(tmp_path / "x" / "a.jsonl")], at("memory://other"))
+
+
+class Refusing(MemoryFileSystem):
+    """A store that answers as one does where a bucket is missing, or may not be used."""
+
+    protocol = "s3"
+
+    def info(self, path: str, **given: Any) -> Any:
+        raise PermissionError("Access Denied") if "secret" in path else FileNotFoundError("The bucket does not exist")
+
+    find = glob = _open = info
+
+
+def test_a_store_that_refuses_and_a_driver_that_is_missing_are_one_message_each(
+    built_index: Path, tmp_path: Path, npmlm: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index = f"index={built_index}"
+    assert "s3fs" not in sys.modules
+    npmlm("publish", index, "address=gs://bucket/x").refused("driver of gs:// is not installed", "pip install gcsfs")
+    npmlm("fetch", f"index={tmp_path / 'i'}", "address=memory://bucket/none").refused("no manifest.json")
+    npmlm("publish", index, "address=bucket/x").refused("is no address", "s3://")
+    npmlm("publish", index, "address=http://host/x").refused("is no address", "s3://")
+    npmlm("publish", index, "address=s3://").refused("is no address")
+    npmlm("publish", index).refused("publish needs address=", "s3://")
+    npmlm("publish", "address=memory://x").refused("an index or a corpus", "neither")
+    npmlm("fetch", index, f"corpus={tmp_path}", "address=memory://x").refused("an index or a corpus", "both")
+    npmlm("publish", index, "address=memory://x", "parallel=0").refused("parallel", "at least 1")
+    npmlm("publish", f"index={tmp_path / 'none'}", "address=memory://x").refused("no folder")
+    monkeypatch.setitem(_registry, "s3", Refusing)
+    npmlm("publish", index, "address=s3://secret/x").refused("access to s3://secret/x is not allowed")
+    npmlm("publish", index, "address=s3://none/x").refused("nothing is at s3://none/x", "check the bucket")
+    npmlm("fetch", f"index={tmp_path / 'i'}", "address=s3://secret/x").refused("not allowed")
+    assert not (tmp_path / "i").exists()
+
+
+def test_the_command_line_publishes_and_fetches(built_index: Path, tmp_path: Path, npmlm: CommandLine) -> None:
+    done = npmlm("publish", f"index={built_index}", f"address=file://{tmp_path}/a, b*/it's")
+    assert (done.status, done.out) == (0, "")
+    assert f"{len(files_of(built_index))} files copied" in done.err
+    assert npmlm("fetch", f"index={tmp_path / 'copy'}", f"address=file://{tmp_path}/a, b*/it's").status == 0
+    assert all_bytes(tmp_path / "copy") == all_bytes(built_index)
+
+
+def test_an_address_without_anything_is_refused_before_a_store_is_asked() -> None:
+    for text in ("s3", "", "://x", "ftp://x/y"):
+        with pytest.raises(SettingError, match="is no address"):
+            Address(text)
