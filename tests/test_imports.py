@@ -63,7 +63,7 @@ ONLY_IN = {
         "npm/evaluation/report.py",
     ),
     "matplotlib": ("npm/figures.py",),
-    "ray": ("npm/cluster/ray_engine.py", "npm/cluster/ray_serve.py"),
+    "ray": ("npm/cluster/ray_engine.py", "npm/cluster/ray_partitions.py"),
     "accelerate": ("npm/training/acceleration.py",),
     "yaml": ("npm/cli/settings.py", "npm/evaluation/zero_shot/task_file.py"),
 }

@@ -166,7 +166,7 @@ def run_serve(settings: ServeCommand) -> int:
     with ExitStack() as stack:
         open_searcher = None
         if settings.cluster.engine is Engine.ray:
-            from npm.cluster.ray_serve import serving_on_ray
+            from npm.cluster.ray_partitions import serving_on_ray
 
             timeout = settings.timeout_seconds
             on_ray = serving_on_ray(settings.cluster, settings.partitions, timeout_seconds=timeout, notice=say)

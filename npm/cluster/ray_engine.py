@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from npm.cluster.settings import ClusterSettings
 from npm.errors import SettingError
 
-INSTALL = 'pip install "ray[serve]>=2.60"'
+INSTALL = 'pip install "ray>=2.60"'
 
 
 @contextmanager

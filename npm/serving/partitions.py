@@ -24,6 +24,9 @@ class RemotePart(Searcher, Protocol):
     def check(self) -> None:
         """Raise ConnectionError unless it answers."""
 
+    def close(self) -> None:
+        """End; may be called again."""
+
 
 class PartitionsLost(Problem):
     """Of the partitions, `asked` in number, those with the numbers `lost` do not answer."""
@@ -44,17 +47,14 @@ class PartitionsLost(Problem):
 class ServedPartitions(PartitionedSearcher):
     """A searcher over remote parts, which are asked at once and looked at every `CHECK_SECONDS`.
 
-    One that did not answer is not asked, and refused at once, until it answers again. `notice` is told of it, and
-    `closed` is called at the end.
+    One that did not answer is not asked, and refused at once, until it answers again. `notice` is told of it.
     """
 
-    def __init__(
-        self, parts: Sequence[RemotePart], *, notice: Callable[[str], None], closed: Callable[[], None] = lambda: None
-    ) -> None:
+    def __init__(self, parts: Sequence[RemotePart], *, notice: Callable[[str], None]) -> None:
         super().__init__(parts, ask=self._ask_at_once)
         self.lost: frozenset[int] = frozenset()
         """Numbers of the parts that do not answer at present."""
-        self._remote, self._notice, self._closed = tuple(parts), notice, closed
+        self._remote, self._notice = tuple(parts), notice
         # a call to a part that was lost under way may hold its thread until its time is over
         self._calls = ThreadPoolExecutor(4 * len(parts), thread_name_prefix="partition")
         self._checks = ThreadPoolExecutor(len(parts), thread_name_prefix="partition-check")
@@ -62,11 +62,12 @@ class ServedPartitions(PartitionedSearcher):
         threading.Thread(target=self._watch, name="partitions", daemon=True).start()
 
     def close(self) -> None:
-        """Ask nothing any more."""
+        """Ask nothing any more, and let the parts go."""
         self._ended.set()
         for pool in (self._calls, self._checks):
             pool.shutdown(wait=False, cancel_futures=True)
-        self._closed()
+        for part in self._remote:
+            part.close()
 
     def _ask_at_once(self, call: Callable[[int], Any], numbers: Iterable[int]) -> list[Any]:
         """What the parts `numbers` answer, in their order. Raises PartitionsLost with all of them that do not."""
@@ -111,6 +112,6 @@ class ServedPartitions(PartitionedSearcher):
 def _answers(part: RemotePart) -> bool:
     try:
         part.check()
-    except ConnectionError:
+    except Exception:  # whatever is wrong with it, the others are still to be looked at
         return False
     return True

@@ -33,14 +33,19 @@ def until(holds: Callable[[], bool], seconds: float = 60.0) -> None:
 
 
 def replica_processes(owner: int) -> list[int]:
-    """The processes of partitions that the process `owner` serves from Ray on this machine."""
-    own = f"ray::ServeReplica:npmlm-{os.uname().nodename}-{owner}-".encode()
-    found = []
+    """The processes of partitions on a Ray cluster that the process `owner` has started on this machine."""
+    parents, names = dict[int, int](), dict[int, bytes]()
     for entry in Path("/proc").iterdir():
         with contextlib.suppress(FileNotFoundError, NotADirectoryError, ProcessLookupError):
-            if entry.name.isdigit() and own in (entry / "cmdline").read_bytes():
-                found.append(int(entry.name))
-    return sorted(found)
+            if entry.name.isdigit():
+                process = int(entry.name)
+                parents[process] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+                names[process] = (entry / "cmdline").read_bytes()
+
+    def belongs(process: int) -> bool:
+        return process == owner or (process in parents and belongs(parents[process]))
+
+    return sorted(process for process, name in names.items() if b"ray::Partition" in name and belongs(process))
 
 
 @dataclass(frozen=True, slots=True)

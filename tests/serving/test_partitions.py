@@ -43,6 +43,9 @@ class Switched:
         if not self.on:
             raise ConnectionError("off")
 
+    def close(self) -> None:
+        self.on = False
+
     def scan(self, queries: np.ndarray, allowed: np.ndarray | RowSet | None = None) -> Scan:
         return SwitchedScan(self, self._searcher.scan(queries, allowed))
 

@@ -1,4 +1,4 @@
-"""The partitions of a served index on Ray: a deployment each, with replicas that Ray restarts, asked through handles.
+"""The partitions of a served index on Ray: an actor for each replica, which Ray starts anew where it can.
 
 Every machine of the cluster sees the folder of the index under the same path, and reads its own partitions of it.
 """
@@ -6,12 +6,10 @@ Every machine of the cluster sees the folder of the index under the same path, a
 from __future__ import annotations
 
 import asyncio
-import logging
-import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from itertools import count
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import numpy as np
@@ -29,26 +27,25 @@ from npm.serving.partitions import ServedPartitions
 
 MOST_FETCHED_SCORES = 1 << 20
 """Scores of all queries at all allowed rows come in one call up to this many."""
-CHECK_TIMEOUT_SECONDS = 2.0
-MOST_CALLS = 64
-"""That a replica works on at once, checks among them."""
+CHECK_TIMEOUT_SECONDS, START_TIMEOUT_SECONDS = 2.0, 300.0
 MOST_SHOWN_CHARS = 300
 Packed = np.ndarray | tuple[np.ndarray, int] | None
 """Allowed rows on their way: i64 [m], the bits and the length of a set, or all rows."""
 
 
 class Partition:
-    """What runs in a replica: the searcher of one partition of one generation."""
+    """What runs in an actor: the searcher of one partition of one generation.
+
+    It computes in threads, so that a long scan does not keep it from saying that it is there.
+    """
 
     def __init__(self, folder: str, number: int, count: int, digest: str) -> None:
         self._searcher = open_part(Path(folder), number, count=count, digest=digest)
 
-    def facts(self) -> tuple[int, int, int]:
+    async def facts(self) -> tuple[int, int, int]:
         """Rows, dimensions, and queries that one scan may hold."""
         searcher = self._searcher
         return searcher.row_count, searcher.dimensions, searcher.max_queries_per_scan
-
-    # In threads, so that a long scan does not keep the replica from saying that it is there.
 
     async def top(self, queries: np.ndarray, allowed: Packed, k: int) -> Hits:
         """The k best allowed rows of `queries` f32 [q, d]."""
@@ -64,28 +61,39 @@ class Partition:
 
 
 class RayPart:
-    """A partition behind its handle, as a searcher. Calls end after `timeout_seconds`, with ConnectionError."""
+    """A partition as a searcher: one of its replicas is asked, and another one as soon as that does not answer."""
 
-    def __init__(self, handle: Any, *, timeout_seconds: float) -> None:
-        self._handle, self._timeout_seconds = handle, timeout_seconds
-        self.row_count, self.dimensions, self.max_queries_per_scan = self.call("facts")
+    def __init__(self, replicas: Sequence[Any], *, timeout_seconds: float) -> None:
+        self._replicas, self._timeout_seconds = list(replicas), timeout_seconds
+        facts = self.call("facts", timeout_seconds=START_TIMEOUT_SECONDS)
+        self.row_count, self.dimensions, self.max_queries_per_scan = facts
 
     def call(self, method: str, *arguments: Any, timeout_seconds: float | None = None) -> Any:
-        """What a method of `Partition` returns. Raises its UserError, or ConnectionError if nothing answers."""
-        # A handle waits for a replica as long as it takes, so that every wait has an end of its own.
-        wanted = getattr(self._handle, method).remote(*arguments)
-        try:
-            return wanted.result(timeout_s=timeout_seconds or self._timeout_seconds)
-        except Exception as error:
-            if isinstance(cause := getattr(error, "cause", error), UserError):
-                raise cause from error
-            with suppress(Exception):
-                wanted.cancel()
-            raise ConnectionError(f"{type(error).__name__}: {error}") from error
+        """What a method of `Partition` returns. Raises its UserError, or ConnectionError if no replica answers."""
+        import ray
+
+        end, failure = monotonic() + (timeout_seconds or self._timeout_seconds), ""
+        for replica in list(self._replicas):
+            # Ray would wait for an actor as long as it takes, so every wait has an end of its own
+            wanted = getattr(replica, method).remote(*arguments)
+            try:
+                return ray.get(wanted, timeout=max(0.0, end - monotonic()))
+            except ray.exceptions.RayTaskError as error:
+                if isinstance(error.cause, UserError):
+                    raise error.cause from error
+                raise
+            except ray.exceptions.RayError as error:
+                failure = f"{type(error).__name__}: {error}"
+                self._replicas = [*(each for each in self._replicas if each is not replica), replica]
+        raise ConnectionError(failure)
 
     def check(self) -> None:
         """Raise ConnectionError unless it answers."""
         self.call("facts", timeout_seconds=CHECK_TIMEOUT_SECONDS)
+
+    def close(self) -> None:
+        """End the replicas, which do so too when nobody holds this any more."""
+        self._replicas.clear()
 
     def scan(self, queries: np.ndarray, allowed: np.ndarray | RowSet | None = None) -> RayScan:
         """A scan of `queries` f32 [q, d]; nothing is asked before its hits or scores are."""
@@ -127,57 +135,37 @@ def serving_on_ray(
 ) -> Iterator[OpenSearcher]:
     """What opens the searcher of a generation on Ray, in `partitions` or in those it is stored in.
 
-    Deployments end when this is left; `notice` is told of partitions that are lost meanwhile. Raises SettingError as
+    Actors end when this is left; `notice` is told of partitions that are lost meanwhile. Raises SettingError as
     `connect` does; what it gives raises as `open_part` does.
     """
+
+    def opened(generation: Generation, _: ShardedArray) -> ServedPartitions:
+        import ray
+
+        wanted, digest = served_count(generation, partitions), generation.manifest.digest
+        _check_room(wanted * settings.replicas * settings.cpus_per_replica)
+        actor = ray.remote(Partition).options(
+            num_cpus=settings.cpus_per_replica, max_restarts=-1, scheduling_strategy="SPREAD"
+        )
+        folder = str(generation.folder.resolve())
+        actors = [
+            [actor.remote(folder, number, wanted, digest) for _ in range(settings.replicas)] for number in range(wanted)
+        ]
+
+        try:
+            parts = [RayPart(own, timeout_seconds=timeout_seconds) for own in actors]
+        except ConnectionError as error:
+            raise _not_started(generation.folder, error) from error
+        served.append(ServedPartitions(parts, notice=notice))
+        return served[-1]
+
+    served: list[ServedPartitions] = []
     with connect(settings):
-        from ray import serve
-
-        serve.start(proxy_location="Disabled", logging_config={"enable_access_log": False, "log_level": "ERROR"})
-        logging.getLogger("ray.serve").setLevel(logging.ERROR)  # what happens to partitions is said once, by `notice`
-        openings, names = count(), set[str]()
-
-        def remove(own: list[str]) -> None:
-            for name in names.intersection(own):
-                names.remove(name)
-                with suppress(Exception):  # a cluster that is gone has no deployments either
-                    serve.delete(name, _blocking=False)
-
-        def opened(generation: Generation, _: ShardedArray) -> ServedPartitions:
-            wanted, digest = served_count(generation, partitions), generation.manifest.digest
-            _check_room(wanted * settings.replicas * settings.cpus_per_replica)
-            # several servers may share a cluster, and a server opens a new generation beside the old one
-            prefix = f"npmlm-{os.uname().nodename}-{os.getpid()}-{next(openings)}"
-            own = [f"{prefix}-{number}" for number in range(wanted)]
-            deployment = serve.deployment(
-                num_replicas=settings.replicas,
-                ray_actor_options={"num_cpus": settings.cpus_per_replica},
-                max_ongoing_requests=MOST_CALLS,
-                max_constructor_retry_count=2,
-                health_check_period_s=1,
-                health_check_timeout_s=5,
-                graceful_shutdown_timeout_s=timeout_seconds,
-            )(Partition)
-            folder = str(generation.folder.resolve())
-            targets = [
-                serve.RunTarget(deployment.bind(folder, number, wanted, digest), name=name, route_prefix=None)
-                for number, name in enumerate(own)
-            ]
-            names.update(own)
-            try:
-                handles = serve.run_many(targets)
-                parts = [RayPart(handle, timeout_seconds=timeout_seconds) for handle in handles]
-            except BaseException as error:
-                remove(own)
-                if isinstance(error, RuntimeError | ConnectionError):
-                    raise _not_started(generation.folder, error) from error
-                raise
-            return ServedPartitions(parts, notice=notice, closed=lambda: remove(own))
-
         try:
             yield opened
         finally:
-            remove(list(names))
+            for each in served:
+                each.close()
 
 
 def _check_room(cpus: float) -> None:

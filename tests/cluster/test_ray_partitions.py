@@ -14,7 +14,7 @@ from npm.retrieval.fill import PhraseFiller
 from tests.helpers.command_line import CommandLine, write_corpus
 from tests.helpers.running_server import RunningServer, replica_processes, until
 
-pytest.importorskip("ray", reason='needs Ray: pip install "ray[serve]>=2.60"')
+pytest.importorskip("ray", reason='needs Ray: pip install "ray>=2.60"')
 
 TEXT = "The capital of <mask> is old."
 
