@@ -6,6 +6,8 @@ Every machine of the cluster sees the folder of the index under the same path, a
 from __future__ import annotations
 
 import asyncio
+import os
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from index.arrays import RowSet, ShardedArray
-from index.types import Hits
+from index.types import Hits, Scan
 from npm.cluster.partitions import open_part, served_count
 from npm.cluster.ray_engine import connect
 from npm.cluster.settings import ServeCluster
@@ -29,35 +31,58 @@ MOST_FETCHED_SCORES = 1 << 20
 """Scores of all queries at all allowed rows come in one call up to this many."""
 CHECK_TIMEOUT_SECONDS, START_TIMEOUT_SECONDS = 2.0, 300.0
 MOST_SHOWN_CHARS = 300
+KEPT_SCANS = 4
 Packed = np.ndarray | tuple[np.ndarray, int] | None
 """Allowed rows on their way: i64 [m], the bits and the length of a set, or all rows."""
+PackedHits = tuple[np.ndarray, np.ndarray, np.ndarray]
+"""Hits on their way: rows u32 or i64 [q, k], scores f32 [q, k], and how many of them are hits [q]."""
 
 
 class Partition:
     """What runs in an actor: the searcher of one partition of one generation.
 
-    It computes in threads, so that a long scan does not keep it from saying that it is there.
+    It computes in threads, so that a long scan does not keep it from saying that it is there. The latest scans are
+    kept, since their scores are asked for again; `at` of a scan that is not there, as in another replica, computes
+    them.
     """
 
     def __init__(self, folder: str, number: int, count: int, digest: str) -> None:
         self._searcher = open_part(Path(folder), number, count=count, digest=digest)
+        self._scans: dict[str, Scan] = {}
 
     async def facts(self) -> tuple[int, int, int]:
         """Rows, dimensions, and queries that one scan may hold."""
         searcher = self._searcher
         return searcher.row_count, searcher.dimensions, searcher.max_queries_per_scan
 
-    async def top(self, queries: np.ndarray, allowed: Packed, k: int) -> Hits:
-        """The k best allowed rows of `queries` f32 [q, d]."""
+    async def top(self, scan: str, queries: np.ndarray, allowed: Packed, k: int) -> PackedHits:
+        """The k best allowed rows of `queries` f32 [q, d], of the scan of this name."""
         rows = RowSet(*allowed) if isinstance(allowed, tuple) else allowed
-        return await asyncio.to_thread(lambda: self._searcher.scan(queries, rows).top(k))
 
-    async def at(self, queries: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        """Scores f32 [q, n] of all of `queries` f32 [q, d] at `rows` i64 [n]."""
-        scan = self._searcher.scan(queries, np.zeros(0, dtype=np.int64))
-        return await asyncio.to_thread(
-            lambda: np.stack([scan.at(query, rows) for query in range(len(queries))])  # f32 [q, n]
-        )
+        def best() -> PackedHits:
+            hits = self._scan(scan, queries, rows).top(k)
+            # half as long as Hits: up to 100 KB Ray sends an answer with its message
+            kind = np.uint32 if self._searcher.row_count <= 2**32 else np.int64
+            return hits.rows.astype(kind), hits.scores, hits.found.sum(axis=1)
+
+        return await asyncio.to_thread(best)
+
+    async def at(self, scan: str, queries: np.ndarray, chosen: Sequence[int], rows: np.ndarray) -> np.ndarray:
+        """Scores f32 [c, n] of the `chosen` ones of `queries` f32 [q, d] at `rows` i64 [n]."""
+
+        def scores() -> np.ndarray:
+            opened = self._scan(scan, queries, np.zeros(0, dtype=np.int64))
+            return np.stack([opened.at(query, rows) for query in chosen])  # f32 [c, n]
+
+        return await asyncio.to_thread(scores)
+
+    def _scan(self, name: str, queries: np.ndarray, allowed: np.ndarray | RowSet | None) -> Scan:
+        scan = self._scans.get(name)
+        if scan is None:
+            scan = self._scans[name] = self._searcher.scan(queries, allowed)
+            for old in list(self._scans)[:-KEPT_SCANS]:
+                self._scans.pop(old, None)
+        return scan
 
 
 class RayPart:
@@ -105,14 +130,16 @@ class RayScan:
 
     def __init__(self, part: RayPart, queries: np.ndarray, allowed: np.ndarray | RowSet | None) -> None:
         self._part, self._queries, self._allowed = part, queries, allowed
+        self._name = uuid.uuid4().hex
         self._fetched: np.ndarray | None = None  # f32 [q, m]
 
     def top(self, k: int) -> Hits:
         """The k best allowed rows of every query."""
         allowed = self._allowed
         packed = (allowed.bits, allowed.row_count) if isinstance(allowed, RowSet) else allowed
-        hits: Hits = self._part.call("top", self._queries, packed, k)
-        return hits
+        rows, scores, counts = self._part.call("top", self._name, self._queries, packed, k)
+        found = np.arange(k) < counts[:, None]  # bool [q, k]
+        return Hits(rows.astype(np.int64), scores, found)
 
     def at(self, query: int, rows: np.ndarray) -> np.ndarray:
         """Scores of one query at `rows` i64 [...]: f32 [...]."""
@@ -122,11 +149,14 @@ class RayScan:
             places = np.minimum(np.searchsorted(allowed, rows), len(allowed) - 1)  # i64 [...]
             if np.array_equal(allowed[places], rows):
                 if self._fetched is None:
-                    self._fetched = self._part.call("at", self._queries, allowed)  # f32 [q, m]
+                    self._fetched = self._at(range(len(self._queries)), allowed)  # f32 [q, m]
                 scores: np.ndarray = self._fetched[query, places]  # f32 [...]
                 return scores
-        flat: np.ndarray = self._part.call("at", self._queries[query][None], rows.reshape(-1))[0]  # f32 [n]
-        return flat.reshape(rows.shape)  # f32 [...]
+        return self._at([query], rows.reshape(-1))[0].reshape(rows.shape)  # f32 [...]
+
+    def _at(self, queries: Sequence[int], rows: np.ndarray) -> np.ndarray:
+        scores: np.ndarray = self._part.call("at", self._name, self._queries, list(queries), rows)  # f32 [q, n]
+        return scores
 
 
 @contextmanager
@@ -160,6 +190,8 @@ def serving_on_ray(
         return served[-1]
 
     served: list[ServedPartitions] = []
+    # of a cluster that starts here: by default Ray's workers come after all else that the machine has to do
+    os.environ.setdefault("RAY_worker_niceness", "0")
     with connect(settings):
         try:
             yield opened
