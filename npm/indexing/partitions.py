@@ -68,6 +68,16 @@ def partitions_of(generation: Generation) -> tuple[Partition, ...]:
     return tuple(Partition(part_folder(generation.search, name), *pairs) for name, *pairs in ranges)
 
 
+def check_partitions(generation: Generation) -> None:
+    """Raise ArtefactError unless each partition is over the rows of its vector shards, and all make up the index."""
+    vectors = open_vectors([segment.vectors for segment in generation.segments]).tokens  # [rows, d]
+    for each in partitions_of(generation):
+        made_over = read_manifest(each.folder, kind=SEARCH_KIND).settings.typed("row_count", Count)
+        first, stop = each.rows
+        if (got := {len(vectors.shards(*each.shards)), made_over}) != {stop - first}:
+            raise damaged(each.folder / MANIFEST_NAME, f"a partition of {stop - first} rows", f"{sorted(got)} rows")
+
+
 def shard_cuts(shard_rows: Sequence[int], partitions: int) -> list[int]:
     """The borders [0, …, shards] of partitions of at least one shard, each nearest to an equal share of all rows.
 
