@@ -340,7 +340,8 @@ def partition_index(folder: str | Path, partitions: int, *, progress: Progress =
     with folder_lock(folder):
         generation, unfinished, _ = recover_change(folder)
         present, request = partitions_of(generation), {"partitions": partitions}
-        if not 1 <= partitions <= (shard_count := present[-1].shards[1]):
+        shard_count = present[-1].shards[1]
+        if not 1 <= partitions <= shard_count:
             raise SettingError(
                 "the index cannot be cut into so many partitions",
                 expected=f"at least 1 and at most {shard_count}, as many as it has vector shards",

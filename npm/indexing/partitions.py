@@ -19,7 +19,7 @@ from index.lists import SEARCH_KIND
 from index.manifest import MANIFEST_NAME, damaged, part_folder, read_manifest
 from index.partitioned import PartitionedSearcher
 from index.search import open_search, searches_exactly
-from index.store import check_part
+from index.store import check_folder, check_part
 from index.types import Searcher
 from npm.errors import SettingError
 from npm.indexing.embed import VECTORS_KIND, open_vectors
@@ -100,6 +100,7 @@ def open_searcher(generation: Generation, vectors: ShardedArray, *, probed_lists
 
     `probed_lists` replaces what the index is searched with. Raises ArtefactError as `open_search` does.
     """
+    check_folder(generation.search, kind=SEARCH_KIND)
     partitions = partitions_of(generation)
     parts = [_opened(generation, each, vectors.shards(*each.shards), probed_lists) for each in partitions]
     return parts[0] if len(parts) == 1 else PartitionedSearcher(parts)
