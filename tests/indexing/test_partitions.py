@@ -256,6 +256,27 @@ def test_a_partition_killed_again_and_again_ends_in_the_same_bytes(
     assert all_bytes(live) == all_bytes(whole)
 
 
+@pytest.mark.parametrize("factory", [LISTS, "SQ8"], ids=str)
+def test_an_abandoned_partition_is_taken_away_by_the_next_one(
+    factory: str, encoder: Encoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live = built(tmp_path / "index", [record(number) for number in range(16)], encoder, factory)
+    whole = Path(shutil.copytree(live, tmp_path / "whole"))
+    partition_index(whole, 3)
+
+    def killed(folder: Path, **_: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr("index.lists.write_manifest", killed)  # what a partition holds is there, but not its manifest
+        with pytest.raises(Killed):
+            partition_index(live, 2)
+    assert len(list((live / "search" / "00001" / "00000").iterdir())) == 1
+    shutil.rmtree(live / "change")
+    assert not partition_index(live, 3).was_finished
+    assert all_bytes(live) == all_bytes(whole)
+
+
 def test_after_a_kill_behind_the_swap_the_same_command_has_nothing_to_do(
     live: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
