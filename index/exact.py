@@ -15,8 +15,8 @@ from index.types import ArtefactError, Hits, Report, no_report
 SCORE_BYTES_PER_SCAN = 256 << 20
 """A scan keeps all its scores; a batch that needs more is split by the caller."""
 ROWS_PER_CHUNK = 1 << 16
-GATHERED_ROWS_PER_CHUNK = 1 << 11
-"""Rows gathered, made float32 and multiplied at once: a few MB, so that all three happen in the cache."""
+GATHERED_ROWS_PER_CHUNK = 1 << 9
+"""Rows gathered, converted and multiplied at once: a few MB, so that all three happen in the cache."""
 GATHERED_SHARE = 0.25
 """Up to this share of all rows, gathering allowed rows is cheaper than scoring all."""
 
@@ -174,12 +174,19 @@ def _descending(scores: np.ndarray) -> np.ndarray:
 
 
 def score_rows(vectors: np.ndarray | ShardedArray, queries: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Inner products of `queries` f32 [q, d] with `rows` i64 [m], ascending without repeats: f32 [q, m]."""
+    """Inner products of `queries` f32 [q, d] with `rows` i64 [m], ascending without repeats: f32 [q, m].
+
+    Those of stored vectors, a `ShardedArray`, are summed in float64.
+    """
+    # Reading and converting them costs more than the sums, and rounded sums of float64 are the same however rows and
+    # queries are cut into chunks, batches and partitions. Vectors in memory are scored as in scans of all of them.
+    dtype = np.float64 if isinstance(vectors, ShardedArray) else np.float32
+    asked = queries.astype(dtype, copy=False)  # [q, d]
     scores = np.empty((len(queries), len(rows)), dtype=np.float32)  # [q, m]
     for start in range(0, len(rows), GATHERED_ROWS_PER_CHUNK):
         chunk = rows[start : start + GATHERED_ROWS_PER_CHUNK]
-        gathered = to_float32(_gather_ascending(vectors, chunk))  # [chunk, d]
-        np.matmul(queries, gathered.T, out=scores[:, start : start + len(chunk)])
+        gathered = to_float32(_gather_ascending(vectors, chunk)).astype(dtype, copy=False)  # [chunk, d]
+        np.matmul(asked, gathered.T, out=scores[:, start : start + len(chunk)])
     return checked_scores(scores)
 
 

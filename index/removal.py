@@ -93,7 +93,8 @@ def _remove(path: Path) -> None:
 def _content(folder: Path, names: Collection[str], above: Collection[str] = ()) -> Iterator[tuple[Path, bool]]:
     """Each thing in `folder`, after what lies in it, and whether it is ours; of what is not ours only the uppermost.
 
-    `names` are ours beside those of its manifest, `above` the parts that a folder above says lie in this one.
+    `names` are ours beside those of its manifest, also in folders of our own that are unfinished as it is; `above` the
+    parts that a folder above says lie in this one.
     """
     parts, is_unfinished = set(above), not above
     with suppress(ArtefactError):
@@ -116,5 +117,5 @@ def _content(folder: Path, names: Collection[str], above: Collection[str] = ()) 
         else:
             if is_ours(path.name):
                 inner = [part.partition("/")[2] for part in parts if part.startswith(f"{path.name}/")]
-                yield from _content(path, (), inner)
+                yield from _content(path, names if is_unfinished else (), inner)
             yield path, is_ours(path.name)

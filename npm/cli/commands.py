@@ -114,6 +114,8 @@ class BuildCommand(IndexBuildSettings, IndexCommand):
     """Only this stage, as one of several jobs; unset: all of them, one after the other."""
     shard: str = "1/1"
     """Which shard of the stage, as i/n: this job's number, from 1, and the number of jobs."""
+    partitions: Annotated[int, Bounds(1)] = 1
+    """Cut the finished index into as many parts, as npmlm partition does; not with stage."""
 
 
 @dataclass(kw_only=True)
@@ -184,6 +186,15 @@ class DeleteCommand(DeleteSettings, IndexCommand):
 @dataclass(kw_only=True)
 class CompactCommand(CompactSettings, IndexCommand):
     """Rewrite an index without its deleted documents, as one segment, in the tier that suits its size now."""
+
+
+@dataclass(kw_only=True)
+class PartitionCommand(IndexCommand):
+    """Cut the vectors of an index into partitions, for machines that share a search, or put them together again."""
+
+    partitions: Annotated[int, Bounds(1)] = 1
+    """Parts of consecutive vector shards, each searched by itself, such as on a machine of its own; 1: one search over
+    all vectors, as a build leaves it."""
 
 
 @dataclass(kw_only=True)

@@ -42,7 +42,7 @@ def tune_text(result: TuneResult) -> str:
 
 def inspection_text(inspection: Inspection) -> str:
     """The report of `npmlm inspect`."""
-    counts, encoder = inspection.counts, inspection.encoder
+    counts, encoder, partitions = inspection.counts, inspection.encoder, inspection.partitions
     inside = ", a copy inside" if inspection.encoder_inside else ""
     facts = [
         ("generation", f"{inspection.generation}, digest {inspection.digest[:DIGEST_CHARS]}…"),
@@ -50,6 +50,7 @@ def inspection_text(inspection: Inspection) -> str:
         ("blocks", f"{counts['blocks']:,}"),
         ("tokens", f"{counts['tokens']:,}"),
         ("stored vectors", f"{counts['rows']:,} of {inspection.dimensions} dimensions"),
+        ("partitions", named([f"{stop - first:,}" for first, stop in partitions]) if len(partitions) > 1 else "none"),
         ("block vectors", f"pooler {inspection.block_pooler}" if inspection.block_pooler else "none"),
         ("kept fields", ", ".join(inspection.kept_fields) or "none"),
         ("encoder", f"{encoder['name']}, fingerprint {encoder['fingerprint'][:DIGEST_CHARS]}…{inside}"),

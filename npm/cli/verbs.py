@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         FetchCommand,
         FillCommand,
         InspectCommand,
+        PartitionCommand,
         PlotCommand,
         PublishCommand,
         ServeCommand,
@@ -125,6 +126,14 @@ def run_build(settings: BuildCommand) -> int:
             where="shard",
             fix="give the stage too, or leave shard out to run all stages here",
         )
+    if settings.stage is not None and settings.partitions > 1:
+        raise SettingError(
+            "a stage makes no partitions",
+            expected="partitions= in a build of all stages, or npmlm partition after the last one",
+            got=f"stage={settings.stage.value} partitions={settings.partitions}",
+            where="partitions",
+            fix=f"leave partitions out, and run npmlm partition index=… partitions={settings.partitions} at the end",
+        )
     with StageProgress() as progress:
         built = build_index(
             Path(settings.index), settings, stage=settings.stage, shard=shard, progress=progress, notice=progress.say
@@ -136,7 +145,7 @@ def run_build(settings: BuildCommand) -> int:
         say(f"stage {name}, shard {shard.number} of {shard.count}: done")
     else:
         say(f'the index is in {settings.index}: npmlm fill index={settings.index} "… {MASK_TEXT} …"')
-    return 0
+    return run_partition(settings) if settings.partitions > 1 else 0
 
 
 def run_serve(settings: ServeCommand) -> int:
@@ -234,6 +243,21 @@ def run_compact(settings: CompactCommand) -> int:
         f"{settings.index} is generation {manifest.generation} now: {manifest.counts.documents:,} documents in one "
         f"segment{taken_out}"
     )
+    return 0
+
+
+def run_partition(settings: PartitionCommand | BuildCommand) -> int:
+    """`npmlm partition`."""
+    from npm.indexing.changes import partition_index
+
+    count = settings.partitions
+    with StageProgress() as progress:
+        changed = partition_index(settings.index, count, progress=progress)
+    parts = f"{count} partition{'s' if count > 1 else ''}"
+    if changed.was_finished:
+        say(f"{settings.index} has {parts} already: nothing to do")
+    else:
+        say(f"{settings.index} is generation {changed.manifest.generation} now, in {parts}")
     return 0
 
 
@@ -458,6 +482,14 @@ VERBS = {
         first="index corpus address parallel",
         example="npmlm fetch index=DIR address=s3://bucket/name",
         required="address",
+        resumes=True,
+    ),
+    "partition": Verb(
+        "cut an index into parts that are searched by themselves",
+        "PartitionCommand",
+        run_partition,
+        first="index partitions",
+        example="npmlm partition index=DIR partitions=4",
         resumes=True,
     ),
     "tune": Verb(

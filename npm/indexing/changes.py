@@ -49,7 +49,7 @@ from npm.indexing.generation import (
 from npm.indexing.layout import refuse_links, remove, remove_places
 from npm.indexing.partitions import partitions_of
 from npm.indexing.phrase_index import check_encoder
-from npm.indexing.settings import AddSettings, DeleteSettings, LexiconSettings, PartitionSettings, VectorSettings
+from npm.indexing.settings import AddSettings, DeleteSettings, LexiconSettings, VectorSettings
 from npm.indexing.stages import (
     SegmentSettings,
     code_segment,
@@ -329,33 +329,34 @@ def delete_documents(folder: str | Path, settings: DeleteSettings) -> ChangeResu
     return ChangeResult(manifest, was_finished=False, deleted_documents=len(ids), advice=advice(folder))
 
 
-def partition_index(folder: str | Path, settings: PartitionSettings, *, progress: Progress = silent) -> ChangeResult:
-    """Cut the vectors of the index in `folder` into partitions, or go on where the same call was stopped.
+def partition_index(folder: str | Path, partitions: int, *, progress: Progress = silent) -> ChangeResult:
+    """Cut the vectors of the index in `folder` into `partitions`, or go on where the same call was stopped.
 
     Each gets as equal a share of the rows as the borders of vector shards allow; one is an index that is not
-    partitioned. Raises SettingError for more partitions than shards, ArtefactError if `folder` holds no finished index
-    or another unfinished change, StorageError if the disk refuses.
+    partitioned. Raises SettingError for none or more than there are shards, ArtefactError if `folder` holds no finished
+    index or another unfinished change, StorageError if the disk refuses.
     """
     folder = Path(folder)
     with folder_lock(folder):
         generation, unfinished, _ = recover_change(folder)
-        present, request = partitions_of(generation), {"partitions": settings.partitions}
-        if (shard_count := present[-1].shards[1]) < settings.partitions:
+        present, request = partitions_of(generation), {"partitions": partitions}
+        shard_count = present[-1].shards[1]
+        if not 1 <= partitions <= shard_count:
             raise SettingError(
-                "the index has too few vector shards",
-                expected=f"at most {shard_count} partitions, one a shard",
-                got=f"partitions={settings.partitions}",
-                where=str(folder),
-                fix="give fewer; an index built with a smaller vectors.tokens_per_shard has more shards",
+                "the index cannot be cut into so many partitions",
+                expected=f"at least 1 and at most {shard_count}, as many as it has vector shards",
+                got=f"partitions={partitions}",
+                where="partitions",
+                fix=f"give 1 to {shard_count}; an index built with smaller vectors.tokens_per_shard has more shards",
             )
         is_same = unfinished is not None and (unfinished.verb, unfinished.request) == (PARTITION, request)
-        if len(present) == settings.partitions and (unfinished is None or is_same):
+        if len(present) == partitions and (unfinished is None or is_same):
             remove(folder / CHANGE_FOLDER)  # of a call that was stopped after its commit
             return ChangeResult(generation.manifest, was_finished=True)
         begin_change(generation, unfinished, PARTITION, request)
         _, _, search, _ = new_folders(generation)
         quantiser = None if generation.quantiser is None else Quantiser.open(generation.quantiser)
-        finish_search(search, generation.segments, quantiser, partitions=settings.partitions, progress=progress)
+        finish_search(search, generation.segments, quantiser, partitions=partitions, progress=progress)
         manifest = commit(generation, replace(generation.manifest, search_folder=generation.name_of(search)))
         remove(folder / CHANGE_FOLDER)
     return ChangeResult(manifest, was_finished=False)

@@ -3,6 +3,7 @@
     manifest.json                       the generation: the folders below, by digest, and how it was made
     segments/00000/{corpus,vectors,lexicon,codes}   what one build or one add brought
     quantiser/, search/00000/           how vectors are looked for; the exact tier has no quantiser and no codes
+    search/00000/00000/                 of a partitioned index: how those of the first partition are
     deleted/00000/                      numbers of deleted documents
     encoder/                            with copy_encoder=true
 

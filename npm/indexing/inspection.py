@@ -24,6 +24,7 @@ from npm.errors import ArtefactError
 from npm.indexing.block_vectors import BLOCK_FILES, recorded_pooler
 from npm.indexing.embed import VECTORS_KIND, VectorCheck, reencode_sample
 from npm.indexing.generation import ENCODER_FOLDER, INDEX_KIND, SEGMENTS_FOLDER, Count, Generation
+from npm.indexing.partitions import check_partitions, partitions_of
 from npm.indexing.phrase_index import check_encoder, load_index_encoder
 from npm.indexing.rows import ROWS_PER_SAMPLE
 from npm.models.settings import PoolerKind, Precision
@@ -147,13 +148,15 @@ def _search_bytes(generation: Generation) -> dict[str, int]:
         raise damaged(generation.folder / MANIFEST_NAME, "a quantiser, as inverted lists have one", "none")
     quantiser = read_manifest(generation.quantiser, kind=QUANTISER_KIND)
     lists = sum(size for path, size in sizes.items() if path.name == LISTS_FILE)
-    parts = [read_any_manifest(generation.search / name) for name in search.parts]
+    partitions = partitions_of(generation)  # each has all lists, and in this process a quantiser of its own
+    first = partitions[0].folder
+    parts = [read_any_manifest(first / name) for name in read_manifest(first, kind=SEARCH_KIND).parts]
     list_count = max((part.settings.typed("stop_list", Count) for part in parts), default=0)
     return {
         "codes": lists - ID_BYTES * rows,
         "row ids": ID_BYTES * rows,
-        "centroids, graph, codec": quantiser.file(TRAINED_FILE).bytes,
-        "list table": LIST_ENTRY_BYTES * list_count,
+        "centroids, graph, codec": len(partitions) * quantiser.file(TRAINED_FILE).bytes,
+        "list table": len(partitions) * LIST_ENTRY_BYTES * list_count,
     }
 
 
@@ -210,6 +213,7 @@ class Inspection:
     tier: str
     factory: str | None
     dimensions: int
+    partitions: tuple[tuple[int, int], ...]  # rows [first, stop) of each; one of them all if it is not partitioned
     block_pooler: str | None  # what made the vectors of blocks; None: they have none
     searching: dict[str, int | None]  # probed_lists, rerank_factor, candidates_per_side in use; None: not in this tier
     footprint: Footprint
@@ -235,6 +239,7 @@ class Inspection:
             "tier": self.tier,
             "factory": self.factory,
             "dimensions": self.dimensions,
+            "partitions": [list(rows) for rows in self.partitions],
             "block_pooler": self.block_pooler,
             "searching": self.searching,
             "bytes": self.footprint.record(),
@@ -270,6 +275,7 @@ def inspect_index(folder: str | Path) -> Inspection:
         tier=str(search["tier"]),
         factory=None if is_exact else search.typed("factory", str),
         dimensions=search.typed("dimensions", Count),
+        partitions=tuple(each.rows for each in partitions_of(generation)),
         block_pooler=None if (pooler := block_pooler(generation)) is None else pooler.value,
         searching={
             "probed_lists": None if is_exact else recorded.probed_lists or search.typed("probed_lists", int),
@@ -307,6 +313,7 @@ def verify_index(folder: Path, progress: Callable[[str, int], None] | None = Non
         before = Generation.read(folder).manifest.digest
         try:
             verify_folder(folder, INDEX_KIND, progress)
+            check_partitions(Generation.read(folder))
             return
         except (ArtefactError, FileNotFoundError):
             if Generation.read(folder).manifest.digest == before:

@@ -19,7 +19,7 @@ from index.lists import SEARCH_KIND
 from index.manifest import MANIFEST_NAME, damaged, part_folder, read_manifest
 from index.partitioned import PartitionedSearcher
 from index.search import open_search, searches_exactly
-from index.store import check_part
+from index.store import check_folder, check_part
 from index.types import Searcher
 from npm.errors import SettingError
 from npm.indexing.embed import VECTORS_KIND, open_vectors
@@ -68,6 +68,16 @@ def partitions_of(generation: Generation) -> tuple[Partition, ...]:
     return tuple(Partition(part_folder(generation.search, name), *pairs) for name, *pairs in ranges)
 
 
+def check_partitions(generation: Generation) -> None:
+    """Raise ArtefactError unless each partition is over the rows of its vector shards, and all make up the index."""
+    vectors = open_vectors([segment.vectors for segment in generation.segments]).tokens  # [rows, d]
+    for each in partitions_of(generation):
+        made_over = read_manifest(each.folder, kind=SEARCH_KIND).settings.typed("row_count", Count)
+        first, stop = each.rows
+        if (got := {len(vectors.shards(*each.shards)), made_over}) != {stop - first}:
+            raise damaged(each.folder / MANIFEST_NAME, f"a partition of {stop - first} rows", f"{sorted(got)} rows")
+
+
 def shard_cuts(shard_rows: Sequence[int], partitions: int) -> list[int]:
     """The borders [0, …, shards] of partitions of at least one shard, each nearest to an equal share of all rows.
 
@@ -90,6 +100,7 @@ def open_parts(generation: Generation, vectors: ShardedArray, *, probed_lists: i
 
     `probed_lists` replaces what the index is searched with. Raises ArtefactError as `open_search` does.
     """
+    check_folder(generation.search, kind=SEARCH_KIND)
     partitions = partitions_of(generation)
     parts = [_opened(generation, each, vectors.shards(*each.shards), probed_lists) for each in partitions]
     return parts[0] if len(parts) == 1 else PartitionedSearcher(parts)

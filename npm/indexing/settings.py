@@ -156,15 +156,6 @@ class DeleteSettings(CheckedSettings):
 
 
 @dataclass(kw_only=True, slots=True)
-class PartitionSettings(CheckedSettings):
-    """Into how many parts the vectors of an index are cut."""
-
-    partitions: Annotated[int, Bounds(1)] = 1
-    """Parts of consecutive vector shards, each searched by itself, such as on a machine of its own; 1: one search over
-    all vectors, as a build leaves it."""
-
-
-@dataclass(kw_only=True, slots=True)
 class CompactSettings(CheckedSettings):
     """How an index is rewritten."""
 

@@ -161,9 +161,11 @@ def cut_search(root: Path, vectors: ShardedArray, settings: SearchSettings, boun
 
 
 @pytest.mark.parametrize("factory", ["IVF8,SQ8", "IVF8,RaBitQ", "SQ8"])
-@pytest.mark.parametrize("bounds", [(0, 1, 3), (0, 1, 2, 3)], ids=["two", "three"])
+@pytest.mark.parametrize("bounds", [(0, 1, 4), (0, 1, 2, 3, 4)], ids=["two", "four, one empty"])
 def test_parts_of_lists_find_no_less_than_one_index(factory: str, bounds: tuple[int, ...], tmp_path: Path) -> None:
-    vectors, queries, settings = sample_vectors(), sample_queries(), settings_for(factory)
+    first, second, third = sample_vectors().arrays
+    vectors = ShardedArray([first, second, first[:0], third])
+    queries, settings = sample_queries(), settings_for(factory)
     build_search(tmp_path, vectors, settings)
     folders = cut_search(tmp_path, vectors, settings, bounds)
 
