@@ -110,22 +110,32 @@ def run_fill(settings: FillCommand, texts: list[str]) -> int:
 
 def run_build(settings: BuildCommand) -> int:
     """`npmlm build`."""
-    from npm.indexing.build import build_index
+    from npm.cluster.settings import Engine
     from npm.indexing.stages import Shard
 
     shard = Shard.parse(settings.shard)
     if settings.stage is None and shard.count > 1:
         raise SettingError(
             "a shard needs a stage",
-            expected="stage=encode|quantise|code|merge beside shard=",
+            expected="stage=pack|encode|quantise|code|merge beside shard=",
             got=f"shard={settings.shard} alone",
             where="shard",
             fix="give the stage too, or leave shard out to run all stages here",
         )
     with StageProgress() as progress:
-        built = build_index(
-            Path(settings.index), settings, stage=settings.stage, shard=shard, progress=progress, notice=progress.say
-        )
+        reports: dict[str, Any] = {"progress": progress, "notice": progress.say}
+        if settings.cluster.engine is Engine.ray:
+            from npm.cluster.ray_engine import build_on_ray
+
+            built = build_on_ray(settings.index, settings, settings.cluster, settings.jobs, **reports)
+        elif settings.cluster.engine is Engine.local:
+            from npm.cluster.jobs import build_by_jobs
+
+            built = build_by_jobs(settings.index, settings, settings.jobs or 1, **reports)
+        else:
+            from npm.indexing.build import build_index
+
+            built = build_index(settings.index, settings, stage=settings.stage, shard=shard, **reports)
     if built.was_finished:
         say(f"{settings.index} is finished already, with the same settings: nothing to do")
     elif built.manifest is None:
@@ -339,8 +349,9 @@ VERBS = {
         "BuildCommand",
         run_build,
         first="index corpus.files encoder device precision blocks.max_block_tokens vectors.pruning search.tier "
-        "search.factory dimensions copy_encoder stage shard",
+        "search.factory dimensions copy_encoder segments jobs",
         example='npmlm build "corpus.files=[docs/*.jsonl]" index=DIR',
+        group="cluster",
         resumes=True,
     ),
     "fill": Verb(

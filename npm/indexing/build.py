@@ -6,7 +6,8 @@ A build that was killed continues with the same command. Its stages may be jobs 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -148,16 +149,23 @@ def build_index(
     if stage in (None, Stage.encode):
         for note in filter(None, (dimension_note(encoder), title_note(encoder, settings.blocks))):
             notice(note)
-    was_there = folder.exists()
     build = _Build(folder, settings, encoder, made, shares, states, stage is not None, progress, notice)
-    try:
+    with clears_failed_build(folder) if stage is None else nullcontext():
         with folder_lock(folder, shared=stage is not None):
             built = build.run(stage, shard)
         if built.manifest is not None:
             clear_dead_locks(folder)
         return built
+
+
+@contextmanager
+def clears_failed_build(folder: Path) -> Iterator[None]:
+    """Take a new folder away again if a build in it fails: all of it if the corpus cannot be used, else if empty."""
+    was_there = folder.exists()
+    try:
+        yield
     except BaseException as error:
-        if not was_there and stage is None:
+        if not was_there:
             clear_folder(folder, entirely=isinstance(error, CorpusError))
         raise
 
