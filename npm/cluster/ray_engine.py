@@ -153,6 +153,6 @@ def _no_cluster(address: str, error: Exception) -> SettingError:
         expected="a running cluster of the versions of Ray and Python that are here, and its token",
         got=text or type(error).__name__,
         where="cluster.address",
-        fix="check the address, versions and token (~/.ray/auth_token, or RAY_AUTH_TOKEN); without cluster.address= one "
-        "is started on this machine",
+        fix="check the address, the versions and the token (~/.ray/auth_token, or RAY_AUTH_TOKEN); without "
+        "cluster.address= one is started on this machine",
     )
