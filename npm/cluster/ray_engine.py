@@ -10,6 +10,7 @@ import logging
 import os
 import secrets
 import socket
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -36,7 +37,8 @@ def connect(settings: ClusterSettings) -> Iterator[None]:
 
     Raises SettingError if Ray is not installed, or there is no cluster that takes us.
     """
-    os.environ.setdefault("RAY_AUTH_MODE", "token")
+    if "ray" not in sys.modules:  # which reads this when it is imported; later its processes would disagree on it
+        os.environ.setdefault("RAY_AUTH_MODE", "token")
     starts_one = settings.address == "local"
     if starts_one:  # a token of its own, which dies with it, rather than one that Ray would write into the home folder
         os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
