@@ -19,8 +19,9 @@ from npm.cluster.jobs import Job, build_by_jobs
 from npm.cluster.ray_engine import build_on_ray, connect, run_on_ray
 from npm.cluster.settings import BuildCluster, ClusterSettings
 from npm.errors import CorpusError
+from npm.indexing.build import build_index
 from npm.indexing.settings import Stage
-from tests.cluster.small_clusters import MEMORY, TIERS, DeadlyJob, WaitingJob, arguments, remade, write_files
+from tests.cluster.small_clusters import MEMORY, DeadlyJob, WaitingJob, arguments, remade, write_files
 from tests.helpers.command_line import REPOSITORY, CommandLine, all_bytes
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own, such as of sockets that it leaves to be collected
@@ -36,19 +37,28 @@ def settings_given(command: list[str]) -> Any:
     return compose("build", command[1:])
 
 
-@pytest.mark.parametrize("tier", TIERS)
+@pytest.fixture(scope="module")
+def plain(corpus: Path, tiny_encoder_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """What one process makes, with inverted lists."""
+    index = tmp_path_factory.mktemp("plain") / "index"
+    build_index(index, settings_given(arguments(corpus, tiny_encoder_folder, index)))
+    return all_bytes(index)
+
+
 def test_jobs_on_ray_make_the_bytes_of_one_process(
-    tier: str, machines: Any, corpus: Path, tiny_encoder_folder: Path, npmlm: CommandLine, tmp_path: Path
+    machines: Any, corpus: Path, tiny_encoder_folder: Path, npmlm: CommandLine, tmp_path: Path
 ) -> None:
-    assert npmlm(*arguments(corpus, tiny_encoder_folder, tmp_path / "plain", tier)).status == 0
-    done = npmlm(*arguments(corpus, tiny_encoder_folder, tmp_path / "ray", tier), "cluster=ray")
+    """In the exact tier; the tests below are with inverted lists."""
+    assert npmlm(*arguments(corpus, tiny_encoder_folder, tmp_path / "plain", "exact")).status == 0
+    command = [*arguments(corpus, tiny_encoder_folder, tmp_path / "ray", "exact"), "cluster=ray"]
+    done = npmlm(*command)
     assert done.status == 0, done.err
     assert all_bytes(tmp_path / "ray") == all_bytes(tmp_path / "plain")
-    assert "nothing to do" in npmlm(*arguments(corpus, tiny_encoder_folder, tmp_path / "ray", tier), "cluster=ray").err
+    assert "nothing to do" in npmlm(*command).err
 
 
 def test_a_worker_killed_in_each_stage_changes_nothing(
-    machines: Any, corpus: Path, tiny_encoder_folder: Path, npmlm: CommandLine, tmp_path: Path
+    machines: Any, corpus: Path, tiny_encoder_folder: Path, plain: dict[str, bytes], tmp_path: Path
 ) -> None:
     command = arguments(corpus, tiny_encoder_folder, tmp_path / "index")
     build_by_jobs(
@@ -58,8 +68,7 @@ def test_a_worker_killed_in_each_stage_changes_nothing(
         run=lambda jobs: run_on_ray(ON_RAY, [remade(DeadlyJob, job) for job in jobs]),
     )
     assert sorted(path.name for path in (tmp_path / "index.killed").iterdir()) == sorted(stage.value for stage in Stage)
-    assert npmlm(*arguments(corpus, tiny_encoder_folder, tmp_path / "plain")).status == 0
-    assert all_bytes(tmp_path / "index") == all_bytes(tmp_path / "plain")
+    assert all_bytes(tmp_path / "index") == plain
 
 
 def test_a_mistake_of_the_user_in_a_job_arrives_as_its_one_message(
@@ -84,7 +93,7 @@ def test_what_no_machine_has_is_refused_before_ray_waits_for_it(
 
 
 def test_a_lost_machine_changes_nothing(
-    machines: Any, corpus: Path, tiny_encoder_folder: Path, npmlm: CommandLine, tmp_path: Path
+    machines: Any, corpus: Path, tiny_encoder_folder: Path, plain: dict[str, bytes], tmp_path: Path
 ) -> None:
     node = next(iter(machines.worker_nodes))
     (tmp_path / "index.lost").write_text(node.node_id, encoding="utf-8")
@@ -103,8 +112,7 @@ def test_a_lost_machine_changes_nothing(
         assert node not in machines.worker_nodes
     finally:
         machines.add_node(num_cpus=1, object_store_memory=MEMORY)
-    assert npmlm(*arguments(corpus, tiny_encoder_folder, tmp_path / "plain")).status == 0
-    assert all_bytes(tmp_path / "index") == all_bytes(tmp_path / "plain")
+    assert all_bytes(tmp_path / "index") == plain
 
 
 def test_a_cluster_of_another_version_or_token_is_refused(
@@ -130,7 +138,12 @@ def test_a_cluster_of_another_version_or_token_is_refused(
 
 
 def test_an_interrupt_stops_the_jobs_and_the_same_command_goes_on(
-    machines: Any, corpus: Path, tiny_encoder_folder: Path, npmlm: CommandLine, tmp_path: Path
+    machines: Any,
+    corpus: Path,
+    tiny_encoder_folder: Path,
+    npmlm: CommandLine,
+    plain: dict[str, bytes],
+    tmp_path: Path,
 ) -> None:
     """As a terminal interrupts: every process of the group gets the signal."""
     command = [*arguments(corpus, tiny_encoder_folder, tmp_path / "index"), "cluster=ray", "jobs=4"]
@@ -149,8 +162,7 @@ def test_an_interrupt_stops_the_jobs_and_the_same_command_goes_on(
     assert build.returncode == 130, err
     assert "The same command, given again, continues where it stopped" in err
     assert npmlm(*command).status == 0
-    assert npmlm(*arguments(corpus, tiny_encoder_folder, tmp_path / "plain")).status == 0
-    assert all_bytes(tmp_path / "index") == all_bytes(tmp_path / "plain")
+    assert all_bytes(tmp_path / "index") == plain
 
 
 def test_a_process_that_is_connected_already_stays_so(machines: Any) -> None:
