@@ -46,7 +46,12 @@ def test_config_files_on_disk_are_those_of_the_verbs_their_groups_and_experiment
     assert {path.stem for path in config_folder().glob("*.yaml")} == {
         name for name, verb in VERBS.items() if verb.group
     }
-    assert {path.name for path in config_folder().iterdir() if path.is_dir()} == {"experiment", "scoring", "task"}
+    assert {path.name for path in config_folder().iterdir() if path.is_dir()} == {
+        "cluster",
+        "experiment",
+        "scoring",
+        "task",
+    }
     assert EXPERIMENTS
 
 

@@ -31,7 +31,7 @@ def commands() -> Iterator[list[str]]:
     shown = [block for page in PAGES for block in re.findall(r"```bash\n(.*?)```", page, flags=re.DOTALL)]
     for block in [*blocks("bash"), *blocks("text"), *shown]:
         for line in block.replace("\\\n", " ").splitlines():
-            line = line.removeprefix("$ ")
+            line = line.removeprefix("$ ").replace("stage=$1", "stage=encode")  # the argument of a script
             if line.startswith("npmlm "):
                 yield [word for word in shlex.split(line, comments=True) if word != ">"]
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Annotated
 
-from npm.cluster.settings import ServeCluster
+from npm.cluster.settings import BuildCluster, Engine, ServeCluster
+from npm.errors import SettingError
 from npm.evaluation.settings import EvaluationSettings
 from npm.indexing.settings import (
     AddSettings,
@@ -116,6 +117,40 @@ class BuildCommand(IndexBuildSettings, IndexCommand):
     """Which shard of the stage, as i/n: this job's number, from 1, and the number of jobs."""
     partitions: Annotated[int, Bounds(1)] = 1
     """Cut the finished index into as many parts, as npmlm partition does; not with stage."""
+    cluster: BuildCluster = field(default_factory=BuildCluster)
+    """What runs the jobs of a build that is divided by this command."""
+    jobs: Annotated[int | None, Bounds(1)] = None
+    """With cluster=local or ray, the jobs that each stage is divided among; unset: one, or on Ray four for each that
+    runs at once."""
+
+    def check(self) -> None:
+        """Refuse jobs without a cluster, and a job of its own with one."""
+        is_divided = self.cluster.engine is not Engine.none
+        if self.jobs is not None and not is_divided:
+            raise SettingError(
+                "jobs= needs a cluster",
+                expected="cluster=local or cluster=ray beside jobs=",
+                got="cluster=none",
+                where="jobs",
+                fix="give one of them; without, one process builds all of it, or you start each job with stage= and "
+                "shard=",
+            )
+        if is_divided and self.stage is not None:
+            raise SettingError(
+                "a cluster runs all stages",
+                expected="cluster= or stage=",
+                got=f"cluster={self.cluster.engine.value} and stage={self.stage.value}",
+                where="stage",
+                fix="leave one of them out",
+            )
+        if self.stage is not None and self.partitions > 1:
+            raise SettingError(
+                "a stage makes no partitions",
+                expected="partitions= in a build of all stages, or npmlm partition after the last one",
+                got=f"stage={self.stage.value} partitions={self.partitions}",
+                where="partitions",
+                fix=f"leave partitions out, and run npmlm partition index=… partitions={self.partitions} at the end",
+            )
 
 
 @dataclass(kw_only=True)

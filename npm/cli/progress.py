@@ -8,6 +8,11 @@ from typing import Any
 
 UNITS = {
     "lexicon": "shards",
+    "pack": "shards",
+    "encode": "shards",
+    "quantise": "quantisers",
+    "code": "shards",
+    "merge": "shards",
     "quantiser": "iterations",
     "codes": "vectors",
     "encoder": "batches",

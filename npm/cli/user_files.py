@@ -18,6 +18,7 @@ from npm.cli.commands import FillCommand
 from npm.cli.progress import StageProgress, say
 from npm.corpus.blocks import BlockSettings
 from npm.corpus.documents import CorpusSettings
+from npm.corpus.sources import find_sources
 from npm.errors import ArtefactError, StorageError
 from npm.indexing.build import build_index
 from npm.indexing.generation import as_record, input_record
@@ -145,7 +146,9 @@ def demo_filler(settings: FillCommand) -> PhraseFiller:
     resolved = replace(building, blocks=building.blocks.resolved(encoder.title_tokens))
     made = as_record(resolved, encoder, IndexBuildSettings)
     del made["versions"]  # of libraries: what they build may be used with others
-    digest = digest_of({"format": FORMAT_VERSION, "made": made, "sources": input_record(building.corpus)})
+    digest = digest_of(
+        {"format": FORMAT_VERSION, "made": made, "sources": input_record(find_sources(building.corpus.files))}
+    )
     folder = user_folder(*CACHE) / f"demo-{digest[:DIGEST_CHARS]}"
     try:
         if not (folder / MANIFEST_NAME).is_file():

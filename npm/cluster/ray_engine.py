@@ -9,12 +9,25 @@ from __future__ import annotations
 import logging
 import os
 import secrets
-from collections.abc import Iterator
+import socket
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
 
-from npm.cluster.settings import ClusterSettings
-from npm.errors import SettingError
+from npm.cluster.jobs import Job, build_by_jobs
+from npm.cluster.settings import BuildCluster, ClusterSettings
+from npm.errors import SettingError, UserError
+from npm.indexing.build import BuildResult, print_nothing
+from npm.indexing.settings import IndexBuildSettings, Stage
+from npm.types import Progress, silent
 
+JOBS_PER_WORKER = 4
+"""More jobs than run at once, so that little is lost with one of them."""
+RETRIES = 3
+"""Of a job whose worker or machine is lost; a mistake of the user is not tried again."""
+CONNECT_SECONDS, POLL_SECONDS, CANCEL_SECONDS = 5.0, 1.0, 10.0
 INSTALL = 'pip install "ray>=2.60"'
 
 
@@ -24,7 +37,8 @@ def connect(settings: ClusterSettings) -> Iterator[None]:
 
     Raises SettingError if Ray is not installed, or there is no cluster that takes us.
     """
-    os.environ.setdefault("RAY_AUTH_MODE", "token")
+    if "ray" not in sys.modules:  # which reads this when it is imported; later its processes would disagree on it
+        os.environ.setdefault("RAY_AUTH_MODE", "token")
     starts_one = settings.address == "local"
     if starts_one:  # a token of its own, which dies with it, rather than one that Ray would write into the home folder
         os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
@@ -38,13 +52,16 @@ def connect(settings: ClusterSettings) -> Iterator[None]:
         yield
         return
     try:
+        if ":" in settings.address:  # Ray itself would try for minutes
+            host, _, port = settings.address.rpartition(":")
+            socket.create_connection((host, int(port)), CONNECT_SECONDS).close()
         ray.init(
             settings.address,
             include_dashboard=False if starts_one else None,
             log_to_driver=False,
             logging_level=logging.ERROR,
         )
-    except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
+    except (OSError, OverflowError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
         raise _no_cluster(settings.address, error) from error
     try:
         yield
@@ -52,13 +69,92 @@ def connect(settings: ClusterSettings) -> Iterator[None]:
         ray.shutdown()
 
 
+def build_on_ray(
+    folder: str | Path,
+    settings: IndexBuildSettings,
+    cluster: BuildCluster,
+    job_count: int | None = None,
+    *,
+    progress: Progress = silent,
+    notice: Callable[[str], None] = print_nothing,
+) -> BuildResult:
+    """`build_by_jobs` with the jobs as tasks of Ray; without `job_count`, four for each that runs at once.
+
+    Raises SettingError as `connect` does, and if no machine of the cluster has what a job asks for.
+    """
+    with connect(cluster):
+        running = _jobs_at_once(cluster)
+        count = job_count or JOBS_PER_WORKER * running
+        return build_by_jobs(
+            folder, settings, count, run=partial(run_on_ray, cluster), progress=progress, notice=notice
+        )
+
+
+def _jobs_at_once(cluster: BuildCluster) -> int:
+    """How many jobs the cluster runs at once by its cores. Raises SettingError if it would wait for ever."""
+    import ray
+
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    fitting = [
+        int(node.get("CPU", 0) // cluster.cpus_per_job)
+        for node in nodes
+        if node.get("CPU", 0) >= cluster.cpus_per_job and node.get("GPU", 0) >= cluster.gpus_per_job
+    ]
+    if fitting:
+        return sum(fitting)
+    held = "; ".join(f"{node.get('CPU', 0):g} cores and {node.get('GPU', 0):g} GPUs" for node in nodes)
+    raise SettingError(
+        "no machine of the Ray cluster has what a job asks for",
+        expected=f"one with {cluster.cpus_per_job} cores and {cluster.gpus_per_job:g} GPUs",
+        got=held,
+        where="cluster.cpus_per_job, cluster.gpus_per_job",
+        fix="ask for less, or start Ray on such a machine; a cluster that grows by itself must have one by now",
+    )
+
+
+def run_on_ray(cluster: BuildCluster, jobs: Sequence[Job]) -> Iterator[list[str]]:
+    """Run the jobs of a stage as tasks; those left are stopped if one fails, or when the caller ends."""
+    import ray
+
+    task = ray.remote(_run_job).options(
+        num_cpus=cluster.cpus_per_job,
+        num_gpus=cluster.gpus_per_job if jobs[0].stage is Stage.encode else 0,
+        max_retries=RETRIES,
+    )
+    pending = [task.remote(job) for job in jobs]
+    try:
+        while pending:
+            ended, pending = ray.wait(pending, timeout=POLL_SECONDS)
+            yield [notice for notices in ray.get(ended) for notice in notices]
+    except ray.exceptions.RayTaskError as error:
+        raise error.cause from error
+    except ray.exceptions.RayError as error:
+        raise UserError(
+            f"a job of stage {jobs[0].stage.value} was lost {1 + RETRIES} times, or could not begin",
+            expected="workers that live as long as their job, with npmlm installed on all machines",
+            got=" ".join(str(error).split()),
+            where="cluster",
+            fix="see the logs of Ray, in /tmp/ray of the machine in question; then give the same command again",
+        ) from error
+    finally:
+        for each in pending:
+            ray.cancel(each, force=True)
+        if pending:
+            ray.wait(pending, num_returns=len(pending), timeout=CANCEL_SECONDS)
+
+
+def _run_job(job: Job) -> list[str]:
+    return job.run()
+
+
 def _no_cluster(address: str, error: Exception) -> SettingError:
     """Why Ray does not let us in."""
-    text = " ".join(str(error).split())
+    text = " ".join(str(getattr(error, "message", error)).split())  # without Ray's own advice
     return SettingError(
         f"no Ray cluster at cluster.address={address}",
-        expected="a running cluster of this version of Ray and Python, whose token this machine has",
+        expected="a running cluster of the versions of Ray and Python that are here, and its token",
         got=text or type(error).__name__,
         where="cluster.address",
-        fix="start one with `ray start --head`, or leave cluster.address= out to start one on this machine",
+        fix="check the address, the versions and the token (~/.ray/auth_token, or RAY_AUTH_TOKEN); without "
+        "cluster.address= one is started on this machine",
     )

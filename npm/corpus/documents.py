@@ -10,14 +10,14 @@ import json
 import os
 import re
 from array import array
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 from index.files import storage_errors
 from npm.corpus.addresses import StoredFile
@@ -43,6 +43,7 @@ MOST_SUMMARISED = 3
 MOST_TOLD = 20
 MOST_CHARS_READ_ON = 1 << 28
 """How much text is read after the first fault to tell of all of them at once."""
+REPEATED_ID = "has an id that came before"
 HEADING = re.compile(r" {0,3}#{1,6}\s+(.*?\S)(?:\s+#+)?\s*")
 
 
@@ -173,22 +174,37 @@ class _Refusal:
 
 
 def read_corpus(
-    settings: CorpusSettings, *, skipped: SkippedRecords | None = None, since: Sequence[FileState] | None = None
+    settings: CorpusSettings,
+    *,
+    sources: Sequence[Source] | None = None,
+    skipped: SkippedRecords | None = None,
+    since: Sequence[FileState] | None = None,
 ) -> Iterator[Document]:
-    """The documents of files of all FORMATS and of `hub:` data sets, in a fixed order.
+    """The documents of files of all FORMATS and of `hub:` data sets, in a fixed order; of some `sources`, if given.
 
     Text is given as it stands, without any normalisation. All paths are checked before anything is read. Raises
     CorpusError, with file and line, for whatever cannot be read as a document, and for an id that comes twice; with
     `settings.skip_bad` these go to `skipped` instead. At the end it raises CorpusError if a file is not what it was
     `since` then, by default since this call.
     """
-    sources = find_sources(settings.files)
+    sources = find_sources(settings.files) if sources is None else sources
     states = file_states(settings.files) if since is None else since
     if settings.skip_bad:
         read = _documents(sources, settings, (skipped or SkippedRecords()).add)
     else:
         read = _all_or_none(sources, settings)
     return _watched(islice(read, settings.max_documents), settings, states)
+
+
+def refuse_repeated_id(settings: CorpusSettings, sources: Sequence[Source]) -> NoReturn:
+    """Raise the CorpusError of the first id that comes twice in `sources`, which are known to repeat one."""
+
+    def on_bad(kind: str, error: UserError) -> None:
+        if kind == REPEATED_ID:
+            raise error
+
+    deque(_documents(sources, settings, on_bad), maxlen=0)
+    raise AssertionError("no id comes twice")
 
 
 def _watched(read: Iterator[Document], settings: CorpusSettings, states: Sequence[FileState]) -> Iterator[Document]:
@@ -250,7 +266,7 @@ def _documents(sources: Sequence[Source], settings: CorpusSettings, on_bad: OnBa
                 where=f"{source.path}:{record_number}",
                 fix="give one of them another id, or leave ids out: they become file name and line",
             )
-            bad("has an id that came before", twice)
+            bad(REPEATED_ID, twice)
         if is_empty:
             raise CorpusError(
                 f"{source.name} has no text",

@@ -322,6 +322,10 @@ class BlockStore:
         """
         return self._documents.find(ids, among)
 
+    def repeated_documents(self) -> np.ndarray | None:
+        """The numbers i64 [2], ascending, of two documents with one id; None if each has its own."""
+        return self._documents.repeated()
+
     def field_columns(self) -> Iterator[tuple[slice, FieldValues]]:
         """Shard by shard: the range of its documents, and the values of their kept fields."""
         for number, shard in enumerate(self._documents.shards):

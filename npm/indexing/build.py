@@ -6,8 +6,9 @@ A build that was killed continues with the same command. Its stages may be jobs 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +20,13 @@ from index.quantiser import Quantiser
 from index.settings import check_search
 from index.store import refuse_changed
 from npm.corpus.blocks import BlockPacker, BlockSettings
-from npm.corpus.documents import CorpusSettings, SkippedRecords, read_corpus
-from npm.corpus.sources import FileState, file_states, find_sources
+from npm.corpus.documents import CorpusSettings, SkippedRecords, read_corpus, refuse_repeated_id
+from npm.corpus.sources import FileState, Source, file_states, find_sources
 from npm.corpus.store import BlockStore, build_block_store
-from npm.errors import ArtefactError, CorpusError, named
+from npm.errors import ArtefactError, CorpusError, check_range, named
 from npm.indexing.block_vectors import POOLER_KEY
 from npm.indexing.disk_needs import check_disk_needs
-from npm.indexing.embed import VECTORS_KIND, check_input_tokens, pruning_counts
+from npm.indexing.embed import VECTORS_KIND, check_input_tokens, frequent_token_ids, pruning_counts, vector_shards
 from npm.indexing.generation import (
     ENCODER_FOLDER,
     QUANTISER_FOLDER,
@@ -48,8 +49,8 @@ from npm.indexing.stages import (
     WHOLE,
     SegmentSettings,
     Shard,
-    code_segment,
-    encode_segment,
+    code_segments,
+    encode_segments,
     finish_codes,
     finish_search,
     finish_segment,
@@ -63,7 +64,7 @@ from npm.types import Progress, silent
 
 MOST_SUGGESTED = 10
 FIRST = "00000"
-"""The name of the segment and of the search folder that a build makes."""
+"""The name of the first segment and of the search folder that a build makes."""
 
 
 def dimension_note(encoder: Encoder) -> str:
@@ -132,14 +133,14 @@ def build_index(
     folder = Path(folder)
     refuse_others(folder)
     refuse_links(folder)
+    shares = source_shares(settings)
     states = file_states(settings.corpus.files)
-    sources = input_record(settings.corpus)
     if encoder is None:
         encoder = Encoder.load(settings.encoder, device=settings.device, dtype=settings.precision)
     encoder = encoder.cut_to(settings.dimensions)
     settings = replace(settings, blocks=settings.blocks.resolved(encoder.title_tokens))
     made = as_record(settings, encoder, IndexBuildSettings)
-    if (finished := _finished(folder, made, sources, settings.corpus)) is not None:
+    if (finished := _finished(folder, made, shares, settings.corpus, is_job=stage is not None)) is not None:
         clear_dead_locks(folder)
         if note := block_vectors_note(folder, settings.vectors.block_pooler(encoder)):
             notice(note)
@@ -148,16 +149,23 @@ def build_index(
     if stage in (None, Stage.encode):
         for note in filter(None, (dimension_note(encoder), title_note(encoder, settings.blocks))):
             notice(note)
-    was_there = folder.exists()
-    build = _Build(folder, settings, encoder, made, sources, states, progress, notice)
-    try:
+    build = _Build(folder, settings, encoder, made, shares, states, stage is not None, progress, notice)
+    with clears_failed_build(folder) if stage is None else nullcontext():
         with folder_lock(folder, shared=stage is not None):
             built = build.run(stage, shard)
         if built.manifest is not None:
             clear_dead_locks(folder)
         return built
+
+
+@contextmanager
+def clears_failed_build(folder: Path) -> Iterator[None]:
+    """Take a new folder away again if a build in it fails: all of it if the corpus cannot be used, else if empty."""
+    was_there = folder.exists()
+    try:
+        yield
     except BaseException as error:
-        if not was_there and stage is None:
+        if not was_there:
             clear_folder(folder, entirely=isinstance(error, CorpusError))
         raise
 
@@ -172,101 +180,172 @@ def index_block_store(
     folder = Path(folder)
     encoder = encoder.cut_to(settings.dimensions)
     made = as_record(settings, encoder, IndexBuildSettings)
-    if (finished := _finished(folder, made, [], settings.corpus)) is not None:
+    if (finished := _finished(folder, made, [[]], settings.corpus, is_job=False)) is not None:
         return BuildResult(finished, was_finished=True)
     with folder_lock(folder):
-        return _Build(folder, settings, encoder, made, [], [], progress, print_nothing).run(None, WHOLE)
+        return _Build(folder, settings, encoder, made, [[]], [], False, progress, print_nothing).run(None, WHOLE)
+
+
+def source_shares(settings: IndexBuildSettings) -> list[Sequence[Source]]:
+    """The corpus files of each segment. Raises SettingError for more segments than files, CorpusError for bad files."""
+    sources, count = find_sources(settings.corpus.files), settings.segments
+    check_range(
+        count <= len(sources),
+        "segments",
+        expected=f"at most one for each corpus file, of which there are {len(sources)}",
+        got=count,
+        fix="give fewer segments, or split the corpus into more files",
+    )
+    check_range(
+        count == 1 or settings.corpus.max_documents is None,
+        "segments",
+        expected="1 with corpus.max_documents=, which counts from the beginning of the corpus",
+        got=count,
+        fix="leave one of them out",
+    )
+    return [Shard(number, count).of(sources) for number in range(1, count + 1)]
 
 
 @dataclass(frozen=True, slots=True)
 class _Build:
-    """The first segment of an index, stage by stage."""
+    """The segments of a new index, stage by stage."""
 
     folder: Path
     settings: IndexBuildSettings
     encoder: Encoder
     made: dict[str, Any]
-    sources: list[dict[str, Any]]
-    states: list[FileState]  # of the files, before they were read for `sources`
+    shares: list[Sequence[Source]]  # of each segment
+    states: list[FileState]  # of the files, before they were read
+    is_job: bool  # takes the digests of files that were packed for known, so that not every job reads all of them
     progress: Progress
     notice: Callable[[str], None]
+    sources: dict[int, list[dict[str, Any]]] = field(default_factory=dict)  # of each segment, once they are known
 
     def run(self, stage: Stage | None, shard: Shard) -> BuildResult:
         """One stage, or all of them in order."""
         if (self.folder / MANIFEST_NAME).is_file():  # another process finished it while we waited
             return BuildResult(Generation.read(self.folder).manifest, was_finished=True)
+        if stage in (None, Stage.pack, Stage.encode):
+            check_search(self.settings.search, self.encoder.dimensions)
+        if stage is Stage.pack:
+            for number in shard.of(range(len(self.shares))):
+                self._store(number)
         if stage in (None, Stage.encode):
-            search, dimensions = self.settings.search, self.encoder.dimensions
-            check_search(search, dimensions)
-            store = self._store()
-            if search.asks_for_lists:
-                kept = pruning_counts(store, self.settings.vectors.pruning, np.zeros(0, dtype=np.int64))["kept"]
-                check_search(search, dimensions, row_count=kept)
-            encode_segment(self.segment, store, self._segment_settings, shard=shard, progress=self.progress)
+            self._encode(shard)
         if stage in (None, Stage.quantise) and shard.number == 1:
             self._quantise()
         if stage in (None, Stage.code) and (quantiser := self._quantiser()) is not None:
-            code_segment(self.segment, quantiser, shard=shard, progress=self.progress)
+            code_segments(self.segments, quantiser, shard=shard, progress=self.progress)
         if stage in (None, Stage.merge):
             return BuildResult(self._merge(shard), was_finished=False)
         return BuildResult(None, was_finished=False)
 
     @property
-    def segment(self) -> Segment:
-        """The one segment of a fresh index."""
-        return Segment(self.folder, FIRST)
+    def segments(self) -> list[Segment]:
+        """Those of a fresh index."""
+        return [Segment(self.folder, f"{number:05d}") for number in range(len(self.shares))]
 
-    @property
-    def _segment_settings(self) -> SegmentSettings:
-        vectors = self.settings.vectors
-        return SegmentSettings(self.encoder, vectors, self.settings.lexicon, vectors.block_pooler(self.encoder))
+    def _made_with(self) -> SegmentSettings:
+        """How vectors are made; the blocks of all segments must be there."""
+        vectors, frequent = self.settings.vectors, None
+        if vectors.max_token_share is not None:
+            frequent = frequent_token_ids(self._all_blocks(), vectors.max_token_share).tolist()
+        return SegmentSettings(
+            self.encoder, vectors, self.settings.lexicon, vectors.block_pooler(self.encoder), frequent
+        )
 
-    def _store(self) -> BlockStore:
-        """The blocks; whichever job comes first packs them, and the others wait for it.
+    def _all_blocks(self) -> BlockStore:
+        return BlockStore.open(*(segment.corpus for segment in self.segments))
+
+    def _stores(self, shard: Shard = WHOLE) -> list[BlockStore]:
+        """The blocks of each segment; a job packs those of its share first, where no other job has."""
+        numbers = range(len(self.shares))
+        mine = shard.of(numbers)
+        opened = {number: self._store(number) for number in sorted(numbers, key=lambda number: number not in mine)}
+        return [opened[number] for number in numbers]
+
+    def _store(self, number: int) -> BlockStore:
+        """The blocks of a segment; whichever job comes first packs them, and the others wait for it.
 
         Raises ArtefactError if those that are there were made from something else.
         """
-        packing = {"sources": self.sources, "corpus": self.made["corpus"], "blocks": self.made["blocks"]}
-        if not BlockStore.is_finished(self.segment.corpus):
+        segment, share = self.segments[number], self.shares[number]
+        packing = {"corpus": self.made["corpus"], "blocks": self.made["blocks"]}
+        if not BlockStore.is_finished(segment.corpus):
             check_disk_needs(self.folder, self.settings, self.encoder)
             packer = BlockPacker(self.encoder.tokenizer, self.settings.blocks)
-            with folder_lock(self.segment.folder / "packing", wait=True, on_wait=self._waits):
-                skipped = SkippedRecords.beside(self.folder)
+            with folder_lock(segment.folder / "packing", wait=True, on_wait=self._waits):
+                place = self.folder.resolve()
+                of_own = place if len(self.shares) == 1 else place.with_name(f"{place.name}.{segment.name}")
+                skipped = SkippedRecords.beside(of_own)
                 store = build_block_store(
-                    self.segment.corpus,
-                    read_corpus(self.settings.corpus, skipped=skipped, since=self.states),
+                    segment.corpus,
+                    read_corpus(self.settings.corpus, sources=share, skipped=skipped, since=self.states),
                     packer,
-                    settings=packing,
+                    settings={"sources": self._sources(number), **packing},
                     progress=self.progress,
                 )
             for note in (skipped.summary, packer.unknown.note):
                 if note:
                     self.notice(note)
             return store
-        store = BlockStore.open(self.segment.corpus)
-        if self.sources:  # without them the blocks were handed over ready
-            refuse_other_files(self.settings.corpus, self.sources, store.settings["sources"], where=self.folder)
+        store = BlockStore.open(segment.corpus)
+        if share:  # without them the blocks were handed over ready
+            recorded = store.settings["sources"]
+            refuse_other_files(self.settings.corpus, self._sources(number, recorded), recorded, where=self.folder)
             refuse_changed(packing, {name: store.settings[name] for name in packing}, where=self.folder)
         return store
 
-    def _encoded_store(self) -> tuple[BlockStore, Counts]:
-        """The blocks and the counts of the segment, all of whose vectors must be there."""
-        if not BlockStore.is_finished(self.segment.corpus):
-            raise ArtefactError(
-                f"{self.folder} has no blocks yet",
-                expected="the vectors of all shards",
-                got="no finished block store",
-                where=str(self.segment.corpus),
-                fix="run `npmlm build … stage=encode` with the settings of this build first",
-            )
-        store = self._store()
-        recorded = self._segment_settings.recorded(store)
-        return store, finish_segment(self.segment, store, recorded, self.settings.lexicon)
+    def _sources(self, number: int, recorded: Sequence[Mapping[str, Any]] = ()) -> list[dict[str, Any]]:
+        """What is recorded of the files of a segment; in a job those `recorded` with its blocks are known."""
+        if number not in self.sources:
+            self.sources[number] = input_record(self.shares[number], recorded if self.is_job else ())
+        return self.sources[number]
+
+    def _encode(self, shard: Shard) -> None:
+        search, stores = self.settings.search, self._stores(shard)
+        if search.asks_for_lists:
+            rule, none = self.settings.vectors.pruning, np.zeros(0, dtype=np.int64)
+            kept = sum(pruning_counts(store, rule, none)["kept"] for store in stores)
+            check_search(search, self.encoder.dimensions, row_count=kept)
+        shard_count = sum(len(vector_shards(store, self.settings.vectors.tokens_per_shard)) for store in stores)
+        if 0 in shard.of(range(shard_count)):  # one job, without which no build comes to its end
+            self._refuse_repeated_ids()
+        pairs = list(zip(self.segments, stores, strict=True))
+        encode_segments(pairs, self._made_with(), shard=shard, progress=self.progress)
+
+    def _refuse_repeated_ids(self) -> None:
+        """Raise CorpusError if documents of two segments have one id; within a segment packing has seen to that."""
+        blocks = self._all_blocks()
+        if len(self.shares) == 1 or (pair := blocks.repeated_documents()) is None:
+            return
+        numbers = np.searchsorted(blocks.segment_documents, pair, side="right") - 1  # i64 [2]
+        sources = [source for number in numbers.tolist() for source in self.shares[number]]
+        recorded = [record for number in numbers.tolist() for record in self._sources(number)]
+        refuse_other_files(self.settings.corpus, input_record(sources), recorded, where=self.folder)
+        refuse_repeated_id(self.settings.corpus, sources)  # reads them again: where documents stood is not stored
+
+    def _counts(self) -> list[Counts]:
+        """The counts of the segments, all of whose vectors must be there."""
+        for segment in self.segments:
+            if not BlockStore.is_finished(segment.corpus):
+                raise ArtefactError(
+                    f"{self.folder} has no blocks yet",
+                    expected="the vectors of all shards",
+                    got="no finished block store",
+                    where=str(segment.corpus),
+                    fix="run `npmlm build … stage=encode` with the settings of this build first",
+                )
+        stores, made_with = self._stores(), self._made_with()
+        return [
+            finish_segment(segment, store, made_with.recorded(store), self.settings.lexicon)
+            for segment, store in zip(self.segments, stores, strict=True)
+        ]
 
     def _quantise(self) -> Path | None:
-        store, _ = self._encoded_store()
-        place = self.folder / QUANTISER_FOLDER
-        return train_segment_quantiser(place, [self.segment], store, self.settings.search, progress=self.progress)
+        self._counts()
+        place, search = self.folder / QUANTISER_FOLDER, self.settings.search
+        return train_segment_quantiser(place, self.segments, self._all_blocks(), search, progress=self.progress)
 
     def _quantiser(self) -> Quantiser | None:
         """The trained quantiser; None in the exact tier."""
@@ -279,24 +358,28 @@ class _Build:
         self.notice(f"waits for another job of this build: {holders}")
 
     def _merge(self, shard: Shard) -> IndexManifest | None:
-        _, counts = self._encoded_store()
+        counts = self._counts()
         quantiser = self._quantiser()
         if quantiser is not None:
-            finish_codes(self.segment, quantiser)
+            for segment in self.segments:
+                finish_codes(segment, quantiser)
         search = self.folder / SEARCH_FOLDER / FIRST
-        merge_parts(search, [self.segment], quantiser, shard=shard, progress=self.progress)
-        if missing_parts(search, [self.segment], quantiser):
+        merge_parts(search, self.segments, quantiser, shard=shard, progress=self.progress)
+        if missing_parts(search, self.segments, quantiser):
             return None
         with folder_lock(search, wait=True, on_wait=self._waits):
             if (self.folder / MANIFEST_NAME).is_file():
                 return Generation.read(self.folder).manifest
-            finish_search(search, [self.segment], quantiser, progress=self.progress)
+            finish_search(search, self.segments, quantiser, progress=self.progress)
             if self.settings.copy_encoder:
                 copy_encoder(self.folder / ENCODER_FOLDER, self.settings.encoder, self.encoder)
             chosen = self.settings.search
             wanted = IndexManifest(
                 self.made,
-                segments={FIRST: SegmentRecord(self.sources, counts)},
+                segments={
+                    segment.name: SegmentRecord(self._sources(number), counts[number])
+                    for number, segment in enumerate(self.segments)
+                },
                 quantiser=None if quantiser is None else QUANTISER_FOLDER,
                 search_folder=f"{SEARCH_FOLDER}/{FIRST}",
                 searching=Searching(chosen.probed_lists, chosen.rerank_factor),
@@ -305,16 +388,18 @@ class _Build:
 
 
 def _finished(
-    folder: Path, made: Mapping[str, Any], sources: list[dict[str, Any]], corpus: CorpusSettings
+    folder: Path, made: Mapping[str, Any], shares: Sequence[Sequence[Source]], corpus: CorpusSettings, *, is_job: bool
 ) -> IndexManifest | None:
     """The manifest of a finished index of the same input and settings; versions and counts are no settings.
 
+    A job takes files of the same name and size for the same, as every job does whose blocks are packed already.
     Raises ArtefactError if the finished index is another one, or was changed after it was built.
     """
     if not (folder / MANIFEST_NAME).is_file():
         return None
     finished = Generation.read(folder).manifest
-    if set(finished.segments) != {FIRST} or finished.deleted is not None:
+    was_added_to = any(segment.corpus for segment in finished.segments.values())
+    if FIRST not in finished.segments or was_added_to or finished.deleted is not None:
         raise ArtefactError(
             f"{folder} was changed after it was built",
             expected="an index with the documents of one build",
@@ -323,8 +408,11 @@ def _finished(
             where=str(folder),
             fix="use npmlm add and npmlm delete to change it, or build into another folder",
         )
-    refuse_changed(_comparable(made), _comparable(finished.settings), where=folder)
-    refuse_other_files(corpus, sources, finished.segments[FIRST].sources, where=folder, is_finished=True)
+    ours, theirs = _comparable(made, len(shares)), _comparable(finished.settings, len(finished.segments))
+    refuse_changed(ours, theirs, where=folder)
+    recorded = [record for segment in finished.segments.values() for record in segment.sources]
+    sources = input_record([source for share in shares for source in share], recorded if is_job else ())
+    refuse_other_files(corpus, sources, recorded, where=folder, is_finished=True)
     return finished
 
 
@@ -370,7 +458,8 @@ def refuse_other_files(
     )
 
 
-def _comparable(settings: Mapping[str, Any]) -> dict[str, Any]:
+def _comparable(settings: Mapping[str, Any], segment_count: int) -> dict[str, Any]:
     # an index that was built before there was such a setting lacks its value, and holds whole vectors
     compared = {item.name: settings.get(item.name) for item in fields(IndexBuildSettings)}
+    compared["segments"] = segment_count
     return {**compared, "encoder": {name: value for name, value in settings["encoder"].items() if name != "name"}}

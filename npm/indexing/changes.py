@@ -26,7 +26,7 @@ from index.settings import chosen_tier, read_record
 from index.store import check_folder, write_folder
 from npm.corpus.blocks import BlockPacker, BlockSettings
 from npm.corpus.documents import CorpusSettings, SkippedRecords, read_corpus
-from npm.corpus.sources import FileState, file_states, read_lines
+from npm.corpus.sources import FileState, file_states, find_sources, read_lines
 from npm.corpus.store import BlockStore, build_block_store
 from npm.errors import ArtefactError, CorpusError, SettingError, named
 from npm.indexing.block_vectors import recorded_pooler
@@ -52,8 +52,8 @@ from npm.indexing.phrase_index import check_encoder
 from npm.indexing.settings import AddSettings, DeleteSettings, LexiconSettings, VectorSettings
 from npm.indexing.stages import (
     SegmentSettings,
-    code_segment,
-    encode_segment,
+    code_segments,
+    encode_segments,
     finish_codes,
     finish_search,
     finish_segment,
@@ -196,7 +196,7 @@ def search_lists(
     """Code the last of `segments`, and write the search folder of the next generation over all of them."""
     opened = None if quantiser is None else Quantiser.open(quantiser)
     if opened is not None:
-        code_segment(segments[-1], opened, progress=progress)
+        code_segments(segments[-1:], opened, progress=progress)
         finish_codes(segments[-1], opened)
     _, _, search, _ = new_folders(generation)
     finish_search(search, segments, opened, partitions=len(partitions_of(generation)), progress=progress)
@@ -270,7 +270,8 @@ def add_documents(
             )
         corpus = _kept_as_in(generation, settings.corpus)
         states = file_states(corpus.files)
-        request = {"sources": input_record(corpus), "corpus": recorded_corpus(corpus), "replace": settings.replace}
+        sources = input_record(find_sources(corpus.files))
+        request = {"sources": sources, "corpus": recorded_corpus(corpus), "replace": settings.replace}
         if unfinished is None and _is_last(generation, request):
             return ChangeResult(generation.manifest, was_finished=True)
         addition = _Addition(generation, begin_change(generation, unfinished, ADD, request), request, states, progress)
@@ -394,7 +395,7 @@ class _Addition:
             recorded_pooler(first),  # what the encoder says of its pooler is no part of its fingerprint
             first.typed("frequent_token_ids", list[int]),
         )
-        encode_segment(self.segment, store, made_with, progress=self.progress)
+        encode_segments([(self.segment, store)], made_with, progress=self.progress)
         counts = finish_segment(self.segment, store, made_with.recorded(store), made_with.lexicon)
         search = search_lists(before, [*before.segments, self.segment], before.quantiser, self.progress)
         added = SegmentRecord(self.request["sources"], counts, self.request["corpus"])

@@ -165,7 +165,7 @@ class _Compaction:
         recorded = self._recorded(store)
         self._copy_vectors(old_store, store, copied, recorded)
         lexicon = settings_from(LexiconSettings, before.manifest.settings["lexicon"])
-        count_segment_words(self.segment, store, lexicon, progress=self.progress)
+        count_segment_words([(self.segment, store)], lexicon, progress=self.progress)
         counts = finish_segment(self.segment, store, recorded, lexicon)
         quantiser, has_other_tier = self._quantiser(store)
         search = search_lists(before, [self.segment], quantiser, self.progress)

@@ -30,7 +30,7 @@ from index.quantiser import QUANTISER_KIND
 from index.settings import SearchSettings, read_record
 from index.store import check_folder, finished_folder, open_array, write_folder, write_manifest
 from npm.corpus.addresses import file_state
-from npm.corpus.sources import find_sources
+from npm.corpus.sources import Source
 from npm.errors import ArtefactError, SettingError, named
 from npm.settings import as_json, settings_from
 
@@ -315,13 +315,18 @@ def write_deleted(folder: Path, documents: Sequence[int] | np.ndarray, *, reques
 PACKAGES_RECORDED = ("npmlm", "torch", "transformers", "tokenizers", "numpy")
 
 
-def input_record(corpus: CorpusSettings) -> list[dict[str, Any]]:
-    """Name, size and SHA-256 of every corpus file, in order: what the blocks depend on, without where it lies."""
+def input_record(sources: Sequence[Source], recorded: Sequence[Mapping[str, Any]] = ()) -> list[dict[str, Any]]:
+    """Name, size and SHA-256 of every source, in order: what the blocks depend on, without where it lies.
+
+    Of a file whose name and size are `recorded`, so is its SHA-256 taken to be, without reading it.
+    """
+    known = {(record["name"], record.get("bytes")): record.get("sha256") for record in recorded}
     records: list[dict[str, Any]] = []
-    for source in find_sources(corpus.files):
+    for source in sources:
         record: dict[str, Any] = {"name": source.name}
         if source.format != "hub":
-            record |= {"bytes": file_state(source.file)[0], "sha256": sha256_of_file(source.file)}
+            size = file_state(source.file)[0]
+            record |= {"bytes": size, "sha256": known.get((source.name, size)) or sha256_of_file(source.file)}
         records.append(record)
     return records
 
@@ -332,7 +337,7 @@ def as_record(settings: Any, encoder: Encoder, root: type) -> dict[str, Any]:
     own = {item.name: asdict(settings)[item.name] for item in fields(root)}
     chosen = as_json(own)
     chosen["blocks"] = settings.blocks.recorded()
-    for name in ("encoder", "device", "precision"):
+    for name in ("encoder", "device", "precision", "segments"):  # the manifest names each segment
         del chosen[name]
     if settings.vectors.blocks or encoder.block_pooler is None:  # as was recorded before there was such a setting
         del chosen["vectors"]["blocks"]

@@ -100,11 +100,15 @@ class IndexBuildSettings(CheckedSettings):
     an encoder that was trained for it (experiment=matryoshka); unset: whole vectors."""
     copy_encoder: bool = False
     """Whether the encoder is saved inside the index, so that `fill` needs no `encoder=`."""
+    segments: Annotated[int, Bounds(1)] = 1
+    """Parts that the index is made of, each of a consecutive share of the corpus files and packed by a job of its own:
+    for corpora that one process would pack too slowly."""
 
 
 class Stage(Enum):
     """A part of a build that jobs may divide among themselves."""
 
+    pack = "pack"
     encode = "encode"
     quantise = "quantise"
     code = "code"

@@ -1,7 +1,8 @@
 """The stages that make an index out of documents; each may be split among jobs, and goes on where it was killed.
 
-encode: documents → blocks → vectors and term counts; quantise: a sample → quantiser; code: vectors → codes;
-merge: codes → inverted lists. What a stage writes depends on the corpus and the settings, not on how many jobs ran.
+pack: documents → blocks; encode: blocks → vectors and term counts; quantise: a sample → quantiser; code: vectors →
+codes; merge: codes → inverted lists. What a stage writes depends on the corpus and the settings, not on how many jobs
+ran.
 
 A quantiser is trained once, from a sample that leaves out some documents, so that `tune` can ask about these.
 """
@@ -127,34 +128,37 @@ class SegmentSettings:
         )
 
 
-def encode_segment(
-    segment: Segment,
-    store: BlockStore,
+def encode_segments(
+    segments: Sequence[tuple[Segment, BlockStore]],
     settings: SegmentSettings,
     *,
     shard: Shard = WHOLE,
     progress: Progress = silent,
 ) -> None:
-    """Write this shard's vector shards and term counts of a segment whose blocks are in `store`.
+    """Write this shard's vector shards and term counts of `segments`, each with the store that holds its blocks.
 
     Raises ArtefactError if a shard was made otherwise, StorageError if the disk refuses or has no room for them.
     """
-    recorded = settings.recorded(store)
-    shards = vector_shards(store, settings.vectors.tokens_per_shard)
-    mine = shard.of(range(len(shards)))
+    shards = [
+        (segment, store, recorded, number, blocks)
+        for segment, store in segments
+        for recorded in [settings.recorded(store)]
+        for number, blocks in enumerate(vector_shards(store, settings.vectors.tokens_per_shard))
+    ]
+    mine = shard.of(shards)
     number_bytes = np.dtype(settings.vectors.dtype.value).itemsize
     done = total = needed_bytes = 0
-    for number in mine:
-        first, stop = (int(store.block_offsets[block]) for block in shards[number])
+    for segment, store, _, number, blocks in mine:
+        first, stop = (int(store.block_offsets[block]) for block in blocks)
         total += stop - first
         if not (shard_folder(segment.vectors, number) / MANIFEST_NAME).is_file():
             kept = int(kept_tokens(store.flags.slice(first, stop), settings.vectors.pruning).sum())
             needed_bytes += kept * settings.encoder.dimensions * number_bytes + (stop - first) // 8
             if settings.block_pooler is not None:
-                needed_bytes += np.diff(shards[number]).item() * block_bytes(settings.encoder.dimensions)
+                needed_bytes += np.diff(blocks).item() * block_bytes(settings.encoder.dimensions)
     # Before the first is encoded: by the tokens that pruning keeps at most.
-    check_room(segment.vectors, needed_bytes, what="vectors")
-    for number in mine:
+    check_room(segments[0][0].vectors, needed_bytes, what="vectors")
+    for segment, store, recorded, number, _ in mine:
 
         def report(_: str, tokens: float, __: float | None, before: int = done) -> None:
             progress("vectors", before + int(tokens), total)
@@ -162,24 +166,22 @@ def encode_segment(
         written = embed_shard(store, settings.encoder, segment.vectors, number, recorded=recorded, progress=report)
         return_freed_memory()
         done += written.settings["token_count"]
-    count_segment_words(segment, store, settings.lexicon, shard=shard, progress=progress)
+    count_segment_words(segments, settings.lexicon, shard=shard, progress=progress)
 
 
 def count_segment_words(
-    segment: Segment,
-    store: BlockStore,
+    segments: Sequence[tuple[Segment, BlockStore]],
     settings: LexiconSettings,
     *,
     shard: Shard = WHOLE,
     progress: Progress = silent,
 ) -> None:
-    """Write this shard of the term counts of a segment; nothing where the blocks have no text."""
-    if store.start_chars is None:
-        return
-    corpus_shards = shard.of(range(len(store.shard_blocks) - 1))
-    for count, number in enumerate(corpus_shards, start=1):
+    """Write this shard of the term counts of `segments`; nothing where blocks have no text."""
+    with_text = [(segment, store) for segment, store in segments if store.start_chars is not None]
+    mine = shard.of([(*each, number) for each in with_text for number in range(len(each[1].shard_blocks) - 1)])
+    for count, (segment, store, number) in enumerate(mine, start=1):
         write_lexicon_shard(segment.lexicon / f"{number:05d}", store, number, settings)
-        progress("lexicon", count, len(corpus_shards))
+        progress("lexicon", count, len(mine))
 
 
 def finish_segment(
@@ -263,22 +265,28 @@ def is_held_out(documents: np.ndarray) -> np.ndarray:
     return (documents >= 0) & (documents % HELD_OUT_EVERY == HELD_OUT_EVERY - 1)  # bool [n]
 
 
-def code_segment(segment: Segment, quantiser: Quantiser, *, shard: Shard = WHOLE, progress: Progress = silent) -> None:
-    """Write this shard's code shards of a segment whose vectors are finished; nothing for a quantiser without lists."""
+def code_segments(
+    segments: Sequence[Segment], quantiser: Quantiser, *, shard: Shard = WHOLE, progress: Progress = silent
+) -> None:
+    """Write this shard's code shards of segments whose vectors are finished; nothing for a quantiser without lists."""
     if not quantiser.has_lists:
         return
-    names = shard.of(sorted(read_manifest(segment.vectors, kind=VECTORS_KIND).parts))
-    counts = [_row_count(segment.vectors / name) for name in names]
-    shards = list(zip(names, counts, strict=True))
-    left = sum(count for name, count in shards if not (segment.codes / name / MANIFEST_NAME).is_file())
-    check_room(segment.codes, left * (quantiser.code_bytes + 4), what="codes")
+    shards = shard.of(
+        [
+            (segment.vectors / name, segment.codes / name)
+            for segment in segments
+            for name in sorted(read_manifest(segment.vectors, kind=VECTORS_KIND).parts)
+        ]
+    )
+    counts = [_row_count(vectors) for vectors, _ in shards]
+    left = sum(count for (_, place), count in zip(shards, counts, strict=True) if not (place / MANIFEST_NAME).is_file())
+    check_room(segments[0].codes, left * (quantiser.code_bytes + 4), what="codes")
     done = 0
-    for name, count in shards:
-        digest = read_manifest(segment.vectors / name, kind=VECTOR_SHARD_KIND).digest
+    for (folder, place), count in zip(shards, counts, strict=True):
+        digest = read_manifest(folder, kind=VECTOR_SHARD_KIND).digest
         recorded = code_shard_settings(quantiser, digest)
-        place = segment.codes / name
         with folder_lock(place):
-            vectors = open_vector_shard(segment.vectors / name)  # [n, d]
+            vectors = open_vector_shard(folder)  # [n, d]
             write_code_shard(place, vectors, quantiser, settings=recorded)  # a finished one is kept
         return_freed_memory()
         done += count

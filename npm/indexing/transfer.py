@@ -20,7 +20,6 @@ from index.files import CHUNK_BYTES, FileRecord, check_room, replace_file, sha25
 from index.locking import folder_lock
 from index.manifest import MANIFEST_NAME, MOST_MANIFEST_BYTES, Manifest, manifest_bytes, parsed_manifest, part_folder
 from npm.corpus.addresses import Address, StoredFile
-from npm.corpus.documents import CorpusSettings
 from npm.corpus.sources import find_sources
 from npm.errors import ArtefactError, CorpusError, SettingError
 from npm.indexing.generation import INDEX_KIND, Generation, input_record
@@ -150,7 +149,7 @@ def _publish_corpus(files: list[str], place: Address, copies: _Copies) -> tuple[
             got = "a data set" if source.format == "hub" else "several files of this name"
             expected, fix = "files, each with a name of its own", "rename them, or publish to several addresses"
             raise CorpusError(f"{name} cannot be published", expected=expected, got=got, where="corpus.files", fix=fix)
-    records = {record.pop("name"): record for record in input_record(CorpusSettings(files=files))}
+    records = {record.pop("name"): record for record in input_record(list(sources.values()))}
     data = manifest_bytes(CORPUS_KIND, {}, records, {})
     root = parsed_manifest(data, Path(MANIFEST_NAME))
     groups = _all_files(root, data, lambda name: sources[name].file, copies)

@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from npm.retrieval.fill import PhraseFiller
 from tests.helpers.command_line import CommandLine, write_corpus
 from tests.helpers.running_server import RunningServer, replica_processes, until
 
-pytest.importorskip("ray", reason='needs Ray: pip install "ray>=2.60"')
+pytestmark = pytest.mark.skipif(find_spec("ray") is None, reason='needs Ray: pip install "ray>=2.60"')
 
 TEXT = "The capital of <mask> is old."
 

@@ -272,7 +272,7 @@ def test_ids_that_exist_are_refused_before_anything_is_encoded(
 ) -> None:
     before = all_bytes(live)
     monkeypatch.setattr("npm.indexing.changes.IDS_AT_ONCE", 4)
-    monkeypatch.setattr("npm.indexing.changes.encode_segment", lambda *_, **__: pytest.fail("encoded"))
+    monkeypatch.setattr("npm.indexing.changes.encode_segments", lambda *_, **__: pytest.fail("encoded"))
     with pytest.raises(CorpusError, match="6 of the documents to add have an id that exists") as refused:
         added(live, [record(40), *FIRST, *MORE], encoder)
     assert refused.value.got == "'d0', 'd1', 'd2', 'd3', 'd4' and 1 more"

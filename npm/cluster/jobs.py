@@ -1,0 +1,122 @@
+"""The jobs of a build, in the order of its stages; `cluster=local` runs them one after the other in this process.
+
+A job is a pure function of folder, settings, stage and shard. All that jobs know of each other is what lies on the
+disk, which they must therefore share under one path.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import chdir, nullcontext
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from index.manifest import MANIFEST_NAME
+from npm.errors import ArtefactError
+from npm.indexing.build import BuildResult, build_index, clears_failed_build, print_nothing
+from npm.indexing.generation import Generation
+from npm.indexing.layout import clear_dead_locks, refuse_others
+from npm.indexing.settings import IndexBuildSettings, Stage
+from npm.indexing.stages import Shard
+from npm.models.encoder import Encoder
+from npm.models.settings import Precision
+from npm.types import Progress, silent
+
+SHARDS = {
+    Stage.pack: "segments/*/corpus/*",
+    Stage.encode: "segments/*/vectors/*",
+    Stage.quantise: "quantiser",
+    Stage.code: "segments/*/codes/*",
+    Stage.merge: "search/*/*",
+}
+"""What each stage writes, each with a manifest when it is finished; the exact tier has nothing after `encode`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One shard of a stage."""
+
+    folder: Path  # of the index
+    settings: IndexBuildSettings
+    stage: Stage
+    shard: Shard
+    working_directory: Path  # in which relative paths of the settings are meant
+
+    def run(self) -> list[str]:
+        """Do it; returns what there is to say. Raises ArtefactError where the folder is not, else as build_index."""
+        if not self.folder.is_dir():
+            raise ArtefactError(
+                f"{self.folder} is not there on {socket.gethostname()}",
+                expected="one folder, and the corpus files, under the same path on all machines of the cluster",
+                got="no such folder",
+                where=str(self.folder),
+                fix="give index= on a disk that all of them share, such as NFS",
+            )
+        notices: list[str] = []
+        settings = self.settings
+        with chdir(self.working_directory) if self.working_directory.is_dir() else nullcontext():
+            encoder = _encoder(settings.encoder, settings.device, settings.precision)
+            build_index(self.folder, settings, encoder, stage=self.stage, shard=self.shard, notice=notices.append)
+        return notices
+
+
+@lru_cache(maxsize=1)
+def _encoder(name: str, device: str, precision: Precision) -> Encoder:
+    """The encoder, which a process loads once for all of its jobs."""
+    return Encoder.load(name, device=device, dtype=precision)
+
+
+Runner = Callable[[Sequence[Job]], Iterator[list[str]]]
+"""Runs the jobs of a stage; yields now and then, and at the end of each job, what there is to say by then."""
+
+
+def one_by_one(jobs: Sequence[Job]) -> Iterator[list[str]]:
+    """Run `jobs` in order in this process."""
+    return (job.run() for job in jobs)
+
+
+def jobs_of(folder: Path, settings: IndexBuildSettings, count: int) -> Iterator[tuple[Stage, list[Job]]]:
+    """The jobs of each stage, `count` of them where there is as much to divide; a stage needs the one before it."""
+    most = {Stage.pack: settings.segments, Stage.quantise: 1}
+    for stage in Stage:
+        own = min(count, most.get(stage, count))
+        yield stage, [Job(folder, settings, stage, Shard(number, own), Path.cwd()) for number in range(1, own + 1)]
+
+
+def build_by_jobs(
+    folder: str | Path,
+    settings: IndexBuildSettings,
+    count: int,
+    *,
+    run: Runner = one_by_one,
+    progress: Progress = silent,
+    notice: Callable[[str], None] = print_nothing,
+) -> BuildResult:
+    """Build the index in `folder` by `count` jobs a stage, or go on where this was stopped.
+
+    The bytes are those of `build_index`, which says what is raised. Progress is the shards that lie on the disk.
+    """
+    folder = Path(folder).absolute()
+    if (folder / MANIFEST_NAME).is_file():
+        return build_index(folder, settings, stage=Stage.merge, notice=notice)
+    refuse_others(folder)
+    said: set[str] = set()
+    with clears_failed_build(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        for stage, jobs in jobs_of(folder, settings, count):
+            for notices in run(jobs):
+                for each in dict.fromkeys(notices):
+                    if each not in said:
+                        notice(each)
+                said.update(notices)
+                progress(stage.value, _shard_count(folder, stage), None)
+            if written := _shard_count(folder, stage):
+                progress(stage.value, written, written)
+    clear_dead_locks(folder)  # of workers that were killed
+    return BuildResult(Generation.read(folder).manifest, was_finished=False)
+
+
+def _shard_count(folder: Path, stage: Stage) -> int:
+    return sum(1 for _ in folder.glob(f"{SHARDS[stage]}/{MANIFEST_NAME}"))

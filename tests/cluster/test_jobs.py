@@ -1,0 +1,148 @@
+"""The jobs of a build in one process, and as the shell lines of the docs."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from npm.cluster.jobs import Job
+from npm.indexing.settings import IndexBuildSettings, Stage
+from npm.indexing.stages import Shard
+from tests.cluster.small_clusters import TIERS, arguments, write_files
+from tests.helpers.command_line import DOCUMENTS, REPOSITORY, CommandLine, all_bytes, run_subprocess, write_corpus
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_files(tmp_path_factory.mktemp("jobs") / "corpus")
+
+
+@pytest.mark.parametrize("tier", TIERS)
+def test_any_number_of_local_jobs_makes_the_bytes_of_one_process(
+    tier: str, corpus: Path, tiny_encoder_folder: Path, npmlm: CommandLine, tmp_path: Path
+) -> None:
+    assert npmlm(*arguments(corpus, tiny_encoder_folder, tmp_path / "plain", tier)).status == 0
+    for count in (1, 3, 7) if tier == "lists" else (3,):
+        command = arguments(corpus, tiny_encoder_folder, tmp_path / "jobs" / str(count), tier)
+        done = npmlm(*command, "cluster=local", f"jobs={count}")
+        assert done.status == 0, done.err
+        assert "pack: 3 shards\nencode: " in done.err
+        assert all_bytes(tmp_path / "jobs" / str(count)) == all_bytes(tmp_path / "plain")
+    assert "nothing to do" in npmlm(*command, "cluster=local", "jobs=2").err
+
+
+def test_a_corpus_that_cannot_be_used_leaves_nothing_behind(
+    corpus: Path, tiny_encoder_folder: Path, npmlm: CommandLine, tmp_path: Path
+) -> None:
+    files = write_files(tmp_path / "corpus")
+    write_corpus(files / "4.jsonl", DOCUMENTS)
+    (files / "5.jsonl").write_text("no JSON\n", encoding="utf-8")
+    command = [*arguments(files, tiny_encoder_folder, tmp_path / "index"), "cluster=local", "jobs=2"]
+    npmlm(*command).refused("5.jsonl", "line 1")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus"]
+    (files / "5.jsonl").unlink()
+    assert npmlm(*command).status == 0
+
+
+def test_a_machine_without_the_folder_says_so(corpus: Path, tmp_path: Path) -> None:
+    job = Job(tmp_path / "index", IndexBuildSettings(), Stage.encode, Shard(1, 1), tmp_path)
+    with pytest.raises(Exception, match="is not there on") as caught:
+        job.run()
+    assert "disk that all of them share" in str(caught.value)
+    assert not (tmp_path / "index").exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "parts"),
+    [
+        (["jobs=3"], ["jobs= needs a cluster", "cluster=local or cluster=ray"]),
+        (["cluster=local", "jobs=0"], ["jobs is out of range", "at least 1"]),
+        (["cluster=local", "stage=encode"], ["cluster=local and stage=encode"]),
+        (["cluster=slurm"], ["cluster=slurm cannot be used", "local, none, ray"]),
+        (["cluster=ray", "cluster.cpus_per_job=0"], ["cluster.cpus_per_job is out of range"]),
+        (["cluster=ray", "cluster.gpus_per_job=2"], ["cluster.gpus_per_job is out of range"]),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(
+    given: list[str], parts: list[str], corpus: Path, npmlm: CommandLine, tmp_path: Path
+) -> None:
+    npmlm("build", f"corpus.files={corpus}/*.jsonl", f"index={tmp_path / 'index'}", *given).refused(*parts)
+
+
+def shell_blocks(language: str, heading: str) -> list[str]:
+    """The code blocks of one section of the docs."""
+    text = (REPOSITORY / "docs" / "large-corpora.md").read_text(encoding="utf-8")
+    section = re.split(r"^## ", text.partition(f"\n## {heading}\n")[2], flags=re.MULTILINE)[0]
+    return re.findall(rf"^```{language}\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
+
+
+def test_the_lines_of_the_docs_for_slurm_and_kubernetes_build_the_same_index(
+    corpus: Path, tiny_encoder_folder: Path, npmlm: CommandLine, tmp_path: Path
+) -> None:
+    """`sbatch` and the controller of Kubernetes are played by processes with their variables, two a stage."""
+    script, submissions = shell_blocks("bash", "Slurm")
+    arrays = re.findall(r"--array=1-(\d+) .*build\.sh (\w+)\)$", submissions, re.MULTILINE)
+    assert [stage for _, stage in arrays] == [stage.value for stage in Stage]
+    [manifest] = shell_blocks("yaml", "Kubernetes")
+    [pod] = re.findall(r"args: \['(.*)'\]", manifest)
+    assert (
+        pod.replace("stage=encode", "stage=$1").partition("shard=")[0] == script.splitlines()[1].partition("shard=")[0]
+    )
+    own = [word for word in arguments(corpus, tiny_encoder_folder, tmp_path / "index") if "=" in word]
+    program = f'npmlm() {{ {shlex.quote(sys.executable)} -m npm "$@" {shlex.join(own)}; }}\n'
+    lines = {
+        "slurm": script.replace("segments=20 ", ""),
+        "kubernetes": pod.replace("segments=20 ", "").replace("stage=encode", "stage=$1").replace("/20", "/2"),
+    }
+    given = re.compile(r'"corpus\.files=\[[^"]*" index=wiki-index')
+    for number, (size, stage) in enumerate(arrays):
+        count = min(int(size), 2)
+        jobs = []
+        for task in range(1, count + 1):
+            variables = {"SLURM_ARRAY_TASK_ID": str(task), "SLURM_ARRAY_TASK_COUNT": str(count)}
+            kind = "slurm" if number % 2 == 0 or count == 1 else "kubernetes"  # either goes on where the other was
+            if kind == "kubernetes":
+                variables = {"JOB_COMPLETION_INDEX": str(task - 1)}
+            line, replaced = given.subn("", lines[kind])
+            assert replaced == 1
+            jobs.append(
+                subprocess.Popen(
+                    ["bash", "-c", program + line, "build.sh", stage],
+                    cwd=REPOSITORY,
+                    env={**os.environ, "OMP_NUM_THREADS": "1", **variables},
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.PIPE,
+                )
+            )
+        for job in jobs:
+            _, err = job.communicate(timeout=300)
+            assert job.returncode == 0, err.decode()
+    assert npmlm(*arguments(corpus, tiny_encoder_folder, tmp_path / "plain")).status == 0
+    assert all_bytes(tmp_path / "index") == all_bytes(tmp_path / "plain")
+
+
+def test_a_build_on_ray_without_ray_says_how_to_get_it(
+    corpus: Path, npmlm: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    command = ["build", f"corpus.files={corpus}/*.jsonl", f"index={tmp_path / 'index'}", "cluster=ray", "jobs=2"]
+    npmlm(*command).refused("Ray is not installed", 'pip install "ray>=2.60"')
+    assert not (tmp_path / "index").exists()
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "nowhere"])
+def test_an_address_without_a_cluster_is_refused_at_once(address: str, corpus: Path, tmp_path: Path) -> None:
+    if find_spec("ray") is None:
+        pytest.skip('needs Ray: pip install "ray>=2.60"')
+    command = ["build", f"corpus.files={corpus}/*.jsonl", f"index={tmp_path / 'index'}", "cluster=ray", "jobs=2"]
+    outcome = run_subprocess(
+        sys.executable, "-m", "npm", *command, f"cluster.address={address}", RAY_AUTH_TOKEN="any", HOME=str(tmp_path)
+    )
+    outcome.refused(f"no Ray cluster at cluster.address={address}")
