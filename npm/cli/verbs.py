@@ -141,8 +141,8 @@ def run_serve(settings: ServeCommand) -> int:
         if settings.cluster.engine is Engine.ray:
             from npm.cluster.ray_partitions import serving_on_ray
 
-            timeout = settings.timeout_seconds
-            on_ray = serving_on_ray(settings.cluster, settings.partitions, timeout_seconds=timeout, notice=say)
+            timeout_seconds = settings.timeout_seconds
+            on_ray = serving_on_ray(settings.cluster, settings.partitions, timeout_seconds=timeout_seconds, notice=say)
             open_searcher = stack.enter_context(on_ray)
         elif settings.partitions is not None:
             open_searcher = local_searcher(settings.partitions)

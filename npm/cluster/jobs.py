@@ -100,7 +100,7 @@ def build_by_jobs(
     """
     folder = Path(folder).absolute()
     if (folder / MANIFEST_NAME).is_file():
-        return build_index(folder, settings, stage=Stage.merge, notice=notice)
+        return build_index(folder, settings, notice=notice)  # which compares the files of the corpus, as no job does
     refuse_others(folder)
     said: set[str] = set()
     with clears_failed_build(folder):

@@ -31,7 +31,7 @@ def served_count(generation: Generation, wanted: int | None) -> int:
         expected=f"partitions={stored}" if wanted <= rows else f"at most one partition for each of the {rows} vectors",
         got=f"partitions={wanted}",
         where="partitions",
-        fix=f"leave partitions= out, or store it so: npmlm partition index={generation.folder} partitions={wanted}",
+        fix=f"leave partitions= out; npmlm partition index={generation.folder} partitions=… stores others",
     )
 
 

@@ -9,8 +9,10 @@ from __future__ import annotations
 import logging
 import os
 import secrets
+import signal
 import socket
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -42,6 +44,8 @@ def connect(settings: ClusterSettings) -> Iterator[None]:
     starts_one = settings.address == "local"
     if starts_one:  # a token of its own, which dies with it, rather than one that Ray would write into the home folder
         os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+        # by default Ray's workers come after all else that the machine has to do
+        os.environ.setdefault("RAY_worker_niceness", "0")
     try:
         import ray
     except ImportError as error:
@@ -51,6 +55,7 @@ def connect(settings: ClusterSettings) -> Iterator[None]:
     if ray.is_initialized():
         yield
         return
+    at_terminate = signal.getsignal(signal.SIGTERM)
     try:
         if ":" in settings.address:  # Ray itself would try for minutes
             host, _, port = settings.address.rpartition(":")
@@ -63,6 +68,9 @@ def connect(settings: ClusterSettings) -> Iterator[None]:
         )
     except (OSError, OverflowError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
         raise _no_cluster(settings.address, error) from error
+    # Ray's own handler would end this process with a trace of C++ and a status of its own
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, at_terminate)
     try:
         yield
     finally:

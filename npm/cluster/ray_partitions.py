@@ -6,10 +6,11 @@ Every machine of the cluster sees the folder of the index under the same path, a
 from __future__ import annotations
 
 import asyncio
-import os
+import threading
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -17,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from index.arrays import RowSet, ShardedArray
-from index.types import Hits, Scan
+from index.types import Hits, Scan, Searcher
 from npm.cluster.partitions import open_part, served_count
 from npm.cluster.ray_engine import connect
 from npm.cluster.settings import ServeCluster
@@ -41,56 +42,71 @@ PackedHits = tuple[np.ndarray, np.ndarray, np.ndarray]
 class Partition:
     """What runs in an actor: the searcher of one partition of one generation.
 
-    It computes in threads, so that a long scan does not keep it from saying that it is there. The latest scans are
-    kept, since their scores are asked for again; `at` of a scan that is not there, as in another replica, computes
-    them.
+    It computes in threads, so that a long scan does not keep it from saying that it is there. It is opened at the first
+    call, and again at the next one where that failed: an actor whose beginning fails is gone for good. The latest
+    scans are kept, since their scores are asked for again; another replica computes them.
     """
 
     def __init__(self, folder: str, number: int, count: int, digest: str) -> None:
-        self._searcher = open_part(Path(folder), number, count=count, digest=digest)
+        self._open = partial(open_part, Path(folder), number, count=count, digest=digest)
+        self._opening = threading.Lock()
+        self._opened: Searcher | None = None
         self._scans: dict[str, Scan] = {}
 
     async def facts(self) -> tuple[int, int, int]:
         """Rows, dimensions, and queries that one scan may hold."""
-        searcher = self._searcher
+        searcher = await asyncio.to_thread(self._searcher)
         return searcher.row_count, searcher.dimensions, searcher.max_queries_per_scan
 
     async def top(self, scan: str, queries: np.ndarray, allowed: Packed, k: int) -> PackedHits:
         """The k best allowed rows of `queries` f32 [q, d], of the scan of this name."""
-        rows = RowSet(*allowed) if isinstance(allowed, tuple) else allowed
 
         def best() -> PackedHits:
-            hits = self._scan(scan, queries, rows).top(k)
+            searcher = self._searcher()
+            opened = self._scans[scan] = searcher.scan(queries, _unpacked(allowed))
+            for old in list(self._scans)[:-KEPT_SCANS]:
+                self._scans.pop(old, None)
+            hits = opened.top(k)
             # half as long as Hits: up to 100 KB Ray sends an answer with its message
-            kind = np.uint32 if self._searcher.row_count <= 2**32 else np.int64
+            kind = np.uint32 if searcher.row_count <= 2**32 else np.int64
             return hits.rows.astype(kind), hits.scores, hits.found.sum(axis=1)
 
         return await asyncio.to_thread(best)
 
-    async def at(self, scan: str, queries: np.ndarray, chosen: Sequence[int], rows: np.ndarray) -> np.ndarray:
-        """Scores f32 [c, n] of the `chosen` ones of `queries` f32 [q, d] at `rows` i64 [n]."""
+    async def at(
+        self, scan: str, queries: np.ndarray, allowed: Packed, chosen: Sequence[int], rows: np.ndarray
+    ) -> np.ndarray:
+        """Scores f32 [c, n] of the `chosen` ones of `queries` f32 [q, d] at `rows` i64 [n], in this scan."""
 
         def scores() -> np.ndarray:
-            opened = self._scan(scan, queries, np.zeros(0, dtype=np.int64))
+            opened = self._scans.get(scan) or self._searcher().scan(queries, _unpacked(allowed))
             return np.stack([opened.at(query, rows) for query in chosen])  # f32 [c, n]
 
         return await asyncio.to_thread(scores)
 
-    def _scan(self, name: str, queries: np.ndarray, allowed: np.ndarray | RowSet | None) -> Scan:
-        scan = self._scans.get(name)
-        if scan is None:
-            scan = self._scans[name] = self._searcher.scan(queries, allowed)
-            for old in list(self._scans)[:-KEPT_SCANS]:
-                self._scans.pop(old, None)
-        return scan
+    def _searcher(self) -> Searcher:
+        with self._opening:
+            if self._opened is None:
+                self._opened = self._open()
+            return self._opened
+
+
+def _unpacked(allowed: Packed) -> np.ndarray | RowSet | None:
+    return RowSet(*allowed) if isinstance(allowed, tuple) else allowed
 
 
 class RayPart:
     """A partition as a searcher: one of its replicas is asked, and another one as soon as that does not answer."""
 
-    def __init__(self, replicas: Sequence[Any], *, timeout_seconds: float) -> None:
+    def __init__(self, replicas: Sequence[Any], *, timeout_seconds: float, ended: threading.Event) -> None:
+        import ray
+
         self._replicas, self._timeout_seconds = list(replicas), timeout_seconds
-        facts = self.call("facts", timeout_seconds=START_TIMEOUT_SECONDS)
+        begun, end = self._replicas[0].facts.remote(), monotonic() + START_TIMEOUT_SECONDS
+        while not ray.wait([begun], timeout=1.0)[0]:
+            if ended.is_set() or monotonic() > end:
+                raise ConnectionError(f"no answer within {START_TIMEOUT_SECONDS:.0f} s")
+        facts = self.call("facts")
         self.row_count, self.dimensions, self.max_queries_per_scan = facts
 
     def call(self, method: str, *arguments: Any, timeout_seconds: float | None = None) -> Any:
@@ -98,11 +114,12 @@ class RayPart:
         import ray
 
         end, failure = monotonic() + (timeout_seconds or self._timeout_seconds), ""
-        for replica in list(self._replicas):
-            # Ray would wait for an actor as long as it takes, so every wait has an end of its own
+        replicas = list(self._replicas)
+        for left, replica in zip(range(len(replicas), 0, -1), replicas, strict=True):
+            # Ray would wait for an actor as long as it takes, so every wait has an end, and leaves time for the others
             wanted = getattr(replica, method).remote(*arguments)
             try:
-                return ray.get(wanted, timeout=max(0.0, end - monotonic()))
+                return ray.get(wanted, timeout=max(0.0, end - monotonic()) / left)
             except ray.exceptions.RayTaskError as error:
                 if isinstance(error.cause, UserError):
                     raise error.cause from error
@@ -155,7 +172,11 @@ class RayScan:
         return self._at([query], rows.reshape(-1))[0].reshape(rows.shape)  # f32 [...]
 
     def _at(self, queries: Sequence[int], rows: np.ndarray) -> np.ndarray:
-        scores: np.ndarray = self._part.call("at", self._name, self._queries, list(queries), rows)  # f32 [q, n]
+        # some rows are scanned as in one index, for equal scores; of many, only what is asked is computed anew
+        allowed = self._allowed if isinstance(self._allowed, np.ndarray) else np.zeros(0, dtype=np.int64)
+        scores: np.ndarray = self._part.call(
+            "at", self._name, self._queries, allowed, list(queries), rows
+        )  # f32 [c, n]
         return scores
 
 
@@ -183,34 +204,34 @@ def serving_on_ray(
         ]
 
         try:
-            parts = [RayPart(own, timeout_seconds=timeout_seconds) for own in actors]
+            parts = [RayPart(own, timeout_seconds=timeout_seconds, ended=ended) for own in actors]
         except ConnectionError as error:
             raise _not_started(generation.folder, error) from error
-        served.append(ServedPartitions(parts, notice=notice))
+        served[:] = [*(each for each in served if not each.closed), ServedPartitions(parts, notice=notice)]
         return served[-1]
 
-    served: list[ServedPartitions] = []
-    # of a cluster that starts here: by default Ray's workers come after all else that the machine has to do
-    os.environ.setdefault("RAY_worker_niceness", "0")
+    served, ended = list[ServedPartitions](), threading.Event()
     with connect(settings):
         try:
             yield opened
         finally:
+            ended.set()
             for each in served:
                 each.close()
 
 
 def _check_room(cpus: float) -> None:
-    """Raise SettingError if the cluster has fewer processor cores, for which Ray would wait without an end."""
+    """Raise SettingError if fewer processor cores are free, for which Ray would wait without an end."""
     import ray
 
-    if (there := ray.cluster_resources().get("CPU", 0.0)) < cpus:
+    if (there := ray.available_resources().get("CPU", 0.0)) < cpus:
         raise SettingError(
             "the partitions have no room in the cluster",
-            expected=f"{cpus:g} processor cores, cpus_per_replica for each replica of each partition",
+            expected=f"{cpus:g} free processor cores, cpus_per_replica for each replica of each partition; a new "
+            "generation of an index is opened beside the old one",
             got=f"{there:g}",
             where="cluster.cpus_per_replica",
-            fix="lower cluster.cpus_per_replica, such as to 0.5, or add machines",
+            fix="lower cluster.cpus_per_replica, such as to 0.25, or add machines",
         )
 
 

@@ -45,5 +45,5 @@ class ServeCluster(ClusterSettings):
 
     replicas: Annotated[int, Bounds(1)] = 1
     """Of each partition on Ray; with several, one may be lost and nothing is."""
-    cpus_per_replica: Annotated[float, Bounds(above=0)] = 1.0
-    """Processor cores that Ray reserves for a replica."""
+    cpus_per_replica: Annotated[float, Bounds(above=0)] = 0.5
+    """Processor cores that Ray reserves for a replica; a new generation needs as many again for a while."""

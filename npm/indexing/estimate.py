@@ -237,7 +237,7 @@ def _costs_of_many(
             read_bytes=read_bytes,
             read_bytes_by_job=disk["quantiser"] if each.stage in ("codes", "lists") else 0,
             written_bytes=each.disk_bytes,
-            is_divided=each.stage != "quantiser",
+            most_jobs={"blocks": settings.segments, "quantiser": 1}.get(each.stage, math.inf),
         )
         for each, (read_bytes, shards) in zip(stages, read_bytes_and_shards.values(), strict=True)
     )

@@ -205,12 +205,11 @@ def rows_of_blocks(store: BlockStore, rows: RowMap, blocks: np.ndarray) -> RowSe
 
 def without_rows(index: PhraseIndex, ranges: Sequence[tuple[int, int]]) -> PhraseIndex:
     """`index` as if the blocks with rows in these half-open ranges were deleted; their documents stay."""
-    rows = np.zeros(len(index.rows), dtype=bool)  # [rows]
-    for first, stop in ranges:
-        rows[first:stop] = True
-    blocks = index.store.block_of(index.rows.positions(np.flatnonzero(rows)))  # i64 [n]
     live = np.ones(index.store.block_count, dtype=bool) if index.live_blocks is None else index.live_blocks.copy()
-    live[blocks] = False  # [blocks]
+    for first, stop in ranges:  # rows stand in the order of blocks
+        if first < stop:
+            start, last = index.store.block_of(index.rows.positions(np.array([first, stop - 1])))
+            live[start : last + 1] = False  # [blocks]
     return replace(
         index,
         live_blocks=live,

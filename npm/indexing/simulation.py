@@ -29,7 +29,7 @@ class StageCosts:
     read_bytes: float
     read_bytes_by_job: float  # what every job reads beside its share
     written_bytes: float
-    is_divided: bool = True  # else one job does all of it
+    most_jobs: float = math.inf  # among which it can be divided, beside one for each shard
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ def simulate(costs: Sequence[StageCosts], settings: EstimateSettings) -> Fleet:
     if settings.jobs == settings.machines == 1:
         return Fleet()
     stages = tuple(_run(each, settings) for each in costs)
-    divided = [run for run, each in zip(stages, costs, strict=True) if each.is_divided and run.moved_bytes]
+    divided = [run for run, each in zip(stages, costs, strict=True) if each.most_jobs > 1 and run.moved_bytes]
     first = min(divided or stages, key=lambda run: run.disk_bound_from)
     notes = [f"saturates first: the disk that all share, in {first.stage}, from {first.disk_bound_from:,} machines on"]
     if (idle := settings.machines - settings.jobs) > 0:
@@ -95,7 +95,7 @@ def simulate(costs: Sequence[StageCosts], settings: EstimateSettings) -> Fleet:
 
 
 def _run(costs: StageCosts, settings: EstimateSettings) -> StageRun:
-    jobs = settings.jobs if costs.is_divided else 1
+    jobs = int(min(settings.jobs, costs.most_jobs, max(1, math.ceil(costs.shards))))
     machines = min(settings.machines, jobs)
     moved = costs.read_bytes + jobs * costs.read_bytes_by_job + costs.written_bytes
     limits = {

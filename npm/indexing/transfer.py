@@ -66,9 +66,6 @@ class _Copies:
         is_missing = isinstance(file, Path) and not file.is_file()  # else the store would be blamed for it
         with io.BytesIO() if is_missing else file.open("rb") as stream:
             while size <= record.bytes and (piece := stream.read(CHUNK_BYTES)):
-                if held:
-                    yield held
-                held = piece
                 size += len(piece)
                 content.update(piece)
                 with self.lock:
@@ -76,6 +73,11 @@ class _Copies:
                         raise CancelledError
                     self.done += len(piece)
                     self.progress(self.stage, self.done, self.total)
+                if size > record.bytes:  # as many bytes as recorded must not be handed on
+                    break
+                if held:
+                    yield held
+                held = piece
         if (size, content.hexdigest()) != (record.bytes, record.sha256):
             raise ArtefactError(
                 f"{file} is missing, damaged or another file",

@@ -152,7 +152,9 @@ def _computed(batch: Sequence[Job]) -> list[Done | BaseException]:
         found = batch[0].run([job.text for job in batch])
     except Exception as error:
         # one by one, so that an error over one text is not the answer to those of other requests
-        return [error] if len(batch) == 1 else [outcome for job in batch for outcome in _computed([job])]
+        if len(batch) == 1:
+            return [error]
+        return [outcome for job in batch for outcome in ([error] if job.result.done() else _computed([job]))]
     return [replace(done, queue_seconds=started - job.arrived) for job, done in zip(batch, found, strict=True)]
 
 

@@ -53,7 +53,7 @@ class IndexKeeper:
             self._watcher.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._watcher
-        self._thread.shutdown(wait=True)
+        self._thread.shutdown(wait=False, cancel_futures=True)  # an opening may wait for machines
 
     def _take(self, opened: OpenedIndex) -> OpenedIndex:
         facts = opened.facts
@@ -68,9 +68,9 @@ class IndexKeeper:
                 opened = await loop.run_in_executor(self._thread, self._newer)
                 self._failure = ""
                 if opened is not None:
-                    # by then nobody waits for an answer of the old one any more
-                    loop.call_later(2 * self._settings.timeout_seconds, self.current.close)
-                    self.current = self._take(opened)
+                    old, self.current = self.current, self._take(opened)
+                    # by then nobody waits for an answer of it any more
+                    loop.call_later(2 * self._settings.timeout_seconds, old.close)
             except asyncio.CancelledError:
                 raise
             except Exception as error:

@@ -9,11 +9,14 @@ from time import perf_counter
 from typing import Any
 
 import npm
+from index.arrays import ShardedArray
 from index.partitioned import parts_of
+from index.types import Searcher
 from npm.errors import QueryError, SettingError, UserError
 from npm.evaluation.zero_shot.nonparametric import NonparametricLabels
 from npm.evaluation.zero_shot.task import Calibration, ClosedScoring, Example, Label, Suite, Task, TaskData
 from npm.evaluation.zero_shot.verbalizers import Verbalizer
+from npm.indexing.generation import Generation
 from npm.indexing.inspection import inspect_index
 from npm.indexing.phrase_index import OpenSearcher, PhraseIndex, without_rows
 from npm.models.encoder import Encoder
@@ -61,12 +64,26 @@ class OpenedIndex:
         `PhraseIndex.open`. Raises ArtefactError as `PhraseFiller.open` does, QueryError for a file of examples that is
         none, PartitionsLost if a partition does not answer.
         """
-        filler = PhraseFiller(PhraseIndex.open(folder, open_searcher), encoder, settings.fill)
-        chosen = _examples(filler, settings) if examples is None else examples
-        # the folder is read once more for them, now: later it may hold another generation, or be gone
-        opened = cls(filler, settings, _facts(filler, settings, chosen))
-        filler.fill(WARM_UP)
-        return opened
+        searchers: list[Searcher] = []
+
+        def open_one(generation: Generation, vectors: ShardedArray) -> Searcher:
+            assert open_searcher is not None, "or this would not be called"
+            searchers.append(open_searcher(generation, vectors))
+            return searchers[-1]
+
+        try:
+            index = PhraseIndex.open(folder, None if open_searcher is None else open_one)
+            filler = PhraseFiller(index, encoder, settings.fill)
+            chosen = _examples(filler, settings) if examples is None else examples
+            # the folder is read once more for them, now: later it may hold another generation, or be gone
+            opened = cls(filler, settings, _facts(filler, settings, chosen))
+            filler.fill(WARM_UP)
+            searchers = [each for each in searchers if each is not index.searcher]
+            return opened
+        finally:  # those of attempts that failed
+            for each in searchers:
+                if isinstance(each, ServedPartitions):
+                    each.close()
 
     def close(self) -> None:
         """Let partitions go; to be called when nothing is asked any more."""
@@ -128,9 +145,9 @@ class OpenedIndex:
                 answers = self._filler_without(lost).fill_encoded(texts, vectors, settings=settings)
                 break
             except PartitionsLost as error:
-                lost |= error.lost
-                if not allow_partial or len(lost) == error.asked:
+                if not allow_partial or error.lost <= lost or len(lost | error.lost) == error.asked:
                     raise
+                lost |= error.lost
         if lost:
             note = f"{self.answered(lost).missing_rows_share:.0%} of the index does not answer at present"
             answers = [replace(answer, notes=(*answer.notes, note)) for answer in answers]

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from collections.abc import Set as AbstractSet
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
 from http import HTTPStatus
 from typing import Any, Protocol
 
@@ -61,6 +62,11 @@ class ServedPartitions(PartitionedSearcher):
         self._ended, self._changes = threading.Event(), threading.Lock()
         threading.Thread(target=self._watch, name="partitions", daemon=True).start()
 
+    @property
+    def closed(self) -> bool:
+        """Whether nothing is asked any more."""
+        return self._ended.is_set()
+
     def close(self) -> None:
         """Ask nothing any more, and let the parts go."""
         self._ended.set()
@@ -82,7 +88,7 @@ class ServedPartitions(PartitionedSearcher):
             except ConnectionError:
                 missed.add(number)
         if missed:
-            self._lose(self.lost | missed)
+            self._change(lambda lost: lost | missed)
             raise PartitionsLost(missed, len(self.parts))
         return answers
 
@@ -97,12 +103,17 @@ class ServedPartitions(PartitionedSearcher):
         while not self._ended.wait(CHECK_SECONDS):
             try:
                 found = list(self._checks.map(_answers, self._remote))
-            except RuntimeError:  # closed meanwhile
+            except (RuntimeError, CancelledError):  # closed meanwhile
                 return
-            self._lose(frozenset(number for number, answers in enumerate(found) if not answers))
+            silent = frozenset(number for number, answers in enumerate(found) if not answers)
+            self._change(lambda _: silent)  # noqa: B023 - called at once
 
-    def _lose(self, lost: frozenset[int]) -> None:
+    def _change(self, of: Callable[[frozenset[int]], AbstractSet[int]]) -> None:
+        """Take note of which parts are lost, given those that were."""
         with self._changes:
+            if self.closed:
+                return
+            lost = frozenset(of(self.lost))
             for number in sorted(lost ^ self.lost):
                 state = "does not answer" if number in lost else "answers again"
                 self._notice(f"partition {number} of {len(self.parts)} {state}")

@@ -87,7 +87,7 @@ def problem_of(error: UserError, *, source: str, folder: str, name: str) -> Prob
     def told(text: str) -> str:
         return text.replace(folder, name) if folder else text
 
-    fields = re.sub(r"^span( \d+ of \d+)?$", "words", error.where)
+    fields = re.sub(r"^span( \d+ of \d+)?$", "words", told(error.where))
     fields = re.sub(r"\[(\d+)\]", r".\1", fields)
 
     return Problem(

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import gc
+import warnings
 from collections.abc import Iterator
 from importlib.util import find_spec
 from typing import Any
@@ -9,7 +11,16 @@ import pytest
 from tests.cluster.small_clusters import MEMORY
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(autouse=True)
+def sockets_of_ray() -> Iterator[None]:
+    """Those that Ray leaves to be collected, collected here: in a later test each would be an error."""
+    yield
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        gc.collect()
+
+
+@pytest.fixture(scope="package")
 def machines() -> Iterator[Any]:
     """A Ray cluster of two machines of one core each, played by this one; this process is connected to it.
 
@@ -20,6 +31,7 @@ def machines() -> Iterator[Any]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_AUTH_MODE", "token")
         patch.setenv("RAY_AUTH_TOKEN", "0" * 64)
+        patch.setenv("RAY_worker_niceness", "0")  # or they would wait for all else that runs here
         import ray
         from ray.cluster_utils import Cluster
 
@@ -27,5 +39,8 @@ def machines() -> Iterator[Any]:
         cluster.add_node(num_cpus=1, object_store_memory=MEMORY)
         ray.init(cluster.address, log_to_driver=False)
         yield cluster
-        ray.shutdown()
-        cluster.shutdown()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            ray.shutdown()
+            cluster.shutdown()
+            gc.collect()

@@ -11,11 +11,18 @@ from pathlib import Path
 
 import pytest
 
+from npm.cluster.ray_partitions import serving_on_ray
+from npm.cluster.settings import Engine, ServeCluster
+from npm.errors import SettingError
+from npm.indexing.phrase_index import PhraseIndex
 from npm.retrieval.fill import PhraseFiller
 from tests.helpers.command_line import CommandLine, write_corpus
 from tests.helpers.running_server import RunningServer, replica_processes, until
 
-pytestmark = pytest.mark.skipif(find_spec("ray") is None, reason='needs Ray: pip install "ray>=2.60"')
+pytestmark = [
+    pytest.mark.skipif(find_spec("ray") is None, reason='needs Ray: pip install "ray>=2.60"'),
+    pytest.mark.filterwarnings("ignore"),  # Ray's own, such as of sockets that it leaves to be collected
+]
 
 TEXT = "The capital of <mask> is old."
 
@@ -84,3 +91,28 @@ def test_the_partitions_end_with_the_server(server: RunningServer) -> None:
     assert server.stop() == 0
     until(lambda: not replica_processes(server.process.pid))
     assert "Traceback" not in server.errors
+
+
+def test_another_replica_answers_at_once_for_one_that_is_killed(machines: object, index: Path) -> None:
+    settings = ServeCluster(engine=Engine.ray, replicas=2, cpus_per_replica=0.25)
+    filler, notices = PhraseFiller.open(index), list[str]()
+    with serving_on_ray(settings, 2, timeout_seconds=20, notice=notices.append) as open_searcher:
+        parted = PhraseFiller(PhraseIndex.open(index, open_searcher), filler.encoder)
+        expected = filler.fill(TEXT, retrieval="dense")
+        before = replica_processes(os.getpid())
+        assert len(before) == 4
+        for killed in before:  # one after the other, so that each partition loses the replica that it asks
+            os.kill(killed, signal.SIGKILL)
+            got = parted.fill(TEXT, retrieval="dense")
+            assert [each.phrase for each in got.phrases] == [each.phrase for each in expected.phrases]
+            until(lambda: len(replica_processes(os.getpid())) == 4)
+    assert not notices
+
+
+def test_partitions_without_room_are_refused(machines: object, index: Path) -> None:
+    settings = ServeCluster(engine=Engine.ray, cpus_per_replica=100.0)
+    with (
+        pytest.raises(SettingError, match="have no room"),
+        serving_on_ray(settings, 2, timeout_seconds=20, notice=print) as open_searcher,
+    ):
+        PhraseIndex.open(index, open_searcher)

@@ -7,7 +7,7 @@ import pytest
 
 from index import exact
 from index.arrays import RowSet, ShardedArray
-from index.exact import ExactSearcher, best_columns, exact_top
+from index.exact import ExactSearcher, best_columns, exact_top, score_rows
 from index.gpu import TorchExactSearcher
 from index.types import ArtefactError, Hits, Searcher
 
@@ -192,3 +192,12 @@ def test_queries_of_another_width_and_k_below_one_are_refused() -> None:
         searcher.scan(np.ones((1, 3), dtype=np.float32))
     with pytest.raises(ValueError, match="k must"):
         searcher.scan(np.ones((1, 2), dtype=np.float32)).top(0)
+
+
+def test_scores_of_stored_vectors_have_equal_bits_however_rows_and_queries_are_cut(rng: np.random.Generator) -> None:
+    vectors = ShardedArray([rng.normal(size=(n, 384)).astype(np.float16) for n in (700, 900)])
+    queries, rows = rng.normal(size=(9, 384)).astype(np.float32), np.arange(0, 1600, 3)
+    together = score_rows(vectors, queries, rows)  # f32 [9, 534]
+    for cut in (1, 17, 533):
+        pieces = [score_rows(vectors, queries[:1], piece) for piece in np.split(rows, [cut])]
+        np.testing.assert_array_equal(np.concatenate(pieces, axis=1), together[:1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -14,13 +15,14 @@ from index.arrays import RowSet, ShardedArray
 from index.exact import ExactSearcher
 from index.types import Hits, Scan, Searcher
 from npm.cluster.partitions import local_searcher, open_part
-from npm.errors import ArtefactError, SettingError
+from npm.errors import ArtefactError, QueryError, SettingError
 from npm.indexing.generation import Generation
 from npm.indexing.phrase_index import PhraseIndex
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.settings import FillSettings, Retrieval
 from npm.serving.opened import OpenedIndex
 from npm.serving.partitions import PartitionsLost, ServedPartitions
+from npm.serving.service import Service
 from npm.serving.settings import ServeSettings
 from npm.types import Answer
 from tests.helpers.running_server import until
@@ -82,8 +84,8 @@ class Served:
         self.parts = [Switched(ExactSearcher(vectors.slice(*rows[n : n + 2]))) for n in range(3)]
         return ServedPartitions(self.parts, notice=self.notices.append)
 
-    def answers(self, retrieval: str = "dense", **options: bool) -> list[Answer]:
-        settings = replace(self.opened.settings.fill, retrieval=Retrieval(retrieval))
+    def answers(self, retrieval: str = "dense", documents: list[str] | None = None, **options: bool) -> list[Answer]:
+        settings = replace(self.opened.settings.fill, retrieval=Retrieval(retrieval), documents=documents)
         return [done.value for done in self.opened.fill(TEXTS, settings, **options)]
 
 
@@ -159,6 +161,46 @@ def test_the_rest_answers_those_who_allow_it_as_an_index_without_the_lost_rows(
     assert told.missing_rows_share == len(lost_rows) / len(index.rows)
 
 
+@pytest.mark.parametrize("retrieval", RETRIEVALS)
+def test_no_place_in_a_lost_part_is_shown_by_any_way_of_retrieval_or_filter(
+    served: Served, built_index: Path, retrieval: str
+) -> None:
+    index = PhraseIndex.open(built_index)
+    split = int(served.partitions.first_rows[1])
+    border = int(index.store.block_of(index.rows.positions(np.array([split - 1])))[0])
+    documents = [index.store.document(number).id for number in range(index.store.document_count)]
+    whole_documents = index.store.block_documents[border + 1 :]
+    live = {documents[number] for number in whole_documents.tolist()}
+    served.parts[0].on = False
+    for asked in (None, documents):
+        for answer in served.answers(retrieval, asked, allow_partial=True):
+            masks = [answer.phrases] if not hasattr(answer, "masks") else [mask.phrases for mask in answer.masks]
+            places = [place.document for phrases in masks for phrase in phrases for place in phrase.occurrences]
+            assert set(places) <= live
+
+
+def test_two_lost_parts_are_both_refused_and_both_left_out(served: Served) -> None:
+    served.parts[0].on = served.parts[2].on = False
+    with pytest.raises(PartitionsLost):
+        served.answers()
+    until(lambda: served.opened.partitions_lost == {0, 2})
+    done = served.opened.fill(TEXTS[:1], served.opened.settings.fill, allow_partial=True)[0]
+    assert done.lost == {0, 2}
+
+
+def test_an_opening_that_fails_lets_its_parts_go(built_index: Path, tmp_path: Path) -> None:
+    opened: list[ServedPartitions] = []
+
+    def open_searcher(_: Generation, vectors: ShardedArray) -> ServedPartitions:
+        opened.append(ServedPartitions([Switched(ExactSearcher(vectors))], notice=print))
+        return opened[-1]
+
+    settings = ServeSettings(examples=str(tmp_path / "not-there"))
+    with pytest.raises(QueryError, match="examples"):
+        OpenedIndex.open(built_index, PhraseFiller.open(built_index).encoder, settings, None, open_searcher)
+    assert [each.closed for each in opened] == [True]
+
+
 def test_nothing_is_answered_when_all_are_lost(served: Served) -> None:
     for part in served.parts:
         part.on = False
@@ -186,3 +228,15 @@ def test_more_partitions_than_vectors_are_refused(built_index: Path) -> None:
 def test_a_partition_of_a_generation_that_is_gone_is_refused(built_index: Path) -> None:
     with pytest.raises(ArtefactError, match="changed meanwhile"):
         open_part(built_index, 0, count=2, digest="sha256:other")
+
+
+def test_texts_that_allow_partial_answers_are_not_computed_with_texts_that_do_not(served: Served) -> None:
+    async def groups() -> set[str]:
+        service = Service(ServeSettings(), None, None, None, print)  # type: ignore[arg-type]
+        both = (
+            service.jobs(served.opened, TEXTS[:1], FillSettings(), deadline=0.0, allow_partial=allowed)
+            for allowed in (False, True)
+        )
+        return {job.group for jobs in both for job in jobs}
+
+    assert len(asyncio.run(groups())) == 2
