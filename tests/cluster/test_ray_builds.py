@@ -154,11 +154,11 @@ def test_an_interrupt_stops_the_jobs_and_the_same_command_goes_on(
         start_new_session=True,
         text=True,
     )
-    deadline = time.monotonic() + 100
+    deadline = time.monotonic() + 250
     while not list(tmp_path.glob("index/segments/*/corpus")) and time.monotonic() < deadline:
         time.sleep(0.05)
     os.killpg(build.pid, signal.SIGINT)
-    _, err = build.communicate(timeout=100)
+    _, err = build.communicate(timeout=250)
     assert build.returncode == 130, err
     assert "The same command, given again, continues where it stopped" in err
     assert npmlm(*command).status == 0

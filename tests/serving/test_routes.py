@@ -85,7 +85,7 @@ def test_what_a_request_says_stands_in_for_the_servers_settings(server: RunningS
     }
     assert reply["index"] == {"generation": 0, "digest": filler.index.manifest.digest}
     assert reply["took_ms"].keys() == {"queue", "encode", "search", "total"}
-    assert reply["partitions"] == {"asked": 1, "answered": 1}
+    assert reply["partitions"] == {"asked": 1, "answered": 1, "missing_rows_share": 0.0}
     nothing = server.fill(QUESTION, documents=[]).json["answers"][0]
     assert nothing["phrases"] == [] and "empty" in nothing["notes"][0]
 
