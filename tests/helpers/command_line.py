@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -69,19 +72,59 @@ class CommandLine:
         return Outcome(status, captured.out, captured.err)
 
 
+QUIET = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+
+
 def run_subprocess(*command: str | Path, cwd: Path | None = None, **variables: str) -> Outcome:
     """Run a command as a process of its own, with one thread and no network."""
-    quiet = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
     done = subprocess.run(
         [str(part) for part in command],
         cwd=cwd or REPOSITORY,
-        env={**os.environ, **quiet, **variables},
+        env={**os.environ, **QUIET, **variables},
         capture_output=True,
         timeout=300,
         check=False,
         stdin=subprocess.DEVNULL,
     )
     return Outcome(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+def run_together(commands: list[list[str]], folder: Path, *, patience_seconds: float = 240) -> list[Outcome]:
+    """Run commands that wait for one another, at one time; `folder` takes what they write.
+
+    When one fails, or they hang, all are ended, and their Python processes write where they stood.
+    """
+    folder.mkdir()
+    started: list[subprocess.Popen[bytes]] = []
+    for number, command in enumerate(commands):
+        with (folder / f"{number}.out").open("wb") as out, (folder / f"{number}.err").open("wb") as err:
+            variables = {**os.environ, **QUIET, "PYTHONFAULTHANDLER": "1"}
+            started.append(
+                subprocess.Popen(  # a session of its own, so that its children end with it
+                    command,
+                    cwd=REPOSITORY,
+                    env=variables,
+                    stdin=subprocess.DEVNULL,
+                    stdout=out,
+                    stderr=err,
+                    start_new_session=True,
+                )
+            )
+    deadline = time.monotonic() + patience_seconds
+    while any(each.poll() is None for each in started) and not any(each.poll() for each in started):
+        if time.monotonic() > deadline:
+            break
+        time.sleep(0.05)
+    for each in started:
+        for number in (signal.SIGABRT, signal.SIGKILL):  # the first one prints the stacks
+            if each.poll() is None:
+                os.killpg(each.pid, number)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    each.wait(10)
+    written = [
+        [(folder / f"{number}.{kind}").read_text() for kind in ("out", "err")] for number in range(len(commands))
+    ]
+    return [Outcome(each.wait(), out, err) for each, (out, err) in zip(started, written, strict=True)]
 
 
 def write_corpus(path: Path, documents: list[dict[str, Any]] = DOCUMENTS) -> Path:
