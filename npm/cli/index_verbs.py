@@ -179,7 +179,7 @@ def run_estimate(settings: EstimateCommand) -> int:
     if settings.output is Output.json:
         sys.stdout.write(json.dumps(estimate.record(), ensure_ascii=False) + "\n")
     else:
-        sys.stdout.write(estimate_text(table_rows(estimate), summary(estimate), estimate.fleet))
+        sys.stdout.write(estimate_text(table_rows(estimate), summary(estimate), estimate.cluster))
     return 0
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from npm.figures import NumberTable
     from npm.indexing.inspection import Footprint, Inspection
-    from npm.indexing.simulation import Fleet
+    from npm.indexing.simulation import ClusterEstimate
     from npm.tuning.measures import Measured
     from npm.tuning.tune import TuneResult
 
@@ -81,11 +81,11 @@ def inspection_text(inspection: Inspection) -> str:
     return _printed(tables)
 
 
-def estimate_text(rows: Sequence[Sequence[str]], summary: Iterable[str], fleet: Fleet | None = None) -> str:
+def estimate_text(rows: Sequence[Sequence[str]], summary: Iterable[str], cluster: ClusterEstimate | None = None) -> str:
     """The report of `npmlm estimate`: a table whose first row is its heading, one of several machines, sentences."""
     tables = [terminal_table(rows[0], rows[1:], title="what a build needs")]
-    if fleet is not None and fleet.stages:
-        heading, *runs = fleet.rows()
+    if cluster is not None and cluster.stages:
+        heading, *runs = cluster.rows()
         tables.append(terminal_table(heading, runs, title="what it takes with these jobs on these machines"))
     return _printed(tables) + "\n".join(["", *summary, ""])
 

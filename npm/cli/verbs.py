@@ -126,9 +126,9 @@ def run_serve(settings: ServeCommand) -> int:
             where="npmlm serve",
             fix="pip install fastapi uvicorn prometheus-client",
         ) from error
-    from npm.cluster.partitions import local_searcher
     from npm.cluster.settings import Engine
     from npm.indexing.inspection import index_encoder
+    from npm.indexing.partitions import local_searcher
     from npm.serving.server import serve
 
     folder, precision = Path(settings.index), settings.precision

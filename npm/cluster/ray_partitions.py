@@ -19,11 +19,11 @@ import numpy as np
 
 from index.arrays import RowSet, ShardedArray
 from index.types import Hits, Scan, Searcher
-from npm.cluster.partitions import open_part, served_count
 from npm.cluster.ray_engine import connect
 from npm.cluster.settings import ServeCluster
 from npm.errors import ArtefactError, SettingError, UserError
 from npm.indexing.generation import Generation
+from npm.indexing.partitions import open_partition, served_count
 from npm.indexing.phrase_index import OpenSearcher
 from npm.retrieval.queries import shown_start
 from npm.serving.partitions import ServedPartitions
@@ -39,7 +39,7 @@ PackedHits = tuple[np.ndarray, np.ndarray, np.ndarray]
 """Hits on their way: rows u32 or i64 [q, k], scores f32 [q, k], and how many of them are hits [q]."""
 
 
-class Partition:
+class PartitionActor:
     """What runs in an actor: the searcher of one partition of one generation.
 
     It computes in threads, so that a long scan does not keep it from saying that it is there. It is opened at the first
@@ -48,7 +48,7 @@ class Partition:
     """
 
     def __init__(self, folder: str, number: int, count: int, digest: str) -> None:
-        self._open = partial(open_part, Path(folder), number, count=count, digest=digest)
+        self._open = partial(open_partition, Path(folder), number, count=count, digest=digest)
         self._opening = threading.Lock()
         self._opened: Searcher | None = None
         self._scans: dict[str, Scan] = {}
@@ -110,7 +110,7 @@ class RayPart:
         self.row_count, self.dimensions, self.max_queries_per_scan = facts
 
     def call(self, method: str, *arguments: Any, timeout_seconds: float | None = None) -> Any:
-        """What a method of `Partition` returns. Raises its UserError, or ConnectionError if no replica answers."""
+        """What a method of `PartitionActor` returns. Raises its UserError, or ConnectionError if no replica answers."""
         import ray
 
         end, failure = monotonic() + (timeout_seconds or self._timeout_seconds), ""
@@ -187,7 +187,7 @@ def serving_on_ray(
     """What opens the searcher of a generation on Ray, in `partitions` or in those it is stored in.
 
     Actors end when this is left; `notice` is told of partitions that are lost meanwhile. Raises SettingError as
-    `connect` does; what it gives raises as `open_part` does.
+    `connect` does; what it gives raises as `open_partition` does.
     """
 
     def opened(generation: Generation, _: ShardedArray) -> ServedPartitions:
@@ -195,7 +195,7 @@ def serving_on_ray(
 
         wanted, digest = served_count(generation, partitions), generation.manifest.digest
         _check_room(wanted * settings.replicas * settings.cpus_per_replica)
-        actor = ray.remote(Partition).options(
+        actor = ray.remote(PartitionActor).options(
             num_cpus=settings.cpus_per_replica, max_restarts=-1, scheduling_strategy="SPREAD"
         )
         folder = str(generation.folder.resolve())

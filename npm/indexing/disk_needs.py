@@ -36,7 +36,7 @@ from npm.indexing.settings import LexiconSettings, VectorSettings
 from npm.types import Block, Document
 
 if TYPE_CHECKING:
-    from npm.indexing.settings import IndexBuildSettings
+    from npm.indexing.settings import EstimateSettings, IndexBuildSettings
     from npm.models.encoder import Encoder
 
 
@@ -199,10 +199,6 @@ def disk_needs(
     vectors, lists, rows = settings.vectors, shape.list_count, counts.rows
     id_bytes = 2 if vocabulary_size <= LARGEST_U16_VOCABULARY else 4
     shards = math.ceil(counts.tokens / vectors.tokens_per_shard)
-    if lists:  # space for codes is a multiple of 8 in every list: 3.5 more on average
-        search = rows * (shape.code_bytes + 8) + lists * (3.5 * shape.code_bytes + 8)
-    else:
-        search = rows * (shape.code_bytes + (graph_bytes(1) if shape.has_graph else 0)) if shape.code_bytes else 0.0
     parameters = sum(tensor.numel() for tensor in encoder.model.parameters()) if settings.copy_encoder else 0
     return {
         "blocks": counts.tokens * (id_bytes + 1 + 8)
@@ -213,10 +209,30 @@ def disk_needs(
         + counts.tokens / 8
         + (counts.blocks * block_bytes(encoder.dimensions) if vectors.block_pooler(encoder) else 0),
         "lexicon": counts.lexicon_bytes,
-        "quantiser": shape.centroid_bytes + shape.transform_bytes + (graph_bytes(lists) if shape.has_graph else 0),
+        "quantiser": quantiser_bytes(shape),
         "codes": rows * (shape.code_bytes + 4) + shards * 8 * (lists + 1) if lists else 0.0,
-        "lists": search + 4 * parameters,
+        "lists": search_bytes(rows, shape) + 4 * parameters,
     }
+
+
+def search_bytes(rows: float, shape: SearchShape) -> float:
+    """What the search folder holds for so many rows, without the quantiser."""
+    if lists := shape.list_count:  # space for codes is a multiple of 8 in every list: 3.5 more on average
+        return rows * (shape.code_bytes + 8) + lists * (3.5 * shape.code_bytes + 8)
+    return rows * (shape.code_bytes + (graph_bytes(1) if shape.has_graph else 0)) if shape.code_bytes else 0.0
+
+
+def partition_bytes(counts: CorpusCounts, shape: SearchShape, settings: EstimateSettings, encoder: Encoder) -> float:
+    """What each of `settings.partitions` maps: its vectors and lists, and the whole quantiser."""
+    rows = counts.rows / settings.partitions
+    row_bytes = encoder.dimensions * np.dtype(settings.vectors.dtype.value).itemsize
+    return rows * row_bytes + search_bytes(rows, shape) + quantiser_bytes(shape)
+
+
+def quantiser_bytes(shape: SearchShape) -> float:
+    """Centroids, their graph and the transform."""
+    graph = graph_bytes(shape.list_count) if shape.has_graph else 0
+    return shape.centroid_bytes + shape.transform_bytes + graph
 
 
 def graph_bytes(node_count: int) -> float:

@@ -38,13 +38,14 @@ from npm.indexing.disk_needs import (
     disk_needs,
     graph_bytes,
     packed_in_batches,
+    partition_bytes,
     sample_corpus,
     search_shape,
 )
 from npm.indexing.embed import ShardBlocks, frequent_token_ids, recorded_vectors
 from npm.indexing.lexicon import count_words
 from npm.indexing.settings import EstimateSettings, LexiconSettings
-from npm.indexing.simulation import Fleet, StageCosts, shown_seconds, simulate
+from npm.indexing.simulation import ClusterEstimate, StageCosts, shown_seconds, simulate
 from npm.memory import PeakMemory, private_bytes, return_freed_memory
 from npm.types import Progress, silent
 
@@ -85,7 +86,9 @@ class Estimate:
     tier: str  # with the FAISS factory string, where there is one
     sampled_documents: int
     unknown_sources: list[str]  # data sets of unknown size: of these only the sample counts
-    fleet: Fleet = field(default_factory=Fleet)  # the same with several jobs and machines
+    partitions: int = 1
+    partition_bytes: float = 0.0  # files that the process of each maps: vectors and lists of its own, the quantiser
+    cluster: ClusterEstimate = field(default_factory=ClusterEstimate)  # the same with several jobs and machines
 
     @property
     def memory_bytes(self) -> float:
@@ -108,10 +111,11 @@ class Estimate:
             needs.stage: {name: round(getattr(needs, name), 3) for name in ("memory_bytes", "disk_bytes", "seconds")}
             for needs in self.stages
         }
-        totals = {name: round(getattr(self, name)) for name in ("documents", "tokens", "rows", "disk_bytes")}
+        names = ("documents", "tokens", "rows", "disk_bytes", "partitions", "partition_bytes")
+        totals = {name: round(getattr(self, name)) for name in names}
         peaks = {"memory_bytes": round(self.memory_bytes), "seconds": round(self.seconds, 3)}
-        names = {"tier": self.tier, "sampled_documents": self.sampled_documents, "unknown": self.unknown_sources}
-        return {"stages": stages, **totals, **peaks, **names, "fleet": self.fleet.record()}
+        others = {"tier": self.tier, "sampled_documents": self.sampled_documents, "unknown": self.unknown_sources}
+        return {"stages": stages, **totals, **peaks, **others, "cluster": self.cluster.record()}
 
 
 class Measured(PeakMemory):
@@ -164,17 +168,16 @@ def estimate_build(settings: EstimateSettings, encoder: Encoder, *, progress: Pr
     shape = search_shape(settings.search, round(counts.rows), encoder.dimensions)
     count_seconds, count_bytes = _counting(block_texts(sample, packed), settings.lexicon)
     with TemporaryDirectory() as name:
-        folder = Path(name)
-        store = build_block_store(folder / "corpus", sample.documents, packer, settings={})
+        store = build_block_store(Path(name) / "corpus", sample.documents, packer, settings={})
         encode_seconds, encode_bytes = _encoding(store, encoder, settings, progress)
-        search = _search_costs(shape, folder, row_count=round(counts.rows), seed=settings.search.seed)
+        search = _search_costs(shape, Path(name), row_count=round(counts.rows), seed=settings.search.seed)
         progress("search", 1, 1)
         kept = max(0, private_bytes() - process_bytes)  # after it has encoded and trained a little
-        write_seconds = _writing_seconds_per_byte(folder)
+        write_seconds = _writing_seconds_per_byte(Path(name))
     disk = disk_needs(counts, shape, settings, encoder, vocabulary_size=packer.vocabulary_size)
     beyond = _memory_beyond_sample(counts, shape, settings, search, dimensions=encoder.dimensions)
-    count_bytes *= min(counts.tokens, TOKENS_PER_SHARD) / counts.sampled_tokens
-    growth = {"blocks": packing.growth, "vectors": encode_bytes, "lexicon": kept + count_bytes}
+    counted = count_bytes * min(counts.tokens, TOKENS_PER_SHARD) / counts.sampled_tokens
+    growth = {"blocks": packing.growth, "vectors": encode_bytes, "lexicon": kept + counted}
     memory = {stage: process_bytes + growth.get(stage, kept) + beyond[stage] for stage in disk}
     seconds = {
         "blocks": counts.tokens * packing.seconds / counts.sampled_tokens,
@@ -195,7 +198,9 @@ def estimate_build(settings: EstimateSettings, encoder: Encoder, *, progress: Pr
         tier=shape.tier,
         sampled_documents=len(sample.documents),
         unknown_sources=sample.unknown_sources,
-        fleet=simulate(_costs_of_many(stages, counts, shape, settings), settings),
+        partitions=settings.partitions,
+        partition_bytes=partition_bytes(counts, shape, settings, encoder),
+        cluster=simulate(_costs_of_many(stages, counts, shape, settings), settings),
     )
 
 
@@ -429,7 +434,13 @@ def summary(estimate: Estimate) -> list[str]:
         f"about {estimate.documents:,.0f} documents, {estimate.tokens:,.0f} tokens, {estimate.rows:,.0f} stored "
         f"vectors, from {estimate.sampled_documents:,} documents; tier {estimate.tier}"
     ]
-    lines += estimate.fleet.notes
+    lines += estimate.cluster.notes
+    if estimate.partitions > 1:
+        rows, files = estimate.rows / estimate.partitions, shown_bytes(estimate.partition_bytes)
+        lines.append(
+            f"each of {estimate.partitions} partitions searches {rows:,.0f} vectors and maps {files} of files, beside "
+            "the memory of its process (docs/results.md: 0.2 GiB); the router keeps blocks, text and term counts"
+        )
     if estimate.unknown_sources:
         names = ", ".join(estimate.unknown_sources)
         lines.append(

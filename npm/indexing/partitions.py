@@ -8,20 +8,21 @@ and term counts stay whole.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from index.arrays import ShardedArray
+from index.exact import ExactSearcher
 from index.lists import SEARCH_KIND
 from index.manifest import MANIFEST_NAME, damaged, part_folder, read_manifest
 from index.partitioned import PartitionedSearcher
 from index.search import open_search, searches_exactly
 from index.store import check_folder, check_part
 from index.types import Searcher
-from npm.errors import SettingError
+from npm.errors import ArtefactError, SettingError
 from npm.indexing.embed import VECTORS_KIND, open_vectors
 from npm.indexing.generation import AtLeastOne, Count, Generation
 
@@ -106,41 +107,75 @@ def open_parts(generation: Generation, vectors: ShardedArray, *, probed_lists: i
     return parts[0] if len(parts) == 1 else PartitionedSearcher(parts)
 
 
-@dataclass(frozen=True, slots=True)
-class OpenedPartition:
-    """One partition, searched by itself: its rows count from its own first one."""
+def served_count(generation: Generation, wanted: int | None) -> int:
+    """How many partitions are served if `wanted` are, None: those stored. Raises SettingError if it cannot be so many.
 
-    searcher: Searcher
-    vectors: ShardedArray  # [rows of the partition, d]
-    rows: tuple[int, int]  # [first, stop) of the index
-    digest: str  # of the root manifest that names it
+    Exact search needs no files of its own for a partition, so that any range of rows can be one.
+    """
+    stored, rows = len(partitions_of(generation)), generation.manifest.counts.rows
+    if wanted is None or wanted == stored:
+        return stored
+    if searches_exactly(generation.search) and wanted <= rows:
+        return wanted
+    raise SettingError(
+        f"the index is not stored in {wanted} partitions",
+        expected=f"partitions={stored}" if wanted <= rows else f"at most one partition for each of the {rows} vectors",
+        got=f"partitions={wanted}",
+        where="partitions",
+        fix=f"leave partitions= out; npmlm partition index={generation.folder} partitions=… stores others",
+    )
 
 
-def open_partition(folder: Path, number: int) -> OpenedPartition:
-    """Open partition `number`, from 0, of the index in `folder`; of vectors and lists only its own files are read.
+def open_partition(folder: Path, number: int, *, count: int | None = None, digest: str | None = None) -> Searcher:
+    """The searcher of partition `number`, from 0, of `count`; rows count from its own first one.
 
-    Raises SettingError if there is no such partition, ArtefactError if something of it is missing, damaged, or of
-    another generation or quantiser.
+    Of vectors and lists only its own files are read. Raises SettingError if there is no such partition, ArtefactError
+    if something of it is missing, damaged, or of another generation than that of `digest`, or of another quantiser.
     """
     generation = Generation.read(folder)
     manifest = generation.manifest
+    if digest not in (None, manifest.digest):
+        raise ArtefactError(
+            "the index was changed meanwhile",
+            expected=f"the generation with digest {digest}",
+            got=f"digest {manifest.digest}",
+            where=str(folder),
+            fix="nothing: the new generation is opened by itself",
+        )
     vectors = [segment.vectors for segment in generation.segments]
     for name in (*map(generation.name_of, vectors), manifest.search_folder):
         check_part(folder / name, manifest.parts[name])
     partitions = partitions_of(generation)
-    if not 0 <= number < len(partitions):
+    served = served_count(generation, count)
+    if not 0 <= number < served:
         raise SettingError(
             "there is no such partition",
-            expected=f"a number from 0 to {len(partitions) - 1}",
+            expected=f"a number from 0 to {served - 1}",
             got=str(number),
             where=str(folder),
             fix="npmlm inspect index=… shows the partitions; npmlm partition index=… partitions=P makes others",
         )
+    if served != len(partitions):
+        tokens = open_vectors(vectors).tokens  # [rows, d], mapped
+        first, stop = (len(tokens) * side // served for side in (number, number + 1))
+        return ExactSearcher(tokens.slice(first, stop))
     chosen = partitions[number]
     if chosen.folder != generation.search:
         check_part(chosen.folder, read_manifest(generation.search, kind=SEARCH_KIND).parts[chosen.folder.name])
     stored = open_vectors(vectors, hash_all=searches_exactly(chosen.folder), shards=chosen.shards).tokens
-    return OpenedPartition(_opened(generation, chosen, stored, None), stored, chosen.rows, manifest.digest)
+    return _opened(generation, chosen, stored, None)
+
+
+def local_searcher(partitions: int) -> Callable[[Generation, ShardedArray], Searcher]:
+    """What opens the searcher of a generation in `partitions`, all in this process."""
+
+    def opened(generation: Generation, _: ShardedArray) -> Searcher:
+        count, digest = served_count(generation, partitions), generation.manifest.digest
+        return PartitionedSearcher(
+            [open_partition(generation.folder, number, count=count, digest=digest) for number in range(count)]
+        )
+
+    return opened
 
 
 def _opened(generation: Generation, partition: Partition, vectors: ShardedArray, probed_lists: int | None) -> Searcher:

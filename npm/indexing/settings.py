@@ -129,11 +129,13 @@ class EstimateSettings(IndexBuildSettings):
     """Jobs of each stage, but the quantiser's one; with more than one, what the same build takes on `machines`."""
     machines: Annotated[int, Bounds(1)] = 1
     """Machines like this one, each with one job at a time."""
+    partitions: Annotated[int, Bounds(1)] = 1
+    """Partitions that the index is to be searched in; with more than one, what each of their processes reads."""
     mtbf_hours: Annotated[float, Bounds(above=0)] = 1000.0
     """Hours between two failures of a machine, on average."""
     restart_seconds: Annotated[float, Bounds(0)] = 120.0
     """From a failure until a machine works again, or another one in its place."""
-    network_gbit: Annotated[float, Bounds(above=0)] = 10.0
+    network_gbit_per_second: Annotated[float, Bounds(above=0)] = 10.0
     """Gigabits a second between a machine and the disk or object store that all share."""
     disk_mb_per_second: Annotated[float, Bounds(above=0)] = 1000.0
     """Megabytes a second of the disk or object store that all share, of all machines together."""

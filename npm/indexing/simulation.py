@@ -47,7 +47,7 @@ class StageRun:
 
 
 @dataclass(frozen=True, slots=True)
-class Fleet:
+class ClusterEstimate:
     """A build by several machines; without stages if one machine with one job is asked about."""
 
     stages: tuple[StageRun, ...] = ()
@@ -73,7 +73,7 @@ class Fleet:
         return rows
 
 
-def simulate(costs: Sequence[StageCosts], settings: EstimateSettings) -> Fleet:
+def simulate(costs: Sequence[StageCosts], settings: EstimateSettings) -> ClusterEstimate:
     """Each stage with `settings.jobs` jobs on `settings.machines` machines.
 
     >>> settings = EstimateSettings(jobs=8, machines=4, mtbf_hours=2.0, restart_seconds=0.0)
@@ -83,7 +83,7 @@ def simulate(costs: Sequence[StageCosts], settings: EstimateSettings) -> Fleet:
     (2.0, 1440.0, 3960.0)
     """
     if settings.jobs == settings.machines == 1:
-        return Fleet()
+        return ClusterEstimate()
     stages = tuple(_run(each, settings) for each in costs)
     divided = [run for run, each in zip(stages, costs, strict=True) if each.most_jobs > 1 and run.moved_bytes]
     first = min(divided or stages, key=lambda run: run.disk_bound_from)
@@ -91,7 +91,7 @@ def simulate(costs: Sequence[StageCosts], settings: EstimateSettings) -> Fleet:
     if (idle := settings.machines - settings.jobs) > 0:
         fix = "give jobs= of four times as many, so that one that is repeated costs little"
         notes.append(f"note: {idle:,} of {settings.machines:,} machines have no job; {fix}")
-    return Fleet(stages, tuple(notes))
+    return ClusterEstimate(stages, tuple(notes))
 
 
 def _run(costs: StageCosts, settings: EstimateSettings) -> StageRun:
@@ -100,7 +100,7 @@ def _run(costs: StageCosts, settings: EstimateSettings) -> StageRun:
     moved = costs.read_bytes + jobs * costs.read_bytes_by_job + costs.written_bytes
     limits = {
         "processor": costs.seconds / jobs * math.ceil(jobs / machines),
-        "network": moved / (machines * settings.network_gbit * 1e9 / 8),
+        "network": moved / (machines * settings.network_gbit_per_second * 1e9 / 8),
         "disk": moved / (settings.disk_mb_per_second * 1e6),
     }
     limited_by = max(limits, key=lambda name: limits[name])

@@ -20,6 +20,7 @@ from npm.errors import CorpusError, SettingError
 from npm.indexing import disk_needs
 from npm.indexing import estimate as estimate_module
 from npm.indexing.build import build_index
+from npm.indexing.changes import partition_index
 from npm.indexing.disk_needs import CorpusSample, corpus_counts, corpus_needs, packed_in_batches, sample_corpus
 from npm.indexing.estimate import Estimate, StageNeeds, estimate_build, summary, table_rows
 from npm.indexing.generation import Generation
@@ -183,7 +184,7 @@ def part_bytes(index: Path) -> dict[str, int]:
         "lexicon": segment.lexicon,
         "quantiser": index / "quantiser",
         "codes": segment.codes,
-        "lists": index / "search",
+        "lists": Generation.read(index).search,
     }
     return {
         stage: sum(
@@ -209,7 +210,7 @@ def test_the_bytes_of_a_whole_sample_are_those_of_the_built_index(
     search: SearchSettings, bert: Encoder, rng: np.random.Generator, tmp_path: Path
 ) -> None:
     corpus = settings_for(write_documents(tmp_path / "corpus.jsonl", rng, 120))
-    settings = estimate_settings(corpus, search=search, sample_documents=1000)
+    settings = estimate_settings(corpus, search=search, sample_documents=1000, partitions=3)
     estimate = estimate_build(settings, bert, progress=lambda *_: None)
     built = build_index(tmp_path / "index", settings, bert).manifest
     assert built is not None
@@ -224,6 +225,10 @@ def test_the_bytes_of_a_whole_sample_are_those_of_the_built_index(
         # FAISS files have headers of some hundred bytes, and a graph's levels are drawn at random
         assert needs.disk_bytes == pytest.approx(found[needs.stage], rel=0.03, abs=700), needs.stage
     assert corpus_needs(settings, bert) == pytest.approx(estimate.disk_bytes, rel=0.2)
+    vectors = sum(path.stat().st_size - 128 for path in (tmp_path / "index").rglob("vectors.npy"))
+    partition_index(tmp_path / "index", 3)
+    stored = vectors + part_bytes(tmp_path / "index")["lists"] + 3 * found["quantiser"]
+    assert 3 * estimate.partition_bytes == pytest.approx(stored, rel=0.03, abs=2100)
 
 
 def test_a_sample_of_a_larger_corpus_foretells_its_counts_and_bytes(

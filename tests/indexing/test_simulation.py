@@ -15,7 +15,7 @@ from tests.helpers.command_line import CommandLine
 
 HOUR = 3600.0
 COSTS = StageCosts("vectors", 80 * HOUR, 100, read_bytes=2e12, read_bytes_by_job=1e11, written_bytes=5e12)
-SURE = EstimateSettings(jobs=20, machines=10, mtbf_hours=1e12, network_gbit=8.0, disk_mb_per_second=1000.0)
+SURE = EstimateSettings(jobs=20, machines=10, mtbf_hours=1e12, network_gbit_per_second=8.0, disk_mb_per_second=1000.0)
 
 
 def test_time_without_failures_is_that_of_the_slowest_of_processors_network_and_disk() -> None:
@@ -26,7 +26,7 @@ def test_time_without_failures_is_that_of_the_slowest_of_processors_network_and_
     assert run.disk_bound_from == 32  # 80 h / (9e12 / 1e9 s) = 32
     slow_disk = simulate([COSTS], replace(SURE, disk_mb_per_second=100.0)).stages[0]
     assert (slow_disk.limited_by, slow_disk.seconds) == ("disk", pytest.approx(90_000))
-    slow_network = simulate([COSTS], replace(SURE, network_gbit=0.08)).stages[0]
+    slow_network = simulate([COSTS], replace(SURE, network_gbit_per_second=0.08)).stages[0]
     assert (slow_network.limited_by, slow_network.seconds) == ("network", pytest.approx(9e12 / (10 * 1e7)))
     uneven = simulate([COSTS], replace(SURE, jobs=11)).stages[0]
     assert uneven.seconds == pytest.approx(2 * 80 * HOUR / 11)  # one machine has two jobs
@@ -53,13 +53,13 @@ def test_more_machines_than_jobs_are_noted_and_one_job_on_one_machine_is_the_est
 
 def test_the_first_to_saturate_and_the_sum_of_all_stages_are_shown() -> None:
     merge = StageCosts("lists", 2 * HOUR, 10, read_bytes=1e12, read_bytes_by_job=0, written_bytes=1e12)
-    fleet = simulate([COSTS, merge], SURE)
-    assert "in lists, from 4 machines on" in fleet.notes[0]  # 7200 s against 2000 s
-    rows = fleet.rows()
+    cluster = simulate([COSTS, merge], SURE)
+    assert "in lists, from 4 machines on" in cluster.notes[0]  # 7200 s against 2000 s
+    rows = cluster.rows()
     assert [row[0] for row in rows] == ["stage", "vectors", "lists", "all"]
     assert rows[1][1:3] == ("20", "8 h 0 min")
     assert rows[-1][2] == "8 h 33 min"  # and 2000 s of lists
-    text = estimate_text([("stage", "time"), ("all", "4 h")], fleet.notes, fleet)
+    text = estimate_text([("stage", "time"), ("all", "4 h")], cluster.notes, cluster)
     assert "disk-bound from" in text
     assert max(map(len, text.splitlines())) <= 120
 
@@ -71,13 +71,13 @@ def test_the_command_line_simulates_a_corpus_of_any_size(
     many = [*given, "tokens=2000000", "jobs=64", "machines=16"]
     record = json.loads(npmlm(*many, "output=json").out)
     assert record["tokens"] == 2_000_000
-    assert record["fleet"].keys() == {"blocks", "vectors", "lexicon", "quantiser", "codes", "lists"}
-    assert (record["fleet"]["vectors"]["jobs"], record["fleet"]["quantiser"]["jobs"]) == (8, 1)  # a shard each
-    assert record["fleet"]["vectors"]["seconds"] < record["stages"]["vectors"]["seconds"]
+    assert record["cluster"].keys() == {"blocks", "vectors", "lexicon", "quantiser", "codes", "lists"}
+    assert (record["cluster"]["vectors"]["jobs"], record["cluster"]["quantiser"]["jobs"]) == (8, 1)  # a shard each
+    assert record["cluster"]["vectors"]["seconds"] < record["stages"]["vectors"]["seconds"]
     table = npmlm(*many).out
     assert "wall time" in table
     assert max(map(len, table.splitlines())) <= 140
-    assert json.loads(npmlm(*given, "output=json").out)["fleet"] == {}
+    assert json.loads(npmlm(*given, "output=json").out)["cluster"] == {}
     npmlm(*given, "jobs=0").refused("jobs", "at least 1")
     npmlm(*given, "jobs=2", "mtbf_hours=0").refused("mtbf_hours", "above 0")
     assert "note: 12 of 16 machines have no job" in npmlm(*given, "jobs=4", "machines=16").out

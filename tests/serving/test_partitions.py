@@ -14,9 +14,9 @@ import pytest
 from index.arrays import RowSet, ShardedArray
 from index.exact import ExactSearcher
 from index.types import Hits, Scan, Searcher
-from npm.cluster.partitions import local_searcher, open_part
 from npm.errors import ArtefactError, QueryError, SettingError
 from npm.indexing.generation import Generation
+from npm.indexing.partitions import local_searcher, open_partition
 from npm.indexing.phrase_index import PhraseIndex
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.settings import FillSettings, Retrieval
@@ -227,7 +227,7 @@ def test_more_partitions_than_vectors_are_refused(built_index: Path) -> None:
 
 def test_a_partition_of_a_generation_that_is_gone_is_refused(built_index: Path) -> None:
     with pytest.raises(ArtefactError, match="changed meanwhile"):
-        open_part(built_index, 0, count=2, digest="sha256:other")
+        open_partition(built_index, 0, count=2, digest="sha256:other")
 
 
 def test_texts_that_allow_partial_answers_are_not_computed_with_texts_that_do_not(served: Served) -> None:
