@@ -147,18 +147,21 @@ def test_an_interrupt_stops_the_jobs_and_the_same_command_goes_on(
 ) -> None:
     """As a terminal interrupts: every process of the group gets the signal."""
     command = [*arguments(corpus, tiny_encoder_folder, tmp_path / "index"), "cluster=ray", "jobs=4"]
-    build = subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, "-m", "npm", *command, f"cluster.address={machines.address}"],
         cwd=REPOSITORY,
         stderr=subprocess.PIPE,
         start_new_session=True,
         text=True,
-    )
-    deadline = time.monotonic() + 250
-    while not list(tmp_path.glob("index/segments/*/corpus")) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    os.killpg(build.pid, signal.SIGINT)
-    _, err = build.communicate(timeout=250)
+    ) as build:
+        try:
+            deadline = time.monotonic() + 250
+            while not list(tmp_path.glob("index/segments/*/corpus")) and time.monotonic() < deadline:
+                time.sleep(0.05)
+            os.killpg(build.pid, signal.SIGINT)
+            _, err = build.communicate(timeout=250)
+        finally:
+            build.kill()
     assert build.returncode == 130, err
     assert "The same command, given again, continues where it stopped" in err
     assert npmlm(*command).status == 0
