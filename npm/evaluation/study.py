@@ -192,14 +192,49 @@ CORRUPTION_AND_PREDICTION = {
     ]
     for corrupted, predicted in ((40, 20), (20, 20), (20, 40), (10, 40))
 }  # rate-40 is 40/40
-METRICS = {"accuracy": "masked accuracy", "perplexity": "perplexity", "loss": "NLL"}
-EVALUATED_UNITS = ("token", "word")
-OURS = {"out": "runs/masking-study", "files": "", "held_out": "", "seeds": "[0,1,2]", "articles": "100"}
+ABLATIONS = {
+    "as it is": [],
+    "masks: any spans": ["masking.unit=span"],
+    "span lengths: p=0.2": ["masking.span_success_probability=0.2"],
+    "span lengths: p=1": ["masking.span_success_probability=1.0"],
+    "groups: any blocks": ["groups.mixing=random"],
+    "groups: a rare token": ["groups.mixing=lexical"],
+    "keys: masked copies": ["objective.nonparametric.keys=masked"],
+    "own sequence: negatives": ["objective.nonparametric.own_sequence=negatives"],
+}
+"""What the phrase loss is made of, one choice changed at a time; single tokens are measured on other questions."""
+
+
+@dataclass(frozen=True, slots=True)
+class StudyPlan:
+    """A study but for its files: what is trained, and what of it is measured on held-out articles."""
+
+    cells: Mapping[str, Sequence[str]]
+    experiment: str
+    evaluations: Mapping[str, Sequence[str]]
+    metrics: Mapping[str, str]
+
+
+PLANS = {
+    "masking": StudyPlan(
+        cells=RATES | UNITS | CORRUPTION_AND_PREDICTION,
+        experiment="masking_study",
+        evaluations={f"{unit}s": ["task=masked_tokens", f"masked_tokens.unit={unit}"] for unit in ("token", "word")},
+        metrics={"accuracy": "masked accuracy", "perplexity": "perplexity", "loss": "NLL"},
+    ),
+    "ablations": StudyPlan(
+        cells=ABLATIONS,
+        experiment="ablations",
+        evaluations={"in batch": ["task=in_batch"]},
+        metrics={"start_top1": "start top-1", "end_top1": "end top-1"},
+    ),
+}
+OURS = {"out": "", "files": "", "held_out": "", "seeds": "[0,1,2]", "articles": "100"}
 """What can be said of the study itself; all else are settings of its training runs."""
 
 
 @dataclass(frozen=True, slots=True)
-class MaskingStudy:
+class ChosenStudy:
     """The cells, where they go, and with which seeds they are trained."""
 
     study: Study
@@ -207,18 +242,27 @@ class MaskingStudy:
     seeds: tuple[int, ...]
 
     @classmethod
-    def of(cls, arguments: list[str]) -> MaskingStudy:
-        """From KEY=VALUE. Raises SettingError for what is none, for files that are lacking and strange seeds."""
-        given = _parsed(arguments)
+    def of(cls, arguments: list[str]) -> ChosenStudy:
+        """From its name and KEY=VALUE. Raises SettingError for what is neither, lacking files and strange seeds."""
+        name, *others = arguments or [""]
+        if name not in PLANS:
+            raise SettingError(
+                "there is no such study",
+                expected=f"first one of {', '.join(PLANS)}",
+                got=name or "nothing",
+                where="the command line",
+                fix="name one of these; --help shows an example",
+            )
+        plan, given = PLANS[name], _parsed(others)
         ours = {key: given.pop(key) for key in OURS}
-        evaluate = ["task=masked_tokens", f"corpus.files={ours['held_out']}", f"limit={ours['articles']}"]
+        measure = [f"corpus.files={ours['held_out']}", f"limit={ours['articles']}"]
         study = Study(
-            cells=RATES | UNITS | CORRUPTION_AND_PREDICTION,
-            train=["experiment=masking_study", f"corpus.files={ours['files']}", *map("=".join, given.items())],
-            evaluations={f"{unit}s": [*evaluate, f"masked_tokens.unit={unit}"] for unit in EVALUATED_UNITS},
-            metrics=METRICS,
+            cells=plan.cells,
+            train=[f"experiment={plan.experiment}", f"corpus.files={ours['files']}", *map("=".join, given.items())],
+            evaluations={each: [*settings, *measure] for each, settings in plan.evaluations.items()},
+            metrics=plan.metrics,
         )
-        return cls(study, Path(ours["out"]), _seeds(ours["seeds"]))
+        return cls(study, Path(ours["out"] or f"runs/{name}"), _seeds(ours["seeds"]))
 
 
 def _parsed(arguments: list[str]) -> dict[str, str]:

@@ -159,6 +159,7 @@ class MaskingUnit(Enum):
     """What is masked."""
 
     phrase = "phrase"  # spans at word boundaries, lengths geometric
+    span = "span"  # the same, wherever they stand; those that stand nowhere else are left out of the loss
     token = "token"  # single tokens that stand in another sequence too, uniform (the token variant, NPM-single)
 
 
@@ -167,7 +168,8 @@ class MaskingSettings(CheckedSettings):
     """How training text is masked for the phrase loss. With single tokens, the settings about spans have no meaning."""
 
     unit: MaskingUnit = MaskingUnit.phrase
-    """`phrase`, or single tokens (`token`); either stands in another sequence of the group too."""
+    """`phrase`, or single tokens (`token`); either stands in another sequence of the group too. `span` masks phrases
+    wherever they stand, and the loss leaves out those without a second occurrence (an ablation)."""
     masked_fraction: Annotated[float, Bounds(above=0, below=1)] = 0.15
     """Tokens to mask, as a share of all tokens of a group; above 0, below 1."""
     min_masked_fraction: Annotated[float, Bounds(0)] = 0.05
@@ -204,8 +206,9 @@ def build_masker(settings: MaskingSettings) -> Masker:
     """The masker that `settings` describe."""
     units: Units
     sampler: Sampler
-    if settings.unit is MaskingUnit.phrase:
-        units = CooccurringUnits(max_span_tokens=settings.max_span_tokens)
+    if settings.unit is not MaskingUnit.token:
+        is_span = settings.unit is MaskingUnit.span
+        units = CooccurringUnits(max_span_tokens=settings.max_span_tokens, anywhere=is_span)
         sampler = GeometricSpanSampler(
             success_probability=settings.span_success_probability,
             max_span_tokens=settings.max_span_tokens,

@@ -63,6 +63,8 @@ class CooccurringUnits:
 
     max_span_tokens: int = 10
     word_boundaries: bool = True
+    anywhere: bool = False
+    """Whether spans that stand in no other sequence are candidates too."""
 
     def candidates(self, sequences: Sequences) -> MaskableSpans:
         """All such spans, shortest first, equal phrases together.
@@ -92,7 +94,8 @@ class CooccurringUnits:
         for length in range(1, self.max_span_tokens + 1):
             fits = room[windows] >= length  # bool [w]
             windows, ngrams = windows[fits], ngrams[fits]
-            windows, ngrams = _cooccurring(windows, ngrams, token_numbers[windows + length - 1], in_sequence)
+            last_tokens = token_numbers[windows + length - 1]  # i64 [w]
+            windows, ngrams = _cooccurring(windows, ngrams, last_tokens, in_sequence, anywhere=self.anywhere)
             if not len(windows):
                 break
             allowed = may_start[windows] & may_end[windows + length - 1]  # bool [w]
@@ -122,10 +125,11 @@ def tokens_until_break(sequences: Sequences) -> np.ndarray:
 
 
 def _cooccurring(
-    windows: np.ndarray, prefixes: np.ndarray, last_tokens: np.ndarray, in_sequence: np.ndarray
+    windows: np.ndarray, prefixes: np.ndarray, last_tokens: np.ndarray, in_sequence: np.ndarray, *, anywhere: bool
 ) -> tuple[np.ndarray, np.ndarray]:
     """The windows whose n-gram stands in two sequences, and dense numbers of these n-grams; i64 [w'] each, sorted.
 
+    With `anywhere` all windows are.
     `windows` i64 [w] are positions; `prefixes` i64 [w] and `last_tokens` i64 [w] together say which n-gram each is.
     """
     if not len(windows):
@@ -141,6 +145,7 @@ def _cooccurring(
     sizes = np.diff(firsts, append=len(keys))  # i64 [n-grams]
     # Equal n-grams are sorted by position, so the first and the last one show whether there are two sequences.
     cooccurs = in_sequence[windows[firsts]] != in_sequence[windows[firsts + sizes - 1]]  # bool [n-grams]
+    cooccurs |= anywhere
     numbers = np.cumsum(cooccurs) - 1  # i64 [n-grams], dense over those that co-occur
     kept = np.repeat(cooccurs, sizes)  # bool [w]
     return windows[kept], np.repeat(numbers[cooccurs], sizes[cooccurs])

@@ -95,6 +95,12 @@ class EncodedBatch:
         """Vectors f32 [n, d] at the last mask of each span."""
         return self.query_vectors[self.batch.span_sequences, self.batch.end_slots]
 
+    def masked_keys(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """What is not masked of the masked copies, one a sequence: f32 [T, d], ids i64 [T], sequences i64 [T]."""
+        ids = self.batch.query_input_ids  # i64 [Q, Lq]
+        is_key = masked_copy_keys(self.batch)  # bool [Q, Lq]
+        return self.query_vectors[is_key], ids[is_key], is_key.nonzero()[:, 0]
+
     @cached_property
     def _is_key(self) -> torch.Tensor:
         shown, titles = self.batch.key_attention_mask.bool(), self.batch.key_titles  # bool [B, Lk] each
@@ -119,6 +125,18 @@ class EncodedBatch:
     def key_sequences(self) -> torch.Tensor:
         """Which of the B sequences each key stands in, i64 [T], ascending."""
         return self._is_key.nonzero()[:, 0]
+
+
+def masked_copy_keys(batch: MaskedBatch) -> torch.Tensor:
+    """Which tokens of the masked copies may be keys, bool [Q, Lq]: no masks, no padding, no titles."""
+    ids = batch.query_input_ids  # i64 [Q, Lq]
+    is_key = batch.query_attention_mask.bool()
+    if len(batch.span_sequences):
+        is_key = is_key & (ids != ids[batch.span_sequences[0], batch.start_slots[0]])  # all masks have one id
+    if batch.key_titles is not None:  # a title stands first, and nothing of it is masked
+        titles = pad_columns(batch.key_titles[:, : ids.shape[1]], ids.shape[1])  # bool [Q, Lq]
+        is_key = is_key & ~titles
+    return is_key
 
 
 def pad_columns(rows: torch.Tensor, length: int, *, value: int = 0) -> torch.Tensor:

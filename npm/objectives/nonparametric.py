@@ -6,7 +6,8 @@ For a masked span x = (x₁ … x_m) with start query q, and the keys K of all s
 
 where S⁺ are the keys that begin an occurrence of x inside one sequence; loss_end is the same with the end query and
 the keys that finish an occurrence. Keys come from the clean copies; special tokens are among them; tokens of the
-query's own sequence are neither positive nor negative. Several positives enter as the log of the sum.
+query's own sequence are neither positive nor negative. Several positives enter as the log of the sum. Spans without a
+positive on their rank, which phrases that recur always have, are left out.
 
 With `dimensions` the same losses are also taken of the leading numbers of all vectors, so that these alone can be
 stored and searched (Matryoshka, Kusupati et al. 2022, arXiv 2205.13147, §3): the terms `start_64`, `end_64`, … beside
@@ -28,9 +29,9 @@ from torch.utils.checkpoint import checkpoint
 
 from npm.models.settings import check_leading_dimensions
 from npm.models.similarity import leading_scale, scaled_similarity
-from npm.objectives.encoded import EncodedBatch
+from npm.objectives.encoded import EncodedBatch, masked_copy_keys
 from npm.objectives.ranks import gather_rows, rank, row_counts
-from npm.objectives.settings import NonparametricSettings
+from npm.objectives.settings import KeyCopies, Negatives, NonparametricSettings, OwnSequence
 from npm.types import MaskedBatch, Term
 
 _NO_TOKEN = -2
@@ -63,7 +64,6 @@ class NonparametricMasked(nn.Module):
     """
 
     view = "phrases"
-    reads_clean_copies = True
 
     def __init__(
         self, settings: NonparametricSettings, *, similarity_scale: float, dimensions: int | None = None
@@ -79,6 +79,7 @@ class NonparametricMasked(nn.Module):
                 settings.dimensions, where="objective.nonparametric.dimensions", most=dimensions - 1
             )
         self.settings = settings
+        self.reads_clean_copies = settings.keys is KeyCopies.clean
         self._dimensions = dimensions
         log_scale = torch.tensor(similarity_scale, dtype=torch.float64).log().float()
         if settings.learned_scale:
@@ -102,19 +103,32 @@ class NonparametricMasked(nn.Module):
         sides = ("start", "end") if self.settings.end_queries else ("start",)
         suffixes = ["", *(f"_{shorter}" for shorter in self.settings.dimensions)]
         names = [f"{side}{suffix}{kind}" for side in sides for suffix in suffixes for kind in ("", "_top1")]
-        return dict.fromkeys(names, len(batch.span_sequences))
+        return dict.fromkeys(names, int(self._has_positive(batch).sum()))
+
+    def _has_positive(self, batch: MaskedBatch) -> torch.Tensor:
+        """Which spans stand in another sequence of this rank too, bool [n]: only they have a loss."""
+        ids, is_key = batch.key_input_ids, batch.key_attention_mask.bool()
+        if self.settings.keys is KeyCopies.masked:
+            ids, is_key = batch.query_input_ids, masked_copy_keys(batch)
+        elif batch.key_titles is not None:
+            is_key = is_key & ~batch.key_titles
+        keys = Keys(ids.new_zeros(0, 1), ids[is_key], is_key.nonzero()[:, 0])
+        following = following_tokens(keys, span_tokens=batch.span_token_ids.shape[1])  # i64 [m, T]
+        positive = positive_keys(batch.span_token_ids, following)  # bool [n, T]
+        return (positive & (keys.sequences != batch.span_sequences[:, None])).any(1)
 
     def forward(self, encoded: EncodedBatch) -> dict[str, Term]:
         """Terms of one batch; on several ranks the keys of all of them serve, with gradient."""
-        batch = encoded.batch
-        keys, first_sequence = gather_keys(encoded)
-        own_sequences = batch.span_sequences + first_sequence  # i64 [n]
-        terms = self._side_terms("start", encoded.start_queries, batch.span_token_ids, own_sequences, keys)
+        batch, settings = encoded.batch, self.settings
+        keys, first_sequence = gather_keys(encoded, settings.keys, settings.negatives)
+        kept = self._has_positive(batch)  # bool [spans]
+        spans, own_sequences = batch.span_token_ids[kept], batch.span_sequences[kept] + first_sequence  # [n, m], [n]
+        terms = self._side_terms("start", encoded.start_queries[kept], spans, own_sequences, keys)
         if self.settings.end_queries:
             # read backwards, the end of a span is its start
             reverse = Keys(keys.vectors.flip(0), keys.token_ids.flip(0), keys.sequences.flip(0))
-            backwards = reversed_spans(batch.span_token_ids)  # i64 [n, m]
-            terms |= self._side_terms("end", encoded.end_queries, backwards, own_sequences, reverse)
+            backwards = reversed_spans(spans)  # i64 [n, m]
+            terms |= self._side_terms("end", encoded.end_queries[kept], backwards, own_sequences, reverse)
         return terms
 
     def _lengths(self, whole: int) -> list[Length]:
@@ -134,13 +148,14 @@ class NonparametricMasked(nn.Module):
         logits_per_row = max(1, len(keys.token_ids) * len(lengths))
         rows_per_chunk = max(1, self.settings.max_logits_per_chunk // logits_per_row)
         following = following_tokens(keys, span_tokens=spans.shape[1])  # i64 [m, T]
+        own_is_negative = self.settings.own_sequence is OwnSequence.negatives
         # keeps the graph whole, the learned scale in it, when there is no span
         nothing = (queries.sum() + keys.vectors.sum() + lengths[-1].scale) * 0.0
         loss_sums = nothing.expand(len(lengths))  # f32 [D]
         top1_sums = torch.zeros(len(lengths), device=queries.device)  # [D]
         for start in range(0, count, rows_per_chunk):
             chunk = slice(start, start + rows_per_chunk)
-            arguments = (queries[chunk], spans[chunk], own_sequences[chunk], keys, following, lengths)
+            arguments = (queries[chunk], spans[chunk], own_sequences[chunk], keys, following, lengths, own_is_negative)
             if count > rows_per_chunk and torch.is_grad_enabled():
                 losses, correct = checkpoint(span_losses, *arguments, use_reentrant=False)
             else:
@@ -155,15 +170,36 @@ class NonparametricMasked(nn.Module):
         return terms
 
 
-def gather_keys(encoded: EncodedBatch) -> tuple[Keys, int]:
-    """Keys of all ranks, and the number that this rank's first sequence has among all sequences."""
-    counts = row_counts(encoded.key_token_ids)
+def gather_keys(
+    encoded: EncodedBatch, copies: KeyCopies = KeyCopies.clean, negatives: Negatives = Negatives.all
+) -> tuple[Keys, int]:
+    """Keys of the ranks that are asked, and the number that this rank's first sequence has among all sequences."""
+    if copies is KeyCopies.masked:
+        own = encoded.masked_keys()
+    else:
+        own = encoded.key_vectors, encoded.key_token_ids, encoded.key_sequences
+    counts = row_counts(own[1])
     sequence_counts = row_counts(encoded.batch.key_input_ids)
     first_sequence = sum(sequence_counts[: rank()])
-    vectors = gather_rows(encoded.key_vectors, counts)  # f32 [T, d]
-    token_ids = gather_rows(encoded.key_token_ids, counts)  # i64 [T]
-    sequences = gather_rows(encoded.key_sequences + first_sequence, counts)  # i64 [T]
+    ranks = asked_ranks(negatives, rank(), len(counts))
+    asked = slice(sum(counts[: ranks.start]), sum(counts[: ranks.stop]))
+    vectors = gather_rows(own[0], counts)[asked]  # f32 [T, d]
+    token_ids = gather_rows(own[1], counts)[asked]  # i64 [T]
+    sequences = gather_rows(own[2] + first_sequence, counts)[asked]  # i64 [T]
     return Keys(vectors, token_ids, sequences), first_sequence
+
+
+def asked_ranks(negatives: Negatives, own: int, count: int) -> range:
+    """The ranks, of `count`, whose keys the queries of rank `own` are compared with.
+
+    >>> [asked_ranks(negatives, 2, 5) for negatives in Negatives]
+    [range(0, 5), range(2, 5), range(2, 3)]
+    """
+    if negatives is Negatives.rank:
+        return range(own, own + 1)
+    if negatives is Negatives.half:
+        return range(count // 2) if own < count // 2 else range(count // 2, count)
+    return range(count)
 
 
 def following_tokens(keys: Keys, *, span_tokens: int) -> torch.Tensor:
@@ -209,6 +245,7 @@ def span_losses(
     keys: Keys,
     following: torch.Tensor,
     lengths: Sequence[Length],
+    own_is_negative: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Losses f32 [D, c] of one chunk of queries [c, d], and whether the best key is a positive, bool [D, c].
 
@@ -216,7 +253,7 @@ def span_losses(
     so that all together cost as much as the longest.
     """
     # the clean copy of a span's own sequence is left out of both sums: there the answer stands at the span's own place,
-    # which could be found by position alone
+    # which could be found by position alone; as a negative it teaches not to look there
     foreign = keys.sequences != own_sequences[:, None]  # bool [c, T]
     positive = positive_keys(spans, following) & foreign  # bool [c, T]
     products: torch.Tensor | float = 0.0
@@ -226,7 +263,8 @@ def span_losses(
             added = queries[:, first:stop].float() @ keys.vectors[:, first:stop].float().T  # f32 [c, T]
             products = added if first == 0 else products + added  # f32 [c, T]
             logits = scaled_similarity(products, scale)  # f32 [c, T]
-        logits = logits.masked_fill(~foreign, -torch.inf)
+        if not own_is_negative:
+            logits = logits.masked_fill(~foreign, -torch.inf)
         log_all = logits.logsumexp(1)  # f32 [c]
         # several occurrences are summed inside the log, so that one near key is enough and the others may be far
         log_positive = logits.masked_fill(~positive, -torch.inf).logsumexp(1)  # f32 [c]

@@ -3,11 +3,34 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Annotated, Any
 
 from npm.errors import SettingError, check_range
 from npm.models.settings import PoolerKind, check_leading_dimensions
 from npm.settings import Bounds, CheckedSettings, PathText
+
+
+class Negatives(Enum):
+    """Whose keys a query is compared with."""
+
+    all = "all"  # those of all ranks
+    half = "half"  # those of the first or the second half of the ranks, as the reference does
+    rank = "rank"  # those of its own rank
+
+
+class KeyCopies(Enum):
+    """Which copies of the text give keys."""
+
+    clean = "clean"
+    masked = "masked"  # what is not masked of those that the queries are in; half the work of the encoder
+
+
+class OwnSequence(Enum):
+    """What the keys of a query's own sequence are."""
+
+    ignored = "ignored"  # neither positive nor negative
+    negatives = "negatives"
 
 
 @dataclass(kw_only=True, slots=True)
@@ -21,6 +44,13 @@ class NonparametricSettings(CheckedSettings):
     """Train the scale, starting from `similarity_scale`, instead of leaving it as it is."""
     end_queries: bool = True
     """Two queries a span (phrase model); false is the single-token model, which has start queries only."""
+    negatives: Negatives = Negatives.all
+    """Keys of `all` ranks, of `half` of them (those of the first or the second half), or of a query's own `rank`."""
+    keys: KeyCopies = KeyCopies.clean
+    """`clean`: an unmasked copy of each sequence; `masked`: the copies that the queries stand in, without their masks,
+    which saves half of the encoder's work. Spans that then have no second occurrence are left out of the mean."""
+    own_sequence: OwnSequence = OwnSequence.ignored
+    """Whether keys of a query's own sequence are `ignored`, or `negatives`."""
     max_logits_per_chunk: Annotated[int, Bounds(1)] = 16_777_216
     """Largest number of query-key logits held at once; bounds memory by working through the queries in chunks."""
     dimensions: list[int] = field(default_factory=list)

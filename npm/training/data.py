@@ -22,8 +22,9 @@ from index.arrays import mixed_bits
 from index.store import refuse_changed
 from npm.corpus.blocks import BlockPacker
 from npm.corpus.documents import CorpusSettings, SkippedRecords, read_corpus
+from npm.corpus.groups import BlockGroups
 from npm.corpus.sentence_pairs import PairTable, SentenceDataSettings, build_pair_table
-from npm.corpus.store import BlockGroups, BlockStore, build_block_store
+from npm.corpus.store import BlockStore, build_block_store
 from npm.errors import CorpusError, SettingError
 from npm.masking.collocation_mining import collocations_of
 from npm.masking.collocations import CollocationVocabulary
@@ -101,7 +102,7 @@ def iterate_batches(batches: TrainingBatches, *, first_micro_step: int, workers:
 
 
 class SequenceGroups(Protocol):
-    """Groups of sequences, such as `npm.corpus.store.BlockGroups`."""
+    """Groups of sequences, such as `npm.corpus.groups.BlockGroups`."""
 
     def __len__(self) -> int: ...
     def __getitem__(self, index: int) -> Sequences: ...
@@ -367,7 +368,13 @@ def _block_source(
             progress=progress,
         )
     chosen, per_batch = settings.groups, settings.trainer.groups_per_device_batch
-    groups = BlockGroups(store, sequences_per_group=chosen.sequences_per_group, drop_mixed=chosen.drop_mixed)
+    groups = BlockGroups(
+        store,
+        sequences_per_group=chosen.sequences_per_group,
+        drop_mixed=chosen.drop_mixed,
+        mixing=chosen.mixing,
+        seed=texts.seed,
+    )
     source = BlockSource(
         groups,
         {name: _view_maker(name, texts, settings, trained, store) for name in sorted(views)},
@@ -446,7 +453,7 @@ def _view_maker(
             **around,
         )
     # mask pairs for phrases, one mask for single tokens; the objective has the same number of queries
-    is_phrase = settings.masking.unit is MaskingUnit.phrase
+    is_phrase = settings.masking.unit is not MaskingUnit.token
     renderer = (MaskPairRenderer if is_phrase else SingleMaskRenderer)(
         mask_id=trained.mask_id, pad_id=trained.pad_id, max_input_tokens=trained.max_input_tokens, **around
     )

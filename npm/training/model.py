@@ -119,7 +119,7 @@ def check_input_length(settings: TrainingSettings, encoder: TrainableModel, view
         return
     block_tokens = settings.blocks.max_block_tokens
     # a span of one token becomes two masks
-    pairs = PHRASES in views and settings.masking.unit is MaskingUnit.phrase
+    pairs = PHRASES in views and settings.masking.unit is not MaskingUnit.token
     added_tokens = min(settings.masking.max_spans_per_sequence, block_tokens) if pairs else 0
     if block_tokens + added_tokens > encoder.max_input_tokens:
         raise SettingError(

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 from index.files import sha256_of_file
 from npm.corpus.blocks import BlockSettings
 from npm.corpus.documents import CorpusSettings
+from npm.corpus.groups import GroupMixing
 from npm.corpus.sentence_pairs import SentenceDataSettings
 from npm.corpus.sources import Source
 from npm.errors import SettingError, check_range
@@ -20,7 +21,7 @@ from npm.masking.masker import MaskingSettings, MaskingUnit
 from npm.masking.rendering import DENOISING, PHRASES, SENTENCES, TOKENS, reads_blocks
 from npm.masking.units import MAX_GROUP_TOKENS
 from npm.models.settings import MINILM, FreshSettings, Precision
-from npm.objectives.settings import ObjectiveSettings
+from npm.objectives.settings import KeyCopies, ObjectiveSettings
 from npm.settings import Bounds, CheckedSettings, PathList, PathText, changed_settings
 from npm.training.schedule import ScheduleSettings
 
@@ -168,6 +169,19 @@ class GroupSettings(CheckedSettings):
     """Blocks masked together; a span is only masked if it stands in another block of its group too."""
     drop_mixed: bool = False
     """Leave out groups that hold blocks of several documents."""
+    mixing: GroupMixing = GroupMixing.document
+    """`document`: consecutive blocks of one document, remainders mixed; `random`: any blocks; `lexical`: blocks with
+    the same rarest token, of those that stand in two blocks at least."""
+
+    def check(self) -> None:
+        """Other groups than those of documents are mixed, nearly all of them."""
+        check_range(
+            self.mixing is GroupMixing.document or not self.drop_mixed,
+            "drop_mixed",
+            expected="drop_mixed=false with mixing=random or lexical",
+            got="true",
+            fix="leave one of the two out",
+        )
 
 
 @dataclass(kw_only=True, slots=True)
@@ -226,11 +240,11 @@ class TrainingSettings(CheckedSettings):
             got=self.groups.sequences_per_group,
             fix="choose a smaller one, or smaller blocks.max_block_tokens",
         )
-        phrases = self.masking.unit is MaskingUnit.phrase  # they have mask pairs, single tokens have one mask
+        phrases = self.masking.unit is not MaskingUnit.token  # they have mask pairs, single tokens have one mask
         if self.objective.nonparametric_weight and self.objective.nonparametric.end_queries != phrases:
             raise SettingError(
                 "masking and objective do not fit together",
-                expected="end_queries=true with unit=phrase, end_queries=false with unit=token",
+                expected="end_queries=true with unit=phrase or span, end_queries=false with unit=token",
                 got=f"end_queries={self.objective.nonparametric.end_queries}, unit={self.masking.unit.name}",
                 where="masking.unit, objective.nonparametric.end_queries",
                 fix="change one of the two",
@@ -244,6 +258,13 @@ class TrainingSettings(CheckedSettings):
                 where="objective.reading_weight, masking.context_fraction",
                 fix="set objective.reading_weight=0" + (", or masking.context_fraction=0.5" if phrases else ""),
             )
+        check_range(
+            self.objective.nonparametric.keys is KeyCopies.clean or not self.masking.context_fraction,
+            "objective.nonparametric.keys",
+            expected="clean where masked copies read other blocks (masking.context_fraction above 0)",
+            got="masked",
+            fix="set masking.context_fraction=0, or leave the keys clean",
+        )
         check_range(
             self.precision is not Precision.float16 or self.trainer.sharding is Sharding.none,
             "precision",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import torch
 
 from npm.errors import SettingError
 from npm.objectives.nonparametric import NonparametricMasked
-from npm.objectives.settings import NonparametricSettings
+from npm.objectives.settings import KeyCopies, NonparametricSettings, OwnSequence
 from npm.types import Term
 from tests.objectives.batches import batch_of, encoded_with, plain_phrase_loss, random_batch, random_vectors
 
@@ -206,3 +207,48 @@ def test_settings_out_of_range_are_refused(setting: str, value: float) -> None:
         NonparametricSettings(**{setting: value})  # type: ignore[arg-type]
     assert caught.value.where == setting
     assert caught.value.got == str(value)
+
+
+def test_the_own_sequence_can_be_made_of_negatives() -> None:
+    """A = 5 7 5 with its first 5 masked, B = 5 7: the keys 11, 13 and 2 of A now stand below, never above."""
+    batch = batch_of([[5, 7, 5], [5, 7]], [(0, 0, 1)])
+    vectors = torch.zeros(4, 4, 1)  # f32 [2B, L, d]
+    vectors[0, :2] = 1.0
+    vectors[2, :3, 0] = torch.tensor([11.0, 13.0, 2.0]).log()
+    vectors[3, :2, 0] = torch.tensor([3.0, 4.0]).log()
+    terms = objective_of(own_sequence=OwnSequence.negatives)(encoded_with(vectors, batch))
+    assert terms["start"].sum.item() == pytest.approx(math.log(33 / 3), rel=1e-6)
+
+
+def test_spans_that_stand_nowhere_else_are_left_out_of_the_mean() -> None:
+    batch = batch_of([[5, 6], [5, 6, 5], [5]], [(0, 0, 2), (0, 1, 1), (1, 1, 2)])
+    two = batch_of([[5, 6], [5, 6, 5], [5]], [(0, 0, 2), (0, 1, 1)])
+    vectors = random_vectors(two, np.random.default_rng(0), dimensions=3)
+    alone, others = objective_of(), objective_of()
+    kept = alone(encoded_with(vectors, two))
+    more = others(encoded_with(vectors, replace(batch, query_input_ids=two.query_input_ids)))
+    assert [term.count for term in more.values()] == [2] * 4  # "6 5" in B stands in no other sequence
+    torch.testing.assert_close(more["start"].sum, kept["start"].sum)
+    assert others.counts(batch) == {name: term.count for name, term in more.items()}
+
+
+def test_keys_of_the_masked_copies_are_all_but_masks_padding_and_titles() -> None:
+    """A = 5 6 8, B = 5 6 6: with "5 6" masked in A and the last 6 in B, A shows 8 and B shows 5 6."""
+    batch = batch_of([[5, 6, 8], [5, 6, 6]], [(0, 0, 2), (1, 2, 1)])
+    vectors = torch.zeros(4, 4, 1)  # f32 [2B, L, d]
+    vectors[0, :3, 0] = torch.tensor([1.0, 2.0, math.log(7)])  # both masks of A, its 8
+    vectors[1, :4, 0] = torch.tensor([math.log(3), math.log(4), 9.0, 9.0])  # 5 and 6 of B, its masks
+    encoded = encoded_with(vectors, batch)
+    keys, ids, sequences = encoded.masked_keys()
+    assert (ids.tolist(), sequences.tolist()) == ([8, 5, 6], [0, 1, 1])
+    assert keys[:, 0].tolist() == pytest.approx([math.log(7), math.log(3), math.log(4)])
+    titles = torch.tensor([[False] * 3, [True, False, False]])  # bool [B, Lk], the 5 of B
+    assert encoded_with(vectors, replace(batch, key_titles=titles)).masked_keys()[1].tolist() == [8, 6]
+    objective = objective_of(keys=KeyCopies.masked)
+    terms = objective(encoded)
+    assert not objective.reads_clean_copies
+    # the 6 of B stands in A only where it is masked, so that span is left out; "5 6" begins at B's first key
+    assert {name: term.count for name, term in terms.items()} == objective.counts(batch)
+    assert [term.count for term in terms.values()] == [1] * 4
+    assert terms["start"].sum.item() == pytest.approx(math.log(7 / 3), rel=1e-6)
+    assert terms["end"].sum.item() == pytest.approx(math.log((9 + 16) / 16), rel=1e-6)
