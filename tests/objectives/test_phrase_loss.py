@@ -11,8 +11,9 @@ import pytest
 import torch
 
 from npm.errors import SettingError
+from npm.objectives import nonparametric
 from npm.objectives.nonparametric import NonparametricMasked
-from npm.objectives.settings import KeyCopies, NonparametricSettings, OwnSequence
+from npm.objectives.settings import KeyCopies, Negatives, NonparametricSettings, OwnSequence
 from npm.types import Term
 from tests.objectives.batches import batch_of, encoded_with, plain_phrase_loss, random_batch, random_vectors
 
@@ -252,3 +253,25 @@ def test_keys_of_the_masked_copies_are_all_but_masks_padding_and_titles() -> Non
     assert [term.count for term in terms.values()] == [1] * 4
     assert terms["start"].sum.item() == pytest.approx(math.log(7 / 3), rel=1e-6)
     assert terms["end"].sum.item() == pytest.approx(math.log((9 + 16) / 16), rel=1e-6)
+
+
+def test_queries_meet_the_keys_of_the_ranks_that_are_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four ranks with the same batch, seen from the third: 12 sequences, its own 6 to 8."""
+    batch, vectors = three_sequences()
+    encoded = encoded_with(vectors, batch)
+    own, _ = nonparametric.gather_keys(encoded)
+    monkeypatch.setattr(nonparametric, "rank", lambda: 2)
+    monkeypatch.setattr(nonparametric, "row_counts", lambda rows: [len(rows)] * 4)
+
+    def gathered(rows: torch.Tensor, counts: list[int]) -> torch.Tensor:
+        numbers = rows.dtype is torch.int64 and int(rows.max()) > 6  # of sequences: 6, 7, 8 on this rank
+        parts = [rows + 3 * (other - 2) if numbers else rows for other in range(len(counts))]
+        return torch.cat(parts)
+
+    monkeypatch.setattr(nonparametric, "gather_rows", gathered)
+    asked = {each: nonparametric.gather_keys(encoded, negatives=each) for each in Negatives}
+    assert {first for _, first in asked.values()} == {6}
+    sequences = {each.value: sorted(set(keys.sequences.tolist())) for each, (keys, _) in asked.items()}
+    assert sequences == {"all": [*range(12)], "half": [*range(6, 12)], "rank": [6, 7, 8]}
+    torch.testing.assert_close(asked[Negatives.rank][0].vectors, own.vectors)
+    assert len(asked[Negatives.half][0].token_ids) == 2 * len(own.token_ids)
