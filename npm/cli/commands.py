@@ -83,6 +83,7 @@ class PictureKind(Enum):
     reliability = "reliability"
     confusion = "confusion"
     geometry = "geometry"
+    panels = "panels"
 
 
 @dataclass(kw_only=True)
@@ -93,7 +94,8 @@ class PlotCommand(CurveSettings, Command):
     """The picture, FILE.png or FILE.svg; one that npmlm plot drew is replaced. Required."""
     picture: PictureKind = PictureKind.auto
     """curves of training runs; recall over latency of tunes; reliability of the scores of answers, and confusion of
-    labels, of evaluations; geometry: alignment and uniformity, of task=sts; auto: by what the folders hold."""
+    labels, of evaluations; geometry: alignment and uniformity, of task=sts; panels: what an analysis measured (docs/
+    analyses.md); auto: by what the folders hold."""
     tasks: list[str] = field(default_factory=list)
     """Of reliability and confusion: tasks by name, a panel each; empty: all that the folders hold."""
     methods: list[str] = field(default_factory=list)

@@ -12,6 +12,8 @@ from npm.cli.commands import Output, PictureKind, PlotCommand
 from npm.cli.progress import say
 from npm.cli.tables import number_tables
 from npm.errors import ArtefactError, SettingError
+from npm.evaluation.analyses.panels import KEY as PANELS
+from npm.evaluation.analyses.panels import panels_picture
 from npm.evaluation.pictures import confusion_picture, read_answers, reliability_picture
 from npm.evaluation.results import EVALUATION_KIND, METRICS, PREDICTIONS
 from npm.evaluation.sts.evaluate import TASK as STS
@@ -29,6 +31,7 @@ READ_BY: dict[PictureKind, tuple[str, ...]] = {
     PictureKind.reliability: ("tasks", "methods", "bins"),
     PictureKind.confusion: ("tasks", "methods"),
     PictureKind.geometry: ("arrows",),
+    PictureKind.panels: (),
 }
 """The settings of each picture; if others were set, they are refused."""
 
@@ -62,6 +65,8 @@ def draw(kind: PictureKind, settings: PlotCommand, folders: Sequence[Path]) -> P
         return tune_picture(folders)
     if kind is PictureKind.geometry:
         return geometry_picture(folders, arrows=settings.arrows)
+    if kind is PictureKind.panels:
+        return panels_picture(folders)
     answers = read_answers(folders, settings.tasks, settings.methods)
     return confusion_picture(answers) if kind is PictureKind.confusion else reliability_picture(answers, settings.bins)
 
@@ -120,6 +125,7 @@ def _drawable_results(folder: Path) -> list[PictureKind]:
     """Of results of `npmlm evaluate`. Raises ArtefactError if they are damaged, or of a task without a picture."""
     task = read_manifest(folder, kind=EVALUATION_KIND).settings.get("task")
     content = read_object(folder / METRICS, fix="evaluate again")
+    panels = [PictureKind.panels] if content.get(PANELS) else []
     if task == STS:
         return [PictureKind.geometry]
     if task == "demo":
@@ -127,12 +133,14 @@ def _drawable_results(folder: Path) -> list[PictureKind]:
     tasks = content.get("tasks")
     suites = {each.get("suite") for each in tasks.values() if isinstance(each, dict)} if isinstance(tasks, dict) else ()
     if Suite.closed.value in suites:
-        return [PictureKind.confusion, PictureKind.reliability]
+        return [*panels, PictureKind.confusion, PictureKind.reliability]
     if Suite.open.value in suites:
-        return [PictureKind.reliability]
+        return [*panels, PictureKind.reliability]
+    if panels:
+        return panels
     raise ArtefactError(
         f"there is no picture of task {task}",
-        expected="results of task=demo, task=sts, or a closed or open task",
+        expected="results of task=demo, task=sts, an analysis, or a closed or open task",
         got=f"results of task={task}",
         where=str(folder),
         fix="name other results; the numbers of these are in metrics.json",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from index.files import sha256_of_file
 from npm.errors import SettingError
+from npm.evaluation.analyses.unseen_words import evaluate_unseen_words
 from npm.evaluation.demo import evaluate_demo, shipped_questions_file
 from npm.evaluation.held_out.article_questions import evaluate_article_questions
 from npm.evaluation.held_out.articles import held_out_store
@@ -29,6 +30,7 @@ from npm.evaluation.zero_shot.methods import (
     READS_ITS_INDEX,
     READS_LANGUAGE_MODEL,
     READS_RETRIEVAL,
+    Methods,
 )
 from npm.evaluation.zero_shot.suite import chosen_tasks, evaluate_suite
 from npm.evaluation.zero_shot.task import ClosedRetrieval, ClosedScoring, Suite, Task
@@ -177,6 +179,21 @@ def _article_questions(settings: EvaluationSettings, check_record: CheckRecord, 
     )
 
 
+def _unseen_words(settings: EvaluationSettings, check_record: CheckRecord, progress: Progress) -> Result:
+    _require(",".join(settings.corpus.files), "corpus.files", "documents with names, such as encyclopedia articles")
+    encoder = Encoder.load(settings.encoder, device=settings.device, dtype=settings.precision)
+    return evaluate_unseen_words(
+        encoder,
+        settings.corpus,
+        settings.unseen_words,
+        settings,
+        settings.fill,
+        language_model=Methods(settings).language_model() if settings.zero_shot.mlm.encoder else None,
+        check_record=check_record,
+        progress=progress,
+    )
+
+
 def _sts(settings: EvaluationSettings, check_record: CheckRecord, progress: Progress) -> Result:
     _require(settings.data_dir, "data_dir", "the folder with the files of STS12–16, STS-B and SICK-R, or some of them")
     chosen, split = settings.sts, settings.split.value
@@ -211,6 +228,7 @@ BUILT_IN_TASKS = {
         BuiltInTask("masked_tokens", _masked_tokens, reads=("corpus", "limit")),
         BuiltInTask("denoising", _denoising, reads=("corpus", "limit", "resamples")),
         BuiltInTask("article_questions", _article_questions, reads=("corpus", "resamples", "fill")),
+        BuiltInTask("unseen_words", _unseen_words, reads=("corpus", "resamples", "fill", "zero_shot")),
         BuiltInTask("sts", _sts, reads=("data_dir", "split", "resamples")),
         BuiltInTask("in_batch", _in_batch, reads=("corpus", "limit", "resamples")),
     )

@@ -11,7 +11,7 @@ from npm.errors import SettingError
 from npm.evaluation.zero_shot.task import ClosedScoring
 from npm.models.settings import PoolerKind, Precision, check_leading_dimensions
 from npm.retrieval.settings import FillSettings, Retrieval
-from npm.settings import Bounds, CheckedSettings, PathText
+from npm.settings import Bounds, CheckedSettings, PathList, PathText
 
 OLD_SPELLINGS = {
     "dtype": "precision",
@@ -89,7 +89,7 @@ class ZeroShotEvaluation(SampleSettings):
     task: list[str] = field(default_factory=list)
     """Tasks: `demo` (questions about the demo corpus); on held-out text, with corpus.files=: `in_batch` (retrieval),
     `masked_tokens` (masked language models), `denoising` (encoder-decoders), `article_questions` (an index of its own,
-    filled); `sts` (sentence pairs, with data_dir=);
+    filled), `unseen_words` (invented names); `sts` (sentence pairs, with data_dir=);
     zero-shot tasks by name (sst2, agn, trex, …) or your own by the path of its YAML file; without suite= `demo`."""
     suite: SuiteName | None = None
     """`closed`, `open` or `all` shipped zero-shot tasks, those of task= beside them."""
@@ -203,6 +203,24 @@ class ArticleQuestionSettings(CheckedSettings):
     """How the questions are answered, one after the other; fill.retrieval= is not read."""
 
 
+@dataclass(kw_only=True, slots=True)
+class UnseenWordsSettings(CheckedSettings):
+    """Task `unseen_words`: which names of the corpus are replaced by invented ones."""
+
+    sentences: Annotated[int, Bounds(1)] = 300
+    """Sentences at most, each with a name of its own."""
+    others_per_document: Annotated[int, Bounds(0)] = 20
+    """Passages of other documents that stand in the index beside each passage with a name, as far as there are any."""
+    most_documents: Annotated[int, Bounds(2)] = 8
+    """A name that stands in more documents is not asked for; at least 2."""
+    passage_words: Annotated[int, Bounds(10)] = 90
+    """Words of a passage at most, but for a sentence that is longer; a document is one passage in the index."""
+    trained_on: PathList = field(default_factory=list)
+    """Files of the text that the encoder was trained on, read as corpus.files are: no word of it is invented."""
+    retrievals: list[Retrieval] = field(default_factory=lambda: [Retrieval.dense, Retrieval.bm25, Retrieval.hybrid])
+    """How the sentences are answered, one after the other; fill.retrieval= is not read."""
+
+
 class GeometryPairs(Enum):
     """Which pairs of STS-B are measured."""
 
@@ -253,7 +271,8 @@ class EvaluationSettings(ZeroShotEvaluation):
     overwrite: bool = False
     """Whether results of another task, or of other settings, are replaced in `out`."""
     corpus: CorpusSettings = field(default_factory=CorpusSettings)
-    """Held-out documents for the tasks in_batch, masked_tokens, denoising and article_questions."""
+    """Documents for the tasks in_batch, masked_tokens, denoising and article_questions, held-out ones, and for
+    unseen_words."""
     demo: DemoSettings = field(default_factory=DemoSettings)
     """Task demo."""
     in_batch: InBatchSettings = field(default_factory=InBatchSettings)
@@ -266,6 +285,8 @@ class EvaluationSettings(ZeroShotEvaluation):
     """Task article_questions."""
     sts: StsSettings = field(default_factory=StsSettings)
     """Task sts."""
+    unseen_words: UnseenWordsSettings = field(default_factory=UnseenWordsSettings)
+    """Task unseen_words."""
 
     def check(self) -> None:
         """Refuse two numbers of articles."""
