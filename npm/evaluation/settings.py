@@ -82,6 +82,16 @@ class ZeroShotSettings(CheckedSettings):
     """The parametric baseline."""
 
 
+class Breakdown(Enum):
+    """What the examples of open tasks are told apart by."""
+
+    answer_tokens = "answer_tokens"  # of the shortest answer
+    answer_count = "answer_count"  # in the corpus of the index
+    subject_count = "subject_count"  # in the corpus of the index
+    popularity = "popularity"  # a column of the data, by quarters
+    trained_count = "trained_count"  # of the answer in the text that the encoder was trained on
+
+
 @dataclass(kw_only=True, slots=True)
 class ZeroShotEvaluation(SampleSettings):
     """All that a zero-shot evaluation reads; other tasks read some of it."""
@@ -97,6 +107,15 @@ class ZeroShotEvaluation(SampleSettings):
     """Methods of zero-shot tasks: npm, npm-single, mlm, mlm-pmi, mlm-fuzzy, mlm-fuzzy-pmi, mlm-fuzzy-corpus, mlm-knn,
     majority, random; for open tasks npm, npm-dense, npm-bm25, npm-hybrid, mlm, majority, random. Empty: all that the
     settings serve."""
+    breakdown: list[Breakdown] = field(default_factory=list)
+    """Exact match of open tasks also by answer_tokens, answer_count, subject_count, popularity or trained_count:
+    tokens of the shortest answer; how often an answer, or the subject, stands in the index's corpus; quarters of the
+    column data.columns.popularity; how often an answer stands in trained_on=."""
+    trained_on: PathList = field(default_factory=list)
+    """Files of the text that the encoder was trained on, for breakdown=[trained_count]."""
+    corpus_shares: list[float] = field(default_factory=list)
+    """Such as [0.05,0.25,1.0]: the tasks are also asked of nested parts of the index, each with that share of its
+    documents, drawn three times."""
     data_dir: PathText = ""
     """Folder that the files of tasks are looked for in, if they do not lie beside the task's own file; for task=sts the
     folder of the sentence pairs."""

@@ -89,7 +89,8 @@ class RowReader:
                 fix=f"take {MASK_TEXT} out of the example's fields, or correct its template",
             )
         check_query(text, where=where)
-        example = Example(name, text, label, answers, group, subject)
+        popularity = _number_aside(task, row, "popularity", where)
+        example = Example(name, text, label, answers, group, subject, popularity)
         return Asked(example, values, where)
 
     def marked(self, example: Example, values: Mapping[str, str]) -> Example:
@@ -174,6 +175,15 @@ def _aside(task: Task, row: Row, name: str, where: str) -> str:
     text = _text(task, row, name, where)
     _check_whole(task.data.columns[name], text, where)
     return text
+
+
+def _number_aside(task: Task, row: Row, name: str, where: str) -> float | None:
+    """A column of numbers beside the prompt; None where the task names none."""
+    text = _aside(task, row, name, where)
+    try:
+        return float(text) if text else None
+    except ValueError:
+        raise _wrong_cell(task.data.columns[name], "a number", text, where) from None
 
 
 def _check_whole(column: str, text: str, where: str) -> None:

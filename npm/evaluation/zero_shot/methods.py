@@ -69,6 +69,13 @@ class Methods:
         self._word_logs: WordLogs | None = None
         self._verbalizers: dict[tuple[str, str, bool], Verbalizer] = {}
 
+    def over(self, part: Callable[[PhraseIndex], PhraseIndex]) -> Methods:
+        """The same over a part of each index that was opened so far."""
+        other = Methods(self._settings)
+        other._indexes = {place: (part(index), encoder) for place, (index, encoder) in self._indexes.items()}
+        other._language_model, other._word_logs = self._language_model, self._word_logs
+        return other
+
     def names(self, task: Task) -> list[str]:
         """The methods for `task`: those asked for, or all that the settings serve.
 
@@ -198,8 +205,12 @@ class Methods:
         known = CLOSED_METHODS if task.suite is Suite.closed else OPEN_METHODS
         return [name for name in known if self._lacking(name, task) == "index="]
 
-    def _lacking(self, name: str, task: Task) -> str:
-        """The setting that a method needs and does not have; empty if it has all."""
+    def reads_index(self, name: str, task: Task) -> bool:
+        """Whether what a method answers depends on an index."""
+        return name in READS_ITS_INDEX or "index" in self._needs(name, task)
+
+    def _needs(self, name: str, task: Task) -> list[str]:
+        """The settings that a method cannot do without."""
         needs: list[str] = []
         if name in READS_LANGUAGE_MODEL:
             needs.append("zero_shot.mlm.encoder")
@@ -207,6 +218,11 @@ class Methods:
             needs.append("zero_shot.mlm.index")
         if name in (*RETRIEVAL_OF, "npm-single", "mlm-fuzzy-corpus") or (name == "random" and task.suite is Suite.open):
             needs.append("index")
+        return needs
+
+    def _lacking(self, name: str, task: Task) -> str:
+        """The setting that a method needs and does not have; empty if it has all."""
+        needs = self._needs(name, task)
         lacking = [f"{setting}=" for setting in needs if not attrgetter(setting)(self._settings)]
         if name == "majority" and task.suite is Suite.open and not task.has_development:
             lacking.append("a task with development examples")

@@ -63,7 +63,7 @@ def check_task(task: Task, where: str) -> None:
             fix="name the field that holds the text, such as {text}",
         )
     gold = "label" if task.suite is Suite.closed else ANSWERS
-    named = sorted({*template.fields, gold, "group", "subject"})
+    named = sorted({*template.fields, gold, "group", "subject", "popularity"})
     for name in task.data.columns:
         if name not in named:
             raise TaskFileError(
