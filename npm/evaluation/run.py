@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from index.files import sha256_of_file
 from npm.errors import SettingError
 from npm.evaluation.analyses.unseen_words import evaluate_unseen_words
+from npm.evaluation.analyses.word_sense import evaluate_word_sense
 from npm.evaluation.demo import evaluate_demo, shipped_questions_file
 from npm.evaluation.held_out.article_questions import evaluate_article_questions
 from npm.evaluation.held_out.articles import held_out_store
@@ -35,6 +36,7 @@ from npm.evaluation.zero_shot.methods import (
 from npm.evaluation.zero_shot.suite import chosen_tasks, evaluate_suite
 from npm.evaluation.zero_shot.task import ClosedRetrieval, ClosedScoring, Suite, Task
 from npm.indexing.generation import Generation
+from npm.indexing.phrase_index import PhraseIndex
 from npm.models.denoiser import Denoiser
 from npm.models.encoder import Encoder
 from npm.models.folders import locate_encoder
@@ -194,6 +196,27 @@ def _unseen_words(settings: EvaluationSettings, check_record: CheckRecord, progr
     )
 
 
+def _word_sense(settings: EvaluationSettings, check_record: CheckRecord, progress: Progress) -> Result:
+    index = PhraseIndex.open(Path(settings.index)) if settings.index else None
+    device, dtype = settings.device, settings.precision
+    if index is not None:
+        first = index.load_encoder(settings.encoder or None, device=device, dtype=dtype)
+    else:
+        first = Encoder.load(settings.encoder, device=device, dtype=dtype)
+    others = [Encoder.load(name, device=device, dtype=dtype) for name in settings.word_sense.encoders]
+    encoders = {encoder.name: encoder for encoder in (first, *others)}
+    if len(encoders) <= len(others):
+        raise SettingError(
+            "two encoders have one name",
+            expected="folders or hub names that end differently",
+            got=", ".join(encoder.name for encoder in (first, *others)),
+            where="word_sense.encoders",
+            fix="name each once, or rename a folder",
+        )
+    chosen = settings.word_sense
+    return evaluate_word_sense(encoders, chosen, settings, index=index, check_record=check_record, progress=progress)
+
+
 def _sts(settings: EvaluationSettings, check_record: CheckRecord, progress: Progress) -> Result:
     _require(settings.data_dir, "data_dir", "the folder with the files of STS12–16, STS-B and SICK-R, or some of them")
     chosen, split = settings.sts, settings.split.value
@@ -229,6 +252,7 @@ BUILT_IN_TASKS = {
         BuiltInTask("denoising", _denoising, reads=("corpus", "limit", "resamples")),
         BuiltInTask("article_questions", _article_questions, reads=("corpus", "resamples", "fill")),
         BuiltInTask("unseen_words", _unseen_words, reads=("corpus", "resamples", "fill", "zero_shot")),
+        BuiltInTask("word_sense", _word_sense, reads=("index", "resamples")),
         BuiltInTask("sts", _sts, reads=("data_dir", "split", "resamples")),
         BuiltInTask("in_batch", _in_batch, reads=("corpus", "limit", "resamples")),
     )

@@ -99,7 +99,7 @@ class ZeroShotEvaluation(SampleSettings):
     task: list[str] = field(default_factory=list)
     """Tasks: `demo` (questions about the demo corpus); on held-out text, with corpus.files=: `in_batch` (retrieval),
     `masked_tokens` (masked language models), `denoising` (encoder-decoders), `article_questions` (an index of its own,
-    filled), `unseen_words` (invented names); `sts` (sentence pairs, with data_dir=);
+    filled), `unseen_words` (invented names); `word_sense` (places of a word); `sts` (sentence pairs, with data_dir=);
     zero-shot tasks by name (sst2, agn, trex, …) or your own by the path of its YAML file; without suite= `demo`."""
     suite: SuiteName | None = None
     """`closed`, `open` or `all` shipped zero-shot tasks, those of task= beside them."""
@@ -240,6 +240,34 @@ class UnseenWordsSettings(CheckedSettings):
     """How the sentences are answered, one after the other; fill.retrieval= is not read."""
 
 
+RATED_WORDS = (
+    "cheap sick cold sharp predictable unreal short simple loud dark light hot cool wicked slow quick thin plain funny "
+    "sweet"
+)
+"""Words that praise in one review and blame in another."""
+
+
+@dataclass(kw_only=True, slots=True)
+class WordSenseSettings(CheckedSettings):
+    """Task `word_sense`: pairs of places of a word, and places of words under low and high ratings."""
+
+    pairs: PathText = ""
+    """Folder of WiC or of SuperGLUE's WiC, or a .jsonl file; empty: without index= the shipped pairs of twenty English
+    words."""
+    encoders: PathList = field(default_factory=list)
+    """Further encoders that rank the same pairs, such as the one that training started from."""
+    layers: bool = False
+    """Whether the pairs are ranked by the states behind every layer too."""
+    words: list[str] = field(default_factory=RATED_WORDS.split)
+    """With index=, the words whose places are compared."""
+    low: str = "rating<=2"
+    """Condition on the kept fields of documents with a low rating."""
+    high: str = "rating>=4"
+    """Condition on those with a high rating."""
+    places: Annotated[int, Bounds(5)] = 200
+    """Places of a word under each rating at most, drawn by seed=."""
+
+
 class GeometryPairs(Enum):
     """Which pairs of STS-B are measured."""
 
@@ -304,6 +332,8 @@ class EvaluationSettings(ZeroShotEvaluation):
     """Task article_questions."""
     sts: StsSettings = field(default_factory=StsSettings)
     """Task sts."""
+    word_sense: WordSenseSettings = field(default_factory=WordSenseSettings)
+    """Task word_sense."""
     unseen_words: UnseenWordsSettings = field(default_factory=UnseenWordsSettings)
     """Task unseen_words."""
 
