@@ -14,6 +14,7 @@ from npm.cli.tables import number_tables
 from npm.errors import ArtefactError, SettingError
 from npm.evaluation.analyses.panels import KEY as PANELS
 from npm.evaluation.analyses.panels import panels_picture
+from npm.evaluation.analyses.senses import senses_picture
 from npm.evaluation.pictures import confusion_picture, read_answers, reliability_picture
 from npm.evaluation.results import EVALUATION_KIND, METRICS, PREDICTIONS
 from npm.evaluation.sts.evaluate import TASK as STS
@@ -32,6 +33,7 @@ READ_BY: dict[PictureKind, tuple[str, ...]] = {
     PictureKind.confusion: ("tasks", "methods"),
     PictureKind.geometry: ("arrows",),
     PictureKind.panels: (),
+    PictureKind.senses: ("index", "word", "colour_by"),
 }
 """The settings of each picture; if others were set, they are refused."""
 
@@ -44,7 +46,11 @@ def plot(settings: PlotCommand, folders: Sequence[Path]) -> None:
     """
     out = Path(settings.out)
     check_picture(out)
-    kind = settings.picture if settings.picture is not PictureKind.auto else meant_picture(folders)
+    kind = settings.picture
+    if list(folders) == [Path(PictureKind.senses.value)] and not folders[0].exists():
+        kind, folders = PictureKind.senses, []  # as in npmlm plot senses index=DIR word=WORD
+    if kind is PictureKind.auto:
+        kind = meant_picture(folders)
     _refuse_unused(settings, kind)
     picture = draw(kind, settings, folders)
     save_figure(picture.figure, out)
@@ -67,6 +73,8 @@ def draw(kind: PictureKind, settings: PlotCommand, folders: Sequence[Path]) -> P
         return geometry_picture(folders, arrows=settings.arrows)
     if kind is PictureKind.panels:
         return panels_picture(folders)
+    if kind is PictureKind.senses:
+        return senses_picture(settings.index, settings.word, settings.colour_by)
     answers = read_answers(folders, settings.tasks, settings.methods)
     return confusion_picture(answers) if kind is PictureKind.confusion else reliability_picture(answers, settings.bins)
 

@@ -204,15 +204,10 @@ def _word_sense(settings: EvaluationSettings, check_record: CheckRecord, progres
     else:
         first = Encoder.load(settings.encoder, device=device, dtype=dtype)
     others = [Encoder.load(name, device=device, dtype=dtype) for name in settings.word_sense.encoders]
-    encoders = {encoder.name: encoder for encoder in (first, *others)}
-    if len(encoders) <= len(others):
-        raise SettingError(
-            "two encoders have one name",
-            expected="folders or hub names that end differently",
-            got=", ".join(encoder.name for encoder in (first, *others)),
-            where="word_sense.encoders",
-            fix="name each once, or rename a folder",
-        )
+    encoders = {first.name: first}
+    for number, other in enumerate(others, start=2):
+        # folders of several runs may have one name
+        encoders[other.name if other.name not in encoders else f"{other.name} ({number})"] = other
     chosen = settings.word_sense
     return evaluate_word_sense(encoders, chosen, settings, index=index, check_record=check_record, progress=progress)
 

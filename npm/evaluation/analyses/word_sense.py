@@ -27,7 +27,7 @@ from npm.evaluation.results import CheckRecord, any_record, index_facts, model_f
 from npm.evaluation.settings import SampleSettings, WordSenseSettings
 from npm.evaluation.zero_shot.occurrences import find_occurrences
 from npm.models.batches import encode_sequences, padded
-from npm.settings import as_json
+from npm.settings import as_json, changed_settings
 from npm.types import Progress, silent
 
 if TYPE_CHECKING:
@@ -88,10 +88,12 @@ def interval_of(mean: float, samples: np.ndarray) -> Interval:
 def best_threshold(scores: np.ndarray, positive: np.ndarray) -> float:
     """The score from which on pairs are called positive with the fewest errors; the lowest of equally good ones.
 
+    One above all scores stands for calling none positive.
+
     >>> best_threshold(np.array([0.1, 0.4, 0.6, 0.9]), np.array([False, True, False, True]))
     0.4
     """
-    candidates = np.append(np.unique(scores), np.inf)  # f64 [distinct + 1]
+    candidates = np.append(np.unique(scores), scores.max() + 1)  # f64 [distinct + 1]
     right = [((scores >= each) == positive).sum() for each in candidates]
     return float(candidates[int(np.argmax(right))])
 
@@ -302,6 +304,16 @@ def evaluate_word_sense(
     pairs: list[WordPair] = []
     if settings.pairs or index is None:
         pairs = read_pairs(Path(settings.pairs)) if settings.pairs else shipped_pairs()
+    unread = [] if pairs else ["encoders", "layers"]
+    unread += [] if index is not None else ["words", "low", "high", "places"]
+    if changed := changed_settings(settings, WordSenseSettings(), unread):
+        raise SettingError(
+            f"nothing reads {', '.join(f'word_sense.{name}' for name in changed)}",
+            expected="index=DIR beside words, low, high and places; word_sense.pairs=FILE beside encoders and layers",
+            got="pairs and no index" if pairs else "an index and no pairs",
+            where=", ".join(f"word_sense.{name}" for name in changed),
+            fix="add what reads them, or leave them out",
+        )
     own = asdict(settings) | {"pairs": digest_of([asdict(pair) for pair in pairs]), "encoders": None}
     record = {
         "task": TASK,
