@@ -34,7 +34,7 @@ def main(path: str) -> None:
                 stop = bounds[min(place + 1, len(bounds) - 1)][1]
                 passage = text[bounds[max(place - 1, 0)][0] : stop]
                 document = {"id": f"{row['id']}#{place}", "text": passage, "rating": rating}
-                print(json.dumps(document, ensure_ascii=False))
+                sys.stdout.write(json.dumps(document, ensure_ascii=False) + "\n")
 
 
 if __name__ == "__main__":
