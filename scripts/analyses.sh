@@ -32,6 +32,9 @@ both=(task=trex "data_dir=$data" index="$out/npm/wiki")
 methods="method=[npm-dense,npm-bm25,npm-hybrid,mlm]"
 analysis rare "${both[@]}" "$methods" zero_shot.mlm.encoder="$mlm" \
   "breakdown=[answer_tokens,answer_count,subject_count,trained_count]" "trained_on=[$corpora/enwiki/enwiki-0[0-6].jsonl.zst]"
+# the answers of T-REx are one token long, those of Natural Questions of any length
+analysis rare-nq task=nq "data_dir=$data" index="$out/npm/wiki" limit=1000 "$methods" zero_shot.mlm.encoder="$mlm" \
+  "breakdown=[answer_tokens,answer_count]"
 analysis corpus-size "${both[@]}" limit=1000 "method=[npm-dense,npm-bm25,npm-hybrid]" "corpus_shares=[0.125,0.25,0.5,1.0]"
 analysis corpus-size-agn task=agn data_dir="$data" limit=1000 method=npm index="$out/npm/wiki" "corpus_shares=[0.125,0.25,0.5,1.0]"
 analysis unseen-words task=unseen_words "$wiki" "unseen_words.trained_on=[$corpora/enwiki/enwiki-0[0-6].jsonl.zst]" \

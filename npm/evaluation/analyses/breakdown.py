@@ -85,7 +85,7 @@ def breakdown_panels(
         if bins is not None:
             numbers, labels = bins
             lines = tuple(Line(method.name, _points(method.right, numbers, labels)) for method in result.methods)
-            yield Panel(result.task.name, AXES[kind], "exact match", lines)
+            yield Panel(f"{result.task.name} by {kind.value}", AXES[kind], "exact match", lines)
 
 
 def _points(right: np.ndarray, numbers: np.ndarray, labels: Sequence[str]) -> tuple[Point, ...]:
