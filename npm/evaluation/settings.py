@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from npm.corpus.documents import CorpusSettings
 from npm.errors import SettingError
@@ -80,12 +80,16 @@ class ZeroShotSettings(CheckedSettings):
     """How npm, npm-single and mlm-knn score labels, where it is to differ from what the task says."""
     mlm: ParametricSettings = field(default_factory=ParametricSettings)
     """The parametric baseline."""
+    date: str = ""
+    """Which of its two dates a task such as templama asks about; empty: the later."""
 
 
 @dataclass(kw_only=True, slots=True)
 class ZeroShotEvaluation(SampleSettings):
     """All that a zero-shot evaluation reads; other tasks read some of it."""
 
+    given: ClassVar[frozenset[str]] = frozenset()
+    """Keys that the command line gave, of those with the value of the default too; empty in Python."""
     task: list[str] = field(default_factory=list)
     """Tasks: `demo` (questions about the demo corpus); on held-out text, with corpus.files=: `in_batch` (retrieval),
     `masked_tokens` (masked language models), `denoising` (encoder-decoders), `article_questions` (an index of its own,

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from index.manifest import MANIFEST_NAME
 from npm.errors import SettingError
@@ -15,6 +15,7 @@ from npm.evaluation.settings import ZeroShotEvaluation
 from npm.evaluation.zero_shot.baselines import FrequentAnswer, MajorityLabel, RandomLabel, RandomSpanOfBestBlock
 from npm.evaluation.zero_shot.calibration import corpus_prompts
 from npm.evaluation.zero_shot.closed_set import check_distinct
+from npm.evaluation.zero_shot.document_conditions import is_templated
 from npm.evaluation.zero_shot.nonparametric import RETRIEVAL_OF, Masks, NonparametricLabels, PhraseAnswers
 from npm.evaluation.zero_shot.parametric import ParametricLabels, ParametricPhrases, WordLogs, remembered
 from npm.evaluation.zero_shot.task import (
@@ -33,6 +34,7 @@ from npm.models.folders import locate_encoder
 from npm.models.masked_lm import MaskedHead, attach_masked_head
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.settings import FillSettings
+from npm.settings import changed_settings, settings_given
 
 if TYPE_CHECKING:
     from npm.evaluation.zero_shot.task import Example
@@ -138,13 +140,22 @@ class Methods:
         if name == "mlm":
             encoder, head = self.language_model()
             return ParametricPhrases(name, encoder, head)
-        fill = self._settings.fill
-        if task.max_phrase_tokens is not None and fill.max_phrase_tokens == FillSettings().max_phrase_tokens:
-            fill = replace(fill, max_phrase_tokens=task.max_phrase_tokens)
-        filler = PhraseFiller(*self.index(task), fill)
+        filler = PhraseFiller(*self.index(task), self._fill_settings(task))
         return (
             RandomSpanOfBestBlock(filler, seed=self._settings.seed) if name == "random" else PhraseAnswers(filler, name)
         )
+
+    def _fill_settings(self, task: Task) -> FillSettings:
+        """How a task is filled: as it asks, but for what the command gave; without conditions that examples fill."""
+        given, own, default = self._settings.fill, settings_given(FillSettings, task.fill), FillSettings()
+        said = {key for key in self._settings.given if key.startswith("fill.")}
+        keys = changed_settings(own, default, [item.name for item in fields(FillSettings)])
+        unset = [key for key in keys if f"fill.{key}" not in said and _value(given, key) == _value(default, key)]
+        values = {key: _value(own, key) for key in unset}
+        scoring = {key.removeprefix("scoring."): value for key, value in values.items() if "." in key}
+        plain = {key: value for key, value in values.items() if "." not in key}
+        filled = replace(given, **plain, scoring=replace(given.scoring, **scoring))
+        return replace(filled, where=[each for each in filled.where if not is_templated(each)])
 
     def index(self, task: Task, *, parametric: bool = False) -> tuple[PhraseIndex, Encoder]:
         """The index over the reference corpus of `task` and the encoder that made it.
@@ -211,6 +222,11 @@ class Methods:
         if name == "majority" and task.suite is Suite.open and not task.has_development:
             lacking.append("a task with development examples")
         return " and ".join(lacking)
+
+
+def _value(settings: FillSettings, key: str) -> Any:
+    """The value of a dotted key."""
+    return attrgetter(key)(settings)
 
 
 def index_folder(given: str, task: Task, *, setting: str) -> Path:
