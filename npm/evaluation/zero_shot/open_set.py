@@ -8,7 +8,7 @@ Shapes: n examples, g groups.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -319,26 +319,7 @@ def evaluate_open(
             progress(stage, before + done, len(examples) * len(methods))
 
         answers = method.predict(task, examples, method_progress)
-        right = _right(answers, [example.answers for example in examples])  # bool [n]
-        named = None if coverage is None else coverage.subject_named  # bool [n]
-        masks = {name: subset_mask(examples, name) for name in subsets}  # bool [n] each
-        has_old = np.array([bool(example.old_answers) for example in examples])  # bool [n]
-        old = _right(answers, [example.old_answers for example in examples])  # bool [n]
-        results.append(
-            OpenMethodResult(
-                name=method.name,
-                answers=tuple(answers),
-                right=right,
-                all_examples=score(right, np.ones(len(examples), dtype=bool)),
-                covered=None if named is None else score(right, named),
-                facts=method.facts(),
-                subsets={
-                    name: (score(right, mask), None if named is None else score(right, mask & named))
-                    for name, mask in masks.items()
-                },
-                old=score(old, has_old) if has_old.any() else None,
-            )
-        )
+        results.append(_method_result(method, answers, examples, coverage, subsets, score))
     return OpenTaskResult(
         task=task,
         examples=tuple(examples),
@@ -346,6 +327,35 @@ def evaluate_open(
         coverage=coverage,
         methods=tuple(results),
         data_notes=tuple(data_notes),
+    )
+
+
+def _method_result(
+    method: OpenMethod,
+    answers: Sequence[Answer],
+    examples: Sequence[Example],
+    coverage: Coverage | None,
+    subsets: Sequence[str],
+    score: Callable[[np.ndarray, np.ndarray], ExactMatch],
+) -> OpenMethodResult:
+    """What `score` says of the n answers of a method: over all examples, the covered ones, and each subset."""
+    right = _right(answers, [example.answers for example in examples])  # bool [n]
+    old = _right(answers, [example.old_answers for example in examples])  # bool [n]
+    has_old = np.array([bool(example.old_answers) for example in examples])  # bool [n]
+    named = None if coverage is None else coverage.subject_named  # bool [n]
+    masks = {name: subset_mask(examples, name) for name in subsets}  # bool [n] each
+    return OpenMethodResult(
+        name=method.name,
+        answers=tuple(answers),
+        right=right,
+        all_examples=score(right, np.ones(len(examples), dtype=bool)),
+        covered=None if named is None else score(right, named),
+        facts=method.facts(),
+        subsets={
+            name: (score(right, mask), None if named is None else score(right, mask & named))
+            for name, mask in masks.items()
+        },
+        old=score(old, has_old) if has_old.any() else None,
     )
 
 
