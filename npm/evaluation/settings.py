@@ -99,8 +99,8 @@ class ZeroShotEvaluation(SampleSettings):
     """`closed`, `open` or `all` shipped zero-shot tasks, those of task= beside them."""
     method: list[str] = field(default_factory=list)
     """Methods of zero-shot tasks: npm, npm-single, mlm, mlm-pmi, mlm-fuzzy, mlm-fuzzy-pmi, mlm-fuzzy-corpus, mlm-knn,
-    majority, random; for open tasks npm, npm-dense, npm-bm25, npm-hybrid, mlm, majority, random. Empty: all that the
-    settings serve."""
+    majority, random; for open tasks npm, npm-dense, npm-bm25, npm-hybrid, oracle-blocks, mlm, majority, random. Empty:
+    all that the settings serve, but for oracle-blocks, which is told where an answer stands."""
     data_dir: PathText = ""
     """Folder that the files of tasks are looked for in, if they do not lie beside the task's own file; for task=sts the
     folder of the sentence pairs."""

@@ -17,6 +17,7 @@ from npm.evaluation.zero_shot.calibration import corpus_prompts
 from npm.evaluation.zero_shot.closed_set import check_distinct
 from npm.evaluation.zero_shot.document_conditions import is_templated
 from npm.evaluation.zero_shot.nonparametric import RETRIEVAL_OF, Masks, NonparametricLabels, PhraseAnswers
+from npm.evaluation.zero_shot.oracle_blocks import ORACLE_BLOCKS, OracleBlocks
 from npm.evaluation.zero_shot.parametric import ParametricLabels, ParametricPhrases, WordLogs, remembered
 from npm.evaluation.zero_shot.task import (
     LABEL_WORDS,
@@ -49,11 +50,13 @@ PARAMETRIC = {
 }
 """The parametric methods, by what calibrates them; `fuzzy` ones take the task's list of words."""
 CLOSED_METHODS = ("npm", "npm-single", *PARAMETRIC, "mlm-knn", "majority", "random")
-OPEN_METHODS = ("npm", "npm-dense", "npm-bm25", "npm-hybrid", "mlm", "majority", "random")
+OPEN_METHODS = ("npm", "npm-dense", "npm-bm25", "npm-hybrid", ORACLE_BLOCKS, "mlm", "majority", "random")
+ONLY_IF_NAMED = ("npm", ORACLE_BLOCKS)
+"""Of the open ones: `npm` is one of the three retrievals, `oracle-blocks` is told where an answer stands."""
 
 READS_CLOSED = ("npm", "npm-single", "mlm-knn", "mlm-fuzzy", "mlm-fuzzy-pmi", "mlm-fuzzy-corpus")
 """Methods of closed tasks that the settings zero_shot.closed.* say something to."""
-READS_FILL = ("npm", "npm-dense", "npm-bm25", "npm-hybrid", "random")
+READS_FILL = ("npm", "npm-dense", "npm-bm25", "npm-hybrid", ORACLE_BLOCKS, "random")
 """Methods of open tasks that the settings fill.* say something to."""
 READS_RETRIEVAL = tuple(name for name, retrieval in RETRIEVAL_OF.items() if retrieval is None)
 """Those of them that look where fill.retrieval says; the others have that in their names."""
@@ -96,8 +99,8 @@ class Methods:
                     where="method",
                     fix="give it, or leave this method out",
                 )
-        # `npm` is one of the three retrievals of open tasks
-        asked = self._settings.method or (known if task.suite is Suite.closed else [n for n in known if n != "npm"])
+        default = known if task.suite is Suite.closed else [name for name in known if name not in ONLY_IF_NAMED]
+        asked = self._settings.method or default
         return [name for name in asked if name in known and not self._lacking(name, task)]
 
     def closed(self, name: str, task: Task) -> ClosedMethod:
@@ -141,6 +144,8 @@ class Methods:
             encoder, head = self.language_model()
             return ParametricPhrases(name, encoder, head)
         filler = PhraseFiller(*self.index(task), self._fill_settings(task))
+        if name == ORACLE_BLOCKS:
+            return OracleBlocks(filler)
         return (
             RandomSpanOfBestBlock(filler, seed=self._settings.seed) if name == "random" else PhraseAnswers(filler, name)
         )
@@ -216,7 +221,9 @@ class Methods:
             needs.append("zero_shot.mlm.encoder")
         if name in READS_ITS_INDEX:
             needs.append("zero_shot.mlm.index")
-        if name in (*RETRIEVAL_OF, "npm-single", "mlm-fuzzy-corpus") or (name == "random" and task.suite is Suite.open):
+        if name in (*RETRIEVAL_OF, ORACLE_BLOCKS, "npm-single", "mlm-fuzzy-corpus") or (
+            name == "random" and task.suite is Suite.open
+        ):
             needs.append("index")
         lacking = [f"{setting}=" for setting in needs if not attrgetter(setting)(self._settings)]
         if name == "majority" and task.suite is Suite.open and not task.has_development:
