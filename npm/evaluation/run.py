@@ -346,6 +346,8 @@ def _unused_by(settings: EvaluationSettings, tasks: Sequence[Task]) -> Iterator[
     if any(name not in (*CLOSED_METHODS, *OPEN_METHODS) for name in settings.method):
         return  # that there is no such method is said where methods are made
     asked = settings.method or list(known)
+    if not any(task.data.dates for task in tasks):
+        yield "zero_shot.date", "a task with data.dates, such as templama"
     scoring, reference = settings.zero_shot.closed, type(settings.fill).reference()
     if not any(name in READS_FILL and name in opened for name in asked):
         yield "fill", ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from npm.corpus.documents import CorpusSettings
 from npm.errors import SettingError
@@ -80,6 +80,8 @@ class ZeroShotSettings(CheckedSettings):
     """How npm, npm-single and mlm-knn score labels, where it is to differ from what the task says."""
     mlm: ParametricSettings = field(default_factory=ParametricSettings)
     """The parametric baseline."""
+    date: str = ""
+    """Which of its two dates a task such as templama asks about; empty: the later."""
 
 
 class Breakdown(Enum):
@@ -96,6 +98,8 @@ class Breakdown(Enum):
 class ZeroShotEvaluation(SampleSettings):
     """All that a zero-shot evaluation reads; other tasks read some of it."""
 
+    given: ClassVar[frozenset[str]] = frozenset()
+    """Keys that the command line gave, of those with the value of the default too; empty in Python."""
     task: list[str] = field(default_factory=list)
     """Tasks: `demo` (questions about the demo corpus); on held-out text, with corpus.files=: `in_batch` (retrieval),
     `masked_tokens` (masked language models), `denoising` (encoder-decoders), `article_questions` (an index of its own,
@@ -105,8 +109,8 @@ class ZeroShotEvaluation(SampleSettings):
     """`closed`, `open` or `all` shipped zero-shot tasks, those of task= beside them."""
     method: list[str] = field(default_factory=list)
     """Methods of zero-shot tasks: npm, npm-single, mlm, mlm-pmi, mlm-fuzzy, mlm-fuzzy-pmi, mlm-fuzzy-corpus, mlm-knn,
-    majority, random; for open tasks npm, npm-dense, npm-bm25, npm-hybrid, mlm, majority, random. Empty: all that the
-    settings serve."""
+    majority, random; for open tasks npm, npm-dense, npm-bm25, npm-hybrid, oracle-blocks, mlm, majority, random. Empty:
+    all that the settings serve, but for oracle-blocks, which is told where an answer stands."""
     breakdown: list[Breakdown] = field(default_factory=list)
     """Exact match of open tasks also by answer_tokens, answer_count, subject_count, popularity or trained_count:
     tokens of the shortest answer; how often an answer, or the subject, stands in the index's corpus; quarters of the

@@ -37,6 +37,10 @@ BLOCKS_LOOKED_THROUGH = 32
 """How many blocks are looked through for the document that somebody meant."""
 
 
+class NoDocumentError(QueryError):
+    """Filters leave no document to answer from."""
+
+
 @dataclass(frozen=True, slots=True)
 class PhraseIndex:
     """All parts of one generation of a phrase index, checked against their manifests."""
@@ -245,8 +249,8 @@ class DocumentFilter:
 def select(index: PhraseIndex, documents: Sequence[str] | None, where: Sequence[str]) -> DocumentFilter:
     """What is left of the index by document ids, None for all, and by conditions on kept fields.
 
-    Raises QueryError for an id that no live document has, or where no document is left of some, SettingError for a
-    condition that cannot be read or speaks of a field that the index does not keep.
+    Raises QueryError for an id that no live document has, NoDocumentError where no document is left of some,
+    SettingError for a condition that cannot be read or speaks of a field that the index does not keep.
     """
     if documents is None and not where:
         return DocumentFilter(index.live_blocks, index.live_rows)
@@ -259,7 +263,7 @@ def select(index: PhraseIndex, documents: Sequence[str] | None, where: Sequence[
         chosen &= matching_documents(index.store, parse_conditions(where))
     # Whose list of documents is empty, such as one who filters by permission, is to see nothing, and is told.
     if not chosen.any() and (documents is None or len(documents)):
-        raise QueryError(
+        raise NoDocumentError(
             "no document is left to answer from",
             expected="a filter that at least one document of the index meets",
             got=" and ".join([*([f"documents={','.join(documents[:NAMED_AT_MOST])}"] if documents else []), *where]),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,12 +21,15 @@ from npm.evaluation.report import terminal_table
 from npm.evaluation.results import CheckRecord, any_record, index_facts, model_facts, write_results
 from npm.evaluation.settings import Split, SuiteName, ZeroShotEvaluation
 from npm.evaluation.zero_shot.closed_set import ClosedTaskResult, evaluate_closed
-from npm.evaluation.zero_shot.data import data_file, missing_data, read_examples
+from npm.evaluation.zero_shot.data import TaskExamples, read_task
+from npm.evaluation.zero_shot.document_conditions import check_conditions, is_templated
 from npm.evaluation.zero_shot.methods import Methods
 from npm.evaluation.zero_shot.open_set import OpenTaskResult, evaluate_open, overlapping_examples
+from npm.evaluation.zero_shot.readers import ALTERNATIVES, data_file, missing_data
 from npm.evaluation.zero_shot.report import SuiteTable, fitting_rows, suite_markdown
 from npm.evaluation.zero_shot.task import ClosedMethod, Macro, OpenMethod, Suite, Task, resolved_scoring
 from npm.evaluation.zero_shot.task_file import load_task, task_names
+from npm.evaluation.zero_shot.unhelpful_names import lacks_name_filter, without_guessed_names
 from npm.models.encoder import Encoder
 from npm.settings import as_json
 from npm.types import Progress
@@ -69,6 +71,13 @@ class SuiteResult:
             covered = [result.covered_scores(macro=macro) for result in opened]
             title = f"Open tasks whose subject the corpus names: exact match{how}"
             found.append((title, [scores for scores in covered if scores is not None]))
+            for name in dict.fromkeys(name for result in opened for name in result.task.subsets):
+                of_subset = [result.subset_scores(name, macro=macro) for result in opened]
+                title = f"Open tasks, subset {name}: exact match{how}"
+                found.append((title, [scores for scores in of_subset if scores is not None]))
+        old = [result.old_scores() for result in opened]
+        title = "Open tasks: share answered with what was right at the other date only"
+        found.append((title, [scores for scores in old if scores is not None]))
         return [SuiteTable(title, tuple(scores)) for title, scores in found if scores]
 
     def notes(self) -> list[str]:
@@ -154,11 +163,12 @@ def evaluate_suite(
             )
     reading = {task.name: [each for each in names[task.name] if methods.reads_index(each, task)] for task in tasks}
     check_shares(settings.corpus_shares, reads_index=all(reading.values()))
+    check_conditions(settings.fill.where, where="fill.where")
     _refuse_missing_data(settings, tasks)
     recorded = as_record(settings, names)
     sources = {task.name: _sources(settings, methods, task) for task in tasks}
     check_record(suite_record(recorded, sources))
-    examples = {task.name: _examples(settings, methods, task) for task in tasks}
+    examples = {task.name: _with_helpful_names(settings, methods, _examples(settings, methods, task)) for task in tasks}
 
     def ask(methods: Methods, names: Mapping[str, Sequence[str]]) -> list[TaskResult]:
         made = {task.name: _made(settings, methods, task, names[task.name]) for task in tasks}
@@ -238,7 +248,7 @@ def _refuse_missing_data(settings: ZeroShotEvaluation, tasks: Sequence[Task]) ->
     )
     raise SettingError(
         f"the data of {len(missing)} of {len(tasks)} tasks is not at hand",
-        expected=", ".join(files),
+        expected=", ".join(file.replace(ALTERNATIVES, " or ") for file in files),
         got="no such files",
         where=f"data_dir={settings.data_dir}"
         if is_looked_for
@@ -259,13 +269,14 @@ def as_record(settings: ZeroShotEvaluation, names: dict[str, list[str]]) -> dict
     given |= {"breakdown": settings.breakdown} if settings.breakdown else {}
     given |= {"trained_on": [Path(file).name for file in settings.trained_on]} if settings.trained_on else {}
     given |= {"corpus_shares": settings.corpus_shares} if settings.corpus_shares else {}
+    given |= {"date": settings.zero_shot.date} if settings.zero_shot.date else {}
     return as_json(given)
 
 
 def _examples(
     settings: ZeroShotEvaluation, methods: Methods, task: Task, split: Split | None = None, *, all_of_them: bool = False
-) -> list[Example]:
-    return read_examples(
+) -> TaskExamples:
+    return read_task(
         task,
         Path(settings.data_dir) if settings.data_dir else None,
         split=split or settings.split,
@@ -273,7 +284,16 @@ def _examples(
         seed=settings.seed,
         encoder=methods.encoder(task),
         cut=task.suite is Suite.open or resolved_scoring(task.scoring, settings.zero_shot.closed).last_tokens is None,
+        date=settings.zero_shot.date,
+        conditions=[each for each in settings.fill.where if is_templated(each)] if task.suite is Suite.open else (),
     )
+
+
+def _with_helpful_names(settings: ZeroShotEvaluation, methods: Methods, read: TaskExamples) -> TaskExamples:
+    """The same with the second filter of UHN, where a masked language model is given and the filter is asked for."""
+    if not settings.zero_shot.mlm.encoder or not lacks_name_filter(read):
+        return read
+    return without_guessed_names(read, *methods.language_model())
 
 
 def _made(
@@ -281,7 +301,10 @@ def _made(
 ) -> list[ClosedMethod | OpenMethod]:
     """The methods for one task, ready to answer."""
     if task.suite is Suite.open:
-        development = partial(_examples, settings, methods, task, Split.dev, all_of_them=True)
+
+        def development() -> list[Example]:
+            return _examples(settings, methods, task, Split.dev, all_of_them=True).examples
+
         return [methods.open(name, task, development) for name in names]
     closed = [methods.closed(name, task) for name in names]
     for method in closed:
@@ -294,11 +317,12 @@ def _task_result(
     methods: Methods,
     task: Task,
     made: Sequence[Any],
-    examples: Sequence[Example],
+    read: TaskExamples,
     *,
     progress: Progress,
 ) -> TaskResult:
     index = methods.index(task)[0] if settings.index else None
+    examples = read.examples
     if task.suite is Suite.closed:
         overlap = None if index is None else overlapping_examples(examples, index)
         return evaluate_closed(
@@ -316,6 +340,8 @@ def _task_result(
         made,
         tokenizer_encoder=_tokenizer_encoder(settings, methods, task),
         index=index,
+        subsets=read.subsets,
+        data_notes=read.notes,
         seed=settings.seed,
         resamples=settings.resamples,
         progress=progress,
