@@ -83,17 +83,21 @@ class PictureKind(Enum):
     reliability = "reliability"
     confusion = "confusion"
     geometry = "geometry"
+    panels = "panels"
+    senses = "senses"
 
 
 @dataclass(kw_only=True)
 class PlotCommand(CurveSettings, Command):
-    """Draw runs, tunes or evaluations, several in one picture: npmlm plot FOLDER [FOLDER …] out=FILE.png."""
+    """Draw runs, tunes or evaluations, several in one picture: npmlm plot FOLDER [FOLDER …] out=FILE.png; or the
+    places of a word: npmlm plot senses index=DIR word=WORD out=FILE.png."""
 
     out: PathText = ""
     """The picture, FILE.png or FILE.svg; one that npmlm plot drew is replaced. Required."""
     picture: PictureKind = PictureKind.auto
     """curves of training runs; recall over latency of tunes; reliability of the scores of answers, and confusion of
-    labels, of evaluations; geometry: alignment and uniformity, of task=sts; auto: by what the folders hold."""
+    labels, of evaluations; geometry: alignment and uniformity, of task=sts; panels: what an analysis measured (docs/
+    analyses.md); senses: places of a word in an index; auto: by what the folders hold."""
     tasks: list[str] = field(default_factory=list)
     """Of reliability and confusion: tasks by name, a panel each; empty: all that the folders hold."""
     methods: list[str] = field(default_factory=list)
@@ -103,6 +107,12 @@ class PlotCommand(CurveSettings, Command):
     arrows: bool = False
     """Of geometry: whether results that lie in one folder are states of one training, in the order named, joined by
     arrows."""
+    index: PathText = ""
+    """Of senses: the index, which no folder stands for."""
+    word: str = ""
+    """Of senses: the word whose places are drawn."""
+    colour_by: str = ""
+    """Of senses: the kept field that places are coloured by; empty: one colour."""
     output: Output = Output.table
     """Form of the numbers on stdout: `table` for people, `json` for programs."""
 

@@ -12,6 +12,9 @@ from npm.cli.commands import Output, PictureKind, PlotCommand
 from npm.cli.progress import say
 from npm.cli.tables import number_tables
 from npm.errors import ArtefactError, SettingError
+from npm.evaluation.analyses.panels import KEY as PANELS
+from npm.evaluation.analyses.panels import panels_picture
+from npm.evaluation.analyses.senses import senses_picture
 from npm.evaluation.pictures import confusion_picture, read_answers, reliability_picture
 from npm.evaluation.results import EVALUATION_KIND, METRICS, PREDICTIONS
 from npm.evaluation.sts.evaluate import TASK as STS
@@ -29,6 +32,8 @@ READ_BY: dict[PictureKind, tuple[str, ...]] = {
     PictureKind.reliability: ("tasks", "methods", "bins"),
     PictureKind.confusion: ("tasks", "methods"),
     PictureKind.geometry: ("arrows",),
+    PictureKind.panels: (),
+    PictureKind.senses: ("index", "word", "colour_by"),
 }
 """The settings of each picture; if others were set, they are refused."""
 
@@ -41,7 +46,11 @@ def plot(settings: PlotCommand, folders: Sequence[Path]) -> None:
     """
     out = Path(settings.out)
     check_picture(out)
-    kind = settings.picture if settings.picture is not PictureKind.auto else meant_picture(folders)
+    kind = settings.picture
+    if list(folders) == [Path(PictureKind.senses.value)] and not folders[0].exists():
+        kind, folders = PictureKind.senses, []  # as in npmlm plot senses index=DIR word=WORD
+    if kind is PictureKind.auto:
+        kind = meant_picture(folders)
     _refuse_unused(settings, kind)
     picture = draw(kind, settings, folders)
     save_figure(picture.figure, out)
@@ -62,6 +71,10 @@ def draw(kind: PictureKind, settings: PlotCommand, folders: Sequence[Path]) -> P
         return tune_picture(folders)
     if kind is PictureKind.geometry:
         return geometry_picture(folders, arrows=settings.arrows)
+    if kind is PictureKind.panels:
+        return panels_picture(folders)
+    if kind is PictureKind.senses:
+        return senses_picture(settings.index, settings.word, settings.colour_by)
     answers = read_answers(folders, settings.tasks, settings.methods)
     return confusion_picture(answers) if kind is PictureKind.confusion else reliability_picture(answers, settings.bins)
 
@@ -120,6 +133,7 @@ def _drawable_results(folder: Path) -> list[PictureKind]:
     """Of results of `npmlm evaluate`. Raises ArtefactError if they are damaged, or of a task without a picture."""
     task = read_manifest(folder, kind=EVALUATION_KIND).settings.get("task")
     content = read_object(folder / METRICS, fix="evaluate again")
+    panels = [PictureKind.panels] if content.get(PANELS) else []
     if task == STS:
         return [PictureKind.geometry]
     if task == "demo":
@@ -127,12 +141,14 @@ def _drawable_results(folder: Path) -> list[PictureKind]:
     tasks = content.get("tasks")
     suites = {each.get("suite") for each in tasks.values() if isinstance(each, dict)} if isinstance(tasks, dict) else ()
     if Suite.closed.value in suites:
-        return [PictureKind.confusion, PictureKind.reliability]
+        return [*panels, PictureKind.confusion, PictureKind.reliability]
     if Suite.open.value in suites:
-        return [PictureKind.reliability]
+        return [*panels, PictureKind.reliability]
+    if panels:
+        return panels
     raise ArtefactError(
         f"there is no picture of task {task}",
-        expected="results of task=demo, task=sts, or a closed or open task",
+        expected="results of task=demo, task=sts, an analysis, or a closed or open task",
         got=f"results of task={task}",
         where=str(folder),
         fix="name other results; the numbers of these are in metrics.json",

@@ -76,6 +76,8 @@ def compose_settings(name: str, overrides: list[str]) -> Any:
         setattr(attrgetter(group)(typed) if group else typed, own_name, value)
     if verb.required and not getattr(typed, verb.required) and name not in STARTS_WITHOUT:
         raise missing_setting(name)
+    if hasattr(typed, "given"):
+        typed.given = frozenset(override.lstrip("+").partition("=")[0] for override in overrides)
     return typed
 
 

@@ -329,7 +329,7 @@ VERBS = {
         "draw runs, tunes or evaluations in one picture",
         "PlotCommand",
         run_plot,
-        first="out picture terms x smoothed_points tasks methods bins arrows output",
+        first="out picture terms x smoothed_points tasks methods bins arrows index word colour_by output",
         example="npmlm plot runs/mine runs/other out=curves.png",
         required="out",
         takes_texts=True,

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from index.files import sha256_of_file
 from npm.errors import SettingError
+from npm.evaluation.analyses.unseen_words import evaluate_unseen_words
+from npm.evaluation.analyses.word_sense import evaluate_word_sense
 from npm.evaluation.demo import evaluate_demo, shipped_questions_file
 from npm.evaluation.held_out.article_questions import evaluate_article_questions
 from npm.evaluation.held_out.articles import held_out_store
@@ -29,10 +31,12 @@ from npm.evaluation.zero_shot.methods import (
     READS_ITS_INDEX,
     READS_LANGUAGE_MODEL,
     READS_RETRIEVAL,
+    Methods,
 )
 from npm.evaluation.zero_shot.suite import chosen_tasks, evaluate_suite
 from npm.evaluation.zero_shot.task import ClosedRetrieval, ClosedScoring, Suite, Task
 from npm.indexing.generation import Generation
+from npm.indexing.phrase_index import PhraseIndex
 from npm.models.denoiser import Denoiser
 from npm.models.encoder import Encoder
 from npm.models.folders import locate_encoder
@@ -177,6 +181,37 @@ def _article_questions(settings: EvaluationSettings, check_record: CheckRecord, 
     )
 
 
+def _unseen_words(settings: EvaluationSettings, check_record: CheckRecord, progress: Progress) -> Result:
+    _require(",".join(settings.corpus.files), "corpus.files", "documents with names, such as encyclopedia articles")
+    encoder = Encoder.load(settings.encoder, device=settings.device, dtype=settings.precision)
+    return evaluate_unseen_words(
+        encoder,
+        settings.corpus,
+        settings.unseen_words,
+        settings,
+        settings.fill,
+        language_model=Methods(settings).language_model() if settings.zero_shot.mlm.encoder else None,
+        check_record=check_record,
+        progress=progress,
+    )
+
+
+def _word_sense(settings: EvaluationSettings, check_record: CheckRecord, progress: Progress) -> Result:
+    index = PhraseIndex.open(Path(settings.index)) if settings.index else None
+    device, dtype = settings.device, settings.precision
+    if index is not None:
+        first = index.load_encoder(settings.encoder or None, device=device, dtype=dtype)
+    else:
+        first = Encoder.load(settings.encoder, device=device, dtype=dtype)
+    others = [Encoder.load(name, device=device, dtype=dtype) for name in settings.word_sense.encoders]
+    encoders = {first.name: first}
+    for number, other in enumerate(others, start=2):
+        # folders of several runs may have one name
+        encoders[other.name if other.name not in encoders else f"{other.name} ({number})"] = other
+    chosen = settings.word_sense
+    return evaluate_word_sense(encoders, chosen, settings, index=index, check_record=check_record, progress=progress)
+
+
 def _sts(settings: EvaluationSettings, check_record: CheckRecord, progress: Progress) -> Result:
     _require(settings.data_dir, "data_dir", "the folder with the files of STS12–16, STS-B and SICK-R, or some of them")
     chosen, split = settings.sts, settings.split.value
@@ -211,6 +246,8 @@ BUILT_IN_TASKS = {
         BuiltInTask("masked_tokens", _masked_tokens, reads=("corpus", "limit")),
         BuiltInTask("denoising", _denoising, reads=("corpus", "limit", "resamples")),
         BuiltInTask("article_questions", _article_questions, reads=("corpus", "resamples", "fill")),
+        BuiltInTask("unseen_words", _unseen_words, reads=("corpus", "resamples", "fill", "zero_shot")),
+        BuiltInTask("word_sense", _word_sense, reads=("index", "resamples")),
         BuiltInTask("sts", _sts, reads=("data_dir", "split", "resamples")),
         BuiltInTask("in_batch", _in_batch, reads=("corpus", "limit", "resamples")),
     )
@@ -309,6 +346,8 @@ def _unused_by(settings: EvaluationSettings, tasks: Sequence[Task]) -> Iterator[
     if any(name not in (*CLOSED_METHODS, *OPEN_METHODS) for name in settings.method):
         return  # that there is no such method is said where methods are made
     asked = settings.method or list(known)
+    if not any(task.data.dates for task in tasks):
+        yield "zero_shot.date", "a task with data.dates, such as templama"
     scoring, reference = settings.zero_shot.closed, type(settings.fill).reference()
     if not any(name in READS_FILL and name in opened for name in asked):
         yield "fill", ""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from npm.corpus.documents import CorpusSettings
 from npm.errors import SettingError
 from npm.evaluation.zero_shot.task import ClosedScoring
 from npm.models.settings import PoolerKind, Precision, check_leading_dimensions
 from npm.retrieval.settings import FillSettings, Retrieval
-from npm.settings import Bounds, CheckedSettings, PathText
+from npm.settings import Bounds, CheckedSettings, PathList, PathText
 
 OLD_SPELLINGS = {
     "dtype": "precision",
@@ -80,23 +80,46 @@ class ZeroShotSettings(CheckedSettings):
     """How npm, npm-single and mlm-knn score labels, where it is to differ from what the task says."""
     mlm: ParametricSettings = field(default_factory=ParametricSettings)
     """The parametric baseline."""
+    date: str = ""
+    """Which of its two dates a task such as templama asks about; empty: the later."""
+
+
+class Breakdown(Enum):
+    """What the examples of open tasks are told apart by."""
+
+    answer_tokens = "answer_tokens"  # of the shortest answer
+    answer_count = "answer_count"  # in the corpus of the index
+    subject_count = "subject_count"  # in the corpus of the index
+    popularity = "popularity"  # a column of the data, by quarters
+    trained_count = "trained_count"  # of the answer in the text that the encoder was trained on
 
 
 @dataclass(kw_only=True, slots=True)
 class ZeroShotEvaluation(SampleSettings):
     """All that a zero-shot evaluation reads; other tasks read some of it."""
 
+    given: ClassVar[frozenset[str]] = frozenset()
+    """Keys that the command line gave, of those with the value of the default too; empty in Python."""
     task: list[str] = field(default_factory=list)
     """Tasks: `demo` (questions about the demo corpus); on held-out text, with corpus.files=: `in_batch` (retrieval),
     `masked_tokens` (masked language models), `denoising` (encoder-decoders), `article_questions` (an index of its own,
-    filled); `sts` (sentence pairs, with data_dir=);
+    filled), `unseen_words` (invented names); `word_sense` (places of a word); `sts` (sentence pairs, with data_dir=);
     zero-shot tasks by name (sst2, agn, trex, …) or your own by the path of its YAML file; without suite= `demo`."""
     suite: SuiteName | None = None
     """`closed`, `open` or `all` shipped zero-shot tasks, those of task= beside them."""
     method: list[str] = field(default_factory=list)
     """Methods of zero-shot tasks: npm, npm-single, mlm, mlm-pmi, mlm-fuzzy, mlm-fuzzy-pmi, mlm-fuzzy-corpus, mlm-knn,
-    majority, random; for open tasks npm, npm-dense, npm-bm25, npm-hybrid, mlm, majority, random. Empty: all that the
-    settings serve."""
+    majority, random; for open tasks npm, npm-dense, npm-bm25, npm-hybrid, oracle-blocks, mlm, majority, random. Empty:
+    all that the settings serve, but for oracle-blocks, which is told where an answer stands."""
+    breakdown: list[Breakdown] = field(default_factory=list)
+    """Exact match of open tasks also by answer_tokens, answer_count, subject_count, popularity or trained_count:
+    tokens of the shortest answer; how often an answer, or the subject, stands in the index's corpus; quarters of the
+    column data.columns.popularity; how often an answer stands in trained_on=."""
+    trained_on: PathList = field(default_factory=list)
+    """Files of the text that the encoder was trained on, for breakdown=[trained_count]."""
+    corpus_shares: list[float] = field(default_factory=list)
+    """Such as [0.05,0.25,1.0]: the tasks are also asked of nested parts of the index, each with that share of its
+    documents, drawn three times."""
     data_dir: PathText = ""
     """Folder that the files of tasks are looked for in, if they do not lie beside the task's own file; for task=sts the
     folder of the sentence pairs."""
@@ -203,6 +226,52 @@ class ArticleQuestionSettings(CheckedSettings):
     """How the questions are answered, one after the other; fill.retrieval= is not read."""
 
 
+@dataclass(kw_only=True, slots=True)
+class UnseenWordsSettings(CheckedSettings):
+    """Task `unseen_words`: which names of the corpus are replaced by invented ones."""
+
+    sentences: Annotated[int, Bounds(1)] = 300
+    """Sentences at most, each with a name of its own."""
+    others_per_document: Annotated[int, Bounds(0)] = 20
+    """Passages of other documents that stand in the index beside each passage with a name, as far as there are any."""
+    most_documents: Annotated[int, Bounds(2)] = 8
+    """A name that stands in more documents is not asked for; at least 2."""
+    passage_words: Annotated[int, Bounds(10)] = 90
+    """Words of a passage at most, but for a sentence that is longer; a document is one passage in the index."""
+    trained_on: PathList = field(default_factory=list)
+    """Files of the text that the encoder was trained on, read as corpus.files are: no word of it is invented."""
+    retrievals: list[Retrieval] = field(default_factory=lambda: [Retrieval.dense, Retrieval.bm25, Retrieval.hybrid])
+    """How the sentences are answered, one after the other; fill.retrieval= is not read."""
+
+
+RATED_WORDS = (
+    "cheap sick cold sharp predictable unreal short simple loud dark light hot cool wicked slow quick thin plain funny "
+    "sweet"
+)
+"""Words that praise in one review and blame in another."""
+
+
+@dataclass(kw_only=True, slots=True)
+class WordSenseSettings(CheckedSettings):
+    """Task `word_sense`: pairs of places of a word, and places of words under low and high ratings."""
+
+    pairs: PathText = ""
+    """Folder of WiC or of SuperGLUE's WiC, or a .jsonl file; empty: without index= the shipped pairs of twenty English
+    words."""
+    encoders: PathList = field(default_factory=list)
+    """Further encoders that rank the same pairs, such as the one that training started from."""
+    layers: bool = False
+    """Whether the pairs are ranked by the states behind every layer too."""
+    words: list[str] = field(default_factory=RATED_WORDS.split)
+    """With index=, the words whose places are compared."""
+    low: str = "rating<=2"
+    """Condition on the kept fields of documents with a low rating."""
+    high: str = "rating>=4"
+    """Condition on those with a high rating."""
+    places: Annotated[int, Bounds(5)] = 200
+    """Places of a word under each rating at most, drawn by seed=."""
+
+
 class GeometryPairs(Enum):
     """Which pairs of STS-B are measured."""
 
@@ -253,7 +322,8 @@ class EvaluationSettings(ZeroShotEvaluation):
     overwrite: bool = False
     """Whether results of another task, or of other settings, are replaced in `out`."""
     corpus: CorpusSettings = field(default_factory=CorpusSettings)
-    """Held-out documents for the tasks in_batch, masked_tokens, denoising and article_questions."""
+    """Documents for the tasks in_batch, masked_tokens, denoising and article_questions, held-out ones, and for
+    unseen_words."""
     demo: DemoSettings = field(default_factory=DemoSettings)
     """Task demo."""
     in_batch: InBatchSettings = field(default_factory=InBatchSettings)
@@ -266,6 +336,10 @@ class EvaluationSettings(ZeroShotEvaluation):
     """Task article_questions."""
     sts: StsSettings = field(default_factory=StsSettings)
     """Task sts."""
+    word_sense: WordSenseSettings = field(default_factory=WordSenseSettings)
+    """Task word_sense."""
+    unseen_words: UnseenWordsSettings = field(default_factory=UnseenWordsSettings)
+    """Task unseen_words."""
 
     def check(self) -> None:
         """Refuse two numbers of articles."""

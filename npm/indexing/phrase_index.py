@@ -37,6 +37,10 @@ BLOCKS_LOOKED_THROUGH = 32
 """How many blocks are looked through for the document that somebody meant."""
 
 
+class NoDocumentError(QueryError):
+    """Filters leave no document to answer from."""
+
+
 @dataclass(frozen=True, slots=True)
 class PhraseIndex:
     """All parts of one generation of a phrase index, checked against their manifests."""
@@ -92,16 +96,7 @@ class PhraseIndex:
         searcher = (open_searcher or open_parts)(generation, vectors)
         has_text = store.start_chars is not None
         lexicon = BlockLexicon.open([segment.lexicon for segment in segments]) if has_text else None
-        live_documents = live_blocks = live_rows = None
-        deleted = generation.deleted_documents()  # i64 [deleted]
-        if len(deleted):
-            live_documents = np.ones(store.document_count, dtype=bool)  # [documents]
-            live_documents[deleted] = False
-            live_blocks = store.blocks_of_documents(live_documents, without_document=True)  # bool [blocks]
-            live_rows = rows_of_blocks(store, rows, live_blocks)
-            lexicon = None if lexicon is None else lexicon.with_live(live_blocks)
-            block_vectors = None if block_vectors is None else block_vectors.with_live(live_blocks)
-        return cls(
+        index = cls(
             folder=folder,
             manifest=generation.manifest,
             store=store,
@@ -110,10 +105,13 @@ class PhraseIndex:
             lexicon=lexicon,
             vectors=vectors,
             block_vectors=block_vectors,
-            live_documents=live_documents,
-            live_blocks=live_blocks,
-            live_rows=live_rows,
         )
+        deleted = generation.deleted_documents()  # i64 [deleted]
+        if not len(deleted):
+            return index
+        live = np.ones(store.document_count, dtype=bool)  # [documents]
+        live[deleted] = False
+        return with_documents(index, live)
 
     @property
     def is_current(self) -> bool:
@@ -210,6 +208,23 @@ def without_rows(index: PhraseIndex, ranges: Sequence[tuple[int, int]]) -> Phras
         if first < stop:
             start, last = index.store.block_of(index.rows.positions(np.array([first, stop - 1])))
             live[start : last + 1] = False  # [blocks]
+    return _with_live_blocks(index, live)
+
+
+def with_documents(index: PhraseIndex, chosen: np.ndarray) -> PhraseIndex:
+    """`index` as if only the live documents of `chosen`, bool [documents], had ever been in it; BM25 counts them alone.
+
+    Blocks that belong to no document stay.
+    """
+    live = chosen if index.live_documents is None else chosen & index.live_documents  # bool [documents]
+    blocks = index.store.blocks_of_documents(live, without_document=True)  # bool [blocks]
+    if index.live_blocks is not None:  # of a live document, too, some may be out of reach
+        blocks &= index.live_blocks
+    return replace(_with_live_blocks(index, blocks), live_documents=live)
+
+
+def _with_live_blocks(index: PhraseIndex, live: np.ndarray) -> PhraseIndex:
+    """`index` over the blocks that are live, bool [blocks]."""
     return replace(
         index,
         live_blocks=live,
@@ -234,8 +249,8 @@ class DocumentFilter:
 def select(index: PhraseIndex, documents: Sequence[str] | None, where: Sequence[str]) -> DocumentFilter:
     """What is left of the index by document ids, None for all, and by conditions on kept fields.
 
-    Raises QueryError for an id that no live document has, or where no document is left of some, SettingError for a
-    condition that cannot be read or speaks of a field that the index does not keep.
+    Raises QueryError for an id that no live document has, NoDocumentError where no document is left of some,
+    SettingError for a condition that cannot be read or speaks of a field that the index does not keep.
     """
     if documents is None and not where:
         return DocumentFilter(index.live_blocks, index.live_rows)
@@ -248,7 +263,7 @@ def select(index: PhraseIndex, documents: Sequence[str] | None, where: Sequence[
         chosen &= matching_documents(index.store, parse_conditions(where))
     # Whose list of documents is empty, such as one who filters by permission, is to see nothing, and is told.
     if not chosen.any() and (documents is None or len(documents)):
-        raise QueryError(
+        raise NoDocumentError(
             "no document is left to answer from",
             expected="a filter that at least one document of the index meets",
             got=" and ".join([*([f"documents={','.join(documents[:NAMED_AT_MOST])}"] if documents else []), *where]),

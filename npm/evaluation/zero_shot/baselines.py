@@ -16,6 +16,7 @@ from npm.corpus.text import words_of
 from npm.errors import SettingError
 from npm.evaluation.metrics import open_answer
 from npm.evaluation.results import filler_facts
+from npm.evaluation.zero_shot.document_conditions import admissible_index, examples_by_condition
 from npm.evaluation.zero_shot.task import LabelPrediction
 from npm.indexing.rows import RowMap
 from npm.retrieval.answers import SurfaceReader, says_nothing_new
@@ -157,6 +158,7 @@ class RandomSpanOfBestBlock:
     def __init__(self, filler: PhraseFiller, *, seed: int) -> None:
         """Raises SettingError if the index has no text."""
         self._lexicon = lexicon_of(filler, fix="leave this method out")
+        self._filler = filler
         self._spans = BlockSpans(filler, filler.index.rows)
         self._new_words_only = filler.settings.scoring.exclude_query_phrases
         self._facts = {"seed": seed, **filler_facts(filler)}
@@ -164,18 +166,24 @@ class RandomSpanOfBestBlock:
 
     def predict(self, task: Task, examples: Sequence[Example], progress: Progress) -> list[Answer]:
         """One phrase an example, drawn by seed and id; none where no block shares a word with the text."""
-        answers: list[Answer] = []
-        for example in examples:
-            answers.append(Answer(example.text, self._drawn(example)))
-            progress(f"task {task.name}", len(answers), len(examples))
-        return answers
+        answers: dict[int, Answer] = {}
+        for conditions, places in examples_by_condition(examples).items():
+            settings = self._filler.settings
+            where = [*settings.where, *conditions]
+            index = admissible_index(self._filler.index, where, settings.documents)
+            for place in places:
+                drawn = () if index is None else self._drawn(examples[place], index.live_blocks)
+                answers[place] = Answer(examples[place].text, drawn)
+                progress(f"task {task.name}", len(answers), len(examples))
+        return [answers[place] for place in range(len(examples))]
 
     def facts(self) -> dict[str, Any]:
         """What the answers depend on."""
         return self._facts
 
-    def _drawn(self, example: Example) -> tuple[Phrase, ...]:
-        best = self._lexicon.best_blocks([example.text], 1)
+    def _drawn(self, example: Example, allowed_blocks: np.ndarray | None) -> tuple[Phrase, ...]:
+        """A phrase of the best of the blocks in the mask bool [blocks], or of all."""
+        best = self._lexicon.best_blocks([example.text], 1, allowed=allowed_blocks)
         if not best.found[0, 0]:
             return ()
         candidates = self._spans.of(int(best.blocks[0, 0]))

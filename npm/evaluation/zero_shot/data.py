@@ -6,7 +6,6 @@ Shapes: n rows of the file, m rows chosen.
 from __future__ import annotations
 
 import math
-import os
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from npm.corpus.rows import SEPARATORS, Row, TaskDataError, read_hub_rows, read_rows
-from npm.errors import CorpusError, check_range, near
+from npm.corpus.rows import SEPARATORS, Row, TaskDataError
+from npm.errors import check_range, near
 from npm.evaluation.settings import Split
+from npm.evaluation.zero_shot.document_conditions import filled_conditions
 from npm.evaluation.zero_shot.prompts import (
     ANSWERS,
     Template,
@@ -30,6 +30,7 @@ from npm.evaluation.zero_shot.prompts import (
     parse_template,
     prompt_tokens,
 )
+from npm.evaluation.zero_shot.readers import ALTERNATIVES, find_data, not_found, placed_rows
 from npm.evaluation.zero_shot.task import Development, Example, Macro, Suite, Task, TooLong
 from npm.retrieval.queries import check_query
 from npm.types import MASK_TEXT, SURROGATE
@@ -38,10 +39,13 @@ if TYPE_CHECKING:
     from npm.models.encoder import Encoder
 
 
-ALTERNATIVES, TOGETHER = " | ", " + "
-"""In `data.columns`: the first of several columns that the data has; for answers, the values of several columns."""
+TOGETHER = " + "
+"""In `data.columns`: the values of several columns, for answers."""
 ANSWER_SEPARATOR = "|"
 """Stands between the answers in a cell of a CSV or TSV file."""
+OLD_ANSWERS = "old_answers"
+"""In `data.columns`: what was right before, where something else is right now."""
+_FLAGS = {"true": True, "1": True, "false": False, "0": False}
 _SHOWN_CHARS = 120
 _ABSENT = object()
 
@@ -63,6 +67,8 @@ class RowReader:
     template: Template
     is_table: bool
     """Whether the file's cells are all strings, of which one may hold several answers and none is empty."""
+    conditions: tuple[str, ...] = ()
+    """On the documents that may answer a row."""
 
     def read(self, row: Row, *, name: str, where: str) -> Asked:
         """One row as the example `name`, all of it checked but its length. Raises TaskDataError if it does not fit."""
@@ -77,7 +83,9 @@ class RowReader:
                 raise _wrong_cell("subject", "a subject for [X] or [S] of the template", cloze, where)
             values[task.template_column] = filled_cloze(cloze, subject)
         label = _label(task, row, where) if task.suite is Suite.closed else -1
-        answers = self._answers(row, where) if task.suite is Suite.open else ()
+        answers = self._answers(row, ANSWERS, where) if task.suite is Suite.open else ()
+        old_column = task.data.columns.get(OLD_ANSWERS)
+        old_answers = self._answers(row, OLD_ANSWERS, where) if old_column in row else ()
         group = _aside(task, row, "group", where)
         text = self.template.fill(values, answers)
         if text.count(MASK_TEXT) != 1:
@@ -89,17 +97,34 @@ class RowReader:
                 fix=f"take {MASK_TEXT} out of the example's fields, or correct its template",
             )
         check_query(text, where=where)
-        example = Example(name, text, label, answers, group, subject)
-        return Asked(example, values, where)
+        conditions = filled_conditions(
+            self.conditions, lambda field: _cell(row, task.data.columns.get(field, field), where), where=where
+        )
+        popularity = _number_aside(task, row, "popularity", where)
+        example = Example(
+            name, text, label, answers, group, subject, popularity, subsets=self._subsets(row, where), where=conditions
+        )
+        return Asked(replace(example, old_answers=old_answers), values, where)
 
     def marked(self, example: Example, values: Mapping[str, str]) -> Example:
         """`example` with its passage and whether it is blank, from the fields that its text is made of."""
         passage = self.template.longest(values) if self.task.suite is Suite.closed else ""
         return replace(example, blank=self.template.is_blank(values), passage=passage)
 
-    def _answers(self, row: Row, where: str) -> tuple[str, ...]:
-        """All that is right, each once."""
-        columns = self.task.data.columns.get(ANSWERS, ANSWERS)
+    def _subsets(self, row: Row, where: str) -> tuple[str, ...]:
+        """The subsets that the row is in, of those whose column it has."""
+        found: list[str] = []
+        for name, column in self.task.subsets.items():
+            value = row.get(column, False)
+            value = _FLAGS.get(value.strip().lower(), value) if self.is_table and isinstance(value, str) else value
+            if not isinstance(value, bool):
+                raise _wrong_cell(column, "true or false", value, where)
+            found += [name] * value
+        return tuple(found)
+
+    def _answers(self, row: Row, name: str, where: str) -> tuple[str, ...]:
+        """All that is, or was, right, each once."""
+        columns = self.task.data.columns.get(name, name)
         found: list[str] = []
         for column in columns.split(TOGETHER):
             value = _cell(row, column, where)
@@ -111,7 +136,7 @@ class RowReader:
                 _check_whole(column, answer, where)
             found += [answer.strip() for answer in value]
         answers = tuple(dict.fromkeys(answer for answer in found if answer))
-        if not answers:
+        if not answers and name == ANSWERS:
             raise _wrong_cell(columns, "at least one answer", found, where)
         return answers
 
@@ -176,6 +201,15 @@ def _aside(task: Task, row: Row, name: str, where: str) -> str:
     return text
 
 
+def _number_aside(task: Task, row: Row, name: str, where: str) -> float | None:
+    """A column of numbers beside the prompt; None where the task names none."""
+    text = _aside(task, row, name, where)
+    try:
+        return float(text) if text else None
+    except ValueError:
+        raise _wrong_cell(task.data.columns[name], "a number", text, where) from None
+
+
 def _check_whole(column: str, text: str, where: str) -> None:
     """Refuse half a character, which an escape in JSON can write and neither a tokenizer nor a UTF-8 file takes."""
     if SURROGATE.search(text):
@@ -210,74 +244,17 @@ def _wrong_cell(column: str, expected: str, value: object, where: str) -> TaskDa
 
 LONGEST_ANSWER_GROUP = 4
 """Answers of this many tokens or more are one group, as in the paper."""
-OFFLINE_VARIABLES = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE")
-"""Environment variables that keep the hub's libraries off the network."""
-_TRUE = ("1", "ON", "YES", "TRUE")
 _FITTED_AT_ONCE = 1024
 
 
-def data_file(task: Task, split: Split) -> str:
-    """Name of the file with the examples of a split, as the task gives it; "" where it names a hub data set only."""
-    return task.data.development_file if _has_own_file(task, split) else task.data.file
+@dataclass(frozen=True, slots=True)
+class TaskExamples:
+    """The examples of a split in the order of the file, and what a reader of results should know of them."""
 
-
-def missing_data(tasks: Sequence[Task], data_dir: Path | None, *, split: Split) -> list[Task]:
-    """Those of `tasks` whose examples are nowhere: no file at hand, and no hub data set or no hub.
-
-    Nothing is asked of a hub; there is none where HF_HUB_OFFLINE or HF_DATASETS_OFFLINE is set. `data_file` names the
-    files that are lacking. A task without development data lacks no file: `read_examples` refuses it.
-    """
-    is_offline = any(os.environ.get(name, "").upper() in _TRUE for name in OFFLINE_VARIABLES)
-    return [
-        task
-        for task in tasks
-        if (split is Split.test or task.has_development)
-        and _at_hand(task, data_dir, split) is None
-        and (is_offline or not task.data.hub or _has_own_file(task, split))
-    ]
-
-
-def find_data(task: Task, data_dir: Path | None, *, split: Split) -> Path | None:
-    """The file with the examples of a split; None where there is none at hand and a hub data set is named.
-
-    Raises TaskDataError if there is neither, or no development data.
-    """
-    if split is Split.dev and not task.has_development:
-        raise TaskDataError(
-            f"{task.name} has no development data",
-            expected="data.development: first_half, or data.development_file, in the task's file",
-            got="neither",
-            where=f"split={split.value}",
-            fix="add one of them, or ask for split=test",
-        )
-    path = _at_hand(task, data_dir, split)
-    if path is not None or (task.data.hub and not _has_own_file(task, split)):
-        return path
-    raise TaskDataError(
-        f"the data of {task.name} is not there",
-        expected=f"the file {data_file(task, split)} under data_dir=, or beside the task's own file",
-        got=_not_found(task, data_dir, split),
-        where=f"data.file of {task.name}",
-        fix="give data_dir=DIR, the folder that holds it",
-    )
-
-
-def _has_own_file(task: Task, split: Split) -> bool:
-    """Whether a split has a file of its own, for which no hub data set stands in."""
-    return split is Split.dev and bool(task.data.development_file)
-
-
-def _at_hand(task: Task, data_dir: Path | None, split: Split) -> Path | None:
-    name = data_file(task, split)
-    path = (data_dir or Path()) / name  # an absolute name, of a file beside the task's own, stays as it is
-    return path if name and (data_dir is not None or path.is_absolute()) and path.is_file() else None
-
-
-def _not_found(task: Task, data_dir: Path | None, split: Split) -> str:
-    name = data_file(task, split)
-    if not name:
-        return "no data.file"
-    return f"no data_dir= to look for {name} in" if data_dir is None else f"no file {data_dir / name}"
+    examples: list[Example]
+    subsets: tuple[str, ...] = ()
+    """Those of the task's subsets that its data has columns for."""
+    notes: tuple[str, ...] = ()
 
 
 def read_examples(
@@ -290,25 +267,46 @@ def read_examples(
     encoder: Encoder | None = None,
     cut: bool = True,
 ) -> list[Example]:
+    """The examples of `read_task` alone."""
+    return read_task(task, data_dir, split=split, limit=limit, seed=seed, encoder=encoder, cut=cut).examples
+
+
+def read_task(
+    task: Task,
+    data_dir: Path | None = None,
+    *,
+    split: Split = Split.test,
+    limit: int | None = None,
+    seed: int = 0,
+    encoder: Encoder | None = None,
+    cut: bool = True,
+    date: str = "",
+    conditions: Sequence[str] = (),
+) -> TaskExamples:
     """The examples of a split in the order of the file, at most `limit` of them.
 
     The file lies beside the task's own file or under `data_dir`; without it the hub is asked. A sample is drawn
     as in the paper (Min et al. 2022, §4): the first `limit` of `RandomState(seed).permutation(n)`, of each group first
     where the task bounds groups. The file is read twice, so that only chosen rows are held in memory. With an encoder
-    prompts are as long as it takes at most, unless `cut` is False; without one they are whole. Raises TaskDataError for
-    data that does not fit the task.
+    prompts are as long as it takes at most, unless `cut` is False; without one they are whole. `date` is the one of
+    the task's dates that is asked about, and `conditions` on documents hold beside the task's own. Raises
+    TaskDataError for data that does not fit the task.
     """
     check_range(limit is None or limit >= 1, "limit", expected="at least 1, or null for all", got=limit)
     path = find_data(task, data_dir, split=split)
-    not_found = _not_found(task, data_dir, split)
-    rows = partial(read_rows, path) if path is not None else partial(_hub_rows, task, not_found)
-    place = str(path) if path is not None else f"hub:{task.data.hub}"
-    template = parse_template(task.template, where=task.name)
-    reader = RowReader(task, template, is_table=path is not None and path.suffix in SEPARATORS)
+    rows, place, notes = placed_rows(task, path, date=date, not_found=not_found(task, data_dir, split))
+    reader = RowReader(
+        task,
+        parse_template(task.template, where=task.name),
+        is_table=path is not None and path.suffix in SEPARATORS,
+        conditions=(*task.where, *conditions),
+    )
+    lacking: set[str] = set()  # subsets that some row has no column for
 
     def all_asked() -> Iterator[Asked]:
-        for number, (line, row) in enumerate(rows()):
-            yield reader.read(row, name=str(number), where=f"{place}:{line}")
+        for number, (where, row) in enumerate(rows()):
+            lacking.update(name for name, column in task.subsets.items() if column not in row)
+            yield reader.read(row, name=str(number), where=where)
 
     facts = _facts(task, all_asked())
     chosen = _chosen_rows(task, facts, place=place, split=split, limit=limit, seed=seed, encoder=encoder)
@@ -318,24 +316,9 @@ def read_examples(
     examples: list[Example] = []
     while batch := list(islice(asked, _FITTED_AT_ONCE)):
         examples += _fitted(reader, batch, encoder if cut else None)
-    return examples
-
-
-def _hub_rows(task: Task, not_found: str) -> Iterator[tuple[int, Row]]:
-    """Rows of the hub data set of a task whose file is not at hand, as `not_found` says."""
-    data = task.data
-    try:
-        yield from read_hub_rows(data.hub, data.config, data.split)
-    except CorpusError as error:
-        own = f"the file {data.file} under data_dir=, or " if data.file else ""
-        give = f"give data_dir=DIR, the folder that holds {data.file}" if data.file else "name a file with data.file"
-        raise TaskDataError(
-            f"the data of {task.name} is neither at hand nor on the hub",
-            expected=f"{own}the hub data set {data.hub}",
-            got=f"{not_found}; from the hub {error.got}",
-            where=error.where,
-            fix=f"{give}, or connect to the hub",
-        ) from error
+    if lacking:
+        notes = (*notes, f"{task.name}: the data does not say which examples are {', '.join(sorted(lacking))}.")
+    return TaskExamples(examples, tuple(name for name in task.subsets if name not in lacking), notes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from index.manifest import MANIFEST_NAME
 from npm.errors import SettingError
@@ -15,7 +15,9 @@ from npm.evaluation.settings import ZeroShotEvaluation
 from npm.evaluation.zero_shot.baselines import FrequentAnswer, MajorityLabel, RandomLabel, RandomSpanOfBestBlock
 from npm.evaluation.zero_shot.calibration import corpus_prompts
 from npm.evaluation.zero_shot.closed_set import check_distinct
+from npm.evaluation.zero_shot.document_conditions import is_templated
 from npm.evaluation.zero_shot.nonparametric import RETRIEVAL_OF, Masks, NonparametricLabels, PhraseAnswers
+from npm.evaluation.zero_shot.oracle_blocks import ORACLE_BLOCKS, OracleBlocks
 from npm.evaluation.zero_shot.parametric import ParametricLabels, ParametricPhrases, WordLogs, remembered
 from npm.evaluation.zero_shot.task import (
     LABEL_WORDS,
@@ -33,6 +35,7 @@ from npm.models.folders import locate_encoder
 from npm.models.masked_lm import MaskedHead, attach_masked_head
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.settings import FillSettings
+from npm.settings import changed_settings, settings_given
 
 if TYPE_CHECKING:
     from npm.evaluation.zero_shot.task import Example
@@ -47,11 +50,13 @@ PARAMETRIC = {
 }
 """The parametric methods, by what calibrates them; `fuzzy` ones take the task's list of words."""
 CLOSED_METHODS = ("npm", "npm-single", *PARAMETRIC, "mlm-knn", "majority", "random")
-OPEN_METHODS = ("npm", "npm-dense", "npm-bm25", "npm-hybrid", "mlm", "majority", "random")
+OPEN_METHODS = ("npm", "npm-dense", "npm-bm25", "npm-hybrid", ORACLE_BLOCKS, "mlm", "majority", "random")
+ONLY_IF_NAMED = ("npm", ORACLE_BLOCKS)
+"""Of the open ones: `npm` is one of the three retrievals, `oracle-blocks` is told where an answer stands."""
 
 READS_CLOSED = ("npm", "npm-single", "mlm-knn", "mlm-fuzzy", "mlm-fuzzy-pmi", "mlm-fuzzy-corpus")
 """Methods of closed tasks that the settings zero_shot.closed.* say something to."""
-READS_FILL = ("npm", "npm-dense", "npm-bm25", "npm-hybrid", "random")
+READS_FILL = ("npm", "npm-dense", "npm-bm25", "npm-hybrid", ORACLE_BLOCKS, "random")
 """Methods of open tasks that the settings fill.* say something to."""
 READS_RETRIEVAL = tuple(name for name, retrieval in RETRIEVAL_OF.items() if retrieval is None)
 """Those of them that look where fill.retrieval says; the others have that in their names."""
@@ -68,6 +73,13 @@ class Methods:
         self._language_model: tuple[Encoder, MaskedHead] | None = None
         self._word_logs: WordLogs | None = None
         self._verbalizers: dict[tuple[str, str, bool], Verbalizer] = {}
+
+    def over(self, part: Callable[[PhraseIndex], PhraseIndex]) -> Methods:
+        """The same over a part of each index that was opened so far."""
+        other = Methods(self._settings)
+        other._indexes = {place: (part(index), encoder) for place, (index, encoder) in self._indexes.items()}
+        other._language_model, other._word_logs = self._language_model, self._word_logs
+        return other
 
     def names(self, task: Task) -> list[str]:
         """The methods for `task`: those asked for, or all that the settings serve.
@@ -94,8 +106,8 @@ class Methods:
                     where="method",
                     fix="give it, or leave this method out",
                 )
-        # `npm` is one of the three retrievals of open tasks
-        asked = self._settings.method or (known if task.suite is Suite.closed else [n for n in known if n != "npm"])
+        default = known if task.suite is Suite.closed else [name for name in known if name not in ONLY_IF_NAMED]
+        asked = self._settings.method or default
         return [name for name in asked if name in known and not self._lacking(name, task)]
 
     def closed(self, name: str, task: Task) -> ClosedMethod:
@@ -138,13 +150,24 @@ class Methods:
         if name == "mlm":
             encoder, head = self.language_model()
             return ParametricPhrases(name, encoder, head)
-        fill = self._settings.fill
-        if task.max_phrase_tokens is not None and fill.max_phrase_tokens == FillSettings().max_phrase_tokens:
-            fill = replace(fill, max_phrase_tokens=task.max_phrase_tokens)
-        filler = PhraseFiller(*self.index(task), fill)
+        filler = PhraseFiller(*self.index(task), self._fill_settings(task))
+        if name == ORACLE_BLOCKS:
+            return OracleBlocks(filler)
         return (
             RandomSpanOfBestBlock(filler, seed=self._settings.seed) if name == "random" else PhraseAnswers(filler, name)
         )
+
+    def _fill_settings(self, task: Task) -> FillSettings:
+        """How a task is filled: as it asks, but for what the command gave; without conditions that examples fill."""
+        given, own, default = self._settings.fill, settings_given(FillSettings, task.fill), FillSettings()
+        said = {key for key in self._settings.given if key.startswith("fill.")}
+        keys = changed_settings(own, default, [item.name for item in fields(FillSettings)])
+        unset = [key for key in keys if f"fill.{key}" not in said and _value(given, key) == _value(default, key)]
+        values = {key: _value(own, key) for key in unset}
+        scoring = {key.removeprefix("scoring."): value for key, value in values.items() if "." in key}
+        plain = {key: value for key, value in values.items() if "." not in key}
+        filled = replace(given, **plain, scoring=replace(given.scoring, **scoring))
+        return replace(filled, where=[each for each in filled.where if not is_templated(each)])
 
     def index(self, task: Task, *, parametric: bool = False) -> tuple[PhraseIndex, Encoder]:
         """The index over the reference corpus of `task` and the encoder that made it.
@@ -198,19 +221,35 @@ class Methods:
         known = CLOSED_METHODS if task.suite is Suite.closed else OPEN_METHODS
         return [name for name in known if self._lacking(name, task) == "index="]
 
-    def _lacking(self, name: str, task: Task) -> str:
-        """The setting that a method needs and does not have; empty if it has all."""
+    def reads_index(self, name: str, task: Task) -> bool:
+        """Whether what a method answers depends on an index."""
+        return name in READS_ITS_INDEX or "index" in self._needs(name, task)
+
+    def _needs(self, name: str, task: Task) -> list[str]:
+        """The settings that a method cannot do without."""
         needs: list[str] = []
         if name in READS_LANGUAGE_MODEL:
             needs.append("zero_shot.mlm.encoder")
         if name in READS_ITS_INDEX:
             needs.append("zero_shot.mlm.index")
-        if name in (*RETRIEVAL_OF, "npm-single", "mlm-fuzzy-corpus") or (name == "random" and task.suite is Suite.open):
+        if name in (*RETRIEVAL_OF, ORACLE_BLOCKS, "npm-single", "mlm-fuzzy-corpus") or (
+            name == "random" and task.suite is Suite.open
+        ):
             needs.append("index")
+        return needs
+
+    def _lacking(self, name: str, task: Task) -> str:
+        """The setting that a method needs and does not have; empty if it has all."""
+        needs = self._needs(name, task)
         lacking = [f"{setting}=" for setting in needs if not attrgetter(setting)(self._settings)]
         if name == "majority" and task.suite is Suite.open and not task.has_development:
             lacking.append("a task with development examples")
         return " and ".join(lacking)
+
+
+def _value(settings: FillSettings, key: str) -> Any:
+    """The value of a dotted key."""
+    return attrgetter(key)(settings)
 
 
 def index_folder(given: str, task: Task, *, setting: str) -> Path:

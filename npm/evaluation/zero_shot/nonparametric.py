@@ -19,6 +19,7 @@ import numpy as np
 from npm.errors import SettingError
 from npm.evaluation.results import filler_facts, model_facts
 from npm.evaluation.zero_shot.calibration import corpus_prompts, relative_logs
+from npm.evaluation.zero_shot.document_conditions import examples_by_condition
 from npm.evaluation.zero_shot.occurrences import WordHits, WordOccurrences, WordScorer, WordScores, find_occurrences
 from npm.evaluation.zero_shot.prompts import empty_prompt
 from npm.evaluation.zero_shot.task import (
@@ -35,6 +36,7 @@ from npm.evaluation.zero_shot.task import (
     resolved_scoring,
 )
 from npm.evaluation.zero_shot.verbalizers import LabelWords, label_logs, label_shares
+from npm.indexing.phrase_index import NoDocumentError
 from npm.retrieval.answers import SurfaceReader
 from npm.retrieval.queries import QueryVectors, encode_masks
 from npm.retrieval.scoring import Combination
@@ -254,6 +256,7 @@ RETRIEVAL_OF: dict[str, Retrieval | None] = {
     "npm-hybrid": Retrieval.hybrid,
 }
 """Where each method looks: `npm` as the filler's settings say."""
+NO_DOCUMENT = "no document of the index meets the conditions of this example"
 
 
 class PhraseAnswers:
@@ -281,24 +284,43 @@ class PhraseAnswers:
                 where=str(filler.index.folder),
                 fix="use method=npm-dense",
             )
-        self._cut = self._unanswered = 0
+        self._cut = self._unanswered = self._inadmissible = 0
 
     def predict(self, task: Task, examples: Sequence[Example], progress: Progress) -> list[Answer]:
-        """One answer an example, from the filler's settings; `task` changes nothing."""
-        answers: list[Answer] = []
-        for first in range(0, len(examples), TEXTS_PER_CALL):
-            texts = [example.text for example in examples[first : first + TEXTS_PER_CALL]]
-            # One occurrence at least, whatever the filler would show: a prediction says where it was found.
-            shown = max(1, self._settings.occurrences)
-            answers += self._filler.fill(texts, occurrences=shown, retrieval=self._settings.retrieval)
-            progress(f"task {task.name}", len(answers), len(examples))
-        self._cut = sum(answer.cut for answer in answers)
-        self._unanswered = sum(not answer.phrases for answer in answers)
-        return answers
+        """One answer an example, from the filler's settings and under the example's conditions; `task` changes nothing.
+
+        An example that no document may answer gets an answer without phrases.
+        """
+        answers: dict[int, Answer] = {}
+        self._inadmissible = 0
+        # One occurrence at least, whatever the filler would show: a prediction says where it was found.
+        shown = max(1, self._settings.occurrences)
+        for conditions, places in examples_by_condition(examples).items():
+            where = [*self._settings.where, *conditions]
+            for first in range(0, len(places), TEXTS_PER_CALL):
+                batch = places[first : first + TEXTS_PER_CALL]
+                texts = [examples[place].text for place in batch]
+                try:
+                    found = self._filler.fill(texts, occurrences=shown, retrieval=self._settings.retrieval, where=where)
+                except NoDocumentError:
+                    if not conditions:
+                        raise
+                    found = [Answer(text, (), notes=(NO_DOCUMENT,)) for text in texts]
+                    self._inadmissible += len(batch)
+                answers |= dict(zip(batch, found, strict=True))
+                progress(f"task {task.name}", len(answers), len(examples))
+        in_order = [answers[place] for place in range(len(examples))]
+        self._cut = sum(answer.cut for answer in in_order)
+        self._unanswered = sum(not answer.phrases for answer in in_order)
+        return in_order
 
     def facts(self) -> dict[str, Any]:
         """Settings of filling, fingerprints, and how many texts were cut or found no phrase in the last call."""
         return {
             **filler_facts(self._filler, self._settings),
-            "counts": {"cut": self._cut, "unanswered": self._unanswered},
+            "counts": {
+                "cut": self._cut,
+                "unanswered": self._unanswered,
+                **({"inadmissible": self._inadmissible} if self._inadmissible else {}),
+            },
         }

@@ -113,6 +113,21 @@ def name_counts(index: PhraseIndex, encoder: Encoder, names: Sequence[str]) -> n
     return counts
 
 
+def name_blocks(index: PhraseIndex, encoder: Encoder, names: Sequence[str]) -> list[np.ndarray]:
+    """The live blocks that hold each of `names` [W], with vectors or without: i64 [blocks] each, ascending."""
+    pieces: list[list[np.ndarray]] = [[] for _ in names]
+    for found in _found_in(index.store, _Trie(token_forms(encoder, names))):
+        is_live = _in_live_blocks(index, found.starts)  # bool [n]
+        if not is_live.any():
+            continue
+        words, blocks = found.words[is_live], index.store.block_of(found.starts[is_live])  # i64 [m] each
+        order = np.argsort(words, kind="stable")  # i64 [m]
+        present, firsts = np.unique(words[order], return_index=True)  # i64 [words that come] each
+        for word, own in zip(present.tolist(), np.split(blocks[order], firsts[1:]), strict=True):
+            pieces[word].append(np.unique(own))
+    return [np.unique(np.concatenate(own)) if own else np.zeros(0, dtype=np.int64) for own in pieces]
+
+
 def token_forms(encoder: Encoder, words: Sequence[str]) -> list[set[tuple[int, ...]]]:
     """The token ids that may stand for each of `words` [W]; none for one that the tokenizer does not know.
 

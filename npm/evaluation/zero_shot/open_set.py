@@ -8,8 +8,8 @@ Shapes: n examples, g groups.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +17,7 @@ import numpy as np
 from npm.evaluation.metrics import Interval, bootstrap_interval, exact_match, group_mean_interval
 from npm.evaluation.zero_shot.closed_set import check_something_to_do, examples_digest
 from npm.evaluation.zero_shot.data import LONGEST_ANSWER_GROUP, answer_groups
+from npm.evaluation.zero_shot.document_conditions import admissible_index, examples_by_condition
 from npm.evaluation.zero_shot.occurrences import name_counts
 from npm.evaluation.zero_shot.task import Example, Macro, OpenMethod, Task, TaskScores
 from npm.indexing.embed import check_tokenizer
@@ -41,20 +42,23 @@ class Coverage:
 def coverage_of(examples: Sequence[Example], index: PhraseIndex, encoder: Encoder) -> Coverage:
     """Look up the names of all subjects and all answers in the blocks of `index`, in one pass over its tokens.
 
-    Raises ArtefactError if the tokens of the index are not those of the encoder.
+    Examples with conditions on documents take a pass for each set of conditions, over what meets them. Raises
+    ArtefactError if the tokens of the index are not those of the encoder.
     """
     check_tokenizer(encoder, index.store)
-    names = list(
-        dict.fromkeys(name for example in examples for name in (example.subject, *example.answers) if name.strip())
-    )
-    counts = name_counts(index, encoder, names)  # i64 [names]
-    stands = {name: bool(count) for name, count in zip(names, counts.tolist(), strict=True)}
-
-    def held(candidates: Iterable[str]) -> bool:
-        return any(stands.get(name, False) for name in candidates)
-
-    named = np.array([held([example.subject]) for example in examples], dtype=bool)  # bool [n]
-    answered = np.array([held(example.answers) for example in examples], dtype=bool)  # bool [n]
+    named = np.zeros(len(examples), dtype=bool)  # [n]
+    answered = np.zeros(len(examples), dtype=bool)  # [n]
+    for conditions, places in examples_by_condition(examples).items():
+        if (admissible := admissible_index(index, conditions)) is None:
+            continue
+        own = [examples[place] for place in places]
+        names = list(
+            dict.fromkeys(name for example in own for name in (example.subject, *example.answers) if name.strip())
+        )
+        counts = name_counts(admissible, encoder, names)  # i64 [names]
+        stands = {name: bool(count) for name, count in zip(names, counts.tolist(), strict=True)}
+        named[places] = [stands.get(example.subject, False) for example in own]
+        answered[places] = [any(stands.get(answer, False) for answer in example.answers) for example in own]
     has_subjects = any(example.subject for example in examples)
     return Coverage(subject_named=named if has_subjects else None, answer_held=answered)
 
@@ -124,6 +128,8 @@ class OpenMethodResult:
     all_examples: ExactMatch
     covered: ExactMatch | None  # where the corpus names the subject; None without subjects or without an index
     facts: dict[str, Any]
+    subsets: Mapping[str, tuple[ExactMatch, ExactMatch | None]] = field(default_factory=dict)  # all and covered of each
+    old: ExactMatch | None = None  # how often the best phrase was right at the other date; None without such answers
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +141,7 @@ class OpenTaskResult:
     answer_tokens: tuple[str, ...]  # of each example: 1, 2, 3 or 4+
     coverage: Coverage | None  # None without an index
     methods: tuple[OpenMethodResult, ...]
+    data_notes: tuple[str, ...] = ()
 
     def scores(self, *, macro: bool = True) -> TaskScores:
         """The task's row of a table, over all examples; with `macro` as the task averages, as the paper reports it."""
@@ -148,15 +155,31 @@ class OpenTaskResult:
         found = _present({name: each.interval(macro=macro) for name, each in covered.items()})
         return TaskScores(self.task.name, next(iter(covered.values())).count, found) if found else None
 
+    def subset_scores(self, name: str, *, macro: bool = True) -> TaskScores | None:
+        """The same over one of the task's subsets; None where it is not known or empty."""
+        matches = {method.name: method.subsets[name][0] for method in self.methods if name in method.subsets}
+        found = _present({method: match.interval(macro=macro) for method, match in matches.items()})
+        return TaskScores(self.task.name, next(iter(matches.values())).count, found) if found else None
+
+    def old_scores(self) -> TaskScores | None:
+        """How often each method answered what was right at the other date only; None without such answers."""
+        matches = {method.name: method.old for method in self.methods if method.old is not None}
+        found = _present({method: match.micro for method, match in matches.items()})
+        return TaskScores(self.task.name, next(iter(matches.values())).count, found) if found else None
+
     def notes(self) -> list[str]:
         """What a reader of the table should know: cut texts, what the corpus holds, texts without any phrase."""
-        count, found = len(self.examples), []
+        count, found = len(self.examples), list(self.data_notes)
         if cut := sum(example.cut for example in self.examples):
             found.append(f"{self.task.name}: {cut} of {count} texts were cut to the longest prompt allowed.")
         if self.coverage is not None:
             held, named = self.coverage.answer_held, self.coverage.subject_named  # bool [n] each
             subjects = "" if named is None else f"names the subject of {named.sum()} and "
             found.append(f"{self.task.name}: of {count} examples the corpus {subjects}holds an answer of {held.sum()}.")
+        inadmissible = [method.facts.get("counts", {}).get("inadmissible", 0) for method in self.methods]
+        if most := max(inadmissible, default=0):
+            what = "have no document that meets their conditions, and count as unanswered"
+            found.append(f"{self.task.name}: {most} of {count} examples {what}.")
         for method in self.methods:
             if unanswered := sum(not answer.phrases for answer in method.answers):
                 found.append(f"{self.task.name}: {method.name} found no phrase for {unanswered} of {count} examples.")
@@ -164,7 +187,7 @@ class OpenTaskResult:
 
     def metrics(self) -> dict[str, Any]:
         """The task's part of metrics.json."""
-        groups = [example.group for example in self.examples]
+        chosen = np.ones(len(self.examples), dtype=bool)  # [n]
         return {
             "suite": self.task.suite.value,
             "count": len(self.examples),
@@ -172,17 +195,48 @@ class OpenTaskResult:
             "examples_sha256": examples_digest(self.examples),
             "task_sha256": self.task.digest,
             "macro_over": self.task.macro.value,
-            "coverage": self._coverage_record(),
+            "coverage": self._coverage_record(chosen),
+            **({"data_notes": list(self.data_notes)} if self.data_notes else {}),
+            **({"subsets": subsets} if (subsets := self._subset_coverage()) else {}),
             "methods": {
                 method.name: {
-                    "all": asdict(method.all_examples),
-                    "covered": None if method.covered is None else asdict(method.covered),
-                    "by_answer_tokens": _shares(method.right, self.answer_tokens),
-                    "by_group": _shares(method.right, groups) if any(groups) else {},
+                    **self._score_record(method, method.all_examples, method.covered, chosen),
+                    **({"subsets": self._subset_records(method)} if method.subsets else {}),
+                    **({"old_answers": asdict(method.old)} if method.old is not None else {}),
                     "facts": method.facts,
                 }
                 for method in self.methods
             },
+        }
+
+    def _subset_coverage(self) -> dict[str, Any]:
+        """Examples of each subset, and what the corpus holds of them."""
+        names = self.methods[0].subsets
+        return {
+            name: {"count": int(mask.sum()), "coverage": self._coverage_record(mask)}
+            for name in names
+            for mask in [subset_mask(self.examples, name)]
+        }
+
+    def _subset_records(self, method: OpenMethodResult) -> dict[str, Any]:
+        """All that is said of a method, over each subset."""
+        return {
+            name: self._score_record(method, *scores, subset_mask(self.examples, name))
+            for name, scores in method.subsets.items()
+        }
+
+    def _score_record(
+        self, method: OpenMethodResult, match: ExactMatch, covered: ExactMatch | None, chosen: np.ndarray
+    ) -> dict[str, Any]:
+        """Exact match over the examples `chosen` bool [n], over those of them that are covered, and over groups."""
+        right = method.right[chosen]  # bool [chosen]
+        kept = np.flatnonzero(chosen).tolist()
+        groups = [self.examples[number].group for number in kept]
+        return {
+            "all": asdict(match),
+            "covered": None if covered is None else asdict(covered),
+            "by_answer_tokens": _shares(right, [self.answer_tokens[number] for number in kept]),
+            "by_group": _shares(right, groups) if any(groups) else {},
         }
 
     def records(self) -> Iterator[dict[str, Any]]:
@@ -204,6 +258,9 @@ class OpenTaskResult:
                     ],
                     "evidence": [asdict(each) for each in answer.phrases[0].occurrences] if answer.phrases else [],
                     **self._held(number),
+                    **({"subsets": list(example.subsets)} if method.subsets else {}),
+                    **({"old_answers": list(example.old_answers)} if example.old_answers else {}),
+                    **({"where": list(example.where)} if example.where else {}),
                 }
 
     def _held(self, number: int) -> dict[str, bool]:
@@ -215,13 +272,14 @@ class OpenTaskResult:
             held["subject_named"] = bool(self.coverage.subject_named[number])
         return held
 
-    def _coverage_record(self) -> dict[str, Any] | None:
-        """Counts and shares of what the corpus holds."""
+    def _coverage_record(self, chosen: np.ndarray) -> dict[str, Any] | None:
+        """Counts and shares of what the corpus holds of the examples `chosen` bool [n]."""
         if self.coverage is None:
             return None
-        held, named = self.coverage.answer_held, self.coverage.subject_named  # bool [n] each
+        held, named = self.coverage.answer_held[chosen], self.coverage.subject_named  # bool [chosen], bool [n]
         record: dict[str, Any] = {"answer_held": _part(held), "subject_named": None, "answer_held_if_named": None}
         if named is not None:
+            named = named[chosen]  # bool [chosen]
             record |= {"subject_named": _part(named), "answer_held_if_named": _part(held[named])}
         return record
 
@@ -233,6 +291,8 @@ def evaluate_open(
     *,
     tokenizer_encoder: Encoder,
     index: PhraseIndex | None,
+    subsets: Sequence[str] = (),
+    data_notes: Sequence[str] = (),
     seed: int = 0,
     resamples: int = 10_000,
     progress: Progress = silent,
@@ -240,9 +300,9 @@ def evaluate_open(
     """Ask every method every example and count exact matches of the best phrases.
 
     `tokenizer_encoder` measures answers in tokens and finds names in `index`, without which nothing is said about
-    coverage. `progress` counts examples over all methods. Intervals of all methods are drawn with the same `seed`.
-    Raises SettingError without examples or methods, ArtefactError if `index` holds tokens of another tokenizer, and
-    whatever a method raises.
+    coverage. `subsets` are those of the task's that are known; `data_notes` go before other notes. `progress` counts
+    examples over all methods. Intervals of all methods are drawn with the same `seed`. Raises SettingError without
+    examples or methods, ArtefactError if `index` holds tokens of another tokenizer, and whatever a method raises.
     """
     check_something_to_do(task, examples, methods)
     answer_tokens = answer_token_groups(examples, tokenizer_encoder)
@@ -259,29 +319,58 @@ def evaluate_open(
             progress(stage, before + done, len(examples) * len(methods))
 
         answers = method.predict(task, examples, method_progress)
-        right = np.array(
-            [
-                bool(answer.phrases) and exact_match(answer.phrases[0].phrase, example.answers)
-                for example, answer in zip(examples, answers, strict=True)
-            ]
-        )  # bool [n]
-        named = None if coverage is None else coverage.subject_named  # bool [n]
-        results.append(
-            OpenMethodResult(
-                name=method.name,
-                answers=tuple(answers),
-                right=right,
-                all_examples=score(right, np.ones(len(examples), dtype=bool)),
-                covered=None if named is None else score(right, named),
-                facts=method.facts(),
-            )
-        )
+        results.append(_method_result(method, answers, examples, coverage, subsets, score))
     return OpenTaskResult(
         task=task,
         examples=tuple(examples),
         answer_tokens=tuple(answer_tokens),
         coverage=coverage,
         methods=tuple(results),
+        data_notes=tuple(data_notes),
+    )
+
+
+def _method_result(
+    method: OpenMethod,
+    answers: Sequence[Answer],
+    examples: Sequence[Example],
+    coverage: Coverage | None,
+    subsets: Sequence[str],
+    score: Callable[[np.ndarray, np.ndarray], ExactMatch],
+) -> OpenMethodResult:
+    """What `score` says of the n answers of a method: over all examples, the covered ones, and each subset."""
+    right = _right(answers, [example.answers for example in examples])  # bool [n]
+    old = _right(answers, [example.old_answers for example in examples])  # bool [n]
+    has_old = np.array([bool(example.old_answers) for example in examples])  # bool [n]
+    named = None if coverage is None else coverage.subject_named  # bool [n]
+    masks = {name: subset_mask(examples, name) for name in subsets}  # bool [n] each
+    return OpenMethodResult(
+        name=method.name,
+        answers=tuple(answers),
+        right=right,
+        all_examples=score(right, np.ones(len(examples), dtype=bool)),
+        covered=None if named is None else score(right, named),
+        facts=method.facts(),
+        subsets={
+            name: (score(right, mask), None if named is None else score(right, mask & named))
+            for name, mask in masks.items()
+        },
+        old=score(old, has_old) if has_old.any() else None,
+    )
+
+
+def subset_mask(examples: Sequence[Example], name: str) -> np.ndarray:
+    """Which of n examples are in a subset, bool [n]."""
+    return np.array([name in example.subsets for example in examples], dtype=bool)
+
+
+def _right(answers: Sequence[Answer], accepted: Sequence[Sequence[str]]) -> np.ndarray:
+    """Whether the best phrase of each of n answers is one of those accepted for it, bool [n]."""
+    return np.array(
+        [
+            bool(answer.phrases) and exact_match(answer.phrases[0].phrase, right)
+            for answer, right in zip(answers, accepted, strict=True)
+        ]
     )
 
 

@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from npm.errors import SettingError
+from npm.evaluation.analyses.breakdown import breakdown_panels, check_breakdown
+from npm.evaluation.analyses.corpus_shares import (
+    ShareResult,
+    check_shares,
+    evaluate_shares,
+    share_notes,
+    share_panels,
+)
+from npm.evaluation.analyses.panels import KEY, Panel, panels_markdown, show_panels
 from npm.evaluation.report import terminal_table
 from npm.evaluation.results import CheckRecord, any_record, index_facts, model_facts, write_results
 from npm.evaluation.settings import Split, SuiteName, ZeroShotEvaluation
 from npm.evaluation.zero_shot.closed_set import ClosedTaskResult, evaluate_closed
-from npm.evaluation.zero_shot.data import data_file, missing_data, read_examples
+from npm.evaluation.zero_shot.data import TaskExamples, read_task
+from npm.evaluation.zero_shot.document_conditions import check_conditions, is_templated
 from npm.evaluation.zero_shot.methods import Methods
 from npm.evaluation.zero_shot.open_set import OpenTaskResult, evaluate_open, overlapping_examples
+from npm.evaluation.zero_shot.readers import ALTERNATIVES, data_file, missing_data
 from npm.evaluation.zero_shot.report import SuiteTable, fitting_rows, suite_markdown
 from npm.evaluation.zero_shot.task import ClosedMethod, Macro, OpenMethod, Suite, Task, resolved_scoring
 from npm.evaluation.zero_shot.task_file import load_task, task_names
+from npm.evaluation.zero_shot.unhelpful_names import lacks_name_filter, without_guessed_names
 from npm.models.encoder import Encoder
 from npm.settings import as_json
 from npm.types import Progress
@@ -27,6 +38,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from npm.evaluation.zero_shot.task import Example
+    from npm.indexing.phrase_index import PhraseIndex
 
 
 EXAMPLES_PER_TASK = 3000
@@ -43,6 +55,9 @@ class SuiteResult:
     sources: dict[str, Any]
     """By task: SHA-256 of its file, and which index and encoders are asked."""
     remarks: tuple[str, ...] = ()
+    panels: tuple[Panel, ...] = ()
+    """Of breakdowns and of shares of the corpus."""
+    shares: tuple[ShareResult, ...] = ()
 
     def tables(self) -> list[SuiteTable]:
         """Accuracy of closed tasks; exact match of open ones, on all examples and on the covered ones."""
@@ -56,21 +71,34 @@ class SuiteResult:
             covered = [result.covered_scores(macro=macro) for result in opened]
             title = f"Open tasks whose subject the corpus names: exact match{how}"
             found.append((title, [scores for scores in covered if scores is not None]))
+            for name in dict.fromkeys(name for result in opened for name in result.task.subsets):
+                of_subset = [result.subset_scores(name, macro=macro) for result in opened]
+                title = f"Open tasks, subset {name}: exact match{how}"
+                found.append((title, [scores for scores in of_subset if scores is not None]))
+        old = [result.old_scores() for result in opened]
+        title = "Open tasks: share answered with what was right at the other date only"
+        found.append((title, [scores for scores in old if scores is not None]))
         return [SuiteTable(title, tuple(scores)) for title, scores in found if scores]
 
     def notes(self) -> list[str]:
         """What a reader of the tables should know."""
-        return [*self.remarks, *(note for result in self.results for note in result.notes())]
+        return [*self.remarks, *(note for result in self.results for note in result.notes()), *share_notes(self.panels)]
 
     def write(self, out: str | Path) -> None:
         """Write predictions.jsonl, metrics.json and results.md to the folder `out`; see `write_results`."""
-        tasks = {result.task.name: result.metrics() for result in self.results}
+        metrics: dict[str, Any] = {
+            "settings": self.settings,
+            "tasks": {result.task.name: result.metrics() for result in self.results},
+        }
+        metrics |= {KEY: [asdict(panel) for panel in self.panels]} if self.panels else {}
+        metrics |= {"corpus_shares": [each.record() for each in self.shares]} if self.shares else {}
+        report = suite_markdown(self.tables(), self.notes())
         write_results(
             out,
             record=suite_record(self.settings, self.sources),
             predictions=(record for result in self.results for record in result.records()),
-            metrics={"settings": self.settings, "tasks": tasks},
-            report=suite_markdown(self.tables(), self.notes()),
+            metrics=metrics,
+            report=f"{report}\n{panels_markdown(self.panels)}\n" if self.panels else report,
         )
 
     def show(self, console: Console) -> None:
@@ -78,6 +106,7 @@ class SuiteResult:
         for table in self.tables():
             for number, (header, rows) in enumerate(fitting_rows(table, console.width)):
                 console.print(terminal_table(header, rows, title=None if number else table.title))
+        show_panels(self.panels, console)
         for note in self.notes():
             console.print(f"note: {note}", markup=False)
 
@@ -120,6 +149,7 @@ def evaluate_suite(
 
     All tasks are read and all methods checked before the first is asked. Raises UserError for what does not fit.
     """
+    check_breakdown(settings, tasks)
     methods = Methods(settings)
     names = {task.name: methods.names(task) for task in tasks}
     for task in tasks:
@@ -131,18 +161,44 @@ def evaluate_suite(
                 where="method",
                 fix="give index=DIR, or choose another method",
             )
+    reading = {task.name: [each for each in names[task.name] if methods.reads_index(each, task)] for task in tasks}
+    check_shares(settings.corpus_shares, reads_index=all(reading.values()))
+    check_conditions(settings.fill.where, where="fill.where")
     _refuse_missing_data(settings, tasks)
     recorded = as_record(settings, names)
     sources = {task.name: _sources(settings, methods, task) for task in tasks}
     check_record(suite_record(recorded, sources))
-    examples = {task.name: _examples(settings, methods, task) for task in tasks}
-    made = {task.name: _made(settings, methods, task, names[task.name]) for task in tasks}
-    # a task's methods keep vectors of their words, and go with the task
-    results = [
-        _task_result(settings, methods, task, made.pop(task.name), examples[task.name], progress=progress)
-        for task in tasks
+    examples = {task.name: _with_helpful_names(settings, methods, _examples(settings, methods, task)) for task in tasks}
+
+    def ask(methods: Methods, names: Mapping[str, Sequence[str]]) -> list[TaskResult]:
+        made = {task.name: _made(settings, methods, task, names[task.name]) for task in tasks}
+        # a task's methods keep vectors of their words, and go with the task
+        return [
+            _task_result(settings, methods, task, made.pop(task.name), examples[task.name], progress=progress)
+            for task in tasks
+        ]
+
+    def ask_part(part: Callable[[PhraseIndex], PhraseIndex]) -> list[TaskResult]:
+        return ask(methods.over(part), reading)
+
+    results = ask(methods, names)
+    panels = [
+        panel for task, result in zip(tasks, results, strict=True) for panel in _panels(settings, methods, task, result)
     ]
-    return SuiteResult(tuple(results), recorded, sources, tuple(_remarks(settings, methods, tasks)))
+    shares: list[ShareResult] = []
+    if settings.corpus_shares:
+        indexes = [methods.index(task)[0] for task in tasks]
+        shares = evaluate_shares(settings.corpus_shares, settings, results, indexes, ask_part)
+        panels += share_panels(shares, settings)
+    remarks = tuple(_remarks(settings, methods, tasks))
+    return SuiteResult(tuple(results), recorded, sources, remarks, tuple(panels), tuple(shares))
+
+
+def _panels(settings: ZeroShotEvaluation, methods: Methods, task: Task, result: TaskResult) -> Iterator[Panel]:
+    """The breakdowns of the results of an open task."""
+    if settings.breakdown and isinstance(result, OpenTaskResult):
+        index = methods.index(task)[0] if settings.index else None
+        yield from breakdown_panels(result, settings, index, _tokenizer_encoder(settings, methods, task))
 
 
 def _remarks(settings: ZeroShotEvaluation, methods: Methods, tasks: Sequence[Task]) -> Iterator[str]:
@@ -192,7 +248,7 @@ def _refuse_missing_data(settings: ZeroShotEvaluation, tasks: Sequence[Task]) ->
     )
     raise SettingError(
         f"the data of {len(missing)} of {len(tasks)} tasks is not at hand",
-        expected=", ".join(files),
+        expected=", ".join(file.replace(ALTERNATIVES, " or ") for file in files),
         got="no such files",
         where=f"data_dir={settings.data_dir}"
         if is_looked_for
@@ -209,13 +265,18 @@ def as_record(settings: ZeroShotEvaluation, names: dict[str, list[str]]) -> dict
     given = {name: getattr(settings, name) for name in ("split", "seed", "resamples")}
     given |= {"limit": settings.limit or EXAMPLES_PER_TASK, "dtype": settings.precision, "methods": names}
     given |= {"closed": closed, "fill": asdict(settings.fill)}
+    # only where they were asked for: older results know nothing of them
+    given |= {"breakdown": settings.breakdown} if settings.breakdown else {}
+    given |= {"trained_on": [Path(file).name for file in settings.trained_on]} if settings.trained_on else {}
+    given |= {"corpus_shares": settings.corpus_shares} if settings.corpus_shares else {}
+    given |= {"date": settings.zero_shot.date} if settings.zero_shot.date else {}
     return as_json(given)
 
 
 def _examples(
     settings: ZeroShotEvaluation, methods: Methods, task: Task, split: Split | None = None, *, all_of_them: bool = False
-) -> list[Example]:
-    return read_examples(
+) -> TaskExamples:
+    return read_task(
         task,
         Path(settings.data_dir) if settings.data_dir else None,
         split=split or settings.split,
@@ -223,7 +284,16 @@ def _examples(
         seed=settings.seed,
         encoder=methods.encoder(task),
         cut=task.suite is Suite.open or resolved_scoring(task.scoring, settings.zero_shot.closed).last_tokens is None,
+        date=settings.zero_shot.date,
+        conditions=[each for each in settings.fill.where if is_templated(each)] if task.suite is Suite.open else (),
     )
+
+
+def _with_helpful_names(settings: ZeroShotEvaluation, methods: Methods, read: TaskExamples) -> TaskExamples:
+    """The same with the second filter of UHN, where a masked language model is given and the filter is asked for."""
+    if not settings.zero_shot.mlm.encoder or not lacks_name_filter(read):
+        return read
+    return without_guessed_names(read, *methods.language_model())
 
 
 def _made(
@@ -231,7 +301,10 @@ def _made(
 ) -> list[ClosedMethod | OpenMethod]:
     """The methods for one task, ready to answer."""
     if task.suite is Suite.open:
-        development = partial(_examples, settings, methods, task, Split.dev, all_of_them=True)
+
+        def development() -> list[Example]:
+            return _examples(settings, methods, task, Split.dev, all_of_them=True).examples
+
         return [methods.open(name, task, development) for name in names]
     closed = [methods.closed(name, task) for name in names]
     for method in closed:
@@ -244,12 +317,12 @@ def _task_result(
     methods: Methods,
     task: Task,
     made: Sequence[Any],
-    examples: Sequence[Example],
+    read: TaskExamples,
     *,
     progress: Progress,
 ) -> TaskResult:
     index = methods.index(task)[0] if settings.index else None
-    encoder = methods.encoder(task)
+    examples = read.examples
     if task.suite is Suite.closed:
         overlap = None if index is None else overlapping_examples(examples, index)
         return evaluate_closed(
@@ -261,15 +334,21 @@ def _task_result(
             resamples=settings.resamples,
             progress=progress,
         )
-    # without index and language model only the most frequent answer is left, and its length is still measured
-    encoder = encoder or Encoder.load(settings.encoder, device=settings.device, dtype=settings.precision)
     return evaluate_open(
         task,
         examples,
         made,
-        tokenizer_encoder=encoder,
+        tokenizer_encoder=_tokenizer_encoder(settings, methods, task),
         index=index,
+        subsets=read.subsets,
+        data_notes=read.notes,
         seed=settings.seed,
         resamples=settings.resamples,
         progress=progress,
     )
+
+
+def _tokenizer_encoder(settings: ZeroShotEvaluation, methods: Methods, task: Task) -> Encoder:
+    """Whose tokenizer measures answers."""
+    # without index and language model only the most frequent answer is left, and its length is still measured
+    return methods.encoder(task) or Encoder.load(settings.encoder, device=settings.device, dtype=settings.precision)

@@ -29,12 +29,20 @@ class Example:
     """What the example belongs to, such as a relation or a language; "" where the task names no such column."""
     subject: str = ""
     """Open tasks: the entity that is asked about; "" where the task names no such column."""
+    popularity: float | None = None
+    """Open tasks: how often the subject is looked up, or the like; None where the task names no such column."""
     cut: bool = False
     """Whether the text was longer than the encoder takes and the task allowed to cut it."""
     blank: bool = False
     """Whether nothing of the example stands in the text: its fields were blank, so that the template is all of it."""
     passage: str = ""
     """Closed tasks: the longest of the example's fields as it stands in the text."""
+    subsets: tuple[str, ...] = ()
+    """Open tasks: which of the task's subsets it is in."""
+    where: tuple[str, ...] = ()
+    """Open tasks: conditions on the documents that may answer it, beside those of fill.where."""
+    old_answers: tuple[str, ...] = ()
+    """Open tasks: what was right at the other date, where something else is right now."""
 
 
 LABEL_WORDS = "label_words"
@@ -46,6 +54,14 @@ class Suite(Enum):
 
     closed = "closed"  # one of a few labels, by accuracy
     open = "open"  # any phrase, by exact match
+
+
+class Reader(Enum):
+    """Published folders of files that are read as they are."""
+
+    lama = "lama"  # relations.jsonl, TREx/P*.jsonl, Google_RE/*_test.jsonl (Petroni et al. 2019)
+    kamel = "kamel"  # question-templates.csv, P*/dev.jsonl (Kalo and Fichtel 2022)
+    templama = "templama"  # test.json, or test_with_aliases.json (Dhingra et al. 2022)
 
 
 class Development(Enum):
@@ -197,13 +213,19 @@ class TaskData:
     """Where the examples are. A file at hand is read; the hub is named for those who have it."""
 
     file: str
-    """Path under data_dir=, or beside the task's YAML file: .jsonl, .jsonl.zst, .json, .csv, .tsv."""
+    """Path under data_dir=, or beside the task's YAML file: .jsonl, .jsonl.zst, .json, .csv, .tsv; with `reader` also
+    a published folder. `a | b` is the first that is there."""
+    reader: Reader | None = None
+    """What makes rows of a published folder."""
     hub: str = ""
     """Name of the data set on the model hub; "" where it is in none."""
     config: str = ""
+    """Of the hub's data set, or the part of a published folder, such as TREx."""
     split: str = "test"
+    dates: tuple[int | str, ...] = ()
+    """Reader templama: the two dates that are compared, the earlier first."""
     columns: dict[str, str] = field(default_factory=dict)
-    """Name in the template (and `label`, `answers`, `group`, `subject`) → column of the file."""
+    """Name in the template (and `label`, `answers`, `old_answers`, `group`, `subject`, `popularity`) → column of it."""
     detokenise: bool = False
     """Whether the fields are in Treebank tokens, which are joined again: `it 's` becomes `it's`."""
     development: Development = Development.none
@@ -241,8 +263,12 @@ class Task:
     too_long: TooLong = TooLong.refuse
     max_prompt_tokens: int | None = None
     """Longest prompt in tokens, if less than the encoder takes."""
-    max_phrase_tokens: int | None = None
-    """Open tasks: longest phrase in tokens, where answers are longer than fill.max_phrase_tokens is by default."""
+    fill: dict[str, Any] = field(default_factory=dict)
+    """Open tasks: settings of filling, by key, that hold where the command does not say otherwise."""
+    subsets: dict[str, str] = field(default_factory=dict)
+    """Open tasks: name → column that says whether an example is in the subset, over which all is reported too."""
+    where: tuple[str, ...] = ()
+    """Open tasks: conditions on the documents that answer an example, with `{column}` for what its row has there."""
     scoring: ClosedScoring = field(default_factory=ClosedScoring)
     """Chosen on development data."""
     paper: dict[str, float] = field(default_factory=dict)

@@ -16,8 +16,10 @@ import yaml
 
 from index.files import sha256_of_bytes
 from npm.errors import SettingError, UserError, near, put_under
-from npm.evaluation.zero_shot.data import columns_of
+from npm.evaluation.zero_shot.data import OLD_ANSWERS, columns_of
+from npm.evaluation.zero_shot.document_conditions import check_conditions
 from npm.evaluation.zero_shot.prompts import ANSWERS, Template, TemplateError, parse_template
+from npm.evaluation.zero_shot.readers import ALTERNATIVES
 from npm.evaluation.zero_shot.task import (
     LABEL_WORDS,
     ClosedRetrieval,
@@ -25,11 +27,16 @@ from npm.evaluation.zero_shot.task import (
     Development,
     Label,
     Macro,
+    Reader,
     Suite,
     Task,
 )
+from npm.retrieval.settings import FillSettings
+from npm.settings import settings_given
 from npm.types import MASK_TEXT, SURROGATE
 
+ONLY_OPEN = ("fill", "subsets", "where")
+"""Keys of open tasks."""
 LEAST_PROMPT_TOKENS = 8
 """The mask pair, an encoder's special tokens and a few words: a prompt of fewer says nothing of the example."""
 
@@ -63,7 +70,9 @@ def check_task(task: Task, where: str) -> None:
             fix="name the field that holds the text, such as {text}",
         )
     gold = "label" if task.suite is Suite.closed else ANSWERS
-    named = sorted({*template.fields, gold, "group", "subject"})
+    named = sorted(
+        {*template.fields, gold, "group", "subject", "popularity", *((OLD_ANSWERS,) if gold == ANSWERS else ())}
+    )
     for name in task.data.columns:
         if name not in named:
             raise TaskFileError(
@@ -74,11 +83,17 @@ def check_task(task: Task, where: str) -> None:
                 fix=f"{near(name, named)}, or take it out",
             )
     _check_leaks(task, template, gold, where)
-    problem = _label_problem(task) if task.suite is Suite.closed else None
-    problem = problem or _problem(task)
+    problem = (_label_problem(task) if task.suite is Suite.closed else _open_problem(task)) or _problem(task)
     if problem is not None:
         what, expected, got, fix = problem
         raise TaskFileError(f"{task.name} {what}", expected=expected, got=got, where=where, fix=fix)
+    try:
+        settings_given(FillSettings, task.fill)
+    except SettingError as error:
+        put_under(error, "fill.", [item.name for item in fields(FillSettings)])
+        error.where = f"{where}: {error.where}"
+        raise
+    check_conditions(task.where, where=f"{where}: where")
 
 
 def _check_leaks(task: Task, template: Template, gold: str, where: str) -> None:
@@ -125,16 +140,25 @@ def _label_problem(task: Task) -> Problem | None:
     return problem
 
 
+def _open_problem(task: Task) -> Problem | None:
+    """What is wrong with an open task alone."""
+    data, problem = task.data, None
+    if task.labels:
+        problem = ("is open and has labels", "labels in closed tasks only", "labels", "take them out, or suite: closed")
+    elif task.scoring != ClosedScoring():
+        problem = ("is open and has scoring", "scoring in closed tasks only", "scoring", "take it out: fill.scoring.…=")
+    elif task.verbalizer != LABEL_WORDS:
+        problem = ("is open and has a verbalizer", "one in closed tasks only", task.verbalizer, "take it out")
+    elif (data.reader is Reader.templama) != bool(data.dates) or len(data.dates) not in (0, 2):
+        got = f"reader: {data.reader.value if data.reader else 'none'} and {len(data.dates)} dates"
+        problem = ("compares no two dates", "data.dates: [2019, 2022] with reader: templama", got, "correct data.dates")
+    return problem
+
+
 def _problem(task: Task) -> Problem | None:
     """What else contradicts itself."""
     data, problem = task.data, None
-    if task.suite is Suite.open and task.labels:
-        problem = ("is open and has labels", "labels in closed tasks only", "labels", "take them out, or suite: closed")
-    elif task.suite is Suite.open and task.scoring != ClosedScoring():
-        problem = ("is open and has scoring", "scoring in closed tasks only", "scoring", "take it out: fill.scoring.…=")
-    elif task.suite is Suite.open and task.verbalizer != LABEL_WORDS:
-        problem = ("is open and has a verbalizer", "one in closed tasks only", task.verbalizer, "take it out")
-    elif task.macro is Macro.answer_tokens and task.suite is Suite.closed:
+    if task.macro is Macro.answer_tokens and task.suite is Suite.closed:
         problem = ("has no answers to count", "macro: answer_tokens in open tasks only", "closed", "take macro out")
     elif task.macro is Macro.group and "group" not in data.columns:
         problem = ("has no groups", "data.columns.group with macro: group", "no such column", "name the column")
@@ -154,9 +178,8 @@ def _problem(task: Task) -> Problem | None:
             got,
             "add it, or take k out",
         )
-    elif task.max_phrase_tokens is not None and (task.suite is Suite.closed or not 1 <= task.max_phrase_tokens <= 256):
-        got = f"max_phrase_tokens: {task.max_phrase_tokens} of a task that is {task.suite.value}"
-        problem = ("bounds phrases wrongly", "1 to 256, in open tasks only", got, "correct it, or take it out")
+    elif task.suite is Suite.closed and (only_open := [key for key in ONLY_OPEN if getattr(task, key)]):
+        problem = ("is closed", "fill, subsets and where in open tasks only", ", ".join(only_open), "take them out")
     elif task.max_prompt_tokens is not None and task.max_prompt_tokens < LEAST_PROMPT_TOKENS:
         got = f"max_prompt_tokens: {task.max_prompt_tokens}"
         problem = (
@@ -243,6 +266,11 @@ def load_task(name_or_path: str | Path, *, folder: Path, others: Sequence[str] =
             )
     content, digest = _read(path)
     filled = {"name": path.stem, **content}
+    if isinstance(filled.get("where"), str):
+        filled["where"] = [filled["where"]]
+    if "max_phrase_tokens" in filled:  # a key of its own in earlier versions
+        own = filled["fill"] if isinstance(filled.get("fill"), dict) else {}
+        filled["fill"] = {"max_phrase_tokens": filled.pop("max_phrase_tokens"), **own}
     if "template_column" in filled and "template" not in filled:
         filled["template"] = "{" + str(filled["template_column"]) + "}"
     task = replace(_built(Task, filled, where=str(path), key=""), digest=digest)
@@ -253,8 +281,10 @@ def load_task(name_or_path: str | Path, *, folder: Path, others: Sequence[str] =
 def _beside(task: Task, folder: Path) -> Task:
     """`task` with the whole path of each data and verbalizer file of it that lies in `folder`."""
 
-    def found(name: str) -> str:
-        return str(folder / name) if name and (folder / name).is_file() else name
+    def found(names: str) -> str:
+        is_there = Path.exists if task.data.reader else Path.is_file
+        places = [folder / name if name and is_there(folder / name) else name for name in names.split(ALTERNATIVES)]
+        return ALTERNATIVES.join(map(str, places))
 
     def found_list(name: str) -> str:
         return found(name) if Path(name).suffix else name  # a shipped list has no extension, whatever lies here
@@ -327,6 +357,8 @@ def _built(kind: Any, content: object, *, where: str, key: str) -> Any:
 
 def _converted(hint: Any, value: object, *, where: str, key: str) -> Any:
     """`value` as the type that a field declares; nothing is guessed, so `yes` in place of a word is an error."""
+    if hint is Any:
+        return value
     kinds = get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
     if value is None and type(None) in kinds:
         return None

@@ -13,7 +13,8 @@ from npm.corpus import rows
 from npm.corpus.rows import TaskDataError
 from npm.errors import CorpusError
 from npm.evaluation.settings import Split
-from npm.evaluation.zero_shot.data import OFFLINE_VARIABLES, data_file, find_data, missing_data, read_examples
+from npm.evaluation.zero_shot.data import read_examples
+from npm.evaluation.zero_shot.readers import OFFLINE_VARIABLES, data_file, find_data, missing_data
 from npm.evaluation.zero_shot.task import Development, Task
 from tests.evaluation.zero_shot.task_samples import REVIEWS, closed, opened, written
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from npm.evaluation.settings import ZeroShotEvaluation
+from npm.cli.settings import compose_settings
 from npm.evaluation.zero_shot.methods import Methods
 from npm.evaluation.zero_shot.nonparametric import Masks, NonparametricLabels
 from npm.evaluation.zero_shot.task import ClosedScoring, Example, Label, LabelPrediction, Suite, Task, TaskData
@@ -18,7 +18,6 @@ from npm.evaluation.zero_shot.verbalizers import load_verbalizer
 from npm.indexing.phrase_index import PhraseIndex
 from npm.models.encoder import Encoder
 from npm.retrieval.queries import encode_masks
-from npm.retrieval.settings import FillSettings
 from npm.types import silent
 from tests.evaluation.zero_shot.word_indexes import index_of_texts
 from tests.helpers.tiny_models import SENTENCES, tiny_encoder
@@ -139,13 +138,10 @@ def test_a_task_of_long_answers_is_filled_with_longer_phrases_unless_the_user_sa
     folder = tmp_path / "index"
     index_of_texts(folder, SENTENCES, encoder)
     encoder.save(tmp_path / "encoder")
-    task = Task(name="t", suite=Suite.open, data=TaskData(file="t.jsonl"), template="{a} <mask>", max_phrase_tokens=20)
-    for given, expected in ((10, 20), (4, 4)):
-        settings = ZeroShotEvaluation(
-            index=str(folder),
-            encoder=str(tmp_path / "encoder"),
-            device="cpu",
-            fill=FillSettings(max_phrase_tokens=given),
-        )
-        method = Methods(settings).open("npm-dense", task, list)
-        assert method.facts()["filling"]["max_phrase_tokens"] == expected
+    task = Task(name="t", suite=Suite.open, data=TaskData(file="t.jsonl"), template="{a} <mask>")
+    task = replace(task, fill={"max_phrase_tokens": 20, "scoring": {"temperature": 2}})
+    for given, expected in (([], 20), (["fill.max_phrase_tokens=4"], 4), (["fill.max_phrase_tokens=10"], 10)):
+        places = [f"index={folder}", f"encoder={tmp_path / 'encoder'}", f"out={tmp_path / 'out'}", "device=cpu"]
+        settings = compose_settings("evaluate", [*places, *given])
+        filling = Methods(settings).open("npm-dense", task, list).facts()["filling"]
+        assert (filling["max_phrase_tokens"], filling["scoring"]["temperature"]) == (expected, 2.0)

@@ -1,0 +1,271 @@
+"""What an index costs: bytes, seconds to build and to open, and where the milliseconds of a question go.
+
+    OMP_NUM_THREADS=1 python -m benchmarks.bench_cost index=DIR out=FOLDER [queries=100] [batch=32] [seed=0]
+        [mlm=DIR] [devices=cpu,cuda] [corpus=FILE[,FILE]] [results=FOLDER,task]
+
+Questions are drawn from the documents of the index. Each is asked alone and in lists of `batch`, with every retrieval;
+`mlm` is a masked language model that is asked beside them. `corpus` builds the index anew, in a temporary folder, for
+the seconds of each stage. `results`, of `npmlm evaluate` on an open task, gives the exact match that is drawn over the
+milliseconds. Writes cost.json, cost.md and, with results, cost.png. The parts of a question are exclusive: what one of
+them takes within another counts once, and what is in none of them is called "else".
+"""
+
+from __future__ import annotations
+
+import os
+
+# Before numpy is imported: its thread pool is made then.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import json
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import npm.evaluation.zero_shot.parametric as parametric
+import npm.retrieval.fill as fill
+import npm.retrieval.filler as filler_module
+from npm.corpus.documents import CorpusSettings
+from npm.evaluation.analyses.panels import Line, Panel, Point, draw_panels
+from npm.evaluation.metrics import Interval
+from npm.evaluation.report import markdown_table
+from npm.figures import save_figure
+from npm.indexing.build import build_index
+from npm.indexing.inspection import inspect_index
+from npm.indexing.phrase_index import PhraseIndex
+from npm.indexing.settings import IndexBuildSettings
+from npm.models.encoder import Encoder
+from npm.models.folders import locate_encoder
+from npm.models.masked_lm import attach_masked_head
+from npm.retrieval.fill import PhraseFiller
+from npm.retrieval.settings import FillSettings, Retrieval
+from npm.retrieval.spans import SpanFinder
+from npm.tuning.tune import draw_questions
+
+METHODS = {
+    "npm-dense": FillSettings(retrieval=Retrieval.dense),
+    "npm-bm25": FillSettings(retrieval=Retrieval.bm25),
+    "npm-hybrid": FillSettings(retrieval=Retrieval.hybrid),
+    "npm-hybrid without reading": FillSettings(retrieval=Retrieval.hybrid, reading_share=0.0, joint_share=0.0),
+}
+PARTS = ("encoder", "block ranking", "reading", "search", "scoring", "answer text")
+ELSE = "else"
+PIECES = (
+    ("encoder", filler_module, "encode_queries"),
+    ("encoder", parametric, "encode_masks"),
+    ("block ranking", fill, "block_restrictions"),
+    ("reading", fill, "with_reading"),
+    ("scoring", SpanFinder, "find"),
+    ("scoring", filler_module, "candidate_weights"),
+    ("answer text", filler_module, "ranked_phrases"),
+)
+"""Functions by the part of a question that they are, and the module or class that they are looked up in."""
+
+
+class PartClock:
+    """Exclusive seconds of each part: the clock of a part stands still while another runs within it."""
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._clock = clock
+        self._open: list[str] = [ELSE]
+        self._since = clock()
+        self.seconds: defaultdict[str, float] = defaultdict(float)
+
+    @contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        """What runs inside counts for `name`."""
+        self._turn()
+        self._open.append(name)
+        try:
+            yield
+        finally:
+            self._turn()
+            self._open.pop()
+
+    def take(self) -> dict[str, float]:
+        """The seconds of each part since the last call; they add up to all that passed."""
+        self._turn()
+        found, self.seconds = dict(self.seconds), defaultdict(float)
+        return found
+
+    def _turn(self) -> None:
+        now = self._clock()
+        self.seconds[self._open[-1]] += now - self._since
+        self._since = now
+
+    def timed(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """`function`, whose calls count for `name`."""
+
+        @wraps(function)
+        def call(*given: Any, **named: Any) -> Any:
+            with self.part(name):
+                return function(*given, **named)
+
+        return call
+
+
+class TimedSearch:
+    """A searcher, or one of its scans, whose `scan` and `top` count as search."""
+
+    def __init__(self, inner: Any, clock: PartClock) -> None:
+        self._inner, self._clock = inner, clock
+
+    def scan(self, *given: Any) -> Any:
+        """As of the searcher; the scan is timed too."""
+        with self._clock.part("search"):
+            return TimedSearch(self._inner.scan(*given), self._clock)
+
+    def top(self, *given: Any) -> Any:
+        """As of the scan."""
+        with self._clock.part("search"):
+            return self._inner.top(*given)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
+@contextmanager
+def measured(clock: PartClock) -> Iterator[None]:
+    """Within, the functions of `PIECES` are timed."""
+    before = [(module, name, getattr(module, name)) for _, module, name in PIECES]
+    try:
+        for (part, module, name), (_, _, function) in zip(PIECES, before, strict=True):
+            setattr(module, name, clock.timed(part, function))
+        yield
+    finally:
+        for module, name, function in before:
+            setattr(module, name, function)
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Milliseconds a question of one method."""
+
+    method: str
+    device: str
+    batch: int
+    median: float
+    p95: float
+    parts: Mapping[str, float]  # means; they add up to the mean
+
+    def row(self) -> list[str]:
+        """As in the table."""
+        shown = [f"{self.parts.get(part, 0.0):.2f}" for part in (*PARTS, ELSE)]
+        return [f"{self.method}, {self.device}", str(self.batch), f"{self.median:.2f}", f"{self.p95:.2f}", *shown]
+
+
+def cost_of(
+    ask: Callable[[list[str]], object], texts: Sequence[str], batch: int, clock: PartClock, method: str, device: str
+) -> Cost:
+    """Ask all `texts`, `batch` at a time, after one call that is not counted."""
+    ask(list(texts[:batch]))
+    totals: list[float] = []
+    parts: defaultdict[str, float] = defaultdict(float)
+    for first in range(0, len(texts), batch):
+        own = list(texts[first : first + batch])
+        clock.take()
+        ask(own)
+        spent = clock.take()
+        totals += [1000 * sum(spent.values()) / len(own)] * len(own)
+        for part, seconds in spent.items():
+            parts[part] += 1000 * seconds / len(texts)
+    median, p95 = np.quantile(totals, [0.5, 0.95]).tolist()
+    return Cost(method, device, batch, median, p95, dict(parts))
+
+
+def costs(given: Mapping[str, str], devices: Sequence[str], batches: Sequence[int]) -> tuple[float, list[Cost]]:
+    """Seconds to open the index, and what each method costs on each device."""
+    clock, found = PartClock(), []
+    started = time.perf_counter()
+    index = PhraseIndex.open(Path(given["index"]))
+    opening = time.perf_counter() - started
+    count, seed = int(given.get("queries", "100")), int(given.get("seed", "0"))
+    texts = [question.text for question in draw_questions(index, count, seed=seed)]
+    timed = replace(index, searcher=TimedSearch(index.searcher, clock))
+    with measured(clock):
+        for device in devices:
+            encoder = index.load_encoder(given.get("encoder"), device=device)
+            asks: dict[str, Callable[[list[str]], object]] = {
+                name: PhraseFiller(timed, encoder, settings).fill for name, settings in METHODS.items()
+            }
+            if "mlm" in given:
+                model = Encoder.load(given["mlm"], device=device)
+                head = attach_masked_head(model, locate_encoder(given["mlm"]), trained=True)
+                asks["mlm"] = parametric.ParametricPhrases("mlm", model, head).fill
+            for name, ask in asks.items():
+                found += [cost_of(ask, texts, batch, clock, name, device) for batch in batches]
+    return opening, found
+
+
+def build_seconds(files: Sequence[str], index: Path) -> dict[str, float]:
+    """Seconds of each stage of a build over `files` with the encoder of `index`, as its progress tells."""
+    encoder = PhraseIndex.open(index).load_encoder(None)
+    seconds: defaultdict[str, float] = defaultdict(float)
+    last = time.perf_counter()
+
+    def progress(stage: str, *_: float | None) -> None:
+        nonlocal last
+        now = time.perf_counter()
+        seconds[stage] += now - last
+        last = now
+
+    with tempfile.TemporaryDirectory() as place:
+        settings = IndexBuildSettings(corpus=CorpusSettings(files=list(files)))
+        build_index(Path(place) / "index", settings, encoder, progress=progress)
+    return dict(seconds)
+
+
+def quality_panel(found: Sequence[Cost], folder: str, task: str) -> Panel:
+    """Exact match of each method in the results of `folder`, over the milliseconds of a question asked alone."""
+    methods = json.loads((Path(folder) / "metrics.json").read_text(encoding="utf-8"))["tasks"][task]["methods"]
+    lines = []
+    for cost in found:
+        right = methods.get(cost.method, {}).get("all", {})
+        if right and cost.batch == 1:
+            point = Point(f"{cost.median:.1f} ms", right["count"], Interval(**right["micro"]), cost.median)
+            lines.append(Line(f"{cost.method}, {cost.device}", (point,)))
+    return Panel(task, "ms a question (median)", "exact match", tuple(lines), is_log=True)
+
+
+def main(argv: list[str]) -> None:
+    """Measure, print and write the tables."""
+    given = dict(argument.split("=", 1) for argument in argv)
+    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+    out, index = Path(given["out"]), Path(given["index"])
+    out.mkdir(parents=True, exist_ok=True)
+    inspected = inspect_index(index)
+    seconds = build_seconds(given["corpus"].split(","), index) if "corpus" in given else {}
+    devices = given.get("devices", "cpu").split(",")
+    opening, found = costs(given, devices, (1, int(given.get("batch", "32"))))
+    disk, hot = (sum(sizes.values()) for sizes in (inspected.footprint.disk, inspected.footprint.hot))
+    facts = [["tokens", f"{inspected.counts['tokens']:,}"], ["stored vectors", f"{inspected.counts['rows']:,}"]]
+    facts += [
+        ["MB on disk", f"{disk / 1e6:.1f}"],
+        ["MB hot", f"{hot / 1e6:.1f}"],
+        ["seconds to open", f"{opening:.2f}"],
+    ]
+    facts += [[f"seconds of the build: {stage}", f"{spent:.1f}"] for stage, spent in seconds.items()]
+    header = ["ms a question", "asked at once", "p50", "p95", *PARTS, ELSE]
+    text = f"{markdown_table(['index', ''], facts)}\n\n{markdown_table(header, [cost.row() for cost in found])}\n"
+    (out / "cost.md").write_text(text, encoding="utf-8")
+    record = {"index": inspected.counts, "disk_bytes": disk, "hot_bytes": hot, "opening_seconds": opening}
+    record |= {"build_seconds": seconds, "costs": [{n: getattr(each, n) for n in Cost.__slots__} for each in found]}
+    (out / "cost.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    print(text)
+    if "results" in given:
+        panel = quality_panel(found, *given["results"].rsplit(",", 1))
+        save_figure(draw_panels([(panel, f"{panel.title}: quality over time")]), out / "cost.png")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

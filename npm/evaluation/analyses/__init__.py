@@ -1,0 +1,1 @@
+"""The analyses of the paper: rare and unseen words, word sense, the size of the corpus."""

@@ -1,0 +1,39 @@
+"""docs/analyses.md and scripts/analyses.sh: every command composes, and every analysis has a section."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from npm.cli.main import split_arguments
+from npm.cli.settings import compose_settings
+from npm.evaluation.settings import Breakdown
+
+REPOSITORY = Path(__file__).parents[3]
+PAGE = (REPOSITORY / "docs" / "analyses.md").read_text(encoding="utf-8")
+
+
+def commands() -> list[list[str]]:
+    blocks = re.findall(r"```bash\n(.*?)```", PAGE, flags=re.DOTALL)
+    lines = [shlex.split(line) for block in blocks for line in block.splitlines()]
+    return [line for line in lines if line[0] == "npmlm"]
+
+
+@pytest.mark.parametrize("words", commands(), ids=" ".join)
+def test_every_command_of_the_page_composes(words: list[str]) -> None:
+    found = split_arguments(words[2:])
+    assert compose_settings(words[1], found.settings)
+    assert found.texts == (["senses"] if words[1] == "plot" else [])
+
+
+def test_the_page_and_the_script_name_every_analysis() -> None:
+    for name in (*(each.value for each in Breakdown), "unseen_words", "word_sense", "corpus_shares", "bench_cost"):
+        assert f"{name}" in PAGE, name
+    script = (REPOSITORY / "scripts" / "analyses.sh").read_text(encoding="utf-8")
+    for name in ("breakdown=", "corpus_shares=", "task=unseen_words", "task=word_sense", "plot senses", "bench_cost"):
+        assert name in script, name
+    for picture in re.findall(r"\]\(([\w-]+\.png)\)", PAGE):
+        assert (REPOSITORY / "docs" / picture).is_file(), picture

@@ -1,0 +1,70 @@
+"""The parts of a question in benchmarks/bench_cost.py, by a clock that is moved by hand, and in a small index."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from benchmarks.bench_cost import ELSE, METHODS, PARTS, PartClock, TimedSearch, cost_of, measured, quality_panel
+from npm.evaluation.results import write_results
+from npm.indexing.phrase_index import PhraseIndex
+from npm.models.encoder import Encoder
+from npm.retrieval.fill import PhraseFiller
+from tests.evaluation.conftest import QUESTIONS
+
+TEXTS = [text for _, _, text, _, _ in QUESTIONS]
+
+
+class Hand:
+    """A clock that goes on by one second at each look."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def __call__(self) -> float:
+        self.seconds += 1
+        return self.seconds
+
+
+def test_a_part_within_another_counts_once_and_all_parts_add_up() -> None:
+    hand = Hand()
+    clock = PartClock(hand)  # looks at 1
+    with clock.part("reading"), clock.part("encoder"):  # 2 and 3
+        pass  # 4
+    # 5: one second each before, in reading, in the encoder, in reading again
+    found = clock.take()  # 6
+    assert found == {ELSE: 2.0, "reading": 2.0, "encoder": 1.0}
+    assert sum(found.values()) == hand.seconds - 1
+    assert clock.take() == {ELSE: 1.0}
+
+
+def test_the_parts_of_a_question_add_up_to_the_whole_and_change_no_answer(index_folder: Path, encoder: Encoder) -> None:
+    index = PhraseIndex.open(index_folder)
+    for name, settings in METHODS.items():
+        hand = Hand()
+        clock = PartClock(hand)
+        filler = PhraseFiller(replace(index, searcher=TimedSearch(index.searcher, clock)), encoder, settings)
+        with measured(clock):
+            assert filler.fill(TEXTS) == PhraseFiller(index, encoder, settings).fill(TEXTS)
+            cost = cost_of(filler.fill, TEXTS, 2, clock, name, "cpu")
+        assert set(cost.parts) <= {*PARTS, ELSE} and {"encoder", "search", "scoring", "answer text"} <= set(cost.parts)
+        assert ("reading" in cost.parts) == (name == "npm-hybrid")
+        # Of six texts, three pairs: the mean over texts of the milliseconds is the sum of the parts.
+        assert cost.batch == 2 and cost.median <= cost.p95
+        clock.take()
+        filler.fill(TEXTS)
+        assert set(clock.take()) == {ELSE, "search"}  # nothing else is timed outside
+
+
+def test_quality_stands_over_milliseconds(tmp_path: Path) -> None:
+    right = {"count": 10, "micro": {"mean": 0.5, "low": 0.2, "high": 0.8}, "macro": None}
+    metrics = {"tasks": {"trex": {"methods": {"npm-bm25": {"all": right}}}}}
+    write_results(tmp_path / "out", record={}, predictions=[], metrics=metrics)
+    clock = PartClock(Hand())
+    costs = [cost_of(lambda _: None, TEXTS, batch, clock, name, "cpu") for name in METHODS for batch in (1, 2)]
+    panel = quality_panel(costs, str(tmp_path / "out"), "trex")
+    (line,) = panel.lines
+    assert line.name == "npm-bm25, cpu"
+    assert (line.points[0].x, line.points[0].share.mean) == (pytest.approx(1000), 0.5)
