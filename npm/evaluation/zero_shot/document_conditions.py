@@ -33,11 +33,13 @@ def is_templated(condition: str) -> bool:
 
 def check_conditions(conditions: Sequence[str], *, where: str) -> None:
     """Refuse what is no condition once it is filled; raises SettingError that names the place `where`."""
-    try:
-        parse_conditions([FIELD.sub("0", condition) for condition in conditions])
-    except SettingError as error:
-        error.where = where
-        raise
+    for condition in conditions:
+        try:
+            parse_conditions([FIELD.sub("0", condition)])
+        except SettingError as error:
+            error.problem, error.got = f"{condition!r} is not a condition on documents", repr(condition)
+            error.where = where
+            raise
 
 
 def filled_conditions(conditions: Sequence[str], cell: Callable[[str], Any], *, where: str) -> tuple[str, ...]:

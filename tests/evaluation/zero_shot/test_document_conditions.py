@@ -146,7 +146,7 @@ def test_a_condition_on_a_column_that_is_not_there_or_that_is_none_is_refused(tm
     with pytest.raises(TaskDataError, match="no column 'year'"):
         read_examples(task, tmp_path)
     told = file_refused(tmp_path, {**CONTENT, "where": ["{date}"]}, SettingError)
-    assert "is not a condition" in told.problem and told.where.endswith("where")
+    assert "'{date}' is not a condition" in told.problem and told.where.endswith("where")
 
 
 @pytest.mark.parametrize(
