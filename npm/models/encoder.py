@@ -290,7 +290,7 @@ class Encoder(StoredModel):
         _check_own_keys(model.config, where=name)
         self.mask_id = self._special_id("mask_token")
         self.pad_id = self._special_id("pad_token")
-        self.prefix_ids, self.suffix_ids = _special_ids_around(tokenizer)
+        self.prefix_ids, self.suffix_ids = special_ids_around(tokenizer)
         self.pooler_of_modules: PoolerKind | None = None
         """The pooler that the files of `sentence-transformers` beside its weights name."""
         self.language_model: PreTrainedModel | None = None
@@ -476,7 +476,7 @@ def _check_own_keys(config: Any, *, where: str) -> None:
             )
 
 
-def _special_ids_around(tokenizer: PreTrainedTokenizerFast) -> tuple[list[int], list[int]]:
+def special_ids_around(tokenizer: PreTrainedTokenizerFast) -> tuple[list[int], list[int]]:
     """The special token ids that the tokenizer puts before and after a single text."""
     plain = tokenizer("a", add_special_tokens=False)["input_ids"]
     framed = tokenizer("a", add_special_tokens=True)["input_ids"]

@@ -287,3 +287,28 @@ def load_encoder_decoder(place: str, *, dropout: float | None) -> tuple[PreTrain
     model, report = _load_model(AutoModelForSeq2SeqLM, place, config, problem="the encoder-decoder cannot be loaded")
     _check_weights(model, report, place)
     return model, tokenizer
+
+
+def load_decoder(place: str) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
+    """Decoder with its head for the next token, in float32, and fast tokenizer from a folder.
+
+    Raises EncoderError for an encoder or an encoder-decoder, and as `load_encoder_decoder` does.
+    """
+    from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
+
+    config = load_config(place)
+    # transformers makes a decoder out of an encoder's weights when asked: numbers of what was never trained
+    is_encoder = type(config) in AutoModelForMaskedLM._model_mapping and not getattr(config, "is_decoder", False)
+    if config.is_encoder_decoder or is_encoder or type(config) not in AutoModelForCausalLM._model_mapping:
+        raise EncoderError(
+            "the model is no decoder",
+            expected="a decoder with a head for the next token (GPT-2, OPT, Pythia, Llama, …)",
+            got=f"a model of type {config.model_type}",
+            where=place,
+            fix="choose another; encoders serve as zero_shot.mlm.encoder=, encoder-decoders as zero_shot.t5.model=",
+        )
+    tokenizer = _tokenizer(place)
+    _check_vocabulary(tokenizer, config, place)
+    model, report = _load_model(AutoModelForCausalLM, place, config, problem="the decoder cannot be loaded")
+    _check_weights(model, report, place)
+    return model, tokenizer

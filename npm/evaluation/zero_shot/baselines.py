@@ -25,6 +25,7 @@ from npm.types import MASK_TEXT, Answer, Phrase, Progress
 if TYPE_CHECKING:
     from npm.evaluation.zero_shot.task import Example, Task
     from npm.indexing.lexicon import BlockLexicon
+    from npm.indexing.phrase_index import PhraseIndex
     from npm.retrieval.fill import PhraseFiller
     from npm.retrieval.spans import CandidateSpans
 
@@ -55,17 +56,17 @@ class BlockSpans:
         return self.reader.texts(candidates.starts, candidates.lengths)
 
 
-def lexicon_of(filler: PhraseFiller, *, fix: str) -> BlockLexicon:
-    """The lexicon of a filler's index. Raises SettingError, which advises `fix`, if the index has no text."""
-    if filler.index.lexicon is None:
+def lexicon_of(index: PhraseIndex, *, fix: str) -> BlockLexicon:
+    """The lexicon of an index. Raises SettingError, which advises `fix`, if the index has no text."""
+    if index.lexicon is None:
         raise SettingError(
             "the baseline needs the text of the blocks",
             expected="an index over blocks with text",
             got="an index over blocks of token ids",
-            where=str(filler.index.folder),
+            where=str(index.folder),
             fix=fix,
         )
-    return filler.index.lexicon
+    return index.lexicon
 
 
 class MajorityLabel:
@@ -156,7 +157,7 @@ class RandomSpanOfBestBlock:
 
     def __init__(self, filler: PhraseFiller, *, seed: int) -> None:
         """Raises SettingError if the index has no text."""
-        self._lexicon = lexicon_of(filler, fix="leave this method out")
+        self._lexicon = lexicon_of(filler.index, fix="leave this method out")
         self._spans = BlockSpans(filler, filler.index.rows)
         self._new_words_only = filler.settings.scoring.exclude_query_phrases
         self._facts = {"seed": seed, **filler_facts(filler)}

@@ -165,6 +165,9 @@ def _sources(settings: ZeroShotEvaluation, methods: Methods, task: Task) -> dict
         facts |= {"index": index_facts(index), "encoder": model_facts(encoder)}
     if settings.zero_shot.mlm.encoder:
         facts["language_model"] = model_facts(methods.language_model()[0])
+    for kind in ("causal", "t5"):
+        if getattr(settings.zero_shot, kind).model:
+            facts[kind] = model_facts(methods.writer(kind).model)
     return facts
 
 
@@ -209,6 +212,9 @@ def as_record(settings: ZeroShotEvaluation, names: dict[str, list[str]]) -> dict
     given = {name: getattr(settings, name) for name in ("split", "seed", "resamples")}
     given |= {"limit": settings.limit or EXAMPLES_PER_TASK, "dtype": settings.precision, "methods": names}
     given |= {"closed": closed, "fill": asdict(settings.fill)}
+    if "causal-knn" in {name for asked in names.values() for name in asked}:
+        causal = settings.zero_shot.causal
+        given["causal-knn"] = {"share": causal.knn_share, "temperature": causal.knn_temperature, "k": causal.knn_k}
     return as_json(given)
 
 
