@@ -24,6 +24,7 @@ from torch import nn
 from index.files import storage_errors
 from npm.corpus.blocks import MOST_TITLE_TOKENS, tokenizer_fingerprint
 from npm.errors import EncoderError
+from npm.models.byte_tokenizer import spells_bytes
 from npm.models.folders import POOLER_KEY, SINGLE_MASK_NAMES, encoder_label, locate_encoder, pooler_of_modules
 from npm.models.loading import load_pretrained, quiet_transformers, safetensors_errors
 from npm.models.settings import LAST_LAYER_POOLERS, PoolerKind, Precision, check_leading_dimensions
@@ -312,14 +313,17 @@ class Encoder(StoredModel):
         similarity_scale: float | None = None,
         hidden_dropout: float | None = None,
         attention_dropout: float | None = None,
+        half_input_tokens: int | None = None,
     ) -> Encoder:
         """Load from a folder, the hub, the extra `pretrained` (`minilm`) or the shipped one (`encoder-mini`, or empty).
 
-        `similarity_scale` None takes the saved one, else 1/√d. Dropouts None keep the encoder's own. The model is in
-        evaluation mode. Raises EncoderError when there is no encoder of that name or it cannot serve.
+        `similarity_scale` None takes the saved one, else 1/√d. Dropouts None keep the encoder's own.
+        `half_input_tokens` takes the encoder of an encoder-decoder, for inputs of at most so many tokens. The model is
+        in evaluation mode. Raises EncoderError when there is no encoder of that name or it cannot serve.
         """
         place = locate_encoder(name)
-        model, tokenizer = load_pretrained(place, hidden_dropout=hidden_dropout, attention_dropout=attention_dropout)
+        dropouts = {"hidden_dropout": hidden_dropout, "attention_dropout": attention_dropout}
+        model, tokenizer = load_pretrained(place, **dropouts, half_input_tokens=half_input_tokens)
         encoder = cls(model, tokenizer, name=encoder_label(name), similarity_scale=similarity_scale)
         encoder.pooler_of_modules = pooler_of_modules(Path(place))
         if name in SINGLE_MASK_NAMES:
@@ -401,6 +405,11 @@ class Encoder(StoredModel):
     @reads_jointly.setter
     def reads_jointly(self, trained: bool) -> None:
         _set_unless_usual(self.model.config, READS_JOINTLY_KEY, trained, usual=False)
+
+    @property
+    def spells_bytes(self) -> bool:
+        """Whether its tokens are bytes, so that lengths are counted in words."""
+        return spells_bytes(self.tokenizer)
 
     @property
     def block_pooler(self) -> PoolerKind | None:

@@ -37,10 +37,12 @@ class BlockSpans:
         """`ends` are the tokens that a phrase may start and end with."""
         self._store = filler.index.store
         self._ends = ends
+        tokens, words = filler.settings.phrase_limits(of_bytes=filler.encoder.spells_bytes)
         self._finder = SpanFinder(
             self._store,
             ends,
-            max_phrase_tokens=filler.settings.max_phrase_tokens,
+            max_phrase_tokens=tokens,
+            max_phrase_words=words,
             scoring=filler.settings.scoring,
             words_only=filler.encoder.query_masks == 1,
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -211,7 +211,7 @@ def as_record(settings: ZeroShotEvaluation, names: dict[str, list[str]]) -> dict
         closed["verbalizer"] = Path(closed["verbalizer"]).name
     given = {name: getattr(settings, name) for name in ("split", "seed", "resamples")}
     given |= {"limit": settings.limit or EXAMPLES_PER_TASK, "dtype": settings.precision, "methods": names}
-    given |= {"closed": closed, "fill": asdict(settings.fill)}
+    given |= {"closed": closed, "fill": settings.fill.recorded()}
     if "causal-knn" in {name for asked in names.values() for name in asked}:
         causal = settings.zero_shot.causal
         given["causal-knn"] = {"share": causal.knn_share, "temperature": causal.knn_temperature, "k": causal.knn_k}
