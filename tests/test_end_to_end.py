@@ -102,6 +102,11 @@ def test_an_encoder_of_bytes_is_trained_by_words_its_index_built_asked_and_check
     outcome = npmlm(*fill, "retrieval=dense", "max_phrase_words=1", "The capital is <mask>.")
     assert not any(" " in phrase["phrase"] for phrase in outcome.answers()[0]["phrases"])
     npmlm("fill", f"index={index}", "half \ud800 a character <mask>").refused("not valid Unicode", "half a character")
+    measure = ("evaluate", "task=in_batch", f"encoder={run / 'encoder'}", f"corpus.files={texts}", "limit=2")
+    small = ("in_batch.least_tokens=200", "in_batch.blocks_per_article=2", "in_batch.max_block_tokens=64")
+    for words in ("true", "false"):
+        outcome = npmlm(*measure, *small, f"in_batch.whole_words={words}", f"out={tmp_path / words}")
+        assert outcome.status == 0, outcome.err
     half = tmp_path / "half.jsonl"
     half.write_text('{"text": "half \\ud800 a character"}\n', encoding="utf-8")
     broken = npmlm(

@@ -173,6 +173,9 @@ class InBatchSettings(HeldOutSettings):
     dimensions: list[int] = field(default_factory=list)
     """Shorter lengths of vectors, such as [64,128,256], that are measured beside the whole ones, by their leading
     numbers."""
+    whole_words: bool = False
+    """Masks are counted in words, and other occurrences are whole words: to compare encoders of different tokens, above
+    all of bytes. Else spans of at most ten tokens are masked."""
 
     def check(self) -> None:
         """Refuse what are no lengths."""
