@@ -318,13 +318,12 @@ class Encoder(StoredModel):
         """Load from a folder, the hub, the extra `pretrained` (`minilm`) or the shipped one (`encoder-mini`, or empty).
 
         `similarity_scale` None takes the saved one, else 1/√d. Dropouts None keep the encoder's own.
-        `half_input_tokens` takes the encoder of an encoder-decoder, for inputs of at most so many tokens. The model is
-        in evaluation mode. Raises EncoderError when there is no encoder of that name or it cannot serve.
+        `half_input_tokens` takes that of an encoder-decoder, for inputs of that length. In evaluation mode. Raises EncoderError when there is no encoder of that name or it cannot serve.
         """
         place = locate_encoder(name)
         dropouts = {"hidden_dropout": hidden_dropout, "attention_dropout": attention_dropout}
-        model, tokenizer = load_pretrained(place, **dropouts, half_input_tokens=half_input_tokens)
-        encoder = cls(model, tokenizer, name=encoder_label(name), similarity_scale=similarity_scale)
+        loaded = load_pretrained(place, **dropouts, half_input_tokens=half_input_tokens)
+        encoder = cls(*loaded, name=encoder_label(name), similarity_scale=similarity_scale)
         encoder.pooler_of_modules = pooler_of_modules(Path(place))
         if name in SINGLE_MASK_NAMES:
             encoder.query_masks = 1
@@ -408,7 +407,7 @@ class Encoder(StoredModel):
 
     @property
     def spells_bytes(self) -> bool:
-        """Whether its tokens are bytes, so that lengths are counted in words."""
+        """Whether its tokens are bytes."""
         return spells_bytes(self.tokenizer)
 
     @property
