@@ -16,10 +16,8 @@ from npm.cli.main import main as npmlm
 DEMO = Path("npm/assets/demo")
 SIZES = [f"start.fresh.{each}" for each in ("layers=4", "dimensions=256", "attention_heads=4", "window_tokens=64")]
 SIZES += ["masking.unit=phrase_words", "schedule.learning_rate=1e-3", "schedule.max_steps=null"]
-CELLS = {  # a piece of English has 4.6 bytes: blocks of the same length in words
-    "bytes": (600, ["encoder=bytes", "start.fresh.max_input_tokens=768"]),
-    "pieces": (128, ["encoder=encoder-mini", "start.fresh.vocabulary_size=8192", "start.fresh.max_input_tokens=256"]),
-}
+PIECES = ["encoder=encoder-mini", "start.fresh.vocabulary_size=8192", "start.fresh.max_input_tokens=256"]
+CELLS = {"bytes": (600, ["encoder=bytes", "start.fresh.max_input_tokens=768"]), "pieces": (128, PIECES)}
 PAIRS, EDITS = re.compile(r"<mask>|(\w)(\w)"), (r"\2\1", r"\2", r"\1\1\2")
 
 
@@ -40,10 +38,8 @@ def measure(cell: str, seed: int, out: Path, train: list[str], held_out: list[st
         sizes = ["in_batch.whole_words=true", f"in_batch.{block}", f"in_batch.least_tokens={tokens * 16}"]
         steps[out / Path(file).name] = ["evaluate", "task=in_batch", f"corpus.files=[{file}]", *sizes]
     for folder, (verb, *settings) in steps.items():
-        settings += {
-            "build": [f"encoder={run / 'encoder'}"],
-            "evaluate": [f"encoder={run / 'encoder'}", f"out={folder}"],
-        }.get(verb, [])
+        settings += [] if verb == "train" else [f"encoder={run / 'encoder'}"]
+        settings += [f"out={folder}"] if verb == "evaluate" else []
         if not folder.exists() and npmlm([verb, *settings]):
             sys.exit(f"this command failed: npmlm {verb} {' '.join(settings)}")
     found = {folder.name: json.loads((folder / "metrics.json").read_text()) for folder in list(steps)[2:]}
