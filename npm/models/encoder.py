@@ -317,8 +317,8 @@ class Encoder(StoredModel):
     ) -> Encoder:
         """Load from a folder, the hub, the extra `pretrained` (`minilm`) or the shipped one (`encoder-mini`, or empty).
 
-        `similarity_scale` None takes the saved one, else 1/√d. Dropouts None keep the encoder's own. `half_input_tokens`
-        takes that of an encoder-decoder, for inputs of that length. In evaluation mode. Raises EncoderError without one.
+        `similarity_scale` None takes the saved one, else 1/√d. Dropouts None keep its own. `half_input_tokens` takes
+        an encoder-decoder's, for inputs of that length. In evaluation mode. Raises EncoderError if there is none.
         """
         place = locate_encoder(name)
         dropouts = {"hidden_dropout": hidden_dropout, "attention_dropout": attention_dropout}

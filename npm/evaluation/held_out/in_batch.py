@@ -159,8 +159,8 @@ def evaluate_in_batch(
         suffix_ids=tuple(encoder.suffix_ids) if frames else (),
         whole_words=settings.whole_words and encoder.query_masks > 1,
     )
-    whole = MaskingUnit.phrase_words if settings.whole_words else MaskingUnit.phrase
-    masker = build_masker(MaskingSettings(unit=MaskingUnit.token if encoder.query_masks == 1 else whole))
+    unit = MaskingUnit.phrase_words if settings.whole_words else MaskingUnit.phrase
+    masker = build_masker(MaskingSettings(unit=MaskingUnit.token if encoder.query_masks == 1 else unit))
 
     def score(article: Article) -> ArticleScore:
         return _article_score(encoder, masker, renderer, article, sample.seed, shorter)
