@@ -67,7 +67,14 @@ def test_config_string_settings_are_paths_or_texts_and_each_kind_is_known_by_its
     assert paths == {
         *("corpus.files", "sentences.files", "evaluation.files", "texts", "demo.questions", "ids_file"),
         *("index", "out", "run", "data_dir", "sts_dir", "zero_shot.mlm.index", "corruption.collocations.vocabulary"),
-        *("encoder", "zero_shot.mlm.encoder", "sts.before.encoder", "objective.block_teacher.encoder"),
+        *(
+            "encoder",
+            "zero_shot.mlm.encoder",
+            "zero_shot.causal.model",
+            "zero_shot.t5.model",
+            "sts.before.encoder",
+            "objective.block_teacher.encoder",
+        ),
         *("start.from_run", "packed", "key_file", "examples", "log", "address", "corpus"),
     }
     assert {name for name, item in declared.items() if item.is_text and "." not in name} == {"device", "shard", "host"}

@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from npm import PhraseFiller
 from tests.cli.test_fill import check_contract
 from tests.helpers.command_line import DOCUMENTS, CommandLine, run_together, write_corpus
-from tests.helpers.tiny_models import FAMILIES, tiny_encoder
+from tests.helpers.tiny_models import FAMILIES, tiny_byt5, tiny_encoder
 from tests.helpers.toy_training import toy_encoder
 
 SHRUNK = (
@@ -69,6 +69,55 @@ def test_an_encoder_is_trained_its_index_built_asked_checked_and_measured(
     outcome = npmlm(*evaluate, f"out={tmp_path / 'out'}")
     assert outcome.status == 0, outcome.err
     assert question in outcome.out
+
+
+@pytest.mark.parametrize("start", ["bytes", "byt5"])
+def test_an_encoder_of_bytes_is_trained_by_words_its_index_built_asked_and_checked(
+    start: str, npmlm: CommandLine, corpus: Path, tmp_path: Path
+) -> None:
+    texts = repeated_corpus(tmp_path / "texts.jsonl")
+    run, index = tmp_path / "run", tmp_path / "index"
+    begin = ["encoder=bytes", "start.fresh.layers=1", "start.fresh.dimensions=16", "start.fresh.max_input_tokens=128"]
+    if start == "byt5":
+        tiny_byt5(tmp_path / "byt5")
+        begin = [f"encoder={tmp_path / 'byt5'}", "start.encoder_half=true", "start.encoder_half_tokens=128"]
+    train = ("train", *begin, f"corpus.files={texts}", f"run={run}", "masking.unit=phrase_words")
+    longer = ("blocks.max_block_tokens=64", "blocks.max_document_tokens=600")
+    outcome = npmlm(*train, *longer, *(setting for setting in SHRUNK if not setting.startswith("blocks.")))
+    assert outcome.status == 0, outcome.err
+
+    build = ("build", f"corpus.files={corpus}", f"index={index}", f"encoder={run / 'encoder'}", "copy_encoder=true")
+    outcome = npmlm(*build, "blocks.max_block_tokens=96")
+    assert outcome.status == 0, outcome.err
+    assert npmlm("verify", f"index={index}").status == 0
+    fill = ("fill", f"index={index}", "output=json", "k=1000", "merged_groups=1000")
+    for retrieval in ("dense", "hybrid"):
+        outcome = npmlm(*fill, f"retrieval={retrieval}", "The capital of Łódź 🜨 is <mask>.")
+        assert outcome.status == 0, outcome.err
+        (answer,) = outcome.answers()
+        check_contract(answer, k=1000)  # whose offsets and contexts are those of the document's characters
+        phrases = {phrase["phrase"] for phrase in answer["phrases"]}
+        if retrieval == "dense":
+            assert {"Reykjavík", "Bank of America", "Miguel de Cervantes"} <= phrases  # more than ten tokens
+            assert not any(len(phrase.split()) > 10 for phrase in phrases)
+    outcome = npmlm(*fill, "retrieval=dense", "max_phrase_words=1", "The capital is <mask>.")
+    assert not any(" " in phrase["phrase"] for phrase in outcome.answers()[0]["phrases"])
+    npmlm("fill", f"index={index}", "half \ud800 a character <mask>").refused("not valid Unicode", "half a character")
+    measure = ("evaluate", "task=in_batch", f"encoder={run / 'encoder'}", f"corpus.files={texts}", "limit=2")
+    small = ("in_batch.least_tokens=200", "in_batch.blocks_per_article=2", "in_batch.max_block_tokens=64")
+    for words in ("true", "false"):
+        outcome = npmlm(*measure, *small, f"in_batch.whole_words={words}", f"out={tmp_path / words}")
+        assert outcome.status == 0, outcome.err
+    half = tmp_path / "half.jsonl"
+    half.write_text('{"text": "half \\ud800 a character"}\n', encoding="utf-8")
+    broken = npmlm(
+        "build",
+        f"corpus.files={half}",
+        f"index={tmp_path / 'other'}",
+        f"encoder={run / 'encoder'}",
+        "blocks.max_block_tokens=96",
+    )
+    broken.refused("half.jsonl")
 
 
 def test_an_encoder_of_one_mask_a_query_fills_words_and_says_so_until_it_is_trained_for_phrases(

@@ -55,7 +55,7 @@ ONLY_IN = {
     "fsspec": ("npm/corpus/addresses.py",),
     "pyarrow": ("npm/corpus/sources.py",),
     "zstandard": ("npm/corpus/sources.py",),
-    "tokenizers": ("npm/corpus/blocks.py",),
+    "tokenizers": ("npm/corpus/blocks.py", "npm/models/byte_tokenizer.py"),
     "rich": (
         "npm/cli/progress.py",
         "npm/display.py",

@@ -219,6 +219,8 @@ class BlockPacker:
         starts, ends = trimmed_offsets(offsets[:, 0], offsets[:, 1], kinds == SPACE)  # [T]
         flags = token_flags(document.text, starts, ends, kinds)  # [T]
         token_count = min(len(token_ids), self.settings.max_document_tokens or len(token_ids))
+        while 0 < token_count < len(token_ids) and starts[token_count] < ends[token_count - 1]:
+            token_count -= 1  # no part of a character
         title_ids = self._title_ids(document.title)  # i32 [title]
         cuts = block_cuts(
             flags[:token_count],
@@ -265,7 +267,8 @@ def block_cuts(
     """Where a document's T tokens are cut into blocks of at most `capacity`: [0, …, T].
 
     Each block is the longest that ends at a sentence's end, if that fills enough of the capacity; else the longest
-    before a space, likewise; else the longest that ends with a word; else it is full and cuts a word.
+    before a space, likewise; else the longest that ends with a word; else it is as full as characters stay whole, and
+    cuts a word.
     """
     count = len(flags)
     ends_before = np.append(0, ends[:-1])  # [T]
@@ -276,6 +279,7 @@ def block_cuts(
         (np.flatnonzero(flags & TokenFlag.SENTENCE_START.value), least),
         (np.flatnonzero(starts_word & (starts > ends_before)), least),
         (np.flatnonzero(starts_word & ended), 1),
+        (np.flatnonzero(starts >= ends_before), 1),  # where a token is a part of a character
     )
     cuts = [0]
     while count - cuts[-1] > capacity:

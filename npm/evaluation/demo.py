@@ -204,7 +204,7 @@ class RandomSpanOfRightPassage:
 
     def __init__(self, filler: PhraseFiller) -> None:
         """Raises SettingError if the index has no text."""
-        self._lexicon = lexicon_of(filler, fix="leave the baseline out with baseline=false")
+        self._lexicon = lexicon_of(filler.index, fix="leave the baseline out with baseline=false")
         self._store = filler.index.store
         barred = (TokenFlag.STOPWORD | TokenFlag.PUNCTUATION | TokenFlag.SPECIAL).value
         flags = self._store.flags.slice(0, self._store.token_count)  # u8 [T]

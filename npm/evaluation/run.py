@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
@@ -24,6 +24,7 @@ from npm.evaluation.settings import EvaluationSettings, GeometryPairs, HeldOutSe
 from npm.evaluation.sts.data import STS_B, read_set, read_sets
 from npm.evaluation.sts.evaluate import evaluate_sts, sentence_vectors
 from npm.evaluation.zero_shot.methods import (
+    CAUSAL,
     CLOSED_METHODS,
     OPEN_METHODS,
     READS_CLOSED,
@@ -363,8 +364,24 @@ def _unused_by(settings: EvaluationSettings, tasks: Sequence[Task]) -> Iterator[
         retrievals = {task.scoring.retrieval for task in tasks}
         if ClosedRetrieval.top_k not in retrievals or scoring.retrieval is ClosedRetrieval.exact:
             yield "zero_shot.closed.k", "zero_shot.closed.retrieval=top_k, which reads it"
-    # without index= the language model says how long prompts may be, for all methods
-    if settings.method and settings.index and not any(name in READS_LANGUAGE_MODEL for name in asked):
-        yield "zero_shot.mlm.encoder", "a method that asks it, such as mlm"
-    if settings.method and not any(name in READS_ITS_INDEX for name in asked):
-        yield "zero_shot.mlm.index", f"method={READS_ITS_INDEX[0]}, which asks it"
+    yield from _unused_models(settings, asked, suites)
+
+
+def _unused_models(
+    settings: EvaluationSettings, asked: Sequence[str], suites: Collection[Suite]
+) -> Iterator[tuple[str, str]]:
+    """Of `_unused_by` the baselines' models, where methods are named, and what only some of them read."""
+    causal = settings.zero_shot.causal
+    if settings.method:
+        # without index= the language model says how long prompts may be, for all methods
+        if settings.index and not any(name in READS_LANGUAGE_MODEL for name in asked):
+            yield "zero_shot.mlm.encoder", "a method that asks it, such as mlm"
+        if not any(name in READS_ITS_INDEX for name in asked):
+            yield "zero_shot.mlm.index", f"method={READS_ITS_INDEX[0]}, which asks it"
+        if not any(name in CAUSAL for name in asked):
+            yield "zero_shot.causal.model", "a method that asks it, such as causal"
+        if "t5" not in asked:
+            yield "zero_shot.t5.model", "method=t5, which asks it"
+    if "causal-knn" not in asked or Suite.closed not in suites or not causal.model:
+        for name in ("knn_share", "knn_temperature", "knn_k"):
+            yield f"zero_shot.causal.{name}", "method=causal-knn with zero_shot.causal.model=, which reads it"

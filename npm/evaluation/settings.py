@@ -66,10 +66,33 @@ class ParametricSettings(CheckedSettings):
     """The masked language model that is compared with the index."""
 
     encoder: PathText = ""
-    """Folder or name of a masked language model (experiment=mlm_uniform trains one); the methods mlm, mlm-pmi,
+    """Folder or name of a masked language model (experiment=mlm_uniform trains one); the methods mlm, mlm-n, mlm-pmi,
     mlm-fuzzy, mlm-fuzzy-pmi and mlm-knn need it."""
     index: PathText = ""
     """Index that its encoder has built, or a folder of several as in index=; the method mlm-knn needs it."""
+
+
+@dataclass(kw_only=True, slots=True)
+class CausalSettings(CheckedSettings):
+    """The decoder that is compared with the index."""
+
+    model: PathText = ""
+    """Folder or name of a decoder (GPT-2, OPT, Pythia, Llama, …); the methods causal, causal-pmi, causal-knn and
+    causal-bm25 need it."""
+    knn_share: Annotated[float, Bounds(0, most=1)] = 0.3
+    """λ of causal-knn, the weight of the neighbours; to be chosen with split=dev."""
+    knn_temperature: Annotated[float, Bounds(above=0)] = 10.0
+    """T of causal-knn, which divides squared distances; to be chosen with split=dev."""
+    knn_k: Annotated[int, Bounds(1)] = 1024
+    """Neighbours of causal-knn."""
+
+
+@dataclass(kw_only=True, slots=True)
+class T5Settings(CheckedSettings):
+    """The encoder-decoder that is compared with the index."""
+
+    model: PathText = ""
+    """Folder or name of an encoder-decoder with sentinels (T5, mT5, UL2, …); the method t5 needs it."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -80,6 +103,10 @@ class ZeroShotSettings(CheckedSettings):
     """How npm, npm-single and mlm-knn score labels, where it is to differ from what the task says."""
     mlm: ParametricSettings = field(default_factory=ParametricSettings)
     """The parametric baseline."""
+    causal: CausalSettings = field(default_factory=CausalSettings)
+    """Baselines that continue the text before the mask."""
+    t5: T5Settings = field(default_factory=T5Settings)
+    """The baseline that writes what stands in the mask's place."""
     date: str = ""
     """Which of its two dates a task such as templama asks about; empty: the later."""
 
@@ -109,8 +136,9 @@ class ZeroShotEvaluation(SampleSettings):
     """`closed`, `open` or `all` shipped zero-shot tasks, those of task= beside them."""
     method: list[str] = field(default_factory=list)
     """Methods of zero-shot tasks: npm, npm-single, mlm, mlm-pmi, mlm-fuzzy, mlm-fuzzy-pmi, mlm-fuzzy-corpus, mlm-knn,
-    majority, random; for open tasks npm, npm-dense, npm-bm25, npm-hybrid, oracle-blocks, mlm, majority, random. Empty:
-    all that the settings serve, but for oracle-blocks, which is told where an answer stands."""
+    causal, causal-pmi, causal-knn, t5, majority, random; for open tasks npm, npm-dense, npm-bm25, npm-hybrid,
+    oracle-blocks, mlm, mlm-n, causal, causal-bm25, t5, majority, random. Empty: all that the settings serve, but for
+    mlm-n and oracle-blocks, which are told more than the others."""
     breakdown: list[Breakdown] = field(default_factory=list)
     """Exact match of open tasks also by answer_tokens, answer_count, subject_count, popularity or trained_count:
     tokens of the shortest answer; how often an answer, or the subject, stands in the index's corpus; quarters of the
@@ -169,6 +197,9 @@ class InBatchSettings(HeldOutSettings):
     dimensions: list[int] = field(default_factory=list)
     """Shorter lengths of vectors, such as [64,128,256], that are measured beside the whole ones, by their leading
     numbers."""
+    whole_words: bool = False
+    """Masks are counted in words, and other occurrences are whole words: to compare encoders of different tokens, above
+    all of bytes. Else spans of at most ten tokens are masked."""
 
     def check(self) -> None:
         """Refuse what are no lengths."""

@@ -21,7 +21,7 @@ from npm.corpus.blocks import concatenated_ranges
 from npm.corpus.text import is_title
 from npm.errors import check_range
 from npm.masking.samplers import CandidateThinning, GeometricSpanSampler, Sampler, UniformSampler
-from npm.masking.units import CooccurringUnits, Units
+from npm.masking.units import CooccurringUnits, CooccurringWordUnits, Units
 from npm.settings import Bounds, CheckedSettings
 from npm.types import Sequences, Spans, TokenFlag
 
@@ -158,9 +158,15 @@ class Masker:
 class MaskingUnit(Enum):
     """What is masked."""
 
-    phrase = "phrase"  # spans at word boundaries, lengths geometric
+    phrase = "phrase"  # spans at word boundaries, lengths geometric in tokens
     span = "span"  # the same, wherever they stand; those that stand nowhere else are left out of the loss
+    phrase_words = "phrase_words"  # the same with lengths in words, and with whole words alone as other occurrences
     token = "token"  # single tokens that stand in another sequence too, uniform (the token variant, NPM-single)
+
+    @property
+    def has_pairs(self) -> bool:
+        """Whether a mask pair stands for what is masked, and not one mask."""
+        return self is not MaskingUnit.token
 
 
 @dataclass(kw_only=True, slots=True)
@@ -168,16 +174,19 @@ class MaskingSettings(CheckedSettings):
     """How training text is masked for the phrase loss. With single tokens, the settings about spans have no meaning."""
 
     unit: MaskingUnit = MaskingUnit.phrase
-    """`phrase`, or single tokens (`token`); either stands in another sequence of the group too. `span` masks phrases
-    wherever they stand, and the loss leaves out those without a second occurrence (an ablation)."""
+    """`phrase`, whose lengths are in tokens; `phrase_words`, in words, for tokenizers of bytes; or single tokens
+    (`token`). What is masked stands in another sequence of the group too. `span` masks phrases wherever they stand, and
+    the loss leaves out those without a second occurrence (an ablation)."""
     masked_fraction: Annotated[float, Bounds(above=0, below=1)] = 0.15
     """Tokens to mask, as a share of all tokens of a group; above 0, below 1."""
     min_masked_fraction: Annotated[float, Bounds(0)] = 0.05
     """A group of whose tokens less than this share could be masked is dropped; from 0 to masked_fraction."""
     max_span_tokens: Annotated[int, Bounds(1)] = 10
     """Longest span, in tokens; at least 1."""
+    max_span_words: Annotated[int, Bounds(1)] = 10
+    """Longest span of `phrase_words`, in words; at least 1."""
     span_success_probability: Annotated[float, Bounds(above=0, most=1)] = 0.5
-    """p of the geometric distribution of span lengths (mean about 1/p tokens); above 0, at most 1."""
+    """p of the geometric distribution of span lengths (mean about 1/p tokens or words); above 0, at most 1."""
     max_spans_per_sequence: Annotated[int, Bounds(1)] = 64
     """Spans masked in one sequence at most; each may lengthen it by one token; at least 1."""
     max_repeats_per_phrase: Annotated[int, Bounds(1)] = 10
@@ -206,12 +215,14 @@ def build_masker(settings: MaskingSettings) -> Masker:
     """The masker that `settings` describe."""
     units: Units
     sampler: Sampler
-    if settings.unit is not MaskingUnit.token:
+    if settings.unit.has_pairs:
+        words = settings.unit is MaskingUnit.phrase_words
+        longest = settings.max_span_words if words else settings.max_span_tokens
         is_span = settings.unit is MaskingUnit.span
-        units = CooccurringUnits(max_span_tokens=settings.max_span_tokens, anywhere=is_span)
+        units = CooccurringWordUnits(longest) if words else CooccurringUnits(longest, anywhere=is_span)
         sampler = GeometricSpanSampler(
             success_probability=settings.span_success_probability,
-            max_span_tokens=settings.max_span_tokens,
+            max_span_tokens=longest,
             max_spans_per_sequence=settings.max_spans_per_sequence,
             max_repeats_per_phrase=settings.max_repeats_per_phrase,
         )

@@ -25,13 +25,17 @@ from npm.masking.masker import (
     merge_contexts,
     spans_kept,
 )
-from npm.types import MaskedBatch, Sequences, Spans, View
+from npm.types import MaskedBatch, Sequences, Spans, TokenFlag, View
 
 if TYPE_CHECKING:
     import torch
 
 MASKS_PER_SPAN = 2
 """A mask pair is the tokenizer's mask token this many times: the first is the start query, the last the end query."""
+
+
+EDGE_BITS = 32
+"""Where whole words count, what a token is known as has the flags of a word's ends above its id."""
 
 
 class Renderer(Protocol):
@@ -55,6 +59,8 @@ class _MaskRenderer:
     suffix_ids: tuple[int, ...] = ()
     max_input_tokens: int = 512
     """Longest input of the encoder in tokens; what a masked copy reads is cut to fit."""
+    whole_words: bool = False
+    """Whether an occurrence counts only where it begins and ends with a word, as in `CooccurringWordUnits`."""
 
     def _render(
         self, sequences: Sequences, spans: Spans, contexts: Contexts | None, *, masks_per_span: int
@@ -85,6 +91,11 @@ class _MaskRenderer:
         query_input_ids, query_attention_mask = framed(shown_flat, shown_offsets)
         key_input_ids, key_attention_mask = framed(token_ids, sequences.offsets)
 
+        known_as, key_identities = token_ids, None
+        if self.whole_words:
+            edges = sequences.flags & np.uint8(TokenFlag.WORD_START | TokenFlag.WORD_END)  # u8 [T]
+            known_as = token_ids | edges.astype(np.int64) << EDGE_BITS  # i64 [T]
+            key_identities, _ = framed(known_as, sequences.offsets)
         # Empty sequences share their offset with the next one; side="right" passes over them.
         span_sequences = np.searchsorted(sequences.offsets, spans.starts, side="right") - 1  # i64 [n]
         start_slots = query_positions[spans.starts] - query_offsets[span_sequences] + len(self.prefix_ids)  # i64 [n]
@@ -96,8 +107,9 @@ class _MaskRenderer:
             span_sequences=torch.from_numpy(span_sequences),
             start_slots=torch.from_numpy(start_slots),
             end_slots=torch.from_numpy(start_slots + masks_per_span - 1),
-            span_token_ids=torch.from_numpy(_span_token_ids(token_ids, spans)),
+            span_token_ids=torch.from_numpy(_span_token_ids(known_as, spans)),
             pad_id=self.pad_id,
+            key_identities=key_identities,
             key_titles=self._padded_marks(is_title(sequences.flags), sequences.offsets),
             read_tokens=None if read_flat is None else self._padded_marks(read_flat, shown_offsets),
         )

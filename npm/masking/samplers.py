@@ -93,6 +93,7 @@ class GeometricSpanSampler:
     success_probability: float = 0.5
     """p; the mean length is about 1/p tokens."""
     max_span_tokens: int = 10
+    """Longest span, in words where the candidates' lengths are drawn in words."""
     max_spans_per_sequence: int = 64
     max_repeats_per_phrase: int = 10
     """How many occurrences of the same phrase may be masked in a group."""
@@ -112,9 +113,9 @@ class GeometricSpanSampler:
         Drawing ends when `budget_tokens` tokens are masked, or when nothing is left.
         """
         selection = _Selection(self, candidates, sequences)
+        sizes = candidates.lengths if candidates.word_counts is None else candidates.word_counts  # i64 [m]
         shuffled = [
-            rng.permutation(np.flatnonzero(candidates.lengths == length)).tolist()
-            for length in range(1, self.max_span_tokens + 1)
+            rng.permutation(np.flatnonzero(sizes == length)).tolist() for length in range(1, self.max_span_tokens + 1)
         ]
         masked_tokens = 0
         # Every round masks at least one token, so this many draws always suffice.
@@ -132,12 +133,12 @@ class GeometricSpanSampler:
         return sorted_spans(chosen.starts, chosen.lengths)
 
     def _accept_one(self, selection: _Selection, shuffled: list[list[int]], drawn: int, left: int) -> int:
-        """Accept one candidate, of length `drawn` if possible; its length, or 0 if nothing is left."""
+        """Accept one candidate, of length `drawn` if possible; its tokens, or 0 if nothing is left."""
         for length in (*range(drawn, 0, -1), *range(drawn + 1, self.max_span_tokens + 1)):
             queue = shuffled[length - 1] if self.overflow.tokens_taken(length, left) else []
             while queue:
-                if selection.accept(queue.pop(), length):
-                    return length
+                if taken := selection.accept(queue.pop()):
+                    return taken
         return 0
 
 
@@ -149,26 +150,30 @@ class _Selection:
         self._rules = rules
         # Plain lists: single elements of numpy arrays are an order of magnitude slower to read.
         self._starts = candidates.starts.tolist()
+        self._lengths = candidates.lengths.tolist()
         self._phrases = candidates.phrase_ids.tolist()
         self._sequences = sequence_numbers(sequences)[candidates.starts].tolist()
         self._masked = bytearray(len(sequences.token_ids))  # 1 where a token is masked
         self._spans_in_sequence = [0] * len(sequences)
         self._repeats_of_phrase = [0] * (max(self._phrases, default=-1) + 1)
 
-    def accept(self, candidate: int, length: int) -> bool:
-        """Take `candidate` if it overlaps no span taken and its sequence and its phrase have not had enough."""
+    def accept(self, candidate: int) -> int:
+        """The tokens of `candidate`, taken if it overlaps no span taken and neither its sequence nor its phrase has had
+        enough; else 0.
+        """
+        length = self._lengths[candidate]
         start, sequence, phrase = self._starts[candidate], self._sequences[candidate], self._phrases[candidate]
         if (
             self._spans_in_sequence[sequence] >= self._rules.max_spans_per_sequence
             or self._repeats_of_phrase[phrase] >= self._rules.max_repeats_per_phrase
             or self._masked.find(1, start, start + length) >= 0
         ):
-            return False
+            return 0
         self._masked[start : start + length] = b"\1" * length
         self._spans_in_sequence[sequence] += 1
         self._repeats_of_phrase[phrase] += 1
         self.chosen.append(candidate)
-        return True
+        return int(length)
 
 
 @dataclass(frozen=True, slots=True)

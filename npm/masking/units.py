@@ -23,13 +23,15 @@ class MaskableSpans:
     starts: np.ndarray  # i64 [m], positions in [0, T)
     lengths: np.ndarray  # i64 [m], tokens
     phrase_ids: np.ndarray  # i64 [m], in [0, phrases of the group)
+    word_counts: np.ndarray | None = None  # i64 [m], where lengths are drawn in words; None: in tokens
 
     def __len__(self) -> int:
         return len(self.starts)
 
     def where(self, chosen: np.ndarray) -> MaskableSpans:
         """The candidates at `chosen`, a bool [m] or an i64 [k] of candidate numbers."""
-        return MaskableSpans(self.starts[chosen], self.lengths[chosen], self.phrase_ids[chosen])
+        words = None if self.word_counts is None else self.word_counts[chosen]
+        return MaskableSpans(self.starts[chosen], self.lengths[chosen], self.phrase_ids[chosen], words)
 
 
 class Units(Protocol):
@@ -83,32 +85,102 @@ class CooccurringUnits:
             may_start = has_flag(sequences.flags, TokenFlag.WORD_START)  # bool [T]
             may_end = has_flag(sequences.flags, TokenFlag.WORD_END)  # bool [T]
         starts_alone = has_flag(sequences.flags, TokenFlag.CLAUSE_PUNCTUATION)  # bool [T]
-
         windows = np.flatnonzero(room)  # i64 [w]
         token_numbers = np.zeros(token_count, dtype=np.int64)  # i64 [T], numbers tokens within the group
         _, token_numbers[windows] = np.unique(sequences.token_ids[windows], return_inverse=True)
-        ngrams = np.zeros(len(windows), dtype=np.int64)  # i64 [w], the number of the n-gram at each window
-        none = np.zeros(0, dtype=np.int64)
-        found = [MaskableSpans(none, none, none)]
-        phrase_count = 0
-        for length in range(1, self.max_span_tokens + 1):
-            fits = room[windows] >= length  # bool [w]
-            windows, ngrams = windows[fits], ngrams[fits]
-            last_tokens = token_numbers[windows + length - 1]  # i64 [w]
-            windows, ngrams = _cooccurring(windows, ngrams, last_tokens, in_sequence, anywhere=self.anywhere)
-            if not len(windows):
-                break
-            allowed = may_start[windows] & may_end[windows + length - 1]  # bool [w]
-            if length > 1:
-                allowed &= ~starts_alone[windows]
-            starts = windows[allowed]
-            found.append(MaskableSpans(starts, np.full(len(starts), length), ngrams[allowed] + phrase_count))
-            phrase_count += int(ngrams[-1]) + 1
-        return MaskableSpans(
-            np.concatenate([part.starts for part in found]),  # i64 [m]
-            np.concatenate([part.lengths for part in found]),  # i64 [m]
-            np.concatenate([part.phrase_ids for part in found]),  # i64 [m]
+        numbers = token_numbers, token_numbers
+        edges = may_start & ~starts_alone, may_start, may_end
+        return _cooccurring_runs(
+            numbers, room, in_sequence, edges, longest=self.max_span_tokens, anywhere=self.anywhere
         )
+
+
+@dataclass(frozen=True, slots=True)
+class CooccurringWordUnits:
+    """Runs of whole words, and what stands between them, that stand as whole words in another sequence of the group.
+
+    As `CooccurringUnits` with `word_boundaries`, but for lengths, which are in words, whatever a token is, and for the
+    other occurrence, which must begin and end with a word too: where tokens are bytes, `a` stands in every word.
+    """
+
+    max_span_words: int = 10
+
+    def candidates(self, sequences: Sequences) -> MaskableSpans:
+        """All such runs, fewest words first, equal phrases together."""
+        if len(sequences.token_ids) > MAX_GROUP_TOKENS:
+            raise ValueError(f"a group of {len(sequences.token_ids)} tokens; at most {MAX_GROUP_TOKENS} are searched")
+        words = whole_words(sequences)
+        stops = words.starts + words.lengths  # i64 [words]
+        in_sequence = sequence_numbers(sequences)[words.starts]  # i64 [words]
+        # numbered by its tokens, and behind another word by those between the two as well
+        alone = phrase_numbers(sequences.token_ids, words.starts, words.lengths)  # i64 [words]
+        goes_on = np.append(False, in_sequence[1:] == in_sequence[:-1])[: len(words)]  # bool [words]
+        specials = np.append(0, np.cumsum(has_flag(sequences.flags, TokenFlag.SPECIAL)))  # i64 [T + 1]
+        goes_on[1:] &= specials[words.starts[1:]] == specials[stops[:-1]]
+        joined_starts = np.where(goes_on, np.append(0, stops)[: len(words)], words.starts)  # i64 [words]
+        joined = phrase_numbers(sequences.token_ids, joined_starts, stops - joined_starts)  # i64 [words]
+        places = np.arange(len(words))
+        breaks = np.append(np.flatnonzero(~goes_on), len(words))  # i64 [runs + 1]
+        room = breaks[np.searchsorted(breaks, places, side="right")] - places  # i64 [words]
+        starts_alone = has_flag(sequences.flags[words.starts], TokenFlag.CLAUSE_PUNCTUATION)  # bool [words]
+        any_word = np.ones(len(words), dtype=bool)
+        edges = (~starts_alone, any_word, any_word)
+        runs = _cooccurring_runs((alone, joined), room, in_sequence, edges, longest=self.max_span_words)
+        starts = words.starts[runs.starts]  # i64 [m]
+        lengths = stops[runs.starts + runs.lengths - 1] - starts  # i64 [m]
+        return MaskableSpans(starts, lengths, runs.phrase_ids, word_counts=runs.lengths)
+
+
+def whole_words(sequences: Sequences) -> Spans:
+    """The words that lie in one sequence from their first token to their last, without a special one or a space."""
+    starts = np.flatnonzero(has_flag(sequences.flags, TokenFlag.WORD_START))  # i64 [starts]
+    ends = np.append(np.flatnonzero(has_flag(sequences.flags, TokenFlag.WORD_END)), len(sequences.token_ids))
+    last = ends[np.searchsorted(ends, starts)]  # i64 [starts]
+    following = np.append(starts[1:], len(sequences.token_ids))[: len(starts)]  # i64 [starts]
+    owners = np.searchsorted(sequences.offsets, starts, side="right")  # i64 [starts]
+    whole = (last < following) & (last < sequences.offsets[np.minimum(owners, len(sequences))])  # bool [starts]
+    specials = np.append(0, np.cumsum(has_flag(sequences.flags, TokenFlag.SPECIAL)))  # i64 [T + 1]
+    whole &= specials[np.minimum(last + 1, len(sequences.token_ids))] == specials[starts]
+    return Spans(starts[whole], last[whole] + 1 - starts[whole])
+
+
+def _cooccurring_runs(
+    numbers: tuple[np.ndarray, np.ndarray],
+    room: np.ndarray,
+    in_sequence: np.ndarray,
+    edges: tuple[np.ndarray, np.ndarray, np.ndarray],
+    *,
+    longest: int,
+    anywhere: bool = False,
+) -> MaskableSpans:
+    """Runs of pieces, tokens or words, that stand in two sequences, or `anywhere`; lengths and starts in pieces.
+
+    `numbers` i64 [pieces] say which piece stands there, as the first of a run and as a later one; `room` how many may
+    follow, itself included; `edges` bool [pieces] which may start a run of several, start one alone, and end one.
+    """
+    first_numbers, later_numbers = numbers
+    starts_several, starts_one, may_end = edges
+    windows = np.flatnonzero(room)  # i64 [w]
+    ngrams = np.zeros(len(windows), dtype=np.int64)  # i64 [w], the number of the n-gram at each window
+    none = np.zeros(0, dtype=np.int64)
+    found = [MaskableSpans(none, none, none)]
+    phrase_count = 0
+    for length in range(1, longest + 1):
+        fits = room[windows] >= length  # bool [w]
+        windows, ngrams = windows[fits], ngrams[fits]
+        last = (later_numbers if length > 1 else first_numbers)[windows + length - 1]  # i64 [w]
+        windows, ngrams = _cooccurring(windows, ngrams, last, in_sequence, anywhere=anywhere)
+        if not len(windows):
+            break
+        allowed = (starts_several if length > 1 else starts_one)[windows] & may_end[windows + length - 1]  # bool [w]
+        starts = windows[allowed]
+        found.append(MaskableSpans(starts, np.full(len(starts), length), ngrams[allowed] + phrase_count))
+        phrase_count += int(ngrams[-1]) + 1
+    return MaskableSpans(
+        np.concatenate([part.starts for part in found]),  # i64 [m]
+        np.concatenate([part.lengths for part in found]),  # i64 [m]
+        np.concatenate([part.phrase_ids for part in found]),  # i64 [m]
+    )
 
 
 def tokens_until_break(sequences: Sequences) -> np.ndarray:

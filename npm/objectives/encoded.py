@@ -118,8 +118,9 @@ class EncodedBatch:
 
     @cached_property
     def key_token_ids(self) -> torch.Tensor:
-        """Token ids i64 [T] of the keys."""
-        return self.batch.key_input_ids[self._is_key]
+        """What the keys are known as, i64 [T]: token ids, with the ends of words where whole words count."""
+        known = self.batch.key_identities
+        return (self.batch.key_input_ids if known is None else known)[self._is_key]
 
     @cached_property
     def key_sequences(self) -> torch.Tensor:

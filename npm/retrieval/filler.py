@@ -364,10 +364,12 @@ class Filler(ABC):
 
     def span_finder(self, settings: FillSettings) -> SpanFinder:
         """What grows hits into the spans that `settings` allow: single words where the encoder asks with one mask."""
+        tokens, words = settings.phrase_limits(of_bytes=self.encoder.spells_bytes)
         return SpanFinder(
             self.index.store,
             self.index.rows,
-            max_phrase_tokens=settings.max_phrase_tokens,
+            max_phrase_tokens=tokens,
+            max_phrase_words=words,
             scoring=settings.scoring,
             words_only=self.encoder.query_masks == 1,
         )

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import Enum
-from typing import Annotated
+from typing import Annotated, Any
 
 from npm.retrieval.scoring import ScoringSettings
 from npm.settings import Bounds, CheckedSettings
@@ -17,6 +17,10 @@ class Retrieval(Enum):
     bm25 = "bm25"
     blocks = "blocks"
     hybrid = "hybrid"
+
+
+MOST_PHRASE_WORDS, MOST_PHRASE_TOKENS = 10, 128
+"""Where phrases are counted in words: the default, and how many tokens such a phrase has at most."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -55,7 +59,9 @@ class FillSettings(CheckedSettings):
     """Conditions on fields kept from the corpus (corpus.kept_fields) that a document must meet, all of them, such as
     `lang=en`, `year>=1990`, `kind!=stub`, `topic in [rivers, lakes]`."""
     max_phrase_tokens: Annotated[int, Bounds(1, 256)] = 10
-    """Longest phrase in tokens."""
+    """Longest phrase in tokens; where max_phrase_words counts, the default stands for 128."""
+    max_phrase_words: Annotated[int | None, Bounds(1, 64)] = None
+    """Longest phrase in words, whatever a token is; unset: 10 for an encoder of bytes, no such limit for others."""
     merged_groups: Annotated[int, Bounds(1, 1_000_000)] = 128
     """Best token sequences whose text is read, to merge spellings of one phrase; at least k."""
     beam_width: Annotated[int, Bounds(1, 256)] = 16
@@ -71,6 +77,16 @@ class FillSettings(CheckedSettings):
     """Tokens of texts encoded at once, padding included."""
     scoring: ScoringSettings = field(default_factory=ScoringSettings)
     """How candidate spans are weighed and put together."""
+
+    def phrase_limits(self, *, of_bytes: bool) -> tuple[int, int | None]:
+        """Longest phrase in tokens, and in words if they count; `of_bytes`: what the encoder's tokens are."""
+        words = MOST_PHRASE_WORDS if of_bytes and self.max_phrase_words is None else self.max_phrase_words
+        given = self.max_phrase_tokens != type(self)().max_phrase_tokens
+        return self.max_phrase_tokens if words is None or given else MOST_PHRASE_TOKENS, words
+
+    def recorded(self) -> dict[str, Any]:
+        """As results record it: without a limit in words where none is given, as before there was such a setting."""
+        return {name: value for name, value in asdict(self).items() if name != "max_phrase_words" or value is not None}
 
     @classmethod
     def reference(cls) -> FillSettings:

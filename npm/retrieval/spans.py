@@ -70,10 +70,12 @@ class SpanFinder:
         max_phrase_tokens: int,
         scoring: ScoringSettings,
         words_only: bool = False,
+        max_phrase_words: int | None = None,
     ) -> None:
         self._store = store
         self._words_only = words_only
         self._rows = rows
+        self._max_words = max_phrase_words
         self._max_tokens = max_phrase_tokens
         self._left_max_tokens = max_phrase_tokens if scoring.equal_walks else max_phrase_tokens - 1
         self._clauses_inside = scoring.allow_clauses_inside
@@ -107,6 +109,7 @@ class SpanFinder:
         alive = np.flatnonzero(((flags & word_edge) != 0) & ~self._is_barred[flags])  # i64 [alive], numbers of hits
         hashes = np.zeros(len(rows), dtype=np.uint64)  # [n]
         power = np.uint64(1)
+        words = np.ones(len(rows), dtype=np.int64)  # [n], begun so far
         found: list[CandidateSpans] = []
         for length in range(1, most_tokens + 1):
             others = anchors[alive] + (length - 1 if rightward else 1 - length)  # i64 [alive], the other end
@@ -115,6 +118,9 @@ class SpanFinder:
                 may_enter = ~self._is_barred[flags]  # bool [alive]
                 if self._words_only:
                     may_enter &= (flags & word_edge) == 0
+                if self._max_words is not None:
+                    words[alive] += (flags & word_edge) != 0
+                    may_enter &= words[alive] <= self._max_words
                 if not self._clauses_inside:
                     may_enter &= ~(self._begins_sentence(flags) if rightward else window_ends[alive, length - 1])
                 entered = np.flatnonzero(may_enter)

@@ -453,9 +453,12 @@ def _view_maker(
             **around,
         )
     # mask pairs for phrases, one mask for single tokens; the objective has the same number of queries
-    is_phrase = settings.masking.unit is not MaskingUnit.token
-    renderer = (MaskPairRenderer if is_phrase else SingleMaskRenderer)(
-        mask_id=trained.mask_id, pad_id=trained.pad_id, max_input_tokens=trained.max_input_tokens, **around
+    renderer = (MaskPairRenderer if settings.masking.unit.has_pairs else SingleMaskRenderer)(
+        mask_id=trained.mask_id,
+        pad_id=trained.pad_id,
+        max_input_tokens=trained.max_input_tokens,
+        whole_words=settings.masking.unit is MaskingUnit.phrase_words,
+        **around,
     )
     return PhraseViews(
         build_masker(settings.masking), renderer, settings.masking.context_fraction, settings.masking.question

@@ -18,6 +18,7 @@ from npm.models.denoiser import Denoiser, fresh_denoiser
 from npm.models.encoder import Encoder, use_plain_attention
 from npm.models.folders import locate_encoder
 from npm.models.fresh import fresh_encoder
+from npm.models.loading import HALVES
 from npm.models.masked_lm import VisibleOnly, attach_masked_head
 from npm.models.sentences import forget_pooler
 from npm.models.settings import PoolerKind, Precision
@@ -98,7 +99,10 @@ def _load_encoder(settings: TrainingSettings) -> Encoder:
             similarity_scale=scale,
             hidden_dropout=start.hidden_dropout,
             attention_dropout=start.attention_dropout,
+            half_input_tokens=start.encoder_half_tokens if start.encoder_half else None,
         )
+    if encoder.model.config.model_type in HALVES:
+        return encoder  # its attention adds a bias for relative positions, which `transformers` computes itself
     if start.attention is Attention.plain or (start.attention is Attention.auto and encoder.device.type == "cpu"):
         use_plain_attention(encoder.model)
     return encoder
@@ -119,7 +123,7 @@ def check_input_length(settings: TrainingSettings, encoder: TrainableModel, view
         return
     block_tokens = settings.blocks.max_block_tokens
     # a span of one token becomes two masks
-    pairs = PHRASES in views and settings.masking.unit is not MaskingUnit.token
+    pairs = PHRASES in views and settings.masking.unit.has_pairs
     added_tokens = min(settings.masking.max_spans_per_sequence, block_tokens) if pairs else 0
     if block_tokens + added_tokens > encoder.max_input_tokens:
         raise SettingError(

@@ -153,7 +153,11 @@ class StartSettings(CheckedSettings):
     attention: Attention = Attention.auto
     """`plain` is faster on a CPU, `fused` on a GPU; `auto` chooses so."""
     fresh: FreshSettings = field(default_factory=FreshSettings)
-    """Random weights instead of those of `encoder`, whose tokenizer is kept."""
+    """Random weights instead of those of `encoder`, whose tokenizer is kept; encoder=bytes is a tokenizer of bytes."""
+    encoder_half: bool = False
+    """Start from the encoder of an encoder-decoder, such as encoder=google/byt5-small; its mask is a sentinel."""
+    encoder_half_tokens: Annotated[int, Bounds(8)] = 1024
+    """Longest input in tokens of such a start, whose relative positions set no limit."""
     frozen: FrozenSettings = field(default_factory=FrozenSettings)
     """What is left as it is in training."""
     from_run: PathText = ""
@@ -240,7 +244,7 @@ class TrainingSettings(CheckedSettings):
             got=self.groups.sequences_per_group,
             fix="choose a smaller one, or smaller blocks.max_block_tokens",
         )
-        phrases = self.masking.unit is not MaskingUnit.token  # they have mask pairs, single tokens have one mask
+        phrases = self.masking.unit.has_pairs  # they have mask pairs, single tokens have one mask
         if self.objective.nonparametric_weight and self.objective.nonparametric.end_queries != phrases:
             raise SettingError(
                 "masking and objective do not fit together",
@@ -249,7 +253,7 @@ class TrainingSettings(CheckedSettings):
                 where="masking.unit, objective.nonparametric.end_queries",
                 fix="change one of the two",
             )
-        reads = phrases and self.masking.context_fraction > 0
+        reads = self.masking.unit is MaskingUnit.phrase and self.masking.context_fraction > 0
         if self.objective.reading_weight and not reads:
             raise SettingError(
                 "no masked copy reads a block",
@@ -356,6 +360,9 @@ def recorded_sources(kind: str, sources: Sequence[Source]) -> dict[str, str]:
 
 UNRECORDED: dict[str, Any] = {
     "skip_bad": False,
+    "max_span_words": 10,
+    "encoder_half": False,
+    "encoder_half_tokens": 1024,
     "title_tokens": None,
     "reading_weight": 0.0,
     "block_teacher": {"encoder": ""},

@@ -13,6 +13,7 @@ from npm.models.encoder import Encoder
 from npm.models.masked_lm import attach_masked_head
 from tests.cli.test_train import NO_PHRASES, SHRUNK
 from tests.helpers.command_line import CommandLine, all_bytes, write_corpus
+from tests.helpers.language_models import tiny_decoder, tiny_t5
 from tests.helpers.tiny_models import tiny_encoder
 
 TASK = """\
@@ -29,6 +30,8 @@ suite: open
 data: {file: capitals.jsonl, columns: {group: kind, subject: country}, development: first_half}
 template: "The capital of {country} is <mask>."
 """
+CLOSED_WRITERS = ["causal", "causal-pmi", "causal-knn", "t5"]
+OPEN_WRITERS = ["causal", "causal-bm25", "t5"]
 CAPITALS = [("Norway", "Oslo"), ("Poland", "Łódź"), ("France", "Paris"), ("Iceland", "Reykjavík")]
 
 
@@ -122,6 +125,32 @@ def test_an_open_task_is_reported_on_all_and_on_covered_examples(
     # the most frequent answer of the first half is none of the second
     assert found["methods"]["majority"]["all"]["micro"]["mean"] == 0
     assert "whose subject the corpus names" in outcome.out
+
+
+@pytest.mark.parametrize(("suite", "methods"), [("closed", CLOSED_WRITERS), ("open", OPEN_WRITERS)])
+def test_models_that_write_answer_closed_and_open_tasks_and_are_recorded(
+    suite: str, methods: list[str], npmlm: CommandLine, task: Path, open_task: Path, built_index: Path, tmp_path: Path
+) -> None:
+    tiny_decoder(tmp_path / "gpt")
+    tiny_t5(tmp_path / "t5")
+    asked = task if suite == "closed" else open_task
+    command = ["evaluate", f"task={asked}", f"index={built_index}", f"method=[{','.join(methods)}]", "resamples=10"]
+    command += [f"zero_shot.causal.model={tmp_path / 'gpt'}", f"zero_shot.t5.model={tmp_path / 't5'}"]
+    if suite == "closed":
+        command += ["zero_shot.causal.knn_share=0.5"]
+    outcome = npmlm(*command, f"out={tmp_path / 'out'}")
+    assert outcome.status == 0, outcome.err
+    found = metrics_of(tmp_path / "out")
+    (result,) = found["tasks"].values()  # type: ignore[attr-defined]
+    assert list(result["methods"]) == sorted(methods)
+    models = {name: each["facts"]["model"]["name"] for name, each in result["methods"].items()}
+    assert models == {name: "t5" if name == "t5" else "gpt" for name in methods}
+    if suite == "closed":
+        knn = {"share": 0.5, "temperature": 10.0, "k": 1024}
+        assert (found["settings"]["causal-knn"], result["methods"]["causal-knn"]["facts"]["neighbours"]) == (knn, knn)  # type: ignore[index]
+    before = all_bytes(tmp_path / "out")
+    assert npmlm(*command, f"out={tmp_path / 'out'}").status == 0
+    assert all_bytes(tmp_path / "out") == before
 
 
 def test_a_folder_of_indexes_serves_each_task_with_that_of_its_corpus(

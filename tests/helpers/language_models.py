@@ -6,14 +6,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
+from tokenizers import processors
 from torch import nn
-from transformers import AutoModelForMaskedLM, PreTrainedModel
+from transformers import AutoModelForMaskedLM, GPT2Config, GPT2LMHeadModel, PreTrainedModel, PreTrainedTokenizerFast
 
 from npm.evaluation.zero_shot.task import Example
+from npm.models.denoiser import fresh_denoiser
 from npm.models.encoder import Encoder
 from npm.models.masked_lm import MaskedHead, attach_masked_head
+from npm.models.settings import FreshSettings
 from npm.types import MASK_TEXT
-from tests.helpers.tiny_models import SENTENCES, tiny_encoder
+from tests.helpers.tiny_models import SENTENCES, byte_bpe_tokenizer, tiny_encoder
 
 WHOLE_WORDS = ("city", "paris", "river", "sea", "the")
 """Words that the encoder of `bert_with_words` has as single tokens, because they are the most frequent ones."""
@@ -75,3 +78,33 @@ def plain_log_probabilities(model: PreTrainedModel, encoder: Encoder, text: str,
 
 def examples_of(texts: Sequence[str]) -> list[Example]:
     return [Example(str(number), text, label=number % 2) for number, text in enumerate(texts)]
+
+
+def tiny_decoder(folder: Path, *, bos: bool = True, positions: int = 64) -> PreTrainedModel:
+    """A random GPT-2 of two layers with a byte-level tokenizer, saved in `folder`; its logits differ by some units."""
+    tokenizer = byte_bpe_tokenizer()
+    sizes = {"n_positions": positions, "n_embd": 32, "n_layer": 2, "n_head": 2, "vocab_size": len(tokenizer)}
+    torch.manual_seed(3)
+    model = GPT2LMHeadModel(GPT2Config(**sizes, bos_token_id=0, eos_token_id=2, pad_token_id=1)).eval()
+    with torch.no_grad():
+        model.transformer.wte.weight *= 10
+        model.transformer.wpe.weight *= 10
+    model.save_pretrained(folder)
+    roles = {"bos_token": "<s>", "eos_token": "</s>"} if bos else {}
+    plain = PreTrainedTokenizerFast(tokenizer_object=tokenizer.backend_tokenizer, unk_token="<unk>", **roles)
+    plain.backend_tokenizer.post_processor = processors.ByteLevel()  # nothing around a text, as GPT-2 has it
+    plain.save_pretrained(folder)
+    return model
+
+
+def tiny_t5(folder: Path) -> PreTrainedModel:
+    """A random T5 with sentinels, saved in `folder`; its logits differ by some units."""
+    tiny_encoder("roberta").save(folder / "encoder")
+    denoiser = fresh_denoiser(str(folder / "encoder"), FreshSettings(layers=1, dimensions=16), device="cpu", seed=4)
+    torch.manual_seed(4)
+    with torch.no_grad():
+        for parameter in denoiser.model.parameters():
+            parameter += 0.3 * torch.randn_like(parameter)
+    denoiser.weights_changed()
+    denoiser.save(folder)
+    return denoiser.model

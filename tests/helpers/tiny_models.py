@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,11 +14,14 @@ from tokenizers import decoders as token_decoders
 from transformers import (
     BertConfig,
     BertModel,
+    ByT5Tokenizer,
     ModernBertConfig,
     ModernBertModel,
     PreTrainedTokenizerFast,
     RobertaConfig,
     RobertaModel,
+    T5Config,
+    T5ForConditionalGeneration,
 )
 
 from npm.models.encoder import Encoder
@@ -171,3 +175,14 @@ def _finished(backend: Tokenizer, specials: dict[str, str]) -> PreTrainedTokeniz
     )
     named = {f"{role}_token": token for role, token in specials.items() if role != "mask"}
     return PreTrainedTokenizerFast(tokenizer_object=backend, mask_token=mask, model_max_length=512, **named)
+
+
+def tiny_byt5(folder: Path) -> None:
+    """A random T5 of ByT5's form, saved in `folder` with the files of ByT5's own tokenizer."""
+    config = T5Config(
+        vocab_size=384, d_model=16, d_kv=8, d_ff=32, num_layers=2, num_decoder_layers=1, num_heads=2,
+        feed_forward_proj="gated-gelu", tie_word_embeddings=False, pad_token_id=0, eos_token_id=1,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    T5ForConditionalGeneration(config).save_pretrained(folder)
+    ByT5Tokenizer().save_pretrained(folder)

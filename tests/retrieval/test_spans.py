@@ -13,6 +13,7 @@ from npm.indexing.embed import kept_tokens
 from npm.indexing.rows import RowMap
 from npm.indexing.settings import PruningRule
 from npm.retrieval.scoring import ScoringSettings, StopwordsInside
+from npm.retrieval.settings import FillSettings
 from npm.retrieval.spans import SpanFinder
 from npm.types import Document
 from tests.helpers.tiny_models import wordpiece_tokenizer
@@ -37,9 +38,11 @@ def store_of(text: str, folder: Path) -> BlockStore:
     return build_block_store(folder, [Document("d", "", text)], packer, settings={})
 
 
-def phrases_in(store: BlockStore, text: str, scoring: ScoringSettings, *, from_ends: bool) -> set[str]:
+def phrases_in(
+    store: BlockStore, text: str, scoring: ScoringSettings, *, from_ends: bool, most_words: int | None = None
+) -> set[str]:
     rows = RowMap.of_mask(kept_tokens(store.flags.slice(0, store.token_count), PruningRule.without_stopwords))
-    finder = SpanFinder(store, rows, max_phrase_tokens=50, scoring=scoring)
+    finder = SpanFinder(store, rows, max_phrase_tokens=50, scoring=scoring, max_phrase_words=most_words)
     every, none = np.arange(len(rows)), np.zeros(0, dtype=np.int64)
     found = finder.find(none, every) if from_ends else finder.find(every, None)
     assert store.start_chars is not None and store.end_chars is not None
@@ -68,3 +71,23 @@ def test_a_clause_ends_at_a_point_unless_the_next_token_touches_it(from_ends: bo
     text = "Bonn: 3.5 miles. Rhine"
     found = phrases_in(store_of(text, tmp_path / "store"), text, ScoringSettings(), from_ends=from_ends)
     assert found == {"Bonn", "3", "5", "3.5", "miles", "3.5 miles", "5 miles", "Rhine"}
+
+
+@pytest.mark.parametrize("most_words", [1, 2, 3, 5])
+@pytest.mark.parametrize("from_ends", [True, False])
+def test_a_phrase_has_at_most_as_many_words_as_are_allowed(most_words: int, from_ends: bool, store: BlockStore) -> None:
+    scoring = ScoringSettings(stopwords_inside=StopwordsInside.all)
+    every = NAMES | LINKED | RUNNING_ON
+    # the apostrophe and the s behind it are words too
+    expected = {phrase for phrase in every if len(phrase.replace("'s", " ' s").split()) <= most_words}
+    assert phrases_in(store, TEXT, scoring, from_ends=from_ends, most_words=most_words) == expected
+
+
+def test_words_limit_phrases_where_they_are_asked_for_or_tokens_are_bytes() -> None:
+    usual = FillSettings()
+    assert usual.phrase_limits(of_bytes=False) == (10, None)
+    assert usual.phrase_limits(of_bytes=True) == (128, 10)
+    assert FillSettings(max_phrase_words=3).phrase_limits(of_bytes=False) == (128, 3)
+    assert FillSettings(max_phrase_words=3, max_phrase_tokens=20).phrase_limits(of_bytes=True) == (20, 3)
+    assert "max_phrase_words" not in usual.recorded()
+    assert FillSettings(max_phrase_words=3).recorded()["max_phrase_words"] == 3

@@ -24,7 +24,7 @@ from npm.evaluation.metrics import Interval, bootstrap_interval
 from npm.evaluation.report import Row, percent, terminal_table
 from npm.evaluation.results import CheckRecord, any_record
 from npm.evaluation.settings import InBatchSettings, SampleSettings
-from npm.masking.masker import MaskingSettings, MaskingUnit, build_masker, mask_rng
+from npm.masking.masker import Masker, MaskingSettings, MaskingUnit, build_masker, mask_rng
 from npm.masking.rendering import MaskPairRenderer, Renderer, SingleMaskRenderer
 from npm.models.settings import check_leading_dimensions
 from npm.objectives.encoded import EncodedBatch
@@ -157,10 +157,13 @@ def evaluate_in_batch(
         pad_id=encoder.pad_id,
         prefix_ids=tuple(encoder.prefix_ids) if frames else (),
         suffix_ids=tuple(encoder.suffix_ids) if frames else (),
+        whole_words=settings.whole_words and encoder.query_masks > 1,
     )
+    unit = MaskingUnit.phrase_words if settings.whole_words else MaskingUnit.phrase
+    masker = build_masker(MaskingSettings(unit=MaskingUnit.token if encoder.query_masks == 1 else unit))
 
     def score(article: Article) -> ArticleScore:
-        return _article_score(encoder, renderer, article, sample.seed, shorter)
+        return _article_score(encoder, masker, renderer, article, sample.seed, shorter)
 
     record = _record(encoder, store, settings, sample)
     check_record(record)
@@ -191,9 +194,12 @@ def evaluate_in_batch(
 
 
 def _record(encoder: Encoder, store: BlockStore, settings: InBatchSettings, sample: SampleSettings) -> dict[str, Any]:
+    chosen = asdict(settings)
+    if not settings.whole_words:  # as was recorded before there was such a setting
+        del chosen["whole_words"]
     return held_out_record(
         TASK,
-        asdict(settings) | {"mask_seed": sample.seed, "seed": sample.seed, "resamples": sample.resamples},
+        chosen | {"mask_seed": sample.seed, "seed": sample.seed, "resamples": sample.resamples},
         store,
         encoder,
         similarity_scale=encoder.similarity_scale,
@@ -217,17 +223,15 @@ def _means(dimensions: int, sums: Sequence[Sums], spans: np.ndarray, sample: Sam
 
 
 def _article_score(
-    encoder: Encoder, renderer: Renderer, article: Article, mask_seed: int, shorter: tuple[int, ...]
+    encoder: Encoder, masker: Masker, renderer: Renderer, article: Article, mask_seed: int, shorter: tuple[int, ...]
 ) -> ArticleScore:
     sequences = article.sequences
-    one_query = encoder.query_masks == 1
-    masking = MaskingSettings(unit=MaskingUnit.token if one_query else MaskingUnit.phrase)
-    spans = build_masker(masking).select(sequences, mask_rng(mask_seed, 0, article.number))
+    spans = masker.select(sequences, mask_rng(mask_seed, 0, article.number))
     if spans is None:
         return ArticleScore(article.document, 0, 0, 0, 0.0, 0.0, 0.0, dict.fromkeys(shorter, Sums()))
     batch = renderer.render(sequences, spans).to(encoder.device)
     objective = NonparametricMasked(
-        NonparametricSettings(dimensions=list(shorter), end_queries=not one_query),
+        NonparametricSettings(dimensions=list(shorter), end_queries=encoder.query_masks > 1),
         similarity_scale=encoder.similarity_scale,
         dimensions=encoder.dimensions,
     )

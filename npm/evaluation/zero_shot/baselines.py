@@ -26,6 +26,7 @@ from npm.types import MASK_TEXT, Answer, Phrase, Progress
 if TYPE_CHECKING:
     from npm.evaluation.zero_shot.task import Example, Task
     from npm.indexing.lexicon import BlockLexicon
+    from npm.indexing.phrase_index import PhraseIndex
     from npm.retrieval.fill import PhraseFiller
     from npm.retrieval.spans import CandidateSpans
 
@@ -37,10 +38,12 @@ class BlockSpans:
         """`ends` are the tokens that a phrase may start and end with."""
         self._store = filler.index.store
         self._ends = ends
+        tokens, words = filler.settings.phrase_limits(of_bytes=filler.encoder.spells_bytes)
         self._finder = SpanFinder(
             self._store,
             ends,
-            max_phrase_tokens=filler.settings.max_phrase_tokens,
+            max_phrase_tokens=tokens,
+            max_phrase_words=words,
             scoring=filler.settings.scoring,
             words_only=filler.encoder.query_masks == 1,
         )
@@ -56,17 +59,17 @@ class BlockSpans:
         return self.reader.texts(candidates.starts, candidates.lengths)
 
 
-def lexicon_of(filler: PhraseFiller, *, fix: str) -> BlockLexicon:
-    """The lexicon of a filler's index. Raises SettingError, which advises `fix`, if the index has no text."""
-    if filler.index.lexicon is None:
+def lexicon_of(index: PhraseIndex, *, fix: str) -> BlockLexicon:
+    """The lexicon of an index. Raises SettingError, which advises `fix`, if the index has no text."""
+    if index.lexicon is None:
         raise SettingError(
             "the baseline needs the text of the blocks",
             expected="an index over blocks with text",
             got="an index over blocks of token ids",
-            where=str(filler.index.folder),
+            where=str(index.folder),
             fix=fix,
         )
-    return filler.index.lexicon
+    return index.lexicon
 
 
 class MajorityLabel:
@@ -157,7 +160,7 @@ class RandomSpanOfBestBlock:
 
     def __init__(self, filler: PhraseFiller, *, seed: int) -> None:
         """Raises SettingError if the index has no text."""
-        self._lexicon = lexicon_of(filler, fix="leave this method out")
+        self._lexicon = lexicon_of(filler.index, fix="leave this method out")
         self._filler = filler
         self._spans = BlockSpans(filler, filler.index.rows)
         self._new_words_only = filler.settings.scoring.exclude_query_phrases

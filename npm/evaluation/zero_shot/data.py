@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from npm.corpus.rows import SEPARATORS, Row, TaskDataError
+from npm.corpus.text import words_of
 from npm.errors import check_range, near
 from npm.evaluation.settings import Split
 from npm.evaluation.zero_shot.document_conditions import filled_conditions
@@ -400,8 +401,12 @@ def _split_rows(task: Task, groups: np.ndarray, split: Split) -> np.ndarray:
 
 
 def answer_groups(encoder: Encoder, answers: Sequence[Sequence[str]]) -> np.ndarray:
-    """Tokens of the shortest answer of each example, 4 standing for more: i64 [n] (Min et al. 2022, §4.3)."""
-    counts = answer_tokens(encoder, [answer for own in answers for answer in own])
+    """Tokens of the shortest answer of each example, 4 standing for more: i64 [n] (Min et al. 2022, §4.3).
+
+    Words where tokens are bytes.
+    """
+    flat = [answer for own in answers for answer in own]
+    counts = [len(words_of(answer)) for answer in flat] if encoder.spells_bytes else answer_tokens(encoder, flat)
     firsts = np.cumsum([0, *(len(own) for own in answers)])[:-1]  # i64 [n]
     shortest = np.minimum.reduceat(np.array(counts, dtype=np.int64), firsts)  # i64 [n]
     return np.minimum(shortest, LONGEST_ANSWER_GROUP)  # i64 [n]

@@ -11,14 +11,30 @@ from typing import TYPE_CHECKING, Any
 
 from index.manifest import MANIFEST_NAME
 from npm.errors import SettingError
+from npm.evaluation.results import index_facts, model_facts
 from npm.evaluation.settings import ZeroShotEvaluation
 from npm.evaluation.zero_shot.baselines import FrequentAnswer, MajorityLabel, RandomLabel, RandomSpanOfBestBlock
 from npm.evaluation.zero_shot.calibration import corpus_prompts
 from npm.evaluation.zero_shot.closed_set import check_distinct
 from npm.evaluation.zero_shot.document_conditions import is_templated
+from npm.evaluation.zero_shot.generative import (
+    EXAMPLES_PER_PASS,
+    DecoderWriter,
+    NeighbourLogs,
+    PhraseWriter,
+    SentinelWriter,
+    WriterLogs,
+)
 from npm.evaluation.zero_shot.nonparametric import RETRIEVAL_OF, Masks, NonparametricLabels, PhraseAnswers
 from npm.evaluation.zero_shot.oracle_blocks import ORACLE_BLOCKS, OracleBlocks
-from npm.evaluation.zero_shot.parametric import ParametricLabels, ParametricPhrases, WordLogs, remembered
+from npm.evaluation.zero_shot.parametric import (
+    GoldLengthPhrases,
+    ParametricLabels,
+    ParametricPhrases,
+    PromptedLabels,
+    WordLogs,
+    remembered,
+)
 from npm.evaluation.zero_shot.task import (
     LABEL_WORDS,
     Calibration,
@@ -30,6 +46,8 @@ from npm.evaluation.zero_shot.task import (
 )
 from npm.evaluation.zero_shot.verbalizers import EXPANDED, Verbalizer, load_verbalizer
 from npm.indexing.phrase_index import PhraseIndex
+from npm.models.decoder import Decoder
+from npm.models.denoiser import Denoiser
 from npm.models.encoder import Encoder
 from npm.models.folders import locate_encoder
 from npm.models.masked_lm import MaskedHead, attach_masked_head
@@ -49,10 +67,15 @@ PARAMETRIC = {
     "mlm-fuzzy-corpus": Calibration.corpus,
 }
 """The parametric methods, by what calibrates them; `fuzzy` ones take the task's list of words."""
-CLOSED_METHODS = ("npm", "npm-single", *PARAMETRIC, "mlm-knn", "majority", "random")
-OPEN_METHODS = ("npm", "npm-dense", "npm-bm25", "npm-hybrid", ORACLE_BLOCKS, "mlm", "majority", "random")
-ONLY_IF_NAMED = ("npm", ORACLE_BLOCKS)
-"""Of the open ones: `npm` is one of the three retrievals, `oracle-blocks` is told where an answer stands."""
+CAUSAL = ("causal", "causal-pmi", "causal-knn", "causal-bm25")
+"""Methods that zero_shot.causal.model is for."""
+CLOSED_METHODS = ("npm", "npm-single", *PARAMETRIC, "mlm-knn", *CAUSAL[:3], "t5", "majority", "random")
+OPEN_METHODS = (
+    *("npm", "npm-dense", "npm-bm25", "npm-hybrid", ORACLE_BLOCKS),
+    *("mlm", "mlm-n", "causal", "causal-bm25", "t5", "majority", "random"),
+)
+ONLY_IF_NAMED = ("npm", "mlm-n", ORACLE_BLOCKS)
+"""Of the open ones: `npm` is one of the three retrievals; the others are told more than the rest."""
 
 READS_CLOSED = ("npm", "npm-single", "mlm-knn", "mlm-fuzzy", "mlm-fuzzy-pmi", "mlm-fuzzy-corpus")
 """Methods of closed tasks that the settings zero_shot.closed.* say something to."""
@@ -60,7 +83,7 @@ READS_FILL = ("npm", "npm-dense", "npm-bm25", "npm-hybrid", ORACLE_BLOCKS, "rand
 """Methods of open tasks that the settings fill.* say something to."""
 READS_RETRIEVAL = tuple(name for name, retrieval in RETRIEVAL_OF.items() if retrieval is None)
 """Those of them that look where fill.retrieval says; the others have that in their names."""
-READS_LANGUAGE_MODEL, READS_ITS_INDEX = (*PARAMETRIC, "mlm-knn"), ("mlm-knn",)
+READS_LANGUAGE_MODEL, READS_ITS_INDEX = (*PARAMETRIC, "mlm-n", "mlm-knn"), ("mlm-knn",)
 """Methods that zero_shot.mlm.encoder is for, and those of them that zero_shot.mlm.index is for."""
 
 
@@ -72,6 +95,7 @@ class Methods:
         self._indexes: dict[Path, tuple[PhraseIndex, Encoder]] = {}
         self._language_model: tuple[Encoder, MaskedHead] | None = None
         self._word_logs: WordLogs | None = None
+        self._writers: dict[str, DecoderWriter | SentinelWriter] = {}
         self._verbalizers: dict[tuple[str, str, bool], Verbalizer] = {}
 
     def over(self, part: Callable[[PhraseIndex], PhraseIndex]) -> Methods:
@@ -79,6 +103,7 @@ class Methods:
         other = Methods(self._settings)
         other._indexes = {place: (part(index), encoder) for place, (index, encoder) in self._indexes.items()}
         other._language_model, other._word_logs = self._language_model, self._word_logs
+        other._writers = self._writers
         return other
 
     def names(self, task: Task) -> list[str]:
@@ -106,8 +131,8 @@ class Methods:
                     where="method",
                     fix="give it, or leave this method out",
                 )
-        default = known if task.suite is Suite.closed else [name for name in known if name not in ONLY_IF_NAMED]
-        asked = self._settings.method or default
+        unnamed = known if task.suite is Suite.closed else [name for name in known if name not in ONLY_IF_NAMED]
+        asked = self._settings.method or unnamed
         return [name for name in asked if name in known and not self._lacking(name, task)]
 
     def closed(self, name: str, task: Task) -> ClosedMethod:
@@ -133,6 +158,8 @@ class Methods:
                 prompts=lambda task: corpus_prompts(task, self.index(task)[0]),
                 word_logs=self._word_logs,
             )
+        if name in (*CAUSAL, "t5"):
+            return self._written_labels(name, task)
         index, encoder = self.index(task, parametric=name == "mlm-knn")
         return NonparametricLabels(
             name,
@@ -147,9 +174,11 @@ class Methods:
         """The open method `name` for `task`; `development` reads the examples that `majority` counts answers in."""
         if name == "majority":
             return FrequentAnswer(development())
-        if name == "mlm":
+        if name in ("mlm", "mlm-n"):
             encoder, head = self.language_model()
-            return ParametricPhrases(name, encoder, head)
+            return ParametricPhrases(name, encoder, head) if name == "mlm" else GoldLengthPhrases(encoder, head)
+        if name in (*CAUSAL, "t5"):
+            return PhraseWriter(name, self.writer(name), self.index(task)[0] if name == "causal-bm25" else None)
         filler = PhraseFiller(*self.index(task), self._fill_settings(task))
         if name == ORACLE_BLOCKS:
             return OracleBlocks(filler)
@@ -195,6 +224,42 @@ class Methods:
             self._language_model = encoder, attach_masked_head(encoder, locate_encoder(name), trained=True)
         return self._language_model
 
+    def writer(self, name: str) -> DecoderWriter | SentinelWriter:
+        """The model that the method `name` writes with, loaded once. Raises EncoderError if it cannot serve."""
+        kind = "t5" if name == "t5" else "causal"
+        if kind not in self._writers:
+            given: dict[str, Any] = {"device": self._settings.device, "dtype": self._settings.precision}
+            if kind == "t5":
+                denoiser = Denoiser.load(self._settings.zero_shot.t5.model, **given)
+                self._writers[kind] = SentinelWriter(denoiser)
+            else:
+                self._writers[kind] = DecoderWriter(Decoder.load(self._settings.zero_shot.causal.model, **given))
+        return self._writers[kind]
+
+    def _written_labels(self, name: str, task: Task) -> PromptedLabels:
+        """Labels by a model that writes their words."""
+        writer, causal = self.writer(name), self._settings.zero_shot.causal
+        facts: dict[str, Any] = {
+            "model": {**model_facts(writer.model), "dtype": writer.model.dtype_name},
+            "reads": writer.reads,
+        }
+        word_logs: WordLogs = WriterLogs(writer)
+        if name == "causal-knn":
+            assert isinstance(writer, DecoderWriter), "the other writer has no prefixes"
+            index = self.index(task)[0]
+            chosen = {"share": causal.knn_share, "temperature": causal.knn_temperature, "k": causal.knn_k}
+            word_logs = NeighbourLogs(writer, index, **chosen)  # type: ignore[arg-type]
+            facts |= {"neighbours": chosen, "index": index_facts(index)}
+        return PromptedLabels(
+            name,
+            word_logs,
+            check_words=writer.check_words,
+            model_facts=lambda: facts,
+            verbalizer=partial(self._list, False),
+            calibration=Calibration.prompt if name == "causal-pmi" else Calibration.none,
+            examples_per_call=EXAMPLES_PER_PASS,
+        )
+
     def encoder(self, task: Task) -> Encoder | None:
         """Whose tokens prompts are measured in: the index's encoder, else the masked language model; None without."""
         if self._settings.index:
@@ -232,7 +297,11 @@ class Methods:
             needs.append("zero_shot.mlm.encoder")
         if name in READS_ITS_INDEX:
             needs.append("zero_shot.mlm.index")
-        if name in (*RETRIEVAL_OF, ORACLE_BLOCKS, "npm-single", "mlm-fuzzy-corpus") or (
+        if name in CAUSAL:
+            needs.append("zero_shot.causal.model")
+        if name == "t5":
+            needs.append("zero_shot.t5.model")
+        if name in (*RETRIEVAL_OF, ORACLE_BLOCKS, "npm-single", "mlm-fuzzy-corpus", "causal-knn", "causal-bm25") or (
             name == "random" and task.suite is Suite.open
         ):
             needs.append("index")

@@ -183,6 +183,7 @@ class OpenTaskResult:
         for method in self.methods:
             if unanswered := sum(not answer.phrases for answer in method.answers):
                 found.append(f"{self.task.name}: {method.name} found no phrase for {unanswered} of {count} examples.")
+            found += [f"{self.task.name}, {method.name}: {note}" for note in method.facts.get("notes", ())]
         return found
 
     def metrics(self) -> dict[str, Any]:

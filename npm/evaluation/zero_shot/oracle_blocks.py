@@ -35,7 +35,7 @@ class OracleBlocks:
 
     def __init__(self, filler: PhraseFiller) -> None:
         """Raises SettingError if the index has no text."""
-        self._lexicon = lexicon_of(filler, fix="leave this method out")
+        self._lexicon = lexicon_of(filler.index, fix="leave this method out")
         self._filler = filler
         self._without_block = 0
 

@@ -8,7 +8,7 @@ mutual information of label and example in the domain of the prompt (Holtzman et
 calibration by the corpus, P(w | x) is divided by its geometric mean over prompts made of the reference corpus, and its
 logarithm by the standard deviation there with `corpus_scaled`.
 
-Open tasks are answered with the likeliest tokens that are words.
+Open tasks are answered with the likeliest tokens that are words, or with as many tokens as the gold answer has.
 
 Shapes: q texts, t vectors, W words, w words of n tokens, c tokens that may answer, d dimensions, V vocabulary.
 """
@@ -31,19 +31,21 @@ from npm.evaluation.zero_shot.calibration import relative_logs
 from npm.evaluation.zero_shot.prompts import empty_prompt, plain_token_ids
 from npm.evaluation.zero_shot.task import BY_CORPUS, Calibration, LabelPrediction
 from npm.evaluation.zero_shot.verbalizers import label_shares
-from npm.retrieval.queries import encode_masks, mask_strips, query_notes
+from npm.models.batches import encode_sequences
+from npm.retrieval.queries import encode_masks, mask_strips, masked_inputs, query_notes
 from npm.types import MASK_TEXT, Answer, Phrase, Progress
 
 if TYPE_CHECKING:
     from npm.evaluation.zero_shot.task import Example, Task
     from npm.evaluation.zero_shot.verbalizers import Verbalizer
-    from npm.models.encoder import Encoder
+    from npm.models.encoder import Encoder, StoredModel
     from npm.models.masked_lm import MaskedHead
 
 
 LOGITS_AT_ONCE = 1 << 23
 """Logits held at once, 32 MiB of float32; bounds memory whatever the number of texts."""
 EXAMPLES_PER_CALL = 256
+TOKENS_PER_BATCH = 8192
 ANSWERS_KEPT = 32
 """Batches of texts that a `remembered` model keeps: 8192 examples, 10 MB for 150 words."""
 WordLogs = Callable[[tuple[str, ...], tuple[str, ...]], tuple[np.ndarray, np.ndarray]]
@@ -54,38 +56,38 @@ class LabelWordError(UserError):
     """A word of a label cannot be predicted by the masked language model."""
 
 
-class ParametricLabels:
-    """Chooses the label whose words the masked language model finds likeliest at the mask."""
+class PromptedLabels:
+    """Chooses the label whose words a language model finds likeliest in the mask's place."""
 
     def __init__(
         self,
         name: str,
-        encoder: Encoder,
-        head: MaskedHead,
+        word_logs: WordLogs,
         *,
+        check_words: Callable[[Sequence[str]], None],
+        model_facts: Callable[[], dict[str, Any]],
         verbalizer: Callable[[Task], Verbalizer],
         calibration: Calibration = Calibration.none,
         prompts: Callable[[Task], Sequence[str]] | None = None,
-        word_logs: WordLogs | None = None,
+        examples_per_call: int | None = None,
     ) -> None:
         """`verbalizer` gives the words of a task's labels, `prompts` those that calibration by the corpus needs.
 
-        `word_logs` stands in for `word_log_probabilities`, such as a `remembered` one that several methods share.
+        `check_words` raises LabelWordError for words that the model cannot write; `model_facts` says which model it is.
         """
         self.name = name
-        self._encoder = encoder
-        self._head = head
+        self._word_logs = word_logs
+        self._check_words = check_words
+        self._model_facts = model_facts
         self._verbalizer = verbalizer
         self._calibration = calibration
         self._prompts = prompts
-        self._word_logs = word_logs or partial(word_log_probabilities, encoder, head)
+        self._examples_per_call = examples_per_call
         self._facts: dict[str, Any] = {}
 
     def prepare(self, task: Task) -> None:
         """Raise UserError for what would stop `predict`: words that the tokenizer cannot write, no text for prompts."""
-        words = [word for own in self._verbalizer(task).words for word in own]
-        for after_space in (False, True):
-            list(_pieces_by_count(self._encoder, words, after_space=after_space))
+        self._check_words([word for own in self._verbalizer(task).words for word in own])
         if self._prompts is not None and self._calibration in BY_CORPUS:
             self._prompts(task)
 
@@ -103,8 +105,9 @@ class ParametricLabels:
             label_prior = label_scores(self._word_logs((empty_prompt(task),), words)[0], verbalizer.words)
         predictions: list[LabelPrediction] = []
         cut_count = 0
-        for first in range(0, len(examples), EXAMPLES_PER_CALL):
-            texts = tuple(example.text for example in examples[first : first + EXAMPLES_PER_CALL])
+        step = self._examples_per_call or EXAMPLES_PER_CALL
+        for first in range(0, len(examples), step):
+            texts = tuple(example.text for example in examples[first : first + step])
             logs, cut = self._word_logs(texts, words)  # f64 [q, W], bool [q]
             if at_prompts is not None:
                 logs = relative_logs(logs, at_prompts, scaled=scaled)
@@ -113,7 +116,7 @@ class ParametricLabels:
             predictions += [LabelPrediction(tuple(row)) for row in label_shares(scores).tolist()]
             progress(f"task {task.name}", len(predictions), len(examples))
         self._facts = {
-            **language_model_facts(self._encoder, self._head),
+            **self._model_facts(),
             "verbalizer": {"name": verbalizer.name, "digest": verbalizer.digest},
             "calibration": self._calibration.value,
             "words_per_label": [len(words) for words in verbalizer.words],
@@ -124,6 +127,37 @@ class ParametricLabels:
     def facts(self) -> dict[str, Any]:
         """What the predictions of the last call depend on."""
         return self._facts
+
+
+class ParametricLabels(PromptedLabels):
+    """The same by a masked language model."""
+
+    def __init__(
+        self,
+        name: str,
+        encoder: Encoder,
+        head: MaskedHead,
+        *,
+        verbalizer: Callable[[Task], Verbalizer],
+        calibration: Calibration = Calibration.none,
+        prompts: Callable[[Task], Sequence[str]] | None = None,
+        word_logs: WordLogs | None = None,
+    ) -> None:
+        """`word_logs` stands in for `word_log_probabilities`, such as a `remembered` one that several methods share."""
+
+        def check_words(words: Sequence[str]) -> None:
+            for after_space in (False, True):
+                list(_pieces_by_count(encoder, words, after_space=after_space))
+
+        super().__init__(
+            name,
+            word_logs or partial(word_log_probabilities, encoder, head),
+            check_words=check_words,
+            model_facts=partial(language_model_facts, encoder, head),
+            verbalizer=verbalizer,
+            calibration=calibration,
+            prompts=prompts,
+        )
 
 
 def remembered(encoder: Encoder, head: MaskedHead) -> WordLogs:
@@ -193,20 +227,25 @@ def _pieces_by_count(
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """For each number n of tokens: which words have that many, i64 [w], and their tokens, i64 [w, n]."""
     tokens = word_tokens(encoder, words, after_space=after_space)
-    unknown = encoder.tokenizer.unk_token_id
     for word, ids in zip(words, tokens, strict=True):
-        if not ids or unknown in ids:
-            raise LabelWordError(
-                f"the masked language model cannot write the word {word!r}",
-                expected="words of characters that its tokenizer knows",
-                got=f"the tokens {encoder.tokenizer.convert_ids_to_tokens(ids)}",
-                where=encoder.name,
-                fix="take the word out of the verbalizer, or choose another encoder",
-            )
+        check_word(encoder, word, ids)
     counts = np.array([len(ids) for ids in tokens])  # i64 [W]
     for count in np.unique(counts).tolist():
         places = np.flatnonzero(counts == count)  # i64 [w]
         yield places, np.array([tokens[place] for place in places], dtype=np.int64)
+
+
+def check_word(model: StoredModel, word: str, ids: Sequence[int]) -> None:
+    """Raise LabelWordError unless the tokens `ids` of `word` are known ones."""
+    unknown = model.tokenizer.unk_token_id  # that of GPT-2 is its end of a text, which no word has
+    if not ids or (unknown in ids and unknown != model.tokenizer.eos_token_id):
+        raise LabelWordError(
+            f"the language model cannot write the word {word!r}",
+            expected="words of characters that its tokenizer knows",
+            got=f"the tokens {model.tokenizer.convert_ids_to_tokens(list(ids))}",
+            where=model.name,
+            fix="take the word out of the verbalizer, or choose another model",
+        )
 
 
 def _piece_sums(head: MaskedHead, vectors: np.ndarray, pieces: np.ndarray) -> np.ndarray:
@@ -321,6 +360,69 @@ class ParametricPhrases:
             Phrase(candidates.surfaces[place], score, 0, ())
             for place, score in zip(found.indices.tolist(), found.values.double().exp().tolist(), strict=True)
         )
+
+
+class GoldLengthPhrases:
+    """Fills as many masks as the gold answer has tokens, from left to right: an upper bound of what such a model knows.
+
+    The shortest of the gold answers says how many, so that the method is told what no other one is.
+    """
+
+    name = "mlm-n"
+
+    def __init__(self, encoder: Encoder, head: MaskedHead) -> None:
+        self._encoder = encoder
+        self._head = head
+        self._facts: dict[str, Any] = {}
+
+    def predict(self, task: Task, examples: Sequence[Example], progress: Progress) -> list[Answer]:
+        """One answer an example; its score is the probability of its tokens, each given those to its left."""
+        answers: dict[str, Answer] = {}
+        by_count: dict[int, list[Example]] = {}
+        for example in examples:
+            space = mask_takes_space(self._encoder, example.text)
+            tokens = word_tokens(self._encoder, [answer.strip() for answer in example.answers], after_space=space)
+            by_count.setdefault(max(1, min(map(len, tokens))), []).append(example)
+        for count, own in sorted(by_count.items()):
+            for first in range(0, len(own), EXAMPLES_PER_CALL):
+                some = own[first : first + EXAMPLES_PER_CALL]
+                found = self.fill([example.text for example in some], count)
+                answers |= {example.id: answer for example, answer in zip(some, found, strict=True)}
+                progress(f"task {task.name}", len(answers), len(examples))
+        self._facts = {
+            **language_model_facts(self._encoder, self._head),
+            "answers": "as many tokens as the shortest gold answer has: an upper bound",
+            "cut_texts": sum(answer.cut for answer in answers.values()),
+            "notes": ["it is told how many tokens the gold answer has: an upper bound"],
+        }
+        return [answers[example.id] for example in examples]
+
+    def fill(self, texts: Sequence[str], count: int) -> list[Answer]:
+        """The answer of `count` tokens to each of q texts that passed `check_query`."""
+        inputs = masked_inputs(self._encoder, texts, count)
+        barred = torch.tensor(self._encoder.tokenizer.all_special_ids, device=self._head.bias.device)  # i64 [specials]
+        scores = np.zeros(len(texts))  # f64 [q]
+        for place in range(count):
+            slots = [at + place for at in inputs.slots]
+            vectors = encode_sequences(self._encoder, inputs.sequences, slots, tokens_per_batch=TOKENS_PER_BATCH)
+            for rows, logits in masked_logits(self._head, np.concatenate(vectors)):  # f32 [rows, V]
+                best = logits.log_softmax(1).index_fill(1, barred, -torch.inf).max(1)  # [rows] each
+                scores[rows] += best.values.double().cpu().numpy()
+                for number, token in enumerate(best.indices.tolist(), start=rows.start):
+                    inputs.sequences[number][slots[number]] = token
+        own = [
+            ids[at[0] : at[0] + count] for ids, at in zip(inputs.sequences, inputs.slots, strict=True)
+        ]  # i64 [count]
+        found = self._encoder.tokenizer.backend_tokenizer.decode_batch([ids.tolist() for ids in own])
+        room = self._encoder.max_input_tokens
+        return [
+            Answer(text, (Phrase(line.strip(), score, 0, ()),), cut, query_notes(text, cut=cut, max_input_tokens=room))
+            for text, line, score, cut in zip(texts, found, np.exp(scores).tolist(), inputs.cut.tolist(), strict=True)
+        ]
+
+    def facts(self) -> dict[str, Any]:
+        """What the answers of the last call depend on."""
+        return self._facts
 
 
 def _may_answer(text: str) -> bool:

@@ -17,7 +17,7 @@ from npm.masking.rendering import MASKS_PER_SPAN
 from npm.types import MASK_TEXT
 
 if TYPE_CHECKING:
-    from npm.models.encoder import Encoder
+    from npm.models.encoder import Encoder, StoredModel
 
 
 ANSWERS = "answers"
@@ -194,11 +194,11 @@ def prompt_tokens(encoder: Encoder, prompts: Sequence[str]) -> list[int]:
     return [counts[first] + counts[first + 1] + fixed for first in range(0, len(counts), 2)]
 
 
-def plain_token_ids(encoder: Encoder, texts: Sequence[str]) -> list[list[int]]:
+def plain_token_ids(model: StoredModel, texts: Sequence[str]) -> list[list[int]]:
     """The token ids of each text as it stands, without special tokens, also where it spells one."""
     if not texts:
         return []
-    ids: list[list[int]] = encoder.tokenizer(
+    ids: list[list[int]] = model.tokenizer(
         list(texts), add_special_tokens=False, split_special_tokens=True, return_attention_mask=False, verbose=False
     )["input_ids"]
     return ids

@@ -221,6 +221,9 @@ def _sources(settings: ZeroShotEvaluation, methods: Methods, task: Task) -> dict
         facts |= {"index": index_facts(index), "encoder": model_facts(encoder)}
     if settings.zero_shot.mlm.encoder:
         facts["language_model"] = model_facts(methods.language_model()[0])
+    for kind in ("causal", "t5"):
+        if getattr(settings.zero_shot, kind).model:
+            facts[kind] = model_facts(methods.writer(kind).model)
     return facts
 
 
@@ -264,12 +267,15 @@ def as_record(settings: ZeroShotEvaluation, names: dict[str, list[str]]) -> dict
         closed["verbalizer"] = Path(closed["verbalizer"]).name
     given = {name: getattr(settings, name) for name in ("split", "seed", "resamples")}
     given |= {"limit": settings.limit or EXAMPLES_PER_TASK, "dtype": settings.precision, "methods": names}
-    given |= {"closed": closed, "fill": asdict(settings.fill)}
+    given |= {"closed": closed, "fill": settings.fill.recorded()}
     # only where they were asked for: older results know nothing of them
     given |= {"breakdown": settings.breakdown} if settings.breakdown else {}
     given |= {"trained_on": [Path(file).name for file in settings.trained_on]} if settings.trained_on else {}
     given |= {"corpus_shares": settings.corpus_shares} if settings.corpus_shares else {}
     given |= {"date": settings.zero_shot.date} if settings.zero_shot.date else {}
+    if "causal-knn" in {name for asked in names.values() for name in asked}:
+        causal = settings.zero_shot.causal
+        given["causal-knn"] = {"share": causal.knn_share, "temperature": causal.knn_temperature, "k": causal.knn_k}
     return as_json(given)
 
 

@@ -1,0 +1,101 @@
+"""A decoder that continues a text, with its tokenizer: loaded, fingerprinted, and asked for its next tokens.
+
+Shapes: S sequences, B sequences of a batch, L padded length, d dimensions, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from npm.errors import EncoderError
+from npm.models.batches import length_sorted_batches, padded
+from npm.models.denoiser import UNLIMITED_TOKENS
+from npm.models.encoder import StoredModel, choose_device, choose_dtype, special_ids_around
+from npm.models.folders import encoder_label, locate_encoder
+from npm.models.loading import load_decoder
+from npm.models.settings import Precision
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+TOKENS_PER_BATCH = 2048
+"""Of a forward pass; what its logits take depends on how many of them are asked for."""
+
+
+class Decoder(StoredModel):
+    """A decoder of `transformers` with its head for the next token, and its tokenizer."""
+
+    FINGERPRINTED_KEYS = ("model_type", "num_attention_heads", "n_head", "hidden_act", "activation_function")
+
+    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, *, name: str) -> None:
+        super().__init__(model, tokenizer, name=name)
+        self.prefix_ids, _ = special_ids_around(tokenizer)
+
+    @classmethod
+    def load(cls, name: str, *, device: str = "auto", dtype: Precision | str = Precision.auto) -> Decoder:
+        """Load from a folder or the hub, in evaluation mode. Raises EncoderError when no decoder has that name."""
+        decoder = cls(*load_decoder(locate_encoder(name)), name=encoder_label(name))
+        _ = decoder.fingerprint  # hashed before a cast to bfloat16 loses bits
+        chosen = choose_device(device)
+        nn.Module.to(decoder.model, device=chosen, dtype=choose_dtype(Precision(dtype), chosen)).eval()
+        return decoder
+
+    @property
+    def max_input_tokens(self) -> int:
+        """Longest input in tokens."""
+        return int(getattr(self.model.config, "max_position_embeddings", None) or UNLIMITED_TOKENS)
+
+    @property
+    def beginning_ids(self) -> list[int]:
+        """What an empty text is to this decoder: its prefix, else the token that begins or that ends a text.
+
+        Raises EncoderError if its tokenizer has none of them.
+        """
+        tokenizer = self.tokenizer
+        begin = tokenizer.bos_token_id if tokenizer.bos_token_id is not None else tokenizer.eos_token_id
+        if not self.prefix_ids and begin is None:
+            raise EncoderError(
+                "the decoder cannot begin a text with nothing before it",
+                expected="a tokenizer with bos_token or eos_token, or a template with words before <mask>",
+                got="neither token, and a prompt that is empty before <mask>",
+                where=self.name,
+                fix="name bos_token in its tokenizer_config.json, or change the template",
+            )
+        return list(self.prefix_ids or [begin])
+
+    def next_logits(self, sequences: Sequence[np.ndarray], first: Sequence[int]) -> Iterator[tuple[int, torch.Tensor]]:
+        """The number of each of S sequences i64 [tokens], and its logits f32 [tokens - first, V] from place `first` on.
+
+        Row i says what follows the token at first + i. Sequences come longest first.
+        """
+        lengths = np.array([len(each) for each in sequences], dtype=np.int64)  # i64 [S]
+        for batch in length_sorted_batches(lengths, tokens_per_batch=TOKENS_PER_BATCH):
+            places = batch.tolist()
+            start = min(first[number] for number in places)
+            inputs = self._padded([sequences[number] for number in places])
+            wanted = torch.arange(start, inputs["input_ids"].shape[1], device=self.device)  # i64 [L - start]
+            with torch.inference_mode():
+                model: Any = self.model  # it keeps the logits of the places named, of all sequences
+                logits = model(**inputs, logits_to_keep=wanted, use_cache=False).logits.float()  # f32 [B, L - start, V]
+            for row, number in enumerate(places):
+                yield number, logits[row, first[number] - start : len(sequences[number]) - start]
+
+    def states(self, sequences: Sequence[np.ndarray]) -> torch.Tensor:
+        """Last hidden states f32 [B, L, d] of sequences i64 [tokens], in one pass; rows under padding mean nothing."""
+        base: Any = self.model.base_model
+        with torch.inference_mode():
+            states: torch.Tensor = base(**self._padded(sequences), use_cache=False).last_hidden_state.float()
+        return states  # f32 [B, L, d]
+
+    def _padded(self, sequences: Sequence[np.ndarray]) -> dict[str, torch.Tensor]:
+        """What the model takes: padded on the right, where no token sees it, so that any token will do."""
+        input_ids, attention_mask = padded(sequences, pad_id=0)  # i64 [B, L] each
+        return {
+            "input_ids": torch.from_numpy(input_ids).to(self.device),
+            "attention_mask": torch.from_numpy(attention_mask).to(self.device),
+        }
