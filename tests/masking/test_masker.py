@@ -55,7 +55,7 @@ def test_token_masks_cover_exactly_fifteen_percent() -> None:
     assert [length for _, length in spans] == [1] * 614
 
 
-@pytest.mark.parametrize("unit", [MaskingUnit.phrase, MaskingUnit.token])
+@pytest.mark.parametrize("unit", [MaskingUnit.phrase, MaskingUnit.token, MaskingUnit.span])
 def test_masked_spans_stand_elsewhere_and_hold_no_special_token(unit: MaskingUnit) -> None:
     masker = build_masker(MaskingSettings(unit=unit))
     is_phrase = unit is not MaskingUnit.token
