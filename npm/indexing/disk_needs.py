@@ -222,11 +222,18 @@ def search_bytes(rows: float, shape: SearchShape) -> float:
     return rows * (shape.code_bytes + (graph_bytes(1) if shape.has_graph else 0)) if shape.code_bytes else 0.0
 
 
-def partition_bytes(counts: CorpusCounts, shape: SearchShape, settings: EstimateSettings, encoder: Encoder) -> float:
-    """What each of `settings.partitions` maps: its vectors and lists, and the whole quantiser."""
+def partition_needs(
+    counts: CorpusCounts, shape: SearchShape, settings: EstimateSettings, encoder: Encoder
+) -> tuple[float, float]:
+    """Bytes of files that each of `settings.partitions` reads, and of memory that it fills with them.
+
+    The files are its vectors and lists, and the whole quantiser. In the exact tier its vectors are held as float32,
+    else the quantiser; the rest is mapped.
+    """
     rows = counts.rows / settings.partitions
     row_bytes = encoder.dimensions * np.dtype(settings.vectors.dtype.value).itemsize
-    return rows * row_bytes + search_bytes(rows, shape) + quantiser_bytes(shape)
+    held = quantiser_bytes(shape) if shape.code_bytes else rows * encoder.dimensions * 4
+    return rows * row_bytes + search_bytes(rows, shape) + quantiser_bytes(shape), held
 
 
 def quantiser_bytes(shape: SearchShape) -> float:

@@ -38,7 +38,7 @@ from npm.indexing.disk_needs import (
     disk_needs,
     graph_bytes,
     packed_in_batches,
-    partition_bytes,
+    partition_needs,
     sample_corpus,
     search_shape,
 )
@@ -87,7 +87,7 @@ class Estimate:
     sampled_documents: int
     unknown_sources: list[str]  # data sets of unknown size: of these only the sample counts
     partitions: int = 1
-    partition_bytes: float = 0.0  # files that the process of each maps: vectors and lists of its own, the quantiser
+    partition: tuple[float, float] = (0.0, 0.0)  # bytes of files that each reads, and of memory that it fills with them
     cluster: ClusterEstimate = field(default_factory=ClusterEstimate)  # the same with several jobs and machines
 
     @property
@@ -111,8 +111,9 @@ class Estimate:
             needs.stage: {name: round(getattr(needs, name), 3) for name in ("memory_bytes", "disk_bytes", "seconds")}
             for needs in self.stages
         }
-        names = ("documents", "tokens", "rows", "disk_bytes", "partitions", "partition_bytes")
+        names = ("documents", "tokens", "rows", "disk_bytes", "partitions")
         totals = {name: round(getattr(self, name)) for name in names}
+        totals |= dict(zip(("partition_disk_bytes", "partition_memory_bytes"), map(round, self.partition), strict=True))
         peaks = {"memory_bytes": round(self.memory_bytes), "seconds": round(self.seconds, 3)}
         others = {"tier": self.tier, "sampled_documents": self.sampled_documents, "unknown": self.unknown_sources}
         return {"stages": stages, **totals, **peaks, **others, "cluster": self.cluster.record()}
@@ -199,7 +200,7 @@ def estimate_build(settings: EstimateSettings, encoder: Encoder, *, progress: Pr
         sampled_documents=len(sample.documents),
         unknown_sources=sample.unknown_sources,
         partitions=settings.partitions,
-        partition_bytes=partition_bytes(counts, shape, settings, encoder),
+        partition=partition_needs(counts, shape, settings, encoder),
         cluster=simulate(_costs_of_many(stages, counts, shape, settings), settings),
     )
 
@@ -436,10 +437,11 @@ def summary(estimate: Estimate) -> list[str]:
     ]
     lines += estimate.cluster.notes
     if estimate.partitions > 1:
-        rows, files = estimate.rows / estimate.partitions, shown_bytes(estimate.partition_bytes)
+        rows, (files, held) = estimate.rows / estimate.partitions, map(shown_bytes, estimate.partition)
         lines.append(
-            f"each of {estimate.partitions} partitions searches {rows:,.0f} vectors and maps {files} of files, beside "
-            "the memory of its process (docs/results.md: 0.2 GiB); the router keeps blocks, text and term counts"
+            f"each of {estimate.partitions} partitions searches {rows:,.0f} vectors, reads {files} of files and holds "
+            f"{held} of them in memory, beside what its process takes (0.2 GiB: docs/results.md); the router keeps "
+            "blocks, text and term counts"
         )
     if estimate.unknown_sources:
         names = ", ".join(estimate.unknown_sources)
