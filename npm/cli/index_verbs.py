@@ -114,7 +114,10 @@ def run_delete(settings: DeleteCommand) -> int:
 def run_compact(settings: CompactCommand) -> int:
     """`npmlm compact`."""
     from npm.indexing.compact import compact_index
+    from npm.indexing.generation import Generation
+    from npm.indexing.partitions import partitions_of
 
+    before = len(partitions_of(Generation.read(Path(settings.index))))
     with StageProgress() as progress:
         changed = compact_index(settings.index, settings, progress=progress)
     if changed.was_finished:
@@ -126,6 +129,10 @@ def run_compact(settings: CompactCommand) -> int:
         f"{settings.index} is generation {manifest.generation} now: {manifest.counts.documents:,} documents in one "
         f"segment{taken_out}"
     )
+    if (after := len(partitions_of(Generation.read(Path(settings.index))))) < before:
+        say(
+            f"note: it has {after} partitions, not {before}: each holds one vector shard at least, and there are fewer now"
+        )
     return 0
 
 

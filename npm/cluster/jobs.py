@@ -102,6 +102,7 @@ def build_by_jobs(
     if (folder / MANIFEST_NAME).is_file():
         return build_index(folder, settings, notice=notice)  # which compares the files of the corpus, as no job does
     refuse_others(folder)
+    is_resumed = folder.is_dir() and any(folder.iterdir())
     said: set[str] = set()
     with clears_failed_build(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -115,6 +116,8 @@ def build_by_jobs(
             if written := _shard_count(folder, stage):
                 progress(stage.value, written, written)
     clear_dead_locks(folder)  # of workers that were killed
+    if is_resumed:  # with files that may have changed since: jobs take their digests for known
+        build_index(folder, settings, notice=notice)
     return BuildResult(Generation.read(folder).manifest, was_finished=False)
 
 

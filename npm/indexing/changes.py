@@ -47,7 +47,7 @@ from npm.indexing.generation import (
     write_generation,
 )
 from npm.indexing.layout import refuse_links, remove, remove_places
-from npm.indexing.partitions import partitions_of
+from npm.indexing.partitions import partitions_are_whole, partitions_of
 from npm.indexing.phrase_index import check_encoder
 from npm.indexing.settings import AddSettings, DeleteSettings, LexiconSettings, VectorSettings
 from npm.indexing.stages import (
@@ -112,6 +112,9 @@ def recover_change(folder: Path) -> tuple[Generation, ChangeNote | None, ChangeN
     """
     refuse_links(folder)
     generation, note = Generation.read(folder), read_note(folder)
+    if note is not None and note.verb == PARTITION and note.request["partitions"] == len(partitions_of(generation)):
+        remove(folder / CHANGE_FOLDER)  # of a call that was stopped after its commit
+        return generation, None, None
     if note is None or note.segment not in generation.manifest.segments:
         return generation, note, None
     remove(folder / CHANGE_FOLDER)
@@ -146,10 +149,13 @@ def begin_change(
 def other_change(folder: Path, unfinished: ChangeNote) -> ArtefactError:
     """The refusal of a change while another one is unfinished."""
     sources = ", ".join(source["name"] for source in unfinished.request.get("sources", [])[:3])
+    count = unfinished.request.get("partitions")
     return ArtefactError(
         f"{folder} holds an unfinished change",
         expected="no other change, or the same command again",
-        got=f"npmlm {unfinished.verb}" + (f" of {sources}" if sources else ""),
+        got=f"npmlm {unfinished.verb}"
+        + (f" of {sources}" if sources else "")
+        + (f" partitions={count}" if count else ""),
         where=str(folder / CHANGE_FOLDER),
         fix="finish it with the command that began it; or, to abandon it, remove the folder "
         f"{folder / CHANGE_FOLDER}: the next change takes away what it left",
@@ -350,9 +356,7 @@ def partition_index(folder: str | Path, partitions: int, *, progress: Progress =
                 where="partitions",
                 fix=f"give 1 to {shard_count}; an index built with smaller vectors.tokens_per_shard has more shards",
             )
-        is_same = unfinished is not None and (unfinished.verb, unfinished.request) == (PARTITION, request)
-        if len(present) == partitions and (unfinished is None or is_same):
-            remove(folder / CHANGE_FOLDER)  # of a call that was stopped after its commit
+        if len(present) == partitions and unfinished is None and partitions_are_whole(generation):
             return ChangeResult(generation.manifest, was_finished=True)
         begin_change(generation, unfinished, PARTITION, request)
         _, _, search, _ = new_folders(generation)

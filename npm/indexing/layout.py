@@ -64,8 +64,22 @@ def refuse_links(folder: Path) -> None:
             raise linked(path)
 
 
+def refuse_file(folder: Path) -> None:
+    """Raise ArtefactError if a file lies where a folder is to be, or an address is given in place of a path."""
+    is_address = bool(folder.parts) and re.fullmatch(r"\w[\w+.-]+:", folder.parts[0]) is not None
+    if is_address or (folder.exists() and not folder.is_dir()):
+        raise ArtefactError(
+            f"{folder} cannot be a folder",
+            expected="a path on a disk, where nothing is yet or a folder",
+            got="an address" if is_address else "a file",
+            where=str(folder),
+            fix="npmlm publish and fetch copy to and from an address" if is_address else "give another path",
+        )
+
+
 def refuse_others(folder: Path) -> None:
     """Raise ArtefactError if `folder` holds something, and is neither an index nor an unfinished build of one."""
+    refuse_file(folder)
     with storage_errors(folder):
         if not folder.is_dir() or (folder / MANIFEST_NAME).exists():
             return

@@ -17,10 +17,10 @@ import numpy as np
 from index.arrays import ShardedArray
 from index.exact import ExactSearcher
 from index.lists import SEARCH_KIND
-from index.manifest import MANIFEST_NAME, damaged, part_folder, read_manifest
+from index.manifest import MANIFEST_NAME, damaged, part_folder, read_any_manifest, read_manifest
 from index.partitioned import PartitionedSearcher
 from index.search import open_search, searches_exactly
-from index.store import check_folder, check_part
+from index.store import check_files, check_folder, check_part
 from index.types import Searcher
 from npm.errors import ArtefactError, SettingError
 from npm.indexing.embed import VECTORS_KIND, open_vectors
@@ -77,6 +77,18 @@ def check_partitions(generation: Generation) -> None:
         first, stop = each.rows
         if (got := {len(vectors.shards(*each.shards)), made_over}) != {stop - first}:
             raise damaged(each.folder / MANIFEST_NAME, f"a partition of {stop - first} rows", f"{sorted(got)} rows")
+
+
+def partitions_are_whole(generation: Generation) -> bool:
+    """Whether the search folders have all their files: what was removed because it was damaged can be made again."""
+    try:
+        for each in partitions_of(generation):
+            for name in check_folder(each.folder, kind=SEARCH_KIND).parts:
+                part = part_folder(each.folder, name)
+                check_files(part, read_any_manifest(part), hashed=lambda *_: False)
+    except ArtefactError:
+        return False
+    return True
 
 
 def shard_cuts(shard_rows: Sequence[int], partitions: int) -> list[int]:

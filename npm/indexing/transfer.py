@@ -23,7 +23,7 @@ from npm.corpus.addresses import Address, StoredFile
 from npm.corpus.sources import find_sources
 from npm.errors import ArtefactError, CorpusError, SettingError
 from npm.indexing.generation import INDEX_KIND, Generation, input_record
-from npm.indexing.layout import refuse_others
+from npm.indexing.layout import refuse_file, refuse_others
 from npm.indexing.settings import TransferSettings
 from npm.types import Progress, silent
 
@@ -190,15 +190,14 @@ def fetch(index: str, corpus: str, settings: TransferSettings, progress: Progres
     """
     _refuse_both(index, corpus, corpus="corpus=DIR")
     folder, kind = Path(index or corpus), INDEX_KIND if index else CORPUS_KIND
+    refuse_file(folder)
     place, copies = Address(settings.address), _Copies("fetch", settings.parallel, progress)
     with folder_lock(folder):
         if kind == INDEX_KIND:
             refuse_others(folder)
         root, data = _published(place, kind)
         here = folder / MANIFEST_NAME
-        if here.exists():
-            if here.read_bytes() == data:
-                return 0, 0
+        if here.exists() and here.read_bytes() != data:
             expected, fix = "a folder of its own, or what a fetch of the same left", "fetch into another folder"
             got = f"another {MANIFEST_NAME}"
             raise ArtefactError(
@@ -206,13 +205,14 @@ def fetch(index: str, corpus: str, settings: TransferSettings, progress: Progres
             )
         groups = _all_files(root, data, lambda name: place / name, copies)
         check_room(folder, copies.total - stored_bytes(folder), what="files to be fetched")
+        for name in {**groups[0], **groups[1]}:  # by its segments a folder is known as an index that is not finished
+            part_folder(folder, name).parent.mkdir(parents=True, exist_ok=True)
 
         def copy(item: tuple[str, FileRecord]) -> None:
             file = part_folder(folder, item[0])
             if file.exists():
                 deque(copies.pieces(file, item[1]), maxlen=0)
             else:
-                file.parent.mkdir(parents=True, exist_ok=True)
                 replace_file(file, copies.pieces(place / item[0], item[1]))
 
         for group in groups:

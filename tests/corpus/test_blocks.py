@@ -176,7 +176,8 @@ def plain_cuts(text: str, whole: Block, capacity: int) -> list[int]:
         word = [
             at for at in after if whole.flags[at] & TokenFlag.WORD_START and whole.flags[at - 1] & TokenFlag.WORD_END
         ]
-        cuts.append((sentence or space or word or [after[0]])[0])
+        whole_characters = [at for at in after if starts[at] >= ends[at - 1]]
+        cuts.append((sentence or space or word or whole_characters or [after[0]])[0])
     return [*cuts, len(starts)]
 
 

@@ -151,8 +151,10 @@ def test_texts_have_the_tokens_and_flags_that_they_have_as_documents(family: str
             blocks = packer.pack(Document("", "", text))
             ids = blocks[0].token_ids.tolist() if blocks else []
             part = slice(*ours.offsets[number : number + 2].tolist())
-            assert ours.token_ids[part].tolist() == ids
-            assert not blocks or ours.flags[part].tolist() == blocks[0].flags.tolist(), text
+            # a document ends with a whole character, of which a sentence may have the first bytes
+            assert ours.token_ids[part].tolist()[: len(ids)] == ids
+            assert len(ours.token_ids[part]) - len(ids) <= (3 if len(text.encode()) > len(text) else 0)
+            assert not blocks or ours.flags[part].tolist()[: len(ids)] == blocks[0].flags.tolist(), text
 
 
 def test_flags_say_where_words_begin(tmp_path: Path) -> None:

@@ -57,6 +57,7 @@ def plain_encoder() -> Encoder:
     """What a filler needs of an encoder when queries are given as vectors."""
     facts = {
         "name": "plain",
+        "spells_bytes": False,
         "fingerprint": "f",
         "tokenizer_fingerprint": "t",
         "max_input_tokens": 64,

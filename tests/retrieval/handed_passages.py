@@ -35,6 +35,7 @@ def token_encoder(*, similarity_scale: float = SCALE) -> Encoder:
         "name": "tokens",
         "similarity_scale": similarity_scale,
         "query_masks": 2,
+        "spells_bytes": False,
         "title_tokens": 0,
         "max_input_tokens": 64,
     }

@@ -26,7 +26,7 @@ def commands() -> list[list[str]]:
 def test_every_command_of_the_page_composes(words: list[str]) -> None:
     found = split_arguments(words[2:])
     assert compose_settings(words[1], found.settings)
-    assert found.texts == (["senses"] if words[1] == "plot" else [])
+    assert found.texts == {"plot": ["senses"], "compare": ["runs/oracle"]}.get(words[1], [])
 
 
 def test_the_page_and_the_script_name_every_analysis() -> None:
