@@ -131,7 +131,7 @@ def run_compact(settings: CompactCommand) -> int:
     )
     if (after := len(partitions_of(Generation.read(Path(settings.index))))) < before:
         say(
-            f"note: it has {after} partitions, not {before}: each holds one vector shard at least, and there are fewer now"
+            f"note: it has {after} partitions, not {before}: each holds a vector shard at least, and there are fewer"
         )
     return 0
 

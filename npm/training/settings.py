@@ -244,6 +244,29 @@ class TrainingSettings(CheckedSettings):
             got=self.groups.sequences_per_group,
             fix="choose a smaller one, or smaller blocks.max_block_tokens",
         )
+        self._check_masks_of_phrases()
+        check_range(
+            self.precision is not Precision.float16 or self.trainer.sharding is Sharding.none,
+            "precision",
+            expected="auto, float32 or bfloat16 with trainer.sharding=full, where no scale of gradients is shared",
+            got=self.precision.value,
+            fix="choose another precision, or trainer.sharding=none",
+        )
+        self.objective.masked.check_masks(self.corruption.mask_probability)
+        if self.objective.token_contrast_weight:
+            self.objective.token_contrast.check_copies(self.corruption.copy_count)
+        weights = {name: weight for name, weight in self.objective.weights().items() if weight}
+        if "denoising_weight" in weights and len(weights) > 1:
+            raise SettingError(
+                "an encoder-decoder has no head for the other objectives",
+                expected="denoising_weight alone",
+                got=", ".join(weights),
+                where="objective",
+                fix="set the other weights to 0, or denoising_weight to 0",
+            )
+
+    def _check_masks_of_phrases(self) -> None:
+        """What is masked for the phrase loss must fit the objectives that read it."""
         phrases = self.masking.unit.has_pairs  # they have mask pairs, single tokens have one mask
         if self.objective.nonparametric_weight and self.objective.nonparametric.end_queries != phrases:
             raise SettingError(
@@ -269,25 +292,6 @@ class TrainingSettings(CheckedSettings):
             got="masked",
             fix="set masking.context_fraction=0, or leave the keys clean",
         )
-        check_range(
-            self.precision is not Precision.float16 or self.trainer.sharding is Sharding.none,
-            "precision",
-            expected="auto, float32 or bfloat16 with trainer.sharding=full, where no scale of gradients is shared",
-            got=self.precision.value,
-            fix="choose another precision, or trainer.sharding=none",
-        )
-        self.objective.masked.check_masks(self.corruption.mask_probability)
-        if self.objective.token_contrast_weight:
-            self.objective.token_contrast.check_copies(self.corruption.copy_count)
-        weights = {name: weight for name, weight in self.objective.weights().items() if weight}
-        if "denoising_weight" in weights and len(weights) > 1:
-            raise SettingError(
-                "an encoder-decoder has no head for the other objectives",
-                expected="denoising_weight alone",
-                got=", ".join(weights),
-                where="objective",
-                fix="set the other weights to 0, or denoising_weight to 0",
-            )
 
 
 OF_EACH_RUN = (

@@ -153,6 +153,8 @@ def test_an_interrupt_stops_the_jobs_and_the_same_command_goes_on(
         stderr=subprocess.PIPE,
         start_new_session=True,
         text=True,
+        # else a shell that put the tests into the background would have it ignored
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     ) as build:
         try:
             deadline = time.monotonic() + 250
