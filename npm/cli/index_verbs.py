@@ -130,9 +130,7 @@ def run_compact(settings: CompactCommand) -> int:
         f"segment{taken_out}"
     )
     if (after := len(partitions_of(Generation.read(Path(settings.index))))) < before:
-        say(
-            f"note: it has {after} partitions, not {before}: each holds a vector shard at least, and there are fewer"
-        )
+        say(f"note: it has {after} partitions, not {before}: each holds a vector shard at least, and there are fewer")
     return 0
 
 

@@ -19,7 +19,7 @@ from index.search import FaissSearcher
 from index.types import ArtefactError
 from npm.errors import SettingError
 from npm.indexing import changes
-from npm.indexing.changes import delete_documents, partition_index
+from npm.indexing.changes import begin_change, delete_documents, partition_index
 from npm.indexing.compact import compact_index
 from npm.indexing.generation import Generation
 from npm.indexing.inspection import footprint, inspect_index, verify_index
@@ -32,6 +32,7 @@ from npm.retrieval.settings import Retrieval
 from npm.tuning.settings import TuneSettings
 from npm.tuning.tune import tune_index
 from npm.types import JointAnswer, Phrase
+from tests.helpers.command_line import all_bytes
 from tests.helpers.forged_manifests import Forgery, Place
 from tests.helpers.live_indexes import (
     FACTORIES,
@@ -410,3 +411,20 @@ def test_a_partitioned_index_is_tuned(factory: str | None, encoder: Encoder, tmp
         assert {part.probed_lists for part in searcher.parts if isinstance(part, FaissSearcher)} == {
             result.chosen.choice.probed_lists
         }
+
+
+def test_a_partition_that_was_removed_because_it_was_damaged_is_made_again(live: Path) -> None:
+    partition_index(live, 3)
+    assert partition_index(live, 3).was_finished
+    before = all_bytes(partitions_of(Generation.read(live))[1].folder)
+    shutil.rmtree(partitions_of(Generation.read(live))[1].folder)
+    assert not partition_index(live, 3).was_finished
+    assert all_bytes(partitions_of(Generation.read(live))[1].folder) == before
+    verify_index(live)
+
+
+def test_a_change_follows_a_partition_that_was_killed_after_its_commit(live: Path) -> None:
+    partition_index(live, 3)
+    begin_change(Generation.read(live), None, "partition", {"partitions": 3})  # its note is the last to go
+    assert not partition_index(live, 2).was_finished
+    assert len(partitions_of(Generation.read(live))) == 2

@@ -239,6 +239,9 @@ def test_a_publish_and_a_fetch_that_are_killed_go_on_with_the_same_command(built
     with pytest.raises(ArtefactError, match="cannot be fetched"):
         fetch(str(tmp_path / "copy"), "", at(address))
     assert publish(str(built_index), [], at(address))[0] == count - 5
+    killed("fetch", tmp_path / "early", address, 1)  # before anything of a segment
+    fetch(str(tmp_path / "early"), "", at(address))
+    assert all_bytes(tmp_path / "early") == all_bytes(built_index)
     killed("fetch", tmp_path / "copy", address, 5)
     left = [path for path in (tmp_path / "copy").rglob("*") if path.is_file() and not path.name.startswith(".")]
     assert len(left) == 5
@@ -324,3 +327,18 @@ def test_an_address_without_anything_is_refused_before_a_store_is_asked() -> Non
     for text in ("s3", "", "://x", "ftp://x/y"):
         with pytest.raises(SettingError, match="is no address"):
             Address(text)
+
+
+@pytest.mark.parametrize("given", ["s3://bucket/index", "a file"])
+def test_a_folder_that_cannot_be_one_is_refused(
+    given: str, built_index: Path, tmp_path: Path, npmlm: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a file").write_text("mine", encoding="utf-8")
+    address = f"file://{tmp_path}/bucket/index"
+    publish(str(built_index), [], at(address))
+    for folder in ("index", "corpus"):
+        npmlm("fetch", f"{folder}={given}", f"address={address}").refused("cannot be a folder")
+    texts = write_corpus(tmp_path / "texts.jsonl")
+    npmlm("build", f"corpus.files={texts}", f"index={given}").refused("cannot be a folder")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a file", "bucket", "texts.jsonl"]
