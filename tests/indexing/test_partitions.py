@@ -32,7 +32,6 @@ from npm.retrieval.settings import Retrieval
 from npm.tuning.settings import TuneSettings
 from npm.tuning.tune import tune_index
 from npm.types import JointAnswer, Phrase
-from tests.helpers.command_line import all_bytes
 from tests.helpers.forged_manifests import Forgery, Place
 from tests.helpers.live_indexes import (
     FACTORIES,
