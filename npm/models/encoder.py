@@ -4,7 +4,7 @@ On a CPU the fused attention of PyTorch 2.13 spends most of its time in the back
 hundred tokens `plain_attention` trains a 6×384 encoder in bfloat16 1.4 to 1.8 times faster
 (`benchmarks/bench_training.py`). It is registered with transformers' public attention interface under the name `plain`.
 
-Shapes: B sequences, H heads, L padded length, d dimensions, h dimensions of a head.
+Shapes: B sequences, H heads, L padded length, d dimensions, k of them that are left, h dimensions of a head.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ from npm.corpus.blocks import MOST_TITLE_TOKENS, tokenizer_fingerprint
 from npm.errors import EncoderError
 from npm.models.byte_tokenizer import spells_bytes
 from npm.models.folders import POOLER_KEY, SINGLE_MASK_NAMES, encoder_label, locate_encoder, pooler_of_modules
-from npm.models.loading import load_pretrained, quiet_transformers, safetensors_errors
+from npm.models.loading import load_pretrained, quiet_transformers, safetensors_errors, special_ids_around
 from npm.models.settings import LAST_LAYER_POOLERS, PoolerKind, Precision, check_leading_dimensions
 from npm.models.similarity import MOST_SCALE, leading_scale, reference_scale
 
 if TYPE_CHECKING:
+    import numpy as np
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 
@@ -297,6 +298,7 @@ class Encoder(StoredModel):
         self.language_model: PreTrainedModel | None = None
         """The model around `model` with a head for masked tokens, once `attach_masked_head` has given it one."""
         self._leading: int | None = None
+        self._axes: torch.Tensor | None = None  # f32 [k, d], of which the vectors are the coordinates
 
     @property
     def whole_model(self) -> PreTrainedModel:
@@ -333,26 +335,38 @@ class Encoder(StoredModel):
         return encoder
 
     def token_vectors(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
-        """Last hidden states f32 [B, L, d] of token ids i64 [B, L]; rows under padding mean nothing."""
-        output = self.model(input_ids=input_ids, attention_mask=attention_mask)
-        return output.last_hidden_state[..., : self._leading].float()  # f32 [B, L, d]
+        """Last hidden states f32 [B, L, k] of token ids i64 [B, L], shortened; rows under padding mean nothing."""
+        return self.shortened(self.model(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state)
 
-    def cut_to(self, dimensions: int | None, *, where: str = "dimensions") -> Encoder:
+    def shortened(self, vectors: torch.Tensor) -> torch.Tensor:
+        """What is left f32 [..., k] of whole vectors [..., d] of the model."""
+        if self._axes is None:
+            return vectors[..., : self._leading].float()  # f32 [..., k]
+        return vectors.float() @ self._axes.T.to(vectors.device)  # f32 [..., k]
+
+    def cut_to(self, dimensions: int | None, *, axes: np.ndarray | None = None, where: str = "dimensions") -> Encoder:
         """The same encoder, of whose vectors only the leading `dimensions` are left; None: all of them.
 
-        Model, tokenizer and fingerprint are shared, and what is saved is whole. Raises SettingError for a length that
-        is not positive or greater than that of whole vectors; `where` names the setting.
+        With `axes` f32 [dimensions, d] the coordinates on these are left instead, to the scale of whole vectors. Model,
+        tokenizer and fingerprint are shared, and what is saved is whole. Raises SettingError for a length that is not
+        positive or greater than that of whole vectors; `where` names the setting.
         """
         if dimensions is not None:
             check_leading_dimensions([dimensions], where=where, most=self.whole_dimensions)
         shorter = copy.copy(self)
-        shorter._leading = dimensions
+        shorter._leading, shorter._axes = dimensions, None if axes is None else torch.from_numpy(axes)
         return shorter
+
+    @property
+    def axes_digest(self) -> str | None:
+        """SHA-256 of the axes on which its vectors are projected; None: on none."""
+        return None if self._axes is None else hashlib.sha256(self._axes.numpy().tobytes()).hexdigest()
 
     @property
     def similarity_scale(self) -> float:
         """Factor between an inner product and a logit."""
-        return leading_scale(float(getattr(self.model.config, SCALE_KEY)), self.dimensions, self.whole_dimensions)
+        whole = float(getattr(self.model.config, SCALE_KEY))
+        return whole if self._axes is not None else leading_scale(whole, self.dimensions, self.whole_dimensions)
 
     @similarity_scale.setter
     def similarity_scale(self, scale: float) -> None:
@@ -482,19 +496,3 @@ def _check_own_keys(config: Any, *, where: str) -> None:
                 where=f"config.json of {where}",
                 fix=f"write a right one into config.json, or take {key} out of it",
             )
-
-
-def special_ids_around(tokenizer: PreTrainedTokenizerFast) -> tuple[list[int], list[int]]:
-    """The special token ids that the tokenizer puts before and after a single text."""
-    plain = tokenizer("a", add_special_tokens=False)["input_ids"]
-    framed = tokenizer("a", add_special_tokens=True)["input_ids"]
-    for start in range(len(framed) - len(plain) + 1):
-        if plain and framed[start : start + len(plain)] == plain:
-            return list(framed[:start]), list(framed[start + len(plain) :])
-    raise EncoderError(
-        "the tokenizer changes a text when it adds special tokens",
-        expected="special tokens only before and after the text",
-        got=str(framed),
-        where=type(tokenizer).__name__,
-        fix="choose another encoder",
-    )

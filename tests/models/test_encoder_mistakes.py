@@ -114,8 +114,8 @@ def test_other_weights_in_the_extra_pretrained(monkeypatch: pytest.MonkeyPatch, 
 
 def test_nothing_was_shipped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(folders, "shipped_encoder_folder", lambda: tmp_path / "nothing")
-    assert "no encoder is shipped" in mistake("").problem
-    assert "no encoder is shipped" in mistake("encoder-mini").problem
+    assert "the weights of the shipped encoder are not" in mistake("").problem
+    assert "the weights of the shipped encoder are not" in mistake("encoder-mini").problem
 
 
 def test_the_shipped_encoder_has_a_name_that_no_folder_takes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
