@@ -9,8 +9,15 @@ PORT ?= 8080
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+# Processes that the tests run in, one thread each: as many as cores, at most eight. (pytest's `auto` may count two of them as one.)
+WORKERS ?= $(shell cores=$$(getconf _NPROCESSORS_ONLN); echo $$((cores < 8 ? cores : 8)))
+VERSION ?=
+PYTEST := HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1 TOKENIZERS_PARALLELISM=false OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+# The unit layers: hand-worked numbers, settings, imports. Not the layers that build, train, serve or start processes.
+FAST := npm index tests/index tests/masking tests/corpus tests/objectives \
+	$(addprefix tests/test_,imports.py settings.py config_paths.py config_spellings.py errors.py)
 
-.PHONY: install demo serve openapi zero-shot test fuzz check format clean help
+.PHONY: install demo serve openapi zero-shot test test-fast fuzz check format release clean help
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
@@ -32,18 +39,21 @@ demo: $(INSTALLED)  ## Index the demo corpus, answer the demo questions, print h
 zero-shot: $(INSTALLED)  ## Train the baseline, build the indexes, print the zero-shot tables: make zero-shot DATA=DIR
 	scripts/zero_shot.sh $(DATA)
 
-test: $(INSTALLED)  ## Run the whole test suite, offline
-	HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m pytest
+test: $(INSTALLED)  ## Run the whole test suite, offline, a process a core: make test WORKERS=1
+	$(PYTEST) --numprocesses $(WORKERS) --dist loadfile
+
+test-fast: $(INSTALLED)  ## Run the unit layers alone, for daily work: under 90 seconds on two cores
+	$(PYTEST) --numprocesses $(WORKERS) --dist loadfile $(FAST)
 
 fuzz: $(INSTALLED)  ## Draw other settings, manifests, encoders, texts and corpora than the suite does: make fuzz EXAMPLES=500
-	NPM_FUZZ_EXAMPLES=$(EXAMPLES) HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m pytest tests/test_fuzz.py
+	NPM_FUZZ_EXAMPLES=$(EXAMPLES) $(PYTEST) tests/test_fuzz.py
 
 serve: $(INSTALLED)  ## Serve the demo index, built if it is not there, with its page: make serve PORT=8080
 	[ -f runs/demo/index/manifest.json ] || $(BIN)/npmlm build "corpus.files=[npm/assets/demo/*.jsonl]" index=runs/demo/index
 	$(BIN)/npmlm serve index=runs/demo/index examples=npm/assets/demo/examples.txt port=$(PORT)
 
 openapi: $(INSTALLED)  ## Write docs/openapi.json anew after the routes have changed
-	NPMLM_WRITE_OPENAPI=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest tests/serving/test_routes.py -k description_of_the_routes
+	NPMLM_WRITE_OPENAPI=1 $(PYTEST) tests/serving/test_routes.py -k description_of_the_routes
 
 check: $(INSTALLED)  ## Format, lint, types, tests
 	$(BIN)/ruff format --check .
@@ -54,6 +64,9 @@ check: $(INSTALLED)  ## Format, lint, types, tests
 format: $(INSTALLED)  ## Rewrite the files as `check` wants them
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+release: $(INSTALLED)  ## Check, build and try the files of a release, and stop before the upload: make release VERSION=0.2.0
+	PIP_ARGS="$(PIP_ARGS)" TORCH="$(TORCH)" $(BIN)/python scripts/release.py "$(VERSION)"
 
 clean:  ## Remove what was built
 	rm -rf $(VENV) runs build dist *.egg-info

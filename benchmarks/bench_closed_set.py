@@ -34,9 +34,7 @@ from benchmarks.bench_filling import open_parity_index
 from index.faiss_library import faiss_threads, new_faiss_index
 from index.settings import SearchSettings
 from npm.corpus.store import BlockStore
-from npm.evaluation.zero_shot.nonparametric import NonparametricLabels
-from npm.evaluation.zero_shot.occurrences import MOST_TEXTS_PER_SCAN, find_occurrences
-from npm.evaluation.zero_shot.task import (
+from npm.evaluation.tasks.task import (
     Calibration,
     ClosedRetrieval,
     ClosedScoring,
@@ -47,6 +45,8 @@ from npm.evaluation.zero_shot.task import (
     Task,
     TaskData,
 )
+from npm.evaluation.zero_shot.nonparametric import NonparametricLabels
+from npm.evaluation.zero_shot.occurrences import MOST_TEXTS_PER_SCAN, find_occurrences
 from npm.evaluation.zero_shot.verbalizers import load_verbalizer
 from npm.indexing.build import index_block_store
 from npm.indexing.generation import Segment

@@ -1,9 +1,10 @@
-"""Settings as dataclasses: bounds beside the fields, what a manifest records of them, and what must not differ."""
+"""Settings as dataclasses: bounds beside the fields, what a manifest records of them, what must not differ, shards."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
 from functools import cache
@@ -15,6 +16,7 @@ from index.settings import take_typed
 from npm.errors import ArtefactError, SettingError, check_range, near, put_under
 
 Settings = TypeVar("Settings")
+Item = TypeVar("Item")
 PathText = Annotated[str, "path"]
 """A setting that names a file, a folder, or an encoder: `~` is expanded, and hydra's grammar never reads it."""
 PathList = Annotated[list[str], "path"]
@@ -164,3 +166,41 @@ def enum_value(value: object) -> Any:
     if isinstance(value, Enum):
         return value.value
     raise TypeError(f"not a setting: {value!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """Shard `number` of `count`, counted from 1."""
+
+    number: int = 1
+    count: int = 1
+
+    @classmethod
+    def parse(cls, text: str) -> Shard:
+        """The shard that `text` names; raises SettingError.
+
+        >>> Shard.parse("3/20")
+        Shard(number=3, count=20)
+        """
+        found = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text.strip())
+        if found is None or not 1 <= int(found[1]) <= int(found[2]):
+            raise SettingError(
+                f"{text!r} is no shard",
+                expected="shard=i/n, with i from 1 to n, such as shard=3/20",
+                got=text,
+                where="shard",
+                fix="give the job's number, counted from 1, and the number of jobs",
+            )
+        return cls(int(found[1]), int(found[2]))
+
+    def of(self, items: Sequence[Item]) -> Sequence[Item]:
+        """The consecutive items of this shard; all shards together have each item once.
+
+        >>> [Shard(number, 3).of("abcd") for number in (1, 2, 3)]
+        ['a', 'b', 'cd']
+        """
+        first, stop = ((self.number - 1 + side) * len(items) // self.count for side in (0, 1))
+        return items[first:stop]
+
+
+WHOLE = Shard()

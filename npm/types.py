@@ -175,6 +175,27 @@ class DenoisingBatch:
 
 
 @dataclass(frozen=True, slots=True)
+class LabelledBatch:
+    """Texts, pairs of texts, or sentences of words, and what each of them, or each word, is labelled with."""
+
+    input_ids: torch.Tensor  # i64 [B, L]
+    attention_mask: torch.Tensor  # i64 [B, L]
+    token_type_ids: torch.Tensor | None  # i64 [B, L], 1 on the second text of a pair; None: the encoder has none
+    rows: torch.Tensor  # i64 [n], the row of each target
+    slots: torch.Tensor  # i64 [n], position in [0, L) of the vector that it is predicted from
+    targets: torch.Tensor  # i64 [n] numbers of labels, or f32 [n] scores
+
+    @property
+    def token_count(self) -> int:
+        """Tokens of all rows, special tokens included."""
+        return int(self.attention_mask.sum())
+
+    def to(self, device: torch.device | str) -> LabelledBatch:
+        """The same batch on `device`."""
+        return tensors_to(self, device)
+
+
+@dataclass(frozen=True, slots=True)
 class TrainingBatch:
     """The views of one micro-step on one rank, by the name under which objectives ask for them."""
 

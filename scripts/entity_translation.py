@@ -13,7 +13,7 @@ from pathlib import Path
 
 from npm.cli.settings import parse_list
 from npm.errors import SettingError, UserError
-from npm.evaluation.zero_shot.entity_translation import write_entity_translation, write_name_passages
+from npm.evaluation.tasks.entity_translation import write_entity_translation, write_name_passages
 from npm.models.encoder import Encoder
 
 

@@ -14,8 +14,9 @@ import re
 import sys
 from pathlib import Path
 
-from npm.corpus.rows import read_rows
+from npm.corpus.rows import TaskDataError, read_rows
 from npm.corpus.text import sentence_bounds
+from npm.errors import UserError
 from npm.evaluation.settings import RATED_WORDS
 
 LOW, HIGH, HALF = 1, 5, 1000
@@ -25,6 +26,9 @@ def main(path: str) -> None:
     """Write a document for each passage on stdout."""
     word = re.compile(rf"\b({'|'.join(RATED_WORDS.split())})\b", re.IGNORECASE)
     for line, row in read_rows(Path(path)):
+        if not all(isinstance(row.get(name), str) for name in ("id", "text")):
+            got, fix = f"{dict(row)!r:.120}", "correct the row"
+            raise TaskDataError("this is no review", expected="id and text", got=got, where=f"{path}:{line}", fix=fix)
         number = line - 1 if row["id"].startswith("imdb") else int(re.sub(r"\D", "", row["id"]) or 0)
         rating = row.get("rating", LOW if number < HALF else HIGH)
         text, stop = row["text"], 0
@@ -38,4 +42,10 @@ def main(path: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    if len(sys.argv) != 2 or sys.argv[1] == "--help":
+        sys.exit(__doc__)
+    try:
+        main(sys.argv[1])
+    except UserError as error:
+        sys.stderr.write(f"rated_passages: error: {error}\n")
+        sys.exit(2)

@@ -1,12 +1,17 @@
-"""A study: settings changed one at a time, trained at equal steps with several seeds, evaluated on held-out text.
+"""A study: cells of commands that build on one another, each with several seeds, and one table.
 
     python scripts/study.py masking out=runs/masking "files=[enwiki-00.jsonl.zst]" "held_out=[enwiki-07.jsonl.zst]"
     python scripts/study.py ablations out=runs/ablations "files=[enwiki-00.jsonl.zst]" "held_out=[enwiki-07.jsonl.zst]"
+    python scripts/study.py interventions out=runs/interventions encoder=runs/mlm-mini/encoder data_dir=GLUE
+    python scripts/study.py retrievers out=runs/retrievers "held_out=[enwiki-07.jsonl.zst]"
 
 `masking` (experiment=masking_study): what masking does to a masked language model: rates, units, and corruption against
 prediction; evaluated at 15 %, with single tokens and with whole words masked. `ablations` (experiment=ablations): what
-the phrase loss is made of; top-1 among the keys of a held-out group. Every cell is trained with seeds 0, 1, 2; what is
-finished is skipped. Further arguments are settings of every training run; seeds=[0] and articles=100 are ours.
+the phrase loss is made of; top-1 among the keys of a held-out group. `interventions`: a masked language model edited
+(npmlm edit) and fine-tuned on STS-B, SST-2 and CoLA. `retrievers`: the same edits of a phrase encoder, not trained.
+
+Every cell is run with seeds 0, 1, 2; what is finished is skipped. out=, seeds=[0], cells=[rate-15,rate-40] and
+articles=100 are ours; further arguments are settings of every training run, fine-tuning or, of retrievers, evaluation.
 """
 
 import sys
@@ -14,7 +19,8 @@ import sys
 from npm.cli.main import main as npmlm
 from npm.cli.settings import compose_settings
 from npm.errors import UserError
-from npm.evaluation.study import ChosenStudy, run_study
+from npm.evaluation.study import run_study
+from npm.evaluation.study_plans import ChosenStudy
 
 
 def main(arguments: list[str]) -> int:
@@ -28,6 +34,7 @@ def main(arguments: list[str]) -> int:
             asked.study,
             asked.out,
             seeds=asked.seeds,
+            cells=asked.cells,
             command=npmlm,
             check=lambda command: compose_settings(command[0], command[1:]),
         )

@@ -12,9 +12,10 @@ what is finished is skipped. Further arguments are settings of evaluate, and bui
 import sys
 
 from npm.cli.main import main as npmlm
+from npm.cli.settings import compose_settings
 from npm.cli.verbs import config_folder
 from npm.errors import UserError
-from npm.evaluation.zero_shot.temporal import TemporalStudy, run_temporal
+from npm.evaluation.analyses.temporal import TemporalStudy, run_temporal
 
 
 def main(arguments: list[str]) -> int:
@@ -24,6 +25,7 @@ def main(arguments: list[str]) -> int:
         return 0
     try:
         study = TemporalStudy.of(arguments, task_folder=config_folder() / "task")
+        compose_settings("evaluate", ["out=DIR", *study.evaluate])  # refuses what is no setting before the builds
         status = run_temporal(study, npmlm)
     except UserError as error:
         sys.stderr.write(f"temporal: error: {error}\n")

@@ -1,7 +1,6 @@
 """A part of a training run on blocks that another run has packed; `scripts/train_on_gpu.sh` calls it.
 
     python scripts/train_packed.py PACKED RUN OUT MINUTES [key=value …]
-
 PACKED: settings.json, corpus/, encoder/ and perhaps held-out/. Exit status 3: not at the end yet, call it again.
 """
 
@@ -17,8 +16,9 @@ from npm.settings import settings_given
 from npm.training.checkpoints import METRICS, RunFolder
 from npm.training.loggers import read_metrics
 from npm.training.plotting import CurveSettings, curves_picture
+from npm.training.record import settings_of_record
 from npm.training.run import run_training
-from npm.training.settings import HELD_OUT_LOSS, TrainingSettings, settings_of_record
+from npm.training.settings import HELD_OUT_LOSS, TrainingSettings
 from npm.training.trainer import StepReport
 
 say = partial(print, file=sys.stderr, flush=True)

@@ -1,13 +1,23 @@
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
+from copy import deepcopy
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from npm.cli import settings as settings_of_verbs
 from tests.helpers.command_line import CommandLine, write_corpus
 from tests.helpers.tiny_models import tiny_encoder
+
+
+def pytest_collection_finish() -> None:
+    """Modules and the tests themselves stay: the collector, which some tests call, need not walk over them."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -18,6 +28,27 @@ def user_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
         patch.setenv("XDG_STATE_HOME", str(folder / "state"))
         yield folder
+
+
+@pytest.fixture(scope="session", autouse=True)
+def compositions() -> Iterator[None]:
+    """What hydra composes is composed once in a process, and copied: it takes half the time of a small command.
+
+    It depends on the overrides and on files of the package alone, but for experiments of the user's own.
+    """
+    compose, known = settings_of_verbs.compose, dict[tuple[str, ...], Any]()
+
+    def remembered(name: str, *, overrides: list[str]) -> Any:
+        if any("own_" in override for override in overrides):
+            return compose(name, overrides=overrides)
+        key = (name, *overrides)
+        if key not in known:
+            known[key] = compose(name, overrides=overrides)
+        return deepcopy(known[key])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(settings_of_verbs, "compose", remembered)
+        yield
 
 
 @pytest.fixture

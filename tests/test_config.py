@@ -17,7 +17,7 @@ from npm.cli.main import main
 from npm.cli.settings import compose_settings
 from npm.cli.verbs import VERBS, config_folder
 from npm.errors import UserError
-from npm.evaluation.zero_shot.task import ClosedScoring
+from npm.evaluation.tasks.task import ClosedScoring
 from npm.retrieval.scoring import ScoringSettings
 from npm.retrieval.settings import FillSettings, Retrieval
 from tests.helpers.command_line import CommandLine, run_subprocess
@@ -27,6 +27,10 @@ ROOTS = {name: verb.root for name, verb in VERBS.items()}
 REQUIRED = {verb: "index=i" for verb in VERBS if verb not in ("estimate", "compare")} | {
     "train": "run=r",
     "evaluate": "out=o",
+    "finetune": "out=o",
+    "edit": "out=o",
+    "generate": "out=o",
+    "tokenizer": "out=o",
     "plot": "out=o",
     "publish": "address=s3://bucket/x",
     "fetch": "address=s3://bucket/x",
@@ -48,6 +52,7 @@ def test_config_files_on_disk_are_those_of_the_verbs_their_groups_and_experiment
     }
     assert {path.name for path in config_folder().iterdir() if path.is_dir()} == {
         "cluster",
+        "edit",
         "experiment",
         "scoring",
         "task",

@@ -19,9 +19,9 @@ from npm.errors import (
     put_under,
 )
 from npm.evaluation.demo import QuestionFileError
+from npm.evaluation.tasks.prompts import TemplateError
+from npm.evaluation.tasks.task_file import TaskFileError
 from npm.evaluation.zero_shot.parametric import LabelWordError
-from npm.evaluation.zero_shot.prompts import TemplateError
-from npm.evaluation.zero_shot.task_file import TaskFileError
 
 KINDS = (
     *(UserError, ArtefactError, CorpusError, EncoderError, QueryError, ServerError, SettingError, StorageError),

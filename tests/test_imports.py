@@ -34,6 +34,7 @@ ORDER = (
     "npm.tuning",
     "npm.display",
     "npm.evaluation",
+    "npm.finetuning",
     "npm.serving",
     "npm.cluster",
     "npm.api",
@@ -55,7 +56,7 @@ ONLY_IN = {
     "fsspec": ("npm/corpus/addresses.py",),
     "pyarrow": ("npm/corpus/sources.py",),
     "zstandard": ("npm/corpus/sources.py",),
-    "tokenizers": ("npm/corpus/blocks.py", "npm/models/byte_tokenizer.py"),
+    "tokenizers": ("npm/corpus/blocks.py", "npm/corpus/tokenizers.py", "npm/models/byte_tokenizer.py"),
     "rich": (
         "npm/cli/progress.py",
         "npm/display.py",
@@ -65,7 +66,7 @@ ONLY_IN = {
     "matplotlib": ("npm/figures.py",),
     "ray": ("npm/cluster/ray_engine.py", "npm/cluster/ray_partitions.py"),
     "accelerate": ("npm/training/acceleration.py",),
-    "yaml": ("npm/cli/settings.py", "npm/evaluation/zero_shot/task_file.py"),
+    "yaml": ("npm/cli/settings.py", "npm/evaluation/tasks/task_file.py"),
 }
 """Libraries that enter through few files."""
 
@@ -135,6 +136,12 @@ def test_imports_point_one_way() -> None:
                 continue
             assert ours is not None
             assert theirs <= ours, f"{found.file} imports {found.module}"
+
+
+def test_tasks_are_read_without_the_methods_that_are_asked() -> None:
+    for path in source_files("npm/evaluation/tasks"):
+        for found in imports_of(path):
+            assert not found.module.startswith(("npm.evaluation.zero_shot", "npm.evaluation.analyses")), found
 
 
 def test_packages_do_not_import_each_other_in_circles_for_types_either() -> None:

@@ -1,4 +1,4 @@
-"""The wheel: what is in it, and that it works where nothing of the checkout is."""
+"""The wheel and the source archive: what is in them, and that the wheel works where nothing of the checkout is."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -14,26 +15,46 @@ import pytest
 
 from tests.cli.test_fill import check_contract
 from tests.helpers.command_line import QUESTION, all_bytes, run_subprocess
+from tests.helpers.container_files import copied_sources
 
 REPOSITORY = Path(__file__).parents[1]
-SOURCES = ("npm", "index", "configs", "pyproject.toml", "README.md", "LICENSE")
+BESIDE = ("CHANGELOG.md", "CITATION.cff", "SECURITY.md", "MANIFEST.in")
+"""What the source archive has and a wheel is built without."""
+WEIGHTS = "npm/assets/encoder-mini/model.safetensors"
+MOST_WHEEL_BYTES = 60_000_000
+
+
+def copied(folder: Path, *names: str) -> Path:
+    """A copy of files and folders of this checkout, so that nothing is left here."""
+    folder.mkdir()
+    for name in names:
+        if (REPOSITORY / name).is_dir():
+            shutil.copytree(REPOSITORY / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(REPOSITORY / name, folder)
+    return folder
+
+
+def built(kind: str, source: Path, out: Path) -> tuple[Path, str]:
+    """The one file that `python -m build` makes with what is installed here, and what it said."""
+    done = run_subprocess(sys.executable, "-m", "build", kind, "--no-isolation", "--outdir", out, source)
+    assert done.status == 0, done.out + done.err
+    return next(out.iterdir()), done.out + done.err
 
 
 @pytest.fixture(scope="session")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel of this checkout, built from a copy so that nothing is left here, with what is installed here."""
+    """The wheel of this checkout, built from what the Dockerfile copies and nothing else."""
     folder = tmp_path_factory.mktemp("package")
-    for name in SOURCES:
-        source, target = REPOSITORY / name, folder / "source" / name
-        if source.is_dir():
-            shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
-        else:
-            target.parent.mkdir(exist_ok=True)
-            shutil.copy(source, target)
-    arguments = ["--wheel", "--no-isolation", "--outdir", folder / "dist", folder / "source"]
-    built = run_subprocess(sys.executable, "-m", "build", *arguments)
-    assert built.status == 0, built.out + built.err
-    return next((folder / "dist").glob("*.whl"))
+    return built("--wheel", copied(folder / "source", *copied_sources()), folder / "dist")[0]
+
+
+@pytest.fixture(scope="module")
+def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The source archive, built where there are tests and benchmarks too."""
+    folder = tmp_path_factory.mktemp("archive")
+    source = copied(folder / "source", *copied_sources(), *BESIDE, "tests", "benchmarks", "scripts")
+    return built("--sdist", source, folder / "dist")[0]
 
 
 @pytest.fixture(scope="session")
@@ -46,16 +67,38 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return target
 
 
-def test_the_wheel_holds_every_module_config_and_asset_and_nothing_else(wheel: Path) -> None:
-    names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
-    expected = {
-        f"npm/configs/{path.relative_to(REPOSITORY / 'configs')}" for path in (REPOSITORY / "configs").rglob("*.yaml")
-    }
+def shipped() -> dict[str, str]:
+    """What a wheel has of this checkout: names in the wheel, and names here."""
+    names = [path.relative_to(REPOSITORY).as_posix() for path in (REPOSITORY / "configs").rglob("*.yaml")]
     for folder, pattern in (("npm", "*.py"), ("index", "*.py"), ("npm/assets", "*"), ("npm/serving/static", "*")):
         found = (path for path in (REPOSITORY / folder).rglob(pattern) if path.is_file())
-        expected |= {path.relative_to(REPOSITORY).as_posix() for path in found}
-    assert names == expected
-    assert {"npm/configs/train.yaml", "npm/assets/demo/questions.json"} <= names
+        names += [path.relative_to(REPOSITORY).as_posix() for path in found]
+    return {f"npm/{name}" if name.startswith("configs/") else name: name for name in names}
+
+
+def test_the_wheel_holds_every_module_config_and_asset_and_nothing_else(wheel: Path) -> None:
+    names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+    assert names == set(shipped())
+    assert {"npm/configs/train.yaml", "npm/assets/demo/questions.json", WEIGHTS} <= names
+    assert wheel.stat().st_size < MOST_WHEEL_BYTES
+
+
+def test_the_source_archive_holds_what_a_wheel_is_made_of_but_the_weights(archive: Path) -> None:
+    with tarfile.open(archive) as members:
+        found = {member.name.partition("/")[2] for member in members if member.isfile()}
+    made = {name for name in found if name in ("PKG-INFO", "setup.cfg") or name.startswith("npmlm.egg-info/")}
+    files = {name for name in copied_sources() if (REPOSITORY / name).is_file()}
+    assert found - made == {*shipped().values(), *files, *BESIDE} - {WEIGHTS}
+    assert archive.stat().st_size < 5_000_000
+
+
+def test_a_wheel_built_from_the_source_archive_says_that_it_has_no_weights(archive: Path, tmp_path: Path) -> None:
+    with tarfile.open(archive) as members:
+        members.extractall(tmp_path, filter="data")
+    wheel, said = built("--wheel", next(tmp_path.iterdir()), tmp_path / "dist")
+    assert "the weights of the shipped encoder are not here" in said
+    names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+    assert names == set(shipped()) - {WEIGHTS}
 
 
 def test_the_command_is_npmlm_and_never_npm(wheel: Path) -> None:

@@ -23,7 +23,7 @@ def blocks(language: str, page: str = README) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", page, flags=re.DOTALL)
 
 
-PAGES = [path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs").glob("*.md")) if path.stem != "results"]
+PAGES = [path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs").glob("*.md"))]
 
 
 def commands() -> Iterator[list[str]]:

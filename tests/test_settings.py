@@ -61,7 +61,11 @@ def settings_classes() -> list[type]:
             for value in vars(importlib.import_module(module.name)).values():
                 if dataclasses.is_dataclass(value) and isinstance(value, type) and value.__name__.endswith("Settings"):
                     found.add(value)
-    return sorted((kind for kind in found if kind.__name__ not in MADE_BY_CODE), key=lambda kind: kind.__qualname__)
+    # By module too: two classes may share a name, and every process of the tests has to collect them in the same order.
+    return sorted(
+        (kind for kind in found if kind.__name__ not in MADE_BY_CODE),
+        key=lambda kind: (kind.__module__, kind.__qualname__),
+    )
 
 
 CLASSES = settings_classes()
@@ -79,7 +83,7 @@ ENUMERATIONS = [
 ]
 
 
-def made(kind: type, **values: Any) -> Any:
+def made(kind: type, /, **values: Any) -> Any:
     """The settings, or the refusal of what does not go together with the defaults."""
     try:
         return kind(**values)

@@ -7,8 +7,11 @@ from enum import Enum
 from typing import Annotated
 
 from npm.cluster.settings import BuildCluster, Engine, ServeCluster
+from npm.corpus.artificial import GenerateSettings
+from npm.corpus.tokenizers import TokenizerSettings
 from npm.errors import SettingError
 from npm.evaluation.settings import EvaluationSettings
+from npm.finetuning.settings import FinetuneSettings
 from npm.indexing.settings import (
     AddSettings,
     CompactSettings,
@@ -19,6 +22,7 @@ from npm.indexing.settings import (
     Stage,
     TransferSettings,
 )
+from npm.models.edits.settings import EditSettings
 from npm.models.settings import Precision
 from npm.retrieval.settings import FillSettings
 from npm.serving.settings import ServeSettings
@@ -74,6 +78,12 @@ class TrainCommand(TrainingSettings, Command):
     stsb_dev_spearman; for objectives over sentences."""
 
 
+@dataclass(kw_only=True)
+class FinetuneCommand(FinetuneSettings, Command):
+    """Fine-tune an encoder on labelled tasks, each with several learning rates and seeds; one that was stopped goes on
+    with the same command."""
+
+
 class PictureKind(Enum):
     """What `npmlm plot` can draw."""
 
@@ -85,6 +95,8 @@ class PictureKind(Enum):
     geometry = "geometry"
     panels = "panels"
     senses = "senses"
+    parameters = "parameters"
+    embeddings = "embeddings"
 
 
 @dataclass(kw_only=True)
@@ -97,7 +109,8 @@ class PlotCommand(CurveSettings, Command):
     picture: PictureKind = PictureKind.auto
     """curves of training runs; recall over latency of tunes; reliability of the scores of answers, and confusion of
     labels, of evaluations; geometry: alignment and uniformity, of task=sts; panels: what an analysis measured (docs/
-    analyses.md); senses: places of a word in an index; auto: by what the folders hold."""
+    analyses.md); senses: places of a word in an index; parameters, embeddings: of the tasks of that
+    name; auto: by what the folders hold."""
     tasks: list[str] = field(default_factory=list)
     """Of reliability and confusion: tasks by name, a panel each; empty: all that the folders hold."""
     methods: list[str] = field(default_factory=list)
@@ -134,7 +147,8 @@ class BuildCommand(IndexBuildSettings, IndexCommand):
     runs at once."""
 
     def check(self) -> None:
-        """Refuse jobs without a cluster, and a job of its own with one."""
+        """Refuse jobs without a cluster, and a job of its own with one, besides what no build takes."""
+        super().check()
         is_divided = self.cluster.engine is not Engine.none
         if self.jobs is not None and not is_divided:
             raise SettingError(
@@ -219,6 +233,11 @@ class CompareCommand(Command):
 
 
 @dataclass(kw_only=True)
+class EditCommand(EditSettings, Command):
+    """Change a checkpoint without training it: layers, weights, embeddings, vocabulary; writes an encoder folder."""
+
+
+@dataclass(kw_only=True)
 class AddCommand(AddSettings, EncoderCommand):
     """Add documents to an index; an addition that was stopped goes on with the same command."""
 
@@ -261,6 +280,24 @@ class EstimateCommand(EstimateSettings, Command):
 
     output: Output = Output.table
     """`table` for people, `json` for programs."""
+
+
+@dataclass(kw_only=True)
+class GenerateCommand(GenerateSettings, Command):
+    """Generate artificial text from the grammar of a treebank; one that was stopped goes on with the same command."""
+
+    out: PathText = ""
+    """Folder of the texts, their tokenizer, grammar, lexicon and report. Required."""
+    shard: str = "1/1"
+    """Which of the files, as i/n: this job's number, from 1, and the number of jobs; the last one to end reports."""
+
+
+@dataclass(kw_only=True)
+class TokenizerCommand(TokenizerSettings, Command):
+    """Learn a tokenizer from a corpus: the same text and settings give the same bytes."""
+
+    out: PathText = ""
+    """Folder of the tokenizer, as transformers loads it. Required."""
 
 
 @dataclass(kw_only=True)

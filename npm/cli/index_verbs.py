@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 def run_build(settings: BuildCommand) -> int:
     """`npmlm build`."""
     from npm.cluster.settings import Engine
-    from npm.indexing.stages import Shard
+    from npm.settings import Shard
 
     shard = Shard.parse(settings.shard)
     if settings.stage is None and shard.count > 1:

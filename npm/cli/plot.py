@@ -15,11 +15,15 @@ from npm.errors import ArtefactError, SettingError
 from npm.evaluation.analyses.panels import KEY as PANELS
 from npm.evaluation.analyses.panels import panels_picture
 from npm.evaluation.analyses.senses import senses_picture
+from npm.evaluation.models.embeddings import TASK as EMBEDDINGS
+from npm.evaluation.models.embeddings import embeddings_picture
+from npm.evaluation.models.parameters import TASK as PARAMETERS
+from npm.evaluation.models.parameters import parameters_picture
 from npm.evaluation.pictures import confusion_picture, read_answers, reliability_picture
 from npm.evaluation.results import EVALUATION_KIND, METRICS, PREDICTIONS
 from npm.evaluation.sts.evaluate import TASK as STS
 from npm.evaluation.sts.plane import geometry_picture
-from npm.evaluation.zero_shot.task import Suite
+from npm.evaluation.tasks.task import Suite
 from npm.figures import Picture, check_picture, folder_names, save_figure
 from npm.settings import changed_settings
 from npm.training.plotting import curves_picture
@@ -34,6 +38,8 @@ READ_BY: dict[PictureKind, tuple[str, ...]] = {
     PictureKind.geometry: ("arrows",),
     PictureKind.panels: (),
     PictureKind.senses: ("index", "word", "colour_by"),
+    PictureKind.parameters: (),
+    PictureKind.embeddings: (),
 }
 """The settings of each picture; if others were set, they are refused."""
 
@@ -75,6 +81,10 @@ def draw(kind: PictureKind, settings: PlotCommand, folders: Sequence[Path]) -> P
         return panels_picture(folders)
     if kind is PictureKind.senses:
         return senses_picture(settings.index, settings.word, settings.colour_by)
+    if kind is PictureKind.parameters:
+        return parameters_picture(folders)
+    if kind is PictureKind.embeddings:
+        return embeddings_picture(folders)
     answers = read_answers(folders, settings.tasks, settings.methods)
     return confusion_picture(answers) if kind is PictureKind.confusion else reliability_picture(answers, settings.bins)
 
@@ -134,6 +144,8 @@ def _drawable_results(folder: Path) -> list[PictureKind]:
     task = read_manifest(folder, kind=EVALUATION_KIND).settings.get("task")
     content = read_object(folder / METRICS, fix="evaluate again")
     panels = [PictureKind.panels] if content.get(PANELS) else []
+    if task in (PARAMETERS, EMBEDDINGS):
+        return [PictureKind(task)]
     if task == STS:
         return [PictureKind.geometry]
     if task == "demo":

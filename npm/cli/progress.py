@@ -25,9 +25,12 @@ UNITS = {
     "settings": "settings",
     "articles": "articles",
     "sets": "sets",
+    "models": "models",
+    "documents": "documents",
     "verify": "bytes",
     "publish": "bytes",
     "fetch": "bytes",
+    "sentences": "sentences",
     "task": "answers",
 }
 """What is counted in a stage, or in all whose first word it is; tokens in all others."""

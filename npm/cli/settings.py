@@ -216,8 +216,9 @@ def _split_paths(
         if setting and (setting.is_path or setting.is_list):
             is_unset = value == "null" and setting.kind == list[str] | None
             uncomposed[key] = None if is_unset else parse_list(value, key) if setting.is_list else value
-        elif marked_key == "experiment" and value.endswith(".yaml"):
-            others.append(f"experiment={_stored_experiment(Path(usable_path(value, key)), moved, declared)}")
+        elif marked_key in ("experiment", "edit") and value.endswith(".yaml"):
+            name = _stored_experiment(Path(usable_path(value, key)), moved, declared, group=marked_key)
+            others.append(f"{marked_key}={name}")
         elif verb == "evaluate" and marked_key == "scoring":
             others.append(f"scoring@fill={value}")
             if value == "reference":
@@ -295,8 +296,8 @@ def _too_much_yaml(file: Path) -> str:
     return f"{aliases} aliases, more than {MOST_YAML_ALIASES}" if aliases > MOST_YAML_ALIASES else ""
 
 
-def _stored_experiment(file: Path, moved: dict[str, str], declared: Mapping[str, Setting]) -> str:
-    """Make a user's own file of settings one of the choices of `experiment`; returns the name it has there.
+def _stored_experiment(file: Path, moved: dict[str, str], declared: Mapping[str, Setting], *, group: str) -> str:
+    """Make a user's own file of settings one of the choices of `group`; returns the name it has there.
 
     Settings that have moved since the file was written are moved in what is read of it; the file stays as it is.
     """
@@ -310,15 +311,15 @@ def _stored_experiment(file: Path, moved: dict[str, str], declared: Mapping[str,
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
     if not isinstance(found, DictConfig) or not found:
         raise SettingError(
-            "the experiment file cannot be read",
-            expected="a YAML file of settings, as in configs/experiment",
+            f"the {group} file cannot be read",
+            expected=f"a YAML file of settings, as in configs/{group}",
             got=reason,
             where=str(file),
-            fix="check the path and the file, or name one of the experiments that npmlm train --help shows",
+            fix=f"check the path and the file, or name one of the {group}s that --help shows",
         )
     for old, new in moved.items():
-        group, _, name = old.rpartition(".")
-        holder = OmegaConf.select(found, group) if group else found
+        parent, _, name = old.rpartition(".")
+        holder = OmegaConf.select(found, parent) if parent else found
         if isinstance(holder, DictConfig) and name in holder:
             value, given = holder.pop(name), OmegaConf.select(found, new)
             _note_old_spelling(old, new)
@@ -330,7 +331,7 @@ def _stored_experiment(file: Path, moved: dict[str, str], declared: Mapping[str,
         if key in declared and declared[key].is_flag and not isinstance(given, bool):
             raise _no_flag(key, given, where=f"{file}: {key}")
     name = f"own_{file.stem}"
-    ConfigStore.instance().store(group="experiment", name=name, node=found, package="_global_")
+    ConfigStore.instance().store(group=group, name=name, node=found, package="_global_")
     return name
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from index.files import shown_bytes
 from npm.display import one_line
@@ -40,6 +40,31 @@ def tune_text(result: TuneResult) -> str:
     return _printed(tables) + "\n".join(["", *_conclusion(result), ""])
 
 
+def generated_text(report: Mapping[str, Any]) -> str:
+    """The report of `npmlm generate`."""
+    grammar, text, ceilings = report["grammar"], report["text"], report["ceilings"]
+    facts = [
+        ("rules", f"{grammar['rules']:,} of {len(report['relations'])} relations, spectral radius "
+         f"{grammar['spectral_radius']:.3f}"),
+        ("sentences", f"{text['sentences']:,}, {100 * text['rejected_share']:.2f} % too long and drawn again"),
+        ("words", f"{text['words']:,}"),
+        ("words of a sentence", f"{text['mean_length']:.2f}; with those too long {text['drawn_length']:.2f} ± "
+         f"{text['drawn_length_standard_error']:.2f}, expected {grammar['expected_length']:.2f}"),
+        ("most frequent word", f"{100 * text['most_frequent_word_share']:.1f} %: what guessing it reaches"),
+        ("best guess, relation known", f"{100 * ceilings['top1']:.1f} %, perplexity {ceilings['word_perplexity']:.1f}"
+         if ceilings else "not known of brackets"),
+        ("shared by pairs of words", f"{report['pairs']['excess']:.3f} nats above chance"),
+    ]  # fmt: skip
+    return plain_table(["", ""], [list(fact) for fact in facts])
+
+
+def _rotation(facts: dict[str, Any] | None) -> str:
+    """How stored vectors were rotated."""
+    if facts is None:
+        return "none"
+    return f"{facts['method']} of {facts['sample_rows']:,} vectors; keeps {facts['kept_share']:.1%} of their squares"
+
+
 def inspection_text(inspection: Inspection) -> str:
     """The report of `npmlm inspect`."""
     counts, encoder, partitions = inspection.counts, inspection.encoder, inspection.partitions
@@ -50,6 +75,7 @@ def inspection_text(inspection: Inspection) -> str:
         ("blocks", f"{counts['blocks']:,}"),
         ("tokens", f"{counts['tokens']:,}"),
         ("stored vectors", f"{counts['rows']:,} of {inspection.dimensions} dimensions"),
+        ("rotation", _rotation(inspection.rotation)),
         ("partitions", named([f"{stop - first:,}" for first, stop in partitions]) if len(partitions) > 1 else "none"),
         ("block vectors", f"pooler {inspection.block_pooler}" if inspection.block_pooler else "none"),
         ("kept fields", ", ".join(inspection.kept_fields) or "none"),

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from npm.cli.commands import TrainCommand
+from npm.cli.commands import FinetuneCommand, TrainCommand
 from npm.cli.progress import StageProgress, say
 from npm.errors import SettingError
 from npm.evaluation.sts.correlation import sts_spearman
 from npm.evaluation.sts.data import STS_B, read_set
+from npm.finetuning.run import finetune
+from npm.finetuning.run import report as report_of
 from npm.models.encoder import Encoder
 from npm.models.sentences import SentenceEncoder
 from npm.objectives.combine import WeightedSum
@@ -31,9 +34,7 @@ def train(settings: TrainCommand) -> int:
     with StageProgress() as progress:
 
         def report_step(report: StepReport) -> None:
-            terms = " ".join(f"{name} {value:.3f}" for name, value in report.terms.items())
-            expected_tokens = report.tokens / max(report.progress, 1e-9)
-            progress("training", report.tokens, expected_tokens, note=f"step {report.step} {terms}")
+            show_step(progress, "training", report)
 
         def make_evaluators(trained: TrainableModel, objective: WeightedSum) -> Sequence[Evaluator]:
             return sts_evaluators(settings, trained, objective)
@@ -52,6 +53,25 @@ def train(settings: TrainCommand) -> int:
     return 0
 
 
+def show_step(progress: StageProgress, stage: str, report: StepReport) -> None:
+    """How far a run has come, and the terms of its loss."""
+    terms = " ".join(f"{name} {value:.3f}" for name, value in report.terms.items())
+    expected_tokens = report.tokens / max(report.progress, 1e-9)
+    progress(stage, report.tokens, expected_tokens, note=f"step {report.step} {terms}")
+
+
+def finetune_tasks(settings: FinetuneCommand) -> int:
+    """`npmlm finetune`: runs with their progress on stderr, then the table of all tasks on stdout."""
+    with StageProgress() as progress:
+        found = finetune(
+            settings, announce=progress.say, report_step=lambda name, report: show_step(progress, name, report)
+        )
+    if rank() == 0:
+        sys.stdout.write(report_of(found) + "\n")
+    leave_ranks()
+    return 0
+
+
 def let_sts_decide(settings: TrainCommand) -> None:
     """Where the correlation with STS-B is all that is measured, it decides which encoder is the best."""
     chosen = settings.evaluation
@@ -66,6 +86,8 @@ def next_command(settings: TrainCommand, encoder: Path) -> str:
         return f"npmlm evaluate task=denoising encoder={encoder} …"
     if weights.sentence_weight and not weights.nonparametric_weight:
         return f"npmlm evaluate task=sts encoder={encoder} …"
+    if weights.labelled_weight and not weights.nonparametric_weight:
+        return f"npmlm plot {settings.run} out=curves.png"
     if weights.masked_weight and not weights.nonparametric_weight and not weights.masked.visible_only:
         return f"npmlm evaluate task=masked_tokens encoder={encoder} …"
     return f"npmlm build encoder={encoder} …"

@@ -33,10 +33,14 @@ from npm.errors import SettingError
 if TYPE_CHECKING:
     from npm.cli.commands import (
         CompareCommand,
+        EditCommand,
         EvaluateCommand,
         FillCommand,
+        FinetuneCommand,
+        GenerateCommand,
         PlotCommand,
         ServeCommand,
+        TokenizerCommand,
         TrainCommand,
     )
     from npm.models.encoder import Encoder
@@ -198,6 +202,53 @@ def run_train(settings: TrainCommand) -> int:
     return train(settings)
 
 
+def run_finetune(settings: FinetuneCommand) -> int:
+    """`npmlm finetune`."""
+    from npm.cli.train import finetune_tasks
+
+    return finetune_tasks(settings)
+
+
+def run_generate(settings: GenerateCommand) -> int:
+    """`npmlm generate`."""
+    from npm.cli.tables import generated_text
+    from npm.corpus.artificial import generate
+    from npm.settings import Shard
+
+    with StageProgress() as progress:
+        made = generate(settings.out, settings, shard=Shard.parse(settings.shard), progress=progress)
+    if made.was_finished:
+        say(f"{settings.out} is finished already, with the same settings: nothing to do")
+    if made.report is None:
+        say(f"the files of shard {settings.shard} are in {settings.out}: the other jobs are not finished")
+    else:
+        sys.stdout.write(generated_text(made.report))
+    return 0
+
+
+def run_tokenizer(settings: TokenizerCommand) -> int:
+    """`npmlm tokenizer`."""
+    from npm.corpus.tokenizers import learn_tokenizer
+
+    with StageProgress() as progress:
+        learned = learn_tokenizer(settings.out, settings, progress=progress)
+    if learned.was_finished:
+        say(f"{settings.out} is finished already, with the same text and settings: nothing to do")
+    say(f"{learned.pieces:,} pieces are in {settings.out}: npmlm train encoder={settings.out} start.fresh.layers=4 …")
+    return 0
+
+
+def run_edit(settings: EditCommand) -> int:
+    """`npmlm edit`."""
+    steps = settings.steps()
+    from npm.models.edits.edits import write_edited
+
+    edited = write_edited(settings.encoder, Path(settings.out), steps, seed=settings.seed)
+    tensors = len(edited.record["tensors"])
+    say(f"{edited.changed_count} of {tensors} tensors changed; the encoder is in {settings.out}")
+    return 0
+
+
 def run_plot(settings: PlotCommand, folders: list[str]) -> int:
     """`npmlm plot`: several runs, tunes or evaluations in one picture."""
     from npm.cli.plot import plot
@@ -212,7 +263,7 @@ VERBS = {
         "BuildCommand",
         run_build,
         first="index corpus.files encoder device precision blocks.max_block_tokens vectors.pruning search.tier "
-        "search.factory dimensions copy_encoder segments jobs",
+        "dimensions rotation copy_encoder segments jobs",
         example='npmlm build "corpus.files=[docs/*.jsonl]" index=DIR',
         group="cluster",
         resumes=True,
@@ -244,7 +295,7 @@ VERBS = {
         "estimate memory, disk and time of a build",
         "EstimateCommand",
         run_estimate,
-        first="corpus.files encoder device precision vectors.pruning search.tier search.factory dimensions "
+        first="corpus.files encoder device precision vectors.pruning search.tier dimensions rotation "
         "sample_documents jobs machines output tokens",
         example='npmlm estimate "corpus.files=[docs/*.jsonl]"',
         required=None,
@@ -314,6 +365,24 @@ VERBS = {
         first="index encoder device precision queries seed recall_goal agreement_goal write out",
         example="npmlm tune index=DIR out=runs/tune write=true",
     ),
+    "generate": Verb(
+        "generate artificial text from the grammar of a treebank",
+        "GenerateCommand",
+        run_generate,
+        first="treebank out sentences sentences_per_document seed shard lexicon.kind lexicon.types lexicon.temperature "
+        "grammar.form grammar.relations target",
+        example="npmlm generate treebank=[fr_gsd-train.conllu] out=DIR lexicon.kind=zipf",
+        required="out",
+        resumes=True,
+    ),
+    "tokenizer": Verb(
+        "learn a tokenizer from a corpus",
+        "TokenizerCommand",
+        run_tokenizer,
+        first="corpus.files out kind size lowercase",
+        example='npmlm tokenizer "corpus.files=[docs/*.jsonl]" out=DIR size=4096',
+        required="out",
+    ),
     "train": Verb(
         "train an encoder",
         "TrainCommand",
@@ -324,6 +393,25 @@ VERBS = {
         required="run",
         group="experiment",
         resumes=True,
+    ),
+    "finetune": Verb(
+        "fine-tune an encoder on labelled tasks",
+        "FinetuneCommand",
+        run_finetune,
+        first="encoder task data_dir out seeds learning_rates epochs examples_per_device_batch layer limit "
+        "keep_encoders device precision",
+        example='npmlm finetune encoder=DIR "task=[cola,stsb]" data_dir=DIR out=runs/glue',
+        required="out",
+        resumes=True,
+    ),
+    "edit": Verb(
+        "change a checkpoint without training it",
+        "EditCommand",
+        run_edit,
+        first="out encoder edits donor tokenizer seed",
+        example="npmlm edit encoder=runs/mlm/encoder edit=reversed out=runs/reversed",
+        required="out",
+        group="edit",
     ),
     "plot": Verb(
         "draw runs, tunes or evaluations in one picture",

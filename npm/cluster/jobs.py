@@ -19,9 +19,9 @@ from npm.indexing.build import BuildResult, build_index, clears_failed_build, pr
 from npm.indexing.generation import Generation
 from npm.indexing.layout import clear_dead_locks, refuse_others
 from npm.indexing.settings import IndexBuildSettings, Stage
-from npm.indexing.stages import Shard
 from npm.models.encoder import Encoder
 from npm.models.settings import Precision
+from npm.settings import Shard
 from npm.types import Progress, silent
 
 SHARDS = {

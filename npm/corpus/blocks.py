@@ -93,6 +93,9 @@ class BlockSettings(CheckedSettings):
     max_block_tokens: Annotated[int, Bounds(4)] = 256
     """Tokens of a block as the encoder sees it, its special tokens included."""
 
+    max_block_words: Annotated[int | None, Bounds(1)] = None
+    """Words of a block at most, marks among them as for fill.max_phrase_words, titles not; unset: no such limit."""
+
     max_document_tokens: Annotated[int | None, Bounds(1)] = None
     """Tokens kept from the beginning of each document; null keeps all."""
 
@@ -106,8 +109,9 @@ class BlockSettings(CheckedSettings):
     none; unset: as many as the encoder was trained with."""
 
     def recorded(self) -> dict[str, Any]:
-        """As manifests record it: without `title_tokens` where there are none, as before there was such a setting."""
-        return {name: value for name, value in asdict(self).items() if name != "title_tokens" or value}
+        """As manifests record it: without titles and a limit in words where there are none, as before these came."""
+        later = ("title_tokens", "max_block_words")
+        return {name: value for name, value in asdict(self).items() if name not in later or value}
 
     def resolved(self, trained_title_tokens: int) -> BlockSettings:
         """The same with nothing left open: unset titles become those that the encoder was trained with."""
@@ -227,6 +231,7 @@ class BlockPacker:
             starts[:token_count],
             ends[:token_count],
             self.block_capacity - len(title_ids),
+            max_words=self.settings.max_block_words,
             min_filled_fraction=self.settings.min_filled_fraction,
         )
         start_chars, end_chars = starts.astype(np.uint32), ends.astype(np.uint32)  # [T]
@@ -262,37 +267,49 @@ def _with_title(block: Block, title_ids: np.ndarray) -> Block:
 
 
 def block_cuts(
-    flags: np.ndarray, starts: np.ndarray, ends: np.ndarray, capacity: int, *, min_filled_fraction: float = 0.5
+    flags: np.ndarray,
+    starts: np.ndarray,
+    ends: np.ndarray,
+    capacity: int,
+    *,
+    max_words: int | None = None,
+    min_filled_fraction: float = 0.5,
 ) -> list[int]:
-    """Where a document's T tokens are cut into blocks of at most `capacity`: [0, …, T].
+    """Where a document's T tokens are cut into blocks of at most `capacity`, and at most `max_words` words: [0, …, T].
 
-    Each block is the longest that ends at a sentence's end, if that fills enough of the capacity; else the longest
+    Each block is the longest that ends at a sentence's end, if that fills enough of its room; else the longest
     before a space, likewise; else the longest that ends with a word; else it is as full as characters stay whole, and
     cuts a word.
     """
     count = len(flags)
-    ends_before = np.append(0, ends[:-1])  # [T]
-    ended = np.append(False, (flags[:-1] & TokenFlag.WORD_END.value) != 0)  # [T]
+    # of text: bytes and byte pairs may be nothing but a space, which ends where the next word starts
+    ends_before = np.append(0, np.maximum.accumulate(np.where(ends > starts, ends, 0))[:-1])  # [T]
     starts_word = (flags & TokenFlag.WORD_START.value) != 0  # [T]
-    least = max(1, math.ceil(min_filled_fraction * capacity))
     choices = (
-        (np.flatnonzero(flags & TokenFlag.SENTENCE_START.value), least),
-        (np.flatnonzero(starts_word & (starts > ends_before)), least),
-        (np.flatnonzero(starts_word & ended), 1),
-        (np.flatnonzero(starts >= ends_before), 1),  # where a token is a part of a character
+        (np.flatnonzero(flags & TokenFlag.SENTENCE_START.value), min_filled_fraction),
+        (np.flatnonzero(starts_word & (starts > ends_before)), min_filled_fraction),
+        (np.flatnonzero(starts_word), 0.0),
+        (np.flatnonzero(starts >= ends_before), 0.0),  # where a token is a part of a character
     )
+    words = np.append(np.flatnonzero(starts_word), count)  # i64 [words + 1]
+
+    def room(start: int) -> int:
+        """Tokens of the longest block from `start` on."""
+        behind = int(np.searchsorted(words, start)) + (max_words or count)  # the first word that is too many
+        return min(capacity, int(words[min(behind, len(words) - 1)]) - start)
+
     cuts = [0]
-    while count - cuts[-1] > capacity:
-        cuts.append(_cut_after(cuts[-1], capacity, choices))
+    while count - cuts[-1] > room(cuts[-1]):
+        cuts.append(_cut_after(cuts[-1], room(cuts[-1]), choices))
     return [*cuts, count] if count else cuts
 
 
-def _cut_after(start: int, capacity: int, choices: Sequence[tuple[np.ndarray, int]]) -> int:
-    for places, least in choices:
-        at = int(np.searchsorted(places, start + capacity, side="right")) - 1
-        if at >= 0 and places[at] >= start + least:
+def _cut_after(start: int, room: int, choices: Sequence[tuple[np.ndarray, float]]) -> int:
+    for places, filled in choices:
+        at = int(np.searchsorted(places, start + room, side="right")) - 1
+        if at >= 0 and places[at] >= start + max(1, math.ceil(filled * room)):
             return int(places[at])
-    return start + capacity
+    return start + room
 
 
 def _cut_before_space(text: str, start: int, max_chars: int) -> int:

@@ -232,3 +232,14 @@ def _not_a_table(
         where=f"{path}:{line}",
         fix=fix,
     )
+
+
+def unusable_value(column: str, value: object, where: str, *, expected: str) -> CorpusError:
+    """The error for a value of a row that cannot be used."""
+    return CorpusError(
+        f"the column {column!r} of a row cannot be used",
+        expected=expected,
+        got=repr(value)[:MOST_SHOWN_CHARS],
+        where=where,
+        fix="correct or remove this row, or name another column",
+    )

@@ -26,7 +26,7 @@ from index.manifest import MANIFEST_NAME
 from index.store import FolderWriter, check_folder, open_array, refuse_changed, write_folder
 from npm.corpus.blocks import SentenceTokenizer, concatenated_ranges, tokenizer_fingerprint
 from npm.corpus.documents import CorpusSettings, SkippedRecords, read_corpus
-from npm.corpus.rows import MOST_SHOWN_CHARS, SEPARATORS, Row, json_rows, read_cells
+from npm.corpus.rows import MOST_SHOWN_CHARS, SEPARATORS, Row, json_rows, read_cells, unusable_value
 from npm.corpus.sources import Source, find_sources, read_lines, read_parquet
 from npm.corpus.text import sentence_bounds
 from npm.errors import CorpusError, SettingError, check_range
@@ -218,7 +218,7 @@ def _text_row(record: Row, settings: SentenceDataSettings, *, where: str, source
         return None
     for name, text in zip(settings.text_columns, texts, strict=True):
         if not isinstance(text, str) or not text or text.isspace() or SURROGATE.search(text):
-            raise _unusable(name, text, where, expected="a string with text")
+            raise unusable_value(name, text, where, expected="a string with text")
     return TextRow(texts, where, label)
 
 
@@ -228,7 +228,7 @@ def _score(value: object, settings: SentenceDataSettings, where: str) -> float:
     except (TypeError, ValueError):
         score = math.nan
     if math.isnan(score):
-        raise _unusable(settings.score_column, value, where, expected="a number")
+        raise unusable_value(settings.score_column, value, where, expected="a number")
     return score
 
 
@@ -238,18 +238,8 @@ def _label(value: object, settings: SentenceDataSettings, where: str) -> int:
         return LABELS[text]
     if text.removeprefix("-").isdigit() and int(text) in LABELS.values():
         return int(text)
-    raise _unusable(
+    raise unusable_value(
         settings.label_column, value, where, expected="entailment, neutral, contradiction or -, or 0, 1, 2 or -1"
-    )
-
-
-def _unusable(column: str, value: object, where: str, *, expected: str) -> CorpusError:
-    return CorpusError(
-        f"the column {column!r} of a row cannot be used",
-        expected=expected,
-        got=repr(value)[:MOST_SHOWN_CHARS],
-        where=where,
-        fix="correct or remove this row, or name another column",
     )
 
 

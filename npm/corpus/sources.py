@@ -322,7 +322,17 @@ def _split_lines(chunks: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _plain_chunks(path: StoredFile, on_bytes: Callable[[int], None] | None) -> Iterator[bytes]:
-    with path.open("rb") as file:
+    try:
+        opened = path.open("rb")
+    except (FileNotFoundError, IsADirectoryError, PermissionError) as error:
+        raise CorpusError(
+            f"{path.name} cannot be read",
+            expected="a file that is there and may be read",
+            got=error.strerror or type(error).__name__,
+            where=str(path),
+            fix="check the path",
+        ) from error
+    with opened as file:
         while chunk := file.read(CHUNK_BYTES):
             if on_bytes is not None:
                 on_bytes(len(chunk))

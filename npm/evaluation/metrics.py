@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import string
 import unicodedata
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import comb, sqrt
-from statistics import NormalDist
+from statistics import NormalDist, fmean, stdev
+from typing import Any
 
 import numpy as np
 
@@ -192,3 +193,18 @@ def group_mean_interval(
     means = (drawn / counts).mean(1)  # f64 [r]
     low, high = np.quantile(means, [(1 - confidence) / 2, (1 + confidence) / 2])
     return Interval(float(rates.mean()), float(low), float(high))
+
+
+def sample_summary(values: Sequence[float]) -> dict[str, Any]:
+    """Mean and standard deviation of a sample, None with too few values.
+
+    >>> sample_summary([1.0, 3.0]) == {"mean": 2.0, "deviation": 2**0.5, "values": [1.0, 3.0]}
+    True
+    >>> sample_summary([])["mean"] is None
+    True
+    """
+    return {
+        "mean": fmean(values) if values else None,
+        "deviation": stdev(values) if len(values) > 1 else None,
+        "values": list(values),
+    }

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 Row = Sequence[str]
 PHRASES_SHOWN = 3
+LEAST_TEXT_COLUMNS = 20
 PHRASE_COLUMNS = 22
 """Widest a phrase may be in a table before it is wrapped."""
 
@@ -52,7 +53,10 @@ def markdown_table(header: Row, rows: Iterable[Row]) -> str:
 def terminal_table(
     header: Row, rows: Iterable[Row], *, title: str | None = None, numbers: Iterable[int] | None = None
 ) -> Table:
-    """The same table for a terminal; `numbers` are the columns of numbers, by default all but the first."""
+    """The same table for a terminal; `numbers` are the columns of numbers, by default all but the first.
+
+    Numbers are not broken, so that a column of text keeps room for its longest cell, or for LEAST_TEXT_COLUMNS of it.
+    """
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -60,9 +64,14 @@ def terminal_table(
     right = set(range(1, len(header)) if numbers is None else numbers)
     heading = Text(title) if title else None
     table = Table(title=heading, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    cells = list(rows)
     for number, name in enumerate(header):
-        table.add_column(name, justify="right" if number in right else "left", no_wrap=number in right)
-    for row in rows:
+        if number in right:
+            table.add_column(name, justify="right", no_wrap=True)
+        else:
+            longest = max((len(row[number]) for row in cells), default=0)
+            table.add_column(name, min_width=min(LEAST_TEXT_COLUMNS, longest))
+    for row in cells:
         table.add_row(*(Text(cell) for cell in row))
     return table
 

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from index.files import sha256_of_file
+from npm.corpus.documents import read_corpus
+from npm.corpus.sources import find_sources
 from npm.errors import SettingError
 from npm.evaluation.analyses.unseen_words import evaluate_unseen_words
 from npm.evaluation.analyses.word_sense import evaluate_word_sense
@@ -18,34 +20,46 @@ from npm.evaluation.held_out.articles import held_out_store
 from npm.evaluation.held_out.denoising import evaluate_denoising
 from npm.evaluation.held_out.in_batch import evaluate_in_batch
 from npm.evaluation.held_out.masked_tokens import evaluate_masked_tokens
+from npm.evaluation.models.embeddings import evaluate_embeddings, read_groups
+from npm.evaluation.models.parameters import evaluate_parameters
+from npm.evaluation.models.vocabulary import evaluate_vocabulary
 from npm.evaluation.report import memory_console, written_on
 from npm.evaluation.results import CheckRecord, any_record, check_out, refuse_other_results
-from npm.evaluation.settings import EvaluationSettings, GeometryPairs, HeldOutSettings, ZeroShotEvaluation
+from npm.evaluation.settings import (
+    BeforeSettings,
+    EvaluationSettings,
+    GeometryPairs,
+    HeldOutSettings,
+    ZeroShotEvaluation,
+)
 from npm.evaluation.sts.data import STS_B, read_set, read_sets
 from npm.evaluation.sts.evaluate import evaluate_sts, sentence_vectors
+from npm.evaluation.tasks.task import ClosedRetrieval, ClosedScoring, Suite, Task
 from npm.evaluation.zero_shot.methods import (
     CAUSAL,
     CLOSED_METHODS,
+    FILTERS,
     OPEN_METHODS,
     READS_CLOSED,
     READS_FILL,
+    READS_FILTERS,
     READS_ITS_INDEX,
     READS_LANGUAGE_MODEL,
     READS_RETRIEVAL,
     Methods,
 )
 from npm.evaluation.zero_shot.suite import chosen_tasks, evaluate_suite
-from npm.evaluation.zero_shot.task import ClosedRetrieval, ClosedScoring, Suite, Task
 from npm.indexing.generation import Generation
 from npm.indexing.phrase_index import PhraseIndex
 from npm.models.denoiser import Denoiser
 from npm.models.encoder import Encoder
 from npm.models.folders import locate_encoder
 from npm.models.masked_lm import attach_masked_head
-from npm.models.settings import check_leading_dimensions
+from npm.models.settings import Precision, check_leading_dimensions
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.settings import FillSettings
 from npm.settings import changed_settings
+from npm.training.record import recorded_sources
 from npm.types import Progress
 
 if TYPE_CHECKING:
@@ -213,26 +227,49 @@ def _word_sense(settings: EvaluationSettings, check_record: CheckRecord, progres
     return evaluate_word_sense(encoders, chosen, settings, index=index, check_record=check_record, progress=progress)
 
 
+def _parameters(settings: EvaluationSettings, check_record: CheckRecord, progress: Progress) -> Result:
+    before = settings.parameters.before
+    return evaluate_parameters(settings.encoder, before, check_record=check_record, progress=progress)
+
+
+def _embeddings(settings: EvaluationSettings, check_record: CheckRecord, progress: Progress) -> Result:
+    file = settings.embeddings.groups
+    _require(file, "embeddings.groups", "a JSON file with the group of each token")
+    groups = read_groups(Path(file))
+    encoder = Encoder.load(settings.encoder, device=settings.device, dtype=Precision.float32)
+    return evaluate_embeddings(encoder, groups, where=file, check_record=check_record, progress=progress)
+
+
+def _vocabulary(settings: EvaluationSettings, check_record: CheckRecord, progress: Progress) -> Result:
+    _require(settings.vocabulary.other, "vocabulary.other", "another encoder or tokenizer")
+    sources = recorded_sources("corpus", find_sources(settings.corpus.files)) if settings.corpus.files else {}
+    texts = (document.text for document in (read_corpus(settings.corpus) if sources else ()))
+    names = (settings.encoder, settings.vocabulary.other)
+    return evaluate_vocabulary(*names, texts, sources=sources, check_record=check_record, progress=progress)
+
+
 def _sts(settings: EvaluationSettings, check_record: CheckRecord, progress: Progress) -> Result:
     _require(settings.data_dir, "data_dir", "the folder with the files of STS12–16, STS-B and SICK-R, or some of them")
     chosen, split = settings.sts, settings.split.value
-    if chosen.before.pooler is not None and not chosen.before.encoder:
+    unused = changed_settings(chosen.before, BeforeSettings(), ("pooler", "pooler_post"))
+    if unused and not chosen.before.encoder:
+        name = f"sts.before.{unused[0]}"
         raise SettingError(
-            "sts.before.pooler is of no use without sts.before.encoder",
-            expected="sts.before.encoder=…, or no sts.before.pooler",
-            got=f"sts.before.pooler={chosen.before.pooler.value} alone",
-            where="sts.before.pooler",
+            f"{name} is of no use without sts.before.encoder",
+            expected=f"sts.before.encoder=…, or no {name}",
+            got=f"{name}={getattr(chosen.before, unused[0]).value} alone",
+            where=name,
             fix="name the other encoder with sts.before.encoder=, or give the pooler of encoder= with sts.pooler=",
         )
     sets = read_sets(settings.data_dir, split=split)
     measured = {GeometryPairs.all: ("train", "dev", "test"), GeometryPairs.split: (split,), GeometryPairs.none: ()}
     found = [read_set(STS_B, settings.data_dir, split=each) for each in measured[chosen.geometry.pairs]]
-    places = [(settings.encoder, chosen.pooler)]
+    places = [(settings.encoder, chosen.pooler, chosen.pooler_post)]
     if chosen.before.encoder:
-        places.insert(0, (chosen.before.encoder, chosen.before.pooler))
+        places.insert(0, (chosen.before.encoder, chosen.before.pooler, chosen.before.pooler_post))
     encoders = [
-        sentence_vectors(place, pooler=pooler, device=settings.device, dtype=settings.precision)
-        for place, pooler in places
+        sentence_vectors(place, pooler=pooler, post=post, device=settings.device, dtype=settings.precision)
+        for place, pooler, post in places
     ]
     pairs = [each for each in found if each is not None]
     return evaluate_sts(
@@ -250,6 +287,9 @@ BUILT_IN_TASKS = {
         BuiltInTask("unseen_words", _unseen_words, reads=("corpus", "resamples", "fill", "zero_shot")),
         BuiltInTask("word_sense", _word_sense, reads=("index", "resamples")),
         BuiltInTask("sts", _sts, reads=("data_dir", "split", "resamples")),
+        BuiltInTask("parameters", _parameters, reads=()),
+        BuiltInTask("embeddings", _embeddings, reads=()),
+        BuiltInTask("vocabulary", _vocabulary, reads=("corpus",)),
         BuiltInTask("in_batch", _in_batch, reads=("corpus", "limit", "resamples")),
     )
 }
@@ -260,6 +300,14 @@ DEFAULT_TASK = BUILT_IN_TASKS["demo"]
 def _held_out(settings: EvaluationSettings, group: HeldOut) -> HeldOut:
     """The settings of a task on held-out text, with as many articles as limit= says. Raises SettingError."""
     _require(",".join(settings.corpus.files), "corpus.files", "held-out documents, such as the last file of the corpus")
+    if settings.limit and group.takes_every_document:
+        raise SettingError(
+            "every document is asked",
+            expected="masked_tokens.every_document=true, or limit=",
+            got="both",
+            where="limit",
+            fix="leave one of them out; corpus.max_documents= takes the first documents alone",
+        )
     return replace(group, articles=settings.limit or group.articles)
 
 
@@ -321,7 +369,7 @@ def _without_unread_reference(
     closed, fill = settings.zero_shot.closed, settings.fill
     if closed == ClosedScoring.reference() and ("zero_shot" not in reads or "zero_shot.closed" in refused):
         settings = replace(settings, zero_shot=replace(settings.zero_shot, closed=ClosedScoring()))
-    if fill == FillSettings.reference() and "fill" in refused:
+    if fill == FillSettings.reference() and {"fill", "fill.scoring"} & refused.keys():
         settings = replace(settings, fill=FillSettings())
     return settings
 
@@ -351,7 +399,9 @@ def _unused_by(settings: EvaluationSettings, tasks: Sequence[Task]) -> Iterator[
         yield "zero_shot.date", "a task with data.dates, such as templama"
     scoring, reference = settings.zero_shot.closed, type(settings.fill).reference()
     if not any(name in READS_FILL and name in opened for name in asked):
-        yield "fill", ""
+        reads_filters = READS_FILTERS in asked and READS_FILTERS in opened
+        unread = [item.name for item in fields(FillSettings) if item.name not in FILTERS]
+        yield from ((f"fill.{name}", "") for name in unread) if reads_filters else [("fill", "")]
     elif not any(name in READS_RETRIEVAL for name in settings.method) and (
         # scoring=reference sets fill.retrieval for every method that reads it
         settings.fill.retrieval is not reference.retrieval

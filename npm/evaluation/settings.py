@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import Enum
 from typing import Annotated, ClassVar
 
 from npm.corpus.documents import CorpusSettings
 from npm.errors import SettingError
-from npm.evaluation.zero_shot.task import ClosedScoring
+from npm.evaluation.tasks.task import ClosedScoring
 from npm.models.settings import PoolerKind, Precision, check_leading_dimensions
 from npm.retrieval.settings import FillSettings, Retrieval
 from npm.settings import Bounds, CheckedSettings, PathList, PathText
@@ -131,6 +131,7 @@ class ZeroShotEvaluation(SampleSettings):
     """Tasks: `demo` (questions about the demo corpus); on held-out text, with corpus.files=: `in_batch` (retrieval),
     `masked_tokens` (masked language models), `denoising` (encoder-decoders), `article_questions` (an index of its own,
     filled), `unseen_words` (invented names); `word_sense` (places of a word); `sts` (sentence pairs, with data_dir=);
+    of the model alone: `parameters`, `embeddings` (embeddings.groups=), `vocabulary` (vocabulary.other=);
     zero-shot tasks by name (sst2, agn, trex, …) or your own by the path of its YAML file; without suite= `demo`."""
     suite: SuiteName | None = None
     """`closed`, `open` or `all` shipped zero-shot tasks, those of task= beside them."""
@@ -189,6 +190,11 @@ class HeldOutSettings(CheckedSettings):
     max_block_tokens: Annotated[int, Bounds(4)] = 128
     """Tokens of a block, the encoder's special tokens included, where blocks are cut from documents."""
 
+    @property
+    def takes_every_document(self) -> bool:
+        """Whether all documents are asked, whole and however short, in place of the first long ones."""
+        return False
+
 
 @dataclass(kw_only=True, slots=True)
 class InBatchSettings(HeldOutSettings):
@@ -225,6 +231,27 @@ class MaskedTokensSettings(HeldOutSettings):
     """Share of each block's tokens that is masked, and predicted, whatever rate the model was trained at."""
     unit: MaskedUnit = MaskedUnit.token
     """What is masked as a whole: `token` or `word`."""
+    every_document: bool = False
+    """Ask every document of the corpus once, whole and however short, in place of the beginnings of long articles: for
+    text of single sentences. articles, least_tokens and blocks_per_article are not read then."""
+
+    @property
+    def takes_every_document(self) -> bool:
+        """Whether all documents are asked, whole and however short, in place of the first long ones."""
+        return self.every_document
+
+    def check(self) -> None:
+        """Refuse what says which articles are long where all documents are asked."""
+        names = ("articles", "least_tokens", "blocks_per_article")
+        defaults = {item.name: item.default for item in fields(self)}
+        if self.every_document and (given := [name for name in names if getattr(self, name) != defaults[name]]):
+            raise SettingError(
+                "every document is asked, however short",
+                expected=f"every_document=true without {', '.join(names)}",
+                got=", ".join(f"{name}={getattr(self, name)}" for name in given),
+                where="every_document",
+                fix="leave them out; corpus.max_documents= takes the first documents alone",
+            )
 
 
 @dataclass(kw_only=True, slots=True)
@@ -322,6 +349,13 @@ class GeometrySettings(CheckedSettings):
     """Sentences, drawn by seed=, whose tokens are measured layer by layer; 0: none."""
 
 
+class PoolerPost(Enum):
+    """What is done to the vectors of the sentences of a set, once they are pooled."""
+
+    none = "none"
+    whiten = "whiten"  # mean 0 and covariance 1 over the distinct sentences of the set (Su et al. 2021)
+
+
 @dataclass(kw_only=True, slots=True)
 class BeforeSettings(CheckedSettings):
     """A second encoder that the first is compared with on the same pairs, such as the one that it was trained from."""
@@ -330,6 +364,8 @@ class BeforeSettings(CheckedSettings):
     """Folder or name; empty: one encoder alone is evaluated."""
     pooler: PoolerKind | None = None
     """How it makes a sentence one vector; null: as it was saved. Refused without before.encoder=."""
+    pooler_post: PoolerPost = PoolerPost.none
+    """`whiten`: as sts.pooler_post, for this encoder."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -338,10 +374,36 @@ class StsSettings(CheckedSettings):
 
     pooler: PoolerKind | None = None
     """How token vectors become the vector of a sentence; null: as the encoder was saved."""
+    pooler_post: PoolerPost = PoolerPost.none
+    """`whiten`: the vectors of all sentences of a set are shifted and scaled to mean 0 and covariance 1."""
     before: BeforeSettings = field(default_factory=BeforeSettings)
     """A second encoder."""
     geometry: GeometrySettings = field(default_factory=GeometrySettings)
     """How the vectors lie in space."""
+
+
+@dataclass(kw_only=True, slots=True)
+class ParametersSettings(CheckedSettings):
+    """Task `parameters`: what the weights of encoder= are compared with."""
+
+    before: PathText = ""
+    """Folder or name of the encoder that it was made of; empty: it stands beside a newly made one alone."""
+
+
+@dataclass(kw_only=True, slots=True)
+class EmbeddingsSettings(CheckedSettings):
+    """Task `embeddings`: which word vectors belong together."""
+
+    groups: PathText = ""
+    """JSON file with the group of each token, {token: group}, such as OUT/groups.json of npmlm generate."""
+
+
+@dataclass(kw_only=True, slots=True)
+class VocabularySettings(CheckedSettings):
+    """Task `vocabulary`: what the vocabulary of encoder= is compared with."""
+
+    other: PathText = ""
+    """Folder or name of another encoder, or of a tokenizer."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -371,6 +433,12 @@ class EvaluationSettings(ZeroShotEvaluation):
     """Task word_sense."""
     unseen_words: UnseenWordsSettings = field(default_factory=UnseenWordsSettings)
     """Task unseen_words."""
+    parameters: ParametersSettings = field(default_factory=ParametersSettings)
+    """Task parameters."""
+    embeddings: EmbeddingsSettings = field(default_factory=EmbeddingsSettings)
+    """Task embeddings."""
+    vocabulary: VocabularySettings = field(default_factory=VocabularySettings)
+    """Task vocabulary."""
 
     def check(self) -> None:
         """Refuse two numbers of articles."""

@@ -1,18 +1,20 @@
-"""A study: cells of settings, each trained with several seeds and evaluated, and one table of means and deviations.
+"""A study: cells of commands that build on one another, each with several seeds, and one table of means and deviations.
+
+A stage is one command of `npmlm`, such as a training run or an evaluation. In its settings `{out}` is its own folder,
+`{seed}` the seed, and `{stage:NAME}` the folder of another stage of the cell, or of one that cells share.
 
 OUT/study.json                 what the study consists of; another study is refused
-OUT/CELL/seed-N/run            a training run; its blocks and checkpoints go when it was evaluated
-OUT/CELL/seed-N/NAME           what the evaluation of that name wrote; a cell that has all of them is finished
+OUT/CELL/seed-N/STAGE          what the stage of a cell wrote; corpus and checkpoints of a training run go when it ends
+OUT/shared/STAGE[/seed-N]      a stage that several cells build on; once for all seeds where it does not depend on them
 OUT/table.json, OUT/table.md   the table of what is finished so far
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean, stdev
 from typing import Any
 
 from index.files import json_bytes, replace_file, storage_errors
@@ -20,79 +22,156 @@ from index.manifest import read_object
 from index.removal import remove_own_files
 from index.store import refuse_changed
 from npm.errors import ArtefactError, SettingError
+from npm.evaluation.metrics import sample_summary
 
-METRICS_FILE = "metrics.json"
+Stages = Mapping[str, Sequence[str]]
+"""Commands by their names: a verb and its settings."""
 Command = Callable[[list[str]], int]
 """Runs `npmlm` with these arguments in this process; returns its exit status."""
 Check = Callable[[list[str]], object]
 """Raises SettingError if `npmlm` would refuse these arguments before it begins."""
 
+LAST_FILES = {
+    "train": "encoder/config.json",
+    "edit": "edit.json",
+    "generate": "manifest.json",
+    "tokenizer": "tokenizer.json",
+    "build": "manifest.json",
+    "finetune": "metrics.json",
+    "evaluate": "metrics.json",
+}
+"""The file that is in the folder of a stage once its verb is through."""
+ANOTHER_STAGE = re.compile(r"\{stage:([^}]+)\}")
+SHARED = "shared"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """Where a number of the table is found."""
+
+    stage: str
+    keys: tuple[str, ...]
+    file: str = "metrics.json"
+    largest: bool = False
+    """Show the largest of the seeds, instead of mean and deviation."""
+
 
 @dataclass(frozen=True, slots=True)
 class Study:
-    """What is trained and what is measured."""
+    """What is done, and which numbers of it are wanted."""
 
-    cells: Mapping[str, Sequence[str]]  # settings of a training run by the name of the cell
-    train: Sequence[str]  # settings of all runs
-    evaluations: Mapping[str, Sequence[str]]  # settings of every evaluation by its name
-    metrics: Mapping[str, str]  # head of a column by the name of a number in metrics.json of each evaluation
+    cells: Mapping[str, Stages]
+    columns: Mapping[str, Column]  # by their heads; a cell without the stage has none of its numbers
+    shared: Stages
+
+    def command(self, cell: str, name: str) -> tuple[Sequence[str], bool]:
+        """A stage that a cell names, and whether it is shared. Raises SettingError if there is none."""
+        if name in self.cells[cell]:
+            return self.cells[cell][name], False
+        if name in self.shared:
+            return self.shared[name], True
+        raise SettingError(
+            f"the cell {cell} names a stage that is not there",
+            expected=f"one of {', '.join([*self.cells[cell], *self.shared])}",
+            got=name,
+            where="the cells of the study",
+            fix="correct the name",
+        )
+
+    def depends_on_seed(self, cell: str, name: str) -> bool:
+        """Whether a stage, or one that it builds on, has the seed among its settings."""
+        command, _ = self.command(cell, name)
+        others = ANOTHER_STAGE.findall(" ".join(command))
+        return "{seed}" in " ".join(command) or any(self.depends_on_seed(cell, other) for other in others)
+
+    def wanted(self, cell: str) -> list[str]:
+        """The stages of a cell that the table reads."""
+        read = dict.fromkeys(column.stage for column in self.columns.values())
+        return [name for name in read if name in self.cells[cell]]
 
 
-def run_study(study: Study, out: Path, *, seeds: Sequence[int], command: Command, check: Check) -> int:
-    """Train and evaluate every cell that is not finished, seed by seed; the table is written after each.
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A command with its folder, and the stages before it."""
+
+    command: list[str]
+    folder: Path
+    before: tuple[Stage, ...]
+
+    @classmethod
+    def of(cls, study: Study, cell: str, name: str, *, out: Path, seed: int) -> Stage:
+        """Raises SettingError for a name that is no stage."""
+        command, is_shared = study.command(cell, name)
+        folder = out / (f"{SHARED}/{name}" if is_shared else f"{cell}/seed-{seed}/{name}")
+        if is_shared and study.depends_on_seed(cell, name):
+            folder /= f"seed-{seed}"
+        names = dict.fromkeys(ANOTHER_STAGE.findall(" ".join(command)))
+        before = {other: cls.of(study, cell, other, out=out, seed=seed) for other in names}
+        filled = [part.replace("{out}", str(folder)).replace("{seed}", str(seed)) for part in command]
+        for other, stage in before.items():
+            filled = [part.replace(f"{{stage:{other}}}", str(stage.folder)) for part in filled]
+        return cls(filled, folder, tuple(before.values()))
+
+    @property
+    def is_finished(self) -> bool:
+        file = self.folder / LAST_FILES[self.command[0]]
+        if self.command[0] != "finetune" or not file.is_file():
+            return file.is_file()
+        return not read_object(file, fix=f"remove {self.folder} and run the study again").get("unfinished")
+
+    def left(self) -> Iterator[Stage]:
+        """What is to be run for this stage, in order: stages before it only where it is not finished itself."""
+        if self.is_finished:
+            return
+        for stage in self.before:
+            yield from stage.left()
+        yield self
+
+
+def run_study(
+    study: Study, out: Path, *, seeds: Sequence[int], command: Command, check: Check, cells: Sequence[str] | None = None
+) -> int:
+    """Run what of `cells`, or of all, is not finished, seed by seed; the table is written after each cell.
 
     Returns 0, or the exit status of the first command that failed. Raises SettingError if `out` holds another study, or
     what `check` raises for one of the commands, before the first of them.
     """
-    for name in study.cells:
-        for arguments in _commands(study, name, out / name / "seed-0", seed=0):
-            check(arguments)
+    chosen = study.cells if cells is None else cells
+    for name in chosen:
+        for stage in _left(study, name, out, seed=seeds[0]):
+            check(stage.command)
     _start(study, out)
     for seed in seeds:
-        for name in study.cells:
-            folder = out / name / f"seed-{seed}"
-            if not _missing(study, folder):
-                continue
-            for arguments in _commands(study, name, folder, seed=seed):
-                if status := command(arguments):
+        for name in chosen:
+            for stage in _left(study, name, out, seed=seed):
+                if stage.is_finished:  # another one of the cell needed it too
+                    continue
+                if status := command(stage.command):
                     return status
-            for part in (folder / "run" / "corpus", folder / "run" / "checkpoints"):
-                remove_own_files(part, also=[checkpoint.name for checkpoint in part.glob("step-*")])
+                for part in (stage.folder / "corpus", stage.folder / "checkpoints"):
+                    if stage.command[0] == "train":
+                        remove_own_files(part, also=[checkpoint.name for checkpoint in part.glob("step-*")])
             write_table(study, out)
     return 0
 
 
-def _missing(study: Study, folder: Path) -> list[str]:
-    """The evaluations of a cell that are not there."""
-    return [name for name in study.evaluations if not (folder / name / METRICS_FILE).is_file()]
-
-
-def _commands(study: Study, cell: str, folder: Path, *, seed: int) -> list[list[str]]:
-    """What is left to do for a cell and a seed."""
-    run = folder / "run"
-    train = ["train", f"run={run}", f"trainer.seed={seed}", *study.train, *study.cells[cell]]
-    return [train] + [
-        ["evaluate", f"encoder={run / 'encoder'}", f"out={folder / name}", *study.evaluations[name]]
-        for name in _missing(study, folder)
-    ]
+def _left(study: Study, cell: str, out: Path, *, seed: int) -> list[Stage]:
+    wanted = [Stage.of(study, cell, name, out=out, seed=seed) for name in study.wanted(cell)]
+    return list({stage.folder: stage for each in wanted for stage in each.left()}.values())
 
 
 def _start(study: Study, out: Path) -> None:
-    """Record the study, or refuse another one where cells of this one are finished; files count by their names."""
+    """Record the study, or refuse another one where a stage of the old one is finished; files count by their names."""
+    stages = {**study.cells, **({SHARED: study.shared} if study.shared else {})}
     record = {
-        "cells": {name: list(settings) for name, settings in study.cells.items()},
-        "train": [_without_folders(setting) for setting in study.train],
-        "evaluations": {
-            name: [_without_folders(setting) for setting in settings] for name, settings in study.evaluations.items()
-        },
+        cell: {name: [_without_folders(setting) for setting in command] for name, command in commands.items()}
+        for cell, commands in stages.items()
     }
     file = out / "study.json"
-    if file.is_file() and any(out.glob(f"*/seed-*/*/{METRICS_FILE}")):
-        # a study that was begun when this setting had another key goes on
-        recorded = json.dumps(read_object(file, fix="put it back from a copy, or choose another folder"))
-        before = json.loads(recorded.replace('"masked_unit=', '"masked_tokens.unit='))
+    old = read_object(file, fix="put it back from a copy, or choose another folder") if file.is_file() else {}
+    if any(_is_begun(out / cell, name, command) for cell, each in old.items() for name, command in each.items()):
         refuse_changed(
-            before,
+            old,
             record,
             where=file,
             problem="this folder was begun with another study",
@@ -105,195 +184,82 @@ def _start(study: Study, out: Path) -> None:
     replace_file(file, json_bytes(record))
 
 
+def _is_begun(folder: Path, name: str, command: Sequence[str]) -> bool:
+    """Whether a stage in the folder of its cell, or of those that are shared, has its last file, with any seed."""
+    last = LAST_FILES[command[0]]
+    patterns = (f"seed-*/{name}", name, f"{name}/seed-*")
+    return any(file.is_file() for pattern in patterns for file in folder.glob(f"{pattern}/{last}"))
+
+
 def _without_folders(setting: str) -> str:
-    """A setting whose list of files holds their names only.
+    """A setting whose files and folders keep their names only.
 
     >>> _without_folders("corpus.files=[/data/a.jsonl,b.jsonl]"), _without_folders("schedule.max_steps=5")
     ('corpus.files=[a.jsonl,b.jsonl]', 'schedule.max_steps=5')
     """
     key, _, value = setting.partition("=")
-    if not key.endswith("files"):
+    if not key.endswith(("files", "data_dir", "treebank")):
         return setting
-    return f"{key}=[{','.join(Path(file).name for file in value.strip('[]').split(','))}]"
+    names = ",".join(Path(file).name for file in value.strip("[]").split(","))
+    return f"{key}=[{names}]" if value.startswith("[") else f"{key}={names}"
 
 
 def table_rows(study: Study, out: Path) -> list[dict[str, Any]]:
-    """A row for each cell: its name, the seeds that are finished, and by evaluation the mean and deviation of metrics.
+    """A row for each cell: its name, the seeds that are finished, and by head of column mean, deviation and values.
 
     The deviation is that of a sample, None with one seed; both are None where nothing is finished.
+    Raises ArtefactError.
     """
     rows = []
     for name in study.cells:
-        finished = [folder for folder in sorted((out / name).glob("seed-*")) if not _missing(study, folder)]
+        wanted = study.wanted(name)
+        seeds = sorted(int(folder.name[5:]) for folder in (out / name).glob("seed-*"))
+        stages = [{each: Stage.of(study, name, each, out=out, seed=seed) for each in wanted} for seed in seeds]
+        finished = [each for each in stages if all(stage.is_finished for stage in each.values())]
         row: dict[str, Any] = {"cell": name, "seeds": len(finished)}
-        for each in study.evaluations:
-            measured = [_metrics(folder / each / METRICS_FILE, study.metrics) for folder in finished]
-            row[each] = {metric: _summary([numbers[metric] for numbers in measured]) for metric in study.metrics}
+        for head, column in study.columns.items():
+            measured = [_number(each[column.stage].folder, column) for each in finished if column.stage in each]
+            row[head] = sample_summary(measured)
         rows.append(row)
     return rows
 
 
-def _metrics(file: Path, names: Iterable[str]) -> dict[str, float]:
-    """The numbers `names` of an evaluation's metrics. Raises ArtefactError."""
-    fix = f"remove {file.parent} and run the study again, which repeats this evaluation"
-    found = read_object(file, fix=fix)
+def _number(folder: Path, column: Column) -> float:
+    """The number of a column in the folder of its stage. Raises ArtefactError."""
+    fix = f"remove {folder} and run the study again, which repeats this stage"
+    found: Any = read_object(folder / column.file, fix=fix)
     try:
-        return {name: float(found[name]) for name in names}
+        for key in column.keys:
+            found = found[key]
+        return float(found)
     except (KeyError, TypeError, ValueError) as error:
         raise ArtefactError(
-            f"{file} holds no such metrics",
-            expected=f"the numbers {', '.join(names)}",
+            f"{folder / column.file} holds no such number",
+            expected=f"a number at {' / '.join(column.keys)}",
             got=f"{type(error).__name__}: {error}",
-            where=str(file),
+            where=str(folder / column.file),
             fix=fix,
         ) from error
-
-
-def _summary(values: list[float]) -> dict[str, Any]:
-    return {
-        "mean": fmean(values) if values else None,
-        "deviation": stdev(values) if len(values) > 1 else None,
-        "values": values,
-    }
 
 
 def write_table(study: Study, out: Path) -> None:
     """Write table.json and table.md for the cells that are finished; what is not stays empty."""
     rows = table_rows(study, out)
-    heads = ["cell", "seeds", *(f"{name}: {head}" for name in study.evaluations for head in study.metrics.values())]
+    heads = ["cell", "seeds", *study.columns]
     lines = ["| " + " | ".join(heads) + " |", "| --- " + "| ---: " * (len(heads) - 1) + "|"]
     for row in rows:
-        numbers = [_entry(row[name][metric]) for name in study.evaluations for metric in study.metrics]
+        numbers = [_entry(row[head], largest=column.largest) for head, column in study.columns.items()]
         entries = [row["cell"], str(row["seeds"]), *numbers]
         lines.append("| " + " | ".join(entries) + " |")
     replace_file(out / "table.json", json_bytes(rows))
     replace_file(out / "table.md", ("\n".join(lines) + "\n").encode())
 
 
-def _entry(measured: Mapping[str, float | None]) -> str:
-    """Mean ± deviation in four digits, whatever the size of the number."""
+def _entry(measured: Mapping[str, Any], *, largest: bool) -> str:
+    """Mean ± deviation, or the largest, in four digits, whatever the size of the number."""
     mean, deviation = measured["mean"], measured["deviation"]
     if mean is None:
         return ""
+    if largest:
+        return f"{max(measured['values']):.4g}"
     return f"{mean:.4g}" if deviation is None else f"{mean:.4g} ± {deviation:.2g}"
-
-
-RATES = {f"rate-{percent}": [f"corruption.masked_fraction={percent / 100:g}"] for percent in (15, 40, 80)}
-UNITS = {
-    "unit-word": ["corruption.unit=word"],
-    "unit-span": ["corruption.unit=word", "corruption.sampler=geometric"],
-    "unit-collocation": ["corruption.unit=collocation"],
-}  # at 15 %; rate-15 is the unit token
-CORRUPTION_AND_PREDICTION = {
-    f"corrupt-{corrupted}-predict-{predicted}": [
-        f"corruption.masked_fraction={corrupted / 100:g}",
-        f"corruption.predicted_fraction={predicted / 100:g}",
-        f"corruption.copies={str(predicted > corrupted).lower()}",
-    ]
-    for corrupted, predicted in ((40, 20), (20, 20), (20, 40), (10, 40))
-}  # rate-40 is 40/40
-ABLATIONS = {
-    "as it is": [],
-    "masks: any spans": ["masking.unit=span"],
-    "span lengths: p=0.2": ["masking.span_success_probability=0.2"],
-    "span lengths: p=1": ["masking.span_success_probability=1.0"],
-    "groups: any blocks": ["groups.mixing=random"],
-    "groups: a rare token": ["groups.mixing=lexical"],
-    "keys: masked copies": ["objective.nonparametric.keys=masked"],
-    "own sequence: negatives": ["objective.nonparametric.own_sequence=negatives"],
-}
-"""What the phrase loss is made of, one choice changed at a time; single tokens are measured on other questions."""
-
-
-@dataclass(frozen=True, slots=True)
-class StudyPlan:
-    """A study but for its files: what is trained, and what of it is measured on held-out articles."""
-
-    cells: Mapping[str, Sequence[str]]
-    experiment: str
-    evaluations: Mapping[str, Sequence[str]]
-    metrics: Mapping[str, str]
-
-
-PLANS = {
-    "masking": StudyPlan(
-        cells=RATES | UNITS | CORRUPTION_AND_PREDICTION,
-        experiment="masking_study",
-        evaluations={f"{unit}s": ["task=masked_tokens", f"masked_tokens.unit={unit}"] for unit in ("token", "word")},
-        metrics={"accuracy": "masked accuracy", "perplexity": "perplexity", "loss": "NLL"},
-    ),
-    "ablations": StudyPlan(
-        cells=ABLATIONS,
-        experiment="ablations",
-        evaluations={"in batch": ["task=in_batch"]},
-        metrics={"start_top1": "start top-1", "end_top1": "end top-1"},
-    ),
-}
-OURS = {"out": "", "files": "", "held_out": "", "seeds": "[0,1,2]", "articles": "100"}
-"""What can be said of the study itself; all else are settings of its training runs."""
-
-
-@dataclass(frozen=True, slots=True)
-class ChosenStudy:
-    """The cells, where they go, and with which seeds they are trained."""
-
-    study: Study
-    out: Path
-    seeds: tuple[int, ...]
-
-    @classmethod
-    def of(cls, arguments: list[str]) -> ChosenStudy:
-        """From its name and KEY=VALUE. Raises SettingError for what is neither, lacking files and strange seeds."""
-        name, *others = arguments or [""]
-        if name not in PLANS:
-            raise SettingError(
-                "there is no such study",
-                expected=f"first one of {', '.join(PLANS)}",
-                got=name or "nothing",
-                where="the command line",
-                fix="name one of these; --help shows an example",
-            )
-        plan, given = PLANS[name], _parsed(others)
-        ours = {key: given.pop(key) for key in OURS}
-        measure = [f"corpus.files={ours['held_out']}", f"limit={ours['articles']}"]
-        study = Study(
-            cells=plan.cells,
-            train=[f"experiment={plan.experiment}", f"corpus.files={ours['files']}", *map("=".join, given.items())],
-            evaluations={each: [*settings, *measure] for each, settings in plan.evaluations.items()},
-            metrics=plan.metrics,
-        )
-        return cls(study, Path(ours["out"] or f"runs/{name}"), _seeds(ours["seeds"]))
-
-
-def _parsed(arguments: list[str]) -> dict[str, str]:
-    """Our settings and those of training. Raises SettingError for what is no setting, and where files are lacking."""
-    pairs = [argument.partition("=") for argument in arguments]
-    keys = [key for key, _, _ in pairs]
-    strange = [argument for argument in arguments if "=" not in argument]
-    repeated = sorted({key for key in keys if keys.count(key) > 1} - set(strange))
-    given = OURS | {key: value for key, _, value in pairs}
-    lacking = [key for key in ("files", "held_out") if not given[key].strip("[]")]
-    if strange or repeated or lacking:
-        wrong = {"": strange, "more than one of ": repeated, "nothing for ": lacking}
-        raise SettingError(
-            "the study cannot begin",
-            expected="files=[FILE,…] held_out=[FILE,…] and settings as KEY=VALUE, each once",
-            got="; ".join(prefix + ", ".join(names) for prefix, names in wrong.items() if names),
-            where="the command line",
-            fix="correct these; --help shows an example",
-        )
-    return given
-
-
-def _seeds(value: str) -> tuple[int, ...]:
-    """The seeds in a list such as [0,1,2]. Raises SettingError."""
-    parts = value.strip().removeprefix("[").removesuffix("]").split(",")
-    if not all(part.strip().isdecimal() for part in parts):
-        raise SettingError(
-            "these are no seeds",
-            expected="whole numbers of at least 0, such as [0,1,2]",
-            got=value,
-            where="seeds",
-            fix="correct the list",
-        )
-    return tuple(int(part) for part in parts)

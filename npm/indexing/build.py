@@ -30,6 +30,7 @@ from npm.indexing.embed import VECTORS_KIND, check_input_tokens, frequent_token_
 from npm.indexing.generation import (
     ENCODER_FOLDER,
     QUANTISER_FOLDER,
+    ROTATION_FOLDER,
     SEARCH_FOLDER,
     Counts,
     Generation,
@@ -44,11 +45,10 @@ from npm.indexing.generation import (
     write_generation,
 )
 from npm.indexing.layout import clear_dead_locks, clear_folder, refuse_links, refuse_others
-from npm.indexing.settings import IndexBuildSettings, Stage
+from npm.indexing.rotation import axes_of_build, train_rotation
+from npm.indexing.settings import IndexBuildSettings, Rotation, Stage
 from npm.indexing.stages import (
-    WHOLE,
     SegmentSettings,
-    Shard,
     code_segments,
     encode_segments,
     finish_codes,
@@ -60,6 +60,7 @@ from npm.indexing.stages import (
 )
 from npm.models.encoder import Encoder
 from npm.models.settings import PoolerKind
+from npm.settings import WHOLE, Shard
 from npm.types import Progress, silent
 
 MOST_SUGGESTED = 10
@@ -147,7 +148,9 @@ def build_index(
         return BuildResult(finished, was_finished=True)
     check_input_tokens(encoder, settings.blocks.max_block_tokens)
     if stage in (None, Stage.encode):
-        for note in filter(None, (dimension_note(encoder), title_note(encoder, settings.blocks))):
+        is_rotated = settings.rotation is not Rotation.none
+        notes = ("" if is_rotated else dimension_note(encoder), title_note(encoder, settings.blocks))
+        for note in filter(None, notes):
             notice(note)
     build = _Build(folder, settings, encoder, made, shares, states, stage is not None, progress, notice)
     with clears_failed_build(folder) if stage is None else nullcontext():
@@ -246,7 +249,15 @@ class _Build:
         return [Segment(self.folder, f"{number:05d}") for number in range(len(self.shares))]
 
     def _made_with(self) -> SegmentSettings:
-        """How vectors are made; the blocks of all segments must be there."""
+        """How vectors are made; the blocks of all segments and the axes of a rotation must be there."""
+        made_with, settings = self._unrotated(), self.settings
+        if settings.rotation is Rotation.none:
+            return made_with
+        axes = axes_of_build(self.folder / ROTATION_FOLDER, self.encoder)  # f32 [k, d]
+        return replace(made_with, encoder=self.encoder.cut_to(settings.dimensions, axes=axes))
+
+    def _unrotated(self) -> SegmentSettings:
+        """How vectors are made before they are rotated."""
         vectors, frequent = self.settings.vectors, None
         if vectors.max_token_share is not None:
             frequent = frequent_token_ids(self._all_blocks(), vectors.max_token_share).tolist()
@@ -311,6 +322,11 @@ class _Build:
         shard_count = sum(len(vector_shards(store, self.settings.vectors.tokens_per_shard)) for store in stores)
         if 0 in shard.of(range(shard_count)):  # one job, without which no build comes to its end
             self._refuse_repeated_ids()
+        if self.settings.rotation is not Rotation.none:
+            store = self._all_blocks()
+            recorded = self._unrotated().recorded(store)
+            place = self.folder / ROTATION_FOLDER
+            train_rotation(place, store, self.encoder, recorded, progress=self.progress, on_wait=self._waits)
         pairs = list(zip(self.segments, stores, strict=True))
         encode_segments(pairs, self._made_with(), shard=shard, progress=self.progress)
 
@@ -383,6 +399,7 @@ class _Build:
                 quantiser=None if quantiser is None else QUANTISER_FOLDER,
                 search_folder=f"{SEARCH_FOLDER}/{FIRST}",
                 searching=Searching(chosen.probed_lists, chosen.rerank_factor),
+                rotation=self.settings.rotation,
             )
             return write_generation(self.folder, wanted)
 

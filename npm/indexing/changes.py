@@ -380,7 +380,7 @@ class _Addition:
     def run(self, corpus: CorpusSettings, encoder: Encoder) -> ChangeResult:
         """Documents → blocks → vectors → codes → lists, then the commit."""
         before, settings = self.generation, self.generation.manifest.settings
-        blocks = settings_from(BlockSettings, settings["blocks"], absent={"title_tokens": 0})
+        blocks = settings_from(BlockSettings, settings["blocks"], absent={"title_tokens": 0, "max_block_words": None})
         packer = BlockPacker(encoder.tokenizer, blocks)
         skipped = SkippedRecords.beside(before.folder)
         store = build_block_store(
@@ -467,20 +467,10 @@ def _is_last(generation: Generation, request: Mapping[str, Any]) -> bool:
 
 
 def _ids(settings: DeleteSettings) -> list[str]:
-    """The ids to delete, each once. Raises SettingError if there is none, CorpusError for a file that is not UTF-8."""
+    """The ids to delete, each once. Raises SettingError if there are none, CorpusError for an unreadable file."""
     ids = list(settings.ids)
     if settings.ids_file:
-        path = Path(settings.ids_file)
-        try:
-            ids += [line for _, line in read_lines(path) if line and not line.isspace()]
-        except OSError as error:
-            raise SettingError(
-                "the file of ids cannot be read",
-                expected="a UTF-8 file with one id a line",
-                got=error.strerror or str(error),
-                where=str(path),
-                fix="check ids_file=FILE",
-            ) from error
+        ids += [line for _, line in read_lines(Path(settings.ids_file)) if line and not line.isspace()]
     if not ids:
         raise SettingError(
             "no document is named",

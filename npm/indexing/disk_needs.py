@@ -32,7 +32,7 @@ from npm.errors import UserError
 from npm.indexing.block_vectors import block_bytes
 from npm.indexing.embed import kept_tokens
 from npm.indexing.lexicon import count_words
-from npm.indexing.settings import LexiconSettings, VectorSettings
+from npm.indexing.settings import LexiconSettings, Rotation, VectorSettings
 from npm.types import Block, Document
 
 if TYPE_CHECKING:
@@ -207,6 +207,7 @@ def disk_needs(
         + counts.document_bytes,
         "vectors": rows * encoder.dimensions * np.dtype(vectors.dtype.value).itemsize
         + counts.tokens / 8
+        + (0 if settings.rotation is Rotation.none else 4 * encoder.dimensions * encoder.whole_dimensions)
         + (counts.blocks * block_bytes(encoder.dimensions) if vectors.block_pooler(encoder) else 0),
         "lexicon": counts.lexicon_bytes,
         "quantiser": quantiser_bytes(shape),

@@ -67,6 +67,8 @@ _ROW_FILES = (_VECTORS_FILE, BLOCKS_FILE)
 _ALIKE = ("encoder_fingerprint", "tokenizer_fingerprint", "dimensions", "dtype")
 """What the vectors of all segments of an index agree in."""
 _COUNTS_KEY = "pruning_counts"
+AXES_KEY = "axes"
+"""Setting in the manifests of rotated vectors: the digest of the axes."""
 
 
 def vector_shards(store: BlockStore, tokens_per_shard: int) -> list[tuple[int, int]]:
@@ -104,6 +106,7 @@ def recorded_vectors(
         "tokens_per_batch": settings.tokens_per_batch,
         "tokens_per_shard": settings.tokens_per_shard,
         **({} if block_pooler is None else {POOLER_KEY: block_pooler.name}),
+        **({} if encoder.axes_digest is None else {AXES_KEY: encoder.axes_digest}),
     }
 
 
@@ -154,10 +157,14 @@ def embed_shard(
 class ShardBlocks:
     """The blocks of one vector shard, in the batches that are encoded at once."""
 
-    def __init__(self, store: BlockStore, encoder: Encoder, settings: Mapping[str, Any]) -> None:
-        """`settings` are those in the manifest of the shard."""
-        first = settings["first_block"]
-        sequences = store.sequences(np.arange(first, first + settings["block_count"]))
+    def __init__(
+        self, store: BlockStore, encoder: Encoder, settings: Mapping[str, Any], *, blocks: np.ndarray | None = None
+    ) -> None:
+        """`settings` are those in the manifest of the shard; `blocks` i64 [blocks] stand in for those that it names."""
+        if blocks is None:
+            first = settings["first_block"]
+            blocks = np.arange(first, first + settings["block_count"])  # i64 [blocks]
+        sequences = store.sequences(blocks)
         rule, dropped = PruningRule(settings["pruning"]), np.array(settings["frequent_token_ids"], dtype=np.int64)
         self.kept = kept_tokens(sequences.flags, rule, sequences.token_ids, dropped)  # bool [T]
         self._dtype = np.dtype(settings["dtype"])
@@ -256,7 +263,8 @@ def open_vectors(
     first: dict[str, Any] = {}
     for folder in folders:
         manifest = read_manifest(folder, kind=VECTORS_KIND)
-        own = {name: manifest.settings[name] for name in _ALIKE} | {POOLER_KEY: manifest.settings.get(POOLER_KEY)}
+        own = {name: manifest.settings[name] for name in _ALIKE}
+        own |= {name: manifest.settings.get(name) for name in (POOLER_KEY, AXES_KEY)}
         first = first or own
         refuse_changed(first, own, where=folder)
         parts += [(part_folder(folder, name), digest) for name, digest in manifest.parts.items()]
@@ -313,8 +321,9 @@ def reencode_sample(
         "corpus": store.digest,
         "encoder_fingerprint": encoder.fingerprint,
         "dimensions": encoder.dimensions,
+        AXES_KEY: encoder.axes_digest,
     }
-    refuse_changed(ours, {name: manifest.settings[name] for name in ours}, where=folder)
+    refuse_changed(ours, {name: manifest.settings.get(name) for name in ours}, where=folder)
     row_count, worst_cosine = 0, 1.0
     names = list(manifest.parts)
     for number in np.sort(rng.integers(len(names), size=batch_count)).tolist():

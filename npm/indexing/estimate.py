@@ -44,6 +44,7 @@ from npm.indexing.disk_needs import (
 )
 from npm.indexing.embed import ShardBlocks, frequent_token_ids, recorded_vectors
 from npm.indexing.lexicon import count_words
+from npm.indexing.rotation import rotation_tokens
 from npm.indexing.settings import EstimateSettings, LexiconSettings
 from npm.indexing.simulation import ClusterEstimate, StageCosts, shown_seconds, simulate
 from npm.memory import PeakMemory, private_bytes, return_freed_memory
@@ -182,7 +183,7 @@ def estimate_build(settings: EstimateSettings, encoder: Encoder, *, progress: Pr
     memory = {stage: process_bytes + growth.get(stage, kept) + beyond[stage] for stage in disk}
     seconds = {
         "blocks": counts.tokens * packing.seconds / counts.sampled_tokens,
-        "vectors": counts.tokens * encode_seconds,
+        "vectors": (counts.tokens + rotation_tokens(settings.rotation, counts.tokens)) * encode_seconds,
         "lexicon": counts.tokens * count_seconds / counts.sampled_tokens,
         "quantiser": search.training_seconds,
         "codes": counts.rows * search.coding_seconds,
@@ -440,8 +441,8 @@ def summary(estimate: Estimate) -> list[str]:
         rows, (files, held) = estimate.rows / estimate.partitions, map(shown_bytes, estimate.partition)
         lines.append(
             f"each of {estimate.partitions} partitions searches {rows:,.0f} vectors, reads {files} of files and holds "
-            f"{held} of them in memory, beside what its process takes (0.2 GiB: docs/results.md); the router keeps "
-            "blocks, text and term counts"
+            f"{held} of them in memory, beside what its process takes (0.2 GiB: docs/results/serving.md); the router "
+            "keeps blocks, text and term counts"
         )
     if estimate.unknown_sources:
         names = ", ".join(estimate.unknown_sources)

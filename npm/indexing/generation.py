@@ -5,6 +5,7 @@
     quantiser/, search/00000/           how vectors are looked for; the exact tier has no quantiser and no codes
     search/00000/00000/                 of a partitioned index: how those of the first partition are
     deleted/00000/                      numbers of deleted documents
+    rotation/                           axes of rotated vectors, with rotation=pca
     encoder/                            with copy_encoder=true
 
 A change writes new folders beside the old ones and then replaces the manifest by one rename, so a reader keeps
@@ -32,6 +33,7 @@ from index.store import check_folder, finished_folder, open_array, write_folder,
 from npm.corpus.addresses import file_state
 from npm.corpus.sources import Source
 from npm.errors import ArtefactError, SettingError, named
+from npm.indexing.settings import Rotation
 from npm.settings import as_json, settings_from
 
 if TYPE_CHECKING:
@@ -41,7 +43,7 @@ if TYPE_CHECKING:
 
 INDEX_KIND, ENCODER_KIND, DELETED_KIND = "phrase-index", "encoder", "deleted-documents"
 SEGMENTS_FOLDER, ENCODER_FOLDER, QUANTISER_FOLDER = "segments", "encoder", "quantiser"
-SEARCH_FOLDER, DELETED_FOLDER = "search", "deleted"
+SEARCH_FOLDER, DELETED_FOLDER, ROTATION_FOLDER = "search", "deleted", "rotation"
 CORPUS_FOLDER, VECTORS_FOLDER, LEXICON_FOLDER, CODES_FOLDER = "corpus", "vectors", "lexicon", "codes"
 EXACT_CANDIDATES, APPROXIMATE_CANDIDATES = 4096, 512
 """Rows grown into phrases for each side unless said otherwise, in the exact tier and in the others."""
@@ -154,6 +156,7 @@ class IndexManifest:
     searching: Searching = Searching()
     encoder: EncoderRecord = EncoderRecord("", "", "")
     dimensions: int | None = None  # to which vectors are cut; None: whole ones
+    rotation: Rotation = Rotation.none  # before they are cut
 
     @classmethod
     def of(cls, manifest: Manifest) -> IndexManifest:
@@ -173,6 +176,7 @@ class IndexManifest:
             searching=settings.typed("searching", Searching),
             encoder=settings.typed("encoder", EncoderRecord),
             dimensions=read_record(AtLeastOne | None, settings.get("dimensions"), file=settings.file, key="dimensions"),
+            rotation=read_record(Rotation, settings.get("rotation", "none"), file=settings.file, key="rotation"),
         )
         for group in SETTINGS_GROUPS:
             settings.typed(group, dict[str, Any])
@@ -182,7 +186,8 @@ class IndexManifest:
 
     def _check_parts(self, file: Path) -> None:
         """Raise ArtefactError unless the parts are those of the segments and of the folders named beside them."""
-        named_folders = {name for name in (self.quantiser, self.search_folder, self.deleted) if name is not None}
+        optional_folders = (self.quantiser, self.search_folder, self.deleted, self.rotation_folder)
+        named_folders = {name for name in optional_folders if name is not None}
         needed = {
             f"{SEGMENTS_FOLDER}/{name}/{part}" for name in self.segments for part in (CORPUS_FOLDER, VECTORS_FOLDER)
         }
@@ -193,6 +198,11 @@ class IndexManifest:
         fits = needed <= got <= needed | optional | {ENCODER_FOLDER}
         if not (fits and self.segments and _total([*self.segments.values()]) == self.counts):
             raise damaged(file, "parts and counts of the segments that it names", named(sorted(got), most=8))
+
+    @property
+    def rotation_folder(self) -> str | None:
+        """The name of the folder with the axes of rotated vectors; None where they are not rotated."""
+        return None if self.rotation is Rotation.none else ROTATION_FOLDER
 
     @property
     def candidates_per_side(self) -> int:
@@ -274,7 +284,8 @@ def write_generation(folder: Path, wanted: IndexManifest, *, replaces: str | Non
     `replaces` is the digest of the manifest that a change began with: raises ArtefactError if it is another by now.
     """
     names = [part.relative_to(folder).as_posix() for name in wanted.segments for part in Segment(folder, name).parts()]
-    names += [name for name in (wanted.quantiser, wanted.search_folder, wanted.deleted) if name is not None]
+    others = (wanted.quantiser, wanted.search_folder, wanted.deleted, wanted.rotation_folder)
+    names += [name for name in others if name is not None]
     if (folder / ENCODER_FOLDER).is_dir():
         names.append(ENCODER_FOLDER)
     counts = asdict(_total([*wanted.segments.values()]))
@@ -341,6 +352,10 @@ def as_record(settings: Any, encoder: Encoder, root: type) -> dict[str, Any]:
         del chosen[name]
     if settings.vectors.blocks or encoder.block_pooler is None:  # as was recorded before there was such a setting
         del chosen["vectors"]["blocks"]
+    if settings.rotation is Rotation.none:
+        del chosen["rotation"]
+    else:  # axes, which are not known yet, leave vectors to the scale of whole ones
+        encoder = encoder.cut_to(None)
     return {
         **chosen,
         "corpus": recorded_corpus(settings.corpus),

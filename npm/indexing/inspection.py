@@ -26,6 +26,7 @@ from npm.indexing.embed import VECTORS_KIND, VectorCheck, reencode_sample
 from npm.indexing.generation import ENCODER_FOLDER, INDEX_KIND, SEGMENTS_FOLDER, Count, Generation
 from npm.indexing.partitions import check_partitions, partitions_of
 from npm.indexing.phrase_index import check_encoder, load_index_encoder
+from npm.indexing.rotation import rotation_facts
 from npm.indexing.rows import ROWS_PER_SAMPLE
 from npm.models.settings import PoolerKind, Precision
 
@@ -213,6 +214,7 @@ class Inspection:
     tier: str
     factory: str | None
     dimensions: int
+    rotation: dict[str, Any] | None  # method, share of squared lengths kept, sample; None: vectors are not rotated
     partitions: tuple[tuple[int, int], ...]  # rows [first, stop) of each; one of them all if it is not partitioned
     block_pooler: str | None  # what made the vectors of blocks; None: they have none
     searching: dict[str, int | None]  # probed_lists, rerank_factor, candidates_per_side in use; None: not in this tier
@@ -239,6 +241,7 @@ class Inspection:
             "tier": self.tier,
             "factory": self.factory,
             "dimensions": self.dimensions,
+            "rotation": self.rotation,
             "partitions": [list(rows) for rows in self.partitions],
             "block_pooler": self.block_pooler,
             "searching": self.searching,
@@ -275,6 +278,7 @@ def inspect_index(folder: str | Path) -> Inspection:
         tier=str(search["tier"]),
         factory=None if is_exact else search.typed("factory", str),
         dimensions=search.typed("dimensions", Count),
+        rotation=rotation_facts(generation.folder, manifest),
         partitions=tuple(each.rows for each in partitions_of(generation)),
         block_pooler=None if (pooler := block_pooler(generation)) is None else pooler.value,
         searching={
@@ -339,7 +343,7 @@ def verify_vectors(folder: Path, encoder: Encoder, *, batches: int, seed: int) -
     rng = np.random.default_rng(seed)
     row_count, worst_cosine = 0, 1.0
     generation = Generation.read(folder)
-    encoder = encoder.cut_to(generation.manifest.dimensions)
+    encoder = check_encoder(folder, generation.manifest, encoder)
     for segment in generation.segments:
         store = BlockStore.open(segment.corpus)
         found = reencode_sample(store, encoder, segment.vectors, batch_count=batches, rng=rng)

@@ -22,6 +22,7 @@ from npm.indexing.generation import (
     CORPUS_FOLDER,
     DELETED_FOLDER,
     LEXICON_FOLDER,
+    ROTATION_FOLDER,
     SEARCH_FOLDER,
     SEGMENTS_FOLDER,
     VECTORS_FOLDER,
@@ -29,7 +30,7 @@ from npm.indexing.generation import (
 
 GROUPS = (SEGMENTS_FOLDER, SEARCH_FOLDER, DELETED_FOLDER)
 QUANTISERS = r"quantiser(?:\.\d+)?"
-PLACES = rf"(?:segments|search|deleted)/\d{{5}}|{QUANTISERS}|\.{QUANTISERS}\.partial|change"
+PLACES = rf"(?:segments|search|deleted)/\d{{5}}|{QUANTISERS}|\.{QUANTISERS}\.partial|change|{ROTATION_FOLDER}"
 PARTS = r"segments/\d{5}/(?:corpus|vectors|lexicon|codes)|search/\d{5}(?:/\d{5})?"
 PLACE = re.compile(PLACES)
 """What one change writes and another one removes."""
@@ -37,9 +38,11 @@ FOLDER = re.compile(
     rf"segments|search|deleted|encoder|{PLACES}|{PARTS}|(?:{PARTS})/(?:\d{{5}}|faiss)"
     rf"|\.{QUANTISERS}\.partial/[0-9a-f]{{16}}(?:/[01])?"
 )
-TEMPORARY = re.compile(rf"(?:search|deleted)/\.\d{{5}}\.tmp|\.(?:{QUANTISERS}|encoder|change)\.tmp|\.encoder\.saved")
+TEMPORARY = re.compile(
+    rf"(?:search|deleted)/\.\d{{5}}\.tmp|\.(?:{QUANTISERS}|encoder|change|{ROTATION_FOLDER})\.tmp|\.encoder\.saved"
+)
 LOCK = re.compile(
-    rf"\.(?:manifest\.json|{QUANTISERS})\.lock|\.{QUANTISERS}\.partial/\.{QUANTISERS}\.lock|search/\.\d{{5}}\.lock"
+    rf"\.(?:manifest\.json|{QUANTISERS}|{ROTATION_FOLDER})\.lock|\.{QUANTISERS}\.partial/\.{QUANTISERS}\.lock|search/\.\d{{5}}\.lock"
     rf"|segments/\d{{5}}/\.(?:packing|corpus|vectors|lexicon|codes)\.lock|(?:{PARTS})/\.(?:manifest\.json|\d{{5}})\.lock"
 )
 INSIDE = (CORPUS_FOLDER, VECTORS_FOLDER, LEXICON_FOLDER, CODES_FOLDER, "faiss", ".packing.lock", ".quantiser.lock")

@@ -20,7 +20,9 @@ from npm.indexing.embed import open_vectors
 from npm.indexing.generation import ENCODER_FOLDER, ENCODER_KIND, INDEX_KIND, Counts, Generation, IndexManifest
 from npm.indexing.lexicon import BlockLexicon
 from npm.indexing.partitions import open_parts
+from npm.indexing.rotation import stored_axes
 from npm.indexing.rows import RowMap
+from npm.indexing.settings import Rotation
 from npm.models.settings import Precision
 
 if TYPE_CHECKING:
@@ -124,7 +126,7 @@ class PhraseIndex:
         return self.manifest.candidates_per_side
 
     def check_encoder(self, encoder: Encoder) -> Encoder:
-        """`encoder`, its vectors as long as those of the index; raises ArtefactError if it did not make them."""
+        """`encoder`, its vectors as those of the index; raises ArtefactError if it did not make them."""
         return check_encoder(self.folder, self.manifest, encoder)
 
     def load_encoder(
@@ -140,9 +142,9 @@ class PhraseIndex:
 
 
 def check_encoder(folder: Path, manifest: IndexManifest, encoder: Encoder) -> Encoder:
-    """`encoder`, its vectors cut to the length of those in the index in `folder`.
+    """`encoder`, its vectors rotated and cut as those in the index in `folder`.
 
-    Raises ArtefactError if it is not the encoder that made the index.
+    Raises ArtefactError if it is not the encoder that made the index, or the axes of the rotation are damaged.
     """
     made_by = manifest.encoder
     for name in ("fingerprint", "tokenizer_fingerprint"):
@@ -155,7 +157,10 @@ def check_encoder(folder: Path, manifest: IndexManifest, encoder: Encoder) -> En
                 where=str(folder),
                 fix=f"give the encoder that built it with encoder=…, or build an index with {encoder.name}",
             )
-    return encoder.cut_to(manifest.dimensions)
+    if manifest.rotation is Rotation.none:
+        return encoder.cut_to(manifest.dimensions)
+    axes = stored_axes(folder, manifest, encoder.whole_dimensions)  # f32 [k, d]
+    return encoder.cut_to(manifest.dimensions, axes=axes)
 
 
 def load_index_encoder(

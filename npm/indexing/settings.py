@@ -10,6 +10,7 @@ from index.settings import SearchSettings
 from npm.corpus.blocks import BlockSettings
 from npm.corpus.documents import CorpusSettings
 from npm.corpus.text import Stemming
+from npm.errors import SettingError
 from npm.models.settings import PoolerKind, Precision
 from npm.settings import Bounds, CheckedSettings, PathList, PathText
 
@@ -24,6 +25,13 @@ class PruningRule(Enum):
     word_boundaries = "word_boundaries"
     without_punctuation = "without_punctuation"
     without_stopwords = "without_stopwords"
+
+
+class Rotation(Enum):
+    """Onto which axes vectors are projected before they are cut."""
+
+    none = "none"
+    pca = "pca"
 
 
 class VectorDtype(Enum):
@@ -97,12 +105,26 @@ class IndexBuildSettings(CheckedSettings):
     """How vectors are searched."""
     dimensions: Annotated[int | None, Bounds(1)] = None
     """Store and search this many leading numbers of every vector, such as 128: a smaller index, at little cost with
-    an encoder that was trained for it (experiment=matryoshka); unset: whole vectors."""
+    an encoder that was trained for it (experiment=matryoshka) or with a rotation; unset: whole vectors."""
+    rotation: Rotation = Rotation.none
+    """`pca` projects vectors on their `dimensions` strongest principal axes, computed once from a sample of the corpus
+    and stored in the index, so that those of any encoder can be shortened; `none` takes the numbers as they come."""
     copy_encoder: bool = False
     """Whether the encoder is saved inside the index, so that `fill` needs no `encoder=`."""
     segments: Annotated[int, Bounds(1)] = 1
     """Parts that the index is made of, each of a consecutive share of the corpus files and packed by a job of its own:
     for corpora that one process would pack too slowly."""
+
+    def check(self) -> None:
+        """Raise SettingError for a rotation of vectors that stay whole."""
+        if self.rotation is not Rotation.none and self.dimensions is None:
+            raise SettingError(
+                "settings that do not fit together",
+                expected="dimensions= beside a rotation, such as dimensions=128",
+                got=f"rotation={self.rotation.value} of whole vectors",
+                where="rotation",
+                fix="give dimensions=, or leave rotation out",
+            )
 
 
 class Stage(Enum):

@@ -9,12 +9,11 @@ A quantiser is trained once, from a sample that leaves out some documents, so th
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -35,7 +34,7 @@ from index.quantiser import QUANTISER_KIND, Quantiser, drawn_rows, train_quantis
 from index.settings import SearchSettings, SearchTier, resolved_settings
 from index.store import check_folder, finished_folder, open_array, write_manifest
 from npm.corpus.store import BlockStore
-from npm.errors import CorpusError, SettingError
+from npm.errors import CorpusError
 from npm.indexing.block_vectors import block_bytes
 from npm.indexing.embed import (
     VECTOR_SHARD_KIND,
@@ -55,6 +54,7 @@ from npm.indexing.lexicon import finish_lexicon, write_lexicon_shard
 from npm.indexing.partitions import PARTITIONS_KEY, shard_cuts
 from npm.indexing.settings import LexiconSettings, VectorSettings
 from npm.memory import return_freed_memory
+from npm.settings import WHOLE, Shard
 from npm.types import Progress, silent
 
 if TYPE_CHECKING:
@@ -65,46 +65,6 @@ if TYPE_CHECKING:
 CODES_KIND = "codes"
 HELD_OUT_EVERY = 50
 """One of this many documents is left out of the quantiser's sample, so that `tune` can ask about it."""
-
-Item = TypeVar("Item")
-
-
-@dataclass(frozen=True, slots=True)
-class Shard:
-    """Shard `number` of `count`, counted from 1."""
-
-    number: int = 1
-    count: int = 1
-
-    @classmethod
-    def parse(cls, text: str) -> Shard:
-        """The shard that `text` names; raises SettingError.
-
-        >>> Shard.parse("3/20")
-        Shard(number=3, count=20)
-        """
-        found = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text.strip())
-        if found is None or not 1 <= int(found[1]) <= int(found[2]):
-            raise SettingError(
-                f"{text!r} is no shard",
-                expected="shard=i/n, with i from 1 to n, such as shard=3/20",
-                got=text,
-                where="shard",
-                fix="give the job's number, counted from 1, and the number of jobs",
-            )
-        return cls(int(found[1]), int(found[2]))
-
-    def of(self, items: Sequence[Item]) -> Sequence[Item]:
-        """The consecutive items of this shard; all shards together have each item once.
-
-        >>> [Shard(number, 3).of("abcd") for number in (1, 2, 3)]
-        ['a', 'b', 'cd']
-        """
-        first, stop = ((self.number - 1 + side) * len(items) // self.count for side in (0, 1))
-        return items[first:stop]
-
-
-WHOLE = Shard()
 
 
 @dataclass(frozen=True, slots=True)

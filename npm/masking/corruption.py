@@ -311,6 +311,8 @@ class CorruptionSettings(CheckedSettings):
     """Mean length of the runs of the partition sampler, in tokens; at least 1."""
     collocations: CollocationSettings = field(default_factory=CollocationSettings)
     """The vocabulary of unit=collocation."""
+    allow_bytes: bool = False
+    """Mask single bytes where the tokens are bytes, which is refused else: the bytes around one all but name it."""
 
     def check(self) -> None:
         """Raise SettingError for settings that do not fit together, or that nothing reads."""
@@ -333,6 +335,22 @@ class CorruptionSettings(CheckedSettings):
             )
         self._check_unread()
         self._check_copies()
+
+    def check_tokens(self, *, of_bytes: bool) -> None:
+        """Raise SettingError for masks of single tokens that are bytes, unless that is allowed, and where none are."""
+        alone = self.unit in (CorruptionUnit.token, CorruptionUnit.cooccurring)
+        masks_bytes = of_bytes and alone and self.sampler is CorruptionSampler.uniform
+        if masks_bytes is not self.allow_bytes:
+            raise SettingError(
+                "single bytes would be masked" if masks_bytes else "no single bytes are masked",
+                expected="words, or runs of bytes" if masks_bytes else "allow_bytes=true with tokens that are bytes",
+                got=f"unit={self.unit.name}, sampler={self.sampler.name}, allow_bytes={self.allow_bytes}",
+                where="corruption.unit, corruption.allow_bytes",
+                fix="set corruption.unit=word, or corruption.sampler=partition corruption.mean_span_tokens=20 as ByT5, "
+                "or corruption.allow_bytes=true to mask them all the same"
+                if masks_bytes
+                else "leave corruption.allow_bytes out",
+            )
 
     @property
     def copy_count(self) -> int:

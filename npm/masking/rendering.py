@@ -233,14 +233,16 @@ def _span_token_ids(token_ids: np.ndarray, spans: Spans) -> np.ndarray:
 
 
 PHRASES, TOKENS, DENOISING, SENTENCES = "phrases", "tokens", "denoising", "sentences"
+LABELLED = "labelled"
 """Names of the views; an objective says which of them it reads."""
-VIEW_NUMBERS = {PHRASES: 0, TOKENS: 1, DENOISING: 2, SENTENCES: 3}
+VIEW_NUMBERS = {PHRASES: 0, TOKENS: 1, DENOISING: 2, SENTENCES: 3, LABELLED: 4}
 """Different views of one group draw from different generators."""
 
 
 def reads_blocks(views: set[str]) -> bool:
     """Whether any of `views` is made from blocks; masked tokens beside sentences alone are made from those."""
-    return SENTENCES not in views or not views <= {SENTENCES, TOKENS}
+    unlabelled = views - {LABELLED}
+    return bool(unlabelled) and (SENTENCES not in unlabelled or not unlabelled <= {SENTENCES, TOKENS})
 
 
 class ViewMaker(Protocol):

@@ -15,9 +15,9 @@ from torch import nn
 from npm.errors import EncoderError
 from npm.models.batches import length_sorted_batches, padded
 from npm.models.denoiser import UNLIMITED_TOKENS
-from npm.models.encoder import StoredModel, choose_device, choose_dtype, special_ids_around
+from npm.models.encoder import StoredModel, choose_device, choose_dtype
 from npm.models.folders import encoder_label, locate_encoder
-from npm.models.loading import load_decoder
+from npm.models.loading import load_decoder, special_ids_around
 from npm.models.settings import Precision
 
 if TYPE_CHECKING:

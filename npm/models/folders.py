@@ -132,13 +132,13 @@ def locate_encoder(name: str) -> str:
         return BYTES
     if name in ("", SHIPPED):
         folder = shipped_encoder_folder()
-        if not (folder / CONFIG).is_file():
+        if not (folder / WEIGHTS).is_file():  # what is built from the source archive has none
             raise EncoderError(
-                "no encoder is shipped with this installation",
-                expected="the shipped encoder-mini",
-                got="nothing",
+                "the weights of the shipped encoder are not in this installation",
+                expected=WEIGHTS,
+                got="no such file",
                 where=str(folder),
-                fix="give one with encoder=DIR or encoder=HUB_NAME",
+                fix="install the released wheel or a clone, or give an encoder with encoder=DIR or encoder=HUB_NAME",
             )
         return str(folder)
     looks_local = name.startswith((".", "/", "~")) or (os.sep in name.rstrip(os.sep) and name.count("/") > 1)

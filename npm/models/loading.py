@@ -6,6 +6,7 @@ import inspect
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -74,6 +75,8 @@ def _try(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, place: str)
 HALVES = ("t5", "mt5")
 """Encoder-decoders whose encoder is loaded by itself; ByT5 is a T5."""
 FIRST_SENTINEL = "<extra_id_0>"
+HEAD_DEVIATION = 0.02
+"""Standard deviation of a new head's weights, as in BERT."""
 
 
 def _load_encoder_half(
@@ -253,15 +256,55 @@ def check_decoder(config: PreTrainedConfig, *, wanted: bool, where: str) -> None
     )
 
 
+@cache
+def _half_with_head(kind: str) -> type[PreTrainedModel]:
+    """The class of the encoder of a T5, or MT5, with a head for masked tokens, of which `transformers` has none.
+
+    logits = W g(h) + b with g as in BERT (Devlin et al. 2019, §3.1): dense d × d, GELU, LayerNorm; W [V, d] is its own,
+    because the embeddings of ByT5 are those of bytes and its decoder's. Loads as the encoder alone too.
+    """
+    from transformers import MT5EncoderModel, T5EncoderModel
+
+    half: Any = T5EncoderModel if kind == "t5" else MT5EncoderModel
+
+    class EncoderForMaskedTokens(half.__base__):
+        base_model_prefix = "transformer"
+
+        def __init__(self, config: PreTrainedConfig) -> None:
+            super().__init__(config)
+            self.transformer = half(config)
+            size: Any = config
+            self.masked_transform = torch.nn.Sequential(
+                torch.nn.Linear(size.d_model, size.d_model), torch.nn.GELU(), torch.nn.LayerNorm(size.d_model)
+            )
+            self.masked_output = torch.nn.Linear(size.d_model, size.vocab_size)
+            self.post_init()
+
+        def get_output_embeddings(self) -> torch.nn.Module:
+            return self.masked_output
+
+        def _init_weights(self, module: Any) -> None:
+            super()._init_weights(module)
+            if module in (self.masked_transform[0], self.masked_output):
+                torch.nn.init.normal_(module.weight, std=HEAD_DEVIATION)
+                torch.nn.init.zeros_(module.bias)
+            elif module in (self.masked_transform[2],):
+                torch.nn.init.ones_(module.weight)
+                torch.nn.init.zeros_(module.bias)
+
+    return EncoderForMaskedTokens
+
+
 def load_language_model(place: str, config: PreTrainedConfig) -> tuple[PreTrainedModel, set[str]]:
     """The masked language model of the class that `config` names, float32, and the weights that `place` lacks.
 
-    Raises EncoderError where `transformers` has no such class or the weights do not fit.
+    Raises EncoderError where there is no such class or the weights do not fit.
     """
     from transformers import AutoModelForMaskedLM
 
     problem = "the encoder cannot be loaded as a masked language model"
-    model, report = _load_model(AutoModelForMaskedLM, place, config, problem=problem)
+    kind = _half_with_head(config.model_type) if config.model_type in HALVES else AutoModelForMaskedLM
+    model, report = _load_model(kind, place, config, problem=problem)
     return model, set(report["missing_keys"])
 
 
@@ -376,3 +419,19 @@ def load_decoder(place: str) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
     model, report = _load_model(AutoModelForCausalLM, place, config, problem="the decoder cannot be loaded")
     _check_weights(model, report, place)
     return model, tokenizer
+
+
+def special_ids_around(tokenizer: PreTrainedTokenizerFast) -> tuple[list[int], list[int]]:
+    """The special token ids that the tokenizer puts before and after a single text."""
+    plain = tokenizer("a", add_special_tokens=False)["input_ids"]
+    framed = tokenizer("a", add_special_tokens=True)["input_ids"]
+    for start in range(len(framed) - len(plain) + 1):
+        if plain and framed[start : start + len(plain)] == plain:
+            return list(framed[:start]), list(framed[start + len(plain) :])
+    raise EncoderError(
+        "the tokenizer changes a text when it adds special tokens",
+        expected="special tokens only before and after the text",
+        got=str(framed),
+        where=type(tokenizer).__name__,
+        fix="choose another encoder",
+    )

@@ -1,6 +1,6 @@
 """The head of a masked language model: the vector at a mask becomes one logit for each token of the vocabulary.
 
-    logits = W g(h) + b,   g = dense, activation, LayerNorm,   W the encoder's input embeddings
+    logits = W g(h) + b,   g = dense, activation, LayerNorm,   W the encoder's input embeddings, or a matrix of its own
 
 (Devlin et al. 2019, arXiv 1810.04805, §3.1.) The head is the one of the encoder's own `transformers` class for masked
 language models, so that what is saved loads there unchanged, and published models serve as they are.
@@ -31,7 +31,7 @@ import torch
 from torch import nn
 
 from npm.errors import EncoderError
-from npm.models.loading import load_language_model, new_language_model
+from npm.models.loading import HALVES, load_language_model, new_language_model
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -40,12 +40,15 @@ if TYPE_CHECKING:
 
 
 class MaskedHead(nn.Module):
-    """Transform and bias; the output matrix is the encoder's embedding, which the encoder alone owns."""
+    """Transform, bias, and an output matrix: the encoder's embedding, which the encoder alone owns, or its own."""
 
-    def __init__(self, transform: nn.Module, bias: nn.Parameter, embedding: nn.Embedding) -> None:
+    def __init__(
+        self, transform: nn.Module, bias: nn.Parameter, embedding: nn.Embedding, matrix: nn.Parameter | None = None
+    ) -> None:
         super().__init__()
         self.transform = transform
         self.bias = bias  # f32 [V]
+        self.matrix = matrix  # f32 [V, d]; None: the embeddings
         self._embedding = (embedding,)  # in a tuple, so that it is not registered a second time
 
     @property
@@ -56,17 +59,19 @@ class MaskedHead(nn.Module):
     def forward(self, vectors: torch.Tensor) -> torch.Tensor:
         """Logits [t, V] of vectors [t, d]."""
         transformed = self.transform(vectors)  # [t, d]
-        return transformed @ self.embedding.weight.to(transformed.dtype).T + self.bias  # [t, V]
+        matrix = self.embedding.weight if self.matrix is None else self.matrix  # f32 [V, d]
+        return transformed @ matrix.to(transformed.dtype).T + self.bias  # [t, V]
 
 
-def attach_masked_head(encoder: Encoder, place: str | None, *, trained: bool) -> MaskedHead:
+def attach_masked_head(encoder: Encoder, place: str | None, *, trained: bool, untied: bool = False) -> MaskedHead:
     """Give `encoder`, loaded from `place`, the head of its class; `encoder.save` then saves both.
 
     Weights of the head come from `place` where it has them; None stands for an encoder that was loaded from nowhere
     (`npm/models/fresh.py`). With `trained` they must be there; else what is lacking starts at random from torch's
-    default generator. Its weights are float32 whatever the encoder's are: logits rounded to bfloat16, as under the
-    autocast of training, are the same for many words. Raises EncoderError without a trained head, or for a class of
-    encoder whose head is not known here or does not share the embeddings.
+    default generator. `untied` gives it an output matrix of its own, a copy of the embeddings, where they are shared.
+    Its weights are float32 whatever the encoder's are: logits rounded to bfloat16, as under the autocast of training,
+    are the same for many words. Raises EncoderError without a trained head, or for a class of encoder whose head is
+    not known here.
     """
     if place is None:
         assert not trained, "a fresh encoder has no trained head"
@@ -79,17 +84,16 @@ def attach_masked_head(encoder: Encoder, place: str | None, *, trained: bool) ->
     embedding = encoder.model.get_input_embeddings()
     assert isinstance(embedding, nn.Embedding), f"input embeddings of type {type(embedding).__name__}"
     output: Any = language_model.get_output_embeddings()
-    if output is None or output.weight is not embedding.weight:
-        raise EncoderError(
-            "the encoder's output matrix is not its input embeddings",
-            expected="a masked language model with tie_word_embeddings true",
-            got="one with an output matrix of its own",
-            where=place or encoder.name,
-            fix="choose another encoder",
-        )
     transform, bias = _parts(language_model, place or encoder.name)
+    if untied and output.weight is embedding.weight:
+        output.weight, output.bias = (nn.Parameter(each.detach().clone()) for each in (output.weight, bias))
+        language_model.config.tie_word_embeddings = False
+        language_model.all_tied_weights_keys = {}
+    matrix = None
+    if output.weight is not embedding.weight:
+        matrix, bias = output.weight, output.bias
     encoder.language_model = language_model
-    return MaskedHead(transform, bias, embedding).to(encoder.device).eval()
+    return MaskedHead(transform, bias, embedding, matrix).to(encoder.device).eval()
 
 
 def _loaded_language_model(encoder: Encoder, place: str, *, trained: bool) -> PreTrainedModel:
@@ -118,9 +122,11 @@ def _parts(language_model: PreTrainedModel, place: str) -> tuple[nn.Module, nn.P
         return nn.Sequential(model.lm_head.dense, nn.GELU(), model.lm_head.layer_norm), model.lm_head.bias
     if kind == "modernbert":
         return model.head, model.decoder.bias
+    if kind in HALVES:
+        return model.masked_transform, model.masked_output.bias
     raise EncoderError(
         "the head of this kind of encoder is not known",
-        expected="bert, roberta, xlm-roberta, camembert or modernbert",
+        expected="bert, roberta, xlm-roberta, camembert, modernbert, or the encoder of a T5",
         got=kind,
         where=place,
         fix="choose another encoder, or add its head to npm/models/masked_lm.py",

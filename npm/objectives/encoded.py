@@ -20,7 +20,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from npm.models.masked_lm import TokenVectors
-from npm.types import DenoisingBatch, MaskedBatch, SentenceBatch, View
+from npm.types import DenoisingBatch, LabelledBatch, MaskedBatch, SentenceBatch, View
 
 
 class EncodedBatch:
@@ -241,7 +241,32 @@ class EncodedDenoising:
         return logits
 
 
-Encoded = EncodedBatch | EncodedSentences | EncodedDenoising
+class EncodedLabelled:
+    """States of the rows of a `LabelledBatch`."""
+
+    def __init__(self, passes: Passes, batch: LabelledBatch) -> None:
+        self.passes, self.batch = passes, batch
+        self._states: dict[int | None, torch.Tensor] = {}
+
+    def states(self, layer: int | None = None) -> torch.Tensor:
+        """The states [B, L, d] behind a layer, 0 being the embeddings; None: behind the last one."""
+
+        def run(ids: torch.Tensor, mask: torch.Tensor, *types: torch.Tensor) -> torch.Tensor:
+            further = {"token_type_ids": types[0]} if types else {}
+            output = self.passes.model(
+                input_ids=ids, attention_mask=mask, output_hidden_states=layer is not None, **further
+            )
+            states: torch.Tensor = output.last_hidden_state if layer is None else output.hidden_states[layer]
+            return states  # [b, L, d]
+
+        if layer not in self._states:
+            batch = self.batch
+            types = () if batch.token_type_ids is None else (batch.token_type_ids,)
+            self._states[layer] = self.passes.piecewise(run, batch.input_ids, batch.attention_mask, *types)
+        return self._states[layer]  # [B, L, d]
+
+
+Encoded = EncodedBatch | EncodedSentences | EncodedDenoising | EncodedLabelled
 
 
 def encode_views(views: Mapping[str, View], passes: Passes, *, with_clean_copies: Iterable[str]) -> dict[str, Any]:
@@ -255,5 +280,7 @@ def _encode(view: View, passes: Passes, *, with_clean_copies: bool) -> Encoded:
         return EncodedBatch(passes.token_vectors, view, with_clean_copies=with_clean_copies)
     if isinstance(view, SentenceBatch):
         return EncodedSentences(passes, view)
+    if isinstance(view, LabelledBatch):
+        return EncodedLabelled(passes, view)
     assert isinstance(view, DenoisingBatch), f"no encoding of a {type(view).__name__}"
     return EncodedDenoising(passes, view)

@@ -66,9 +66,16 @@ class NonparametricMasked(nn.Module):
     view = "phrases"
 
     def __init__(
-        self, settings: NonparametricSettings, *, similarity_scale: float, dimensions: int | None = None
+        self,
+        settings: NonparametricSettings,
+        *,
+        similarity_scale: float,
+        dimensions: int | None = None,
+        spans_recur: bool = False,
     ) -> None:
         """`similarity_scale` is that of whole vectors; `dimensions`, their length, needs to be known for shorter ones.
+
+        With `spans_recur` every span is known to stand in another sequence too, which need not be looked up.
 
         Raises SettingError if a shorter length is not below it.
         """
@@ -80,6 +87,7 @@ class NonparametricMasked(nn.Module):
             )
         self.settings = settings
         self.reads_clean_copies = settings.keys is KeyCopies.clean
+        self._all_recur = spans_recur and self.reads_clean_copies
         self._dimensions = dimensions
         log_scale = torch.tensor(similarity_scale, dtype=torch.float64).log().float()
         if settings.learned_scale:
@@ -107,6 +115,8 @@ class NonparametricMasked(nn.Module):
 
     def _has_positive(self, batch: MaskedBatch) -> torch.Tensor:
         """Which spans stand in another sequence of this rank too, bool [n]: only they have a loss."""
+        if self._all_recur:
+            return torch.ones_like(batch.span_sequences, dtype=torch.bool)  # [n]
         ids, is_key = batch.key_input_ids, batch.key_attention_mask.bool()
         if self.settings.keys is KeyCopies.masked:
             ids, is_key = batch.query_input_ids, masked_copy_keys(batch)

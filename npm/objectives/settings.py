@@ -71,6 +71,8 @@ class MaskedSettings(CheckedSettings):
     about a third of the tokens masked. Needs a corruption that only masks."""
     decoder_layers: Annotated[int, Bounds(1)] = 1
     """Layers of that decoder."""
+    untied: bool = False
+    """Give the head an output matrix of its own, at first a copy of the token embeddings, where it shares theirs."""
 
     def check_masks(self, mask_probability: float) -> None:
         """Raise SettingError if tokens that are kept or replaced (all but `mask_probability`) would be seen."""
@@ -133,6 +135,14 @@ class BlockTeacherSettings(CheckedSettings):
     the start."""
 
 
+@dataclass(kw_only=True, slots=True)
+class LabelledContrastSettings(CheckedSettings):
+    """How the texts of a batch are contrasted by their labels."""
+
+    temperature: Annotated[float, Bounds(above=0)] = 0.3
+    """Cosines are divided by it; above 0."""
+
+
 def not_in_place(*, got: str) -> SettingError:
     """The refusal of masked copies that do not lie on the clean ones, position by position."""
     return SettingError(
@@ -188,6 +198,12 @@ class ObjectiveSettings(CheckedSettings):
     """The frozen teacher of block vectors."""
     block_teacher_weight: float = 0.0
     """Weight of staying near the teacher's block vectors, 1 − cosine; the encoder then ranks blocks too (`fill`)."""
+    labelled_weight: float = 0.0
+    """Weight of predicting labels or scores with a new head; what is labelled stands under `labelled`."""
+    labelled_contrast: LabelledContrastSettings = field(default_factory=LabelledContrastSettings)
+    """The contrast of texts by their labels."""
+    labelled_contrast_weight: float = 0.0
+    """Weight of supervised contrast: texts of a batch with one label are drawn together, others apart."""
     denoising_weight: float = 0.0
     """Weight of writing back what was corrupted, for encoder-decoders; what is corrupted stands under `denoising`."""
     others: dict[str, OtherObjective] = field(default_factory=dict)
@@ -225,6 +241,6 @@ class ObjectiveSettings(CheckedSettings):
         """The weights of all known losses by the names of their settings."""
         names = (
             *("nonparametric", "masked", "sentence", "token_contrast", "reading", "block_teacher"),
-            "denoising",
+            *("labelled", "labelled_contrast", "denoising"),
         )
         return {f"{name}_weight": getattr(self, f"{name}_weight") for name in names}

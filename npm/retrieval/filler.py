@@ -23,6 +23,7 @@ from npm.retrieval.blocks import Restriction, ranking_notes, sentence_pooler, ve
 from npm.retrieval.joint_filling import joint_fillings, texts_with_one_mask
 from npm.retrieval.queries import QueryVectors, check_masked_text, checked_texts, encode_queries, place_of, query_notes
 from npm.retrieval.reading import joint_share, reading_notes
+from npm.retrieval.reranking import before_reranking, rerank, rerank_pooler
 from npm.retrieval.scoring import Combination, ScoringSettings
 from npm.retrieval.settings import FillSettings, Retrieval
 from npm.retrieval.spans import ScannedSimilarities, SpanFinder, candidate_weights
@@ -185,11 +186,20 @@ class Filler(ABC):
             restrictions = self._restrictions(texts, vectors, settings, document_filter=document_filter, blocks=blocks)
         # Fillings are made of more phrases than are shown, so that k does not decide which is the best.
         wider = replace(settings, k=max(settings.k, settings.beam_width))
+        pooler = rerank_pooler(settings, self.encoder) if blocks is None else None
+        single = settings if pooler is None else before_reranking(settings)
         mask_counts = np.diff(vectors.offsets).tolist()
         asked = vectors.per_mask(
-            [(text, settings if count == 1 else wider) for text, count in zip(texts, mask_counts, strict=True)]
+            [(text, single if count == 1 else wider) for text, count in zip(texts, mask_counts, strict=True)]
         )
         phrases = self._phrases_of_masks(asked, vectors, restrictions, document_filter)
+        if pooler is not None:
+            alone = np.flatnonzero(vectors.per_mask([count == 1 for count in mask_counts])).tolist()
+            own_texts, own_phrases = [asked[number][0] for number in alone], [phrases[number] for number in alone]
+            for number, again in zip(
+                alone, rerank(self.encoder, pooler, own_texts, own_phrases, settings), strict=True
+            ):
+                phrases[number] = again
         found = zip(phrases, restrictions, strict=True)
         masks = [list(itertools.islice(found, count)) for count in mask_counts]
         return [

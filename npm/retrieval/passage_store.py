@@ -76,7 +76,13 @@ class PassageCache:
         with self._lock:
             packer = self._packers.get(encoder) or self._packers.setdefault(encoder, passage_packer(encoder))
             dtype = str(next(encoder.model.parameters()).dtype)
-            maker = (encoder.fingerprint, packer.tokenizer_fingerprint, dtype, str(encoder.dimensions))
+            maker = (
+                encoder.fingerprint,
+                packer.tokenizer_fingerprint,
+                dtype,
+                str(encoder.dimensions),
+                str(encoder.axes_digest),
+            )
             found = {text: self._kept[*maker, *text] for text in texts if (*maker, *text) in self._kept}
             missing = [text for text in dict.fromkeys(texts) if text not in found]
             if missing:

@@ -6,10 +6,11 @@ keys a phrase is scored as the objective `npm.objectives.reading` trains it,
     sim(q, k) − log Σ_{k' ∈ R ∪ {c}} exp sim(q, k'),
 
 with R the tokens of the block and c the first token of the text, which stands for "not here": so a block in which the
-answer is not found has low scores everywhere, and blocks can be compared.
+answer is not found has low scores everywhere, and blocks can be compared. These keys are never stored: they and their
+queries keep all numbers of the encoder's vectors, however short those of the index are.
 
 Shapes: q texts, m masks of one text, p pairs of a text and a block, n masks of all pairs, T tokens of one block,
-d dimensions.
+d dimensions, k of stored vectors.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def reading_notes(settings: FillSettings, encoder: Encoder) -> tuple[str, ...]:
 class ReadPairs:
     """What one pass over each pair of a text and a block gives for each mask of the text, pair after pair."""
 
-    queries: np.ndarray  # f32 [n, 2, d], start and end query
+    queries: np.ndarray  # f32 [n, 2, k], start and end query of stored vectors
     similarities: list[
         np.ndarray
     ]  # n of f64 [2, T], of the start and the end query with the block; empty if not asked for
@@ -95,9 +96,9 @@ def with_reading(
             result += [None] * mask_count
             continue
         own = slice(done, done + len(restriction.blocks) * mask_count)
-        alone = np.stack([vectors.start[first:stop], vectors.end[first:stop]], axis=1)  # f32 [m, 2, d]
-        with_block = read.queries[own].reshape(-1, *alone.shape)  # f32 [blocks, m, 2, d]
-        mixed = share * with_block + (1 - share) * alone  # f32 [blocks, m, 2, d]
+        alone = np.stack([vectors.start[first:stop], vectors.end[first:stop]], axis=1)  # f32 [m, 2, k]
+        with_block = read.queries[own].reshape(-1, *alone.shape)  # f32 [blocks, m, 2, k]
+        mixed = share * with_block + (1 - share) * alone  # f32 [blocks, m, 2, k]
         for mask in range(mask_count):
             joint = tuple(read.similarities[own][mask::mask_count]) if jointly else None
             result.append(replace(restriction, queries=mixed[:, mask], joint=joint))
@@ -118,10 +119,12 @@ def read_pairs(
 
     With `jointly` also the similarities; a token that was cut off is as far from both queries as the farthest read.
     """
+    import torch
+
     inputs = masked_inputs(encoder, texts, encoder.query_masks)
     sequences = inputs.sequences
     offsets = np.cumsum([0, *map(len, inputs.slots)]).tolist()  # i64 [p + 1], of the masks of each pair
-    queries = np.zeros((offsets[-1], 2, encoder.dimensions), dtype=np.float32)  # [n, 2, d]
+    queries = np.zeros((offsets[-1], 2, encoder.dimensions), dtype=np.float32)  # [n, 2, k]
     similarities: list[np.ndarray] = []
     if not texts:
         return ReadPairs(queries, similarities)
@@ -137,17 +140,19 @@ def read_pairs(
         masks = inputs.slots[number][:, None] + [0, encoder.query_masks - 1]  # i64 [m, 2]
         keys = [[0], len(sequence) + np.arange(len(passage))] if jointly else []
         slots.append(np.concatenate([masks.ravel(), *keys]))
+    whole = encoder.cut_to(None)
     size = PAIRS_AT_ONCE if jointly else len(sequences)
     for start in range(0, len(sequences), size):
         own = slice(start, start + size)
-        encoded = encode_sequences(encoder, sequences[own], slots[own], tokens_per_batch=tokens_per_batch)
+        encoded = encode_sequences(whole, sequences[own], slots[own], tokens_per_batch=tokens_per_batch)
         for number, vectors in enumerate(encoded, start=start):  # f32 [slots, d]
-            asked = queries[slice(*offsets[number : number + 2])]  # f32 [m, 2, d]
-            keys_begin = 2 * len(asked)
-            asked[:] = vectors[:keys_begin].reshape(asked.shape)
+            stored = queries[slice(*offsets[number : number + 2])]  # f32 [m, 2, k]
+            keys_begin = 2 * len(stored)
+            asked = vectors[:keys_begin].reshape(-1, 2, whole.dimensions)  # f32 [m, 2, d]
+            stored[:] = encoder.shortened(torch.from_numpy(asked)).numpy()
             if jointly:
                 flags = passages.flags[slice(*passages.offsets[number : number + 2])]  # u8 [T]
-                scale = encoder.similarity_scale
+                scale = whole.similarity_scale
                 similarities += [joint_similarities(pair, vectors[keys_begin:], flags, scale) for pair in asked]
     return ReadPairs(queries, similarities)
 

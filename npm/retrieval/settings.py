@@ -49,6 +49,10 @@ class FillSettings(CheckedSettings):
     """In `hybrid`, how much of a similarity comes from the block's tokens as they are read together with the text, the
     rest from the stored vectors; unset: half for an encoder that was trained for it (objective.reading_weight), else
     nothing."""
+    rerank_weight: Annotated[float, Bounds(0, 1_000)] = 4.0
+    """In `hybrid`, with an encoder that has sentence vectors and a text with one mask: how much it counts for one of
+    the first five phrases that the text with it is near to the sentence in which it stands; 0 leaves them as they are,
+    which is faster."""
     candidates_per_side: Annotated[int | None, Bounds(1, 10_000_000)] = None
     """Best rows grown into phrases for the start query and for the end query in unrestricted search; unset: what
     `tune` wrote into the index, else 4096 where search is exact and 512 where it is not."""
@@ -97,6 +101,7 @@ class FillSettings(CheckedSettings):
             lexical_weight=0.0,
             reading_share=0.0,
             joint_share=0.0,
+            rerank_weight=0.0,
             candidates_per_side=4096,
             scoring=ScoringSettings.reference(),
         )

@@ -13,8 +13,8 @@ from index.arrays import ShardedArray
 from index.partitioned import parts_of
 from index.types import Searcher
 from npm.errors import QueryError, SettingError, UserError
+from npm.evaluation.tasks.task import Calibration, ClosedScoring, Example, Label, Suite, Task, TaskData
 from npm.evaluation.zero_shot.nonparametric import NonparametricLabels
-from npm.evaluation.zero_shot.task import Calibration, ClosedScoring, Example, Label, Suite, Task, TaskData
 from npm.evaluation.zero_shot.verbalizers import Verbalizer
 from npm.indexing.generation import Generation
 from npm.indexing.inspection import inspect_index
@@ -185,7 +185,8 @@ class OpenedIndex:
             k=request.k if request.k is not None else self.settings.fill.k,
             occurrences=request.occurrences if request.occurrences is not None else self.settings.fill.occurrences,
         )
-        filler = PassageFiller(documents, self.filler.encoder, settings)
+        # in memory for this request only: at full length, however short the vectors of the index are
+        filler = PassageFiller(documents, self.filler.encoder.cut_to(None), settings)
         encoded = perf_counter()
         value = filler.fill(request.text) if request.words is None else filler.score(request.text, request.words)
         return [Done(value, encode_seconds=encoded - started, search_seconds=perf_counter() - encoded)]

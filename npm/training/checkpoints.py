@@ -41,7 +41,7 @@ from npm.objectives.ranks import rank, world_size
 from npm.training.acceleration import own_share, whole_tensor
 from npm.training.loggers import read_metrics
 from npm.training.model import SavedModel
-from npm.training.settings import OF_EACH_RUN
+from npm.training.record import OF_EACH_RUN
 
 CHECKPOINT_KIND = "training checkpoint"
 ENCODER, BEST_ENCODER = "encoder", "best-encoder"

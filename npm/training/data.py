@@ -23,6 +23,7 @@ from index.store import refuse_changed
 from npm.corpus.blocks import BlockPacker
 from npm.corpus.documents import CorpusSettings, SkippedRecords, read_corpus
 from npm.corpus.groups import BlockGroups
+from npm.corpus.labelled import LabelledSettings
 from npm.corpus.sentence_pairs import PairTable, SentenceDataSettings, build_pair_table
 from npm.corpus.store import BlockStore, build_block_store
 from npm.errors import CorpusError, SettingError
@@ -33,6 +34,7 @@ from npm.masking.denoising import build_denoising_views
 from npm.masking.masker import MaskingUnit, build_masker, mask_rng
 from npm.masking.rendering import (
     DENOISING,
+    LABELLED,
     SENTENCES,
     TOKENS,
     VIEW_NUMBERS,
@@ -46,8 +48,10 @@ from npm.masking.rendering import (
 from npm.models.denoiser import Denoiser
 from npm.models.encoder import Encoder
 from npm.objectives.ranks import rank, world_size
+from npm.training.labelled import labelled_source
 from npm.training.model import TrainableModel, title_tokens
-from npm.training.settings import TrainingSettings, recorded
+from npm.training.record import recorded
+from npm.training.settings import TrainingSettings
 from npm.types import Progress, SentenceBatch, Sequences, TrainingBatch, View, silent
 
 
@@ -318,6 +322,7 @@ class Texts:
     corpus: CorpusSettings
     sentences: SentenceDataSettings
     corruption: CorruptionSettings
+    labelled: LabelledSettings
     seed: int
     is_packed: bool = False
     """Whether blocks were cut by another run, and the files they came from need not be there."""
@@ -345,10 +350,14 @@ def make_sources(
     """
     made: list[tuple[BatchSource, str]] = []
     if reads_blocks(views):
-        made.append(_block_source(views - {SENTENCES}, texts, settings, trained, progress))
+        made.append(_block_source(views - {SENTENCES, LABELLED}, texts, settings, trained, progress))
     if SENTENCES in views:
         further = views & {TOKENS} if not reads_blocks(views) else set()
         made.append(_sentence_source(further, texts, settings, trained))
+    if LABELLED in views:
+        assert isinstance(trained, Encoder), "labels are for encoders"
+        place = {"rank": rank(), "world_size": world_size()}
+        made.append(labelled_source(texts.labelled, trained, seed=texts.seed, **place))
     return Sources(TrainingBatches([source for source, _ in made]), tuple(note for _, note in made))
 
 
@@ -443,6 +452,7 @@ def _view_maker(
     assert isinstance(trained, Encoder), f"{name} are for encoders"
     around = {"prefix_ids": tuple(trained.prefix_ids), "suffix_ids": tuple(trained.suffix_ids)}
     if name == TOKENS:
+        texts.corruption.check_tokens(of_bytes=trained.spells_bytes)
         return build_in_place_views(
             texts.corruption,
             mask_id=trained.mask_id,

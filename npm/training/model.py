@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
@@ -10,9 +11,10 @@ from typing import Protocol
 from torch import nn
 
 from npm.corpus.documents import read_corpus
-from npm.errors import SettingError
+from npm.corpus.labelled import LabelLevel
+from npm.errors import SettingError, check_range
 from npm.masking.masker import MaskingUnit
-from npm.masking.rendering import DENOISING, MASKS_PER_SPAN, PHRASES, SENTENCES, VIEW_NUMBERS, reads_blocks
+from npm.masking.rendering import DENOISING, LABELLED, MASKS_PER_SPAN, PHRASES, SENTENCES, VIEW_NUMBERS, reads_blocks
 from npm.memory import keep_few_kernels, keep_freed_memory
 from npm.models.denoiser import Denoiser, fresh_denoiser
 from npm.models.encoder import Encoder, use_plain_attention
@@ -26,6 +28,7 @@ from npm.objectives.block_teacher import BlockTeacher
 from npm.objectives.combine import WeightedSum
 from npm.objectives.denoising import Denoising
 from npm.objectives.encoded import Passes, encode_views
+from npm.objectives.labelled import LabelledContrast, LabelledText
 from npm.objectives.masked import MaskedTokens
 from npm.objectives.nonparametric import NonparametricMasked
 from npm.objectives.reading import JointReading
@@ -58,9 +61,32 @@ def load_start(settings: TrainingSettings) -> TrainableModel:
     keep_few_kernels()  # before a model is loaded: that asks oneDNN already, which then knows how many it keeps
     model: TrainableModel = _load_denoiser(settings) if settings.objective.denoising_weight else _load_encoder(settings)
     freeze(model.model, settings.start.frozen)
+    if settings.objective.labelled_weight and settings.labelled.layer is not None:
+        _check_probe(settings, model)
+        model.model.requires_grad_(False)
     if model.device.type == "cpu":
         keep_freed_memory()
     return model
+
+
+def _check_probe(settings: TrainingSettings, model: TrainableModel) -> None:
+    """Raise SettingError for a layer that is not there, or objectives beside it that would train the encoder."""
+    layers = int(model.model.config.num_hidden_layers)
+    others = [name for name, weight in settings.objective.weights().items() if weight and name != "labelled_weight"]
+    if settings.labelled.layer not in range(layers + 1) or others:
+        raise SettingError(
+            "this probe cannot be trained",
+            expected=f"labelled.layer from 0 (the embeddings) to {layers}, and objective.labelled_weight alone",
+            got=f"layer {settings.labelled.layer}" + "".join(f", {name}" for name in others),
+            where="labelled.layer",
+            fix="choose another layer, or leave it out to train the encoder too",
+        )
+
+
+def _corpus_texts(settings: TrainingSettings) -> Iterator[str]:
+    """The texts that a vocabulary is cut by; a corpus that nobody asks for, as beside labelled text, may be absent."""
+    for document in read_corpus(settings.corpus):
+        yield document.text
 
 
 def _load_denoiser(settings: TrainingSettings) -> Denoiser:
@@ -70,7 +96,7 @@ def _load_denoiser(settings: TrainingSettings) -> Denoiser:
     return fresh_denoiser(
         locate_encoder(settings.encoder),
         start.fresh,
-        texts=(document.text for document in read_corpus(settings.corpus)),
+        texts=_corpus_texts(settings),
         mode_tokens=modes,
         dropout=start.hidden_dropout,
         seed=settings.trainer.seed,
@@ -84,7 +110,7 @@ def _load_encoder(settings: TrainingSettings) -> Encoder:
         encoder = fresh_encoder(
             locate_encoder(settings.encoder),
             start.fresh,
-            texts=(document.text for document in read_corpus(settings.corpus)),
+            texts=_corpus_texts(settings),
             hidden_dropout=start.hidden_dropout,
             attention_dropout=start.attention_dropout,
             similarity_scale=scale,
@@ -117,6 +143,14 @@ def check_input_length(settings: TrainingSettings, encoder: TrainableModel, view
             expected=f"at most {encoder.max_input_tokens} tokens, special tokens included",
             got=str(sentence_tokens),
             where="sentences.max_sentence_tokens",
+            fix="make it smaller",
+        )
+    if LABELLED in views:
+        check_range(
+            settings.labelled.max_tokens <= encoder.max_input_tokens,
+            "labelled.max_tokens",
+            expected=f"at most {encoder.max_input_tokens}, which the encoder takes",
+            got=settings.labelled.max_tokens,
             fix="make it smaller",
         )
     if not reads_blocks(views):
@@ -153,7 +187,10 @@ def make_objective(settings: TrainingSettings, trained: TrainableModel) -> Weigh
         _say_how_it_asks(trained, settings)
         if chosen.nonparametric_weight:
             phrases = NonparametricMasked(
-                chosen.nonparametric, similarity_scale=trained.similarity_scale, dimensions=trained.dimensions
+                chosen.nonparametric,
+                similarity_scale=trained.similarity_scale,
+                dimensions=trained.dimensions,
+                spans_recur=settings.masking.unit is not MaskingUnit.span,
             )
             parts["nonparametric"] = phrases
         if chosen.masked_weight:
@@ -162,6 +199,13 @@ def make_objective(settings: TrainingSettings, trained: TrainableModel) -> Weigh
             sentence = SentenceContrast(chosen.sentence, dimensions=trained.dimensions)
             parts["sentence"] = sentence
             _check_poolers(sentence.pooler.kind_after_training, teacher)
+        if chosen.labelled_weight:
+            labelled = settings.labelled
+            of_words = labelled.level is LabelLevel.token
+            outputs = labelled.output_count
+            parts["labelled"] = LabelledText(trained.dimensions, outputs, of_words=of_words, layer=labelled.layer)
+        if chosen.labelled_contrast_weight:
+            parts["labelled_contrast"] = LabelledContrast(chosen.labelled_contrast.temperature)
         if chosen.reading_weight:
             learned = phrases if chosen.nonparametric_weight else None
             fixed = trained.similarity_scale
@@ -214,8 +258,8 @@ def _check_poolers(kind: PoolerKind, teacher: BlockTeacher | None) -> None:
 
 def _masked_tokens(settings: TrainingSettings, encoder: Encoder) -> MaskedTokens:
     place = None if settings.start.fresh.layers else locate_encoder(settings.encoder)
-    head = attach_masked_head(encoder, place, trained=False)
     chosen = settings.objective.masked
+    head = attach_masked_head(encoder, place, trained=False, untied=chosen.untied)
     if not chosen.visible_only:
         return MaskedTokens(head)
     encoder.language_model = None  # the head reads the decoder's vectors, so that without it the head is not saved

@@ -26,6 +26,8 @@ def freeze(model: Any, settings: FrozenSettings) -> list[str]:
     frozen: list[nn.Module] = []
     if settings.embeddings:
         frozen.append(embeddings_of(model))
+    if settings.word_embeddings:
+        frozen.append(model.get_input_embeddings())
     if settings.layers:
         for stack in layer_stacks(model):
             check_range(
@@ -167,6 +169,38 @@ class MuonWithAdamW(Optimizer):
         self._share()
 
 
+LION_BETAS = (0.9, 0.99)
+
+
+class Lion(Optimizer):
+    """Every weight moves by the learning rate, in the direction of the sign of an interpolated momentum.
+
+        θ ← θ − η (sign(β₁ m + (1 − β₁) g) + λ θ),   m ← β₂ m + (1 − β₂) g
+
+    (Chen et al. 2023, arXiv 2302.06675, algorithm 2.)
+    """
+
+    def __init__(self, groups: list[dict[str, Any]], betas: tuple[float, float] = LION_BETAS) -> None:
+        super().__init__(groups, {"lr": 0.0, "betas": betas})
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
+        """One step of all parameters that have a gradient."""
+        assert closure is None, "the gradient is there"
+        for group in self.param_groups:
+            first, second = group["betas"]
+            for parameter in group["params"]:
+                if parameter.grad is None:
+                    continue
+                state = self.state[parameter]
+                if not state:
+                    state["momentum"] = torch.zeros_like(parameter)
+                momentum = state["momentum"]
+                direction = momentum.lerp(parameter.grad, 1 - first).sign_()
+                parameter.mul_(1 - group["lr"] * group["weight_decay"]).sub_(direction, alpha=group["lr"])
+                momentum.lerp_(parameter.grad, 1 - second)
+
+
 def make_optimizer(model: nn.Module, network: nn.Module, settings: TrainerSettings) -> Optimizer:
     """The optimiser of `model`, in which `network` is what has layers; its learning rate is set before each step.
 
@@ -178,6 +212,8 @@ def make_optimizer(model: nn.Module, network: nn.Module, settings: TrainerSettin
     adam: dict[str, Any] = {"lr": 0.0, "betas": betas, "eps": settings.adam_epsilon, "fused": True}
     if settings.optimizer is OptimizerKind.adamw:
         return AdamW(groups, **adam)
+    if settings.optimizer is OptimizerKind.lion:
+        return Lion(groups)
     if not hasattr(torch.optim, "Muon"):
         raise SettingError(
             "this torch has no Muon",

@@ -12,12 +12,13 @@ from torch import nn
 
 from index.locking import folder_lock
 from index.manifest import MANIFEST_NAME, read_any_manifest
+from npm.corpus.labelled import labelled_sources
 from npm.corpus.sentence_pairs import sentence_sources
 from npm.corpus.sources import find_sources
-from npm.errors import SettingError, UserError, named
+from npm.errors import SettingError, UserError, check_range, named
 from npm.masking.collocations import CollocationVocabulary
 from npm.masking.corruption import CorruptionSettings, CorruptionUnit
-from npm.masking.rendering import SENTENCES, TOKENS, reads_blocks
+from npm.masking.rendering import LABELLED, SENTENCES, TOKENS, reads_blocks
 from npm.models.encoder import Encoder
 from npm.models.sentences import Pooler, SavedSentenceEncoder
 from npm.objectives.block_teacher import BlockTeacher
@@ -28,14 +29,8 @@ from npm.training.acceleration import make_accelerator
 from npm.training.checkpoints import HELD_OUT, RunFolder
 from npm.training.data import Texts, TrainingBatches, make_sources
 from npm.training.model import TrainableModel, check_input_length, load_start, make_objective
-from npm.training.settings import (
-    TrainingEvaluationSettings,
-    TrainingSettings,
-    as_record,
-    recorded_sources,
-    refuse_unused,
-    refuse_unused_of_start,
-)
+from npm.training.record import as_record, recorded_sources
+from npm.training.settings import TrainingEvaluationSettings, TrainingSettings, refuse_unused, refuse_unused_of_start
 from npm.training.trainer import StepReport, Trainer
 from npm.training.validation import Evaluator, HeldOut
 from npm.types import Progress, silent
@@ -89,8 +84,11 @@ def run_training(
                 texts = training_texts(folder, settings, objective.views)
                 shown = progress if rank() == 0 else silent
                 sources = make_sources(texts, objective.views, settings, trained, progress=shown)
+                timed = in_steps(settings, sources.batches)
                 held_out = _held_out(folder, settings, trained, objective, evaluators)
-            trainer = make_trainer(RunFolder(folder), settings, trained, objective, sources.batches, held_out)
+                if held_out is not None:
+                    held_out.settings = timed.evaluation
+            trainer = make_trainer(RunFolder(folder), timed, trained, objective, sources.batches, held_out)
             if rank() == 0:
                 device, precision = trainer.accelerator.device, trainer.accelerator.mixed_precision
                 announce(f"training on {device} in {precision}: {'; '.join(sources.notes)}")
@@ -109,9 +107,10 @@ def recorded_facts(settings: TrainingSettings, trained: TrainableModel, views: s
     if settings.packed:
         return facts | packed_facts(settings, views)
     sentences = sentence_sources(settings.sentences) if SENTENCES in views else []
-    if reads_blocks(views) or not sentences:
+    labelled = labelled_sources(settings.labelled) if LABELLED in views else []
+    if reads_blocks(views) or not (sentences or labelled):
         facts |= recorded_sources("corpus", find_sources(settings.corpus.files))
-    facts |= recorded_sources("sentences", sentences)
+    facts |= recorded_sources("sentences", sentences) | recorded_sources("labelled", labelled)
     if settings.corruption.unit is CorruptionUnit.collocation and settings.corruption.collocations.vocabulary:
         vocabulary = CollocationVocabulary.open(
             Path(settings.corruption.collocations.vocabulary), tokenizer_fingerprint=trained.tokenizer_fingerprint
@@ -119,7 +118,7 @@ def recorded_facts(settings: TrainingSettings, trained: TrainableModel, views: s
         facts["collocations"] = vocabulary.digest
     if settings.evaluation.files:
         held_out = held_out_texts(Path(), settings, views)
-        given = sentence_sources(held_out.sentences) or find_sources(held_out.corpus.files)
+        given = sentence_sources(held_out.sentences) or find_sources(held_out.labelled.files or held_out.corpus.files)
         facts |= recorded_sources("evaluation", given)
     return facts
 
@@ -127,11 +126,12 @@ def recorded_facts(settings: TrainingSettings, trained: TrainableModel, views: s
 def packed_facts(settings: TrainingSettings, views: set[str]) -> dict[str, str]:
     """The blocks of `packed`, and those held out that may lie beside them, by content."""
     files = (*settings.corpus.files, *settings.evaluation.files)
-    if files or SENTENCES in views:
+    beside = sorted(views & {SENTENCES, LABELLED})
+    if files or beside:
         raise SettingError(
             "packed=DIR stands in the place of all text",
             expected="no corpus.files and no evaluation.files, and objectives that read blocks",
-            got=named(files) if files else "an objective that reads sentences",
+            got=named(files) if files else f"an objective that reads {beside[0]} text",
             where="packed",
             fix="leave packed=DIR out, or the files",
         )
@@ -154,7 +154,7 @@ def training_texts(folder: Path, settings: TrainingSettings, views: set[str]) ->
     """
     origin = settings.start.from_run
     place = Path(settings.packed or (origin if origin and _has_texts(Path(origin), settings, views) else folder))
-    chosen = (settings.corpus, settings.sentences, settings.corruption, settings.trainer.seed)
+    chosen = (settings.corpus, settings.sentences, settings.corruption, settings.labelled, settings.trainer.seed)
     return Texts(place, *chosen, is_packed=bool(settings.packed))
 
 
@@ -169,11 +169,19 @@ def _has_texts(run: Path, settings: TrainingSettings, views: set[str]) -> bool:
 def held_out_texts(folder: Path, settings: TrainingSettings, views: set[str]) -> Texts:
     """The texts of `evaluation.files`, in the place of the training text; tokens are masked as `evaluation` says.
 
-    They are in the place of `sentences.files` where a run trains on those alone, else of `corpus.files`.
+    They are in the place of `sentences.files` or `labelled.files` where a run trains on those alone, else of
+    `corpus.files`. Raises SettingError where labelled rows are trained on beside other text.
     """
+    check_range(
+        LABELLED not in views or views == {LABELLED},
+        "evaluation.files",
+        expected="no held-out files where labelled rows and other text are trained on together",
+        got=named(settings.evaluation.files),
+        fix="leave them out",
+    )
     chosen = settings.evaluation
     pairs = bool(settings.sentences.files) and not reads_blocks(views)
-    sentences = settings.sentences
+    sentences, labelled = settings.sentences, views == {LABELLED}
     if pairs:  # files of the same columns
         sentences = replace(sentences, files=chosen.files)
     elif sentences.files:  # plain sentences of the held-out corpus
@@ -188,11 +196,25 @@ def held_out_texts(folder: Path, settings: TrainingSettings, views: set[str]) ->
         )
     return Texts(
         Path(settings.packed or folder) / HELD_OUT,
-        replace(settings.corpus, files=[] if pairs else chosen.files),
+        replace(settings.corpus, files=[] if pairs or labelled else chosen.files),
         sentences,
         CorruptionSettings(masked_fraction=chosen.masked_fraction),
+        replace(settings.labelled, files=chosen.files if labelled else [], max_examples=None),
         settings.trainer.seed + 1,
         is_packed=bool(settings.packed),
+    )
+
+
+def in_steps(settings: TrainingSettings, batches: TrainingBatches) -> TrainingSettings:
+    """The settings with epochs counted in steps: how long the run is, and that it is evaluated after each."""
+    epochs = settings.schedule.max_epochs
+    if epochs is None:
+        return settings
+    steps = -(-batches.micro_steps_per_epoch // settings.trainer.accumulation_steps)
+    return replace(
+        settings,
+        schedule=replace(settings.schedule, max_steps=steps * epochs, max_epochs=None),
+        evaluation=replace(settings.evaluation, every_steps=steps),
     )
 
 

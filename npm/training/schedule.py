@@ -11,10 +11,12 @@ from npm.settings import Bounds, CheckedSettings
 
 @dataclass(kw_only=True, slots=True)
 class ScheduleSettings(CheckedSettings):
-    """How long a run lasts and how its learning rate moves. Set `max_steps` or `max_minutes`, not both."""
+    """How long a run lasts and how its learning rate moves. Set one of `max_steps`, `max_epochs` and `max_minutes`."""
 
     max_steps: Annotated[int | None, Bounds(1)] = None
     """Optimiser steps in the whole run; such a run can be repeated exactly."""
+    max_epochs: Annotated[int | None, Bounds(1)] = None
+    """Passes over labelled rows (`labelled.files`), each rounded up to whole steps; it is evaluated after each."""
     max_minutes: Annotated[float | None, Bounds(above=0)] = None
     """Minutes of training in the whole run, resumed time included; the learning rate follows the clock."""
     learning_rate: Annotated[float, Bounds(above=0, most=1)] = 5e-4
@@ -25,16 +27,18 @@ class ScheduleSettings(CheckedSettings):
     """Learning rate at the end of the run, as a share of the peak."""
 
     def check(self) -> None:
-        """Refuse a length that is given in both ways, or in none."""
-        if (self.max_steps is None) == (self.max_minutes is None):
-            fix = "set max_steps=N, or max_minutes=N"
+        """Refuse a length that is given in several ways, or in none."""
+        given = {name: getattr(self, name) for name in ("max_steps", "max_epochs", "max_minutes")}
+        if sum(value is not None for value in given.values()) != 1:
+            fix = "set max_steps=N, max_epochs=N or max_minutes=N"
             if self.max_steps is not None:
                 fix = "add max_minutes=null to train by steps, or max_steps=null to train by the clock"
+            said = {name: value for name, value in given.items() if name != "max_epochs" or value is not None}
             raise SettingError(
                 "how long to train is not said once",
-                expected="either max_steps or max_minutes",
-                got=f"max_steps={self.max_steps}, max_minutes={self.max_minutes}",
-                where="max_steps, max_minutes",
+                expected="either max_steps or max_minutes, or max_epochs for labelled rows",
+                got=", ".join(f"{name}={value}" for name, value in said.items()),
+                where=", ".join(said),
                 fix=fix,
             )
 

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+import math
+from dataclasses import dataclass, field
 from enum import Enum
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
-from index.files import sha256_of_file
 from npm.corpus.blocks import BlockSettings
 from npm.corpus.documents import CorpusSettings
 from npm.corpus.groups import GroupMixing
+from npm.corpus.labelled import LabelledSettings
 from npm.corpus.sentence_pairs import SentenceDataSettings
-from npm.corpus.sources import Source
 from npm.errors import SettingError, check_range
 from npm.masking.corruption import CorruptionSettings
 from npm.masking.denoising import DenoisingSettings
 from npm.masking.masker import MaskingSettings, MaskingUnit
-from npm.masking.rendering import DENOISING, PHRASES, SENTENCES, TOKENS, reads_blocks
+from npm.masking.rendering import DENOISING, LABELLED, PHRASES, SENTENCES, TOKENS, reads_blocks
 from npm.masking.units import MAX_GROUP_TOKENS
 from npm.models.settings import MINILM, FreshSettings, Precision
 from npm.objectives.settings import KeyCopies, ObjectiveSettings
@@ -37,6 +35,9 @@ class FrozenSettings(CheckedSettings):
     embeddings: bool = False
     """Token and position embeddings and their norm are not trained. Where a masked-token head shares the token
     embeddings as its output matrix, that matrix is frozen with them; the head's transform and bias are trained."""
+    word_embeddings: bool = False
+    """Token embeddings alone are not trained; positions and norm are. A masked-token head as with `embeddings`, unless
+    objective.masked.untied gives it a matrix of its own."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -46,7 +47,7 @@ class TrainingEvaluationSettings(CheckedSettings):
     files: PathList = field(default_factory=list)
     """Held-out text in the form of the training text; empty: the objective is not evaluated."""
     every_steps: Annotated[int, Bounds(1)] = 500
-    """Optimiser steps between two evaluations."""
+    """Optimiser steps between two evaluations; with schedule.max_epochs it is those of an epoch, whatever this is."""
     max_batches: Annotated[int, Bounds(1)] = 50
     """Batches of held-out text that an evaluation reads on each device, always the same ones."""
     masked_fraction: Annotated[float, Bounds(above=0, below=1)] = 0.15
@@ -71,6 +72,7 @@ class OptimizerKind(Enum):
 
     adamw = "adamw"
     muon = "muon"
+    lion = "lion"
 
 
 @dataclass(kw_only=True, slots=True)
@@ -95,7 +97,9 @@ class TrainerSettings(CheckedSettings):
     only while it computes a step. `none` has all of it on each."""
     optimizer: OptimizerKind = OptimizerKind.adamw
     """`muon` moves the matrices of the encoder's layers by orthogonalised momentum (`torch.optim.Muon`, torch 2.9 or
-    newer), scaled so that AdamW's learning rate and weight decay fit; all else is moved by AdamW."""
+    newer), scaled so that AdamW's learning rate and weight decay fit; all else is moved by AdamW. `lion` moves every
+    weight by the sign of its momentum: take a third to a tenth of AdamW's learning rate, and three to ten times its
+    weight decay."""
     layer_decay: Annotated[float, Bounds(above=0, most=1)] = 1.0
     """The learning rate of a layer is that of the layer above times this; embeddings have the lowest. Heads of
     objectives have the full rate."""
@@ -112,6 +116,10 @@ class TrainerSettings(CheckedSettings):
     """Decoupled weight decay, on matrices and embeddings only (not on biases and norms)."""
     max_gradient_norm: Annotated[float, Bounds(1e-9)] = 2.0
     """Gradients longer than this are shortened to it."""
+    dropout_from_step: Annotated[int, Bounds(0)] = 0
+    """Late dropout: without any before so many steps."""
+    dropout_until_step: Annotated[int | None, Bounds(1)] = None
+    """Early dropout: without any after so many steps; null: to the end."""
     log_every_steps: Annotated[int, Bounds(1)] = 10
     """Optimiser steps between two lines of metrics."""
     checkpoint_every_minutes: Annotated[float, Bounds(0)] = 10.0
@@ -124,7 +132,16 @@ class TrainerSettings(CheckedSettings):
     """Background processes that mask and render batches; 0 does it in the training process."""
 
     def check(self) -> None:
-        """Muon orthogonalises whole matrices."""
+        """Muon orthogonalises whole matrices; dropout is switched off as in evaluation."""
+        switched = self.dropout_from_step > 0 or self.dropout_until_step is not None
+        check_range(
+            not (switched and self.gradient_checkpointing)
+            and self.dropout_from_step < (self.dropout_until_step or math.inf),
+            "dropout_until_step",
+            expected="above dropout_from_step, and gradient_checkpointing=false where one of the two is set",
+            got=f"dropout_from_step={self.dropout_from_step}, dropout_until_step={self.dropout_until_step}",
+            fix="leave one of them out, or choose others",
+        )
         check_range(
             self.optimizer is not OptimizerKind.muon or self.sharding is Sharding.none,
             "optimizer",
@@ -162,7 +179,8 @@ class StartSettings(CheckedSettings):
     """What is left as it is in training."""
     from_run: PathText = ""
     """A run folder whose newest checkpoint this run goes on from: weights, averages, optimiser, generators and place in
-    the data. The schedule begins there; only `schedule`, `evaluation`, logging and saving may differ from that run."""
+    the data. The schedule begins there; only `schedule`, `evaluation`, `objective.reading_weight`, logging and saving
+    may differ from that run."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -216,6 +234,8 @@ class TrainingSettings(CheckedSettings):
     """What is corrupted for encoder-decoders."""
     sentences: SentenceDataSettings = field(default_factory=SentenceDataSettings)
     """Where the sentences of the contrastive loss over sentences come from."""
+    labelled: LabelledSettings = field(default_factory=LabelledSettings)
+    """Labelled text for a head over the encoder."""
     start: StartSettings = field(default_factory=StartSettings)
     """How the encoder is set up for training."""
     objective: ObjectiveSettings = field(default_factory=ObjectiveSettings)
@@ -252,6 +272,16 @@ class TrainingSettings(CheckedSettings):
             got=self.precision.value,
             fix="choose another precision, or trainer.sharding=none",
         )
+        check_range(
+            self.schedule.max_epochs is None
+            or self.objective.labelled_weight + self.objective.labelled_contrast_weight > 0,
+            "schedule.max_epochs",
+            expected="max_steps or max_minutes without labelled rows",
+            got=self.schedule.max_epochs,
+            fix="set objective.labelled_weight=1, or schedule.max_steps=N in its place",
+        )
+        if self.objective.labelled_contrast_weight:
+            self.labelled.check_contrast()
         self.objective.masked.check_masks(self.corruption.mask_probability)
         if self.objective.token_contrast_weight:
             self.objective.token_contrast.check_copies(self.corruption.copy_count)
@@ -294,107 +324,13 @@ class TrainingSettings(CheckedSettings):
         )
 
 
-OF_EACH_RUN = (
-    "schedule.",
-    "evaluation.",
-    "start.from_run",
-    *(f"trainer.{name}" for name in ("workers", "log_every_steps", "checkpoint_every_minutes", "tensorboard", "wandb")),
-)
-"""Beginnings of recorded settings in which a run may differ from the one whose checkpoint it goes on from."""
-
-
-MOVED = ("trainer.device", "trainer.precision")
-"""These were once settings of the loop, and a run that was begun then must go on."""
-
-
-def as_record(settings: TrainingSettings, *, ranks: int) -> dict[str, Any]:
-    """All settings by dotted name, and the number of ranks: what must not differ when a run goes on."""
-    # a command adds settings of its own, such as where the run lies
-    own = {item.name: asdict(settings)[item.name] for item in fields(TrainingSettings)}
-    if Path(settings.encoder).is_dir():
-        own["encoder"] = Path(settings.encoder).name
-    teacher = settings.objective.block_teacher.encoder
-    if teacher and Path(teacher).is_dir():
-        own["objective"]["block_teacher"]["encoder"] = Path(teacher).name
-    own["trainer"] |= {key.removeprefix("trainer."): own.pop(key.removeprefix("trainer.")) for key in MOVED}
-    return flat_record(recorded(own)) | {"world_size": ranks}
-
-
-_FACTS = ("world_size", "encoder", "teacher", "collocations", "packed", "start.from_run")
-_WITH_FILES = ("corpus", "evaluation", "sentences")
-
-
-def settings_of_record(record: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings, by nested names, of a run that reads what the recorded run has packed, with some changed by name.
-
-    >>> settings_of_record({"trainer.seed": 1, "corpus.files": ["a"], "trainer.device": "cpu"}, {"trainer.seed": 2})
-    {'trainer': {'seed': 2}, 'device': 'cpu'}
-    """
-    facts = (*_FACTS, *(f"{name}.{part}" for name in _WITH_FILES for part in ("files", "sources")))
-    nested: dict[str, Any] = {}
-    for key, value in {**record, **changes}.items():
-        is_fact = any(key == fact or key.startswith((f"{fact}.", f"{fact}_")) for fact in facts)
-        if is_fact and key not in changes:
-            continue
-        *groups, name = (key.removeprefix("trainer.") if key in MOVED else key).split(".")
-        inner = nested
-        for group in groups:
-            inner = inner.setdefault(group, {})
-        inner[name] = value
-    return nested
-
-
-def flat_record(record: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """The values of nested settings by dotted name."""
-    flat: dict[str, Any] = {}
-    for name, value in record.items():
-        nested = isinstance(value, dict) and value
-        flat |= flat_record(value, f"{prefix}{name}.") if nested else {f"{prefix}{name}": value}
-    return flat
-
-
-def recorded_sources(kind: str, sources: Sequence[Source]) -> dict[str, str]:
-    """Where text comes from, by content, with one key for each source; data sets of the hub by name only."""
-    found: dict[str, str] = {}
-    for number, source in enumerate(sources, start=1):
-        digest = "" if source.format == "hub" else f" sha256:{sha256_of_file(source.file)}"
-        found[f"{kind}.sources.{number}"] = source.name + digest
-    return found
-
-
-UNRECORDED: dict[str, Any] = {
-    "skip_bad": False,
-    "max_span_words": 10,
-    "encoder_half": False,
-    "encoder_half_tokens": 1024,
-    "title_tokens": None,
-    "reading_weight": 0.0,
-    "block_teacher": {"encoder": ""},
-    "block_teacher_weight": 0.0,
-    "optimizer": OptimizerKind.adamw,
-    "layer_decay": 1.0,
-    "from_run": "",
-    "packed": "",
+READ_BY_VIEW = {
+    PHRASES: "masking",
+    TOKENS: "corruption",
+    DENOISING: "denoising",
+    SENTENCES: "sentences",
+    LABELLED: "labelled",
 }
-"""Settings that came later, with the values at which a run is what it was before: so that one begun then goes on."""
-
-
-def recorded(value: Any, *, is_path: bool = False) -> Any:
-    """A settings value as JSON: enums by name, files and folders by their last name."""
-    if isinstance(value, Enum):
-        return value.name
-    if isinstance(value, dict):
-        return {
-            key: recorded(part, is_path=key in ("files", "vocabulary", "from_run", "packed"))
-            for key, part in value.items()
-            if UNRECORDED.get(key, ...) != part
-        }
-    if isinstance(value, (list, tuple)):
-        return [recorded(part, is_path=is_path) for part in value]
-    return Path(value).name if is_path else value
-
-
-READ_BY_VIEW = {PHRASES: "masking", TOKENS: "corruption", DENOISING: "denoising", SENTENCES: "sentences"}
 """Which group of settings says what a view shows."""
 KEPT_WITH_THE_ENCODER = "objective.nonparametric.similarity_scale"
 """Saved with every encoder, whatever it is trained for."""
@@ -405,7 +341,7 @@ def refuse_unused(settings: TrainingSettings, views: set[str]) -> None:
     unused = [group for view, group in READ_BY_VIEW.items() if view not in views]
     if not reads_blocks(views):
         unused += ["blocks", "groups"]
-    losses = ("nonparametric", "masked", "sentence", "token_contrast", "block_teacher")
+    losses = ("nonparametric", "masked", "sentence", "token_contrast", "block_teacher", "labelled_contrast")
     unused += [f"objective.{name}" for name in losses if not getattr(settings.objective, f"{name}_weight")]
     changed = [key for key in changed_settings(settings, TrainingSettings(), unused) if key != KEPT_WITH_THE_ENCODER]
     if changed:

@@ -167,6 +167,7 @@ class Trainer:
         self.step, self.seconds, self.tokens = 0, 0.0, 0
         self.first_step, self.first_seconds = 0, 0.0
         self.early_stopping = EarlyStopping()
+        self._with_dropout: list[torch.nn.Module] = []
         self._meter = StepMeter()
         self._loggers: list[MetricsLogger] = []
 
@@ -184,6 +185,9 @@ class Trainer:
         """
         self.resume()
         self.model.train()
+        dropouts = [part for part in self.model.objective.modules() if isinstance(part, torch.nn.Dropout)]
+        # those of a frozen teacher are never on
+        self._with_dropout = [self.model.encoder_model, *(part for part in dropouts if part.training)]
         with ExitStack() as stack:
             if rank() == 0:
                 # the evaluation before the first step belongs to step 0, and is not repeated when it was saved
@@ -209,6 +213,7 @@ class Trainer:
         patience = self.held_out.settings.patience_evaluations if self.held_out else None
         while self._progress() < 1.0 and not self.early_stopping.patience_exhausted(patience):
             self._set_learning_rate()
+            self._set_dropout()
             with self._meter.measure("step"):
                 with self._meter.measure("waiting"):
                     window = [next(stream) for _ in range(self.settings.accumulation_steps)]
@@ -300,6 +305,15 @@ class Trainer:
         self.learning_rate = self.schedule.learning_rate_at(progress)
         for group in self.optimizer.param_groups:
             group["lr"] = group["rate_share"] * self.learning_rate
+
+    def _set_dropout(self) -> None:
+        """Switch dropout on or off for the coming step (early and late dropout; Liu et al. 2023, arXiv 2303.01500)."""
+        first, last = self.settings.dropout_from_step, self.settings.dropout_until_step
+        if first == 0 and last is None:
+            return
+        is_on = first <= self.step and (last is None or self.step < last)
+        for part in self._with_dropout:
+            part.train(is_on)
 
     def _report(self, terms: dict[str, float], report: Callable[[StepReport], None]) -> None:
         report(StepReport(self.step, self._progress(), self.tokens, terms))

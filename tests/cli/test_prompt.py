@@ -284,13 +284,22 @@ class Terminal:
         self.process.wait(30)
         os.close(self._ours)
 
-    def type(self, keys: str, until: str | None = "\n> ") -> str:
+    def type(self, keys: str, until: str | None = "\n> ", *, most_seconds: float = 240) -> str:
         """Press keys; what is shown from then on, until `until` ends it, or the process ends."""
         os.write(self._ours, keys.encode())
-        return self.read(until)
+        return self.read(until, most_seconds=most_seconds)
 
-    def read(self, until: str | None = "\n> ") -> str:
-        shown, end = b"", time.monotonic() + 240
+    def interrupt(self) -> str:
+        """Press Ctrl-C until a new line is asked for: readline does not see one that comes between two letters."""
+        shown = ""
+        for _ in range(16):
+            shown += self.type("\x03", most_seconds=15)
+            if shown.endswith("\n> "):
+                break
+        return shown
+
+    def read(self, until: str | None = "\n> ", *, most_seconds: float = 240) -> str:
+        shown, end = b"", time.monotonic() + most_seconds
         while time.monotonic() < end:
             if not select.select([self._ours], [], [], 1)[0]:
                 continue
@@ -318,8 +327,7 @@ def test_a_real_process_on_a_terminal_has_history_completion_and_commands(built_
         assert "characters " in terminal.type(":op\t 1\n")
         assert "hybrid" in terminal.type(":compare\n")
         terminal.type("half a li", until="half a li")
-        time.sleep(0.2)  # readline would not see an interrupt between two letters before the next key
-        assert "where it stands" not in terminal.type("\x03")
+        assert "where it stands" not in terminal.interrupt()
         assert "where it stands" in terminal.type("\x10\x10\x10\x10\n")  # Ctrl-P: four lines ago
         terminal.type(":quit\n", until=None)
         assert terminal.process.wait(30) == 0, terminal.shown

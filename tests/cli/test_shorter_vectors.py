@@ -53,14 +53,41 @@ def test_an_encoder_trained_for_several_lengths_builds_and_fills_a_short_index(
         outcome.refused(expected, f"got:      {wrong}\n")
 
 
-def test_an_estimate_is_smaller_for_fewer_dimensions(
+def test_an_index_behind_a_rotation_is_built_shown_verified_added_to_and_filled_by_any_encoder(
+    npmlm: CommandLine, texts: Path, tmp_path: Path, tiny_encoder_folder: Path
+) -> None:
+    encoder, index = f"encoder={tiny_encoder_folder}", f"index={tmp_path / 'index'}"
+    build = ("build", f"corpus.files={texts}", encoder, index, "blocks.max_block_tokens=64")
+    npmlm(*build, "rotation=pca").refused("dimensions=128", "rotation=pca of whole vectors")
+    npmlm(*build, "rotation=pca", "dimensions=33").refused("from 1 to 32", "got:      33\n")
+    npmlm(*build, "rotation=turn", "dimensions=8").refused("none, pca")
+    outcome = npmlm(*build, "rotation=pca", "dimensions=8")
+    assert (outcome.status, "note" in outcome.err, "rotation: " in outcome.err) == (0, False, True), outcome.err
+    assert "pca of " in npmlm("inspect", index).out
+    (facts,) = npmlm("inspect", index, "output=json").answers()
+    assert (facts["dimensions"], facts["rotation"]["method"]) == (8, "pca")
+    more = write_corpus(tmp_path / "more.jsonl", [{"id": "new", "title": "", "text": "Oslo is a city in Norway."}])
+    for verb in (("add", f"corpus.files={more}"), ("fill", "The <mask> of Iceland.")):
+        npmlm(verb[0], index, encoder, "rotation=pca", *verb[1:]).refused("rotation")
+    assert npmlm("add", index, encoder, f"corpus.files={more}").status == 0
+    assert npmlm("verify", index, encoder).status == 0
+    filled = npmlm("fill", index, encoder, "The <mask> of Iceland.", "output=json")
+    assert (filled.status, len(filled.answers())) == (0, 1), filled.err
+    (tmp_path / "index" / "rotation" / "axes.npy").unlink()
+    npmlm("fill", index, encoder, "The <mask> of Iceland.").refused("axes.npy is missing")
+    npmlm("verify", index, encoder).refused("axes.npy is missing")
+
+
+def test_an_estimate_is_smaller_for_fewer_dimensions_and_counts_the_axes_of_a_rotation(
     npmlm: CommandLine, texts: Path, tiny_encoder_folder: Path
 ) -> None:
     command = ("estimate", f"corpus.files={texts}", f"encoder={tiny_encoder_folder}", "output=json")
     small = ("blocks.max_block_tokens=64", "sample_seconds=0.1")
-    (whole,), (short,) = (npmlm(*command, *small, *further).answers() for further in ((), ("dimensions=8",)))
-    sizes = [found["stages"]["vectors"]["disk_bytes"] for found in (whole, short)]
+    ways: tuple[tuple[str, ...], ...] = ((), ("dimensions=8",), ("dimensions=8", "rotation=pca"))
+    (whole,), (short,), (rotated,) = (npmlm(*command, *small, *further).answers() for further in ways)
+    sizes = [found["stages"]["vectors"]["disk_bytes"] for found in (whole, short, rotated)]
     assert sizes[1] < 0.3 * sizes[0]
+    assert sizes[2] - sizes[1] == 4 * 8 * 32
 
 
 def test_lengths_are_refused_before_training_where_the_encoder_has_no_longer_ones(

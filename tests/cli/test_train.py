@@ -276,7 +276,10 @@ def test_blocks_that_their_masks_can_lengthen_to_just_what_the_encoder_takes_are
         (["encoder=./nowhere"], ["no such encoder"]),
         (["masking.unit=token"], ["masking.unit", "end_queries"]),
         (["schedule.max_minutes=1"], ["add schedule.max_minutes=null to train by steps, or schedule.max_steps=null"]),
-        (["schedule.max_steps=null"], ["do:       set schedule.max_steps=N, or schedule.max_minutes=N"]),
+        (
+            ["schedule.max_steps=null"],
+            ["do:       set schedule.max_steps=N, schedule.max_epochs=N or schedule.max_minutes=N"],
+        ),
         (["schedule.max_steps=null", "schedule.max_minutes=0"], ["schedule.max_minutes is out of range", "above 0"]),
         (["schedule.learning_rate=-1"], ["schedule.learning_rate"]),
         (["trainer.groups_per_device_batch=1000"], ["trainer.groups_per_device_batch"]),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -14,9 +13,17 @@ import pytest
 
 from npm.cluster.jobs import Job
 from npm.indexing.settings import IndexBuildSettings, Stage
-from npm.indexing.stages import Shard
+from npm.settings import Shard
 from tests.cluster.small_clusters import TIERS, arguments, write_files
-from tests.helpers.command_line import DOCUMENTS, REPOSITORY, CommandLine, all_bytes, run_subprocess, write_corpus
+from tests.helpers.command_line import (
+    DOCUMENTS,
+    REPOSITORY,
+    CommandLine,
+    all_bytes,
+    run_subprocess,
+    run_together,
+    write_corpus,
+)
 
 
 @pytest.fixture(scope="module")
@@ -83,10 +90,18 @@ def shell_blocks(language: str, heading: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
 
 
+def words_of_shell(line: str, stage: str, variables: dict[str, str]) -> list[str]:
+    """What `npmlm` is given when bash runs `line` as a script of one argument."""
+    program = f"npmlm() {{ printf '%s\\0' \"$@\"; }}\n{line}"
+    environment = {**os.environ, **variables}
+    done = subprocess.run(["bash", "-c", program, "build.sh", stage], env=environment, check=True, capture_output=True)
+    return done.stdout.decode().split("\0")[:-1]
+
+
 def test_the_lines_of_the_docs_for_slurm_and_kubernetes_build_the_same_index(
     corpus: Path, tiny_encoder_folder: Path, npmlm: CommandLine, tmp_path: Path
 ) -> None:
-    """`sbatch` and the controller of Kubernetes are played by processes with their variables, two a stage."""
+    """Two jobs a stage, with the variables of `sbatch` or of Kubernetes; those that encode run at one time."""
     script, submissions = shell_blocks("bash", "Slurm")
     arrays = re.findall(r"--array=1-(\d+) .*build\.sh (\w+)\)$", submissions, re.MULTILINE)
     assert [stage for _, stage in arrays] == [stage.value for stage in Stage]
@@ -96,7 +111,6 @@ def test_the_lines_of_the_docs_for_slurm_and_kubernetes_build_the_same_index(
         pod.replace("stage=encode", "stage=$1").partition("shard=")[0] == script.splitlines()[1].partition("shard=")[0]
     )
     own = [word for word in arguments(corpus, tiny_encoder_folder, tmp_path / "index") if "=" in word]
-    program = f'npmlm() {{ {shlex.quote(sys.executable)} -m npm "$@" {shlex.join(own)}; }}\n'
     lines = {
         "slurm": script.replace("segments=20 ", ""),
         "kubernetes": pod.replace("segments=20 ", "").replace("stage=encode", "stage=$1").replace("/20", "/2"),
@@ -104,7 +118,7 @@ def test_the_lines_of_the_docs_for_slurm_and_kubernetes_build_the_same_index(
     given = re.compile(r'"corpus\.files=\[[^"]*" index=wiki-index')
     for number, (size, stage) in enumerate(arrays):
         count = min(int(size), 2)
-        jobs = []
+        commands = []
         for task in range(1, count + 1):
             variables = {"SLURM_ARRAY_TASK_ID": str(task), "SLURM_ARRAY_TASK_COUNT": str(count)}
             kind = "slurm" if number % 2 == 0 or count == 1 else "kubernetes"  # either goes on where the other was
@@ -112,18 +126,12 @@ def test_the_lines_of_the_docs_for_slurm_and_kubernetes_build_the_same_index(
                 variables = {"JOB_COMPLETION_INDEX": str(task - 1)}
             line, replaced = given.subn("", lines[kind])
             assert replaced == 1
-            jobs.append(
-                subprocess.Popen(
-                    ["bash", "-c", program + line, "build.sh", stage],
-                    cwd=REPOSITORY,
-                    env={**os.environ, "OMP_NUM_THREADS": "1", **variables},
-                    stdout=subprocess.DEVNULL,
-                    stderr=subprocess.PIPE,
-                )
-            )
-        for job in jobs:
-            _, err = job.communicate(timeout=300)
-            assert job.returncode == 0, err.decode()
+            commands.append([*words_of_shell(line, stage, variables), *own])
+        if stage == Stage.encode.value:
+            together = [[sys.executable, "-m", "npm", *command] for command in commands]
+            assert [job.status for job in run_together(together, tmp_path / "logs")] == [0, 0]
+        else:
+            assert [npmlm(*command).status for command in commands] == [0] * count
     assert npmlm(*arguments(corpus, tiny_encoder_folder, tmp_path / "plain")).status == 0
     assert all_bytes(tmp_path / "index") == all_bytes(tmp_path / "plain")
 

@@ -167,16 +167,19 @@ def plain_cuts(text: str, whole: Block, capacity: int) -> list[int]:
     """Cut by the rule as told, token by token."""
     starts, ends = whole.start_chars, whole.end_chars
     assert starts is not None and ends is not None
+
+    def text_before(at: int) -> int:
+        """Where the last token before `at` that is more than a space ends."""
+        return max((int(end) for start, end in zip(starts[:at], ends[:at], strict=True) if end > start), default=0)
+
     cuts = [0]
     while len(starts) - cuts[-1] > capacity:
         after = range(cuts[-1] + capacity, cuts[-1], -1)
         far = [at for at in after if at - cuts[-1] >= (capacity + 1) // 2]
         sentence = [at for at in far if whole.flags[at] & TokenFlag.SENTENCE_START]
-        space = [at for at in far if whole.flags[at] & TokenFlag.WORD_START and starts[at] > ends[at - 1]]
-        word = [
-            at for at in after if whole.flags[at] & TokenFlag.WORD_START and whole.flags[at - 1] & TokenFlag.WORD_END
-        ]
-        whole_characters = [at for at in after if starts[at] >= ends[at - 1]]
+        space = [at for at in far if whole.flags[at] & TokenFlag.WORD_START and starts[at] > text_before(at)]
+        word = [at for at in after if whole.flags[at] & TokenFlag.WORD_START]
+        whole_characters = [at for at in after if starts[at] >= text_before(at)]
         cuts.append((sentence or space or word or whole_characters or [after[0]])[0])
     return [*cuts, len(starts)]
 

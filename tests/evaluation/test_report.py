@@ -123,3 +123,12 @@ def test_hit_rates_are_the_same_in_markdown_and_in_the_terminal() -> None:
     ]
     shown = printed(terminal_table(header, rows)).splitlines()
     assert any(line.split() == " ".join(rows[0]).split() for line in shown)
+
+
+def test_the_names_of_rows_are_shown_beside_numbers_that_fill_the_terminal() -> None:
+    console = Console(file=StringIO(), width=80)
+    console.print(
+        terminal_table(["how often the answer stands there", *"abcd"], [["5 to 19", *["8.3 [3.6, 18.1]"] * 4]])
+    )
+    assert isinstance(console.file, StringIO)
+    assert "5 to 19 " in console.file.getvalue() and console.file.getvalue().count("8.3 [3.6, 18.1]") == 4

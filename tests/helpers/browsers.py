@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, ConsoleMessage, Page, Request
 
 HOW_TO = "apt-get install --no-install-recommends chromium, or name one with NPMLM_BROWSER"
-PATIENCE_MS = 30_000
-"""How long something may take to appear on a busy machine."""
+PATIENCE_MS = 90_000
+"""How long something may take to appear on a machine that runs other tests too."""
 REFUSED = "Failed to load resource"
 """What Chromium writes for an answer of 4xx or 5xx, which the page shows itself."""
 

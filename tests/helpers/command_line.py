@@ -82,14 +82,14 @@ def run_subprocess(*command: str | Path, cwd: Path | None = None, **variables: s
         cwd=cwd or REPOSITORY,
         env={**os.environ, **QUIET, **variables},
         capture_output=True,
-        timeout=300,
+        timeout=480,
         check=False,
         stdin=subprocess.DEVNULL,
     )
     return Outcome(done.returncode, done.stdout.decode(), done.stderr.decode())
 
 
-def run_together(commands: list[list[str]], folder: Path, *, patience_seconds: float = 240) -> list[Outcome]:
+def run_together(commands: list[list[str]], folder: Path, *, patience_seconds: float = 480) -> list[Outcome]:
     """Run commands that wait for one another, at one time; `folder` takes what they write.
 
     When one fails, or they hang, all are ended, and their Python processes write where they stood.

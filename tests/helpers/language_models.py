@@ -10,7 +10,7 @@ from tokenizers import processors
 from torch import nn
 from transformers import AutoModelForMaskedLM, GPT2Config, GPT2LMHeadModel, PreTrainedModel, PreTrainedTokenizerFast
 
-from npm.evaluation.zero_shot.task import Example
+from npm.evaluation.tasks.task import Example
 from npm.models.denoiser import fresh_denoiser
 from npm.models.encoder import Encoder
 from npm.models.masked_lm import MaskedHead, attach_masked_head

@@ -63,6 +63,7 @@ def plain_encoder() -> Encoder:
         "max_input_tokens": 64,
         "query_masks": 2,
         "reads_jointly": False,
+        "block_pooler": None,
     }
     return cast(Encoder, PlainEncoder(tokenizer=word_tokenizer(), similarity_scale=SCALE, **facts))
 

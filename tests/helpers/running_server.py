@@ -21,10 +21,10 @@ from urllib.parse import urlsplit
 from tests.helpers.command_line import REPOSITORY
 
 ADDRESS = re.compile(r"serving on (http://\S+)")
-LONGEST_START_SECONDS, LONGEST_ANSWER_SECONDS = 300, 60
+LONGEST_START_SECONDS, LONGEST_ANSWER_SECONDS = 480, 120
 
 
-def until(holds: Callable[[], bool], seconds: float = 60.0) -> None:
+def until(holds: Callable[[], bool], seconds: float = 240.0) -> None:
     """Wait until something holds; fail where it never does."""
     end = time.monotonic() + seconds
     while not holds():

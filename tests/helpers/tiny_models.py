@@ -22,6 +22,8 @@ from transformers import (
     RobertaModel,
     T5Config,
     T5ForConditionalGeneration,
+    XLMRobertaConfig,
+    XLMRobertaModel,
 )
 
 from npm.models.encoder import Encoder
@@ -53,8 +55,8 @@ def tiny_encoder(
 ) -> Encoder:
     """A random two-layer encoder in float32 on the CPU; its tokenizer knows the characters of `sentences`.
 
-    `bert` is uncased WordPiece and strips accents, `roberta` and `modernbert` are cased byte-level BPE. `config` holds
-    further fields of the Hugging Face config, such as dropouts.
+    `bert` is uncased WordPiece and strips accents, `roberta`, `xlm-roberta` and `modernbert` are cased byte-level BPE.
+    `config` holds further fields of the Hugging Face config, such as dropouts.
     """
     tokenizer = wordpiece_tokenizer(sentences) if family == "bert" else byte_bpe_tokenizer(sentences)
     torch.manual_seed(seed)
@@ -69,9 +71,12 @@ def tiny_encoder(
     }
     if family == "bert":
         model = BertModel(BertConfig(max_position_embeddings=max_positions, **sizes), add_pooling_layer=False)
-    elif family == "roberta":
-        roberta_config = RobertaConfig(max_position_embeddings=max_positions + tokenizer.pad_token_id + 1, **sizes)
-        model = RobertaModel(roberta_config, add_pooling_layer=False)
+    elif family in ("roberta", "xlm-roberta"):
+        sizes["max_position_embeddings"] = max_positions + tokenizer.pad_token_id + 1
+        if family == "roberta":
+            model = RobertaModel(RobertaConfig(**sizes), add_pooling_layer=False)
+        else:
+            model = XLMRobertaModel(XLMRobertaConfig(**sizes), add_pooling_layer=False)
     else:
         ids = {
             "cls_token_id": tokenizer.cls_token_id,

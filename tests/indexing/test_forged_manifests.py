@@ -71,6 +71,8 @@ REFUSED: list[tuple[Place, Any]] = [
     (("settings", "quantiser"), "../../theirs/quantiser"),
     (("settings", "deleted"), "../../theirs/deleted/00001"),
     (("settings", "dimensions"), "x"),
+    (("settings", "rotation"), "pca"),
+    (("settings", "rotation"), "x"),
     (("settings", "counts", "rows"), 2**70),
     (("settings", "counts", "rows"), 1),
     (("settings", "segments", "00000", "counts"), {}),

@@ -19,8 +19,8 @@ from npm.indexing.build import build_index
 from npm.indexing.embed import VECTORS_KIND
 from npm.indexing.generation import Generation
 from npm.indexing.settings import IndexBuildSettings, Stage, VectorSettings
-from npm.indexing.stages import Shard
 from npm.models.encoder import Encoder
+from npm.settings import Shard
 from tests.helpers.command_line import all_bytes
 from tests.helpers.tiny_models import SENTENCES, tiny_encoder
 

@@ -18,8 +18,9 @@ from npm.errors import ArtefactError, EncoderError, SettingError, UserError
 from npm.indexing.build import build_index
 from npm.indexing.generation import Segment
 from npm.indexing.settings import IndexBuildSettings, Stage
-from npm.indexing.stages import HELD_OUT_EVERY, Shard, is_held_out
+from npm.indexing.stages import HELD_OUT_EVERY, is_held_out
 from npm.models.encoder import Encoder
+from npm.settings import Shard
 from tests.helpers.tiny_models import tiny_encoder
 from tests.indexing.small_builds import small_settings, write_corpus
 

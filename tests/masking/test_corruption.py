@@ -100,6 +100,22 @@ def test_config_that_is_read_is_taken(settings: dict[str, Any]) -> None:
     CorruptionSettings(**settings)
 
 
+def test_config_single_bytes_are_masked_only_where_that_is_allowed() -> None:
+    alone: list[dict[str, Any]] = [{}, {"unit": CorruptionUnit.cooccurring}]
+    for settings in alone:
+        with pytest.raises(SettingError, match="single bytes would be masked"):
+            CorruptionSettings(**settings).check_tokens(of_bytes=True)
+        CorruptionSettings(**settings, allow_bytes=True).check_tokens(of_bytes=True)
+        CorruptionSettings(**settings).check_tokens(of_bytes=False)
+    longer: list[dict[str, Any]] = [{"unit": CorruptionUnit.word}, {"sampler": CorruptionSampler.partition}]
+    for settings in longer:
+        CorruptionSettings(**settings).check_tokens(of_bytes=True)
+        with pytest.raises(SettingError, match="no single bytes are masked"):
+            CorruptionSettings(**settings, allow_bytes=True).check_tokens(of_bytes=True)
+    with pytest.raises(SettingError, match="no single bytes are masked"):
+        CorruptionSettings(allow_bytes=True).check_tokens(of_bytes=False)
+
+
 def test_config_more_replaced_than_masked_is_refused() -> None:
     with pytest.raises(SettingError, match="random_fraction") as refusal:
         CorruptionSettings(random_fraction=0.6, unchanged_fraction=0.5)

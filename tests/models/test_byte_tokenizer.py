@@ -16,6 +16,7 @@ from npm.models.byte_tokenizer import byt5_tokenizer, byte_tokenizer, spells_byt
 from npm.models.encoder import Encoder
 from npm.models.fresh import fresh_encoder
 from npm.models.loading import load_tokenizer
+from npm.models.masked_lm import attach_masked_head
 from npm.models.settings import FreshSettings
 from npm.types import Document, TokenFlag
 from tests.helpers.tiny_models import SENTENCES, byte_bpe_tokenizer, tiny_byt5, wordpiece_tokenizer
@@ -86,6 +87,29 @@ def test_no_border_of_a_block_or_of_what_is_read_of_a_document_lies_in_a_charact
     assert len("".join(written)) == (len(text) if kept is None else kept // 3)
 
 
+def test_a_block_of_bytes_ends_before_a_space_though_spaces_are_tokens() -> None:
+    text = "one and two and three and four and five"
+    blocks = BlockPacker(byte_tokenizer(), BlockSettings(max_block_tokens=14)).pack(Document("d", "", text))  # 12 bytes
+    written = [bytes((block.token_ids - 5).tolist()).decode() for block in blocks]
+    assert written == ["one and two ", "and three ", "and four ", "and five"]
+
+
+def test_blocks_of_so_many_words_hold_the_same_text_whatever_a_token_is() -> None:
+    text, cuts = "One two three four. Five six, seven " + " ".join(SENTENCES), []
+    for tokenizer in (wordpiece_tokenizer(), byte_tokenizer()):
+        settings = BlockSettings(max_block_tokens=4096, max_block_words=6, min_filled_fraction=0.0)
+        blocks = BlockPacker(tokenizer, settings).pack(Document("d", "", text))
+        assert max(int(((block.flags & TokenFlag.WORD_START.value) != 0).sum()) for block in blocks) == 6
+        edges = [int(block.start_chars[0]) for block in blocks if block.start_chars is not None]
+        cuts.append([text[start:stop].strip() for start, stop in zip(edges, [*edges[1:], len(text)], strict=True)])
+    assert cuts[0] == cuts[1]
+    assert cuts[0][0] == "One two three four."  # five words and marks, and the end of a sentence
+    (whole,) = BlockPacker(byte_tokenizer(), BlockSettings(max_block_tokens=4096, max_block_words=10**6)).pack(
+        Document("d", "", text)
+    )
+    assert len(whole.token_ids) == len(text.encode())
+
+
 def test_a_fresh_encoder_of_bytes_is_saved_and_loaded_with_its_tokenizer(tmp_path: Path) -> None:
     sizes = FreshSettings(layers=1, dimensions=16, max_input_tokens=64, window_tokens=8)
     made = fresh_encoder("bytes", sizes, device="cpu")
@@ -117,6 +141,27 @@ def test_the_encoder_of_a_byt5_is_a_start_and_is_loaded_again_as_an_encoder(byt5
     half.save(tmp_path)
     again = Encoder.load(str(tmp_path), device="cpu", dtype="float32")
     assert (again.fingerprint, again.max_input_tokens, again.mask_id) == (half.fingerprint, 256, 259)
+
+
+def test_the_encoder_of_a_byt5_has_a_new_head_for_masked_bytes_that_is_saved_with_it(
+    byt5_folder: Path, tmp_path: Path
+) -> None:
+    half = Encoder.load(str(byt5_folder), device="cpu", dtype="float32", half_input_tokens=256)
+    with pytest.raises(EncoderError, match="no trained head"):
+        attach_masked_head(half, str(byt5_folder), trained=True)
+    torch.manual_seed(0)
+    head = attach_masked_head(half, str(byt5_folder), trained=False)
+    vectors = torch.randn(3, half.dimensions)  # [t, d]
+    dense, _, norm = head.transform
+    expected = norm(torch.nn.functional.gelu(dense(vectors))) @ head.matrix.T + head.bias  # [t, V]
+    torch.testing.assert_close(head(vectors), expected)
+    assert head.matrix.shape == (len(half.tokenizer), half.dimensions)
+    assert head.matrix is not half.model.get_input_embeddings().weight
+    assert 0.015 < head.matrix.std() < 0.025 and not head.bias.any()
+    half.save(tmp_path)
+    again = Encoder.load(str(tmp_path), device="cpu", dtype="float32")
+    assert (again.fingerprint, again.max_input_tokens) == (half.fingerprint, 256)
+    assert torch.equal(attach_masked_head(again, str(tmp_path), trained=True)(vectors), head(vectors))
 
 
 def test_an_encoder_decoder_is_no_encoder_unless_its_half_is_asked_for_and_an_encoder_has_none(

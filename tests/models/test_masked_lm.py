@@ -197,14 +197,36 @@ def test_half_precision_on_disk_loads_as_float32(bare: Path, tmp_path: Path) -> 
     torch.testing.assert_close(logits_of(again, same), logits_of(encoder, head), rtol=0, atol=2e-2)
 
 
-def test_a_published_model_whose_output_matrix_is_its_own_is_refused(bare: Path, tmp_path: Path) -> None:
+def test_a_published_model_whose_output_matrix_is_its_own_predicts_with_that(bare: Path, tmp_path: Path) -> None:
     attached(bare)[0].save(tmp_path / "saved")
     config = AutoConfig.from_pretrained(tmp_path / "saved", tie_word_embeddings=False)
     model = AutoModelForMaskedLM.from_pretrained(tmp_path / "saved", config=config)
+    torch.nn.init.normal_(model.get_output_embeddings().bias)
     model.save_pretrained(tmp_path / "untied")
     load(tmp_path / "saved").tokenizer.save_pretrained(tmp_path / "untied")
-    with pytest.raises(EncoderError, match="output matrix"):
-        attached(tmp_path / "untied", trained=True)
+    encoder, head = attached(tmp_path / "untied", trained=True)
+    expected = logits_in_transformers(tmp_path / "untied", inputs(encoder))
+    torch.testing.assert_close(logits_of(encoder, head), expected)
+
+
+def test_an_untied_head_begins_as_a_tied_one_and_learns_a_matrix_of_its_own(bare: Path, tmp_path: Path) -> None:
+    tied = attached(bare)
+    tied[0].save(tmp_path / "tied")
+    encoder = load(tmp_path / "tied")
+    head = attach_masked_head(encoder, str(tmp_path / "tied"), trained=True, untied=True)
+    torch.testing.assert_close(logits_of(encoder, head), logits_of(*tied))
+    assert {name for name, _ in head.named_parameters()} > {"matrix", "bias"}
+    before = head.embedding.weight.clone()
+    with torch.no_grad():
+        head.get_parameter("matrix").add_(1.0)
+        head.bias.add_(torch.arange(len(head.bias)))
+    assert torch.equal(head.embedding.weight, before)
+    encoder.weights_changed()
+    encoder.save(tmp_path / "saved")
+    again, same = attached(tmp_path / "saved", trained=True)
+    assert torch.equal(same.get_parameter("matrix"), head.get_parameter("matrix"))
+    expected = logits_in_transformers(tmp_path / "saved", inputs(again))
+    torch.testing.assert_close(logits_of(encoder, head), expected)
 
 
 def test_an_encoder_of_an_unknown_kind_is_refused_by_name(tmp_path: Path) -> None:

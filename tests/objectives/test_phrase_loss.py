@@ -233,6 +233,15 @@ def test_spans_that_stand_nowhere_else_are_left_out_of_the_mean() -> None:
     assert others.counts(batch) == {name: term.count for name, term in more.items()}
 
 
+def test_spans_that_are_known_to_recur_are_not_looked_up() -> None:
+    batch, vectors = three_sequences()
+    known = NonparametricMasked(NonparametricSettings(), similarity_scale=1.0, spans_recur=True)
+    assert known.counts(batch) == objective_of().counts(batch)
+    looked_up, not_looked_up = objective_of()(encoded_with(vectors, batch)), known(encoded_with(vectors, batch))
+    for name, term in looked_up.items():
+        torch.testing.assert_close(not_looked_up[name].sum, term.sum, rtol=0, atol=0)
+
+
 def test_keys_of_the_masked_copies_are_all_but_masks_padding_and_titles() -> None:
     """A = 5 6 8, B = 5 6 6: with "5 6" masked in A and the last 6 in B, A shows 8 and B shows 5 6."""
     batch = batch_of([[5, 6, 8], [5, 6, 6]], [(0, 0, 2), (1, 2, 1)])

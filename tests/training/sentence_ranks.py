@@ -13,9 +13,11 @@ from torch import nn
 
 from npm.models.sentences import token_mean
 from npm.models.settings import PoolerKind
-from npm.objectives.encoded import EncodedSentences, Passes
+from npm.objectives.encoded import EncodedLabelled, EncodedSentences, Passes
+from npm.objectives.labelled import LabelledContrast
 from npm.objectives.sentence import SentenceContrast
 from npm.objectives.settings import SentenceSettings
+from npm.types import LabelledBatch
 from tests.helpers.sentence_batches import LAST_WORD_ID, batch_of, sentences
 
 SHARES = {"even": (2, 2), "uneven": (3, 1)}
@@ -37,7 +39,7 @@ class SmallEncoder(nn.Module):
         for layer in self.layers:
             mean = token_mean(states[-1], attention_mask)[:, None].expand_as(states[-1])  # f32 [B, L, d]
             states.append(torch.tanh(layer(torch.cat([states[-1], mean], dim=2))))
-        return SimpleNamespace(hidden_states=tuple(states))
+        return SimpleNamespace(hidden_states=tuple(states), last_hidden_state=states[-1])
 
 
 def gradients(pairs: Sequence[tuple[torch.Tensor, ...]], columns: int) -> dict[str, torch.Tensor]:
@@ -53,10 +55,35 @@ def gradients(pairs: Sequence[tuple[torch.Tensor, ...]], columns: int) -> dict[s
     return {name: weight.grad for name, weight in named if weight.grad is not None}
 
 
+LABELS = (0, 1, 0, 1)
+"""Of the four texts of the global batch; where the ranks have three and one, the second has no pair of its own."""
+
+
+def labelled_gradients(first: int, count: int) -> dict[str, torch.Tensor]:
+    """Gradients of Σ supervised contrast / texts of all ranks, on `count` texts from `first` on, by parameter name."""
+    torch.manual_seed(1)
+    encoder = SmallEncoder(16)
+    texts = [pair[0] for pair in PAIRS]
+    ids, mask = (
+        getattr(batch_of(texts, texts), name)[first : first + count] for name in ("input_ids", "attention_mask")
+    )
+    rows = torch.arange(count)  # i64 [n]
+    labels = torch.tensor(LABELS[first : first + count])  # i64 [n]
+    batch = LabelledBatch(ids, mask, None, rows=rows, slots=torch.zeros_like(rows), targets=labels)
+    term = LabelledContrast(0.3)(EncodedLabelled(Passes(encoder), batch))["labelled_contrast"]
+    (term.sum / len(LABELS)).backward()
+    return {name: weight.grad for name, weight in encoder.named_parameters() if weight.grad is not None}
+
+
 def write_gradients(rank: int, runs: Path) -> None:
     """Write the gradients summed over both ranks, as RUNS/<share>-<columns>.safetensors."""
     for name, shares in SHARES.items():
         first = sum(shares[:rank])
+        contrasted = labelled_gradients(first, shares[rank])
+        for gradient in contrasted.values():
+            dist.all_reduce(gradient)
+        if rank == 0:
+            safetensors.torch.save_file(contrasted, runs / f"{name}-labelled.safetensors")
         for columns in COLUMNS:
             summed = gradients(PAIRS[first : first + shares[rank]], columns)
             for gradient in summed.values():

@@ -15,6 +15,7 @@ from safetensors import SafetensorError
 from index.store import write_folder
 from npm.corpus.blocks import BlockSettings
 from npm.corpus.documents import CorpusSettings
+from npm.corpus.groups import GroupMixing
 from npm.errors import ArtefactError, SettingError, StorageError
 from npm.masking.masker import MaskingSettings
 from npm.models.encoder import Encoder
@@ -22,7 +23,8 @@ from npm.models.sentences import Pooler, SavedSentenceEncoder
 from npm.models.settings import PoolerKind
 from npm.objectives.settings import BlockTeacherSettings, ObjectiveSettings
 from npm.training.checkpoints import CHECKPOINT_KIND, Checkpoint, Counters, RunFolder
-from npm.training.settings import OptimizerKind, StartSettings, TrainerSettings, TrainingSettings, as_record
+from npm.training.record import as_record
+from npm.training.settings import OptimizerKind, StartSettings, TrainerSettings, TrainingSettings
 from tests.helpers.tiny_models import tiny_encoder
 
 
@@ -332,3 +334,11 @@ def test_a_full_disk_while_saving_the_encoder_keeps_the_one_before(
 
 def _refuse(*_: Any, **__: Any) -> None:
     raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_ablations_are_recorded_only_where_they_are_asked_for() -> None:
+    names = ("groups.mixing", *(f"objective.nonparametric.{name}" for name in ("negatives", "keys", "own_sequence")))
+    settings = TrainingSettings()
+    assert not as_record(settings, ranks=1).keys() & set(names)  # a run that was begun before them goes on
+    settings.groups.mixing = GroupMixing.random
+    assert as_record(settings, ranks=1)["groups.mixing"] == "random"

@@ -58,6 +58,20 @@ def test_two_runs_one_from_the_other_are_one_long_run(tmp_path: Path, origin: Pa
     assert not (tmp_path / "next" / "corpus").exists()  # the blocks of the other run
 
 
+def test_joint_reading_may_begin_in_a_run_that_goes_on(tmp_path: Path) -> None:
+    """Half of the copies read in both; what reading adds to the loss begins with the second run."""
+
+    def settings(reading_weight: float, from_run: str = "") -> TrainingSettings:
+        chosen = settings_of(tmp_path, from_run=from_run)
+        masking = replace(chosen.masking, context_fraction=0.5)
+        return replace(chosen, masking=masking, objective=replace(chosen.objective, reading_weight=reading_weight))
+
+    run_training(tmp_path / "first", settings(0.0))
+    run_training(tmp_path / "reading", settings(1.0, from_run=str(tmp_path / "first")))
+    assert not any("reading_start" in line for line in metrics_of(tmp_path / "first"))
+    assert any("reading_start" in line for line in metrics_of(tmp_path / "reading"))  # one step has no such spans
+
+
 def test_a_run_that_went_on_from_another_has_no_blocks_to_lend_and_gets_none(tmp_path: Path, origin: Path) -> None:
     run_training(tmp_path / "next", settings_of(tmp_path, from_run=str(origin)))
     names = sorted(path.name for path in (tmp_path / "next").iterdir())

@@ -11,8 +11,17 @@ from torch import nn
 from transformers import AlbertConfig, AlbertModel, T5Config, T5ForConditionalGeneration
 
 from npm.errors import SettingError
-from npm.training.optimizer import freeze, layer_rates, layer_stacks, make_optimizer, parameter_groups
-from npm.training.settings import FrozenSettings, OptimizerKind, Sharding, TrainerSettings
+from npm.objectives.settings import MaskedSettings, ObjectiveSettings
+from npm.training.model import load_start, make_objective
+from npm.training.optimizer import Lion, freeze, layer_rates, layer_stacks, make_optimizer, parameter_groups
+from npm.training.settings import (
+    FrozenSettings,
+    OptimizerKind,
+    Sharding,
+    StartSettings,
+    TrainerSettings,
+    TrainingSettings,
+)
 from tests.helpers.tiny_models import tiny_encoder
 from tests.helpers.toy_training import parameters_of, toy_trainer
 
@@ -85,6 +94,7 @@ def test_both_halves_of_an_encoder_decoder_are_frozen() -> None:
         (FrozenSettings(layers=1), {"embeddings", "encoder.layer.1", "head"}),
         (FrozenSettings(embeddings=True), {"encoder.layer.0", "encoder.layer.1", "head"}),
         (FrozenSettings(embeddings=True, layers=1), {"encoder.layer.1", "head"}),
+        (FrozenSettings(word_embeddings=True), {"embeddings", "encoder.layer.0", "encoder.layer.1", "head"}),
     ],
 )
 def test_frozen_parts_stay_as_they_are_in_training(tmp_path: Path, settings: FrozenSettings, moved: set[str]) -> None:
@@ -201,3 +211,44 @@ def test_muon_with_shared_weights_is_refused() -> None:
     with pytest.raises(SettingError) as caught:
         TrainerSettings(optimizer=OptimizerKind.muon, sharding=Sharding.full)
     assert caught.value.where == "optimizer"
+
+
+def test_frozen_word_embeddings_leave_an_untied_head_its_own_matrix(tmp_path: Path) -> None:
+    tiny_encoder("bert").save(tmp_path / "start")
+    settings = TrainingSettings(
+        encoder=str(tmp_path / "start"),
+        device="cpu",
+        start=StartSettings(frozen=FrozenSettings(word_embeddings=True)),
+        objective=ObjectiveSettings(nonparametric_weight=0, masked_weight=1, masked=MaskedSettings(untied=True)),
+    )
+    trained = load_start(settings)
+    head = make_objective(settings, trained).objectives["masked"].head
+    frozen = [name for name, parameter in trained.model.named_parameters() if not parameter.requires_grad]
+    assert frozen == ["embeddings.word_embeddings.weight"]
+    assert torch.equal(head.matrix, head.embedding.weight) and head.matrix is not head.embedding.weight
+    assert all(parameter.requires_grad for parameter in head.parameters())
+
+
+def test_lion_moves_by_the_sign_of_its_momentum_worked_by_hand() -> None:
+    weight = nn.Parameter(torch.tensor([1.0, -2.0, 3.0]))
+    optimizer = Lion([{"params": [weight], "weight_decay": 0.5, "lr": 0.1}])
+    momentum, expected = torch.zeros(3), weight.detach().clone()
+    for gradient in (torch.tensor([1.0, -1.0, 0.0]), torch.tensor([-0.05, -1.0, 2.0])):
+        weight.grad = gradient.clone()
+        optimizer.step()
+        direction = torch.sign(0.9 * momentum + 0.1 * gradient)
+        expected = expected - 0.1 * (direction + 0.5 * expected)
+        momentum = 0.99 * momentum + 0.01 * gradient
+    torch.testing.assert_close(weight.detach(), expected)
+    # after one step with a gradient of 1, one of −0.05 does not turn the direction: 0.9 · 0.01 − 0.1 · 0.05 > 0
+    assert direction.tolist() == [1.0, -1.0, 1.0]
+
+
+def test_lion_resumes_exactly(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"optimizer": OptimizerKind.lion, "learning_rate": 1e-3, "checkpoint_every_minutes": 0.0}
+    whole = toy_trainer(tmp_path / "whole", max_steps=4, parts=("masked",), **settings)
+    whole.train()
+    for _ in range(4):
+        part = toy_trainer(tmp_path / "parts", max_steps=4, parts=("masked",), **settings)
+        part.train(most_minutes=0)
+    torch.testing.assert_close(parameters_of(part), parameters_of(whole), rtol=0, atol=0)

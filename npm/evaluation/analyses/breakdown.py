@@ -13,18 +13,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from npm.corpus.documents import CorpusSettings, read_corpus
+from npm.corpus.sources import find_sources
 from npm.corpus.text import folded_words
 from npm.errors import SettingError
 from npm.evaluation.analyses.panels import Line, Panel, Point
 from npm.evaluation.metrics import wilson_interval
 from npm.evaluation.pictures import equal_mass_bins
 from npm.evaluation.settings import Breakdown, ZeroShotEvaluation
+from npm.evaluation.tasks.task import Suite
 from npm.evaluation.zero_shot.occurrences import name_counts
-from npm.evaluation.zero_shot.task import Suite
 
 if TYPE_CHECKING:
+    from npm.evaluation.tasks.task import Task
     from npm.evaluation.zero_shot.open_set import OpenTaskResult
-    from npm.evaluation.zero_shot.task import Task
     from npm.indexing.phrase_index import PhraseIndex
     from npm.models.encoder import Encoder
 
@@ -71,6 +72,8 @@ def check_breakdown(settings: ZeroShotEvaluation, tasks: Sequence[Task]) -> None
     if problem is not None:
         what, expected, got, fix = problem
         raise SettingError(what, expected=expected, got=got, where="breakdown, trained_on", fix=fix)
+    if settings.trained_on:
+        find_sources(settings.trained_on)  # refuses what is not there
 
 
 def breakdown_panels(

@@ -9,7 +9,7 @@ Shapes: n examples, s seeds.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -49,6 +49,13 @@ def check_shares(shares: Sequence[float], *, reads_index: bool) -> None:
         what, expected, got = problem
         fix = "correct corpus_shares=, such as [0.1,0.25,0.5,1.0], or leave it out"
         raise SettingError(what, expected=expected, got=got, where="corpus_shares", fix=fix)
+
+
+def check_parts(shares: Sequence[float], seed: int, indexes: Iterable[PhraseIndex]) -> None:
+    """Raise SettingError, before anything is asked, for a share that leaves a draw of an index without documents."""
+    for index in {index.folder: index for index in indexes}.values():
+        for draw in range(seed, seed + SEEDS):
+            part_of(index, min(shares), draw)
 
 
 def document_places(ids: Sequence[str], seed: int) -> np.ndarray:

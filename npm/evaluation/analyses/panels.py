@@ -86,7 +86,7 @@ def panel_rows(panel: Panel) -> tuple[Row, list[Row]]:
 
 
 def _cell(point: Point) -> str:
-    return f"{percent(point.share)}, n={point.count}"
+    return f"{percent(point.share)}\nn={point.count}"
 
 
 def show_panels(panels: Sequence[Panel], console: Console) -> None:

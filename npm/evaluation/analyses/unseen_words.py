@@ -34,8 +34,8 @@ from npm.evaluation.metrics import Interval, bootstrap_interval, hit_rank, wilso
 from npm.evaluation.report import terminal_table
 from npm.evaluation.results import CheckRecord, any_record, model_facts, write_results
 from npm.evaluation.settings import SampleSettings, UnseenWordsSettings
+from npm.evaluation.tasks.prompts import plain_token_ids
 from npm.evaluation.zero_shot.parametric import ParametricPhrases, language_model_facts
-from npm.evaluation.zero_shot.prompts import plain_token_ids
 from npm.indexing.build import build_index
 from npm.indexing.phrase_index import with_documents
 from npm.indexing.settings import IndexBuildSettings

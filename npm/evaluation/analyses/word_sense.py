@@ -25,6 +25,7 @@ from npm.evaluation.analyses.word_pairs import WordPair, WordPlace, read_pairs, 
 from npm.evaluation.metrics import Interval, bootstrap_interval, wilson_interval
 from npm.evaluation.results import CheckRecord, any_record, index_facts, model_facts, write_results
 from npm.evaluation.settings import SampleSettings, WordSenseSettings
+from npm.evaluation.tasks.document_conditions import check_conditions
 from npm.evaluation.zero_shot.occurrences import find_occurrences
 from npm.models.batches import encode_sequences, padded
 from npm.settings import as_json, changed_settings
@@ -348,6 +349,8 @@ def rated_words(
     """Each word with enough places under both ratings, and the names of the others."""
     if index.vectors is None:
         raise ValueError("an index without stored vectors cannot compare places")
+    check_conditions([settings.low], where="word_sense.low")
+    check_conditions([settings.high], where="word_sense.high")
     masks = [matching_documents(index.store, parse_conditions([each])) for each in (settings.low, settings.high)]
     occurrences = find_occurrences(index, encoder, settings.words)
     documents = index.store.block_documents[index.store.block_of(occurrences.starts)]  # i64 [occurrences]

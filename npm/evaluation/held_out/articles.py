@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -131,9 +132,10 @@ def build_held_out_store(
     """
     # One block more than is used, so that the last one ends where it would end in the whole document.
     enough_tokens = (settings.blocks_per_article + 1) * settings.max_block_tokens
+    every = settings.takes_every_document
     blocks = BlockSettings(
         max_block_tokens=settings.max_block_tokens,
-        max_document_tokens=max(settings.least_tokens, enough_tokens),
+        max_document_tokens=None if every else max(settings.least_tokens, enough_tokens),
         min_filled_fraction=MIN_FILLED_FRACTION,
         title_tokens=getattr(model, "title_tokens", 0),  # an encoder-decoder has none
     )
@@ -145,7 +147,7 @@ def build_held_out_store(
     return write_block_store(
         folder,
         _long_documents(documents, packer, settings),
-        settings={"blocks": blocks.recorded(), "articles": settings.articles},
+        settings={"blocks": blocks.recorded(), "articles": None if every else settings.articles},
         tokenizer_fingerprint=model.tokenizer_fingerprint,
         vocabulary_size=packer.vocabulary_size,
     )
@@ -161,19 +163,25 @@ def _long_documents(
         if _is_long(sum(int((~is_title(block.flags)).sum()) for block in blocks), len(blocks), settings):
             yield document, blocks
             found += 1
-            if found == settings.articles:
+            if found == settings.articles and not settings.takes_every_document:
                 return
-    raise _too_few(found, settings, where="corpus.files")
+    if not (found and settings.takes_every_document):
+        raise _too_few(found, settings, where="corpus.files")
 
 
 def long_articles(store: BlockStore, settings: HeldOutSettings) -> list[range]:
-    """The first blocks of each of the first long enough documents; raises CorpusError if there are too few."""
+    """The first blocks of each of the first long enough documents, or all blocks of all documents, as asked.
+
+    Raises CorpusError if there are too few.
+    """
     documents = store.block_documents  # i64 [blocks]
     edges = np.flatnonzero(np.append(True, documents[1:] != documents[:-1]))  # i64 [documents]
     edges = np.append(edges, len(documents))  # i64 [documents + 1]
     texts_before = np.append(0, np.cumsum(~is_title(store.flags.slice(0, store.token_count))))  # i64 [tokens + 1]
     token_counts = np.diff(texts_before[store.block_offsets[edges]])  # i64 [documents]
     block_counts = np.diff(edges)  # i64 [documents]
+    if settings.takes_every_document:
+        return [range(int(first), int(stop)) for first, stop in pairwise(edges)]
     long = [
         range(int(first), int(first) + settings.blocks_per_article)
         for first, tokens, blocks in zip(edges[:-1], token_counts, block_counts, strict=True)
@@ -185,14 +193,16 @@ def long_articles(store: BlockStore, settings: HeldOutSettings) -> list[range]:
 
 
 def _is_long(token_count: int, block_count: int, settings: HeldOutSettings) -> bool:
+    if settings.takes_every_document:
+        return block_count > 0
     return token_count >= settings.least_tokens and block_count >= settings.blocks_per_article
 
 
 def _too_few(found: int, settings: HeldOutSettings, *, where: str) -> CorpusError:
-    long = f"at least {settings.least_tokens} tokens in {settings.blocks_per_article} blocks"
+    long = f"{settings.articles} of at least {settings.least_tokens} tokens in {settings.blocks_per_article} blocks"
     return CorpusError(
-        "the corpus has too few long articles",
-        expected=f"{settings.articles} of {long}",
+        "the corpus has too few long articles" if not settings.takes_every_document else "the corpus has no text",
+        expected=long if not settings.takes_every_document else "a document",
         got=str(found),
         where=where,
         fix="give more text, or ask for fewer articles with limit=",

@@ -78,7 +78,8 @@ class MaskedTokensResult(HeldOutResult[ArticleSums]):
         """Print the table."""
         asked = self.record["settings"]
         whole = "masked tokens" if asked["masked_unit"] == "token" else "whole masked words"
-        title = f"{whole} of held-out articles, {100 * asked['masked_fraction']:g} % of the tokens masked"
+        asked_of = "all held-out documents" if "every_document" in asked else "held-out articles"
+        title = f"{whole} of {asked_of}, {100 * asked['masked_fraction']:g} % of the tokens masked"
         console.print(terminal_table(*masked_tokens_rows(self), title=title))
         console.print("note: ± is the standard error over articles.", markup=False)
         console.print("note: perplexities compare encoders of the same tokenizer only.", markup=False)
@@ -134,6 +135,8 @@ def evaluate_masked_tokens(
 
     recorded = asdict(settings) | {"masked_unit": settings.unit.value, "mask_seed": sample.seed}
     del recorded["unit"]
+    for name in ("articles", "least_tokens", "blocks_per_article") if settings.every_document else ("every_document",):
+        del recorded[name]  # what is not read; and as before there was a choice
     record = held_out_record(TASK, recorded, store, encoder, tokenizer_fingerprint=encoder.tokenizer_fingerprint)
     check_record(record)
     sums = measured_articles(sums_of, encoder, store, settings, heads=[head], progress=progress)

@@ -18,10 +18,10 @@ import numpy as np
 from npm.evaluation.metrics import Interval
 from npm.evaluation.report import Row, percent, terminal_table
 from npm.evaluation.results import CheckRecord, any_record, model_facts, write_results
-from npm.evaluation.settings import SampleSettings, StsSettings
+from npm.evaluation.settings import PoolerPost, SampleSettings, StsSettings
 from npm.evaluation.sts.correlation import SentencePairs, SentenceVectors, pair_cosines, resampled_spearman, spearman
 from npm.evaluation.sts.data import PUBLIC_SETS
-from npm.evaluation.sts.geometry import Geometry, geometry_facts, measure_geometry
+from npm.evaluation.sts.geometry import Geometry, geometry_facts, measure_geometry, whitened
 from npm.models.sentences import SentenceEncoder
 from npm.models.settings import PoolerKind, Precision
 from npm.types import Progress, silent
@@ -133,13 +133,26 @@ class StsResult:
 
 
 def sentence_vectors(
-    place: str, *, pooler: PoolerKind | None, device: str = "auto", dtype: Precision = Precision.float32
+    place: str,
+    *,
+    pooler: PoolerKind | None,
+    post: PoolerPost = PoolerPost.none,
+    device: str = "auto",
+    dtype: Precision = Precision.float32,
 ) -> SentenceVectors:
     """The sentence encoder at `place`; `pooler` None takes the one it was saved with. Raises EncoderError."""
     loaded = SentenceEncoder.load(place, pooler=pooler, device=device, dtype=dtype)
     encoder = loaded.encoder
     pooled = {"pooler": loaded.pooler.kind_after_training.value, "dtype": encoder.dtype_name}
-    return SentenceVectors(encoder.name, loaded.encode, {**model_facts(encoder), **pooled}, encoder)
+    if post is PoolerPost.none:
+        return SentenceVectors(encoder.name, loaded.encode, {**model_facts(encoder), **pooled}, encoder)
+    facts = {**model_facts(encoder), **pooled, "pooler_post": post.value}
+    return SentenceVectors(encoder.name, lambda sentences: whitened(loaded.encode(sentences)), facts, encoder)
+
+
+def _pooling(facts: Mapping[str, Any]) -> str:
+    """How sentences became vectors, for people."""
+    return ", ".join(facts[key] for key in ("pooler", "pooler_post") if key in facts)
 
 
 def evaluate_sts(
@@ -313,12 +326,12 @@ def notes(result: StsResult) -> Iterator[str]:
     """What the numbers are, and what is not in them."""
     if len(result.encoders) == 2:
         described = (
-            f"{head}: {each.name} ({each.facts['pooler']})"
+            f"{head}: {each.name} ({_pooling(each.facts)})"
             for head, each in zip(BEFORE_AND_AFTER, result.encoders, strict=True)
         )
         yield "; ".join(described)
     else:
-        yield f"encoder {result.encoders[0].name}, pooler {result.encoders[0].facts['pooler']}"
+        yield f"encoder {result.encoders[0].name}, pooler {_pooling(result.encoders[0].facts)}"
     if absent := [each.name for each in PUBLIC_SETS if each.name not in {pairs.name for pairs in result.sets}]:
         yield f"left out, because data_dir holds no {result.split} part of them: {', '.join(absent)}"
     for pairs in result.sets:

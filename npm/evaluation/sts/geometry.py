@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from npm.corpus.rows import TaskDataError
+from npm.errors import SettingError
 from npm.evaluation.settings import GeometrySettings
 from npm.evaluation.sts.correlation import SentencePairs, SentenceVectors, encode_distinct
 from npm.models.encoder import evaluating
@@ -85,6 +86,31 @@ def mean_cosine_of_sum(sums: np.ndarray, counts: np.ndarray) -> np.ndarray:
     """
     means: np.ndarray = ((sums**2).sum(-1) - counts) / (counts * (counts - 1))
     return means
+
+
+LEAST_VARIANCE = 1e-9
+"""Of a direction, as a share of the largest; one with less is left out of whitened vectors."""
+
+
+def whitened(vectors: np.ndarray) -> np.ndarray:
+    """Vectors [n, d] shifted and turned to mean 0 and covariance 1, f64 [n, k], in the k directions that they vary in.
+
+    x̃ = (x − μ) U Λ^(−1/2), Σ = U Λ Uᵀ their covariance (Su et al. 2021, arXiv 2103.15316, §3). Raises SettingError for
+    so few vectors that all would have one cosine.
+    """
+    centred = np.asarray(vectors, dtype=np.float64) - vectors.mean(0, dtype=np.float64)  # f64 [n, d]
+    variances, directions = np.linalg.eigh(centred.T @ centred / len(centred))  # f64 [d], [d, d], ascending
+    kept = variances > LEAST_VARIANCE * max(variances[-1], 0.0)  # bool [d]
+    if len(centred) <= kept.sum() + 1:
+        raise SettingError(
+            "these are too few sentences to whiten their vectors",
+            expected=f"more distinct sentences in a set than the {vectors.shape[1]} dimensions of a vector",
+            got=str(len(centred)),
+            where="sts.pooler_post",
+            fix="leave pooler_post out, or score larger sets",
+        )
+    result: np.ndarray = centred @ (directions[:, kept] / np.sqrt(variances[kept]))  # f64 [n, k]
+    return result
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,15 +16,15 @@ from npm.corpus.text import words_of
 from npm.errors import SettingError
 from npm.evaluation.metrics import open_answer
 from npm.evaluation.results import filler_facts
-from npm.evaluation.zero_shot.document_conditions import admissible_index, examples_by_condition
-from npm.evaluation.zero_shot.task import LabelPrediction
+from npm.evaluation.tasks.document_conditions import NO_DOCUMENT, admissible_parts
+from npm.evaluation.tasks.task import LabelPrediction
 from npm.indexing.rows import RowMap
 from npm.retrieval.answers import SurfaceReader, says_nothing_new
 from npm.retrieval.spans import SpanFinder
 from npm.types import MASK_TEXT, Answer, Phrase, Progress
 
 if TYPE_CHECKING:
-    from npm.evaluation.zero_shot.task import Example, Task
+    from npm.evaluation.tasks.task import Example, Task
     from npm.indexing.lexicon import BlockLexicon
     from npm.indexing.phrase_index import PhraseIndex
     from npm.retrieval.fill import PhraseFiller
@@ -170,13 +170,11 @@ class RandomSpanOfBestBlock:
     def predict(self, task: Task, examples: Sequence[Example], progress: Progress) -> list[Answer]:
         """One phrase an example, drawn by seed and id; none where no block shares a word with the text."""
         answers: dict[int, Answer] = {}
-        for conditions, places in examples_by_condition(examples).items():
-            settings = self._filler.settings
-            where = [*settings.where, *conditions]
-            index = admissible_index(self._filler.index, where, settings.documents)
+        settings, whole = self._filler.settings, self._filler.index
+        for index, places in admissible_parts(whole, examples, where=settings.where, documents=settings.documents):
             for place in places:
                 drawn = () if index is None else self._drawn(examples[place], index.live_blocks)
-                answers[place] = Answer(examples[place].text, drawn)
+                answers[place] = Answer(examples[place].text, drawn, notes=(NO_DOCUMENT,) if index is None else ())
                 progress(f"task {task.name}", len(answers), len(examples))
         return [answers[place] for place in range(len(examples))]
 

@@ -13,10 +13,10 @@ import numpy as np
 
 from npm.corpus.text import sentence_bounds
 from npm.errors import SettingError
-from npm.evaluation.zero_shot.prompts import detokenise, parse_template
+from npm.evaluation.tasks.prompts import detokenise, parse_template
 
 if TYPE_CHECKING:
-    from npm.evaluation.zero_shot.task import Task
+    from npm.evaluation.tasks.task import Task
     from npm.indexing.phrase_index import PhraseIndex
 
 

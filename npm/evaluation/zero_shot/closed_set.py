@@ -15,7 +15,7 @@ import numpy as np
 from index.files import sha256_of_bytes
 from npm.errors import SettingError
 from npm.evaluation.metrics import Interval, bootstrap_interval
-from npm.evaluation.zero_shot.task import ClosedMethod, Example, LabelPrediction, OpenMethod, Suite, Task, TaskScores
+from npm.evaluation.tasks.task import ClosedMethod, Example, LabelPrediction, OpenMethod, Suite, Task, TaskScores
 from npm.types import Progress, silent
 
 BLIND_METHODS = ("majority",)

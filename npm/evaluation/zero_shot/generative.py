@@ -15,7 +15,7 @@ Shapes: q texts, W words, B texts of a batch, L padded length, k neighbours, d d
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -24,14 +24,16 @@ import torch
 
 from npm.errors import EncoderError
 from npm.evaluation.results import index_facts, model_facts
+from npm.evaluation.tasks.document_conditions import NO_DOCUMENT, admissible_parts
+from npm.evaluation.tasks.prompts import plain_token_ids
 from npm.evaluation.zero_shot.baselines import lexicon_of
 from npm.evaluation.zero_shot.parametric import check_word
-from npm.evaluation.zero_shot.prompts import plain_token_ids
 from npm.models.batches import length_sorted_batches, padded
+from npm.retrieval.settings import FillSettings
 from npm.types import MASK_TEXT, Answer, Phrase, Progress
 
 if TYPE_CHECKING:
-    from npm.evaluation.zero_shot.task import Example, Task
+    from npm.evaluation.tasks.task import Example, Task
     from npm.indexing.phrase_index import PhraseIndex
     from npm.models.decoder import Decoder
     from npm.models.denoiser import Denoiser
@@ -299,25 +301,38 @@ class WriterLogs:
 class PhraseWriter:
     """Fills the mask of an open task with the first line of what a model writes: an `OpenMethod`."""
 
-    def __init__(self, name: str, writer: Writer, index: PhraseIndex | None = None) -> None:
-        """With `index`, the three best blocks by BM25 stand before each text. Raises SettingError if it has no text."""
+    def __init__(
+        self, name: str, writer: Writer, index: PhraseIndex | None = None, settings: FillSettings | None = None
+    ) -> None:
+        """With `index`, the three best blocks by BM25 stand before each text, of documents as `settings` filter them.
+
+        Raises SettingError if it has no text.
+        """
         self.name = name
         self._writer = writer
         self._index = index
+        self._settings = settings or FillSettings()
         self._lexicon = None if index is None else lexicon_of(index, fix="leave this method out")
         self._facts: dict[str, Any] = {}
 
     def predict(self, task: Task, examples: Sequence[Example], progress: Progress) -> list[Answer]:
-        """One answer an example."""
-        answers: list[Answer] = []
-        for first in range(0, len(examples), TEXTS_GENERATED_TOGETHER):
-            answers += self._answers([example.text for example in examples[first : first + TEXTS_GENERATED_TOGETHER]])
-            progress(f"task {task.name}", len(answers), len(examples))
+        """One answer an example, without phrases where passages stand before texts and no document may answer."""
+        found: dict[int, Answer] = {}
+        for part, places in self._parts(examples):
+            for first in range(0, len(places), TEXTS_GENERATED_TOGETHER):
+                batch = places[first : first + TEXTS_GENERATED_TOGETHER]
+                texts = [examples[place].text for place in batch]
+                if self._index is not None and part is None:
+                    found |= {place: Answer(examples[place].text, (), notes=(NO_DOCUMENT,)) for place in batch}
+                else:
+                    found |= dict(zip(batch, self._answers(texts, part), strict=True))
+                progress(f"task {task.name}", len(found), len(examples))
+        answers = [found[place] for place in range(len(examples))]
         self._facts = {
             "model": {**model_facts(self._writer.model), "dtype": self._writer.model.dtype_name},
             "answers": f"greedy, at most {MOST_NEW_TOKENS} tokens, the first line",
             "passages_in_front": 0 if self._index is None else PASSAGES_IN_FRONT,
-            **({} if self._index is None else {"index": index_facts(self._index)}),
+            **({} if self._index is None else {"index": index_facts(self._index), "where": self._settings.where}),
             "cut_texts": sum(answer.cut for answer in answers),
         }
         return answers
@@ -326,8 +341,15 @@ class PhraseWriter:
         """What the answers of the last call depend on."""
         return self._facts
 
-    def _answers(self, texts: Sequence[str]) -> list[Answer]:
-        asked = [self._with_passages(text, self._writer.open_text(text)) for text in texts]
+    def _parts(self, examples: Sequence[Example]) -> Iterable[tuple[PhraseIndex | None, list[int]]]:
+        """What of the index passages are taken from, and the places of the examples that they are for."""
+        if self._index is None:
+            return [(None, list(range(len(examples))))]
+        settings = self._settings
+        return admissible_parts(self._index, examples, where=settings.where, documents=settings.documents)
+
+    def _answers(self, texts: Sequence[str], part: PhraseIndex | None) -> list[Answer]:
+        asked = [self._with_passages(text, self._writer.open_text(text), part) for text in texts]
         prompts, cut = self._writer.prompts(asked, room=MOST_NEW_TOKENS)
         answers = []
         for text, own_cut, (ids, log) in zip(texts, cut.tolist(), self._writer.written(prompts), strict=True):
@@ -336,12 +358,12 @@ class PhraseWriter:
             answers.append(Answer(text, phrases, own_cut))
         return answers
 
-    def _with_passages(self, text: str, asked: str) -> str:
-        if self._index is None or self._lexicon is None:
+    def _with_passages(self, text: str, asked: str, part: PhraseIndex | None) -> str:
+        if part is None or self._lexicon is None:
             return asked
-        hits = self._lexicon.best_blocks([text], PASSAGES_IN_FRONT)
+        hits = self._lexicon.best_blocks([text], PASSAGES_IN_FRONT, allowed=part.live_blocks)
         blocks = hits.blocks[0][hits.found[0]].tolist()
-        passages = (self._index.store.block_text(block).replace(MASK_TEXT, " ") for block in blocks)
+        passages = (part.store.block_text(block).replace(MASK_TEXT, " ") for block in blocks)
         return "\n\n".join([*passages, asked])
 
 

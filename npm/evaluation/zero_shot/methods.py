@@ -13,10 +13,20 @@ from index.manifest import MANIFEST_NAME
 from npm.errors import SettingError
 from npm.evaluation.results import index_facts, model_facts
 from npm.evaluation.settings import ZeroShotEvaluation
+from npm.evaluation.tasks.document_conditions import is_templated
+from npm.evaluation.tasks.prompts import empty_prompt
+from npm.evaluation.tasks.task import (
+    LABEL_WORDS,
+    Calibration,
+    ClosedMethod,
+    OpenMethod,
+    Suite,
+    Task,
+    resolved_scoring,
+)
 from npm.evaluation.zero_shot.baselines import FrequentAnswer, MajorityLabel, RandomLabel, RandomSpanOfBestBlock
 from npm.evaluation.zero_shot.calibration import corpus_prompts
 from npm.evaluation.zero_shot.closed_set import check_distinct
-from npm.evaluation.zero_shot.document_conditions import is_templated
 from npm.evaluation.zero_shot.generative import (
     EXAMPLES_PER_PASS,
     DecoderWriter,
@@ -35,15 +45,6 @@ from npm.evaluation.zero_shot.parametric import (
     WordLogs,
     remembered,
 )
-from npm.evaluation.zero_shot.task import (
-    LABEL_WORDS,
-    Calibration,
-    ClosedMethod,
-    OpenMethod,
-    Suite,
-    Task,
-    resolved_scoring,
-)
 from npm.evaluation.zero_shot.verbalizers import EXPANDED, Verbalizer, load_verbalizer
 from npm.indexing.phrase_index import PhraseIndex
 from npm.models.decoder import Decoder
@@ -54,9 +55,10 @@ from npm.models.masked_lm import MaskedHead, attach_masked_head
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.settings import FillSettings
 from npm.settings import changed_settings, settings_given
+from npm.types import MASK_TEXT
 
 if TYPE_CHECKING:
-    from npm.evaluation.zero_shot.task import Example
+    from npm.evaluation.tasks.task import Example
 
 
 PARAMETRIC = {
@@ -81,6 +83,8 @@ READS_CLOSED = ("npm", "npm-single", "mlm-knn", "mlm-fuzzy", "mlm-fuzzy-pmi", "m
 """Methods of closed tasks that the settings zero_shot.closed.* say something to."""
 READS_FILL = ("npm", "npm-dense", "npm-bm25", "npm-hybrid", ORACLE_BLOCKS, "random")
 """Methods of open tasks that the settings fill.* say something to."""
+READS_FILTERS, FILTERS = "causal-bm25", ("where", "documents")
+"""The method that reads of fill.* these settings alone."""
 READS_RETRIEVAL = tuple(name for name, retrieval in RETRIEVAL_OF.items() if retrieval is None)
 """Those of them that look where fill.retrieval says; the others have that in their names."""
 READS_LANGUAGE_MODEL, READS_ITS_INDEX = (*PARAMETRIC, "mlm-n", "mlm-knn"), ("mlm-knn",)
@@ -178,7 +182,8 @@ class Methods:
             encoder, head = self.language_model()
             return ParametricPhrases(name, encoder, head) if name == "mlm" else GoldLengthPhrases(encoder, head)
         if name in (*CAUSAL, "t5"):
-            return PhraseWriter(name, self.writer(name), self.index(task)[0] if name == "causal-bm25" else None)
+            index = self.index(task)[0] if name == READS_FILTERS else None
+            return PhraseWriter(name, self.writer(name), index, self._fill_settings(task))
         filler = PhraseFiller(*self.index(task), self._fill_settings(task))
         if name == ORACLE_BLOCKS:
             return OracleBlocks(filler)
@@ -244,6 +249,8 @@ class Methods:
             "reads": writer.reads,
         }
         word_logs: WordLogs = WriterLogs(writer)
+        if name == "causal-pmi" or task.template.lstrip().startswith(MASK_TEXT):
+            writer.prompts([empty_prompt(task)], room=1)  # refuses a decoder that cannot begin a text, before the work
         if name == "causal-knn":
             assert isinstance(writer, DecoderWriter), "the other writer has no prefixes"
             index = self.index(task)[0]

@@ -18,11 +18,9 @@ import numpy as np
 
 from npm.errors import SettingError
 from npm.evaluation.results import filler_facts, model_facts
-from npm.evaluation.zero_shot.calibration import corpus_prompts, relative_logs
-from npm.evaluation.zero_shot.document_conditions import examples_by_condition
-from npm.evaluation.zero_shot.occurrences import WordHits, WordOccurrences, WordScorer, WordScores, find_occurrences
-from npm.evaluation.zero_shot.prompts import empty_prompt
-from npm.evaluation.zero_shot.task import (
+from npm.evaluation.tasks.document_conditions import NO_DOCUMENT, examples_by_condition
+from npm.evaluation.tasks.prompts import empty_prompt
+from npm.evaluation.tasks.task import (
     BY_CORPUS,
     Calibration,
     ClosedRetrieval,
@@ -35,6 +33,8 @@ from npm.evaluation.zero_shot.task import (
     Task,
     resolved_scoring,
 )
+from npm.evaluation.zero_shot.calibration import corpus_prompts, relative_logs
+from npm.evaluation.zero_shot.occurrences import WordHits, WordOccurrences, WordScorer, WordScores, find_occurrences
 from npm.evaluation.zero_shot.verbalizers import LabelWords, label_logs, label_shares
 from npm.indexing.phrase_index import NoDocumentError
 from npm.retrieval.answers import SurfaceReader
@@ -256,7 +256,6 @@ RETRIEVAL_OF: dict[str, Retrieval | None] = {
     "npm-hybrid": Retrieval.hybrid,
 }
 """Where each method looks: `npm` as the filler's settings say."""
-NO_DOCUMENT = "no document of the index meets the conditions of this example"
 
 
 class PhraseAnswers:
@@ -292,7 +291,6 @@ class PhraseAnswers:
         An example that no document may answer gets an answer without phrases.
         """
         answers: dict[int, Answer] = {}
-        self._inadmissible = 0
         # One occurrence at least, whatever the filler would show: a prediction says where it was found.
         shown = max(1, self._settings.occurrences)
         for conditions, places in examples_by_condition(examples).items():
@@ -306,12 +304,12 @@ class PhraseAnswers:
                     if not conditions:
                         raise
                     found = [Answer(text, (), notes=(NO_DOCUMENT,)) for text in texts]
-                    self._inadmissible += len(batch)
                 answers |= dict(zip(batch, found, strict=True))
                 progress(f"task {task.name}", len(answers), len(examples))
         in_order = [answers[place] for place in range(len(examples))]
         self._cut = sum(answer.cut for answer in in_order)
         self._unanswered = sum(not answer.phrases for answer in in_order)
+        self._inadmissible = sum(NO_DOCUMENT in answer.notes for answer in in_order)
         return in_order
 
     def facts(self) -> dict[str, Any]:

@@ -20,7 +20,7 @@ import numpy as np
 
 from index.arrays import RowSet, to_float32
 from npm.corpus.blocks import concatenated_ranges
-from npm.evaluation.zero_shot.prompts import plain_token_ids
+from npm.evaluation.tasks.prompts import plain_token_ids
 from npm.models.similarity import scaled_similarity
 from npm.retrieval.scoring import Combination
 from npm.types import TokenFlag

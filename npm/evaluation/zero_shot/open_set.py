@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from npm.evaluation.metrics import Interval, bootstrap_interval, exact_match, group_mean_interval
+from npm.evaluation.tasks.data import LONGEST_ANSWER_GROUP, answer_groups
+from npm.evaluation.tasks.document_conditions import NO_DOCUMENT, admissible_parts
+from npm.evaluation.tasks.task import Example, Macro, OpenMethod, Task, TaskScores
 from npm.evaluation.zero_shot.closed_set import check_something_to_do, examples_digest
-from npm.evaluation.zero_shot.data import LONGEST_ANSWER_GROUP, answer_groups
-from npm.evaluation.zero_shot.document_conditions import admissible_index, examples_by_condition
 from npm.evaluation.zero_shot.occurrences import name_counts
-from npm.evaluation.zero_shot.task import Example, Macro, OpenMethod, Task, TaskScores
 from npm.indexing.embed import check_tokenizer
 from npm.types import Answer, Progress, silent
 
@@ -48,8 +48,8 @@ def coverage_of(examples: Sequence[Example], index: PhraseIndex, encoder: Encode
     check_tokenizer(encoder, index.store)
     named = np.zeros(len(examples), dtype=bool)  # [n]
     answered = np.zeros(len(examples), dtype=bool)  # [n]
-    for conditions, places in examples_by_condition(examples).items():
-        if (admissible := admissible_index(index, conditions)) is None:
+    for admissible, places in admissible_parts(index, examples):
+        if admissible is None:
             continue
         own = [examples[place] for place in places]
         names = list(
@@ -176,7 +176,7 @@ class OpenTaskResult:
             held, named = self.coverage.answer_held, self.coverage.subject_named  # bool [n] each
             subjects = "" if named is None else f"names the subject of {named.sum()} and "
             found.append(f"{self.task.name}: of {count} examples the corpus {subjects}holds an answer of {held.sum()}.")
-        inadmissible = [method.facts.get("counts", {}).get("inadmissible", 0) for method in self.methods]
+        inadmissible = [sum(NO_DOCUMENT in each.notes for each in method.answers) for method in self.methods]
         if most := max(inadmissible, default=0):
             what = "have no document that meets their conditions, and count as unanswered"
             found.append(f"{self.task.name}: {most} of {count} examples {what}.")

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from npm.evaluation.results import filler_facts
+from npm.evaluation.tasks.document_conditions import NO_DOCUMENT, admissible_parts
 from npm.evaluation.zero_shot.baselines import lexicon_of
-from npm.evaluation.zero_shot.document_conditions import admissible_index, examples_by_condition
 from npm.evaluation.zero_shot.occurrences import name_blocks
 from npm.types import Answer, Progress
 
 if TYPE_CHECKING:
-    from npm.evaluation.zero_shot.task import Example, Task
+    from npm.evaluation.tasks.task import Example, Task
     from npm.retrieval.fill import PhraseFiller
 
 
@@ -44,25 +44,24 @@ class OracleBlocks:
         answers: list[Answer] = []
         shown = max(1, self._filler.settings.occurrences)
         for example, blocks in zip(examples, self.blocks(examples), strict=True):
-            if len(blocks):
+            if blocks is not None and len(blocks):
                 answers.append(self._filler.fill(example.text, occurrences=shown, blocks=blocks))
             else:
-                answers.append(Answer(example.text, (), notes=(NO_BLOCK,)))
+                answers.append(Answer(example.text, (), notes=(NO_DOCUMENT if blocks is None else NO_BLOCK,)))
             progress(f"task {task.name}", len(answers), len(examples))
-        self._without_block = sum(NO_BLOCK in answer.notes for answer in answers)
+        self._without_block = sum(bool({NO_BLOCK, NO_DOCUMENT} & {*answer.notes}) for answer in answers)
         return answers
 
-    def blocks(self, examples: Sequence[Example]) -> list[np.ndarray]:
-        """The blocks i64 [k] that each of n examples is answered from, ascending.
+    def blocks(self, examples: Sequence[Example]) -> list[np.ndarray | None]:
+        """The blocks i64 [k] that each of n examples is answered from, ascending; None where no document may answer.
 
         Of those that hold an answer, within the filters of the filler and the example's own, the fill.bm25_blocks best
         by BM25, then the first in the corpus of those that share no word with the text.
         """
         settings = self._filler.settings
-        chosen = [np.zeros(0, dtype=np.int64) for _ in examples]
-        for conditions, places in examples_by_condition(examples).items():
-            where = [*settings.where, *conditions]
-            index = admissible_index(self._filler.index, where, settings.documents)
+        chosen: list[np.ndarray | None] = [None] * len(examples)
+        whole = self._filler.index
+        for index, places in admissible_parts(whole, examples, where=settings.where, documents=settings.documents):
             if index is None:
                 continue
             names = list(dict.fromkeys(name for place in places for name in examples[place].answers))

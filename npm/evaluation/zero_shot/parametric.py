@@ -27,16 +27,16 @@ import torch
 from npm.corpus.text import CONTRACTION_TAILS, STOP_WORDS, words_of
 from npm.errors import UserError
 from npm.evaluation.results import model_facts
+from npm.evaluation.tasks.prompts import empty_prompt, plain_token_ids
+from npm.evaluation.tasks.task import BY_CORPUS, Calibration, LabelPrediction
 from npm.evaluation.zero_shot.calibration import relative_logs
-from npm.evaluation.zero_shot.prompts import empty_prompt, plain_token_ids
-from npm.evaluation.zero_shot.task import BY_CORPUS, Calibration, LabelPrediction
 from npm.evaluation.zero_shot.verbalizers import label_shares
 from npm.models.batches import encode_sequences
 from npm.retrieval.queries import encode_masks, mask_strips, masked_inputs, query_notes
 from npm.types import MASK_TEXT, Answer, Phrase, Progress
 
 if TYPE_CHECKING:
-    from npm.evaluation.zero_shot.task import Example, Task
+    from npm.evaluation.tasks.task import Example, Task
     from npm.evaluation.zero_shot.verbalizers import Verbalizer
     from npm.models.encoder import Encoder, StoredModel
     from npm.models.masked_lm import MaskedHead

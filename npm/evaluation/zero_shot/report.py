@@ -8,7 +8,7 @@ from math import hypot
 
 from npm.evaluation.metrics import Interval
 from npm.evaluation.report import Row, markdown_table
-from npm.evaluation.zero_shot.task import TaskScores
+from npm.evaluation.tasks.task import TaskScores
 
 PAPER_COLUMN = "paper (354 M)"
 """What Min et al. 2022 report, for an encoder of 354 M parameters: not to be taken for ours."""

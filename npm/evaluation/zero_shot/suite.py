@@ -11,6 +11,7 @@ from npm.errors import SettingError
 from npm.evaluation.analyses.breakdown import breakdown_panels, check_breakdown
 from npm.evaluation.analyses.corpus_shares import (
     ShareResult,
+    check_parts,
     check_shares,
     evaluate_shares,
     share_notes,
@@ -20,15 +21,15 @@ from npm.evaluation.analyses.panels import KEY, Panel, panels_markdown, show_pan
 from npm.evaluation.report import terminal_table
 from npm.evaluation.results import CheckRecord, any_record, index_facts, model_facts, write_results
 from npm.evaluation.settings import Split, SuiteName, ZeroShotEvaluation
+from npm.evaluation.tasks.data import TaskExamples, read_task
+from npm.evaluation.tasks.document_conditions import check_conditions, is_templated
+from npm.evaluation.tasks.readers import ALTERNATIVES, data_file, missing_data
+from npm.evaluation.tasks.task import ClosedMethod, Macro, OpenMethod, Suite, Task, resolved_scoring
+from npm.evaluation.tasks.task_file import load_task, task_names
 from npm.evaluation.zero_shot.closed_set import ClosedTaskResult, evaluate_closed
-from npm.evaluation.zero_shot.data import TaskExamples, read_task
-from npm.evaluation.zero_shot.document_conditions import check_conditions, is_templated
 from npm.evaluation.zero_shot.methods import Methods
 from npm.evaluation.zero_shot.open_set import OpenTaskResult, evaluate_open, overlapping_examples
-from npm.evaluation.zero_shot.readers import ALTERNATIVES, data_file, missing_data
 from npm.evaluation.zero_shot.report import SuiteTable, fitting_rows, suite_markdown
-from npm.evaluation.zero_shot.task import ClosedMethod, Macro, OpenMethod, Suite, Task, resolved_scoring
-from npm.evaluation.zero_shot.task_file import load_task, task_names
 from npm.evaluation.zero_shot.unhelpful_names import lacks_name_filter, without_guessed_names
 from npm.models.encoder import Encoder
 from npm.settings import as_json
@@ -37,7 +38,7 @@ from npm.types import Progress
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from npm.evaluation.zero_shot.task import Example
+    from npm.evaluation.tasks.task import Example
     from npm.indexing.phrase_index import PhraseIndex
 
 
@@ -168,6 +169,8 @@ def evaluate_suite(
     recorded = as_record(settings, names)
     sources = {task.name: _sources(settings, methods, task) for task in tasks}
     check_record(suite_record(recorded, sources))
+    if settings.corpus_shares:
+        check_parts(settings.corpus_shares, settings.seed, [methods.index(task)[0] for task in tasks])
     examples = {task.name: _with_helpful_names(settings, methods, _examples(settings, methods, task)) for task in tasks}
 
     def ask(methods: Methods, names: Mapping[str, Sequence[str]]) -> list[TaskResult]:

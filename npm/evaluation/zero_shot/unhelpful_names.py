@@ -8,14 +8,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from npm.evaluation.zero_shot.data import TaskExamples
+from npm.evaluation.tasks.data import TaskExamples
+from npm.evaluation.tasks.readers import UHN_BY_STRING
 from npm.evaluation.zero_shot.parametric import masked_logits
-from npm.evaluation.zero_shot.readers import UHN_BY_STRING
 from npm.retrieval.queries import encode_masks
 from npm.types import MASK_TEXT
 
 if TYPE_CHECKING:
-    from npm.evaluation.zero_shot.task import Example
+    from npm.evaluation.tasks.task import Example
     from npm.models.encoder import Encoder
     from npm.models.masked_lm import MaskedHead
 

@@ -17,13 +17,13 @@ import numpy as np
 
 from npm.corpus.text import normalised_text
 from npm.errors import SettingError, named
+from npm.evaluation.tasks.task import LABEL_WORDS, LabelMean
 from npm.evaluation.zero_shot.neighbours import NEIGHBOURS_PER_GROUP, neighbouring_words
-from npm.evaluation.zero_shot.task import LABEL_WORDS, LabelMean
 from npm.types import SURROGATE
 
 if TYPE_CHECKING:
+    from npm.evaluation.tasks.task import Task
     from npm.evaluation.zero_shot.occurrences import WordOccurrences, WordScores
-    from npm.evaluation.zero_shot.task import Task
     from npm.indexing.phrase_index import PhraseIndex
     from npm.models.encoder import Encoder
 

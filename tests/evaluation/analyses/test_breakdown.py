@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from npm.errors import SettingError
+from npm.errors import CorpusError, SettingError
 from npm.evaluation.analyses.breakdown import breakdown_panels, check_breakdown, text_counts
 from npm.evaluation.analyses.panels import Panel
 from npm.evaluation.metrics import wilson_interval
 from npm.evaluation.settings import Breakdown, ZeroShotEvaluation
+from npm.evaluation.tasks.task import Example, Suite, Task, TaskData
 from npm.evaluation.zero_shot.open_set import ExactMatch, OpenMethodResult, OpenTaskResult
-from npm.evaluation.zero_shot.task import Example, Suite, Task, TaskData
 from npm.indexing.phrase_index import PhraseIndex
 from npm.models.encoder import Encoder
 from tests.helpers.command_line import write_corpus
@@ -90,6 +90,12 @@ def test_a_task_without_what_is_counted_has_no_panel(encoder: Encoder) -> None:
 def test_a_breakdown_without_what_it_needs_is_refused(given: dict[str, list[str]], problem: str) -> None:
     with pytest.raises(SettingError, match=problem):
         check_breakdown(ZeroShotEvaluation(**given), [TASK])  # type: ignore[arg-type]
+
+
+def test_training_text_that_is_not_there_is_refused_before_anything_is_asked(tmp_path: Path) -> None:
+    settings = ZeroShotEvaluation(breakdown=[Breakdown.trained_count], trained_on=[str(tmp_path / "absent.jsonl")])
+    with pytest.raises(CorpusError, match="does not exist"):
+        check_breakdown(settings, [TASK])
 
 
 def test_a_breakdown_of_closed_tasks_or_of_tasks_without_the_column_is_refused() -> None:

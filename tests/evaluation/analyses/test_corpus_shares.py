@@ -12,6 +12,7 @@ import pytest
 
 from npm.errors import SettingError
 from npm.evaluation.analyses.corpus_shares import (
+    check_parts,
     check_shares,
     document_places,
     mean_over_draws,
@@ -110,6 +111,8 @@ def test_shares_that_are_none_are_refused(index: PhraseIndex) -> None:
     check_shares([], reads_index=False)
     with pytest.raises(SettingError, match="no document is left"):
         part_of(index, 1e-9, 0)
+    with pytest.raises(SettingError, match="no document is left"):
+        check_parts([1.0, 1e-9], 0, [index])
 
 
 def test_tasks_are_asked_of_shares_and_broken_down(npmlm: CommandLine, built_index: Path, tmp_path: Path) -> None:

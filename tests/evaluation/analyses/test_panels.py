@@ -23,7 +23,7 @@ PANEL = Panel(
 def test_a_row_is_a_point_and_a_missing_one_is_a_dash() -> None:
     header, rows = panel_rows(PANEL)
     assert header == ["tokens", "npm", "mlm"]
-    assert rows == [["1", "50.0 [25.0, 75.0], n=4", "–"], ["2", "50.0 [25.0, 75.0], n=9", "50.0 [25.0, 75.0], n=9"]]
+    assert rows == [["1", "50.0 [25.0, 75.0]\nn=4", "–"], ["2", *(["50.0 [25.0, 75.0]\nn=9"] * 2)]]
     assert panels_markdown([PANEL]).startswith("## trex: exact match, %\n\n| tokens | npm | mlm |\n|---|---:|---:|\n")
 
 

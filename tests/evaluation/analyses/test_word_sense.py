@@ -195,6 +195,7 @@ def test_pairs_and_places_are_measured_and_drawn(npmlm: CommandLine, tmp_path: P
     assert npmlm("plot", tmp_path / "out", f"out={tmp_path / 'panels.svg'}").status == 0
     npmlm(*ask, "word_sense.words=[nowhere]", "overwrite=true").refused("no word has places")
     npmlm(*ask, "word_sense.low=stars<=2", "overwrite=true").refused("no document has a kept field stars")
+    npmlm(*ask, "word_sense.high=good", "overwrite=true").refused("is not a condition", "where:    word_sense.high")
     npmlm(*ask, f"word_sense.encoders=[{folders['first']}]", "overwrite=true").refused("reads word_sense.encoders")
     npmlm(*ask[:2], ask[3], given[0], "word_sense.low=stars<=2", "overwrite=true").refused("reads word_sense.low")
     drawn = npmlm("plot", "senses", f"index={index}", "word=cheap", "colour_by=rating", f"out={tmp_path / 'x.png'}")

@@ -11,12 +11,35 @@ import torch
 from npm.errors import SettingError
 from npm.evaluation.settings import GeometrySettings
 from npm.evaluation.sts.correlation import unit_rows
-from npm.evaluation.sts.geometry import alignment, layer_geometry, mean_cosine, mean_cosine_of_sum, spectrum, uniformity
+from npm.evaluation.sts.geometry import (
+    alignment,
+    layer_geometry,
+    mean_cosine,
+    mean_cosine_of_sum,
+    spectrum,
+    uniformity,
+    whitened,
+)
 from tests.helpers.tiny_models import FAMILIES, SENTENCES, tiny_encoder
 
 
 def random_units(count: int, dimensions: int, seed: int = 0) -> np.ndarray:
     return unit_rows(np.random.default_rng(seed).normal(size=(count, dimensions)))
+
+
+def test_whitened_vectors_have_mean_0_and_covariance_1_and_the_angles_of_mahalanobis() -> None:
+    rng = np.random.default_rng(0)
+    vectors = rng.normal(size=(50, 4)) @ rng.normal(size=(4, 4)) + 5
+    white = whitened(vectors)
+    np.testing.assert_allclose(white.mean(0), 0, atol=1e-12)
+    np.testing.assert_allclose(white.T @ white / 50, np.eye(4), atol=1e-12)
+    inverse = np.linalg.inv(np.cov(vectors.T, bias=True))
+    centred = vectors - vectors.mean(0)
+    np.testing.assert_allclose(white @ white.T, centred @ inverse @ centred.T, atol=1e-10)
+    flat = np.column_stack([vectors[:, :2], vectors[:, 0]])  # two directions in three dimensions
+    assert whitened(flat).shape == (50, 2)
+    with pytest.raises(SettingError, match="too few sentences"):
+        whitened(vectors[:5])
 
 
 def test_alignment_is_0_of_identical_pairs_and_4_of_opposite_ones() -> None:

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from npm.errors import SettingError
+from npm.evaluation.tasks.task import Example, Label, Suite, Task, TaskData
 from npm.evaluation.zero_shot.baselines import FrequentAnswer, MajorityLabel, RandomLabel, RandomSpanOfBestBlock
-from npm.evaluation.zero_shot.task import Example, Label, Suite, Task, TaskData
 from npm.models.encoder import Encoder
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.scoring import ScoringSettings

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ import pytest
 import torch
 
 from npm.errors import EncoderError
+from npm.evaluation.settings import CausalSettings, ZeroShotEvaluation, ZeroShotSettings
+from npm.evaluation.tasks.task import Example, Label, Suite, Task, TaskData
 from npm.evaluation.zero_shot import generative
 from npm.evaluation.zero_shot.generative import (
     DecoderWriter,
@@ -19,14 +22,15 @@ from npm.evaluation.zero_shot.generative import (
     WriterLogs,
     first_line,
 )
+from npm.evaluation.zero_shot.methods import Methods
 from npm.evaluation.zero_shot.parametric import GoldLengthPhrases, LabelWordError
-from npm.evaluation.zero_shot.task import Example, Suite, Task, TaskData
 from npm.indexing.phrase_index import PhraseIndex
 from npm.models import decoder as decoders
 from npm.models.decoder import Decoder
 from npm.models.denoiser import Denoiser
 from npm.models.encoder import Encoder
 from npm.models.masked_lm import MaskedHead
+from npm.retrieval.settings import FillSettings
 from npm.types import silent
 from tests.helpers.language_models import examples_of, plain_log_probabilities, published, tiny_decoder, tiny_t5
 from tests.helpers.tiny_models import tiny_encoder
@@ -209,6 +213,10 @@ def test_passages_stand_before_the_question_where_they_are_asked_for(
     assert asked[0].startswith("Reykjavík is the capital of Iceland. It lies on the coast of Faxaflói.\n\nParis is")
     assert asked[0].endswith("\n\nQuestion: What is the capital of Iceland?\nAnswer:<mask>")
     assert answer.cut and method.facts()["cut_texts"] == 1  # of 64 tokens the last stay
+    first = PhraseIndex.open(index_folder).store.document(0).id
+    method = PhraseWriter("causal-bm25", writer, PhraseIndex.open(index_folder), FillSettings(documents=[first]))
+    method.predict(TASK, examples_of([text]), silent)
+    assert asked[-1].count("\n\n") == 1, "one document has one passage"
 
 
 def test_an_encoder_decoder_writes_until_the_next_sentinel(
@@ -268,6 +276,14 @@ def test_a_decoder_without_a_token_to_begin_with_is_refused_where_nothing_stands
     assert np.isfinite(logs(("It is <mask>",), WORDS)[0]).all()
     with pytest.raises(EncoderError, match="cannot begin a text"):
         logs(TEXTS, WORDS)
+    model = ZeroShotSettings(causal=CausalSettings(model=str(tmp_path)))
+    methods = Methods(ZeroShotEvaluation(zero_shot=model, device="cpu"))
+    labels = (Label(0, "bad", ("bad",)), Label(1, "good", ("good",)))
+    behind = Task("t", Suite.closed, TaskData("t.jsonl"), "<mask> is {text}", labels)
+    before = replace(behind, template="{text} It is <mask>")
+    assert methods.closed("causal", before).name == "causal"
+    with pytest.raises(EncoderError, match="cannot begin a text"):
+        methods.closed("causal", behind)  # before anything is asked
 
 
 def test_an_encoder_an_encoder_decoder_and_a_decoder_without_its_head_are_no_decoders(tmp_path: Path) -> None:

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from npm.errors import SettingError
+from npm.evaluation.tasks.task import LabelMean
 from npm.evaluation.zero_shot.occurrences import WordOccurrences, WordScores, find_occurrences
-from npm.evaluation.zero_shot.task import LabelMean
 from npm.evaluation.zero_shot.verbalizers import LabelWords, label_logs, label_shares
 from tests.evaluation.zero_shot.word_indexes import index_of_texts
 from tests.helpers.tiny_models import SENTENCES, tiny_encoder

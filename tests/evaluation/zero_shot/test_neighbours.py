@@ -17,9 +17,9 @@ from index.arrays import ShardedArray
 from index.exact import ExactSearcher
 from npm.corpus.store import write_block_store
 from npm.errors import SettingError
+from npm.evaluation.tasks.task import Label, Suite, Task, TaskData
 from npm.evaluation.zero_shot import neighbours
 from npm.evaluation.zero_shot.neighbours import NEAREST_PER_WORD, neighbouring_words
-from npm.evaluation.zero_shot.task import Label, Suite, Task, TaskData
 from npm.evaluation.zero_shot.verbalizers import Verbalizer, expand, load_verbalizer
 from npm.indexing.changes import delete_documents
 from npm.indexing.generation import EncoderRecord, IndexManifest

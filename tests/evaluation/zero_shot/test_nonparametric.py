@@ -10,10 +10,7 @@ import numpy as np
 import pytest
 
 from npm.errors import ArtefactError, SettingError
-from npm.evaluation.zero_shot import nonparametric
-from npm.evaluation.zero_shot.calibration import corpus_prompts
-from npm.evaluation.zero_shot.nonparametric import Masks, NonparametricLabels
-from npm.evaluation.zero_shot.task import (
+from npm.evaluation.tasks.task import (
     Calibration,
     ClosedRetrieval,
     ClosedScoring,
@@ -26,6 +23,9 @@ from npm.evaluation.zero_shot.task import (
     TaskData,
     resolved_scoring,
 )
+from npm.evaluation.zero_shot import nonparametric
+from npm.evaluation.zero_shot.calibration import corpus_prompts
+from npm.evaluation.zero_shot.nonparametric import Masks, NonparametricLabels
 from npm.evaluation.zero_shot.verbalizers import LabelWords, Verbalizer, load_verbalizer
 from npm.indexing.phrase_index import PhraseIndex
 from npm.models.encoder import Encoder

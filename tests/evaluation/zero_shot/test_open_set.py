@@ -14,10 +14,10 @@ import pytest
 from npm.errors import SettingError
 from npm.evaluation.metrics import bootstrap_interval, exact_match
 from npm.evaluation.results import write_results
+from npm.evaluation.tasks.task import Example, Macro, Suite, Task, TaskData
 from npm.evaluation.zero_shot.closed_set import examples_digest
 from npm.evaluation.zero_shot.nonparametric import PhraseAnswers
 from npm.evaluation.zero_shot.open_set import OpenTaskResult, evaluate_open
-from npm.evaluation.zero_shot.task import Example, Macro, Suite, Task, TaskData
 from npm.indexing.phrase_index import PhraseIndex
 from npm.models.encoder import Encoder
 from npm.retrieval.fill import PhraseFiller

@@ -12,11 +12,11 @@ import pytest
 from npm.errors import SettingError
 from npm.evaluation.metrics import exact_match
 from npm.evaluation.settings import ZeroShotEvaluation
+from npm.evaluation.tasks.task import Example, Suite, Task, TaskData
 from npm.evaluation.zero_shot.methods import ONLY_IF_NAMED, Methods
 from npm.evaluation.zero_shot.nonparametric import PhraseAnswers
 from npm.evaluation.zero_shot.occurrences import name_blocks
 from npm.evaluation.zero_shot.oracle_blocks import NO_BLOCK, OracleBlocks
-from npm.evaluation.zero_shot.task import Example, Suite, Task, TaskData
 from npm.indexing.settings import PruningRule
 from npm.models.encoder import Encoder
 from npm.retrieval.fill import PhraseFiller

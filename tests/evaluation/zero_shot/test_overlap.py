@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from npm.errors import ArtefactError
+from npm.evaluation.tasks.task import Example, Macro
 from npm.evaluation.zero_shot.open_set import answer_token_groups, coverage_of, macro_groups
-from npm.evaluation.zero_shot.task import Example, Macro
 from npm.indexing.phrase_index import PhraseIndex
 from npm.models.encoder import Encoder
 from tests.evaluation.conftest import PASSAGES

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from npm.evaluation.tasks.task import Calibration, Label, Suite, Task, TaskData
 from npm.evaluation.zero_shot import parametric
 from npm.evaluation.zero_shot.parametric import (
     LabelWordError,
@@ -18,7 +19,6 @@ from npm.evaluation.zero_shot.parametric import (
     remembered,
     word_log_probabilities,
 )
-from npm.evaluation.zero_shot.task import Calibration, Label, Suite, Task, TaskData
 from npm.evaluation.zero_shot.verbalizers import Verbalizer
 from npm.models.encoder import Encoder
 from npm.models.masked_lm import MaskedHead

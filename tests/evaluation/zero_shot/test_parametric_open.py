@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from npm.corpus.text import CONTRACTION_TAILS, STOP_WORDS
+from npm.evaluation.tasks.task import Suite, Task, TaskData
 from npm.evaluation.zero_shot import parametric
 from npm.evaluation.zero_shot.parametric import ParametricPhrases
-from npm.evaluation.zero_shot.task import Suite, Task, TaskData
 from npm.models.encoder import Encoder
 from npm.models.masked_lm import MaskedHead
 from npm.types import Answer

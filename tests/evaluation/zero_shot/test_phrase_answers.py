@@ -11,8 +11,8 @@ import pytest
 
 from npm.errors import SettingError
 from npm.evaluation.results import filler_facts
+from npm.evaluation.tasks.task import Example, Suite, Task, TaskData
 from npm.evaluation.zero_shot.nonparametric import RETRIEVAL_OF, TEXTS_PER_CALL, PhraseAnswers
-from npm.evaluation.zero_shot.task import Example, Suite, Task, TaskData
 from npm.indexing.settings import PruningRule
 from npm.models.encoder import Encoder
 from npm.retrieval.fill import PhraseFiller

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from npm.cli.settings import compose_settings
+from npm.evaluation.tasks.task import ClosedScoring, Example, Label, LabelPrediction, Suite, Task, TaskData
 from npm.evaluation.zero_shot.methods import Methods
 from npm.evaluation.zero_shot.nonparametric import Masks, NonparametricLabels
-from npm.evaluation.zero_shot.task import ClosedScoring, Example, Label, LabelPrediction, Suite, Task, TaskData
 from npm.evaluation.zero_shot.verbalizers import load_verbalizer
 from npm.indexing.phrase_index import PhraseIndex
 from npm.models.encoder import Encoder

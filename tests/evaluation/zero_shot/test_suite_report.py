@@ -9,6 +9,7 @@ import pytest
 
 from npm.evaluation.metrics import Interval, bootstrap_interval
 from npm.evaluation.report import terminal_table
+from npm.evaluation.tasks.task import TaskScores
 from npm.evaluation.zero_shot.report import (
     SuiteTable,
     average_interval,
@@ -17,7 +18,6 @@ from npm.evaluation.zero_shot.report import (
     suite_markdown,
     suite_rows,
 )
-from npm.evaluation.zero_shot.task import TaskScores
 
 SST2 = TaskScores(
     "sst2", 1821, {"npm": Interval(0.631, 0.602, 0.66), "mlm": Interval(0.6, 0.57, 0.63)}, {"npm": 87.2, "mlm": 84.5}

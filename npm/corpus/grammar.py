@@ -1,0 +1,373 @@
+"""A probabilistic grammar of dependency relations, counted in a treebank, and relations of sentences drawn from it.
+
+A rule of a node with relation r is its dependents' relations in their order, with the place of the node itself:
+P(rule | r) = count / count of r. Relative frequencies make a consistent grammar (Chi and Geman 1998, Estimation of
+Probabilistic Context-Free Grammars, Computational Linguistics 24, §2): drawn sentences end, and their expected length
+is exactly the mean length of the pruned treebank.
+
+Shapes: R relations, W words of a sentence.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import cached_property
+from itertools import accumulate
+from pathlib import Path
+from typing import Annotated, Generic, TypeVar
+
+import numpy as np
+
+from index.manifest import read_object
+from index.settings import read_record
+from npm.corpus.treebank import ROOT, Tree
+from npm.errors import ArtefactError, CorpusError, SettingError
+from npm.settings import Bounds, CheckedSettings, PathText
+
+ROOT_RELATION, PUNCTUATION = "root", "punct"
+MOST_REJECTED = 1000
+"""Sentences rejected one after the other, at which sampling ends with an error."""
+STOP = -1
+"""In place of a next dependent: there is none."""
+Count = Annotated[int, range(1, 1 << 53)]
+Choice = TypeVar("Choice")
+
+
+class Removed(Enum):
+    """What goes with a node of a relation that is not kept."""
+
+    subtree = "subtree"  # all that depends on it
+    splice = "splice"  # nothing: its dependents go to its head
+
+
+class GrammarForm(Enum):
+    """How a node is expanded."""
+
+    rules = "rules"  # by a rule that was counted, as a whole
+    markov = "markov"  # dependent by dependent, from the head outwards, each given the one before it on its side
+
+
+@dataclass(kw_only=True, slots=True)
+class GrammarSettings(CheckedSettings):
+    """How a grammar is made of a treebank, and how sentences are drawn from it."""
+
+    subtypes: bool = True
+    """Relations with their subtypes, such as obl:mod; otherwise obl alone."""
+    punctuation: bool = False
+    """Whether punctuation is a relation like the others; otherwise it is removed."""
+    relations: Annotated[int, Bounds(1)] = 20
+    """Relations kept, the most frequent ones."""
+    removed: Removed = Removed.subtree
+    """What goes with a node of another relation: `subtree`, all that depends on it, or `splice`, itself alone."""
+    form: GrammarForm = GrammarForm.rules
+    """`rules`: nodes are expanded as some node of the treebank; `markov`: dependent by dependent, also anew."""
+    max_tokens: Annotated[int, Bounds(1)] = 126
+    """Longest sentence; longer ones are rejected and drawn again."""
+    file: PathText = ""
+    """A grammar.json, as npmlm generate writes it, in place of a treebank."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """An expansion: relations of the dependents in their order, before and behind the node."""
+
+    left: tuple[str, ...]
+    right: tuple[str, ...]
+    count: Count
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """A relation, the rules of its nodes, and how many distinct lemmas, lower-cased, they have."""
+
+    name: str
+    lemmas: Count
+    rules: tuple[Rule, ...]
+
+    @property
+    def count(self) -> int:
+        """Nodes of this relation."""
+        return sum(rule.count for rule in self.rules)
+
+
+@dataclass(frozen=True)
+class Grammar:
+    """Relations by falling frequency, `root` among them, and what was counted on the way."""
+
+    relations: tuple[Relation, ...]
+    treebank_tokens: int = 0  # before anything was removed
+    treebank_relations: int = 0  # different ones, of all tokens
+    sentences: int = 0  # that kept their root
+    dropped_sentences: int = 0
+    crossing_subtrees: int = 0  # kept subtrees that other words stand between: their order makes them projective
+
+    @classmethod
+    def read(cls, path: Path) -> Grammar:
+        """The grammar that a grammar.json holds. Raises ArtefactError if it holds none."""
+        grammar: Grammar = read_record(
+            cls, read_object(path, fix="give a grammar.json that npmlm generate wrote"), file=path
+        )
+        known = {relation.name for relation in grammar.relations}
+        used = {name for each in grammar.relations for rule in each.rules for name in rule.left + rule.right}
+        bare = [each.name for each in grammar.relations if not each.rules]
+        if faults := [*sorted(used - known), *bare, *({ROOT_RELATION} - known)]:
+            raise ArtefactError(
+                f"{path} is no grammar",
+                expected=f"rules for {ROOT_RELATION} and for every relation that a rule names",
+                got=f"none for {', '.join(faults)}",
+                where=str(path),
+                fix="take a grammar.json that npmlm generate wrote, or give treebank=",
+            )
+        return grammar
+
+    @cached_property
+    def numbers(self) -> dict[str, int]:
+        """The number of each relation, by its name."""
+        return {relation.name: number for number, relation in enumerate(self.relations)}
+
+    @cached_property
+    def counts(self) -> np.ndarray:
+        """Nodes of each relation, i64 [R]."""
+        return np.array([relation.count for relation in self.relations], dtype=np.int64)  # [R]
+
+    @cached_property
+    def children(self) -> np.ndarray:
+        """Mean number of dependents with relation b of a node with relation a: f64 [R, R]."""
+        sums = np.zeros((len(self.relations), len(self.relations)))  # f64 [R, R]
+        for number, relation in enumerate(self.relations):
+            for rule in relation.rules:
+                for name in rule.left + rule.right:
+                    sums[number, self.numbers[name]] += rule.count
+        means: np.ndarray = sums / self.counts[:, None]  # f64 [R, R]
+        return means
+
+    @property
+    def spectral_radius(self) -> float:
+        """Largest absolute eigenvalue of `children`; sentences end with certainty where it is below 1."""
+        return float(np.abs(np.linalg.eigvals(self.children)).max())
+
+    @property
+    def expected_relations(self) -> np.ndarray:
+        """Expected words of each relation in a sentence, f64 [R]: the row of root in (I - children)^-1."""
+        identity = np.eye(len(self.relations))  # f64 [R, R]
+        start = identity[self.numbers[ROOT_RELATION]]  # f64 [R]
+        solved: np.ndarray = np.linalg.solve(identity - self.children.T, start)  # f64 [R]
+        return solved
+
+    @property
+    def expected_length(self) -> float:
+        """Expected words of a sentence, none rejected."""
+        return float(self.expected_relations.sum())
+
+    def refuse_endless(self, where: str) -> None:
+        """Raise CorpusError unless its sentences end."""
+        if (radius := self.spectral_radius) >= 1 - 1e-9:
+            raise CorpusError(
+                "the sentences of this grammar need not end",
+                expected="a spectral radius below 1 of the mean numbers of dependents",
+                got=f"{radius:.4f}",
+                where=where,
+                fix="correct the counts of rules: a node must have less than one dependent of its own kind in the mean",
+            )
+
+
+@dataclass(slots=True)
+class _Counts:
+    """What is counted of pruned trees."""
+
+    rules: dict[str, Counter[tuple[tuple[str, ...], tuple[str, ...]]]] = field(
+        default_factory=lambda: defaultdict(Counter)
+    )
+    lemmas: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    dropped: int = 0
+    crossing: int = 0
+
+
+def count_grammar(trees: Iterable[Tree], settings: GrammarSettings) -> Grammar:
+    """The grammar of a treebank, pruned as the settings say. Raises CorpusError if no sentence keeps its root."""
+    named = [(tree, [_name(relation, settings) for relation in tree.relations]) for tree in trees]
+    frequencies = Counter(name for _, names in named for name in names)
+    ranked = sorted(frequencies, key=lambda name: (-frequencies[name], name))
+    ranked = [name for name in ranked if settings.punctuation or name.partition(":")[0] != PUNCTUATION]
+    kept = set(ranked[: settings.relations])
+    counts = _Counts()
+    for tree, names in named:
+        _count_tree(tree, names, _kept_heads(tree, names, kept, settings), counts)
+    if ROOT_RELATION not in counts.rules:
+        raise CorpusError(
+            "no sentence of the treebank keeps its root",
+            expected=f"{ROOT_RELATION} among the {settings.relations} most frequent relations",
+            got=", ".join(sorted(kept)) or "none",
+            where="grammar.relations",
+            fix="keep more relations with grammar.relations=",
+        )
+    totals = {name: rules.total() for name, rules in counts.rules.items()}
+    return Grammar(
+        tuple(
+            Relation(
+                name,
+                len(counts.lemmas[name]),
+                tuple(Rule(*sides, count) for sides, count in sorted(rules.items(), key=lambda item: (-item[1], item))),
+            )
+            for name, rules in sorted(counts.rules.items(), key=lambda item: (-totals[item[0]], item[0]))
+        ),
+        treebank_tokens=frequencies.total(),
+        treebank_relations=len(frequencies),
+        sentences=totals[ROOT_RELATION],
+        dropped_sentences=counts.dropped,
+        crossing_subtrees=counts.crossing,
+    )
+
+
+def _name(relation: str, settings: GrammarSettings) -> str:
+    return relation if settings.subtypes else relation.partition(":")[0]
+
+
+def _kept_heads(tree: Tree, names: Sequence[str], kept: set[str], settings: GrammarSettings) -> list[int | None]:
+    """The head of each word in the pruned tree, None of a word that goes: [W]."""
+    heads: list[int | None] = [None] * len(names)
+    is_known = [False] * len(names)
+
+    def find(word: int) -> None:
+        """Fill in the word, and first the heads above it, from the top."""
+        path = []
+        while word != ROOT and not is_known[word]:
+            path.append(word)
+            word = tree.heads[word]
+        for each in reversed(path):
+            head = tree.heads[each]
+            if settings.removed is Removed.splice:
+                while head != ROOT and names[head] not in kept:
+                    head = tree.heads[head]
+            stays = names[each] in kept and (head == ROOT or heads[head] is not None)
+            heads[each], is_known[each] = head if stays else None, True
+
+    for word in range(len(names)):
+        find(word)
+    # with splice a word whose every ancestor went would be a second root
+    roots = [word for word, head in enumerate(heads) if head == ROOT]
+    return heads if roots == [tree.heads.index(ROOT)] else [None] * len(names)
+
+
+def _count_tree(tree: Tree, names: Sequence[str], heads: Sequence[int | None], counts: _Counts) -> None:
+    words = [word for word, head in enumerate(heads) if head is not None]
+    if not words:
+        counts.dropped += 1
+        return
+    sides: dict[int, tuple[list[int], list[int]]] = {word: ([], []) for word in words}
+    for word in words:
+        head = heads[word]
+        if head is not None and head != ROOT:
+            sides[head][word > head].append(word)
+    for word in words:
+        left, right = (tuple(names[each] for each in side) for side in sides[word])
+        counts.rules[names[word]][left, right] += 1
+        counts.lemmas[names[word]].add(tree.lemmas[word].lower())
+    places = {word: place for place, word in enumerate(words)}
+    subtrees = {word: {places[word]} for word in words}
+    for word in sorted(words, key=lambda word: -_depth(heads, word)):
+        below = subtrees[word]
+        counts.crossing += max(below) - min(below) + 1 != len(below)
+        head = heads[word]
+        if head is not None and head != ROOT:
+            subtrees[head] |= below
+
+
+def _depth(heads: Sequence[int | None], word: int) -> int:
+    depth, head = 0, heads[word]
+    while head is not None and head != ROOT:
+        depth, head = depth + 1, heads[head]
+    return depth
+
+
+class RelationSampler:
+    """Draws the relations of sentences, in the order of their words."""
+
+    def __init__(self, grammar: Grammar, settings: GrammarSettings) -> None:
+        self._root, self._most, self._form = grammar.numbers[ROOT_RELATION], settings.max_tokens, settings.form
+        # By relation, of `rules`: what a node becomes, from its right end; a word is ~relation, where it stands.
+        self._expansions: list[_Choices[tuple[int, ...]]] = []
+        # By relation and side, of `markov`: the next dependent outwards by the one before it, STOP at the beginning.
+        self._chains: list[tuple[dict[int, _Choices[int]], ...]] = []
+        for number, relation in enumerate(grammar.relations):
+            rules = [
+                (
+                    tuple(grammar.numbers[name] for name in rule.left),
+                    tuple(grammar.numbers[name] for name in rule.right),
+                )
+                for rule in relation.rules
+            ]
+            counts = [rule.count for rule in relation.rules]
+            self._expansions.append(
+                _Choices([(*reversed(right), ~number, *reversed(left)) for left, right in rules], counts)
+            )
+            outwards = ([left[::-1] for left, _ in rules], [right for _, right in rules])
+            self._chains.append(tuple(_chain(side, counts) for side in outwards))
+
+    def draw(self, rng: np.random.Generator) -> tuple[list[int], list[int]]:
+        """The numbers of the relations of one sentence, and the lengths of longer ones that were rejected before it.
+
+        Raises SettingError where no sentence is short enough.
+        """
+        rejected: list[int] = []
+        while len(rejected) < MOST_REJECTED:
+            words = self._one(rng)
+            if len(words) <= self._most:
+                return words, rejected
+            rejected.append(len(words))
+        raise SettingError(
+            "no sentence of the grammar is short enough",
+            expected=f"one of at most {self._most} words among {MOST_REJECTED}",
+            got="none",
+            where="grammar.max_tokens",
+            fix="allow longer ones with grammar.max_tokens=",
+        )
+
+    def _one(self, rng: np.random.Generator) -> list[int]:
+        words: list[int] = []
+        stack = [self._root]
+        while stack:
+            item = stack.pop()
+            if item < 0:
+                words.append(~item)
+            else:
+                stack += self._expansion(item, rng)
+        return words
+
+    def _expansion(self, relation: int, rng: np.random.Generator) -> tuple[int, ...]:
+        if self._form is GrammarForm.rules:
+            return self._expansions[relation].draw(rng)
+        left, right = ([*_walk(chain, rng)] for chain in self._chains[relation])
+        return (*reversed(right), ~relation, *left)
+
+
+class _Choices(Generic[Choice]):
+    """Things to choose from by their counts."""
+
+    def __init__(self, choices: Sequence[Choice], counts: Iterable[int]) -> None:
+        self._choices, self._sums = choices, list(accumulate(counts))
+
+    def draw(self, rng: np.random.Generator) -> Choice:
+        if len(self._choices) == 1:
+            return self._choices[0]
+        return self._choices[bisect_right(self._sums, rng.random() * self._sums[-1])]
+
+
+def _chain(sides: Sequence[Sequence[int]], counts: Sequence[int]) -> dict[int, _Choices[int]]:
+    """The dependents of one side, from the head outwards, as a Markov chain that ends in STOP."""
+    nexts: dict[int, Counter[int]] = defaultdict(Counter)
+    for side, count in zip(sides, counts, strict=True):
+        for previous, following in zip((STOP, *side), (*side, STOP), strict=True):
+            nexts[previous][following] += count
+    return {previous: _Choices(sorted(each), (each[one] for one in sorted(each))) for previous, each in nexts.items()}
+
+
+def _walk(chain: dict[int, _Choices[int]], rng: np.random.Generator) -> Iterable[int]:
+    dependent = chain[STOP].draw(rng)
+    while dependent != STOP:
+        yield dependent
+        dependent = chain[dependent].draw(rng)

@@ -1,0 +1,335 @@
+"""Labelled text: sentences, pairs of sentences, or sentences of words, with labels or scores, as token ids in memory.
+
+Shapes: X examples, T tokens of all examples in a row, N targets (one an example, or one a word), n targets of some.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+
+from npm.corpus.rows import MOST_SHOWN_CHARS, SEPARATORS, Row, json_rows, read_cells, unusable_value
+from npm.corpus.sources import Source, find_sources, read_hub, read_lines, read_parquet
+from npm.errors import CorpusError, SettingError, check_range, named
+from npm.settings import Bounds, CheckedSettings, PathList
+from npm.types import SURROGATE
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+class LabelLevel(Enum):
+    """What has a label."""
+
+    sequence = "sequence"  # a text, or a pair of texts
+    token = "token"  # each word of a sentence
+
+
+@dataclass(kw_only=True, slots=True)
+class LabelledSettings(CheckedSettings):
+    """Labelled text, and how it is read for a head over the encoder."""
+
+    files: PathList = field(default_factory=list)
+    """Files of labelled rows (.jsonl, .csv, .tsv, .parquet, hub:NAME@CONFIG/SPLIT; .txt and .tsv of words, one a line
+    with its tag last and an empty line behind each sentence, with level=token)."""
+    text_column: str = "sentence"
+    """Column with the text, or with level=token the list of words."""
+    second_column: str = ""
+    """Column with the second text of a pair; empty: there is one text."""
+    label_column: str = "label"
+    """Column with the label or the score, or with level=token the list of labels."""
+    labels: list[str] = field(default_factory=list)
+    """The labels, in the order of their numbers; a row has the label itself or its number. Empty: the column holds
+    scores, and squared error is what is minimised."""
+    least_score: Annotated[float, Bounds(0)] = 0.0
+    """Lowest score there is."""
+    most_score: Annotated[float, Bounds(above=0)] = 5.0
+    """Highest score there is."""
+    header: bool = True
+    """Whether the first line of a .csv or .tsv file names its columns; without, these are called 1, 2, …"""
+    skip_short_rows: bool = False
+    """Pass over rows of a .csv or .tsv file with fewer cells than columns, as published counts of QQP do, instead of
+    refusing the file."""
+    level: LabelLevel = LabelLevel.sequence
+    """What has a label: a whole text or pair (`sequence`), or each word (`token`), on its first piece."""
+    layer: Annotated[int | None, Bounds(0)] = None
+    """Probing: the head reads the states behind this layer (0: the embeddings) of an encoder that is not trained.
+    null: fine-tuning; the head reads the last layer, and the encoder is trained too."""
+    max_tokens: Annotated[int, Bounds(8)] = 128
+    """Tokens of an input, special tokens included; of a pair the longer text is cut first."""
+    max_examples: Annotated[int | None, Bounds(1)] = None
+    """Examples used at most, from the beginning; null uses all."""
+    examples_per_device_batch: Annotated[int, Bounds(1)] = 32
+    """Examples that one device works on at once."""
+
+    def check(self) -> None:
+        """Raise SettingError for what does not fit together."""
+        check_range(self.least_score < self.most_score, "most_score", expected="above least_score", got=self.most_score)
+        repeated = sorted({label for label in self.labels if self.labels.count(label) > 1})
+        right = len(self.labels) != 1 and not repeated
+        check_range(right, "labels", expected="two or more, each once", got=named(repeated or self.labels))
+        if self.level is LabelLevel.token and (self.second_column or not self.labels) and self.files:
+            raise SettingError(
+                "words need labels",
+                expected="labels=[…] and no second_column with level=token",
+                got=f"labels={self.labels}, second_column={self.second_column!r}",
+                where="level",
+                fix="name the labels, or choose level=sequence",
+            )
+
+    def check_contrast(self) -> None:
+        """Raise SettingError unless texts have labels, by which they can be contrasted."""
+        check_range(
+            bool(self.labels) and self.level is LabelLevel.sequence,
+            "objective.labelled_contrast_weight",
+            expected="0 with scores and with labels of words",
+            got=f"above 0 with labels={self.labels}, level={self.level.value}",
+            fix="set it to 0, or give texts with labels (labelled.labels)",
+        )
+
+    @property
+    def output_count(self) -> int:
+        """Numbers that the head gives: one a label, or one score."""
+        return len(self.labels) or 1
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that are read, the label last."""
+        return tuple(name for name in (self.text_column, self.second_column, self.label_column) if name)
+
+
+@dataclass(frozen=True, slots=True)
+class LabelledRow:
+    """One example as its file has it: one or two texts, or the words; and its label, score, or labels of words."""
+
+    texts: tuple[str, ...]
+    targets: tuple[float, ...]
+    where: str
+
+
+def labelled_sources(settings: LabelledSettings) -> list[Source]:
+    """The files of labelled rows. Raises SettingError where none are given, CorpusError for what is not usable."""
+    if not settings.files:
+        raise SettingError(
+            "there are no labelled rows",
+            expected="labelled.files=[FILE,…]",
+            got="none",
+            where="labelled.files",
+            fix="name the files, or set objective.labelled_weight=0",
+        )
+    return find_sources(settings.files)
+
+
+def read_labelled(settings: LabelledSettings) -> Iterator[LabelledRow]:
+    """The rows that `settings` describe. Raises CorpusError, with file and row, for what is not usable."""
+    for source in labelled_sources(settings):
+        if settings.level is LabelLevel.token and source.format in ("txt", "table"):
+            yield from _word_lines(source, settings)
+            continue
+        for number, record in _records(source, settings):
+            yield _row(record, settings, source, f"{source.path}:{number}")
+
+
+def _records(source: Source, settings: LabelledSettings) -> Iterator[tuple[int, Row]]:
+    """Numbered rows of one file by column; in .tsv files quotes are ordinary characters, as in the official files."""
+    fix = "name the columns with labelled.text_column=, labelled.second_column= and labelled.label_column="
+    if source.format == "jsonl":
+        yield from json_rows(source.file, example='{"sentence": "…", "label": 1}')
+    elif source.format == "parquet":
+        yield from read_parquet(source, columns=settings.columns, required=settings.text_column, fix=fix)
+    elif source.format == "hub":
+        yield from read_hub(source)
+    elif source.format == "table":
+        rows = read_cells(source.file, quoted=source.file.suffix.lower() == ".csv")
+        names = next(rows, (1, []))[1] if settings.header else []
+        for number, cells in rows:
+            names = names or [str(column) for column in range(1, len(cells) + 1)]
+            if len(cells) < len(names) and settings.skip_short_rows:
+                continue
+            if cells:
+                yield number, dict(zip(names, cells, strict=False))
+    else:
+        raise CorpusError(
+            f"{source.name} cannot hold labelled texts",
+            expected=f"files with columns: .jsonl, .parquet, {', '.join(SEPARATORS)}, or a data set of the hub",
+            got=source.name,
+            where=source.path,
+            fix="give such a file, or labelled.level=token for words with their tags",
+        )
+
+
+def _row(record: Row, settings: LabelledSettings, source: Source, where: str) -> LabelledRow:
+    if missing := [name for name in settings.columns if record.get(name) is None]:
+        raise CorpusError(
+            f"{source.name} lacks {', '.join(map(repr, missing))}",
+            expected=f"the columns {', '.join(map(repr, settings.columns))}",
+            got=", ".join(map(str, record))[:MOST_SHOWN_CHARS] or "none",
+            where=where,
+            fix="correct the row, or name the columns with labelled.text_column=, .second_column= and .label_column=",
+        )
+    values = [record[name] for name in settings.columns]
+    if settings.level is LabelLevel.sequence:
+        texts, found = tuple(values[:-1]), (values[-1],)
+    else:
+        words, tags = values
+        if not isinstance(words, list) or not isinstance(tags, list) or not words or len(words) != len(tags):
+            raise unusable_value(
+                settings.text_column, words, where, expected="a list of words and one of as many labels"
+            )
+        texts, found = tuple(words), tuple(tags)
+    for text in texts:
+        if not isinstance(text, str) or SURROGATE.search(text):
+            raise unusable_value(settings.text_column, text, where, expected="a string with text")
+    # one text of a pair may be empty, as in a few rows of QQP
+    if not (any if settings.second_column else all)(text.strip() for text in texts):
+        raise unusable_value(settings.text_column, texts, where, expected="a string with text")
+    return LabelledRow(texts, tuple(_target(value, settings, where) for value in found), where)
+
+
+def _word_lines(source: Source, settings: LabelledSettings) -> Iterator[LabelledRow]:
+    """Sentences of a file of words, one a line with its label last (CoNLL 2003, WikiAnn)."""
+    words: list[str] = []
+    targets: list[float] = []
+    for number, line in [*read_lines(source.file), (0, "")]:
+        cells = line.split("\t" if "\t" in line else " ")
+        if line.strip() and not line.startswith("-DOCSTART-"):
+            where = f"{source.path}:{number}"
+            if len(cells) < 2 or not cells[0].strip():
+                raise unusable_value(settings.label_column, line, where, expected="a word, and its label last")
+            words.append(cells[0])
+            targets.append(_target(cells[-1], settings, where))
+        elif words:
+            yield LabelledRow(tuple(words), tuple(targets), f"{source.path}:{number}")
+            words, targets = [], []
+
+
+def _target(value: object, settings: LabelledSettings, where: str) -> float:
+    """The number of a label, or a score."""
+    text = str(value).strip()
+    if not settings.labels:
+        try:
+            score = math.nan if isinstance(value, bool) else float(text)
+        except ValueError:
+            score = math.nan
+        if not settings.least_score <= score <= settings.most_score:
+            expected = f"a score from {settings.least_score:g} to {settings.most_score:g}"
+            raise unusable_value(settings.label_column, value, where, expected=expected)
+        return score
+    if text in settings.labels:
+        return settings.labels.index(text)
+    if text.isdecimal() and int(text) < len(settings.labels):  # as data sets of the hub have them
+        return int(text)
+    raise unusable_value(settings.label_column, value, where, expected=f"one of {', '.join(settings.labels)}")
+
+
+@dataclass(frozen=True, slots=True)
+class LabelledExamples:
+    """Encoded examples, special tokens included."""
+
+    token_ids: np.ndarray  # i32 [T]
+    type_ids: np.ndarray  # u8 [T], 1 on the second text of a pair
+    offsets: np.ndarray  # i64 [X + 1]; example x has the tokens [offsets[x], offsets[x + 1])
+    targets: np.ndarray  # f64 [N], numbers of labels or scores
+    slots: np.ndarray  # i64 [N], position of a target in its example; -1 where its word was cut off
+    target_offsets: np.ndarray  # i64 [X + 1]
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Tokens of each example, i64 [X]."""
+        return np.diff(self.offsets)
+
+
+ROWS_PER_BATCH = 1024
+
+
+def encode_labelled(settings: LabelledSettings, tokenizer: PreTrainedTokenizerBase) -> LabelledExamples:
+    """All rows that `settings` describe, encoded as `tokenizer`, a fast one, does; special tokens in texts are text.
+
+    Raises CorpusError as `read_labelled` does, where there are no rows, and where all have one label.
+    """
+    rows = islice(read_labelled(settings), settings.max_examples)
+    parts: list[tuple[np.ndarray, ...]] = []
+    while batch := list(islice(rows, ROWS_PER_BATCH)):
+        parts.append(_encoded(batch, settings, tokenizer))
+    targets = np.concatenate([part[3] for part in parts]) if parts else np.zeros(0)  # f64 [N]
+    if len(np.unique(targets)) < 2:
+        raise CorpusError(
+            "all rows have one label" if parts else "there are no labelled rows",
+            expected="rows with two labels, or two scores, at least",
+            got=f"{sum(len(part[2]) for part in parts)} rows" + (f", all {targets[0]:g}" if len(targets) else ""),
+            where=named(settings.files),
+            fix="give the whole file, or let more of it be read: labelled.max_examples=, of npmlm finetune limit=",
+        )
+    ids, types, lengths, _, slots, counts = (np.concatenate(column) for column in zip(*parts, strict=True))
+    return LabelledExamples(
+        token_ids=ids,
+        type_ids=types,
+        offsets=np.append(0, np.cumsum(lengths)),
+        targets=targets,
+        slots=slots,
+        target_offsets=np.append(0, np.cumsum(counts)),
+    )
+
+
+def _encoded(
+    rows: Sequence[LabelledRow], settings: LabelledSettings, tokenizer: Any
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Token ids, types [T], lengths [X], targets, slots [N] and their counts [X] of some rows."""
+    of_words = settings.level is LabelLevel.token
+    firsts = [" ".join(row.texts) if of_words else row.texts[0] for row in rows]
+    seconds = [row.texts[1] for row in rows] if settings.second_column else None
+    encoded: Mapping[str, Any] = tokenizer(
+        firsts,
+        seconds,
+        truncation="longest_first",
+        max_length=settings.max_tokens,
+        split_special_tokens=True,
+        return_token_type_ids=True,
+        return_offsets_mapping=of_words,
+    )
+    slots = (
+        [_word_slots(row.texts, spans) for row, spans in zip(rows, encoded["offset_mapping"], strict=True)]
+        if of_words
+        else [np.zeros(1, dtype=np.int64)] * len(rows)
+    )
+    return (
+        np.concatenate([np.array(ids, dtype=np.int32) for ids in encoded["input_ids"]]),
+        np.concatenate([np.array(types, dtype=np.uint8) for types in encoded["token_type_ids"]]),
+        np.array([len(ids) for ids in encoded["input_ids"]], dtype=np.int64),
+        np.array([target for row in rows for target in row.targets], dtype=np.float64),
+        np.concatenate(slots),
+        np.array([len(row.targets) for row in rows], dtype=np.int64),
+    )
+
+
+def _word_slots(words: Sequence[str], spans: Sequence[tuple[int, int]]) -> np.ndarray:
+    """Where the first piece of each word stands, i64 [words]; -1 where none does.
+
+    `spans` are the characters of each token in the words with a space between them, empty for special tokens.
+
+    >>> _word_slots(["New", "York"], [(0, 0), (0, 3), (4, 6), (6, 8), (0, 0)]).tolist()
+    [1, 2]
+    >>> _word_slots(["a", "b"], [(0, 1)]).tolist()
+    [0, -1]
+    """
+    ends = np.cumsum([len(word) + 1 for word in words])  # i64 [words], behind the space after each
+    starts = ends - np.array([len(word) + 1 for word in words])  # i64 [words]
+    tokens = [(slot, start, end) for slot, (start, end) in enumerate(spans) if end > start]
+    token_ends = np.array([end for _, _, end in tokens])  # i64 [tokens]
+    places = np.searchsorted(token_ends, starts, side="right")  # i64 [words], first token that ends behind the start
+    return np.array(
+        [
+            tokens[place][0] if place < len(tokens) and tokens[place][1] < end - 1 else -1
+            for place, end in zip(places.tolist(), ends.tolist(), strict=True)
+        ],
+        dtype=np.int64,
+    )

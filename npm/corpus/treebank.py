@@ -1,0 +1,118 @@
+"""Dependency trees from CoNLL-U files, the form of Universal Dependencies (Nivre et al. 2020, arXiv 2004.10643, §4).
+
+A word is a line of ten columns; ranges such as 3-4 (a written word that is two words) and empty nodes such as 3.1 are
+no nodes of the tree and are passed over. An empty line ends a sentence, lines that begin with # say something about it.
+"""
+
+from __future__ import annotations
+
+import glob
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from npm.corpus.sources import read_lines
+from npm.errors import CorpusError
+
+COLUMNS = ("ID", "FORM", "LEMMA", "UPOS", "XPOS", "FEATS", "HEAD", "DEPREL", "DEPS", "MISC")
+NO_NODE = re.compile(r"\d+(-\d+|\.\d+)")
+ROOT = -1
+"""Head of the word that has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """The words of one sentence in their order: W entries each."""
+
+    lemmas: Sequence[str]
+    heads: Sequence[int]  # number of the head from 0; ROOT of exactly one word
+    relations: Sequence[str]  # to the head, such as nsubj or obl:mod
+
+
+def treebank_files(names: Sequence[str]) -> list[Path]:
+    """The files that paths and globs name, those of a glob in sorted order. Raises CorpusError if one is not there."""
+    files: list[Path] = []
+    for name in names:
+        found = [Path(name)] if Path(name).is_file() else [Path(each) for each in sorted(glob.glob(name))]  # noqa: PTH207
+        if not found:
+            raise CorpusError(
+                f"{name} is not there",
+                expected="a CoNLL-U file, or a glob",
+                got="no file",
+                where="treebank",
+                fix="check the path",
+            )
+        files += found
+    return files
+
+
+def read_treebank(files: Sequence[Path]) -> Iterator[Tree]:
+    """The trees of CoNLL-U files, also compressed, file by file.
+
+    Raises CorpusError, with file and line, for what is no CoNLL-U and for a sentence whose heads make no tree.
+    """
+    for path in files:
+        rows: list[tuple[str, int, str]] = []  # lemma, head from 1 or 0, relation
+        first = number = 0
+        found = False
+        for number, line in read_lines(path):
+            if line and not line.isspace():
+                if not line.startswith("#") and (row := _row(path, number, line, len(rows) + 1)) is not None:
+                    first = first if rows else number
+                    rows.append(row)
+            elif rows:
+                yield _tree(path, first, rows)
+                rows, found = [], True
+        if rows:
+            yield _tree(path, first, rows)
+        elif not found:
+            _refuse(path, max(number, 1), "a sentence", "no word at all")
+
+
+def _row(path: Path, number: int, line: str, expected_id: int) -> tuple[str, int, str] | None:
+    """Lemma, head and relation of one line; None if it is no node of the tree."""
+    cells = line.split("\t")
+    if len(cells) != len(COLUMNS):
+        _refuse(path, number, f"the {len(COLUMNS)} columns {' '.join(COLUMNS)}, with tabs between", f"{len(cells)}")
+    values = dict(zip(COLUMNS, cells, strict=True))
+    if NO_NODE.fullmatch(values["ID"]):
+        return None
+    if values["ID"] != str(expected_id):
+        _refuse(path, number, f"ID {expected_id}, the next word of its sentence", f"ID {values['ID']!r}")
+    if not values["HEAD"].isdecimal():
+        _refuse(path, number, "a HEAD, the number of a word or 0", f"{values['HEAD']!r}")
+    if not re.fullmatch(r"[^\s_]\S*", values["DEPREL"]):
+        _refuse(path, number, "a DEPREL, such as nsubj", f"{values['DEPREL']!r}")
+    return values["LEMMA"], int(values["HEAD"]), values["DEPREL"]
+
+
+def _tree(path: Path, first: int, rows: Sequence[tuple[str, int, str]]) -> Tree:
+    """The tree of the sentence that begins in line `first`."""
+    lemmas, heads, relations = zip(*rows, strict=True)
+    where = f"the sentence that begins there, of {len(rows)} words"
+    if max(heads) > len(rows):
+        _refuse(path, first, f"heads within {where}", f"HEAD {max(heads)}")
+    if heads.count(0) != 1:
+        _refuse(path, first, f"one word with HEAD 0 in {where}", f"{heads.count(0)}")
+    reached = {0}
+    for start in range(1, len(heads) + 1):
+        word, path_up = start, set[int]()
+        while word not in reached:
+            if word in path_up:
+                _refuse(path, first, f"heads that lead to the root in {where}", f"word {word} is its own ancestor")
+            path_up.add(word)
+            word = heads[word - 1]
+        reached |= path_up
+    return Tree(lemmas, tuple(head - 1 for head in heads), relations)
+
+
+def _refuse(path: Path, number: int, expected: str, got: str) -> NoReturn:
+    raise CorpusError(
+        f"{path.name} is no CoNLL-U in line {number}",
+        expected=expected,
+        got=got,
+        where=f"{path}:{number}",
+        fix="give a treebank in CoNLL-U, as Universal Dependencies publishes them, or correct this line",
+    )

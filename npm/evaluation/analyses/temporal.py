@@ -1,0 +1,234 @@
+"""Temporal adaptation: the same questions asked of an old corpus, a new one, and both.
+
+Three ways to bring a model up to date are compared: another index; an index changed by `add replace=true`; one index
+over both with dates kept, filtered for each question.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from index.files import json_bytes, replace_file
+from index.manifest import MANIFEST_NAME, read_object
+from index.store import refuse_changed
+from npm.corpus.documents import CorpusSettings, read_corpus
+from npm.errors import SettingError
+from npm.evaluation.results import METRICS, read_predictions
+from npm.evaluation.tasks.synthetic_time import json_lines, write_synthetic_time
+from npm.evaluation.tasks.task_file import load_task
+
+OURS = {"out": "runs/temporal", "task": "", "old": "", "new": "", "data_dir": ""}
+"""What can be said of the study itself; `build.KEY=` goes to builds, OF_ALL to all commands, the rest to evaluate."""
+OF_ALL = ("encoder", "device", "precision")
+HEADER = ("corpus", "method", "unchanged", "changed", "old answer", "answer held: unchanged", "answer held: changed")
+MEANING = (
+    "Exact match in per cent on facts that are the same at both dates, and on facts that have changed; how often the "
+    "best phrase for a changed fact is the answer of the other date; and for what share of the facts the corpus holds "
+    "an answer. Asked about the later date unless it is said."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TemporalStudy:
+    """Two dumps of a corpus, a task with two dates, and what else the commands are given."""
+
+    out: Path
+    task: str
+    dates: tuple[str, str]
+    dumps: tuple[str, str]  # values of corpus.files, the older first
+    build: tuple[str, ...]
+    evaluate: tuple[str, ...]
+
+    @classmethod
+    def of(cls, arguments: Sequence[str], *, task_folder: Path) -> TemporalStudy:
+        """From KEY=VALUE; without dumps and task the synthetic set. Raises SettingError for what cannot be met."""
+        pairs = dict(argument.partition("=")[::2] for argument in arguments)
+        ours = {key: pairs.pop(key, default) for key, default in OURS.items()}
+        out = Path(ours["out"])
+        given = [bool(ours[key]) for key in ("task", "old", "new")]
+        if any("=" not in argument for argument in arguments) or any(given) != all(given):
+            raise SettingError(
+                "the study cannot begin",
+                expected="task=, old=FILES and new=FILES together, or none of them for the synthetic set; KEY=VALUE",
+                got=" ".join(arguments),
+                where="the command line",
+                fix="correct these; --help shows an example",
+            )
+        if not any(given):
+            synthetic = write_synthetic_time(out / "synthetic")
+            ours |= dict(zip(("old", "new"), map(str, synthetic.corpora.values()), strict=True))
+            ours["task"] = str(synthetic.task)
+        if of_dumps := [key for key in pairs if key.startswith("build.corpus.")]:
+            raise SettingError(
+                "the dumps are read as they are",
+                expected="files with id, title and text, all of which are used",
+                got=", ".join(of_dumps),
+                where="the command line",
+                fix="leave these out, and cut the files first",
+            )
+        dates = load_task(ours["task"], folder=task_folder).data.dates
+        if len(dates) != 2:
+            raise SettingError(
+                "the task compares no two dates",
+                expected="data.dates in the task's file",
+                got=ours["task"],
+                where="task",
+                fix="name a task such as templama",
+            )
+        shared = [f"{key}={pairs.pop(key)}" for key in OF_ALL if key in pairs]
+        build = [f"{key[6:]}={value}" for key, value in pairs.items() if key.startswith("build.")]
+        evaluate = [f"{key}={value}" for key, value in pairs.items() if not key.startswith("build.")]
+        evaluate += [f"data_dir={ours['data_dir']}"] if ours["data_dir"] else []
+        return cls(
+            out,
+            ours["task"],
+            (str(dates[0]), str(dates[1])),
+            (ours["old"], ours["new"]),
+            (*shared, *build),
+            (*shared, *evaluate),
+        )
+
+    @property
+    def asked(self) -> dict[str, tuple[str, list[str]]]:
+        """Row of the table → the index that is asked, and settings of the evaluation."""
+        first, last = self.dates
+        return {
+            first: ("old", []),
+            last: ("new", []),
+            f"{last}, by add replace=true": ("replaced", []),
+            "both": ("both", []),
+            f"both, date<={first}, asked about {first}": (
+                "both",
+                ["fill.where=[date<={date}]", f"zero_shot.date={first}"],
+            ),
+            f"both, date<={last}": ("both", ["fill.where=[date<={date}]"]),
+            f"both, date={last}": ("both", ["fill.where=[date={date}]"]),
+        }
+
+    def folder(self, row: str) -> Path:
+        """Where the results of a row go."""
+        return self.out / "results" / str(list(self.asked).index(row))
+
+
+def run_temporal(study: TemporalStudy, command: Callable[[list[str]], int]) -> int:
+    """Build the indexes and ask all rows, but for what is finished, and write table.md; the first status that is not 0.
+
+    Indexes are OUT/old, new, replaced and both; how long the change and the rebuild took is in OUT/changes.json. Raises
+    SettingError where OUT holds results of other settings.
+    """
+    files = {"old": study.dumps[0], "new": study.dumps[1], "both": str(study.out / "both.jsonl")}
+    study.out.mkdir(parents=True, exist_ok=True)
+    record, begun = {"task": study.task, "evaluate": list(study.evaluate)}, study.out / "study.json"
+    if begun.is_file() and any((study.folder(row) / METRICS).is_file() for row in study.asked):
+        refuse_changed(
+            record,
+            read_object(begun, fix="choose another folder with out=DIR"),
+            where=begun,
+            problem="this folder holds results of other settings",
+            fix="repeat them to go on, or choose another folder with out=DIR",
+            error=SettingError,
+        )
+    replace_file(begun, json_bytes(record))
+    if not Path(files["both"]).is_file():
+        write_both(study, Path(files["both"]))
+    seconds: dict[str, float] = {}
+    for name, own in files.items():
+        kept = ["corpus.kept_fields=[date]"] if name == "both" else []
+        build = ["build", f"corpus.files={own}", f"index={study.out / name}", *kept, *study.build]
+        status, seconds[name] = _timed(command, build)
+        if status:
+            return status
+    replaced = study.out / "replaced"
+    if not (replaced / MANIFEST_NAME).is_file():
+        shutil.copytree(study.out / "old", replaced)
+        of_all = [setting for setting in study.build if setting.partition("=")[0] in OF_ALL]
+        added = [f"corpus.files={files['new']}", f"index={replaced}", "replace=true", *of_all]
+        status, seconds["replaced"] = _timed(command, ["add", *added])
+        if status:
+            shutil.rmtree(replaced)
+            return status
+        sizes = {name: _bytes_of(study.out / name) for name in ("old", "new", "replaced")}
+        changes = {"rebuild": [seconds["new"], sizes["new"]]}
+        changes["add replace=true"] = [seconds["replaced"], sizes["replaced"] - sizes["old"]]
+        replace_file(study.out / "changes.json", json_bytes(changes))
+    for row, (index, settings) in study.asked.items():
+        out = study.folder(row)
+        if not (out / METRICS).is_file():
+            asked = [f"task={study.task}", f"index={study.out / index}", f"out={out}"]
+            if status := command(["evaluate", *asked, *settings, *study.evaluate]):
+                return status
+    replace_file(study.out / "table.md", temporal_table(study).encode())
+    return 0
+
+
+def write_both(study: TemporalStudy, file: Path) -> None:
+    """One file of the documents of both dumps: each with its dump's date, which its id names too."""
+    unfinished = file.with_suffix(".tmp")
+    with unfinished.open("wb") as lines:
+        for date, files in zip(study.dates, study.dumps, strict=True):
+            for each in read_corpus(CorpusSettings(files=files.strip("[]").split(","))):
+                row = {"id": f"{each.id}@{date}", "title": each.title, "text": each.text, "date": _as_number(date)}
+                lines.write(json_lines([row]))
+    unfinished.replace(file)
+
+
+def _as_number(date: str) -> int | str:
+    return int(date) if date.isdecimal() else date
+
+
+def _timed(command: Callable[[list[str]], int], arguments: list[str]) -> tuple[int, float]:
+    """The status of a command, and how many seconds it took."""
+    began = time.monotonic()
+    return command(arguments), time.monotonic() - began
+
+
+def _bytes_of(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def temporal_table(study: TemporalStudy) -> str:
+    """The results of all rows as Markdown, with the cost of the change and whether it answers as a rebuild does."""
+    lines = ["| " + " | ".join(HEADER) + " |", "| --- | --- " + "| ---: " * (len(HEADER) - 2) + "|"]
+    for row in study.asked:
+        (metrics,) = json.loads((study.folder(row) / METRICS).read_text("utf-8"))["tasks"].values()
+        for name, method in metrics["methods"].items():
+            scores = [_per_cent(method["subsets"][subset]["all"]["micro"]) for subset in ("unchanged", "changed")]
+            stale = _per_cent(method.get("old_answers", {}).get("micro"))
+            held = [_held(metrics["subsets"][subset]) for subset in ("unchanged", "changed")]
+            lines.append(f"| {row} | {name} | {' | '.join([*scores, stale, *held])} |")
+    parts = [MEANING, "\n".join(lines)]
+    rebuilt, changed = (study.folder(row) for row in list(study.asked)[1:3])
+    same, count = agreement(rebuilt, changed)
+    parts.append(f"The changed index answers {same} of {count} questions with the phrase of the rebuilt one.")
+    if (file := study.out / "changes.json").is_file():
+        costs = json.loads(file.read_text("utf-8"))
+        parts += [f"{name}: {seconds:.1f} s, {size / 1e6:.1f} MB." for name, (seconds, size) in costs.items()]
+    return "\n\n".join(parts) + "\n"
+
+
+def agreement(first: Path, second: Path) -> tuple[int, int]:
+    """How many predictions of two results are the same phrase, and how many there are."""
+    answers = [
+        {(line["task"], line["method"], line["id"]): line["prediction"] for _, line in read_predictions(folder)}
+        for folder in (first, second)
+    ]
+    shared = answers[0].keys() & answers[1].keys()
+    return sum(answers[0][key] == answers[1][key] for key in shared), len(shared)
+
+
+def _per_cent(interval: Mapping[str, float] | None) -> str:
+    """A mean with its interval; a dash without examples."""
+    if interval is None:
+        return "–"
+    return f"{100 * interval['mean']:.1f} [{100 * interval['low']:.1f}, {100 * interval['high']:.1f}]"
+
+
+def _held(subset: Mapping[str, Any]) -> str:
+    share = subset["coverage"]["answer_held"]["share"] if subset["coverage"] else None
+    return "–" if share is None else f"{100 * share:.1f}"

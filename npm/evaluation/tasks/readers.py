@@ -1,0 +1,432 @@
+"""Where the rows of a task come from: a table at hand, a published folder as it is, or a data set on the hub.
+
+A reader makes rows of a published folder: LAMA, KAMEL, TempLAMA, TriviaQA. What it leaves out is counted and told.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from index.manifest import read_object
+from npm.corpus.rows import Row, TaskDataError, json_rows, read_cells, read_hub_rows, read_rows
+from npm.errors import CorpusError, SettingError, named
+from npm.evaluation.settings import Split
+from npm.evaluation.tasks.document_conditions import is_iso_date
+from npm.evaluation.tasks.task import Reader, Task
+
+ALTERNATIVES = " | "
+"""In `data.file` and `data.columns`: the first of several that is there."""
+OFFLINE_VARIABLES = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE")
+"""Environment variables that keep the hub's libraries off the network."""
+_TRUE = ("1", "ON", "YES", "TRUE")
+
+
+def data_file(task: Task, split: Split) -> str:
+    """Name of the file with the examples of a split, as the task gives it; "" where it names a hub data set only."""
+    return task.data.development_file if _has_own_file(task, split) else task.data.file
+
+
+def missing_data(tasks: Sequence[Task], data_dir: Path | None, *, split: Split) -> list[Task]:
+    """Those of `tasks` whose examples are nowhere: no file at hand, and no hub data set or no hub.
+
+    Nothing is asked of a hub; there is none where HF_HUB_OFFLINE or HF_DATASETS_OFFLINE is set. `data_file` names the
+    files that are lacking. A task without development data lacks no file: `read_task` refuses it.
+    """
+    is_offline = any(os.environ.get(name, "").upper() in _TRUE for name in OFFLINE_VARIABLES)
+    return [
+        task
+        for task in tasks
+        if (split is Split.test or task.has_development)
+        and _at_hand(task, data_dir, split) is None
+        and (is_offline or not task.data.hub or _has_own_file(task, split))
+    ]
+
+
+def find_data(task: Task, data_dir: Path | None, *, split: Split) -> Path | None:
+    """The file with the examples of a split; None where there is none at hand and a hub data set is named.
+
+    Raises TaskDataError if there is neither, or no development data.
+    """
+    if split is Split.dev and not task.has_development:
+        raise TaskDataError(
+            f"{task.name} has no development data",
+            expected="data.development: first_half, or data.development_file, in the task's file",
+            got="neither",
+            where=f"split={split.value}",
+            fix="add one of them, or ask for split=test",
+        )
+    path = _at_hand(task, data_dir, split)
+    if path is not None or (task.data.hub and not _has_own_file(task, split)):
+        return path
+    looked_for = data_file(task, split).replace(ALTERNATIVES, " or ")
+    raise TaskDataError(
+        f"the data of {task.name} is not there",
+        expected=f"the file {looked_for} under data_dir=, or beside the task's own file",
+        got=not_found(task, data_dir, split),
+        where=f"data.file of {task.name}",
+        fix="give data_dir=DIR, the folder that holds it",
+    )
+
+
+def _has_own_file(task: Task, split: Split) -> bool:
+    """Whether a split has a file of its own, for which no hub data set stands in."""
+    return split is Split.dev and bool(task.data.development_file)
+
+
+def _at_hand(task: Task, data_dir: Path | None, split: Split) -> Path | None:
+    """The first of the files, and of the folders where the task reads them, that is there."""
+    for name in data_file(task, split).split(ALTERNATIVES):
+        path = (data_dir or Path()) / name  # an absolute name, of a file beside the task's own, stays as it is
+        is_there = path.is_file() or (task.data.reader is not None and path.is_dir())
+        if name and (data_dir is not None or path.is_absolute()) and is_there:
+            return path
+    return None
+
+
+def not_found(task: Task, data_dir: Path | None, split: Split) -> str:
+    names = data_file(task, split)
+    if not names:
+        return "no data.file"
+    if data_dir is None:
+        return f"no data_dir= to look for {names.replace(ALTERNATIVES, ' or ')} in"
+    kind = "file" if task.data.reader is None else "file or folder"
+    return " and ".join(f"no {kind} {data_dir / name}" for name in names.split(ALTERNATIVES))
+
+
+def placed_rows(
+    task: Task, path: Path | None, *, date: str, not_found: str
+) -> tuple[Callable[[], Iterator[tuple[str, Row]]], str, tuple[str, ...]]:
+    """What gives the rows of a task with where each stands, the name of their place, and notes on them."""
+    if path is not None and path.is_dir():
+        published = read_published(task, path, date=date)
+        notes = tuple(f"{task.name}: {note}" for note in published.notes)
+        return lambda: iter(published.rows), str(path), notes
+    if date:
+        raise SettingError(
+            "zero_shot.date is of use with a published folder only",
+            expected="a folder whose facts are dated, which the reader compares",
+            got=f"zero_shot.date={date} and a table, all of whose rows are asked",
+            where="zero_shot.date",
+            fix="leave it out, or give data_dir=DIR with the folder and without the table",
+        )
+    place = str(path) if path is not None else f"hub:{task.data.hub}"
+    rows = partial(read_rows, path) if path is not None else partial(_hub_rows, task, not_found)
+    return lambda: ((f"{place}:{line}", row) for line, row in rows()), place, ()
+
+
+def _hub_rows(task: Task, not_found: str) -> Iterator[tuple[int, Row]]:
+    """Rows of the hub data set of a task whose file is not at hand, as `not_found` says."""
+    data = task.data
+    try:
+        yield from read_hub_rows(data.hub, data.config, data.split)
+    except CorpusError as error:
+        own = f"the file {data.file} under data_dir=, or " if data.file else ""
+        give = f"give data_dir=DIR, the folder that holds {data.file}" if data.file else "name a file with data.file"
+        raise TaskDataError(
+            f"the data of {task.name} is neither at hand nor on the hub",
+            expected=f"{own}the hub data set {data.hub}",
+            got=f"{not_found}; from the hub {error.got}",
+            where=error.where,
+            fix=f"{give}, or connect to the hub",
+        ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedRows:
+    """The rows of a published folder, each with the file and line that it stands in."""
+
+    rows: tuple[tuple[str, Row], ...]
+    notes: tuple[str, ...] = ()
+    """What was left out, and what subsets are made by."""
+
+
+GOOGLE_RE_TEMPLATES = {
+    "place_of_birth": "[X] was born in [Y] .",
+    "date_of_birth": "[X] (born [Y]).",
+    "place_of_death": "[X] died in [Y] .",
+}
+"""Those of the original, which the folder does not hold."""
+LAMA_PARTS = {"TREx": "P*.jsonl", "Google_RE": "*_test.jsonl"}
+TEMPLATES, QUESTIONS, KAMEL_FOLDERS = "relations.jsonl", "question-templates.csv", ("", "KAMEL", "data/KAMEL")
+TRIVIA_QA = "unfiltered-web-dev.json"
+LAMA_ROW = '{"uuid": "…", "sub_label": "…", "obj_label": "…", "evidences": []}'
+KAMEL_ROW = '{"sub_label": "…", "obj_label": ["…"]}'
+TEMPLAMA_ROW = '{"query": "… _X_ …", "answer": [{"name": "…"}], "date": "2019", "id": "Q1_P54_2019", "relation": "P54"}'
+
+
+def read_published(task: Task, folder: Path, *, date: str = "") -> PublishedRows:
+    """The rows of a published folder; `date` is the one of the task's dates that is asked about, by default the later.
+
+    Raises TaskDataError for a folder that is not of its published form and for rows that lack what they have there.
+    """
+    if task.data.reader is Reader.lama:
+        return _read_lama(folder, task.data.config)
+    if task.data.reader is Reader.kamel:
+        return _read_kamel(folder, task.data.split)
+    if task.data.reader is Reader.trivia_qa:
+        return _read_trivia_qa(folder)
+    return _read_templama(folder, task.data.split, [str(each) for each in task.data.dates], asked=date)
+
+
+def _read_lama(folder: Path, part: str) -> PublishedRows:
+    if part not in LAMA_PARTS:
+        raise TaskDataError(
+            f"LAMA has no part {part!r}",
+            expected=f"data.config: {' or '.join(LAMA_PARTS)}",
+            got=repr(part),
+            where="data.config",
+            fix="name the part of the folder that the task asks about",
+        )
+    files = sorted((folder / part).glob(LAMA_PARTS[part]))
+    needed = [f"{part}/{LAMA_PARTS[part]}", *([TEMPLATES] if part == "TREx" else [])]
+    if not files or (part == "TREx" and not (folder / TEMPLATES).is_file()):
+        raise _not_published(folder, "LAMA", needed)
+    templates, named_by = dict(GOOGLE_RE_TEMPLATES), "the three of Google-RE"
+    if part == "TREx":
+        rows = json_rows(folder / TEMPLATES, example='{"relation": "P19", "template": "…"}', error=TaskDataError)
+        templates = {
+            _string(row, "relation", f"{folder / TEMPLATES}:{line}"): _string(
+                row, "template", f"{folder / TEMPLATES}:{line}"
+            )
+            for line, row in rows
+        }
+        named_by = str(folder / TEMPLATES)
+    helpful = _published_ids(folder, (f"{part}_UHN", f"LAMA-{part}_UHN"))
+    hard = _published_ids(folder, (f"{part}_hard", f"{part}-easy-hard/Hard", f"LAMA-{part}-easy-hard/Hard"))
+    found: list[tuple[str, Row]] = []
+    dropped = 0
+    for file in files:
+        relation = file.stem.removesuffix("_test")
+        template = _known_template(templates, relation, file, named_by)
+        for line, row in json_rows(file, example=LAMA_ROW, error=TaskDataError):
+            where = f"{file}:{line}"
+            evidences = _evidences(row, where)
+            if not _has_one_mask(row, evidences):
+                dropped += 1
+                continue
+            subject, right, uuid = (_string(row, name, where) for name in ("sub_label", "obj_label", "uuid"))
+            surfaces = [each["obj_surface"] for each in evidences if isinstance(each.get("obj_surface"), str)]
+            kept: dict[str, Any] = {"relation": relation, "template": template, "subject": subject}
+            kept |= {"answers": list(dict.fromkeys([right, *surfaces])), "uuid": uuid}
+            kept["uhn"] = uuid in helpful if helpful is not None else right.lower() not in subject.lower()
+            found.append((where, kept if hard is None else {**kept, "hard": uuid in hard}))
+    if not found:
+        raise _not_published(folder, "LAMA", [f"rows with one [MASK] in {needed[0]}"])
+    notes = [f"{dropped} rows without exactly one [MASK] are left out."] if dropped else []
+    return PublishedRows(tuple(found), (*notes, UHN_PUBLISHED if helpful is not None else UHN_BY_STRING))
+
+
+UHN_PUBLISHED = "uhn is the published subset."
+UHN_BY_STRING = (
+    "uhn leaves out examples whose subject holds the answer, but not those whose answer a masked language model "
+    "guesses from the name (zero_shot.mlm.encoder=, a cased one)."
+)
+
+
+def _known_template(templates: dict[str, str], relation: str, file: Path, named_by: str) -> str:
+    if relation in templates:
+        return templates[relation]
+    raise TaskDataError(
+        f"the relation {relation} has no template",
+        expected=f"one for each file, in {named_by}",
+        got=f"templates of {named(sorted(templates), most=6)}" if templates else "no templates",
+        where=str(file),
+        fix="add it there, or take the file away",
+    )
+
+
+def _has_one_mask(row: Row, evidences: Sequence[Row]) -> bool:
+    """Whether the sentences of a row, joined, hold exactly one [MASK], or those of one of its evidences; true without.
+
+    >>> _has_one_mask({"masked_sentences": ["a [MASK]", "b [MASK]"]}, []), _has_one_mask({}, [])
+    (False, True)
+    >>> _has_one_mask({}, [{"masked_sentence": "a [MASK]"}, {"masked_sentence": "[MASK] or [MASK]"}])
+    True
+    """
+    together = row.get("masked_sentences")
+    if isinstance(together, list):
+        return " ".join(map(str, together)).count("[MASK]") == 1
+    own = [str(each["masked_sentence"]) for each in evidences if "masked_sentence" in each]
+    return not own or any(sentence.count("[MASK]") == 1 for sentence in own)
+
+
+def _evidences(row: Row, where: str) -> list[dict[str, Any]]:
+    found = row.get("evidences", [])
+    if isinstance(found, list) and all(isinstance(each, dict) for each in found):
+        return found
+    raise _wrong(Path(where), "evidences", "a list of objects", found, where)
+
+
+def _published_ids(folder: Path, names: Sequence[str]) -> set[str] | None:
+    """The ids of the rows in the first of the folders that is there; None without one."""
+    place = next((folder / name for name in names if (folder / name).is_dir()), None)
+    if place is None:
+        return None
+    return {
+        _string(row, "uuid", f"{file}:{line}")
+        for file in sorted(place.glob("*.jsonl"))
+        for line, row in json_rows(file, example=LAMA_ROW, error=TaskDataError)
+    }
+
+
+def _read_kamel(folder: Path, split: str) -> PublishedRows:
+    found = ((folder / name, sorted((folder / name).glob(f"P*/{split}.jsonl"))) for name in KAMEL_FOLDERS)
+    files = next((files for _, files in found if files), [])
+    if not files or not (folder / QUESTIONS).is_file():
+        raise _not_published(folder, "KAMEL", [QUESTIONS, f"P*/{split}.jsonl"])
+    questions: dict[str, str] = {}
+    for line, cells in read_cells(folder / QUESTIONS, error=TaskDataError):
+        relation, question = cells[0].strip() if cells else "", ",".join(cells[1:]).strip()
+        if "[S]" in question:
+            questions[relation] = question
+        elif any(cells) and line > 1:  # the first may name the columns
+            raise TaskDataError(
+                f"{QUESTIONS} has a line that is no question",
+                expected="a relation, a comma and a question with [S], such as: P364, What is the language of [S]?",
+                got=",".join(cells),
+                where=f"{folder / QUESTIONS}:{line}",
+                fix="correct or remove this line",
+            )
+    rows: list[tuple[str, Row]] = []
+    for file in files:
+        relation = file.parent.name
+        question = _known_template(questions, relation, file, str(folder / QUESTIONS))
+        for line, row in json_rows(file, example=KAMEL_ROW, error=TaskDataError):
+            rows.append((f"{file}:{line}", {**row, "relation": relation, "question": question}))
+    return PublishedRows(tuple(rows))
+
+
+def _read_trivia_qa(folder: Path) -> PublishedRows:
+    """Questions in the form of the hub's data set."""
+    file = folder / TRIVIA_QA
+    if not file.is_file():
+        raise _not_published(folder, "TriviaQA", [TRIVIA_QA])
+    found = read_object(file, fix="get the file again from where it is published").get("Data")
+    if not isinstance(found, list) or not found:
+        raise _wrong(file, "Data", "a list of questions", found, str(file))
+    rows: list[tuple[str, Row]] = []
+    for number, row in enumerate(found, start=1):
+        where = f"{file}: item {number}"
+        answer = row.get("Answer") if isinstance(row, dict) else None
+        if not isinstance(answer, dict):
+            raise _wrong(file, "Answer", "an object with Value and Aliases", answer, where)
+        names = {"value": _string(answer, "Value", where), "aliases": answer.get("Aliases", [])}
+        names["normalized_aliases"] = answer.get("NormalizedAliases", [])
+        rows.append((where, {"question": _string(row, "Question", where), "answer": names}))
+    return PublishedRows(tuple(rows))
+
+
+def _read_templama(folder: Path, split: str, dates: Sequence[str], *, asked: str) -> PublishedRows:
+    """Facts that are the same at both dates, and facts that have changed between them, asked about one of the dates."""
+    names = [f"{split}{more}.{end}" for more in ("_with_aliases", "") for end in ("json", "jsonl")]
+    file = next((folder / name for name in names if (folder / name).is_file()), None)
+    if file is None:
+        raise _not_published(folder, "TempLAMA", [" or ".join(names)])
+    asked = asked or dates[1]
+    if asked not in dates:
+        raise SettingError(
+            "zero_shot.date is not one that the task compares",
+            expected=" or ".join(dates),
+            got=asked,
+            where="zero_shot.date",
+            fix="choose one of these, or other data.dates in the task's file",
+        )
+    facts: dict[tuple[str, str], dict[str, tuple[str, Row, dict[str, list[str]]]]] = {}
+    seen: set[str] = set()
+    for line, row in _json_table(file):
+        where = f"{file}:{line}"
+        date, identifier, relation = (_string(row, name, where) for name in ("date", "id", "relation"))
+        if not is_iso_date(date):
+            raise _wrong(file, "date", "a year such as 2019, or an ISO date", date, where)
+        seen.add(date)
+        if date in dates:
+            at_dates = facts.setdefault((identifier.split("_")[0], relation), {})
+            names_of = at_dates.setdefault(date, (where, row, {}))[2]
+            for key, own in _templama_answers(row, where):
+                names_of.setdefault(key, []).extend(own)
+    if absent := [date for date in dates if not any(date in at_dates for at_dates in facts.values())]:
+        raise TaskDataError(
+            f"no fact of {file.name} is dated {absent[0]}",
+            expected=f"facts at {' and at '.join(dates)}",
+            got=f"dates from {min(seen)} to {max(seen)}" if seen else "no rows",
+            where=str(file),
+            fix="choose other data.dates in the task's file",
+        )
+    other = dates[1 - dates.index(asked)]
+    return _compared_facts(facts, asked, other)
+
+
+def _compared_facts(
+    facts: dict[tuple[str, str], dict[str, tuple[str, Row, dict[str, list[str]]]]], asked: str, other: str
+) -> PublishedRows:
+    """Rows of the facts whose answers are all the same or all others at the `other` date; the rest is counted."""
+    rows: list[tuple[str, Row]] = []
+    partly = at_one = 0
+    for (subject, relation), at_dates in facts.items():
+        if len(at_dates) < 2:
+            at_one += 1
+            continue
+        (where, row, now), (_, _, then) = at_dates[asked], at_dates[other]
+        if (is_same := now.keys() == then.keys()) or not now.keys() & then.keys():
+            answers, old = ([name for names in each.values() for name in names] for each in (now, then))
+            kept = {"query": row.get("query"), "answers": answers, "old_answers": [] if is_same else old}
+            kept |= {"subject": subject, "relation": relation, "date": asked}
+            rows.append((where, {**kept, "unchanged": is_same, "changed": not is_same}))
+        else:
+            partly += 1
+    note = f"asked about {asked}; {partly} facts that changed in part and {at_one} with one date only are left out."
+    return PublishedRows(tuple(rows), (note,))
+
+
+def _templama_answers(row: Row, where: str) -> Iterator[tuple[str, list[str]]]:
+    """What tells one answer from another, and its names."""
+    given = row.get("answer")
+    for answer in given if isinstance(given, list) and given else [given]:
+        if not isinstance(answer, dict):
+            raise _wrong(Path(where), "answer", "a list of {wikidata_id, name}", given, where)
+        name, aliases = _string(answer, "name", where), answer.get("aliases") or []
+        if not isinstance(aliases, list) or not all(isinstance(alias, str) for alias in aliases):
+            raise _wrong(Path(where), "aliases", "a list of strings", aliases, where)
+        yield str(answer.get("wikidata_id") or name), [name, *aliases]
+
+
+def _json_table(file: Path) -> Iterable[tuple[int, Row]]:
+    """The rows of a file that holds a JSON list, or in spite of its name a JSON object a line."""
+    with file.open("rb") as opened:
+        is_list = opened.read(64).lstrip().startswith(b"[")
+    return read_rows(file) if is_list else json_rows(file, example=TEMPLAMA_ROW, error=TaskDataError)
+
+
+def _string(row: Row, name: str, where: str) -> str:
+    """A cell that must hold text, or a whole number, which is written out."""
+    value = row.get(name)
+    if isinstance(value, str | int) and not isinstance(value, bool) and str(value).strip():
+        return str(value)
+    raise _wrong(Path(where), name, "text", value, where)
+
+
+def _wrong(file: Path, name: str, expected: str, value: object, where: str) -> TaskDataError:
+    return TaskDataError(
+        f"{file.name.partition(':')[0]} has a row with the wrong {name}",
+        expected=expected,
+        got=json.dumps(value, ensure_ascii=True, default=str)[:120] if value is not None else f"no {name}",
+        where=where,
+        fix="correct the row, or get the file again from where it is published",
+    )
+
+
+def _not_published(folder: Path, name: str, looked_for: Sequence[str]) -> TaskDataError:
+    held = sorted(path.name for path in folder.iterdir())
+    return TaskDataError(
+        f"{folder} is not the published folder of {name}",
+        expected=" and ".join(looked_for),
+        got=f"a folder with {named(held, most=6)}" if held else "an empty folder",
+        where=str(folder),
+        fix="unpack the published files there as they are, or give data_dir=DIR, the folder that holds this one",
+    )

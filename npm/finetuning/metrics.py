@@ -1,0 +1,107 @@
+"""Metrics of labels, of scores, and of entities marked word by word.
+
+Shapes: n targets, C labels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from npm.evaluation.sts.correlation import spearman as rank_correlation
+from npm.evaluation.sts.correlation import weighted_correlation
+
+Metric = Callable[[np.ndarray, np.ndarray], float]
+"""Of what is predicted and what is right, [n] each."""
+
+
+def accuracy(predicted: np.ndarray, gold: np.ndarray) -> float:
+    """Share of right labels.
+
+    >>> accuracy(np.array([1, 0, 1, 1]), np.array([1, 0, 0, 1]))
+    0.75
+    """
+    return float((predicted == gold).mean())
+
+
+def f1(predicted: np.ndarray, gold: np.ndarray) -> float:
+    """Harmonic mean of precision and recall of label 1; 0 where neither side has it.
+
+    >>> f1(np.array([1, 1, 0, 0]), np.array([1, 0, 1, 0])), f1(np.zeros(2), np.zeros(2))
+    (0.5, 0.0)
+    """
+    both = int(((predicted == 1) & (gold == 1)).sum())
+    either = int((predicted == 1).sum() + (gold == 1).sum())
+    return 2 * both / either if either else 0.0
+
+
+def matthews(predicted: np.ndarray, gold: np.ndarray) -> float:
+    """Matthews' correlation of two labels, 0 and 1: Pearson's of the labels; 0 where one side is constant.
+
+    (Matthews 1975, Biochimica et Biophysica Acta 405.)
+
+    >>> matthews(np.array([1, 1, 0, 0]), np.array([1, 1, 0, 1])), matthews(np.ones(2), np.array([0, 1]))
+    (0.5773502691896258, 0.0)
+    """
+    return pearson(predicted, gold)
+
+
+def pearson(predicted: np.ndarray, gold: np.ndarray) -> float:
+    """Pearson's correlation; 0 where one side is constant.
+
+    >>> pearson(np.array([0.0, 1.0, 2.0]), np.array([1.0, 3.0, 5.0]))
+    1.0
+    """
+    once = np.ones((1, len(gold)))  # f64 [1, n]
+    found = weighted_correlation(predicted.astype(np.float64)[None], gold.astype(np.float64)[None], once)  # f64 [1]
+    return float(found[0])
+
+
+def spearman(predicted: np.ndarray, gold: np.ndarray) -> float:
+    """Spearman's rank correlation, as in npm.evaluation.sts.correlation."""
+    return rank_correlation(predicted.astype(np.float64), gold.astype(np.float64))
+
+
+METRICS: dict[str, Metric] = {
+    "accuracy": accuracy,
+    "f1": f1,
+    "matthews": matthews,
+    "pearson": pearson,
+    "spearman": spearman,
+}
+"""By the names that tasks give them; entity_f1 needs to know which words make a sentence."""
+
+
+def entities(tags: Sequence[str]) -> set[tuple[int, int, str]]:
+    """The entities of one sentence by its tags in BIO: first word, word behind the last, kind.
+
+    An I- that follows no entity of its kind begins one, as in the evaluation of CoNLL 2000.
+
+    >>> sorted(entities(["B-PER", "I-PER", "O", "I-LOC", "B-LOC", "I-ORG"]))
+    [(0, 2, 'PER'), (3, 4, 'LOC'), (4, 5, 'LOC'), (5, 6, 'ORG')]
+    """
+    found: set[tuple[int, int, str]] = set()
+    first, kind = 0, ""
+    for place, tag in enumerate([*tags, "O"]):
+        position, _, own = tag.partition("-")
+        if kind and (position != "I" or own != kind):
+            found.add((first, place, kind))
+            kind = ""
+        if position != "O" and not kind:
+            first, kind = place, own
+    return found
+
+
+def entity_f1(predicted: Sequence[Sequence[str]], gold: Sequence[Sequence[str]]) -> float:
+    """Harmonic mean of precision and recall of whole entities over all sentences, borders and kind being right.
+
+    (Tjong Kim Sang and De Meulder 2003, CoNLL, §3.)
+
+    >>> entity_f1([["B-PER", "I-PER", "O"], ["B-LOC"]], [["B-PER", "O", "O"], ["B-LOC"]])
+    0.5
+    """
+    pairs = [(entities(ours), entities(theirs)) for ours, theirs in zip(predicted, gold, strict=True)]
+    both = sum(len(ours & theirs) for ours, theirs in pairs)
+    either = sum(len(ours) + len(theirs) for ours, theirs in pairs)
+    return 2 * both / either if either else 0.0

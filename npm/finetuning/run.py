@@ -1,0 +1,373 @@
+"""Fine-tuning: a run of the one trainer for each task, learning rate and seed, and what the development data say.
+
+OUT/TASK/lr-RATE/seed-N/              a training run (npm/training/checkpoints.py); finished, it keeps settings,
+                                      metrics, and its encoder with keep_encoders=true
+OUT/TASK/lr-RATE/seed-N/result.json   the development metrics after each epoch; with it, the run is not repeated
+OUT/metrics.json                      means and deviations over seeds, of what is finished so far; `unfinished` names
+                                      the runs that are left
+
+Shapes: N targets of a development set, n targets of a batch, C labels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from index.files import json_bytes, replace_file, storage_errors
+from index.manifest import read_object
+from index.removal import remove_own_files
+from npm.corpus.blocks import concatenated_ranges
+from npm.corpus.labelled import LabelledExamples, LabelledSettings, encode_labelled, labelled_sources
+from npm.errors import ArtefactError, SettingError
+from npm.evaluation.metrics import sample_summary
+from npm.evaluation.report import markdown_table
+from npm.evaluation.results import model_facts
+from npm.finetuning.metrics import METRICS, entity_f1
+from npm.finetuning.settings import FinetuneSettings
+from npm.finetuning.tasks import Task, TaskData, chosen_tasks, task_data
+from npm.masking.rendering import LABELLED
+from npm.models.batches import length_sorted_batches
+from npm.models.encoder import Encoder
+from npm.objectives.combine import WeightedSum
+from npm.objectives.encoded import EncodedLabelled, Passes
+from npm.objectives.labelled import LabelledText
+from npm.objectives.ranks import rank, world_size
+from npm.objectives.settings import LabelledContrastSettings, ObjectiveSettings
+from npm.training.checkpoints import BEST_ENCODER, CHECKPOINTS, ENCODER, RunFolder
+from npm.training.labelled import labelled_batch
+from npm.training.loggers import read_metrics
+from npm.training.model import TrainableModel, load_start
+from npm.training.record import as_record, recorded_sources
+from npm.training.run import recorded_facts, run_training
+from npm.training.schedule import ScheduleSettings
+from npm.training.settings import TrainingEvaluationSettings, TrainingSettings
+from npm.training.trainer import StepReport
+from npm.training.validation import Evaluator
+
+RESULT, METRICS_FILE = "result.json", "metrics.json"
+TOKENS_PER_BATCH = 4096
+PREFIX = "dev_"
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedTask:
+    """A task with its data read and its development sets encoded."""
+
+    task: Task
+    data: TaskData
+    development: Mapping[str, LabelledExamples]
+    train_examples: int
+    sources: Mapping[str, Mapping[str, str]]
+    """The files by content, of `train` and of `development`."""
+
+    @property
+    def headline(self) -> str:
+        """The metric that counts, as metrics.jsonl has it."""
+        return metric_name(self.task.halves[0], self.task.metrics[0])
+
+    def measured(self, predicted: Mapping[str, np.ndarray]) -> dict[str, float]:
+        """All metrics of what is predicted f64 [N] for each development set."""
+        return {
+            metric_name(half, name): _metric(name, predicted[half], examples, self.data.development[half].labels)
+            for half, examples in self.development.items()
+            for name in self.task.metrics
+        }
+
+    def constant(self) -> dict[str, float]:
+        """What a constant answer reaches in each metric, with the label that is best for it."""
+        answers = [
+            self.measured({half: np.full(len(examples.targets), label) for half, examples in self.development.items()})
+            for label in range(max(1, len(self.task.labels)))
+        ]
+        return {name: max(answer[name] for answer in answers) for name in answers[0]}
+
+
+def metric_name(half: str, metric: str) -> str:
+    """What a metric is called in metrics.jsonl.
+
+    >>> metric_name("", "matthews"), metric_name("matched", "accuracy")
+    ('dev_matthews', 'dev_matched_accuracy')
+    """
+    return PREFIX + (f"{half}_" if half else "") + metric
+
+
+def _metric(name: str, predicted: np.ndarray, examples: LabelledExamples, labels: Sequence[str]) -> float:
+    if name in METRICS:
+        return METRICS[name](predicted, examples.targets)
+    bounds = examples.target_offsets[1:-1]  # i64 [sentences - 1]
+    sides = [
+        [[labels[int(tag)] for tag in part] for part in np.split(of, bounds)] for of in (predicted, examples.targets)
+    ]
+    return entity_f1(*sides)
+
+
+def prepare(task: Task, settings: FinetuneSettings, encoder: Encoder) -> PreparedTask:
+    """Read all data of a task. Raises CorpusError or SettingError for what cannot be used."""
+    data = task_data(task, settings.data_dir, max_tokens=settings.max_tokens, limit=settings.limit)
+    per_batch = settings.examples_per_device_batch
+    train = replace(data.train, layer=settings.layer, examples_per_device_batch=per_batch)
+    train_examples = len(encode_labelled(train, encoder.tokenizer))
+    development = {half: encode_labelled(each, encoder.tokenizer) for half, each in data.development.items()}
+    held_out = {
+        key: value
+        for half, each in data.development.items()
+        for key, value in recorded_sources(f"development{half and f'_{half}'}", labelled_sources(each)).items()
+    }
+    sources = {"train": recorded_sources("train", labelled_sources(train)), "development": held_out}
+    return PreparedTask(task, replace(data, train=train), development, train_examples, sources)
+
+
+def predictions(
+    head: LabelledText, encoder: Encoder, examples: LabelledExamples, settings: LabelledSettings
+) -> np.ndarray:
+    """What is predicted for each target, f64 [N]: the label's number, or the score; label 0 for words that were cut.
+
+    In the mode that the modules are in, and with their gradients.
+    """
+    predicted = np.zeros(len(examples.targets))  # f64 [N]
+    for numbers in length_sorted_batches(examples.lengths, tokens_per_batch=TOKENS_PER_BATCH):
+        batch = labelled_batch(examples, numbers, encoder=encoder, scores=not settings.labels)
+        outputs = head.predictions(EncodedLabelled(Passes(encoder.model), batch.to(encoder.device)))  # f32 [n, C]
+        places = concatenated_ranges(examples.target_offsets[numbers], examples.target_offsets[numbers + 1])
+        places = places[examples.slots[places] >= 0]  # i64 [n]
+        predicted[places] = (outputs.argmax(1) if settings.labels else outputs[:, 0]).cpu().numpy()
+    return predicted
+
+
+def training_settings(
+    prepared: PreparedTask, settings: FinetuneSettings, *, rate: float, seed: int
+) -> TrainingSettings:
+    """One run of the trainer."""
+    return TrainingSettings(
+        encoder=settings.encoder,
+        device=settings.device,
+        precision=settings.precision,
+        labelled=prepared.data.train,
+        start=settings.start,
+        objective=ObjectiveSettings(
+            nonparametric_weight=0.0,
+            labelled_weight=1.0 - settings.contrast_weight,
+            labelled_contrast_weight=settings.contrast_weight,
+            labelled_contrast=LabelledContrastSettings(temperature=settings.contrast_temperature),
+        ),
+        trainer=replace(settings.trainer, seed=seed),
+        schedule=ScheduleSettings(
+            max_epochs=settings.epochs or prepared.task.epochs,
+            learning_rate=rate,
+            warmup_fraction=settings.warmup_fraction,
+        ),
+        evaluation=TrainingEvaluationSettings(best=prepared.headline, higher_is_better=True),
+    )
+
+
+def run_once(
+    folder: Path,
+    prepared: PreparedTask,
+    settings: TrainingSettings,
+    *,
+    keep_encoder: bool,
+    report_step: Callable[[StepReport], None],
+) -> list[dict[str, float]]:
+    """The development metrics after each epoch of one run, which is trained unless it is finished.
+
+    Raises SettingError if `folder` was begun with other settings.
+    """
+    file = folder / RESULT
+    if file.is_file():
+        facts = recorded_facts(settings, load_start(settings), {LABELLED})
+        RunFolder(folder).start(as_record(settings, ranks=world_size()) | facts)
+        return _finished(folder, prepared, keep_encoder=keep_encoder)
+
+    def make_evaluators(trained: TrainableModel, objective: WeightedSum) -> Sequence[Evaluator]:
+        head = objective.objectives["labelled"]
+        assert isinstance(trained, Encoder) and isinstance(head, LabelledText), "made by these settings"
+
+        def measure() -> dict[str, float]:
+            sets = prepared.data.development
+            predicted = {
+                half: predictions(head, trained, examples, sets[half])
+                for half, examples in prepared.development.items()
+            }
+            return prepared.measured(predicted)
+
+        return (measure,)
+
+    run_training(folder, settings, report_step=report_step, make_evaluators=make_evaluators)
+    epochs = [
+        {"epoch": epoch, "step": line["step"], **{name: line[name] for name in line if name.startswith(PREFIX)}}
+        for epoch, line in enumerate(
+            line for _, line in read_metrics(RunFolder(folder).metrics_path) if prepared.headline in line
+        )
+    ][1:]  # without that of the head as it was drawn
+    if rank() == 0:
+        replace_file(file, json_bytes({"epochs": epochs, "development": prepared.sources["development"]}))
+        for name in (CHECKPOINTS, BEST_ENCODER, *(() if keep_encoder else (ENCODER,))):
+            part = folder / name
+            remove_own_files(part, also=[path.name for path in part.glob("*")])
+    return epochs
+
+
+def _finished(folder: Path, prepared: PreparedTask, *, keep_encoder: bool) -> list[dict[str, float]]:
+    """What a finished run measured. Raises ArtefactError if that is not what is asked for now."""
+    file, own = folder / RESULT, prepared.sources["development"]
+    fix = f"remove {folder} and run the same command again, which repeats this run"
+    result = read_object(file, fix=fix)
+    found, development = result.get("epochs"), result.get("development", own)
+    if not (isinstance(found, list) and found and all(isinstance(each, dict) for each in found)):
+        raise ArtefactError(
+            f"{file} holds no metrics", expected="a list epochs", got=repr(found)[:80], where=str(file), fix=fix
+        )
+    if development != own:
+        raise ArtefactError(
+            "this run was measured on other development data",
+            expected=str(own),
+            got=str(development),
+            where=str(file),
+            fix=f"put the old data back, choose another out=DIR, or {fix}",
+        )
+    if keep_encoder and not (folder / ENCODER).is_dir():
+        raise ArtefactError(
+            "the encoder of a finished run was not kept",
+            expected=f"the folder {ENCODER}, with keep_encoders=true",
+            got="a run that was finished without",
+            where=str(folder),
+            fix=f"leave keep_encoders out, or {fix}",
+        )
+    return found
+
+
+def rate_summary(runs: Sequence[Sequence[Mapping[str, float]]], headline: str) -> dict[str, Any]:
+    """What the runs of one learning rate, a seed each, say: of the last epoch, of the best one, and the best of all.
+
+    The best epoch of a run is the first with the highest headline; all its metrics are taken from there.
+    """
+    names = [name for name in runs[0][0] if name.startswith(PREFIX)]
+    last = [epochs[-1] for epochs in runs]
+    best = [max(epochs, key=lambda epoch: epoch[headline]) for epochs in runs]
+    return {
+        "last_epoch": {name: sample_summary([epoch[name] for epoch in last]) for name in names},
+        "best_epoch": {name: sample_summary([epoch[name] for epoch in best]) for name in names},
+        "best_of_best": max(epoch[headline] for epoch in best),
+    }
+
+
+def task_summary(
+    prepared: PreparedTask, runs: Mapping[float, Sequence[Sequence[Mapping[str, float]]]]
+) -> dict[str, Any]:
+    """All that is known of one task: by rate, and the rate that the development data choose."""
+    headline = prepared.headline
+    rates = {rate: rate_summary(of_rate, headline) for rate, of_rate in runs.items()}
+    chosen = max(rates, key=lambda rate: rates[rate]["last_epoch"][headline]["mean"])
+    return {
+        "headline": headline,
+        "train_examples": prepared.train_examples,
+        "development_examples": {half: len(each) for half, each in prepared.development.items()},
+        "sources": {**prepared.sources["train"], **prepared.sources["development"]},
+        "constant_answer": prepared.constant(),
+        "rates": {f"{rate:g}": rates[rate] for rate in rates},
+        "chosen_rate": chosen,
+        "chosen_by": "the highest mean over seeds of the last epoch, on the development data",
+        **rates[chosen],
+    }
+
+
+def finetune(
+    settings: FinetuneSettings,
+    *,
+    announce: Callable[[str], None] = lambda _: None,
+    report_step: Callable[[str, StepReport], None] = lambda *_: None,
+) -> dict[str, Any]:
+    """Train what is not finished and return what stands in metrics.json, which is written after every run.
+
+    All data is read, and all settings are checked, before the first run. Only the first rank writes and announces.
+    Raises SettingError, CorpusError, EncoderError or ArtefactError.
+    """
+    for name in ("data_dir", "out"):
+        if not getattr(settings, name):
+            raise SettingError(
+                f"finetune needs {name}=", expected="a folder", got="nothing", where=name, fix=f"give {name}=DIR"
+            )
+    tasks, out = chosen_tasks(settings.task), Path(settings.out)
+    encoder = load_start(TrainingSettings(encoder=settings.encoder, start=settings.start, device="cpu"))
+    assert isinstance(encoder, Encoder), "an encoder-decoder is for denoising"
+    prepared = [prepare(task, settings, encoder) for task in tasks]
+    for each in prepared:
+        training_settings(each, settings, rate=settings.learning_rates[0], seed=settings.seeds[0])
+    _check_out(out, encoder)
+    found: dict[str, Any] = {"encoder": model_facts(encoder), "settings": _shown_settings(settings), "tasks": {}}
+    plan = [(each, rate, seed) for each in prepared for rate in settings.learning_rates for seed in settings.seeds]
+    names = [f"{each.task.name}/lr-{rate:g}/seed-{seed}" for each, rate, seed in plan]
+    runs: dict[str, dict[float, list[list[dict[str, float]]]]] = {}
+    for number, ((each, rate, seed), name) in enumerate(zip(plan, names, strict=True), start=1):
+        epochs = run_once(
+            out / name,
+            each,
+            training_settings(each, settings, rate=rate, seed=seed),
+            keep_encoder=settings.keep_encoders,
+            report_step=lambda report, name=name: report_step(name, report),  # type: ignore[misc]
+        )
+        runs.setdefault(each.task.name, {}).setdefault(rate, []).append(epochs)
+        found["tasks"][each.task.name] = task_summary(each, runs[each.task.name])
+        if rank() == 0:
+            announce(f"{name}: {each.headline.removeprefix(PREFIX)} {epochs[-1][each.headline]:.4f}")
+            left = {"unfinished": names[number:]} if number < len(names) else {}
+            with storage_errors(out):
+                replace_file(out / METRICS_FILE, json_bytes(found | left))
+    return found
+
+
+def _check_out(out: Path, encoder: Encoder) -> None:
+    """Raise ArtefactError where metrics.json of something else, or of another encoder, would be written over."""
+    file = out / METRICS_FILE
+    if not file.is_file():
+        return
+    there = read_object(file, fix="choose another out=DIR")
+    own = there.get("encoder") if "tasks" in there else None
+    if not isinstance(own, dict) or own.get("fingerprint") != encoder.fingerprint:
+        raise ArtefactError(
+            f"{out} holds other results",
+            expected=f"nothing yet, or what npmlm finetune left of this encoder, {encoder.fingerprint}",
+            got=f"results of the encoder {own.get('fingerprint')}" if isinstance(own, dict) else "another metrics.json",
+            where=str(file),
+            fix="choose another out=DIR",
+        )
+
+
+def _shown_settings(settings: FinetuneSettings) -> dict[str, Any]:
+    """What a reader of metrics.json wants to know of the settings; each run has all of its own."""
+    names = (
+        "seeds",
+        "learning_rates",
+        "epochs",
+        "max_tokens",
+        "examples_per_device_batch",
+        "limit",
+        "layer",
+        "contrast_weight",
+    )
+    return {name: value for name, value in asdict(settings).items() if name in names}
+
+
+def report(found: Mapping[str, Any]) -> str:
+    """The table of all tasks, in per cent: the last epoch, the best epoch, the best of all, and a constant answer."""
+    header = ["task", "metric", "rate", "last epoch", "best epoch", "best of best", "constant answer"]
+    rows = []
+    for name, task in found["tasks"].items():
+        for metric in task["last_epoch"]:
+            is_headline = metric == task["headline"]
+            means = [_percent(task[kind][metric]) for kind in ("last_epoch", "best_epoch")]
+            best = f"{100 * task['best_of_best']:.1f}" if is_headline else ""
+            floor = f"{100 * task['constant_answer'][metric]:.1f}"
+            rate = f"{task['chosen_rate']:g}"
+            rows.append([name, metric.removeprefix(PREFIX).replace("_", " "), rate, *means, best, floor])
+    return markdown_table(header, rows)
+
+
+def _percent(measured: Mapping[str, Any]) -> str:
+    deviation = "" if measured["deviation"] is None else f" ± {100 * measured['deviation']:.1f}"
+    return f"{100 * measured['mean']:.1f}{deviation}"

@@ -1,0 +1,85 @@
+"""Settings of `npmlm finetune`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from npm.errors import SettingError, check_range
+from npm.models.settings import Precision
+from npm.settings import Bounds, CheckedSettings, PathText, changed_settings
+from npm.training.settings import StartSettings, TrainerSettings
+
+
+def _trainer() -> TrainerSettings:
+    return TrainerSettings(max_gradient_norm=1.0, adam_beta2=0.999, adam_epsilon=1e-8)
+
+
+def _start() -> StartSettings:
+    return StartSettings(hidden_dropout=0.1, attention_dropout=0.1)
+
+
+@dataclass(kw_only=True)
+class FinetuneSettings(CheckedSettings):
+    """Which encoder, on which tasks, and how each run of the trainer goes."""
+
+    encoder: PathText = ""
+    """The encoder to start from: folder, hub name, `minilm` or `encoder-mini`; empty: the shipped one."""
+    task: list[str] = field(default_factory=list)
+    """Tasks by name: cola, sst2, mrpc, qqp, stsb, mnli, qnli, rte, wnli; of words: conll, wikiann, upos. Required."""
+    data_dir: PathText = ""
+    """Folder with TASK-train.jsonl and TASK-dev.jsonl, with the official folders (CoLA/train.tsv, …) or with Parquet
+    (cola/train-*.parquet); or hub:nyu-mll/glue. Required."""
+    out: PathText = ""
+    """Folder for the runs, OUT/TASK/lr-RATE/seed-N, and for metrics.json. Required."""
+    seeds: list[int] = field(default_factory=lambda: [0, 1, 2])
+    """A run each: of the new head, the order of the examples and dropout."""
+    learning_rates: Annotated[list[float], Bounds(above=0, most=1)] = field(default_factory=lambda: [2e-5, 5e-5])
+    """Peak learning rates, a run of each seed with each; one is chosen by the development data, which is said."""
+    epochs: Annotated[int | None, Bounds(1)] = None
+    """Passes over the training data; null: 10 for cola, mrpc, rte, stsb and wnli, 3 for the others."""
+    max_tokens: Annotated[int, Bounds(8)] = 128
+    """Tokens of an input, special tokens included; of a pair the longer text is cut first."""
+    examples_per_device_batch: Annotated[int, Bounds(1)] = 32
+    """Examples that one device works on at once."""
+    limit: Annotated[int | None, Bounds(1)] = None
+    """Examples of each file used at most, from its beginning; null uses all."""
+    layer: Annotated[int | None, Bounds(0)] = None
+    """Probing: the head reads the states behind this layer (0: the embeddings) of an encoder that is not trained."""
+    warmup_fraction: Annotated[float, Bounds(0, 0.999)] = 0.1
+    """Share of a run in which the learning rate rises from zero; it then falls to zero."""
+    contrast_weight: Annotated[float, Bounds(0, below=1)] = 0.0
+    """Share λ of supervised contrast in the loss, (1 − λ) · cross entropy + λ · contrast; for texts with labels."""
+    contrast_temperature: Annotated[float, Bounds(above=0)] = 0.3
+    """Divides the cosines of the contrast."""
+    keep_encoders: bool = False
+    """Keep the encoder of every finished run in its folder; false keeps what was measured."""
+    device: str = "auto"
+    """`cpu`, `cuda` or `auto`, which takes a GPU where there is one."""
+    precision: Precision = Precision.auto
+    """Number format of the forward pass in training; the development data is measured in float32."""
+    trainer: TrainerSettings = field(default_factory=_trainer)
+    """The loop: batches, optimiser, and how often to log and save."""
+    start: StartSettings = field(default_factory=_start)
+    """How the encoder is set up for training."""
+
+    def check(self) -> None:
+        """Raise SettingError for lists that are empty or repeat, and for what is said in another way."""
+        for name in ("seeds", "learning_rates"):
+            values = getattr(self, name)
+            right = bool(values) and len(set(values)) == len(values)
+            check_range(right, name, expected="one or more, each once", got=values)
+        check_range(min(self.seeds) >= 0, "seeds", expected="at least 0 each", got=self.seeds)
+        elsewhere = {"trainer.seed": "seeds=", "start.from_run": "encoder="}
+        for name in changed_settings(self, _Defaults, elsewhere):
+            raise SettingError(
+                f"{name} is of a single run",
+                expected=f"{elsewhere[name]} in its place",
+                got=f"{name}=…",
+                where=name,
+                fix="leave it out",
+            )
+
+
+class _Defaults:
+    trainer, start = _trainer(), _start()

@@ -1,0 +1,205 @@
+"""The tasks that encoders are fine-tuned on: their columns, labels and metrics, and where their files lie.
+
+GLUE (Wang et al. 2019, arXiv 1804.07461) in four forms: TASK-{train,dev}.jsonl with `sentence`, or `sentence1` and
+`sentence2`, and `label` or `score`; the official folders; Parquet as the hub has it; the hub itself. Sentences of
+words with a label each: TASK-{train,dev}.jsonl with `tokens` and `tags`, or .txt and .tsv with a word and its label a
+line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from npm.corpus.labelled import LabelledSettings, LabelLevel
+from npm.corpus.sources import HUB_PREFIX
+from npm.errors import CorpusError, SettingError, named, near
+
+MANY_EPOCHS, FEW_EPOCHS = 10, 3
+"""Passes over small and over large training data."""
+YES_OR_NO = ("0", "1")
+ENTAILMENT = ("entailment", "not_entailment")
+BIO_4 = ("O", "B-PER", "I-PER", "B-ORG", "I-ORG", "B-LOC", "I-LOC")
+PARTS_OF_SPEECH = (
+    *("ADJ", "ADP", "ADV", "AUX", "CCONJ", "DET", "INTJ", "NOUN", "NUM", "PART", "PRON", "PROPN", "PUNCT"),
+    *("SCONJ", "SYM", "VERB", "X"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One task."""
+
+    name: str
+    metrics: tuple[str, ...]
+    """Names of functions of npm.finetuning.metrics, the headline first."""
+    labels: tuple[str, ...] = YES_OR_NO
+    """None: scores from 0 to 5."""
+    texts: int = 1
+    """2 for pairs."""
+    folder: str = ""
+    """Of the official files; empty: there are none."""
+    official: tuple[str, ...] = ()
+    """Columns of the official files, the label last; numbers where there is no header."""
+    hub: tuple[str, ...] = ()
+    """Columns of the hub's files."""
+    epochs: int = FEW_EPOCHS
+    halves: tuple[str, ...] = ("",)
+    """Names of the development sets, where there is more than one."""
+    of_words: bool = False
+
+    @property
+    def own(self) -> tuple[str, ...]:
+        """Columns of TASK-train.jsonl."""
+        if self.of_words:
+            return ("tokens", "tags")
+        texts = ("sentence",) if self.texts == 1 else ("sentence1", "sentence2")
+        return (*texts, "label" if self.labels else "score")
+
+
+ONE, PAIR, SCORED = ("sentence", "label"), ("sentence1", "sentence2", "label"), ("sentence1", "sentence2", "score")
+QUESTION_PAIR = ("question1", "question2")
+TASKS = {
+    task.name: task
+    for task in (
+        Task("cola", ("matthews", "accuracy"), folder="CoLA", official=("4", "2"), hub=ONE, epochs=MANY_EPOCHS),
+        Task("sst2", ("accuracy",), folder="SST-2", official=ONE, hub=ONE),
+        Task(
+            "mrpc",
+            ("f1", "accuracy"),
+            texts=2,
+            folder="MRPC",
+            official=("#1 String", "#2 String", "Quality"),
+            hub=PAIR,
+            epochs=MANY_EPOCHS,
+        ),
+        Task(
+            "qqp",
+            ("f1", "accuracy"),
+            texts=2,
+            folder="QQP",
+            official=(*QUESTION_PAIR, "is_duplicate"),
+            hub=(*QUESTION_PAIR, "label"),
+        ),
+        Task(
+            "stsb",
+            ("spearman", "pearson"),
+            labels=(),
+            texts=2,
+            folder="STS-B",
+            official=SCORED,
+            hub=PAIR,
+            epochs=MANY_EPOCHS,
+        ),
+        Task(
+            "mnli",
+            ("accuracy",),
+            labels=("entailment", "neutral", "contradiction"),
+            texts=2,
+            folder="MNLI",
+            official=("sentence1", "sentence2", "gold_label"),
+            hub=("premise", "hypothesis", "label"),
+            halves=("matched", "mismatched"),
+        ),
+        Task(
+            "qnli",
+            ("accuracy",),
+            labels=ENTAILMENT,
+            texts=2,
+            folder="QNLI",
+            official=("question", "sentence", "label"),
+            hub=("question", "sentence", "label"),
+        ),
+        Task(
+            "rte",
+            ("accuracy",),
+            labels=ENTAILMENT,
+            texts=2,
+            folder="RTE",
+            official=PAIR,
+            hub=PAIR,
+            epochs=MANY_EPOCHS,
+        ),
+        Task("wnli", ("accuracy",), texts=2, folder="WNLI", official=PAIR, hub=PAIR, epochs=MANY_EPOCHS),
+        Task("conll", ("entity_f1", "accuracy"), labels=(*BIO_4, "B-MISC", "I-MISC"), of_words=True),
+        Task("wikiann", ("entity_f1", "accuracy"), labels=BIO_4, of_words=True),
+        Task("upos", ("accuracy",), labels=PARTS_OF_SPEECH, of_words=True),
+    )
+}
+
+
+def chosen_tasks(names: list[str]) -> list[Task]:
+    """The tasks called so. Raises SettingError for another name, none, or one that comes twice."""
+    unknown = [name for name in names if name not in TASKS]
+    if unknown or not names or len(set(names)) < len(names):
+        raise SettingError(
+            f"there is no task {unknown[0]}" if unknown else "the tasks are not named, each once",
+            expected=", ".join(TASKS),
+            got=named(names) or "nothing",
+            where="task",
+            fix=near(unknown[0], TASKS) if unknown else "task=[cola,stsb], or another list",
+        )
+    return [TASKS[name] for name in names]
+
+
+@dataclass(frozen=True, slots=True)
+class TaskData:
+    """The training data of a task and its development sets, as the trainer's settings name them."""
+
+    train: LabelledSettings
+    development: Mapping[str, LabelledSettings]
+    """By the name of the half, "" where there is only one."""
+
+
+EXTENSIONS = (".jsonl", ".jsonl.zst", ".tsv", ".txt")
+"""Of TASK-train and TASK-dev; the last two for words."""
+
+
+def task_data(task: Task, data_dir: str, *, max_tokens: int, limit: int | None) -> TaskData:
+    """Where the data of `task` lies below `data_dir`, in the first form that is there. Raises CorpusError for none."""
+    base = LabelledSettings(
+        labels=list(task.labels),
+        level=LabelLevel.token if task.of_words else LabelLevel.sequence,
+        max_tokens=max_tokens,
+        max_examples=limit,
+    )
+    endings = {half: f"_{half}" if half else "" for half in task.halves}
+
+    def data(columns: tuple[str, ...], train: str, development: Mapping[str, str], **others: Any) -> TaskData:
+        second = columns[1] if len(columns) > 2 else ""
+        chosen = {"text_column": columns[0], "second_column": second, "label_column": columns[-1], **others}
+        return TaskData(
+            replace(base, files=[train], **chosen),
+            {half: replace(base, files=[file], **chosen) for half, file in development.items()},
+        )
+
+    if data_dir.startswith(HUB_PREFIX) and task.hub:
+        splits = {half: f"{data_dir}@{task.name}/validation{end}" for half, end in endings.items()}
+        return data(task.hub, f"{data_dir}@{task.name}/train", splits)
+    folder = Path(data_dir)
+    for extension in EXTENSIONS if task.of_words else EXTENSIONS[:2]:
+        if (file := folder / f"{task.name}-train{extension}").is_file():
+            own = {half: str(folder / f"{task.name}-dev{end}{extension}") for half, end in endings.items()}
+            return data(task.own, str(file), own)
+    official = folder / task.folder
+    if task.folder and (official / "train.tsv").is_file():
+        files = {half: str(official / f"dev{end}.tsv") for half, end in endings.items()}
+        others = {"header": not task.official[0].isdecimal(), "skip_short_rows": task.name == "qqp"}
+        return data(task.official, str(official / "train.tsv"), files, **others)
+    parquet = folder / task.name
+    if task.hub and any(parquet.glob("train-*.parquet")):
+        files = {half: str(parquet / f"validation{end}-*.parquet") for half, end in endings.items()}
+        return data(task.hub, str(parquet / "train-*.parquet"), files)
+    forms = [
+        f"{task.name}-train.jsonl",
+        *([f"{task.folder}/train.tsv", f"{task.name}/train-*.parquet"] * bool(task.hub)),
+    ]
+    raise CorpusError(
+        f"the data of {task.name} is not there",
+        expected=f"{' or '.join(forms)}, and the development data beside it",
+        got="none of them" if folder.is_dir() else "no such folder",
+        where=f"data_dir={data_dir}",
+        fix="check data_dir, or leave this task out",
+    )

@@ -1,0 +1,166 @@
+"""Principal axes of a corpus's vectors: the rotation behind which an index of shorter vectors keeps most of each.
+
+The axes are those of Σ x xᵀ over the vectors x of a sample, without taking their mean away: search compares raw inner
+products, and q·x − (A q)·(A x) is what the axes A leave out of it, whose square is least so. They are computed once,
+before the first vector is stored, and lie in the index as `rotation/axes.npy`, f32 [k, d], one axis a row, the
+strongest first. What is added later is rotated in the same way, as is every query.
+
+Shapes: n vectors of the sample, m of a chunk, d dimensions of the encoder, k of the stored vectors.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from index.locking import folder_lock
+from index.manifest import MANIFEST_NAME, damaged, part_folder, read_manifest
+from index.quantiser import drawn_rows
+from index.store import check_folder, check_part, open_array, refuse_changed, write_folder
+from npm.errors import ArtefactError, CorpusError
+from npm.indexing.embed import ShardBlocks
+from npm.indexing.generation import ROTATION_FOLDER, IndexManifest
+from npm.indexing.settings import Rotation
+from npm.types import Progress, silent
+
+if TYPE_CHECKING:
+    from npm.corpus.store import BlockStore
+    from npm.models.encoder import Encoder
+
+ROTATION_KIND = "rotation"
+SAMPLE_TOKENS = 131_072
+"""Tokens of the blocks that are drawn, about: half a default vector shard, some 60,000 vectors. A third of the demo
+index's 21,822 vectors gave axes a tenth worse (docs/decisions.md)."""
+SAMPLE_SEED = 0
+ROWS_PER_CHUNK = 4096
+FOUND_KEYS = ("kept_share", "sample_rows")
+"""What is recorded of the axes besides what they depend on."""
+
+
+def train_rotation(
+    folder: Path,
+    store: BlockStore,
+    encoder: Encoder,
+    recorded: Mapping[str, Any],
+    *,
+    progress: Progress = silent,
+    on_wait: Callable[[str], None] | None = None,
+) -> None:
+    """Write the axes for the vectors of the blocks in `store` to `folder`, unless they are there.
+
+    `encoder` is cut to as many numbers as there are to be axes, and `recorded` are the settings of its vectors.
+    Whichever job comes first makes them, and the others wait. Raises CorpusError if the sample has fewer vectors than
+    axes, ArtefactError if those that are there were made otherwise, StorageError if the disk refuses.
+    """
+    blocks = sampled_blocks(store)  # i64 [blocks drawn]
+    made_with = {
+        "method": Rotation.pca.value,
+        **{name: value for name, value in recorded.items() if name not in ("tokens_per_shard", "block_pooler")},
+        "sample_tokens": SAMPLE_TOKENS,
+        "seed": SAMPLE_SEED,
+    }
+    with folder_lock(folder, wait=True, on_wait=on_wait):
+        if (folder / MANIFEST_NAME).is_file():
+            manifest = check_folder(folder, kind=ROTATION_KIND)
+            found = {name: value for name, value in manifest.settings.items() if name not in FOUND_KEYS}
+            refuse_changed(made_with, found, where=folder)
+            return
+        sample = ShardBlocks(store, encoder.cut_to(None), made_with, blocks=blocks)
+        vectors, _ = sample.all_vectors(lambda _, done, total: progress("rotation", done, total))  # [n, d]
+        if len(vectors) < encoder.dimensions:
+            raise CorpusError(
+                "the corpus has too few vectors for its principal axes",
+                expected=f"at least as many as dimensions={encoder.dimensions}",
+                got=f"{len(vectors)} vectors",
+                where="rotation=pca",
+                fix="give fewer dimensions=, or build such a small corpus without rotation",
+            )
+        axes, kept_share = principal_axes(vectors, encoder.dimensions)  # f32 [k, d]
+        outcome = {"kept_share": round(kept_share, 6), "sample_rows": len(vectors)}
+        with write_folder(folder, kind=ROTATION_KIND, settings={**made_with, **outcome}) as writer:
+            writer.write_array("axes", axes)
+
+
+def sampled_blocks(store: BlockStore) -> np.ndarray:
+    """The blocks that the axes are computed from, ascending i64 [blocks drawn]: all of a small corpus."""
+    mean_tokens = store.token_count / store.block_count
+    return drawn_rows(store.block_count, max(1, math.ceil(SAMPLE_TOKENS / mean_tokens)), seed=SAMPLE_SEED)
+
+
+def rotation_tokens(rotation: Rotation, token_count: float) -> float:
+    """About how many of a corpus's tokens are encoded for the axes, and once more for their vectors."""
+    return 0.0 if rotation is Rotation.none else min(SAMPLE_TOKENS, token_count)
+
+
+def principal_axes(vectors: np.ndarray, count: int) -> tuple[np.ndarray, float]:
+    """The `count` strongest axes f32 [k, d] of `vectors` [n, d], and the share of their squared length that is kept.
+
+    Of an axis and its opposite, which serve alike, that is taken whose largest number is positive.
+
+    >>> axes, share = principal_axes(np.array([[3.0, 4.0], [6.0, 8.0], [4.0, -3.0]]), 1)
+    >>> axes.round(3).tolist(), round(share, 3)
+    ([[0.6, 0.8]], 0.833)
+    """
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # the last bits depend on how sums are divided, and jobs must write the same bytes
+    try:
+        moment = torch.zeros((vectors.shape[1],) * 2, dtype=torch.float64)  # [d, d]
+        for start in range(0, len(vectors), ROWS_PER_CHUNK):
+            chunk = torch.from_numpy(vectors[start : start + ROWS_PER_CHUNK].astype(np.float64))  # f64 [m, d]
+            moment += chunk.T @ chunk
+        strengths, columns = torch.linalg.eigh(moment)  # f64 [d], ascending, and [d, d], an axis a column
+    finally:
+        torch.set_num_threads(threads)
+    axes = columns.T.flip(0)[:count]  # f64 [k, d]
+    largest = axes.gather(1, axes.abs().argmax(1, keepdim=True))  # f64 [k, 1]
+    share = float(strengths[-count:].sum() / strengths.sum().clamp_min(torch.finfo(torch.float64).tiny))
+    return (axes * largest.sign()).float().numpy(), share
+
+
+def stored_axes(folder: Path, manifest: IndexManifest, whole: int) -> np.ndarray:
+    """The axes f32 [k, d] of the index in `folder`, whose vectors are rotated; `whole` is d.
+
+    Raises ArtefactError if their file is missing, or is not the one of the generation that `manifest` describes.
+    """
+    place = part_folder(folder, ROTATION_FOLDER)
+    check_part(place, manifest.parts[ROTATION_FOLDER])
+    return _opened(place, (manifest.dimensions, whole))
+
+
+def axes_of_build(folder: Path, encoder: Encoder) -> np.ndarray:
+    """The axes f32 [k, d] in `folder`, which an earlier stage of a build with `encoder` made. Raises ArtefactError."""
+    if not (folder / MANIFEST_NAME).is_file():
+        raise ArtefactError(
+            f"{folder.parent} has no rotation yet",
+            expected="the principal axes of its vectors",
+            got="nothing there",
+            where=str(folder),
+            fix="run `npmlm build … stage=encode` with the settings of this build first",
+        )
+    return _opened(folder, (encoder.dimensions, encoder.whole_dimensions))
+
+
+def rotation_facts(folder: Path, manifest: IndexManifest) -> dict[str, Any] | None:
+    """How the vectors of the index in `folder` are rotated, as JSON values; None: they are not."""
+    if manifest.rotation is Rotation.none:
+        return None
+    settings = read_manifest(folder / ROTATION_FOLDER, kind=ROTATION_KIND).settings
+    return {
+        "method": settings.typed("method", str),
+        "kept_share": settings.typed("kept_share", float),
+        "sample_rows": settings.typed("sample_rows", int),
+    }
+
+
+def _opened(place: Path, shape: tuple[int | None, int]) -> np.ndarray:
+    check_folder(place, kind=ROTATION_KIND).file("axes.npy")
+    axes = np.array(open_array(place, "axes"))  # f32 [k, d]
+    if (axes.dtype, axes.shape) != (np.float32, shape):
+        raise damaged(place / "axes.npy", f"float32 {list(shape)}", f"{axes.dtype} {list(axes.shape)}")
+    return axes

@@ -1,0 +1,1 @@
+"""Checkpoints changed without training, for studies of what pretraining gives."""

@@ -1,0 +1,106 @@
+"""Labelled text: a head over the encoder predicts the label or the score of a text, of a pair, or of each word.
+
+    sequences   z = W₂ tanh(W₁ h_cls + b₁) + b₂, dropout before both maps
+    words       z = W h_t + b, dropout before the map, h_t at the first piece of a word
+    L = −(1/n) Σ_i log softmax(z_i)[y_i],   or (1/n) Σ_i (z_i − y_i)² for scores
+
+(Devlin et al. 2019, arXiv 1810.04805, §4.1 and §5.3; the head of sequences as Liu et al. 2019, arXiv 1907.11692, have
+it in their code.) Beside it, supervised contrast of the texts of a batch, those of one label being each other's
+positives (Gunel et al. 2021, arXiv 2011.01403, equation 3; Khosla et al. 2020, arXiv 2004.11362):
+
+    L = −(1/N) Σ_i 1/(N_{y_i} − 1) Σ_{j ≠ i, y_j = y_i} log  exp(h_i·h_j / τ) / Σ_{k ≠ i} exp(h_i·h_k / τ)
+
+h is h_cls divided by its length, N the texts of all ranks, N_y those with label y; a text that is alone with its label
+adds nothing to the sum.
+
+Shapes: N texts of all ranks, n targets, B rows, L padded length, d dimensions, C labels (1 for scores).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from npm.objectives.encoded import EncodedLabelled
+from npm.objectives.ranks import gather_rows, rank, row_counts
+from npm.types import LabelledBatch, Term
+
+HEAD_DROPOUT = 0.1
+
+
+class LabelledText(nn.Module):
+    """Cross entropy or squared error: term `labelled`; `labelled_top1` of weight 0 counts right labels."""
+
+    view = "labelled"
+    reads_clean_copies = False
+
+    def __init__(self, dimensions: int, outputs: int, *, of_words: bool = False, layer: int | None = None) -> None:
+        """The head starts from torch's default generator; it reads the states behind `layer`, None: the last one."""
+        super().__init__()
+        self.outputs, self.layer = outputs, layer
+        parts: list[nn.Module] = [nn.Dropout(HEAD_DROPOUT), nn.Linear(dimensions, outputs)]
+        if not of_words:
+            parts = [nn.Dropout(HEAD_DROPOUT), nn.Linear(dimensions, dimensions), nn.Tanh(), *parts]
+        self.head = nn.Sequential(*parts)
+        for part in parts:
+            if isinstance(part, nn.Linear):
+                nn.init.normal_(part.weight, std=0.02)
+                nn.init.zeros_(part.bias)
+
+    def counts(self, batch: LabelledBatch) -> dict[str, int]:
+        """Targets of this rank; scores are never right."""
+        count = len(batch.targets)
+        return {"labelled": count} | ({"labelled_top1": count} if self.outputs > 1 else {})
+
+    def predictions(self, encoded: EncodedLabelled) -> torch.Tensor:
+        """What the head says of each target, f32 [n, C]."""
+        batch = encoded.batch
+        vectors = encoded.states(self.layer)[batch.rows, batch.slots]  # [n, d]
+        outputs: torch.Tensor = self.head(vectors).float()  # f32 [n, C]
+        return outputs
+
+    def forward(self, encoded: EncodedLabelled) -> dict[str, Term]:
+        """The terms of one batch."""
+        outputs, targets = self.predictions(encoded), encoded.batch.targets  # f32 [n, C], [n]
+        count = len(targets)
+        if self.outputs == 1:
+            return {"labelled": Term(((outputs[:, 0] - targets) ** 2).sum(), count)}
+        losses = nn.functional.cross_entropy(outputs, targets, reduction="sum")
+        correct = (outputs.detach().argmax(1) == targets).sum()
+        return {"labelled": Term(losses, count), "labelled_top1": Term(correct, count, weight=0.0)}
+
+
+class LabelledContrast(nn.Module):
+    """Supervised contrast: term `labelled_contrast`."""
+
+    view = "labelled"
+    reads_clean_copies = False
+
+    def __init__(self, temperature: float) -> None:
+        super().__init__()
+        self.temperature = temperature
+
+    def counts(self, batch: LabelledBatch) -> dict[str, int]:
+        """Texts of this rank."""
+        return {"labelled_contrast": len(batch.targets)}
+
+    def forward(self, encoded: EncodedLabelled) -> dict[str, Term]:
+        """The term of one batch."""
+        batch = encoded.batch
+        vectors = nn.functional.normalize(encoded.states()[batch.rows, batch.slots].float(), dim=1)  # f32 [n, d]
+        loss = supervised_contrast(vectors, batch.targets, temperature=self.temperature)
+        return {"labelled_contrast": Term(loss, len(vectors))}
+
+
+def supervised_contrast(vectors: torch.Tensor, labels: torch.Tensor, *, temperature: float) -> torch.Tensor:
+    """The sum over the texts of this rank, of unit vectors f32 [n, d] and labels i64 [n], with those of all ranks."""
+    counts = row_counts(vectors)
+    keys, key_labels = gather_rows(vectors, counts), gather_rows(labels, counts)  # f32 [N, d], i64 [N]
+    with torch.autocast(vectors.device.type, enabled=False):
+        logits = vectors @ keys.T / temperature  # f32 [n, N]
+    own = sum(counts[: rank()]) + torch.arange(len(vectors), device=vectors.device)  # i64 [n]
+    is_own = torch.arange(len(keys), device=vectors.device) == own[:, None]  # bool [n, N]
+    log_shares = logits - logits.masked_fill(is_own, -torch.inf).logsumexp(1, keepdim=True)  # f32 [n, N]
+    positives = (labels[:, None] == key_labels) & ~is_own  # bool [n, N]
+    per_text = log_shares.masked_fill(~positives, 0.0).sum(1) / positives.sum(1).clamp_min(1)  # f32 [n]
+    return -per_text.sum()

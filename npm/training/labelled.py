@@ -1,0 +1,95 @@
+"""Labelled text as a source of batches: every example once an epoch, in an order drawn anew for each.
+
+Shapes: X examples, B rows of a batch, L padded length, n targets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import torch
+
+from npm.corpus.blocks import concatenated_ranges
+from npm.corpus.labelled import LabelledExamples, LabelledSettings, encode_labelled
+from npm.masking.rendering import LABELLED, padded_rows
+from npm.models.encoder import Encoder
+from npm.types import LabelledBatch, View
+
+
+def labelled_batch(
+    examples: LabelledExamples, numbers: Iterable[int], *, encoder: Encoder, scores: bool, without_targets: bool = False
+) -> LabelledBatch:
+    """Some examples as one batch, on the CPU; words that were cut off have no target in it."""
+    chosen = np.fromiter(numbers, dtype=np.int64)  # i64 [B]
+    starts, stops = examples.offsets[chosen], examples.offsets[chosen + 1]  # i64 [B]
+    tokens = concatenated_ranges(starts, stops)  # i64 [their tokens]
+    offsets = np.append(0, np.cumsum(stops - starts))  # i64 [B + 1]
+    ids, attention = padded_rows(examples.token_ids[tokens], offsets, pad_id=encoder.pad_id)  # i64 [B, L] each
+    types, _ = padded_rows(examples.type_ids[tokens], offsets, pad_id=0)  # i64 [B, L]
+    firsts, lasts = examples.target_offsets[chosen], examples.target_offsets[chosen + 1]  # i64 [B]
+    places = concatenated_ranges(firsts, lasts)  # i64 [targets of these]
+    rows = np.repeat(np.arange(len(chosen)), lasts - firsts)  # i64 [targets of these]
+    kept = (examples.slots[places] >= 0) & (not without_targets)  # bool [targets of these]
+    targets = examples.targets[places][kept]  # f64 [n]
+    return LabelledBatch(
+        input_ids=ids,
+        attention_mask=attention,
+        token_type_ids=types if has_token_types(encoder) else None,
+        rows=torch.from_numpy(rows[kept]),
+        slots=torch.from_numpy(examples.slots[places][kept]),
+        targets=torch.from_numpy(targets.astype(np.float32 if scores else np.int64)),
+    )
+
+
+def has_token_types(encoder: Encoder) -> bool:
+    """Whether an encoder tells the second text of a pair from the first by an embedding of its own."""
+    return int(getattr(encoder.model.config, "type_vocab_size", 0) or 0) > 1
+
+
+class LabelledSource:
+    """Each rank takes its share of the examples of a micro-step; the last one of an epoch has what is left."""
+
+    def __init__(
+        self,
+        examples: LabelledExamples,
+        encoder: Encoder,
+        settings: LabelledSettings,
+        *,
+        seed: int,
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> None:
+        self.examples, self.encoder, self.settings = examples, encoder, settings
+        self.seed, self.rank, self.world_size = seed, rank, world_size
+        self.examples_per_step = settings.examples_per_device_batch * world_size
+        self.micro_steps_per_epoch = -(-len(examples) // self.examples_per_step)
+        self._order: tuple[int, np.ndarray] | None = None
+
+    def views(self, micro_step: int) -> dict[str, View]:
+        """This rank's examples at `micro_step`."""
+        epoch, place = divmod(micro_step, self.micro_steps_per_epoch)
+        if self._order is None or self._order[0] != epoch:
+            self._order = epoch, np.random.default_rng([self.seed, epoch]).permutation(len(self.examples))  # i64 [X]
+        shared = self._order[1][place * self.examples_per_step : (place + 1) * self.examples_per_step]
+        own = np.array_split(shared, self.world_size)[self.rank]  # i64 [B]
+        # a rank for which none is left has a row without a target, as all ranks have to run the encoder
+        batch = labelled_batch(
+            self.examples,
+            own if len(own) else shared[:1],
+            encoder=self.encoder,
+            scores=not self.settings.labels,
+            without_targets=not len(own),
+        )
+        return {LABELLED: batch}
+
+
+def labelled_source(
+    settings: LabelledSettings, encoder: Encoder, *, seed: int, rank: int, world_size: int
+) -> tuple[LabelledSource, str]:
+    """The source that `settings` describe, and what is worth saying of it. Raises as `encode_labelled` does."""
+    examples = encode_labelled(settings, encoder.tokenizer)
+    source = LabelledSource(examples, encoder, settings, seed=seed, rank=rank, world_size=world_size)
+    cut = int((examples.lengths == settings.max_tokens).sum())
+    note = f"{len(examples):,} labelled examples of {len(examples.token_ids):,} tokens ({cut} of them fill max_tokens)"
+    return source, note

@@ -1,0 +1,96 @@
+"""`npmlm generate` and what comes behind it: a source is trained on artificial text and measured on all of a file."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.command_line import REPOSITORY, CommandLine, all_bytes, run_subprocess
+from tests.helpers.treebanks import write_treebank
+
+SIZES = ["start.fresh.layers=1", "start.fresh.dimensions=8", "start.fresh.attention_heads=1"]
+
+
+@pytest.fixture
+def treebank(tmp_path: Path) -> Path:
+    return write_treebank(tmp_path / "toy.conllu")
+
+
+def test_a_source_is_trained_on_artificial_text_and_measured_on_every_document(
+    npmlm: CommandLine, treebank: Path, tmp_path: Path
+) -> None:
+    art, run = tmp_path / "art", tmp_path / "run"
+    generate = ["generate", f"treebank=[{treebank}]", f"out={art}", "sentences=60", "sentences_per_file=40"]
+    outcome = npmlm(*generate, "lexicon.types=30")
+    assert outcome.status == 0, outcome.err
+    assert "expected 4.00" in outcome.out and "best guess, relation known" in outcome.out
+    assert "nothing to do" in npmlm(*generate, "lexicon.types=30").err
+    train = ["train", "experiment=artificial_source", f"encoder={art}/tokenizer", f"run={run}", *SIZES]
+    trained = npmlm(*train, f"corpus.files=[{art}/texts/00000.jsonl]", "schedule.max_steps=2")
+    assert trained.status == 0, trained.err
+    measure = ["evaluate", "task=masked_tokens", f"encoder={run}/encoder", f"corpus.files=[{art}/texts/00001.jsonl]"]
+    every = "masked_tokens.every_document=true"
+    found = npmlm(*measure, every, f"out={tmp_path / 'all'}")
+    assert found.status == 0 and "all held-out documents" in found.out
+    metrics = json.loads((tmp_path / "all" / "metrics.json").read_text())
+    assert metrics["article_count"] == 20 and metrics["settings"]["every_document"]
+    npmlm(*measure, f"out={tmp_path / 'long'}").refused("too few long articles")
+    npmlm(*measure, every, "limit=5", f"out={tmp_path / 'x'}").refused("corpus.max_documents")
+    npmlm(*measure, every, "masked_tokens.articles=5", f"out={tmp_path / 'x'}").refused(
+        "masked_tokens.every_document=true without"
+    )
+
+
+def test_mistakes_are_one_message_each(npmlm: CommandLine, treebank: Path, tmp_path: Path) -> None:
+    out = f"out={tmp_path / 'out'}"
+    (tmp_path / "bad.conllu").write_text("1\tdog\tdog\n")
+    npmlm("generate", f"treebank=[{tmp_path}/bad.conllu]", out).refused("no CoNLL-U in line 1", "bad.conllu:1")
+    npmlm("generate", f"treebank=[{tmp_path}/none.conllu]", out).refused("is not there")
+    npmlm("generate", out).refused("nothing to count a grammar in")
+    npmlm("generate", f"treebank=[{treebank}]").refused("generate needs out=")
+    npmlm("generate", f"treebank=[{treebank}]", out, "shard=3/2").refused("is no shard")
+    npmlm("generate", f"treebank=[{treebank}]", out, "lexicon.kind=zip").refused("lexicon.kind")
+    rules = [{"left": [], "right": ["root"], "count": 2}, {"left": [], "right": [], "count": 1}]
+    endless = {"relations": [{"name": "root", "lemmas": 1, "rules": [*rules, {**rules[0], "left": ["root"]}]}]}
+    (tmp_path / "endless.json").write_text(json.dumps(endless))
+    npmlm("generate", f"grammar.file={tmp_path}/endless.json", out).refused("need not end", "1.2")
+    assert not (tmp_path / "out").exists()
+    target = ["tokenizer", f"corpus.files=[{treebank.with_suffix('.txt')}]", f"out={tmp_path / 'target'}", "size=60"]
+    treebank.with_suffix(".txt").write_text("xqbababa xqbababe xqbababa xqbababe\n")
+    assert npmlm(*target).status == 0
+    npmlm("generate", f"treebank=[{treebank}]", out, f"target={tmp_path / 'target'}").refused(
+        "shares words with the target", "xqbababa"
+    )
+
+
+def test_a_language_is_parted_by_different_lines_and_the_commands_are_listed(tmp_path: Path) -> None:
+    lines = [f"linenn {number} a zo amañ" for number in range(300)]
+    rows = [json.dumps({"text": line}) for line in [*lines, *[line.upper() for line in lines]]]
+    (tmp_path / "lines.jsonl").write_text("\n".join(rows), encoding="utf-8")
+    files = ["treebank=[t.conllu]", "files=[a.jsonl]", "source_held_out=[b.jsonl]"]
+    script = [sys.executable, REPOSITORY / "scripts" / "transfer_study.py", f"out={tmp_path / 'study'}"]
+    done = run_subprocess(*script, f"lines={tmp_path}/lines.jsonl", *files)
+    assert done.status == 0, done.err
+    parts = {
+        part: [json.loads(line)["text"].casefold() for line in file.read_text("utf-8").splitlines()]
+        for part in ("train", "held_out")
+        for file in [tmp_path / "study" / "target" / f"{part}.jsonl"]
+    }
+    assert sorted(parts["train"] + parts["held_out"]) == sorted(lines)
+    assert 15 < len(parts["held_out"]) < 50
+    commands = (tmp_path / "study" / "commands.sh").read_text().splitlines()
+    assert len(commands) == len(set(commands)) and commands[0].startswith("npmlm tokenizer")
+    assert sum("new_vocabulary" in line for line in commands) == 11
+    assert (tmp_path / "study" / "study.sh").read_text().startswith("python scripts/study.py transfer ")
+    before = all_bytes(tmp_path / "study")
+    assert run_subprocess(*script, f"lines={tmp_path}/lines.jsonl", *files).status == 0
+    assert all_bytes(tmp_path / "study") == before
+    assert run_subprocess(*script, f"lines={tmp_path}/none.jsonl", *files).status == 2
+    unfit = {"lines": files, "each once": [f"lines={tmp_path}/lines.jsonl", *files, "nonsense"]}
+    for part, arguments in unfit.items():
+        refused = run_subprocess(sys.executable, script[1], f"out={tmp_path / 'other'}", *arguments)
+        assert refused.status == 2 and part in refused.err and not (tmp_path / "other").exists()
+    assert "lines=breton.jsonl" in run_subprocess(*script[:2], "--help").out

@@ -1,0 +1,211 @@
+"""Artificial text: the same bytes however it is made, what it is recounted to, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from npm.corpus import artificial
+from npm.corpus.artificial import GenerateSettings, generate
+from npm.corpus.grammar import GrammarSettings, RelationSampler
+from npm.corpus.lexicons import LexiconSettings
+from npm.errors import ArtefactError, CorpusError, SettingError
+from npm.models.loading import load_tokenizer
+from npm.settings import Shard
+from tests.helpers.command_line import all_bytes
+from tests.helpers.treebanks import write_treebank
+
+
+@pytest.fixture(scope="module")
+def treebank(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_treebank(tmp_path_factory.mktemp("treebank") / "toy.conllu")
+
+
+def settings_for(treebank: Path, **given: Any) -> GenerateSettings:
+    lexicon = LexiconSettings(types=30, **given.pop("lexicon", {}))
+    return GenerateSettings(
+        **{"treebank": [str(treebank)], "sentences": 95, "sentences_per_file": 20, "lexicon": lexicon, **given}
+    )
+
+
+def texts_of(folder: Path) -> list[dict[str, str]]:
+    files = sorted(folder.glob("texts/*.jsonl"))
+    return [json.loads(line) for file in files for line in file.read_text("utf-8").splitlines()]
+
+
+@pytest.fixture(scope="module")
+def made(treebank: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("artificial") / "made"
+    assert not generate(folder, settings_for(treebank)).was_finished
+    return folder
+
+
+def test_jobs_in_any_order_leave_the_bytes_of_one_process(made: Path, treebank: Path, tmp_path: Path) -> None:
+    settings = settings_for(treebank)
+    reports = [generate(tmp_path / "jobs", settings, shard=Shard(number, 3)).report for number in (2, 3, 1)]
+    assert [report is None for report in reports] == [True, True, False]
+    assert all_bytes(tmp_path / "jobs") == all_bytes(made)
+    assert sorted(file.name for file in (made / "texts").glob("*.jsonl")) == [f"0000{n}.jsonl" for n in range(5)]
+
+
+def test_a_generation_that_was_killed_goes_on_and_ends_in_the_same_bytes(
+    made: Path, treebank: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draw, drawn = RelationSampler.draw, Counter[str]()
+
+    def killed(self: RelationSampler, rng: np.random.Generator) -> tuple[list[int], list[int]]:
+        drawn["sentences"] += 1
+        if drawn["sentences"] == 50:
+            raise KeyboardInterrupt
+        return draw(self, rng)
+
+    monkeypatch.setattr(RelationSampler, "draw", killed)
+    with pytest.raises(KeyboardInterrupt):
+        generate(tmp_path / "killed", settings_for(treebank))
+    (tmp_path / "killed" / "texts" / ".00002.jsonl.tmp").write_text("half a line")
+    assert not (tmp_path / "killed" / "manifest.json").exists()
+    assert generate(tmp_path / "killed", settings_for(treebank)).report is not None
+    assert drawn["sentences"] == 50 + 95 - 40  # the two files that were whole stay
+    assert all_bytes(tmp_path / "killed") == all_bytes(made)
+
+
+def test_a_sentence_depends_on_its_number_and_the_seed_alone(made: Path, treebank: Path, tmp_path: Path) -> None:
+    generate(tmp_path / "more", settings_for(treebank, sentences=200, sentences_per_file=70))
+    assert texts_of(tmp_path / "more")[:95] == texts_of(made)
+    generate(tmp_path / "other", settings_for(treebank, seed=1))
+    assert texts_of(tmp_path / "other") != texts_of(made)
+    generate(tmp_path / "documents", settings_for(treebank, sentences_per_document=10))
+    documents = texts_of(tmp_path / "documents")
+    assert [each["text"].count("\n") + 1 for each in documents] == [10] * 9 + [5]
+    assert [line for each in documents for line in each["text"].split("\n")] == [
+        each["text"] for each in texts_of(made)
+    ]
+    assert [each["id"] for each in documents] == [str(number) for number in range(10)]
+
+
+def test_the_report_is_what_is_counted_in_the_texts(made: Path) -> None:
+    report = json.loads((made / "report.json").read_text())
+    sentences = [each["text"].split() for each in texts_of(made)]
+    words = Counter(word for sentence in sentences for word in sentence)
+    lengths = [len(sentence) for sentence in sentences]
+    text = report["text"]
+    assert (text["sentences"], text["documents"], text["words"]) == (95, 95, words.total())
+    assert text["mean_length"] == pytest.approx(np.mean(lengths))
+    assert text["drawn_length"] == pytest.approx(np.mean(lengths)) and text["rejected"] == 0
+    assert text["drawn_length_standard_error"] == pytest.approx(np.std(lengths) / math.sqrt(95))
+    assert text["most_frequent_word_share"] == pytest.approx(words.most_common(1)[0][1] / words.total())
+    entropy = -sum(count / words.total() * math.log(count / words.total()) for count in words.values())
+    assert text["unigram_perplexity"] == pytest.approx(math.exp(entropy))
+    lexicon = json.loads((made / "lexicon.json").read_text())["words"]
+    relations = Counter(lexicon[word]["relation"] for word in words.elements())
+    assert {name: each["share"] for name, each in report["relations"].items()} == pytest.approx(
+        {name: relations[name] / words.total() for name in report["relations"]}
+    )
+    assert json.loads((made / "groups.json").read_text()) == {word: each["relation"] for word, each in lexicon.items()}
+    assert report["grammar"]["expected_length"] == pytest.approx(4)
+
+
+def test_sentences_that_are_too_long_count_for_the_expected_length(treebank: Path, tmp_path: Path) -> None:
+    settings = settings_for(treebank, sentences=3000, sentences_per_file=3000, grammar=GrammarSettings(max_tokens=4))
+    report = generate(tmp_path / "short", settings).report
+    assert report is not None
+    text = report["text"]
+    assert text["mean_length"] < 3.5 and text["rejected_share"] == pytest.approx(1 / 3 + 1 / 24, abs=0.02)
+    assert abs(text["drawn_length"] - 4) < 4 * text["drawn_length_standard_error"] < 0.2
+
+
+def test_every_word_is_a_token_of_the_tokenizer(made: Path) -> None:
+    tokenizer = load_tokenizer(str(made / "tokenizer"))
+    words = list(json.loads((made / "lexicon.json").read_text())["words"])
+    text = texts_of(made)[0]["text"]
+    assert tokenizer.tokenize(text) == text.split()
+    assert sorted(tokenizer.convert_tokens_to_ids(words)) == list(range(5, 5 + len(words)))
+    ids = tokenizer("unheard " + words[0]).input_ids
+    assert tokenizer.convert_ids_to_tokens(ids) == ["[CLS]", "[UNK]", words[0], "[SEP]"]
+    assert tokenizer.mask_token == "[MASK]" and len(tokenizer) == 5 + len(words)
+
+
+def test_words_of_one_topic_share_information_and_those_of_zipf_do_not(treebank: Path, tmp_path: Path) -> None:
+    excess = {}
+    for kind in ("zipf", "loglinear"):
+        settings = settings_for(treebank, sentences=3000, sentences_per_file=3000, lexicon={"kind": kind})
+        report = generate(tmp_path / kind, settings).report
+        assert report is not None
+        excess[kind] = report["pairs"]["excess"]
+    assert abs(excess["zipf"]) < 0.02 < 0.1 < excess["loglinear"]
+
+
+def test_information_by_hand() -> None:
+    assert artificial._information(np.array([[0, 1, 0, 1], [2, 3, 2, 3]]), 4) == pytest.approx(math.log(2))
+    assert artificial._information(np.array([[0, 0, 1, 1], [2, 3, 2, 3]]), 4) == pytest.approx(0)
+
+
+def test_a_document_may_have_one_topic(treebank: Path, tmp_path: Path) -> None:
+    kinds: dict[str, Any] = {"kind": "loglinear", "temperature": 0.05}
+    spread = {}
+    for topic in ("sentence", "document"):
+        settings = settings_for(treebank, sentences_per_document=95, lexicon={**kinds, "topic": topic})
+        generate(tmp_path / topic, settings)
+        spread[topic] = len(set(texts_of(tmp_path / topic)[0]["text"].split()))
+    assert spread["document"] < 0.6 * spread["sentence"]
+
+
+def test_a_finished_folder_is_left_alone_and_another_one_refused(made: Path, treebank: Path, tmp_path: Path) -> None:
+    before = all_bytes(made)
+    again = generate(made, settings_for(treebank))
+    assert again.was_finished and again.report == json.loads((made / "report.json").read_text())
+    with pytest.raises(ArtefactError, match="other settings"):
+        generate(made, settings_for(treebank, sentences=96))
+    with pytest.raises(ArtefactError, match="input"):
+        generate(made, settings_for(write_treebank(tmp_path / "other.conllu", [[("a", 0, "root")]])))
+    assert all_bytes(made) == before
+    (tmp_path / "foreign").mkdir()
+    (tmp_path / "foreign" / "notes.txt").write_text("mine")
+    with pytest.raises(ArtefactError, match="something else"):
+        generate(tmp_path / "foreign", settings_for(treebank))
+    assert all_bytes(tmp_path / "foreign") == {"notes.txt": b"mine"}
+    (tmp_path / "others" / "texts").mkdir(parents=True)
+    (tmp_path / "others" / "texts" / "00000.jsonl").write_text("mine")
+    with pytest.raises(ArtefactError, match="something else"):
+        generate(tmp_path / "others", settings_for(treebank))
+    assert all_bytes(tmp_path / "others") == {"texts/": b"", "texts/00000.jsonl": b"mine"}
+
+
+def test_unfinished_folders_keep_their_settings_and_damage_is_found(treebank: Path, tmp_path: Path) -> None:
+    generate(tmp_path / "part", settings_for(treebank), shard=Shard(1, 2))
+    with pytest.raises(ArtefactError, match="seed"):
+        generate(tmp_path / "part", settings_for(treebank, seed=3), shard=Shard(2, 2))
+    generate(tmp_path / "part", settings_for(treebank), shard=Shard(2, 2))
+    text = tmp_path / "part" / "texts" / "00001.jsonl"
+    text.write_bytes(text.read_bytes()[:-5])
+    with pytest.raises(ArtefactError, match=r"00001\.jsonl"):
+        generate(tmp_path / "part", settings_for(treebank))
+
+
+def test_a_grammar_of_an_earlier_text_stands_for_the_treebank(made: Path, tmp_path: Path) -> None:
+    lexicon = LexiconSettings(types=30)
+    grammar = GrammarSettings(file=str(made / "grammar.json"))
+    settings = GenerateSettings(grammar=grammar, lexicon=lexicon, sentences=95, sentences_per_file=20)
+    generate(tmp_path / "again", settings)
+    assert texts_of(tmp_path / "again") == texts_of(made)
+    with pytest.raises(SettingError, match="both"):
+        GenerateSettings(treebank=["a.conllu"], grammar=grammar)
+    with pytest.raises(SettingError, match="not counted in another way") as refusal:
+        GenerateSettings(grammar=GrammarSettings(file="grammar.json", relations=5))
+    assert refusal.value.got == "grammar.relations"
+    with pytest.raises(SettingError, match="neither"):
+        generate(tmp_path / "none", GenerateSettings())
+
+
+def test_words_that_the_target_has_too_are_refused_before_and_after(made: Path, treebank: Path, tmp_path: Path) -> None:
+    target = str(made / "tokenizer")  # as if artificial text were the target
+    for folder in (tmp_path / "new", made):
+        with pytest.raises(CorpusError, match="shares words with the target"):
+            generate(folder, settings_for(treebank, target=target))
+    assert not (tmp_path / "new").exists()

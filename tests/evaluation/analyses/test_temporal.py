@@ -1,0 +1,136 @@
+"""Facts that change: the synthetic set, and the study that asks it of an old corpus, a new one, and both."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from npm.cli.main import main
+from npm.errors import SettingError
+from npm.evaluation.analyses.temporal import TemporalStudy, agreement, run_temporal
+from npm.evaluation.tasks.data import read_task
+from npm.evaluation.tasks.synthetic_time import DATES, KINDS, write_synthetic_time
+from npm.evaluation.tasks.task_file import load_task
+from tests.evaluation.tasks.task_samples import SHIPPED, written
+from tests.helpers.command_line import all_bytes
+
+METHOD = "npm-hybrid"
+
+
+def test_half_of_the_facts_of_each_kind_change_and_names_are_used_once(tmp_path: Path) -> None:
+    made = write_synthetic_time(tmp_path, facts=40)
+    read = read_task(load_task(made.task, folder=SHIPPED))
+    assert len(read.examples) == 40
+    for kind in KINDS:
+        own = [each.subsets for each in read.examples if each.group == kind.relation]
+        assert own.count(("changed",)) == own.count(("unchanged",)) == 5
+    names = [name for each in read.examples for name in (*each.answers, *each.old_answers)]
+    assert len(set(names)) == len(names) == 60
+    passages = {
+        date: [json.loads(line) for line in file.read_text("utf-8").splitlines()] for date, file in made.corpora.items()
+    }
+    for example, before, after in zip(read.examples, *passages.values(), strict=True):
+        assert example.answers[0] in after["text"] and (before["date"], after["date"]) == (2019, 2022)
+        assert (before["text"] == after["text"]) == (example.subsets == ("unchanged",))
+        assert all(old in before["text"] and old not in after["text"] for old in example.old_answers)
+        question = example.text.replace(before["title"], "").replace("<mask>", "").strip(" .")
+        assert question not in after["text"]
+
+
+def test_the_set_is_a_function_of_seed_and_size(tmp_path: Path) -> None:
+    for name, options in (("a", {}), ("b", {}), ("c", {"seed": 1})):
+        write_synthetic_time(tmp_path / name, facts=8, **options)
+    assert all_bytes(tmp_path / "a") == all_bytes(tmp_path / "b") != all_bytes(tmp_path / "c")
+    with pytest.raises(ValueError, match="multiple of 8"):
+        write_synthetic_time(tmp_path / "d", facts=20)
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> TemporalStudy:
+    """The whole study over 24 facts, with the shipped encoder."""
+    folder = tmp_path_factory.mktemp("temporal")
+    made = write_synthetic_time(folder / "set", facts=24)
+    dumps = [f"{name}={made.corpora[date]}" for name, date in zip(("old", "new"), DATES, strict=True)]
+    settings = [f"out={folder / 'out'}", f"task={made.task}", *dumps, f"method=[{METHOD}]", "resamples=20"]
+    asked = TemporalStudy.of([*settings, "fill.reading_share=0"], task_folder=SHIPPED)
+    assert run_temporal(asked, main) == 0
+    return asked
+
+
+def scores(study: TemporalStudy, row: str) -> tuple[float, float, float]:
+    """Exact match on unchanged and on changed facts, and the share of old answers."""
+    (metrics,) = json.loads((study.folder(row) / "metrics.json").read_text("utf-8"))["tasks"].values()
+    method: dict[str, Any] = metrics["methods"][METHOD]
+    unchanged, changed = (method["subsets"][name]["all"]["micro"]["mean"] for name in ("unchanged", "changed"))
+    held = {name: metrics["subsets"][name]["coverage"]["answer_held"]["share"] for name in ("unchanged", "changed")}
+    assert held == {"unchanged": 1.0, "changed": 0.0 if row == "2019" else 1.0}
+    return unchanged, changed, method["old_answers"]["micro"]["mean"]
+
+
+def test_a_changed_corpus_changes_the_answers_of_changed_facts_and_leaves_the_others(study: TemporalStudy) -> None:
+    unchanged, changed, stale = scores(study, "2019")
+    # of twelve questions each; the shipped encoder answers a sixth to a half of such questions
+    assert unchanged > 0.1 and changed == 0 and stale > 0.1
+    for row in ("2022", "2022, by add replace=true", "both, date=2022"):
+        now = scores(study, row)
+        assert abs(now[0] - unchanged) <= 0.1 and now[1] > 0.1 and now[2] == 0
+    asked_before = scores(study, "both, date<=2019, asked about 2019")
+    assert asked_before[1] > 0.1 and asked_before[2] == 0
+
+
+def test_a_changed_index_answers_as_a_rebuilt_one(study: TemporalStudy) -> None:
+    same, count = agreement(study.folder("2022"), study.folder("2022, by add replace=true"))
+    assert same == count == 24
+    assert agreement(study.folder("2019"), study.folder("2022"))[0] < 24
+
+
+def test_the_table_has_a_row_for_each_corpus_and_what_is_finished_is_not_run_again(study: TemporalStudy) -> None:
+    table = (study.out / "table.md").read_text("utf-8")
+    assert all(f"| {row} | {METHOD} |" in table for row in study.asked)
+    assert "answers 24 of 24 questions" in table and "add replace=true: " in table
+    asked: list[list[str]] = []
+    assert run_temporal(study, lambda arguments: asked.append(arguments) or 0) == 0
+    assert [arguments[0] for arguments in asked] == ["build"] * 3  # which themselves find that nothing is left
+
+
+def test_other_settings_do_not_mix_with_results_that_are_there(study: TemporalStudy) -> None:
+    other = replace(study, evaluate=(*study.evaluate, "fill.bm25_blocks=1"))
+    with pytest.raises(SettingError, match="results of other settings"):
+        run_temporal(other, lambda _: 0)
+
+
+def test_commands_that_fail_end_the_study_with_their_status(tmp_path: Path) -> None:
+    study = TemporalStudy.of([f"out={tmp_path}", "build.encoder=x"], task_folder=SHIPPED)
+    assert run_temporal(study, lambda _: 2) == 2 and study.build == ("encoder=x",)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (["bogus"], "bogus"),
+        (["task=templama"], "task=templama"),
+        (["task=nq", "old=a.jsonl", "new=b.jsonl"], "nq"),
+        (["task=templama", "old=a.jsonl", "new=b.jsonl", "build.corpus.max_documents=9"], "build.corpus.max_documents"),
+    ],
+)
+def test_a_study_that_cannot_begin_is_refused(tmp_path: Path, arguments: list[str], part: str) -> None:
+    with pytest.raises(SettingError) as raised:
+        TemporalStudy.of([f"out={tmp_path}", *arguments], task_folder=SHIPPED)
+    assert part in raised.value.got and not (tmp_path / "synthetic").exists()
+
+
+def test_documents_of_two_dumps_stand_beside_each_other_with_their_dates(tmp_path: Path) -> None:
+    from npm.evaluation.analyses.temporal import write_both
+
+    dumps = [written(tmp_path, [{"id": "a", "title": "A", "text": text}], f"{text}.jsonl") for text in ("old", "new")]
+    study = TemporalStudy(tmp_path, "t", ("2019", "2022-05"), (str(dumps[0]), f"[{dumps[1]}]"), (), ())
+    write_both(study, tmp_path / "both.jsonl")
+    rows = [json.loads(line) for line in (tmp_path / "both.jsonl").read_text("utf-8").splitlines()]
+    assert [(row["id"], row["text"], row["date"]) for row in rows] == [
+        ("a@2019", "old", 2019),
+        ("a@2022-05", "new", "2022-05"),
+    ]

@@ -1,0 +1,76 @@
+"""Small tasks with their files and data files, for the tests of tasks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from npm.corpus.rows import TaskDataError
+from npm.errors import UserError
+from npm.evaluation.tasks.data import read_task
+from npm.evaluation.tasks.task import Example, Label, Suite, Task, TaskData
+from npm.evaluation.tasks.task_file import EXAMPLE, TaskFileError, load_task
+
+SHIPPED = Path(__file__).parents[3] / "configs" / "task"
+SMALL: dict[str, Any] = yaml.safe_load(EXAMPLE)
+OPEN_SMALL: dict[str, Any] = {"suite": "open", "data": {"file": "q.jsonl"}, "template": "{question} <mask>."}
+LABELS = (Label(0, "bad", ("bad",)), Label(1, "good", ("good",)))
+REVIEWS = [{"text": "dull .", "label": 0}, {"text": "it 's great !", "label": 1}, {"text": "fine", "label": 1}]
+
+
+def written(folder: Path, rows: Sequence[dict[str, Any]], name: str = "data.jsonl") -> Path:
+    file = folder / name
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return file
+
+
+def read_examples(task: Task, data_dir: Path | None = None, **more: Any) -> list[Example]:
+    return read_task(task, data_dir, **more).examples
+
+
+def closed(**data: Any) -> Task:
+    return Task("reviews", Suite.closed, TaskData(**{"file": "data.jsonl", **data}), "{text} It was <mask>.", LABELS)
+
+
+def opened(**more: Any) -> Task:
+    columns = {"group": "relation", "subject": "subject"}
+    return Task("facts", Suite.open, TaskData("data.jsonl", columns=columns), "{subject} is <mask>.", **more)
+
+
+def facts(count: int, groups: int = 3) -> list[dict[str, Any]]:
+    rng = np.random.default_rng(0)
+    return [
+        {"relation": f"P{rng.integers(groups)}", "subject": f"s{number}", "answers": ["the " * int(rng.integers(1, 7))]}
+        for number in range(count)
+    ]
+
+
+def refused(folder: Path, task: Task, rows: Sequence[dict[str, Any]] = REVIEWS, **more: Any) -> TaskDataError:
+    written(folder, rows)
+    with pytest.raises(TaskDataError) as raised:
+        read_examples(task, folder, **more)
+    told = raised.value
+    assert all((told.problem, told.expected, told.got, told.where, told.fix))
+    return told
+
+
+def task_written(folder: Path, content: object) -> Path:
+    file = folder / "mine.yaml"
+    file.write_text(content if isinstance(content, str) else yaml.safe_dump(content), encoding="utf-8")
+    return file
+
+
+def file_refused(folder: Path, content: object, error: type[UserError] = TaskFileError) -> UserError:
+    """The error for a task's file with this content; all its parts are filled."""
+    with pytest.raises(error) as raised:
+        load_task(task_written(folder, content), folder=SHIPPED)
+    told = raised.value
+    assert all((told.problem, told.expected, told.got, told.fix)) and "mine" in told.where
+    return told

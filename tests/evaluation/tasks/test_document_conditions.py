@@ -1,0 +1,233 @@
+"""Conditions that each example fills for itself: which documents may answer it, and what cannot be filled in."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from npm.corpus.blocks import BlockSettings
+from npm.corpus.documents import CorpusSettings
+from npm.corpus.rows import TaskDataError
+from npm.errors import SettingError
+from npm.evaluation.tasks.data import read_task
+from npm.evaluation.tasks.document_conditions import NO_DOCUMENT, filled_conditions
+from npm.evaluation.tasks.task import Example, Suite, Task, TaskData
+from npm.evaluation.tasks.task_file import load_task
+from npm.evaluation.zero_shot.baselines import RandomSpanOfBestBlock
+from npm.evaluation.zero_shot.generative import DecoderWriter, PhraseWriter
+from npm.evaluation.zero_shot.nonparametric import PhraseAnswers
+from npm.evaluation.zero_shot.open_set import OpenTaskResult, evaluate_open
+from npm.evaluation.zero_shot.oracle_blocks import OracleBlocks
+from npm.indexing.build import build_index
+from npm.indexing.phrase_index import NoDocumentError, PhraseIndex
+from npm.indexing.settings import IndexBuildSettings
+from npm.models.decoder import Decoder
+from npm.models.encoder import Encoder
+from npm.retrieval.fill import PhraseFiller
+from npm.retrieval.settings import FillSettings
+from npm.types import silent
+from tests.evaluation.tasks.task_samples import OPEN_SMALL, SHIPPED, file_refused, read_examples, task_written, written
+from tests.helpers.language_models import tiny_decoder
+
+TEXTS = {2019: "The coach of the club is Paris.", 2022: "The coach of the club is Oslo."}
+ROWS: list[dict[str, Any]] = [
+    {"question": "The coach is", "answers": ["Paris"], "date": 2019, "changed": True, "then": ["Oslo"]},
+    {"question": "The coach is", "answers": ["Oslo"], "date": "2022", "changed": False, "then": []},
+    {"question": "The coach is", "answers": ["Rome"], "date": "1950-02-01", "changed": False, "then": []},
+]
+CONTENT = {
+    **OPEN_SMALL,
+    "data": {"file": "q.jsonl", "columns": {"old_answers": "then"}},
+    "template": "{question} <mask>.",
+    "where": "date={date}",
+    "subsets": {"changed": "changed"},
+}
+
+
+@pytest.fixture(scope="module")
+def dated(encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> PhraseFiller:
+    folder = tmp_path_factory.mktemp("dated")
+    rows = [{"id": str(date), "title": "Club", "text": text, "date": date} for date, text in TEXTS.items()]
+    corpus = CorpusSettings(files=[str(written(folder, rows))], kept_fields=["date"])
+    build_index(folder / "index", IndexBuildSettings(corpus=corpus, blocks=BlockSettings(max_block_tokens=64)), encoder)
+    return PhraseFiller(PhraseIndex.open(folder / "index"), encoder, FillSettings(max_phrase_tokens=40))
+
+
+@pytest.fixture
+def result(dated: PhraseFiller, tmp_path: Path) -> OpenTaskResult:
+    written(tmp_path, ROWS, "q.jsonl")
+    task = load_task(task_written(tmp_path, CONTENT), folder=SHIPPED)
+    read = read_task(task, tmp_path)
+    methods = [*(PhraseAnswers(dated, f"npm-{kind}") for kind in ("dense", "bm25", "hybrid"))]
+    return evaluate_open(
+        task,
+        read.examples,
+        [*methods, RandomSpanOfBestBlock(dated, seed=0)],
+        tokenizer_encoder=dated.encoder,
+        index=dated.index,
+        subsets=read.subsets,
+        data_notes=read.notes,
+        resamples=20,
+    )
+
+
+def test_each_example_is_answered_from_the_documents_that_meet_its_own_condition(result: OpenTaskResult) -> None:
+    assert [example.where for example in result.examples] == [("date=2019",), ("date=2022",), ("date=1950-02-01",)]
+    for method in result.methods:
+        for answer, date in zip(method.answers, ("2019", "2022", None), strict=True):
+            documents = {place.document for phrase in answer.phrases for place in phrase.occurrences}
+            assert documents == ({date} if date else set())
+    assert result.coverage is not None
+    assert result.coverage.answer_held.tolist() == [True, True, False]
+
+
+def test_an_example_that_no_document_may_answer_counts_as_unanswered_and_is_told_once(result: OpenTaskResult) -> None:
+    told = [note for note in result.notes() if "conditions" in note]
+    assert told == ["mine: 1 of 3 examples have no document that meets their conditions, and count as unanswered."]
+    assert result.methods[0].facts["counts"]["inadmissible"] == 1
+    assert not result.methods[0].right[2]
+    assert [record["where"] for record in result.records()][:2] == [["date=2019"], ["date=2022"]]
+
+
+def test_subsets_and_what_was_right_before_are_counted_beside_the_rest(result: OpenTaskResult) -> None:
+    for method in result.methods:
+        every, covered = method.subsets["changed"]
+        assert every.count == 1 and covered is None
+        assert every.micro is not None and every.micro.mean == float(method.right[0])
+        assert method.old is not None and method.old.count == 1
+        best = method.answers[0].phrases[0].phrase if method.answers[0].phrases else ""
+        assert method.old.micro is not None and method.old.micro.mean == float(best == "Oslo")
+    metrics = result.metrics()
+    assert json.loads(json.dumps(metrics)) == metrics
+    assert metrics["subsets"]["changed"]["count"] == 1
+    assert metrics["subsets"]["changed"]["coverage"]["answer_held"] == {"count": 1, "share": 1.0}
+    method = metrics["methods"]["npm-dense"]
+    assert method["subsets"]["changed"]["all"]["count"] == method["old_answers"]["count"] == 1
+    assert (scores := result.subset_scores("changed")) is not None and scores.count == 1
+    assert (old := result.old_scores()) is not None and old.count == 1
+
+
+def test_what_was_right_before_is_found_stale(encoder: Encoder) -> None:
+    from tests.evaluation.zero_shot.test_open_set import Told
+
+    asked = [Example(str(number), "<mask>", answers=("New",), old_answers=old) for number, old in enumerate(OLD)]
+    task = Task("t", Suite.open, TaskData("t.jsonl"), "{a} <mask>")
+    told = Told("told", ["the Old!", "New", "Old", None])
+    found = evaluate_open(task, asked, [told], tokenizer_encoder=encoder, index=None, resamples=5)
+    (method,) = found.methods
+    assert method.old is not None and method.old.micro is not None
+    assert (method.old.count, method.old.micro.mean) == (3, pytest.approx(1 / 3))  # the third has no old answer
+
+
+OLD: list[tuple[str, ...]] = [("Old",), ("Old",), (), ("Old",)]
+
+
+def test_conditions_are_filled_with_numbers_dates_and_quoted_text() -> None:
+    row: dict[str, Any] = {"n": 3, "d": "2019-05", "t": 'a, "b" or c=d'}
+    assert filled_conditions(["year<={n}", "date>{d}", "kind={t}", "lang=en"], row.get, where="x") == (
+        "year<=3",
+        "date>2019-05",
+        'kind="a, \\"b\\" or c=d"',
+        "lang=en",
+    )
+
+
+@pytest.mark.parametrize("value", ["soon", "2019-13", None, True, float("nan"), [2019], ""])
+def test_a_date_that_is_none_is_told_with_its_row(tmp_path: Path, value: object) -> None:
+    written(tmp_path, [ROWS[0], {**ROWS[0], "date": value}], "q.jsonl")
+    task = load_task(task_written(tmp_path, {**CONTENT, "where": ["date<={date}"]}), folder=SHIPPED)
+    with pytest.raises(TaskDataError, match=r"holds no date for the condition date<=\{date\}") as raised:
+        read_examples(task, tmp_path)
+    assert raised.value.where.endswith("q.jsonl:2") and "ISO date" in raised.value.expected
+
+
+def test_a_condition_on_a_column_that_is_not_there_or_that_is_none_is_refused(tmp_path: Path) -> None:
+    written(tmp_path, ROWS, "q.jsonl")
+    task = load_task(task_written(tmp_path, {**CONTENT, "where": "date<={year}"}), folder=SHIPPED)
+    with pytest.raises(TaskDataError, match="no column 'year'"):
+        read_examples(task, tmp_path)
+    told = file_refused(tmp_path, {**CONTENT, "where": ["{date}"]}, SettingError)
+    assert "'{date}' is not a condition" in told.problem and told.where.endswith("where")
+
+
+@pytest.mark.parametrize(
+    ("change", "part"),
+    [
+        ({"fill": {"max_phrase_token": 3}}, "unknown setting"),
+        ({"fill": {"max_phrase_tokens": 0}}, "out of range"),
+        ({"fill": {"scoring": {"temperature": "hot"}}}, "temperature"),
+    ],
+)
+def test_settings_of_filling_that_are_none_are_told_with_the_file(
+    tmp_path: Path, change: dict[str, Any], part: str
+) -> None:
+    told = file_refused(tmp_path, {**CONTENT, **change}, SettingError)
+    assert part in told.problem and "fill." in told.where
+
+
+def test_the_key_of_earlier_versions_still_bounds_phrases(tmp_path: Path) -> None:
+    task = load_task(task_written(tmp_path, {**OPEN_SMALL, "max_phrase_tokens": 20}), folder=SHIPPED)
+    assert task.fill == {"max_phrase_tokens": 20}
+
+
+def test_a_subset_column_holds_true_or_false(tmp_path: Path) -> None:
+    written(tmp_path, [{**ROWS[0], "changed": "maybe"}], "q.jsonl")
+    task = load_task(task_written(tmp_path, CONTENT), folder=SHIPPED)
+    with pytest.raises(TaskDataError, match="'changed' has the wrong content"):
+        read_examples(task, tmp_path)
+
+
+def test_a_users_own_filter_that_leaves_nothing_is_refused_as_before(dated: PhraseFiller) -> None:
+    filler = PhraseFiller(dated.index, dated.encoder, FillSettings(where=["date=1"]))
+    task = Task("t", Suite.open, TaskData("t.jsonl"), "{a} <mask>")
+    with pytest.raises(Exception, match="no document is left"):
+        PhraseAnswers(filler, "npm-dense").predict(task, [Example("0", "<mask> is it.", answers=("a",))], silent)
+
+
+@pytest.mark.parametrize("condition", ["date<={}", "date<={my date}", "date<={date", "kind={a}}"])
+def test_braces_that_name_no_column_are_refused_and_not_compared_as_text(tmp_path: Path, condition: str) -> None:
+    told = file_refused(tmp_path, {**CONTENT, "where": condition}, SettingError)
+    assert "braces" in told.problem and repr(condition) == told.got
+
+
+def test_conditions_filled_from_rows_stand_beside_the_settings_of_filling(tmp_path: Path) -> None:
+    told = file_refused(tmp_path, {**CONTENT, "fill": {"where": ["date<={date}"]}})
+    assert "wrong place" in told.problem and "where: beside fill:" in told.expected
+
+
+def test_every_method_that_reads_an_index_says_which_examples_no_document_may_answer(
+    dated: PhraseFiller, tmp_path: Path
+) -> None:
+    examples = [
+        Example("0", "The club plays in <mask>.", answers=("Bergen",), where=("date=2022",)),
+        Example("1", "The club plays in <mask>.", answers=("Bergen",), where=("date=1950",)),
+    ]
+    tiny_decoder(tmp_path)
+    writer = DecoderWriter(Decoder.load(str(tmp_path), device="cpu"))
+    task = Task("t", Suite.open, TaskData("t.jsonl"), "{a} <mask>")
+    for method in (
+        RandomSpanOfBestBlock(dated, seed=0),
+        OracleBlocks(dated),
+        PhraseAnswers(dated, "npm-bm25"),
+        PhraseWriter("causal-bm25", writer, dated.index),
+    ):
+        answers = method.predict(task, examples, silent)
+        assert [NO_DOCUMENT in answer.notes for answer in answers] == [False, True], method.name
+        assert not answers[1].phrases
+
+
+def test_no_method_passes_over_a_users_filter_that_leaves_nothing(dated: PhraseFiller, tmp_path: Path) -> None:
+    nothing = PhraseFiller(dated.index, dated.encoder, FillSettings(where=["date=1"]))
+    tiny_decoder(tmp_path)
+    writer = DecoderWriter(Decoder.load(str(tmp_path), device="cpu"))
+    task = Task("t", Suite.open, TaskData("t.jsonl"), "{a} <mask>")
+    for method in (
+        RandomSpanOfBestBlock(nothing, seed=0),
+        OracleBlocks(nothing),
+        PhraseWriter("causal-bm25", writer, nothing.index, nothing.settings),
+    ):
+        with pytest.raises(NoDocumentError):
+            method.predict(task, [Example("0", "<mask> is it.", answers=("a",))], silent)

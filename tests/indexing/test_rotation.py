@@ -1,0 +1,314 @@
+"""An index behind a rotation: vectors on the principal axes of its corpus, and queries on the same ones."""
+
+from __future__ import annotations
+
+import copy
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from index.settings import SearchSettings
+from index.store import write_folder
+from npm.corpus.addresses import Address
+from npm.errors import ArtefactError, CorpusError, SettingError
+from npm.evaluation.zero_shot.nonparametric import NonparametricLabels
+from npm.indexing import rotation
+from npm.indexing.build import build_index
+from npm.indexing.changes import delete_documents, partition_index
+from npm.indexing.compact import compact_index
+from npm.indexing.disk_needs import corpus_needs
+from npm.indexing.generation import ROTATION_FOLDER, Generation
+from npm.indexing.inspection import inspect_index, verify_index, verify_vectors
+from npm.indexing.partitions import local_searcher
+from npm.indexing.phrase_index import PhraseIndex
+from npm.indexing.rotation import axes_of_build, principal_axes
+from npm.indexing.settings import (
+    CompactSettings,
+    DeleteSettings,
+    IndexBuildSettings,
+    Rotation,
+    Stage,
+    TransferSettings,
+)
+from npm.indexing.transfer import fetch, publish
+from npm.models.encoder import Encoder
+from npm.models.similarity import leading_scale
+from npm.retrieval.fill import PhraseFiller
+from npm.retrieval.passage_store import PassageCache
+from npm.retrieval.passages import PassageFiller
+from npm.retrieval.queries import encode_queries
+from npm.retrieval.reading import read_pairs
+from npm.settings import Shard
+from tests.helpers.live_indexes import QUESTIONS, added, all_bytes, answers, assert_same_answers, record
+from tests.helpers.tiny_models import SENTENCES, tiny_encoder
+from tests.indexing.test_dimensions import settings_for, stored
+
+CUT, WHOLE = 8, 32
+ROTATED = {"dimensions": CUT, "rotation": Rotation.pca}
+
+
+@pytest.fixture(scope="module")
+def encoder() -> Encoder:
+    return tiny_encoder("bert")
+
+
+@pytest.fixture(scope="module")
+def empty_head(encoder: Encoder) -> Encoder:
+    """An encoder whose vectors have nothing but zeros before their last numbers: they lie along CUT axes."""
+    model: Any = copy.deepcopy(encoder.model)
+    norm = model.encoder.layer[-1].output.LayerNorm
+    with torch.no_grad():
+        norm.weight[:-CUT], norm.bias[:-CUT] = 0.0, 0.0
+    return Encoder(model, encoder.tokenizer, name="empty head", similarity_scale=0.3)
+
+
+def built(
+    folder: Path, encoder: Encoder, *, factory: str | None = None, numbers: range = range(8), **settings: Any
+) -> Path:
+    search = SearchSettings(factory=factory, probed_lists=4, rerank_factor=100)
+    build_index(folder, settings_for(folder, numbers, search=search, **settings), encoder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def finished(encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return built(tmp_path_factory.mktemp("rotated") / "index", encoder, **ROTATED)
+
+
+@pytest.fixture
+def index(finished: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(finished, tmp_path / "index")
+
+
+def test_principal_axes_are_those_of_a_singular_value_decomposition_whatever_the_mean() -> None:
+    rng = np.random.default_rng(0)
+    vectors = (rng.standard_normal((5000, 6)) * [5, 4, 3, 2, 1, 0.5] + 2).astype(np.float32)  # [n, d]
+    axes, share = principal_axes(vectors, 3)
+    _, strengths, expected = np.linalg.svd(vectors.astype(np.float64), full_matrices=False)
+    np.testing.assert_allclose(np.abs(axes @ expected[:3].T), np.eye(3), atol=1e-6)
+    assert share == pytest.approx((strengths[:3] ** 2).sum() / (strengths**2).sum())
+    assert (axes[np.arange(3), np.abs(axes).argmax(1)] > 0).all()
+
+
+def test_stored_vectors_are_the_coordinates_of_whole_ones_on_the_stored_axes(
+    encoder: Encoder, finished: Path, tmp_path: Path
+) -> None:
+    whole, rotated = stored(built(tmp_path / "whole", encoder)), stored(finished)
+    axes = np.load(finished / ROTATION_FOLDER / "axes.npy")  # f32 [k, d]
+    assert rotated.shape == (len(whole), CUT)
+    np.testing.assert_allclose(rotated, whole @ axes.T, atol=1e-5)
+    expected, share = principal_axes(whole, CUT)
+    np.testing.assert_allclose(axes, expected, atol=1e-3)
+    inspection = inspect_index(finished)
+    assert inspection.dimensions == CUT
+    assert inspection.rotation == {"method": "pca", "kept_share": pytest.approx(share), "sample_rows": len(whole)}
+    assert inspection.footprint.disk["rotation"] > axes.nbytes
+    assert Generation.read(finished).manifest.settings["encoder"]["similarity_scale"] == encoder.similarity_scale
+
+
+def test_at_full_length_a_rotation_changes_no_answer(encoder: Encoder, tmp_path: Path) -> None:
+    rotated = built(tmp_path / "rotated", encoder, dimensions=WHOLE, rotation=Rotation.pca)
+    expected = answers(PhraseFiller.open(built(tmp_path / "whole", encoder), encoder))
+    found = answers(PhraseFiller.open(rotated, encoder))
+    assert found.keys() == expected.keys()
+    for key, (score, places) in expected.items():
+        assert found[key] == (pytest.approx(score, rel=1e-3), places)
+
+
+@pytest.mark.parametrize("factory", [None, "IVF4,SQ8", "IVF4,RaBitQ"])
+def test_vectors_that_lie_along_few_axes_lose_nothing_in_any_tier(
+    factory: str | None, empty_head: Encoder, tmp_path: Path
+) -> None:
+    expected = answers(PhraseFiller.open(built(tmp_path / "whole", empty_head), empty_head))
+    rotated = built(tmp_path / "rotated", empty_head, factory=factory, **ROTATED)
+    found = answers(PhraseFiller.open(rotated, empty_head))
+    assert len(expected) > 50
+    assert found.keys() == expected.keys()
+    for key, (score, places) in expected.items():
+        assert found[key] == (pytest.approx(score, rel=1e-3), places)
+
+
+def test_an_index_keeps_its_axes_whatever_changes_and_answers_as_one_built_at_once(
+    empty_head: Encoder, tmp_path: Path
+) -> None:
+    folder = built(tmp_path / "index", empty_head, factory="IVF4,SQ8", **ROTATED)
+    axes = (folder / ROTATION_FOLDER / "axes.npy").read_bytes()
+    added(folder, [record(number) for number in range(8, 12)], empty_head)
+    assert_same_answers(folder, built(tmp_path / "once", empty_head, numbers=range(12), **ROTATED), empty_head)
+    delete_documents(folder, DeleteSettings(ids=["d1"]))
+    compact_index(folder, CompactSettings())
+    before = answers(PhraseFiller.open(folder, empty_head))
+    partition_index(folder, 2)
+    partitioned = PhraseFiller(PhraseIndex.open(folder, local_searcher(2)), empty_head)
+    assert answers(partitioned).keys() == before.keys()
+    verify_index(folder)
+    checked = verify_vectors(folder, empty_head, batches=4, seed=0)
+    assert (checked.row_count > 0, checked.worst_cosine) == (True, pytest.approx(1, abs=1e-5))
+    address = f"file://{tmp_path / 'published'}"
+    publish(str(folder), [], TransferSettings(address=address))
+    assert Address(address).sizes()["rotation/axes.npy"] == len(axes)
+    fetch(str(tmp_path / "fetched"), "", TransferSettings(address=address))
+    assert (tmp_path / "fetched" / ROTATION_FOLDER / "axes.npy").read_bytes() == axes
+    assert answers(PhraseFiller.open(tmp_path / "fetched", empty_head)).keys() == before.keys()
+
+
+def test_every_reader_of_the_index_rotates_the_encoder_that_is_handed_over(encoder: Encoder, finished: Path) -> None:
+    opened = PhraseIndex.open(finished)
+    axes = np.load(finished / ROTATION_FOLDER / "axes.npy")  # f32 [k, d]
+    labels = NonparametricLabels("npm", opened, encoder, load_verbalizer=lambda task, choice: pytest.fail("not asked"))
+    whole = PassageFiller(list(SENTENCES[:3]), encoder)
+    text = "The capital of Iceland is <mask>."
+    vectors = labels._encode((text,), None)
+    plain = encode_queries(encoder, [text], pooler=None, tokens_per_batch=512)
+    np.testing.assert_allclose(vectors.start, plain.start @ axes.T, atol=1e-5)
+    filler = PhraseFiller(opened, encoder)
+    assert filler.encoder.axes_digest == opened.load_encoder(encoder).axes_digest is not None
+    assert (encoder.axes_digest, whole.encoder.axes_digest) == (None, None)
+    assert filler.encoder.similarity_scale == encoder.similarity_scale
+    assert encoder.cut_to(CUT).similarity_scale == leading_scale(encoder.similarity_scale, CUT, WHOLE)
+    assert PhraseFiller(opened, filler.encoder).encoder.axes_digest == filler.encoder.axes_digest  # once only
+
+
+def test_a_joint_pass_compares_whole_vectors_and_asks_the_index_with_rotated_ones(
+    encoder: Encoder, finished: Path
+) -> None:
+    opened = PhraseIndex.open(finished)
+    axes = np.load(finished / ROTATION_FOLDER / "axes.npy")  # f32 [k, d]
+    texts, blocks = [QUESTIONS[0]] * 2, [0, 1]
+    rotated, whole = (
+        read_pairs(opened, each, texts, blocks, jointly=True, tokens_per_batch=512)
+        for each in (opened.check_encoder(encoder), encoder)
+    )
+    np.testing.assert_allclose(rotated.queries, whole.queries @ axes.T, atol=1e-5)
+    for ours, theirs in zip(rotated.similarities, whole.similarities, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_passages_that_are_kept_for_one_encoder_are_not_handed_to_the_rotated_one(
+    encoder: Encoder, finished: Path
+) -> None:
+    cache = PassageCache()
+    rotated = PhraseIndex.open(finished).check_encoder(encoder)
+    kept = [PassageFiller(list(SENTENCES[:3]), each, cache=cache) for each in (rotated, encoder.cut_to(CUT))]
+    assert len(cache) == 6
+    vectors = [filler.index.searcher.scan(np.eye(CUT, dtype=np.float32), None).top(1).scores for filler in kept]
+    assert not np.allclose(*vectors)
+
+
+def test_jobs_and_a_build_that_was_killed_write_the_bytes_of_one_build(
+    encoder: Encoder, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = replace(
+        settings_for(finished, range(8), search=SearchSettings(probed_lists=4, rerank_factor=100)), **ROTATED
+    )
+    jobs = tmp_path / "jobs"
+    with pytest.raises(ArtefactError) as caught:
+        build_index(jobs, settings, encoder, stage=Stage.merge)
+    assert "stage=encode" in caught.value.fix
+    build_index(jobs, settings, encoder, stage=Stage.encode, shard=Shard(2, 2))
+    shutil.move(jobs / ROTATION_FOLDER, tmp_path / "gone")
+    with pytest.raises(ArtefactError, match="no rotation yet") as caught:
+        build_index(jobs, settings, encoder, stage=Stage.quantise)
+    assert "stage=encode" in caught.value.fix
+    build_index(jobs, settings, encoder, stage=Stage.encode, shard=Shard(1, 2))
+    build_index(jobs, settings, encoder, stage=Stage.merge)
+    assert all_bytes(jobs) == all_bytes(finished)
+
+    def killed(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    for name in ("npm.indexing.rotation.write_folder", "npm.indexing.build.encode_segments"):
+        with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+            patched.setattr(name, killed)
+            build_index(tmp_path / "killed", settings, encoder)
+    build_index(tmp_path / "killed", settings, encoder)
+    assert all_bytes(tmp_path / "killed") == all_bytes(finished)
+    assert build_index(tmp_path / "killed", settings, encoder).was_finished
+    with pytest.raises(ArtefactError, match="with other settings") as caught:
+        build_index(tmp_path / "killed", replace(settings, rotation=Rotation.none), encoder)
+    assert 'rotation="pca"' in caught.value.got or "rotation" in caught.value.got
+
+
+def test_segments_of_a_build_share_axes_of_all_of_them(encoder: Encoder, tmp_path: Path) -> None:
+    first, second = (settings_for(tmp_path / name, range(*ends)) for name, ends in (("a", (0, 4)), ("b", (4, 8))))
+    files = [*first.corpus.files, *second.corpus.files]
+    settings = replace(first, corpus=replace(first.corpus, files=files), segments=2, **ROTATED)
+    build_index(tmp_path / "index", settings, encoder)
+    vectors = stored(tmp_path / "index")
+    assert inspect_index(tmp_path / "index").rotation["sample_rows"] == len(vectors)  # type: ignore[index]
+    verify_vectors(tmp_path / "index", encoder, batches=4, seed=0)
+
+
+def test_a_large_corpus_is_sampled_by_blocks(
+    encoder: Encoder, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rotation, "SAMPLE_TOKENS", 200)
+    folder = built(tmp_path / "index", encoder, **ROTATED)
+    sampled, whole = (inspect_index(each).rotation for each in (folder, finished))
+    assert sampled is not None and whole is not None
+    assert CUT <= sampled["sample_rows"] < whole["sample_rows"]
+    assert not np.array_equal(*(np.load(each / ROTATION_FOLDER / "axes.npy") for each in (folder, finished)))
+
+
+def test_a_file_of_axes_that_is_missing_changed_or_of_another_index_is_refused(
+    index: Path, encoder: Encoder, tmp_path: Path
+) -> None:
+    place = index / ROTATION_FOLDER
+    file = place / "axes.npy"
+    data = file.read_bytes()
+    for changed in (None, data[:-1], data[:-1] + bytes([data[-1] ^ 1])):
+        file.unlink()
+        if changed is not None:
+            file.write_bytes(changed)
+        for read in (lambda: PhraseFiller.open(index, encoder), lambda: verify_index(index)):
+            with pytest.raises(ArtefactError) as caught:
+                read()
+            assert str(file) in caught.value.problem
+        file.write_bytes(data)
+    shutil.rmtree(place)
+    with pytest.raises(ArtefactError, match="no folder"):
+        PhraseFiller.open(index, encoder)
+    with write_folder(place, kind="rotation", settings={}) as writer:
+        writer.write_array("axes", np.eye(CUT, WHOLE, dtype=np.float32))
+    with pytest.raises(ArtefactError, match="is damaged"):
+        PhraseFiller.open(index, encoder)
+
+
+@pytest.mark.parametrize(
+    "axes", [np.eye(CUT, WHOLE + 1, dtype=np.float32), np.eye(CUT, WHOLE), np.zeros(3, np.float32)]
+)
+def test_axes_that_do_not_fit_the_encoder_are_refused(axes: np.ndarray, encoder: Encoder, tmp_path: Path) -> None:
+    with write_folder(tmp_path / "rotation", kind="rotation", settings={}) as writer:
+        writer.write_array("axes", axes)
+    with pytest.raises(ArtefactError, match="is damaged") as caught:
+        axes_of_build(tmp_path / "rotation", encoder.cut_to(CUT))
+    assert caught.value.expected == f"float32 [{CUT}, {WHOLE}]"
+
+
+def test_a_rotation_without_a_length_or_of_too_few_vectors_is_refused_and_nothing_is_left(
+    encoder: Encoder, tmp_path: Path
+) -> None:
+    with pytest.raises(SettingError) as caught:
+        IndexBuildSettings(rotation=Rotation.pca)
+    assert (caught.value.where, "dimensions=" in caught.value.expected) == ("rotation", True)
+    settings = settings_for(tmp_path / "index", range(1), dimensions=WHOLE, rotation=Rotation.pca)
+    with pytest.raises(CorpusError, match="too few vectors") as too_few:
+        build_index(tmp_path / "index", settings, encoder)
+    assert (too_few.value.where, f"dimensions={WHOLE}" in too_few.value.expected) == ("rotation=pca", True)
+    assert not (tmp_path / "index").exists()
+
+
+def test_axes_count_among_the_bytes_that_a_build_needs_and_no_length_gets_a_note(
+    encoder: Encoder, tmp_path: Path
+) -> None:
+    told: list[str] = []
+    settings = settings_for(tmp_path / "index", range(8), **ROTATED)
+    build_index(tmp_path / "index", settings, encoder, notice=told.append)
+    assert told == []
+    plain, cut = replace(settings, rotation=Rotation.none), encoder.cut_to(CUT)
+    assert corpus_needs(settings, cut) - corpus_needs(plain, cut) == 4 * CUT * WHOLE
