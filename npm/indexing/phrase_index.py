@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass, replace
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -130,14 +131,21 @@ class PhraseIndex:
         return check_encoder(self.folder, self.manifest, encoder)
 
     def load_encoder(
-        self, encoder: Encoder | str | None, *, device: str = "auto", dtype: Precision = Precision.auto
+        self,
+        encoder: Encoder | str | None,
+        *,
+        device: str = "auto",
+        dtype: Precision = Precision.auto,
+        for_reading: bool = False,
     ) -> Encoder:
         """The encoder given, or of the name given, or that belongs to the index, as `check_encoder` leaves it.
 
-        Raises as `load_index_encoder` and `check_encoder` do.
+        `for_reading` as in `Encoder.load`. Raises as `load_index_encoder` and `check_encoder` do.
         """
         if encoder is None or isinstance(encoder, str):
-            encoder = load_index_encoder(self.folder, self.manifest, encoder, device=device, dtype=dtype)
+            encoder = load_index_encoder(
+                self.folder, self.manifest, encoder, device=device, dtype=dtype, for_reading=for_reading
+            )
         return self.check_encoder(encoder)
 
 
@@ -170,27 +178,29 @@ def load_index_encoder(
     *,
     device: str = "auto",
     dtype: Precision = Precision.auto,
+    for_reading: bool = False,
 ) -> Encoder:
     """The encoder `name`, or the one that made the index in `folder`: the shipped one, or the one saved inside.
 
-    Raises ArtefactError if none of them made the index or the one inside is damaged, EncoderError if one cannot be
-    loaded or there is no such device.
+    `for_reading` as in `Encoder.load`. Raises ArtefactError if none of them made the index or the one inside is
+    damaged, EncoderError if one cannot be loaded or there is no such device.
     """
     from npm.models.encoder import Encoder, choose_device
     from npm.models.folders import shipped_encoder_folder
 
+    load = partial(Encoder.load, device=device, dtype=dtype, for_reading=for_reading)
     if name:
-        return Encoder.load(name, device=device, dtype=dtype)
+        return load(name)
     choose_device(device)  # a mistake in it is reported whether an encoder is found or not
     inside = folder / ENCODER_FOLDER
     made_by = manifest.encoder
     was_shipped = (shipped_encoder_folder() / "config.json").is_file()
-    shipped = Encoder.load(device=device, dtype=dtype) if was_shipped else None
+    shipped = load() if was_shipped else None
     if shipped is not None and shipped.fingerprint == made_by.fingerprint:
         return shipped
     if inside.is_dir():
         verify_folder(inside, ENCODER_KIND)
-        return Encoder.load(str(inside), device=device, dtype=dtype)
+        return load(str(inside))
     raise ArtefactError(
         "the index was made with an encoder that is not at hand",
         expected=f"{made_by.name}, fingerprint {made_by.fingerprint}",

@@ -316,15 +316,17 @@ class Encoder(StoredModel):
         hidden_dropout: float | None = None,
         attention_dropout: float | None = None,
         half_input_tokens: int | None = None,
+        for_reading: bool = False,
     ) -> Encoder:
         """Load from a folder, the hub, the extra `pretrained` (`minilm`) or the shipped one (`encoder-mini`, or empty).
 
         `similarity_scale` None takes the saved one, else 1/√d. Dropouts None keep its own. `half_input_tokens` takes
-        an encoder-decoder's, for inputs of that length. In evaluation mode. Raises EncoderError if there is none.
+        an encoder-decoder's, for inputs of that length; `for_reading` takes what loads soonest and gives token vectors
+        alone. In evaluation mode. Raises EncoderError if there is none.
         """
         place = locate_encoder(name)
         dropouts = {"hidden_dropout": hidden_dropout, "attention_dropout": attention_dropout}
-        loaded = load_pretrained(place, **dropouts, half_input_tokens=half_input_tokens)
+        loaded = load_pretrained(place, **dropouts, half_input_tokens=half_input_tokens, for_reading=for_reading)
         encoder = cls(*loaded, name=encoder_label(name), similarity_scale=similarity_scale)
         encoder.pooler_of_modules = pooler_of_modules(Path(place))
         if name in SINGLE_MASK_NAMES:

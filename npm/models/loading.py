@@ -14,6 +14,7 @@ import torch
 from safetensors import SafetensorError
 
 from npm.errors import EncoderError
+from npm.models.bert import load_plain_bert
 from npm.models.byte_tokenizer import byt5_tokenizer, byte_tokenizer
 from npm.models.folders import BYTES, SHIPPED, check_folder_files, read_json_object
 
@@ -26,19 +27,30 @@ _HIDDEN_DROPOUT_KEYS = ("hidden_dropout_prob", "embedding_dropout", "mlp_dropout
 
 
 def load_pretrained(
-    place: str, *, hidden_dropout: float | None, attention_dropout: float | None, half_input_tokens: int | None = None
+    place: str,
+    *,
+    hidden_dropout: float | None,
+    attention_dropout: float | None,
+    half_input_tokens: int | None = None,
+    for_reading: bool = False,
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
     """Model in float32 and fast tokenizer from a folder; dropouts None keep the encoder's own.
 
     With `half_input_tokens` it is the encoder of an encoder-decoder, of inputs of at most so many tokens; what was
-    saved as such needs no more to be said.
+    saved as such needs no more to be said. One `for_reading` may be a `PlainBert`, for last hidden states alone.
 
     Raises EncoderError where the folder is no encoder's, a weight is lacking or left over, or the tokenizer keeps no
     offsets or is another model's.
     """
-    from transformers import AutoModel, AutoModelForMaskedLM
-
     config = load_config(place)
+    plain: Any = load_plain_bert(place, config) if for_reading else None
+    if plain is not None:
+        tokenizer = _tokenizer(place)
+        _check_vocabulary(tokenizer, config, place)
+        _try(plain, tokenizer, place)
+        return plain, tokenizer
+    from transformers import AutoModel, AutoModelForMaskedLM  # takes seconds
+
     if half_input_tokens is not None or (config.model_type in HALVES and not config.is_encoder_decoder):
         return _load_encoder_half(place, config, dropout=hidden_dropout, input_tokens=half_input_tokens)
     check_decoder(config, wanted=False, where=place)

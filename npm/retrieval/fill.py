@@ -43,7 +43,8 @@ class PhraseFiller(Filler):
         """
         encoder, device, dtype = _checked_arguments(encoder, settings, device, dtype)
         phrase_index = PhraseIndex.open(Path(typed_value(folder, PathText, "folder")))
-        return cls(phrase_index, phrase_index.load_encoder(encoder, device=device, dtype=dtype), settings)
+        encoder = phrase_index.load_encoder(encoder, device=device, dtype=dtype, for_reading=True)
+        return cls(phrase_index, encoder, settings)
 
     @classmethod
     def over(

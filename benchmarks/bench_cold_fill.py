@@ -1,0 +1,68 @@
+"""The first answer of a cold `npmlm fill`, as a whole process: with BERT in torch alone, and with that of transformers.
+
+    OMP_NUM_THREADS=1 python -m benchmarks.bench_cold_fill [repeats=7] [index=DIR]
+
+Without `index` the demo index is built into a temporary folder. Processes of the two kinds take turns, files in the
+page cache; a third kind imports torch and nothing else. Prints medians of seconds by the clock and of processor time,
+and the median of the ratios of a turn in processor time, which other work on the machine disturbs less.
+"""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # for this process and those that it starts
+
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from npm.corpus.documents import CorpusSettings
+from npm.indexing.build import build_index
+from npm.indexing.settings import IndexBuildSettings
+
+DEMO_CORPUS = Path(__file__).parents[1] / "npm" / "assets" / "demo"
+TEXT = "The Mona Lisa was painted by <mask>."
+RUN = "from npm.cli.main import main; raise SystemExit(main())"
+WITHOUT = "import npm.models.loading as loading; loading.load_plain_bert = lambda place, config: None; "
+KINDS = {"torch alone": RUN, "model of transformers": WITHOUT + RUN, "import torch": "import torch"}
+Seconds = tuple[float, float]
+"""By the clock, and of processor time."""
+
+
+def process_seconds(code: str, index: Path) -> Seconds:
+    """What one process takes."""
+    before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    command = [sys.executable, "-c", code, "fill", f"index={index}", TEXT]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    clock, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
+    return clock, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def main() -> None:
+    """Measure and print."""
+    given = dict(argument.split("=", 1) for argument in sys.argv[1:])
+    with tempfile.TemporaryDirectory() as scratch:
+        index = Path(given.get("index", f"{scratch}/index"))
+        if not index.exists():
+            files = [str(file) for file in sorted(DEMO_CORPUS.glob("*.jsonl"))]
+            build_index(index, IndexBuildSettings(corpus=CorpusSettings(files=files)))
+        for code in KINDS.values():  # into the page cache
+            process_seconds(code, index)
+        turns = [
+            {kind: process_seconds(code, index) for kind, code in KINDS.items()}
+            for _ in range(int(given.get("repeats", "7")))
+        ]
+    print("| process | s by the clock | s of the processor | × of torch alone |\n|---|---:|---:|---:|")
+    for kind in KINDS:
+        clock, processor = (statistics.median(turn[kind][which] for turn in turns) for which in (0, 1))
+        ratio = statistics.median(turn[kind][1] / turn["torch alone"][1] for turn in turns)
+        print(f"| {kind} | {clock:.2f} | {processor:.2f} | {ratio:.2f} |")
+
+
+if __name__ == "__main__":
+    main()
