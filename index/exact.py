@@ -5,6 +5,7 @@ Shapes: q queries, k hits a query, n rows, m rows scanned, c rows of a chunk, d 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -17,6 +18,11 @@ SCORE_BYTES_PER_SCAN = 256 << 20
 ROWS_PER_CHUNK = 1 << 16
 GATHERED_ROWS_PER_CHUNK = 1 << 9
 """Rows gathered, converted and multiplied at once: a few MB, so that all three happen in the cache."""
+SAMPLE_STEP = 16
+"""The best of many scores are looked for among those that reach a good one of every so many scores: a scan and two
+small partitions instead of one over all, 3 to 10 times as fast over 200,000 scores."""
+SAMPLED_FROM, LEAST_SAMPLED = 32, 512
+"""Scores to each one wanted from which that is done, and the least number wanted that counts."""
 GATHERED_SHARE = 0.25
 """Up to this share of all rows, gathering allowed rows is cheaper than scoring all."""
 
@@ -154,6 +160,13 @@ def best_columns(scores: np.ndarray, k: int) -> np.ndarray:
         raise ValueError(f"k must be at least 1, not {k}")
     if k >= len(scores):
         return _descending(scores)
+    if len(scores) >= SAMPLED_FROM * max(k, LEAST_SAMPLED):
+        sample = scores[::SAMPLE_STEP]  # f32 [m / step]
+        # so many of the sample that the least of them is below the k-th score of all but by a rare chance
+        wanted = int(k / SAMPLE_STEP + 6 * math.sqrt(k / SAMPLE_STEP)) + 4
+        columns = np.flatnonzero(scores >= np.partition(sample, len(sample) - wanted)[len(sample) - wanted])
+        if k <= len(columns) <= len(scores) // 2:
+            return columns[best_columns(scores[columns], k)]  # ascending columns: equal scores stay in their order
     smallest = np.partition(scores, len(scores) - k)[len(scores) - k]
     # All columns that reach the k-th score, so that among equal scores at the border the smaller rows are kept.
     columns = np.flatnonzero(scores >= smallest)  # [>= k], ascending
@@ -192,7 +205,9 @@ def score_rows(vectors: np.ndarray | ShardedArray, queries: np.ndarray, rows: np
 
 def checked_scores(scores: np.ndarray) -> np.ndarray:
     """`scores` f32 [...] of finite queries; ArtefactError if one is not finite: a stored number is not, or is huge."""
-    if not np.isfinite(scores).all():
+    with np.errstate(over="ignore", invalid="ignore"):
+        total = scores.sum()  # not finite if one score is not; or of huge ones, which are then looked at
+    if not np.isfinite(total) and not np.isfinite(scores).all():
         raise ArtefactError(
             "a similarity is not finite",
             expected="finite similarities, from finite stored vectors",

@@ -33,7 +33,8 @@ def tune_text(result: TuneResult) -> str:
     shown = {id(each): each for each in (*result.front, result.chosen)}
     shown |= {id(each): each for each in result.measured if each.choice == result.present}
     most = max(each.choice.candidates_per_side for each in result.measured)
-    header = ["lists", "reranked", "candidates", "recall@1", "@10", "@100", "agreement", f"with {most}"]
+    # short words: the table has to fit 100 columns, else the first are left out
+    header = ["lists", "rerank", "per side", "recall@1", "@10", "@100", "agreed", f"with {most}"]
     header += ["p50 ms", "p95 ms", ""]
     rows = [_tune_row(each, result) for each in sorted(shown.values(), key=lambda each: (each.p50_ms, -each.agreement))]
     tables = [terminal_table(header, rows, title=heading), *_bytes_tables(result.footprint)]
@@ -141,7 +142,7 @@ def number_tables(tables: Iterable[NumberTable]) -> str:
 def _tune_row(each: Measured, result: TuneResult) -> tuple[str, ...]:
     choice = each.choice
     shares = [*each.recall.values(), each.agreement, each.agreement_with_widest]
-    marks = [name for name, holds in (("chosen", each is result.chosen), ("before", choice == result.present)) if holds]
+    marks = {(True, False): "chosen", (False, True): "before", (True, True): "kept", (False, False): ""}
     return (
         _number(choice.probed_lists),
         _number(choice.reranked_rows),
@@ -149,7 +150,7 @@ def _tune_row(each: Measured, result: TuneResult) -> tuple[str, ...]:
         *(f"{share:.3f}" for share in shares),
         f"{each.p50_ms:.1f}",
         f"{each.p95_ms:.1f}",
-        ", ".join(marks),
+        marks[each is result.chosen, choice == result.present],
     )
 
 

@@ -102,7 +102,7 @@ def principal_axes(vectors: np.ndarray, count: int) -> tuple[np.ndarray, float]:
     Of an axis and its opposite, which serve alike, that is taken whose largest number is positive.
 
     >>> axes, share = principal_axes(np.array([[3.0, 4.0], [6.0, 8.0], [4.0, -3.0]]), 1)
-    >>> axes.round(3).tolist(), round(share, 3)
+    >>> axes.astype(float).round(3).tolist(), round(share, 3)
     ([[0.6, 0.8]], 0.833)
     """
     import torch

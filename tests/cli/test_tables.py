@@ -38,7 +38,12 @@ def inspection(folder: Path) -> Inspection:
     return inspect_index(folder)
 
 
-def test_the_table_of_tune_shows_what_was_chosen_and_what_was_before(result: TuneResult) -> None:
+def test_the_table_of_tune_shows_what_was_chosen_and_what_was_before(
+    result: TuneResult, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    slow = tuple(replace(each, p50_ms=1500.0, p95_ms=2500.0) for each in result.measured)
+    result = replace(result, measured=slow)
     shown = tune_text(replace(result, chosen=result.measured[1], goals_met=True, notes=("few sentences",)))
     lines = shown.splitlines()
     assert f"IVF{LISTS},SQ8: 4 questions" in lines[0]
@@ -55,6 +60,7 @@ def test_the_table_of_tune_shows_what_was_chosen_and_what_was_before(result: Tun
     ]
     assert any(line.endswith("before") for line in lines)
     assert "fastest that reaches recall@100 of 0.97 and agreement of 0.95" in shown
+    assert max(len(line) for line in lines) <= 100, "a wider table loses columns in a terminal of 80"
     assert lines[-1] == "note: few sentences"
     assert shown.endswith("\n")
 

@@ -90,6 +90,37 @@ def test_the_best_columns_are_those_of_a_stable_sort(column_count: int, kind: st
         assert best_columns(scores, k).tolist() == expected
 
 
+@pytest.mark.parametrize(
+    "kind", ["random", "ties", "ascending", "only columns that are not sampled", "all but the sampled", "none finite"]
+)
+def test_the_best_of_many_columns_are_those_of_a_stable_sort(kind: str) -> None:
+    rng = np.random.default_rng(0)
+    count = exact.SAMPLED_FROM * 700
+    scores = np.sort(rng.standard_normal(count).astype(np.float32))
+    if kind != "ascending":
+        rng.shuffle(scores)
+    if kind == "ties":
+        scores = np.float32(rng.integers(0, 3, count))
+    elif kind == "only columns that are not sampled":
+        scores[1 :: exact.SAMPLE_STEP] += 100
+    elif kind == "all but the sampled":
+        scores[:: exact.SAMPLE_STEP] -= 100
+    elif kind == "none finite":
+        scores = np.full(count, -np.inf, dtype=np.float32)
+    order = sorted(range(count), key=lambda column: (-float(scores[column]), column))
+    for k in (1, 17, 700, 701):
+        assert best_columns(scores, k).tolist() == order[:k]
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_a_score_that_is_not_finite_is_refused_and_huge_ones_are_not(bad: float) -> None:
+    huge = np.full((2, 50), 3e38, dtype=np.float32)
+    assert exact.checked_scores(huge) is huge
+    huge[1, 7] = bad
+    with pytest.raises(ArtefactError, match="1 of 100 similarities"):
+        exact.checked_scores(huge)
+
+
 @pytest.mark.parametrize("way", ["searcher", "torch"])
 def test_scores_at_rows_are_exact_in_any_order_scanned_or_not(way: str) -> None:
     rng = np.random.default_rng(0)
