@@ -16,6 +16,8 @@ from index.types import ArtefactError, Hits, Report, no_report
 SCORE_BYTES_PER_SCAN = 256 << 20
 """A scan keeps all its scores; a batch that needs more is split by the caller."""
 ROWS_PER_CHUNK = 1 << 16
+ROWS_PER_PRODUCT = 1 << 12
+"""Rows of one matrix product: few enough that their scores are turned over in the cache, enough for several threads."""
 GATHERED_ROWS_PER_CHUNK = 1 << 9
 """Rows gathered, converted and multiplied at once: a few MB, so that all three happen in the cache."""
 SAMPLE_STEP = 16
@@ -60,7 +62,7 @@ class ExactSearcher:
             check_scan_size(len(queries), len(rows))
             return ExactScan(queries, score_rows(self._vectors, queries, rows), rows=rows, vectors=self._vectors)
         check_scan_size(len(queries), self.row_count)
-        scores = checked_scores(queries @ self._vectors.T)  # f32 [q, n]
+        scores = checked_scores(_products(queries, self._vectors))  # f32 [q, n]
         return ExactScan(queries, scores, rows=None, vectors=self._vectors, among=among)
 
 
@@ -133,7 +135,7 @@ def exact_top(
     best = [(np.empty(0, np.float32), np.empty(0, np.int64)) for _ in queries]  # scores, rows [<= k] of each query
     worst = np.full(len(queries), -np.inf, dtype=np.float32)  # [q], of k rows that are found
     for start, chunk in finite_chunks(vectors):
-        scores = checked_scores(queries @ chunk.T)  # f32 [q, c]
+        scores = checked_scores(_products(queries, chunk))  # f32 [q, c]
         better = scores > worst[:, None]  # bool [q, c]; an equal one comes later, and so is worse
         if among is not None:
             better &= among.mask(start, start + len(chunk))
@@ -148,6 +150,16 @@ def exact_top(
     for query, (found_scores, found_rows) in enumerate(best):
         hits.put(query, found_rows, found_scores)
     return hits
+
+
+def _products(queries: np.ndarray, vectors: np.ndarray) -> np.ndarray:
+    """Inner products f32 [q, n] of `queries` f32 [q, d] with `vectors` f32 [n, d]."""
+    scores = np.empty((len(queries), len(vectors)), dtype=np.float32)  # [q, n]
+    for start in range(0, len(vectors), ROWS_PER_PRODUCT):
+        stop = start + ROWS_PER_PRODUCT
+        # rows first: a product whose first matrix has two rows reads the second one slower than two products with one
+        scores[:, start:stop] = (vectors[start:stop] @ queries.T).T  # [q, <= rows]
+    return scores
 
 
 def best_columns(scores: np.ndarray, k: int) -> np.ndarray:

@@ -1,4 +1,7 @@
-"""The settings of every verb: one root dataclass a verb, put together from those beside the code that uses them."""
+"""The settings of the verbs about an index: one root dataclass a verb, put together from those beside the code that
+uses them. Those of the verbs that make and measure encoders are in `training_commands.py`: importing the settings of
+everything takes longer than filling a text.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,7 @@ from enum import Enum
 from typing import Annotated
 
 from npm.cluster.settings import BuildCluster, Engine, ServeCluster
-from npm.corpus.artificial import GenerateSettings
-from npm.corpus.tokenizers import TokenizerSettings
 from npm.errors import SettingError
-from npm.evaluation.settings import EvaluationSettings
-from npm.finetuning.settings import FinetuneSettings
 from npm.indexing.settings import (
     AddSettings,
     CompactSettings,
@@ -22,13 +21,10 @@ from npm.indexing.settings import (
     Stage,
     TransferSettings,
 )
-from npm.models.edits.settings import EditSettings
 from npm.models.settings import Precision
 from npm.retrieval.settings import FillSettings
 from npm.serving.settings import ServeSettings
 from npm.settings import Bounds, CheckedSettings, PathText
-from npm.training.plotting import CurveSettings
-from npm.training.settings import TrainingSettings
 from npm.tuning.settings import TuneSettings
 
 
@@ -65,69 +61,6 @@ class EncoderCommand(IndexCommand):
     """`cpu`, `cuda` or `auto`, which takes a GPU where there is one."""
     precision: Precision = Precision.auto
     """Number format of the encoder's forward pass."""
-
-
-@dataclass(kw_only=True)
-class TrainCommand(TrainingSettings, Command):
-    """Train an encoder; a run that was stopped goes on with the same command."""
-
-    run: PathText = ""
-    """Folder of the run: settings, metrics, checkpoints, and the finished encoder in RUN/encoder. Required."""
-    sts_dir: PathText = ""
-    """Folder with stsb-dev.jsonl: its Spearman correlation is measured too at every evaluation during training, as
-    stsb_dev_spearman; for objectives over sentences."""
-
-
-@dataclass(kw_only=True)
-class FinetuneCommand(FinetuneSettings, Command):
-    """Fine-tune an encoder on labelled tasks, each with several learning rates and seeds; one that was stopped goes on
-    with the same command."""
-
-
-class PictureKind(Enum):
-    """What `npmlm plot` can draw."""
-
-    auto = "auto"
-    curves = "curves"
-    tune = "tune"
-    reliability = "reliability"
-    confusion = "confusion"
-    geometry = "geometry"
-    panels = "panels"
-    senses = "senses"
-    parameters = "parameters"
-    embeddings = "embeddings"
-
-
-@dataclass(kw_only=True)
-class PlotCommand(CurveSettings, Command):
-    """Draw runs, tunes or evaluations, several in one picture: npmlm plot FOLDER [FOLDER …] out=FILE.png; or the
-    places of a word: npmlm plot senses index=DIR word=WORD out=FILE.png."""
-
-    out: PathText = ""
-    """The picture, FILE.png or FILE.svg; one that npmlm plot drew is replaced. Required."""
-    picture: PictureKind = PictureKind.auto
-    """curves of training runs; recall over latency of tunes; reliability of the scores of answers, and confusion of
-    labels, of evaluations; geometry: alignment and uniformity, of task=sts; panels: what an analysis measured (docs/
-    analyses.md); senses: places of a word in an index; parameters, embeddings: of the tasks of that
-    name; auto: by what the folders hold."""
-    tasks: list[str] = field(default_factory=list)
-    """Of reliability and confusion: tasks by name, a panel each; empty: all that the folders hold."""
-    methods: list[str] = field(default_factory=list)
-    """Of reliability and confusion: methods by name, a panel each; empty: all that the folders hold."""
-    bins: Annotated[int, Bounds(1, 100)] = 10
-    """Of reliability: bins of equal numbers of answers."""
-    arrows: bool = False
-    """Of geometry: whether results that lie in one folder are states of one training, in the order named, joined by
-    arrows."""
-    index: PathText = ""
-    """Of senses: the index, which no folder stands for."""
-    word: str = ""
-    """Of senses: the word whose places are drawn."""
-    colour_by: str = ""
-    """Of senses: the kept field that places are coloured by; empty: one colour."""
-    output: Output = Output.table
-    """Form of the numbers on stdout: `table` for people, `json` for programs."""
 
 
 @dataclass(kw_only=True)
@@ -214,30 +147,6 @@ class VerifyCommand(EncoderCommand):
 
 
 @dataclass(kw_only=True)
-class EvaluateCommand(EvaluationSettings, Command):
-    """Measure an encoder or an index on tasks; writes predictions.jsonl, metrics.json and (zero-shot) results.md."""
-
-
-@dataclass(kw_only=True)
-class CompareCommand(Command):
-    """Compare two evaluations: npmlm compare A B, folders that evaluate wrote, or one of them and methods=."""
-
-    methods: list[str] = field(default_factory=list)
-    """Two methods, of the first and of the second folder; empty: those of equal names."""
-    seed: Annotated[int, Bounds(0)] = 0
-    """Seed of the bootstrap."""
-    resamples: Annotated[int, Bounds(1)] = 10_000
-    """Of the paired bootstrap, for 95 % confidence intervals."""
-    output: Output = Output.table
-    """`table` for people, `json` for programs."""
-
-
-@dataclass(kw_only=True)
-class EditCommand(EditSettings, Command):
-    """Change a checkpoint without training it: layers, weights, embeddings, vocabulary; writes an encoder folder."""
-
-
-@dataclass(kw_only=True)
 class AddCommand(AddSettings, EncoderCommand):
     """Add documents to an index; an addition that was stopped goes on with the same command."""
 
@@ -280,24 +189,6 @@ class EstimateCommand(EstimateSettings, Command):
 
     output: Output = Output.table
     """`table` for people, `json` for programs."""
-
-
-@dataclass(kw_only=True)
-class GenerateCommand(GenerateSettings, Command):
-    """Generate artificial text from the grammar of a treebank; one that was stopped goes on with the same command."""
-
-    out: PathText = ""
-    """Folder of the texts, their tokenizer, grammar, lexicon and report. Required."""
-    shard: str = "1/1"
-    """Which of the files, as i/n: this job's number, from 1, and the number of jobs; the last one to end reports."""
-
-
-@dataclass(kw_only=True)
-class TokenizerCommand(TokenizerSettings, Command):
-    """Learn a tokenizer from a corpus: the same text and settings give the same bytes."""
-
-    out: PathText = ""
-    """Folder of the tokenizer, as transformers loads it. Required."""
 
 
 @dataclass(kw_only=True)

@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from index.manifest import read_manifest, read_object
-from npm.cli.commands import Output, PictureKind, PlotCommand
+from npm.cli.commands import Output
 from npm.cli.progress import say
 from npm.cli.tables import number_tables
+from npm.cli.training_commands import PictureKind, PlotCommand
 from npm.errors import ArtefactError, SettingError
 from npm.evaluation.analyses.panels import KEY as PANELS
 from npm.evaluation.analyses.panels import panels_picture

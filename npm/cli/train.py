@@ -6,8 +6,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from npm.cli.commands import FinetuneCommand, TrainCommand
 from npm.cli.progress import StageProgress, say
+from npm.cli.training_commands import FinetuneCommand, TrainCommand
 from npm.errors import SettingError
 from npm.evaluation.sts.correlation import sts_spearman
 from npm.evaluation.sts.data import STS_B, read_set

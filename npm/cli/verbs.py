@@ -31,15 +31,14 @@ from npm.cli.progress import StageProgress, say
 from npm.errors import SettingError
 
 if TYPE_CHECKING:
-    from npm.cli.commands import (
+    from npm.cli.commands import FillCommand, ServeCommand
+    from npm.cli.training_commands import (
         CompareCommand,
         EditCommand,
         EvaluateCommand,
-        FillCommand,
         FinetuneCommand,
         GenerateCommand,
         PlotCommand,
-        ServeCommand,
         TokenizerCommand,
         TrainCommand,
     )
@@ -53,7 +52,7 @@ class Verb:
     summary: str
     """What it does, in the overview."""
     settings: str
-    """The class of its settings in npm.cli.commands."""
+    """The class of its settings, in `commands.py` or `training_commands.py`."""
     run: Callable[..., int]
     """Runs it, given the settings, and the texts where it takes some; returns the exit status."""
     first: str
@@ -74,6 +73,10 @@ class Verb:
         """The class of its settings, which comes with every package."""
         from npm.cli import commands
 
+        if not hasattr(commands, self.settings):
+            from npm.cli import training_commands
+
+            return cast(type, getattr(training_commands, self.settings))
         return cast(type, getattr(commands, self.settings))
 
     @property

@@ -63,10 +63,9 @@ class _Embeddings(nn.Module):
     def __init__(self, config: Any) -> None:
         super().__init__()
         d = config.hidden_size
-        # of tables that are there: an Embedding draws random numbers, for which torch imports its compiler
-        self.word_embeddings = nn.Embedding.from_pretrained(torch.empty(config.vocab_size, d))
-        self.position_embeddings = nn.Embedding.from_pretrained(torch.empty(config.max_position_embeddings, d))
-        self.token_type_embeddings = nn.Embedding.from_pretrained(torch.empty(config.type_vocab_size, d))
+        self.word_embeddings = _table(config.vocab_size, d)
+        self.position_embeddings = _table(config.max_position_embeddings, d)
+        self.token_type_embeddings = _table(config.type_vocab_size, d)
         self.LayerNorm = nn.LayerNorm(d, eps=config.layer_norm_eps)
 
     def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
@@ -74,6 +73,11 @@ class _Embeddings(nn.Module):
         words = self.word_embeddings(input_ids) + self.token_type_embeddings.weight[0]  # [B, L, d]
         states: torch.Tensor = self.LayerNorm(words + positions)  # [B, L, d]
         return states
+
+
+def _table(rows: int, d: int) -> nn.Embedding:
+    """Embeddings that nothing is drawn for: drawing on a device of shapes alone makes torch import its compiler."""
+    return nn.Embedding(rows, d, _weight=torch.empty(rows, d))
 
 
 class _Layer(nn.Module):

@@ -13,9 +13,9 @@ import pytest
 
 from index.files import CountingFile
 from index.locking import folder_lock
-from npm.cli.commands import TrainCommand
 from npm.cli.main import main
 from npm.cli.train import let_sts_decide
+from npm.cli.training_commands import TrainCommand
 from npm.models.encoder import Encoder
 from npm.models.settings import PoolerKind
 from npm.training.trainer import Trainer

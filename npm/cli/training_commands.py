@@ -1,0 +1,122 @@
+"""The settings of the verbs that make, change and measure encoders: one root dataclass a verb, as in `commands.py`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Annotated
+
+from npm.cli.commands import Command, Output
+from npm.corpus.artificial import GenerateSettings
+from npm.corpus.tokenizers import TokenizerSettings
+from npm.evaluation.settings import EvaluationSettings
+from npm.finetuning.settings import FinetuneSettings
+from npm.models.edits.settings import EditSettings
+from npm.settings import Bounds, PathText
+from npm.training.plotting import CurveSettings
+from npm.training.settings import TrainingSettings
+
+
+@dataclass(kw_only=True)
+class TrainCommand(TrainingSettings, Command):
+    """Train an encoder; a run that was stopped goes on with the same command."""
+
+    run: PathText = ""
+    """Folder of the run: settings, metrics, checkpoints, and the finished encoder in RUN/encoder. Required."""
+    sts_dir: PathText = ""
+    """Folder with stsb-dev.jsonl: its Spearman correlation is measured too at every evaluation during training, as
+    stsb_dev_spearman; for objectives over sentences."""
+
+
+@dataclass(kw_only=True)
+class FinetuneCommand(FinetuneSettings, Command):
+    """Fine-tune an encoder on labelled tasks, each with several learning rates and seeds; one that was stopped goes on
+    with the same command."""
+
+
+class PictureKind(Enum):
+    """What `npmlm plot` can draw."""
+
+    auto = "auto"
+    curves = "curves"
+    tune = "tune"
+    reliability = "reliability"
+    confusion = "confusion"
+    geometry = "geometry"
+    panels = "panels"
+    senses = "senses"
+    parameters = "parameters"
+    embeddings = "embeddings"
+
+
+@dataclass(kw_only=True)
+class PlotCommand(CurveSettings, Command):
+    """Draw runs, tunes or evaluations, several in one picture: npmlm plot FOLDER [FOLDER …] out=FILE.png; or the
+    places of a word: npmlm plot senses index=DIR word=WORD out=FILE.png."""
+
+    out: PathText = ""
+    """The picture, FILE.png or FILE.svg; one that npmlm plot drew is replaced. Required."""
+    picture: PictureKind = PictureKind.auto
+    """curves of training runs; recall over latency of tunes; reliability of the scores of answers, and confusion of
+    labels, of evaluations; geometry: alignment and uniformity, of task=sts; panels: what an analysis measured (docs/
+    analyses.md); senses: places of a word in an index; parameters, embeddings: of the tasks of that
+    name; auto: by what the folders hold."""
+    tasks: list[str] = field(default_factory=list)
+    """Of reliability and confusion: tasks by name, a panel each; empty: all that the folders hold."""
+    methods: list[str] = field(default_factory=list)
+    """Of reliability and confusion: methods by name, a panel each; empty: all that the folders hold."""
+    bins: Annotated[int, Bounds(1, 100)] = 10
+    """Of reliability: bins of equal numbers of answers."""
+    arrows: bool = False
+    """Of geometry: whether results that lie in one folder are states of one training, in the order named, joined by
+    arrows."""
+    index: PathText = ""
+    """Of senses: the index, which no folder stands for."""
+    word: str = ""
+    """Of senses: the word whose places are drawn."""
+    colour_by: str = ""
+    """Of senses: the kept field that places are coloured by; empty: one colour."""
+    output: Output = Output.table
+    """Form of the numbers on stdout: `table` for people, `json` for programs."""
+
+
+@dataclass(kw_only=True)
+class EvaluateCommand(EvaluationSettings, Command):
+    """Measure an encoder or an index on tasks; writes predictions.jsonl, metrics.json and (zero-shot) results.md."""
+
+
+@dataclass(kw_only=True)
+class CompareCommand(Command):
+    """Compare two evaluations: npmlm compare A B, folders that evaluate wrote, or one of them and methods=."""
+
+    methods: list[str] = field(default_factory=list)
+    """Two methods, of the first and of the second folder; empty: those of equal names."""
+    seed: Annotated[int, Bounds(0)] = 0
+    """Seed of the bootstrap."""
+    resamples: Annotated[int, Bounds(1)] = 10_000
+    """Of the paired bootstrap, for 95 % confidence intervals."""
+    output: Output = Output.table
+    """`table` for people, `json` for programs."""
+
+
+@dataclass(kw_only=True)
+class EditCommand(EditSettings, Command):
+    """Change a checkpoint without training it: layers, weights, embeddings, vocabulary; writes an encoder folder."""
+
+
+@dataclass(kw_only=True)
+class GenerateCommand(GenerateSettings, Command):
+    """Generate artificial text from the grammar of a treebank; one that was stopped goes on with the same command."""
+
+    out: PathText = ""
+    """Folder of the texts, their tokenizer, grammar, lexicon and report. Required."""
+    shard: str = "1/1"
+    """Which of the files, as i/n: this job's number, from 1, and the number of jobs; the last one to end reports."""
+
+
+@dataclass(kw_only=True)
+class TokenizerCommand(TokenizerSettings, Command):
+    """Learn a tokenizer from a corpus: the same text and settings give the same bytes."""
+
+    out: PathText = ""
+    """Folder of the tokenizer, as transformers loads it. Required."""
