@@ -80,6 +80,18 @@ def built_index(tiny_encoder_folder: Path, tmp_path_factory: pytest.TempPathFact
     return folder / "index"
 
 
+@pytest.fixture(scope="session")
+def demo_index(user_folders: Path) -> Path:
+    """The demo corpus indexed by the shipped encoder, where `fill` without index= puts it. Not to be changed."""
+    from npm.cli.main import main
+
+    assert main(["fill", "The capital of Iceland is <mask>."]) == 0
+    (folder,) = [
+        path for path in (user_folders / "cache" / "npmlm").glob("demo-*") if (path / "manifest.json").is_file()
+    ]
+    return folder
+
+
 @pytest.fixture
 def rng() -> np.random.Generator:
     return np.random.default_rng(20230106)
