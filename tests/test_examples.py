@@ -83,7 +83,7 @@ SHORTENED: dict[str, dict[str, tuple[str, ...]]] = {
 
 NEEDS_NETWORK = "fetches packages"
 NEEDS_DATA = "reads public data sets, or text and encoders that take hours to make"
-NEEDS_WEIGHTS = "fetches the published weights"
+NEEDS_WEIGHTS = "fetches the published weights from the model hub"
 NEEDS_STEPS = "trains for hours, from the extra pretrained"
 NEEDS_MACHINES = "needs several GPUs, a cluster or its scheduler"
 WAITS = "waits for requests: tests/serving and tests/cluster start servers"

@@ -13,11 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 import npm
 from npm.cli.help import declared_settings
 from npm.cli.reference import command_pages, http_page, notebook_page, plain_markdown
 from npm.cli.verbs import VERBS
+from npm.evaluation.zero_shot.report import PUBLISHED
 from tests.helpers.command_line import REPOSITORY, run_subprocess
 
 DOCS = REPOSITORY / "docs"
@@ -146,6 +148,43 @@ def test_what_a_browser_would_fetch_from_elsewhere_is_found() -> None:
     assert not FROM_ELSEWHERE.search(
         '<a href="https://a.example">there</a><link rel="canonical" href="https://a.example">'
     )
+
+
+TASKS = {"AGN": "agn", "Yahoo": "yahoo", "Subj": "subj", "SST-2": "sst2", "MR": "mr", "RT": "rt", "CR": "cr"}
+TASKS |= {"Amazon": "amazon", "RTE": "rte"}
+
+
+def table_rows(page: str, heading: str) -> list[list[str]]:
+    """The cells of the first table under a heading, its header first."""
+    table = "|" + page[page.index(f"\n{heading}\n") :].partition("\n|")[2].split("\n\n")[0]
+    return [[cell.strip() for cell in row.strip()[1:-1].split("|")] for row in table.splitlines()]
+
+
+def test_the_published_numbers_are_those_of_the_task_files() -> None:
+    header, _, *rows = table_rows((DOCS / "reproduction.md").read_text(encoding="utf-8"), "## Closed sets: accuracy, %")
+    files = {name: REPOSITORY / "configs" / "task" / f"{task}.yaml" for name, task in TASKS.items()}
+    paper = {name: yaml.safe_load(path.read_text(encoding="utf-8"))["paper"] for name, path in files.items()}
+    shown = {row[0]: dict(zip(header[1:], row[1:], strict=False)) for row in rows}
+    for method, label in PUBLISHED.items():
+        for name in TASKS:
+            assert shown[f"paper: {label}"][name] == str(paper[name].get(method, "")), (label, name)
+
+
+def test_our_numbers_beside_the_published_ones_are_those_of_the_results() -> None:
+    header, _, *rows = table_rows((DOCS / "reproduction.md").read_text(encoding="utf-8"), "## Closed sets: accuracy, %")
+    results = (DOCS / "results" / "zero-shot.md").read_text(encoding="utf-8")
+    methods, _, *found = table_rows(results, "## Closed tasks: accuracy, %")
+    ours = {row[0].partition(" (")[0]: dict(zip(methods, row, strict=True)) for row in found}
+    compared = 0
+    for row in (row for row in rows if not row[0].startswith("paper: ")):
+        (method,) = re.findall(r"`([\w-]+)`", row[0])
+        for name, cell in zip(header[1:10], row[1:10], strict=True):
+            assert cell == (ours[name][method].replace("*", "").partition(" ")[0] if name in ours else ""), (
+                row[0],
+                name,
+            )
+            compared += bool(cell)
+    assert compared == 20
 
 
 def goal_table(page: str) -> list[str]:
