@@ -7,8 +7,11 @@ import json
 import re
 import shutil
 import sys
+import threading
 import tomllib
 from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +23,7 @@ from npm.cli.help import declared_settings
 from npm.cli.reference import command_pages, http_page, notebook_page, plain_markdown
 from npm.cli.verbs import VERBS
 from npm.evaluation.zero_shot.report import PUBLISHED
+from tests.helpers.browsers import WatchedPages, running_browser
 from tests.helpers.command_line import REPOSITORY, run_subprocess
 
 DOCS = REPOSITORY / "docs"
@@ -135,6 +139,26 @@ def test_a_browser_fetches_nothing_from_another_server_for_any_page(site: Path) 
     assert len(read) > 40
     for path in read:
         assert not FROM_ELSEWHERE.findall(path.read_text(encoding="utf-8")), path.relative_to(site)
+
+
+def test_a_browser_opens_pages_without_a_request_that_leaves_the_server(site: Path) -> None:
+    handler = partial(QuietHandler, directory=str(site))
+    with running_browser() as browser, ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        pages = WatchedPages(browser, f"http://127.0.0.1:{server.server_port}")
+        for name in ("", "api/", "generated/commands/fill/", "generated/notebooks/first_answers/", "results/quality/"):
+            opened = pages.open(name)
+            assert opened.locator("article h1").first.is_visible()
+        pages.close()
+        server.shutdown()
+    assert len(pages.requests) > 10
+
+
+class QuietHandler(SimpleHTTPRequestHandler):
+    """Serves files, and writes no line for each."""
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
 
 
 def test_what_a_browser_would_fetch_from_elsewhere_is_found() -> None:

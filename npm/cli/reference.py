@@ -45,7 +45,8 @@ def _command_lines(name: str) -> Iterator[str]:
     for group, choices in verb.choices.items():
         yield from (f"`{group}=` sets several at once: {', '.join(f'`{choice}`' for choice in choices)}.", "")
     yield from (f"What people change: {', '.join(f'`{key}`' for key in verb.first.split())}.", "")
-    by_group: dict[str, dict[str, Setting]] = {}
+    first = [key for key in verb.first.split() if "." not in key]
+    by_group: dict[str, dict[str, Setting]] = {"": {key: settings[key] for key in first}}
     for key, setting in settings.items():
         by_group.setdefault(key.rpartition(".")[0], {})[key] = setting
     yield from ("## All settings", "")
