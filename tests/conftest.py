@@ -81,15 +81,19 @@ def built_index(tiny_encoder_folder: Path, tmp_path_factory: pytest.TempPathFact
 
 
 @pytest.fixture(scope="session")
-def demo_index(user_folders: Path) -> Path:
-    """The demo corpus indexed by the shipped encoder, where `fill` without index= puts it. Not to be changed."""
+def demo_index(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The demo corpus indexed by the shipped encoder, where `fill` without index= puts it. Not to be changed.
+
+    It lies in a cache of its own: XDG_CACHE_HOME is two folders above.
+    """
     from npm.cli.main import main
 
-    assert main(["fill", "The capital of Iceland is <mask>."]) == 0
-    (folder,) = [
-        path for path in (user_folders / "cache" / "npmlm").glob("demo-*") if (path / "manifest.json").is_file()
-    ]
-    return folder
+    cache = tmp_path_factory.mktemp("demo")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(cache))
+        assert main(["fill", "The capital of Iceland is <mask>."]) == 0
+    (manifest,) = cache.glob("npmlm/demo-*/manifest.json")
+    return manifest.parent
 
 
 @pytest.fixture

@@ -164,6 +164,7 @@ def test_the_blocks_of_a_page_print_what_they_should(
     page: str, demo_index: Path, npmlm: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(make_workplace(tmp_path / "clone", demo_index))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(demo_index.parents[1]))
     if "wiki-index" in "".join(runs(page)):
         run_block(WIKI_BUILD, npmlm, {})
     for block, expected in runs(page).items():
