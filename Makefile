@@ -17,7 +17,7 @@ PYTEST := HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1 TOKENIZERS_PARALLELISM=false OM
 FAST := npm index tests/index tests/masking tests/corpus tests/objectives \
 	$(addprefix tests/test_,imports.py settings.py config_paths.py config_spellings.py errors.py)
 
-.PHONY: install demo serve openapi zero-shot test test-fast fuzz check format release clean help
+.PHONY: install demo serve openapi site zero-shot test test-fast fuzz check format release clean help
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
@@ -28,7 +28,7 @@ $(INSTALLED): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "npmlm needs Python 3.11 or newer, this is " + sys.version.split()[0] + ": use make PYTHON=python3.11")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet $(PIP_ARGS) "$(TORCH)"
-	$(BIN)/pip install --quiet $(PIP_ARGS) --editable ".[cpu,plots,serve,browser,dev]"
+	$(BIN)/pip install --quiet $(PIP_ARGS) --editable ".[cpu,plots,serve,browser,docs,dev]"
 	@touch $(INSTALLED)
 
 demo: $(INSTALLED)  ## Index the demo corpus, answer the demo questions, print hit@1 and hit@5
@@ -55,10 +55,15 @@ serve: $(INSTALLED)  ## Serve the demo index, built if it is not there, with its
 openapi: $(INSTALLED)  ## Write docs/openapi.json anew after the routes have changed
 	NPMLM_WRITE_OPENAPI=1 $(PYTEST) tests/serving/test_routes.py -k description_of_the_routes
 
-check: $(INSTALLED)  ## Format, lint, types, tests
+site: $(INSTALLED)  ## Write the generated pages and build the site of docs/ into site/; a dead link fails
+	$(BIN)/python scripts/docs_pages.py
+	$(BIN)/zensical build --strict --clean
+
+check: $(INSTALLED)  ## Format, lint, types, the site, tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(MAKE) site
 	$(MAKE) test
 
 format: $(INSTALLED)  ## Rewrite the files as `check` wants them
@@ -69,4 +74,4 @@ release: $(INSTALLED)  ## Check, build and try the files of a release, and stop 
 	PIP_ARGS="$(PIP_ARGS)" TORCH="$(TORCH)" $(BIN)/python scripts/release.py "$(VERSION)"
 
 clean:  ## Remove what was built
-	rm -rf $(VENV) runs build dist *.egg-info
+	rm -rf $(VENV) runs build dist site docs/generated .cache *.egg-info

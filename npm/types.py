@@ -1,4 +1,4 @@
-"""Names and shapes that cross the borders between packages. See the README glossary for the words.
+"""Names and shapes that cross the borders between packages. docs/glossary.md has the words.
 
 Shapes: T tokens of all sequences in a row, S sequences, n spans, B padded sequences, L padded length, d dimensions.
 """

@@ -80,6 +80,22 @@ def built_index(tiny_encoder_folder: Path, tmp_path_factory: pytest.TempPathFact
     return folder / "index"
 
 
+@pytest.fixture(scope="session")
+def demo_index(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The demo corpus indexed by the shipped encoder, where `fill` without index= puts it. Not to be changed.
+
+    It lies in a cache of its own: XDG_CACHE_HOME is two folders above.
+    """
+    from npm.cli.main import main
+
+    cache = tmp_path_factory.mktemp("demo")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(cache))
+        assert main(["fill", "The capital of Iceland is <mask>."]) == 0
+    (manifest,) = cache.glob("npmlm/demo-*/manifest.json")
+    return manifest.parent
+
+
 @pytest.fixture
 def rng() -> np.random.Generator:
     return np.random.default_rng(20230106)

@@ -1,4 +1,4 @@
-"""Which file may import what. The README repeats the order."""
+"""Which file may import what. CONTRIBUTING.md repeats the order."""
 
 from __future__ import annotations
 

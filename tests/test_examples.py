@@ -1,0 +1,181 @@
+"""Shell blocks of README.md and docs/*.md do what they say: those that can run here run, the others say why not."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.command_line import REPOSITORY, CommandLine
+from tests.helpers.shell_blocks import bash_blocks, commands_of, make_workplace, run_block
+
+PAGES = ["README.md", *(f"docs/{path.name}" for path in sorted((REPOSITORY / "docs").glob("*.md")))]
+WIKI_BUILD = (
+    'npmlm build "corpus.files=[wiki/*.jsonl.zst]" "corpus.kept_fields=[lang,year]" index=wiki-index '
+    "vectors.tokens_per_shard=2048"
+)
+"""The index that pages call wiki-index, small and of several shards."""
+
+
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """A block that runs: how it begins, and what each of its commands prints.
+
+    That is how the output begins and, behind dots, what follows further on; "" is an empty output.
+    """
+
+    begins: str
+    prints: tuple[str, ...]
+
+
+ACCURACY, COMPARED, ESTIMATED = "Closed tasks: accuracy", "task       method", "what a build needs"
+INSPECTED, OUTAGE = "what is in the index", "The outage was caused by <mask>."
+RUNS: dict[str, tuple[Runs, ...]] = {
+    "README.md": (
+        Runs(
+            'npmlm build "corpus.files=[docs/*.jsonl', ("", f"{OUTAGE}…power failure", '{"text"', "my-index is whole")
+        ),
+        Runs('npmlm build "corpus.files=[docs/example-task', ("", ACCURACY, COMPARED)),
+        Runs("npmlm train experiment=encoder_mini", ("", "", "curves")),
+        Runs("npmlm estimate", (ESTIMATED, "exact search", "", "The treaty was signed in <mask>.")),
+    ),
+    "docs/index.md": (
+        Runs("npmlm fill", ("The capital of Iceland is <mask>.…Reykjavík",)),
+        Runs("npmlm build", ("", OUTAGE)),
+    ),
+    "docs/large-corpora.md": (
+        Runs("npmlm partition", ("", INSPECTED, "")),
+        Runs("npmlm estimate", (ESTIMATED,)),
+    ),
+    "docs/own-corpus.md": (
+        Runs("cat > incidents.jsonl", ()),
+        Runs("npmlm estimate", (ESTIMATED, "", f"{INSPECTED}…year, team")),
+        Runs("npmlm fill", ("The memory leak was found by <mask>.…«Priya Raman»", '{"text": "Backups…Frankfurt')),
+        Runs("cat > questions.txt", ('{"text": "Exports went to <mask>."…Excel…Tomas Lindqvist',)),
+        Runs("npmlm fill", (f"{OUTAGE}…Prometheus…expired certificate", f"{OUTAGE}…memory leak", "Exports…Excel")),
+        Runs("cat > new.jsonl", ("", "", "Backups…Dublin", "", "incidents is whole")),
+    ),
+    "docs/own-task.md": (
+        Runs("npmlm build", ("", ACCURACY)),
+        Runs("npmlm evaluate", (ACCURACY, ACCURACY, COMPARED, COMPARED)),
+    ),
+    "docs/plots.md": (
+        Runs("npmlm evaluate task=demo index=runs/demo/index split=test", ("An ambassador", "test: demo")),
+    ),
+    "docs/studies.md": (
+        Runs("npmlm edit", ("", "")),
+        Runs("npmlm train encoder=DIR", ("",)),
+    ),
+}
+"""Blocks that run, page by page and in their order."""
+
+SHORTENED: dict[str, dict[str, tuple[str, ...]]] = {
+    "README.md": {
+        "train": ("schedule.max_minutes=null", "schedule.max_steps=2", "groups.sequences_per_group=4"),
+        "tune": ("queries=10",),
+    },
+    "docs/plots.md": {"evaluate": ("limit=20",)},
+    "docs/studies.md": {"train": ("schedule.max_epochs=1",)},
+}
+"""Settings with which a command of a page is short enough to run, by verb."""
+
+NEEDS_NETWORK = "fetches packages"
+NEEDS_DATA = "reads public data sets, or text and encoders that take hours to make"
+NEEDS_WEIGHTS = "fetches the published weights from the model hub"
+NEEDS_STEPS = "trains for hours, from the extra pretrained"
+NEEDS_MACHINES = "needs several GPUs, a cluster or its scheduler"
+WAITS = "waits for requests: tests/serving and tests/cluster start servers"
+DOES_NOT_RUN: dict[str, dict[str, str]] = {
+    "README.md": {"make demo": "makes an environment and runs this suite", "pip install": NEEDS_NETWORK},
+    "docs/analyses.md": {"": NEEDS_DATA},
+    "docs/evaluation.md": {"": NEEDS_DATA},
+    "docs/index.md": {"pip install": NEEDS_NETWORK, "npmlm serve": WAITS},
+    "docs/installing.md": {"": NEEDS_NETWORK},
+    "docs/large-corpora.md": {
+        "pip install": NEEDS_MACHINES,
+        "export RAY": NEEDS_MACHINES,
+        "#!/bin/bash": NEEDS_MACHINES,
+        "job=": NEEDS_MACHINES,
+        "npmlm publish": "needs an object store: tests/indexing publishes to folders",
+    },
+    "docs/plots.md": {
+        "npmlm tune": "takes minutes, and two more indexes: tests/cli/test_plot.py draws small tunes",
+        "npmlm evaluate task=agn": NEEDS_DATA,
+        "npmlm evaluate task=sts": NEEDS_DATA,
+    },
+    "docs/reproduction.md": {"": NEEDS_WEIGHTS},
+    "docs/serving.md": {
+        "pip install": NEEDS_NETWORK,
+        "curl": WAITS,
+        "npmlm serve": WAITS,
+        "docker": "needs Docker: tests/test_container.py reads the Dockerfile",
+    },
+    "docs/studies.md": {
+        "npmlm evaluate task=parameters": NEEDS_DATA,
+        "npmlm evaluate task=sts": NEEDS_DATA,
+        "npmlm finetune": NEEDS_DATA,
+        "awk": NEEDS_DATA,
+        "npmlm generate": NEEDS_DATA,
+        "python scripts/transfer_study.py": NEEDS_DATA,
+    },
+    "docs/training.md": {
+        "npmlm train experiment": NEEDS_STEPS,
+        "npmlm train …": "dots stand for the settings of a run",
+        "npmlm train encoder=bytes": NEEDS_WEIGHTS,
+        "OUT=out": "needs a GPU: tests/test_train_on_gpu.py runs the script without one",
+        "scripts/train_on_gpu.sh": "needs a GPU: tests/test_train_on_gpu.py runs the script without one",
+        "accelerate launch": NEEDS_MACHINES,
+        "torchrun": NEEDS_MACHINES,
+    },
+}
+"""How the other blocks begin, and why they do not run here; "" is all of a page."""
+
+
+def blocks_of(page: str) -> list[str]:
+    """The shell blocks of a page."""
+    return bash_blocks((REPOSITORY / page).read_text(encoding="utf-8"))
+
+
+def runs(page: str) -> dict[str, Runs]:
+    """The blocks of a page that run, in their order."""
+    left = list(RUNS.get(page, ()))
+    found: dict[str, Runs] = {}
+    for block in blocks_of(page):
+        if left and block.startswith(left[0].begins):
+            found[block] = left.pop(0)
+    assert not left, f"{page} has no block {left[0].begins!r} there any more"
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_shell_block_runs_here_or_says_why_not(page: str) -> None:
+    reasons = DOES_NOT_RUN.get(page, {})
+    others = [block for block in blocks_of(page) if block not in runs(page)]
+    for block in others:
+        assert any(block.startswith(begins) for begins in reasons), f"{page}: {block}"
+    for begins in reasons:
+        assert any(block.startswith(begins) for block in others), f"{page} has no block {begins!r} any more"
+
+
+@pytest.mark.parametrize("page", RUNS)
+def test_the_blocks_of_a_page_print_what_they_should(
+    page: str, demo_index: Path, npmlm: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(make_workplace(tmp_path / "clone", demo_index))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(demo_index.parents[1]))
+    if "wiki-index" in "".join(runs(page)):
+        run_block(WIKI_BUILD, npmlm, {})
+    for block, expected in runs(page).items():
+        commands = commands_of(block)
+        assert len(commands) == len(expected.prints), block
+        outcomes = run_block(block, npmlm, SHORTENED.get(page, {}))
+        for command, outcome, words in zip(commands, outcomes, expected.prints, strict=True):
+            assert outcome.status == 0, f"{command}: {outcome.err}"
+            first, *others = words.split("…")
+            assert outcome.out.lstrip().startswith(first), f"{command}: {outcome.out}"
+            assert first or not outcome.out, f"{command}: {outcome.out}"
+            assert re.search(".*".join(map(re.escape, others)), outcome.out, flags=re.DOTALL), (
+                f"{command}: {outcome.out}"
+            )

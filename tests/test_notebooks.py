@@ -1,0 +1,78 @@
+"""The notebooks of docs/notebooks run from top to bottom, as `python` and as a notebook would run them."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import io
+import os
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from npm.cli.reference import CELL_MARK
+from tests.helpers.command_line import REPOSITORY, run_subprocess
+from tests.helpers.shell_blocks import make_workplace
+
+FOLDER = REPOSITORY / "docs" / "notebooks"
+PRINTED = {
+    "first_answers": ("Leonardo da Vinci 0.", "«Leonardo da Vinci»", "Nile", "Gustave Eiffel", "'1928'", "Oslo"),
+    "own_corpus_with_filters": (
+        "6 documents,",
+        "no document is left",
+        "is not a condition",
+        "True",
+        "6 documents are left",
+    ),
+    "comparing_retrieval": ("hybrid  hit@1", "dense   hit@1", "hybrid  mean score"),
+}
+"""What a notebook prints, in this order."""
+
+
+def test_every_notebook_is_run_and_listed() -> None:
+    names = {path.stem for path in FOLDER.glob("*.py")}
+    assert names == {*PRINTED, "training_in_five_minutes"}
+    listed = (FOLDER / "index.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"\((\w+)\.py\)", listed)) == names
+
+
+@pytest.mark.parametrize("name", [*PRINTED, "training_in_five_minutes"])
+def test_a_notebook_has_cells_that_are_whole_and_no_output(name: str) -> None:
+    head, *cells = CELL_MARK.split((FOLDER / f"{name}.py").read_text(encoding="utf-8"))
+    assert head == "" and cells[0] == " [markdown]" and cells[1].startswith("\n# # ")
+    for kind, body in zip(cells[::2], cells[1::2], strict=True):
+        assert kind in ("", " [markdown]")
+        assert bool(ast.parse(body).body) == (kind == ""), body
+
+
+@pytest.mark.parametrize("name", PRINTED)
+def test_a_notebook_runs_and_prints_what_it_says(
+    name: str, demo_index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(make_workplace(tmp_path / "clone", demo_index))
+    monkeypatch.setenv("NPMLM_NOTEBOOK_QUESTIONS", "16")
+    printed = io.StringIO()
+    source = (FOLDER / f"{name}.py").read_text(encoding="utf-8")
+    with contextlib.redirect_stdout(printed):
+        exec(compile(source, name, "exec"), {"__name__": "__main__"})
+    assert re.search(".*".join(map(re.escape, PRINTED[name])), printed.getvalue(), flags=re.DOTALL), printed.getvalue()
+
+
+def test_training_in_five_minutes_runs_when_it_is_given_seconds(demo_index: Path, tmp_path: Path) -> None:
+    folder = make_workplace(tmp_path / "clone", demo_index)
+    for page in (folder / "docs").glob("*.md"):
+        if page.name not in ("large-corpora.md", "python.md", "serving.md", "studies.md"):
+            page.unlink()  # a link: few pages are indexed sooner
+    outcome = run_subprocess(
+        sys.executable,
+        FOLDER / "training_in_five_minutes.py",
+        cwd=folder,
+        PYTHONPATH=f"{REPOSITORY}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
+        NPMLM_NOTEBOOK_MINUTES="0.05",
+        NPMLM_NOTEBOOK_RUN="runs/short",
+    )
+    assert outcome.status == 0, outcome.err
+    assert "'held_out_loss'" in outcome.out and "Up to a million vectors are searched <mask>." in outcome.out
+    assert (folder / "runs/short/encoder/model.safetensors").is_file()

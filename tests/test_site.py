@@ -1,0 +1,233 @@
+"""The site of docs/: what is generated is whole, what is written agrees with the code, and nothing outside is asked."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import shutil
+import sys
+import threading
+import tomllib
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import npm
+from npm.cli.help import declared_settings
+from npm.cli.reference import command_pages, http_page, notebook_page, plain_markdown
+from npm.cli.verbs import VERBS
+from npm.evaluation.zero_shot.report import PUBLISHED
+from tests.helpers.browsers import WatchedPages, running_browser
+from tests.helpers.command_line import REPOSITORY, run_subprocess
+
+DOCS = REPOSITORY / "docs"
+API = (DOCS / "api.md").read_text(encoding="utf-8")
+OPENAPI: dict[str, Any] = json.loads((DOCS / "openapi.json").read_text(encoding="utf-8"))
+NOTEBOOKS = sorted((DOCS / "notebooks").glob("*.py"))
+VERDICTS = {"met": "met", "shows": "met", "**missed**": "missed", "**does not show**": "missed", "a draw": "draw"}
+"""How the last cell of a row of a goal table begins."""
+FROM_ELSEWHERE = re.compile(
+    r"""<(?:script|img|iframe|source|video|audio|embed|object)\b[^>]*?\b(?:src|srcset|data)=["']?(?:https?:)?//[^>]*"""
+    r"""|<link\b(?=[^>]*\brel=["']?(?:stylesheet|preconnect|preload|prefetch|dns-prefetch|icon|manifest))"""
+    r"""[^>]*\bhref=["']?(?:https?:)?//[^>]*"""
+    r"""|url\(["']?(?:https?:)?//[^)]*|@import\s+["'](?:https?:)?//[^"']*""",
+    flags=re.IGNORECASE,
+)
+"""What a browser fetches by itself from another server, in HTML or CSS."""
+
+
+def test_the_page_on_python_has_every_public_name_and_no_other() -> None:
+    assert set(re.findall(r"^::: npm\.(\w+)$", API, flags=re.MULTILINE)) | {"__version__"} == set(npm.__all__)
+    assert "`npm.__version__`" in API
+
+
+def test_the_members_that_it_chooses_are_there() -> None:
+    chosen = re.findall(r"^::: npm\.(\w+)\n    options:\n(?:      .*\n)*?      members: \[(.*)\]$", API, re.MULTILINE)
+    assert len(chosen) == 3
+    for name, members in chosen:
+        for member in members.split(", "):
+            assert hasattr(getattr(npm, name), member), f"{name}.{member}"
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_the_page_of_a_verb_has_each_of_its_settings_once_with_its_words(verb: str) -> None:
+    page = command_pages()[f"commands/{verb}.md"]
+    settings = declared_settings(VERBS[verb].root)
+    rows = re.findall(r"^\| `([\w.]+)` \| (.*) \| (.*) \|$", page, flags=re.MULTILINE)
+    assert sorted(name for name, _, _ in rows) == sorted(settings)
+    for name, default, said in rows:
+        assert said == plain_markdown(settings[name].text) and default
+    assert VERBS[verb].example in page
+    for choices in VERBS[verb].choices.values():
+        assert all(f"`{choice}`" in page for choice in choices)
+
+
+def test_the_list_of_commands_has_every_verb_and_a_page_for_it() -> None:
+    pages = command_pages()
+    listed = re.findall(r"^\| \[`npmlm (\w+)`\]\((commands/\w+\.md)\) \|", pages["commands.md"], flags=re.MULTILINE)
+    assert listed == [(verb, f"commands/{verb}.md") for verb in VERBS]
+    assert set(pages) == {"commands.md", *(page for _, page in listed)}
+
+
+def test_the_page_on_http_has_every_route_field_and_object() -> None:
+    page = http_page(OPENAPI)
+    routes = [f"{method.upper()} {path}" for path, methods in OPENAPI["paths"].items() for method in methods]
+    shown = re.findall(r"^## ([A-Z]+ .*)$", page, flags=re.MULTILINE)
+    assert [each.replace("&#123;", "{").replace("&#125;", "}") for each in shown] == routes
+    assert re.findall(r"^### (\w+)$", page, flags=re.MULTILINE) == list(OPENAPI["components"]["schemas"])
+    for schema in OPENAPI["components"]["schemas"].values():
+        assert all(f"| `{name}` |" in page for name in schema.get("properties", {}))
+
+
+@pytest.mark.parametrize("script", NOTEBOOKS, ids=lambda path: path.stem)
+def test_the_page_of_a_notebook_has_its_heading_and_the_code_of_every_cell(script: Path) -> None:
+    page = notebook_page(script.read_text(encoding="utf-8"))
+    assert page.startswith("# ") and "# %%" not in page
+    code = "\n".join(re.findall(r"```py\n(.*?)\n```", page, flags=re.DOTALL))
+    assert ast.dump(ast.parse(code)) == ast.dump(ast.parse(script.read_text(encoding="utf-8")))
+
+
+def nav_entries(entry: Any) -> Iterator[str]:
+    """The pages of the navigation, from whatever depth."""
+    if isinstance(entry, str):
+        yield entry
+    for below in entry.values() if isinstance(entry, dict) else entry if isinstance(entry, list) else ():
+        yield from nav_entries(below)
+
+
+def test_the_navigation_has_every_page_once() -> None:
+    config = tomllib.loads((REPOSITORY / "zensical.toml").read_text(encoding="utf-8"))["project"]
+    named = list(nav_entries(config["nav"]))
+    written = [path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md") if "generated" not in path.parts]
+    generated = ["generated/commands.md", "generated/http.md"]
+    generated += [f"generated/notebooks/{script.stem}.md" for script in NOTEBOOKS]
+    assert sorted(named) == sorted([*written, *generated])
+    assert config["theme"]["font"] is False
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site, built elsewhere than `make site` builds it, from the files of this checkout."""
+    pytest.importorskip("zensical", reason="the extra docs is not installed")
+    folder = tmp_path_factory.mktemp("site")
+    shutil.copytree(DOCS, folder / "docs", ignore=shutil.ignore_patterns("generated", "__pycache__"))
+    shutil.copytree(REPOSITORY / "scripts", folder / "scripts", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(REPOSITORY / "zensical.toml", folder)
+    for name in ("npm", "index"):
+        (folder / name).symlink_to(REPOSITORY / name)
+    pages = run_subprocess(sys.executable, folder / "scripts/docs_pages.py", cwd=folder, PYTHONPATH=str(REPOSITORY))
+    assert pages.status == 0, pages.err
+    built = run_subprocess(sys.executable, "-m", "zensical", "build", "--strict", cwd=folder)
+    assert built.status == 0, built.out + built.err
+    return folder / "site"
+
+
+def test_the_site_is_built_without_a_warning_and_has_every_page(site: Path) -> None:
+    for name in ("", "glossary", "results/quality", "generated/commands/fill", "generated/http", "api"):
+        assert (site / name / "index.html").is_file(), name
+    assert 'id="npm.PhraseFiller.fill"' in (site / "api" / "index.html").read_text(encoding="utf-8")
+
+
+def test_a_browser_fetches_nothing_from_another_server_for_any_page(site: Path) -> None:
+    read = [path for path in site.rglob("*") if path.suffix in (".html", ".css")]
+    assert len(read) > 40
+    for path in read:
+        assert not FROM_ELSEWHERE.findall(path.read_text(encoding="utf-8")), path.relative_to(site)
+
+
+def test_a_browser_opens_pages_without_a_request_that_leaves_the_server(site: Path) -> None:
+    handler = partial(QuietHandler, directory=str(site))
+    with running_browser() as browser, ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        pages = WatchedPages(browser, f"http://127.0.0.1:{server.server_port}")
+        for name in ("", "api/", "generated/commands/fill/", "generated/notebooks/first_answers/", "results/quality/"):
+            opened = pages.open(name)
+            assert opened.locator("article h1").first.is_visible()
+        pages.close()
+        server.shutdown()
+    assert len(pages.requests) > 10
+
+
+class QuietHandler(SimpleHTTPRequestHandler):
+    """Serves files, and writes no line for each."""
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+def test_what_a_browser_would_fetch_from_elsewhere_is_found() -> None:
+    for text in (
+        '<script src="https://a.example/x.js"></script>',
+        "<img alt=x src=//a.example/x.png>",
+        '<link href="https://a.example" rel="preconnect">',
+        "@font-face{src:url(https://a.example/f.woff2)}",
+    ):
+        assert FROM_ELSEWHERE.search(text), text
+    assert not FROM_ELSEWHERE.search(
+        '<a href="https://a.example">there</a><link rel="canonical" href="https://a.example">'
+    )
+
+
+TASKS = {"AGN": "agn", "Yahoo": "yahoo", "Subj": "subj", "SST-2": "sst2", "MR": "mr", "RT": "rt", "CR": "cr"}
+TASKS |= {"Amazon": "amazon", "RTE": "rte"}
+
+
+def table_rows(page: str, heading: str) -> list[list[str]]:
+    """The cells of the first table under a heading, its header first."""
+    table = "|" + page[page.index(f"\n{heading}\n") :].partition("\n|")[2].split("\n\n")[0]
+    return [[cell.strip() for cell in row.strip()[1:-1].split("|")] for row in table.splitlines()]
+
+
+def test_the_published_numbers_are_those_of_the_task_files() -> None:
+    header, _, *rows = table_rows((DOCS / "reproduction.md").read_text(encoding="utf-8"), "## Closed sets: accuracy, %")
+    files = {name: REPOSITORY / "configs" / "task" / f"{task}.yaml" for name, task in TASKS.items()}
+    paper = {name: yaml.safe_load(path.read_text(encoding="utf-8"))["paper"] for name, path in files.items()}
+    shown = {row[0]: dict(zip(header[1:], row[1:], strict=False)) for row in rows}
+    for method, label in PUBLISHED.items():
+        for name in TASKS:
+            assert shown[f"paper: {label}"][name] == str(paper[name].get(method, "")), (label, name)
+
+
+def test_our_numbers_beside_the_published_ones_are_those_of_the_results() -> None:
+    header, _, *rows = table_rows((DOCS / "reproduction.md").read_text(encoding="utf-8"), "## Closed sets: accuracy, %")
+    results = (DOCS / "results" / "zero-shot.md").read_text(encoding="utf-8")
+    methods, _, *found = table_rows(results, "## Closed tasks: accuracy, %")
+    ours = {row[0].partition(" (")[0]: dict(zip(methods, row, strict=True)) for row in found}
+    compared = 0
+    for row in (row for row in rows if not row[0].startswith("paper: ")):
+        (method,) = re.findall(r"`([\w-]+)`", row[0])
+        for name, cell in zip(header[1:10], row[1:10], strict=True):
+            assert cell == (ours[name][method].replace("*", "").partition(" ")[0] if name in ours else ""), (
+                row[0],
+                name,
+            )
+            compared += bool(cell)
+    assert compared == 20
+
+
+def goal_table(page: str) -> list[str]:
+    """The last cells of the first table of a page."""
+    table = page[page.index("\n|") + 1 :].split("\n\n")[0].splitlines()[2:]
+    return [row.strip("| ").rpartition(" | ")[2] for row in table]
+
+
+def counted(cells: list[str]) -> dict[str, int]:
+    """How many goals were met, missed, or ended in a draw."""
+    found = [next(verdict for start, verdict in VERDICTS.items() if cell.startswith(start)) for cell in cells]
+    return {verdict: found.count(verdict) for verdict in ("met", "missed", "draw")}
+
+
+def test_the_counts_of_goals_are_those_of_the_pages() -> None:
+    first = (DOCS / "results" / "index.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| \[[^]]+\]\((\S+\.md)\) \|.*\| (\d+) \| (\d+)(, and one draw)? \|$", first, re.MULTILINE)
+    others = {path.name for path in (DOCS / "results").glob("*.md")} - {"index.md"}
+    assert {name for name, *_ in rows} == others
+    for name, met, missed, draw in rows:
+        cells = goal_table((DOCS / "results" / name).read_text(encoding="utf-8"))
+        assert counted(cells) == {"met": int(met), "missed": int(missed), "draw": int(bool(draw))}, name
