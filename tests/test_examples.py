@@ -76,6 +76,7 @@ SHORTENED: dict[str, dict[str, tuple[str, ...]]] = {
         "train": ("schedule.max_minutes=null", "schedule.max_steps=2", "groups.sequences_per_group=4"),
         "tune": ("queries=10",),
     },
+    "docs/large-corpora.md": {"estimate": ("tokens=1000000000",)},
     "docs/plots.md": {"evaluate": ("limit=20",)},
     "docs/studies.md": {"train": ("schedule.max_epochs=1",)},
 }
