@@ -116,6 +116,8 @@ class Setting:
         value = item.default_factory() if item.default_factory is not dataclasses.MISSING else item.default
         if isinstance(value, Enum):
             return f"{value.name}  ({'|'.join(member.name for member in type(value))})"
+        if isinstance(value, list) and value and all(isinstance(each, Enum) for each in value):
+            return f"[{','.join(each.name for each in value)}]  ({'|'.join(self.choices)})"
         if value is None or isinstance(value, bool):
             shown = {None: "null", True: "true", False: "false"}[value]
         else:

@@ -255,6 +255,12 @@ def test_history_that_cannot_be_kept_is_noted_once(
     assert err.count("\n") == 1 and "what is typed is not kept" in err and "history=false" in err
 
 
+def _take_terminal() -> None:
+    """In a new process: the terminal is its own, and an interrupt ends it, also where tests run in the background."""
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 class Terminal:
     """A process of `npmlm` on a pseudo-terminal of 80 columns."""
 
@@ -270,7 +276,7 @@ class Terminal:
             cwd=REPOSITORY,
             env={**os.environ, **quiet, **variables},
             start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+            preexec_fn=_take_terminal,
         )
         os.close(theirs)
         self.shown = ""
