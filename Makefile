@@ -71,6 +71,7 @@ format: $(INSTALLED)  ## Rewrite the files as `check` wants them
 	$(BIN)/ruff check --fix .
 
 release: $(INSTALLED)  ## Check, build and try the files of a release, and stop before the upload: make release VERSION=0.2.0
+	@[ -n "$(VERSION)" ] || { echo "which version? make release VERSION=0.2.0" >&2; exit 2; }
 	PIP_ARGS="$(PIP_ARGS)" TORCH="$(TORCH)" $(BIN)/python scripts/release.py "$(VERSION)"
 
 clean:  ## Remove what was built

@@ -35,7 +35,7 @@ INSPECTED, OUTAGE = "what is in the index", "The outage was caused by <mask>."
 RUNS: dict[str, tuple[Runs, ...]] = {
     "README.md": (
         Runs(
-            'npmlm build "corpus.files=[docs/*.jsonl', ("", f"{OUTAGE}…power failure", '{"text"', "my-index is whole")
+            'npmlm build "corpus.files=[texts/*.jsonl', ("", f"{OUTAGE}…power failure", '{"text"', "my-index is whole")
         ),
         Runs('npmlm build "corpus.files=[docs/example-task', ("", ACCURACY, COMPARED)),
         Runs("npmlm train experiment=encoder_mini", ("", "", "curves")),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import re
 import shutil
 import sys
@@ -11,9 +12,11 @@ import threading
 import tomllib
 from collections.abc import Iterator
 from functools import partial
+from html.parser import HTMLParser
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import pytest
 import yaml
@@ -132,6 +135,38 @@ def test_the_site_is_built_without_a_warning_and_has_every_page(site: Path) -> N
     for name in ("", "glossary", "results/quality", "generated/commands/fill", "generated/http", "api"):
         assert (site / name / "index.html").is_file(), name
     assert 'id="npm.PhraseFiller.fill"' in (site / "api" / "index.html").read_text(encoding="utf-8")
+
+
+class LinkedPage(HTMLParser):
+    """What a page links to, and the places in it that can be linked to."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.links: list[str] = []
+        self.places: set[str] = set()
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.links += [value for name, value in attrs if name in ("href", "src") and value]
+        self.places |= {value for name, value in attrs if name in ("id", "name") and value}
+
+
+def test_every_link_and_picture_of_the_site_leads_to_a_page_or_a_place_in_one(site: Path) -> None:
+    pages = {path: LinkedPage(path.read_text(encoding="utf-8")) for path in site.rglob("*.html")}
+    dead = []
+    for path, page in pages.items():
+        for link in page.links:
+            parts = urlsplit(link)
+            if parts.scheme or parts.netloc:
+                continue
+            start = site if parts.path.startswith("/") else path.parent
+            target = Path(os.path.normpath(start / unquote(parts.path).lstrip("/"))) if parts.path else path
+            target = target / "index.html" if target.is_dir() else target
+            place = unquote(parts.fragment)
+            if not target.is_file() or (place and target in pages and place not in pages[target].places):
+                dead.append(f"{path.relative_to(site)}: {link}")
+    assert sum(len(page.links) for page in pages.values()) > 1000
+    assert not dead
 
 
 def test_a_browser_fetches_nothing_from_another_server_for_any_page(site: Path) -> None:

@@ -27,6 +27,8 @@ USUAL = {
     "hidden_act": "gelu",
     "position_embedding_type": "absolute",
     "is_decoder": False,
+    "add_cross_attention": False,
+    "chunk_size_feed_forward": 0,
 }
 """What a config says of an encoder that is computed here, or says nothing of."""
 LEFT_OUT = ("pooler.", "embeddings.position_ids")
@@ -120,14 +122,10 @@ def load_plain_bert(place: str, config: PreTrainedConfig) -> PlainBert | None:
 
     None for every other folder, a damaged one too: `transformers` loads it, or says what is wrong.
     """
-    usual = {"model_type": "bert", "hidden_act": "gelu", "architectures": ["BertModel"], "is_decoder": False}
-    absolute = getattr(config, "position_embedding_type", "absolute") == "absolute"
     weights = Path(place) / "model.safetensors"
-    if (
-        not absolute
-        or any(getattr(config, key, None) != value for key, value in usual.items())
-        or not weights.is_file()
-    ):
+    is_usual = all(getattr(config, key, value) == value for key, value in USUAL.items())
+    heads = config.num_attention_heads if is_usual else 0
+    if heads < 1 or config.hidden_size % heads or not weights.is_file():
         return None
     try:
         with torch.device("meta"):  # shapes alone: no random numbers for what is read at once

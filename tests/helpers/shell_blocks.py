@@ -60,6 +60,7 @@ def run_block(block: str, npmlm: CommandLine, changed: dict[str, tuple[str, ...]
 def make_workplace(folder: Path, demo_index: Path) -> Path:
     """A folder with what the blocks of the pages name: links to this checkout, small corpora, an encoder, the index."""
     (folder / "docs").mkdir(parents=True)
+    (folder / "texts").mkdir()
     for path in (REPOSITORY / "docs").iterdir():
         (folder / "docs" / path.name).symlink_to(path)
     for name in ("npm", "configs", "scripts"):
@@ -70,7 +71,7 @@ def make_workplace(folder: Path, demo_index: Path) -> Path:
     for name in ("runs/mlm/encoder", "DIR"):
         (folder / name).symlink_to(REPOSITORY / "npm/assets/encoder-mini")
     outage = "The service was down for an hour. The outage was caused by a power failure in Lyon."
-    write_corpus(folder / "docs/manual.jsonl", [{"id": "outage", "title": "Outage", "text": outage}])
+    write_corpus(folder / "texts/manual.jsonl", [{"id": "outage", "title": "Outage", "text": outage}])
     (folder / "notes.txt").write_text("The new router was installed by Ana Duarte in May.", encoding="utf-8")
     (folder / "questions.txt").write_text("The router was installed by <mask>.\nThe failure was in <mask>.\n", "utf-8")
     rows = [json.loads(line) for path in demo_files() for line in path.read_text(encoding="utf-8").splitlines()]

@@ -72,7 +72,16 @@ def test_the_pooler_of_a_file_is_left_out(folder: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "config", [{"hidden_act": "relu"}, {"architectures": ["BertForMaskedLM"]}, {"is_decoder": True}], ids=str
+    "config",
+    [
+        {"hidden_act": "relu"},
+        {"architectures": ["BertForMaskedLM"]},
+        {"is_decoder": True},
+        {"chunk_size_feed_forward": 7},
+        {"num_attention_heads": 3},
+        {"num_attention_heads": 0},
+    ],
+    ids=str,
 )
 def test_another_form_of_bert_is_left_to_transformers(folder: Path, tmp_path: Path, config: dict[str, object]) -> None:
     copy = changed(folder, tmp_path / "other", **config)
