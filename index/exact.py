@@ -22,7 +22,7 @@ GATHERED_ROWS_PER_CHUNK = 1 << 9
 """Rows gathered, converted and multiplied at once: a few MB, so that all three happen in the cache."""
 SAMPLE_STEP = 16
 """The best of many scores are looked for among those that reach a good one of every so many scores: a scan and two
-small partitions instead of one over all, 3 to 10 times as fast over 200,000 scores."""
+small partitions instead of one over all, 3 to 8 times as fast over 200,000 scores."""
 SAMPLED_FROM, LEAST_SAMPLED = 32, 512
 """Scores to each one wanted from which that is done, and the least number wanted that counts."""
 GATHERED_SHARE = 0.25

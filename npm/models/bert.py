@@ -1,8 +1,8 @@
 """BERT in torch alone, for reading: the vectors of `transformers`' BertModel without the seconds its import takes.
 
-Of a cold `npmlm fill` that import, with what it pulls in, is half. Parameters have the same names, so that fingerprints
-are the same; nothing but the last hidden states comes out. Formulas: Devlin et al. 2019, §3, and Vaswani et al. 2017,
-§3.1, normalised after each addition.
+Of a cold `npmlm fill` that import, with what it pulls in, is more than a third (`benchmarks/bench_cold_fill.py`).
+Parameters have the same names, so that fingerprints are the same; nothing but the last hidden states comes out.
+Formulas: Devlin et al. 2019, §3, and Vaswani et al. 2017, §3.1, normalised after each addition.
 
 Shapes: B sequences, L padded length, d dimensions, H heads.
 """
