@@ -347,8 +347,8 @@ def _compose(verb: str, declared: Mapping[str, Setting], overrides: list[str]) -
     except (HydraException, OmegaConfBaseException, ValueError, TypeError, AssertionError) as error:
         # hydra reports some mistakes in overrides with plain ValueErrors, such as a number for a group
         raise _refused(verb, declared, overrides, error) from error
-    found = {name for name in setting_names(container) if not _in_free_group(name, declared)}
-    if unknown := sorted(found - set(declared)):  # with + and ++ hydra lets in what is not declared
+    undeclared = set(setting_names(container)) - set(declared)  # with + and ++ hydra lets them in
+    if unknown := sorted(name for name in undeclared if not _in_free_group(name, declared)):
         raise _unknown(verb, unknown, declared)
     try:
         return _checked(composed, root)

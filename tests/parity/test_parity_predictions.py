@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from npm.indexing.build import index_block_store
 from npm.indexing.generation import Segment
@@ -45,7 +46,18 @@ def recorded(parity_folder: Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def encoder(parity_folder: Path) -> Encoder:
-    return Encoder.load(str(parity_folder / "model"), device="cpu", dtype="float32")
+    """Reads a batch once: the indexes of both rules are of the same blocks in the same batches."""
+    encoder = Encoder.load(str(parity_folder / "model"), device="cpu", dtype="float32")
+    read: dict[bytes, torch.Tensor] = {}
+
+    def token_vectors(input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+        key = b"".join(tensor.numpy().tobytes() for tensor in (input_ids, attention_mask))
+        if key not in read:
+            read[key] = Encoder.token_vectors(encoder, input_ids, attention_mask)  # f32 [B, L, d]
+        return read[key]
+
+    encoder.token_vectors = token_vectors  # type: ignore[method-assign]
+    return encoder
 
 
 @pytest.fixture(scope="module")
