@@ -175,12 +175,15 @@ def _require_file(file: Path) -> None:
     folder, expected = file.parent, "a finished folder with its manifest"
     if not folder.is_dir():
         got = "a file" if folder.exists() else "nothing there"
+        whole = next((each for each in folder.parents if (each / MANIFEST_NAME).is_file()), None)
         raise ArtefactError(
             f"no folder {folder}",
             expected=expected,
             got=got,
             where=str(folder),
-            fix="check the path, or build it first",
+            fix="check the path, or build it first"
+            if whole is None
+            else f"check the path; if it is a part of {whole} that was lost, copy that whole again, or build it anew",
         )
     if file.is_symlink():
         raise linked(file)

@@ -274,6 +274,7 @@ def _facts(filler: PhraseFiller, settings: ServeSettings, examples: Sequence[str
         rows=manifest.counts.rows,
         partitions=len(parts_of(filler.index.searcher)),
         tier=inspect_index(filler.index.folder).tier,
+        rotation=manifest.rotation.value,
         encoder=schema.EncoderFacts(filler.encoder.name, filler.encoder.fingerprint, filler.encoder.dimensions),
         fields=list(manifest.settings["corpus"]["kept_fields"]),
         defaults={

@@ -193,6 +193,7 @@ class EncoderFacts:
     name: str
     fingerprint: str
     dimensions: int
+    """Of the vectors of the index, which may be shorter than the encoder's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +211,8 @@ class IndexFacts:
     partitions: int
     """That answer from elsewhere, each of which may be lost for a while; 1: the server itself answers from all."""
     tier: str
+    rotation: str
+    """What was done with vectors before they were cut: none, or pca."""
     encoder: EncoderFacts
     fields: list[str]
     """Kept fields of documents, for `where`."""

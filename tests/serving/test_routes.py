@@ -166,7 +166,7 @@ def test_labels_have_shares_words_and_places(server: RunningServer) -> None:
 
 def test_facts_of_the_index_hold_no_path(server: RunningServer, filler: PhraseFiller, built_index: Path) -> None:
     facts = server.ask("GET", "/v1/index").json
-    assert (facts["documents"], facts["tier"], facts["fields"]) == (6, "exact", [])
+    assert (facts["documents"], facts["tier"], facts["rotation"], facts["fields"]) == (6, "exact", "none", [])
     assert facts["encoder"]["fingerprint"] == filler.encoder.fingerprint
     assert facts["limits"]["texts"] == 8 and facts["limits"]["body_bytes"] == 200_000
     assert facts["defaults"] == {"k": 5, "occurrences": 3, "retrieval": "hybrid"}
