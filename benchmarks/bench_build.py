@@ -26,7 +26,7 @@ from typing import Any
 
 from index.files import shown_bytes, stored_bytes
 from npm.indexing.generation import Generation
-from npm.indexing.inspection import footprint
+from npm.indexing.sizes.inspection import footprint
 from npm.memory import private_bytes
 
 STAGES = ("start", "blocks", "vectors", "lexicon", "quantiser", "codes", "lists")

@@ -41,9 +41,9 @@ from npm.evaluation.metrics import Interval
 from npm.evaluation.report import markdown_table
 from npm.figures import save_figure
 from npm.indexing.build import build_index
-from npm.indexing.inspection import inspect_index
 from npm.indexing.phrase_index import PhraseIndex
 from npm.indexing.settings import IndexBuildSettings
+from npm.indexing.sizes.inspection import inspect_index
 from npm.models.encoder import Encoder
 from npm.models.folders import locate_encoder
 from npm.models.masked_lm import attach_masked_head

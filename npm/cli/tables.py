@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from npm.figures import NumberTable
-    from npm.indexing.inspection import Footprint, Inspection
-    from npm.indexing.simulation import ClusterEstimate
+    from npm.indexing.sizes.inspection import Footprint, Inspection
+    from npm.indexing.sizes.simulation import ClusterEstimate
     from npm.tuning.measures import Measured
     from npm.tuning.tune import TuneResult
 

@@ -7,7 +7,7 @@ from enum import Enum
 from typing import Annotated
 
 from npm.cli.commands import Command, Output
-from npm.corpus.artificial import GenerateSettings
+from npm.corpus.artificial.generate import GenerateSettings
 from npm.corpus.tokenizers import TokenizerSettings
 from npm.evaluation.settings import EvaluationSettings
 from npm.finetuning.settings import FinetuneSettings

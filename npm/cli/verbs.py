@@ -134,8 +134,8 @@ def run_serve(settings: ServeCommand) -> int:
             fix="pip install fastapi uvicorn prometheus-client",
         ) from error
     from npm.cluster.settings import Engine
-    from npm.indexing.inspection import index_encoder
     from npm.indexing.partitions import local_searcher
+    from npm.indexing.sizes.inspection import index_encoder
     from npm.serving.server import serve
 
     folder, precision = Path(settings.index), settings.precision
@@ -215,7 +215,7 @@ def run_finetune(settings: FinetuneCommand) -> int:
 def run_generate(settings: GenerateCommand) -> int:
     """`npmlm generate`."""
     from npm.cli.tables import generated_text
-    from npm.corpus.artificial import generate
+    from npm.corpus.artificial.generate import generate
     from npm.settings import Shard
 
     with StageProgress() as progress:

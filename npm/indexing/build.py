@@ -25,7 +25,6 @@ from npm.corpus.sources import FileState, Source, file_states, find_sources
 from npm.corpus.store import BlockStore, build_block_store
 from npm.errors import ArtefactError, CorpusError, check_range, named
 from npm.indexing.block_vectors import POOLER_KEY
-from npm.indexing.disk_needs import check_disk_needs
 from npm.indexing.embed import VECTORS_KIND, check_input_tokens, frequent_token_ids, pruning_counts, vector_shards
 from npm.indexing.generation import (
     ENCODER_FOLDER,
@@ -47,6 +46,7 @@ from npm.indexing.generation import (
 from npm.indexing.layout import clear_dead_locks, clear_folder, refuse_links, refuse_others
 from npm.indexing.rotation import axes_of_build, train_rotation
 from npm.indexing.settings import IndexBuildSettings, Rotation, Stage
+from npm.indexing.sizes.disk_needs import check_disk_needs
 from npm.indexing.stages import (
     SegmentSettings,
     code_segments,

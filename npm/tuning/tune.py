@@ -26,8 +26,8 @@ from npm.errors import ArtefactError, QueryError, SettingError
 from npm.figures import can_draw, save_figure
 from npm.indexing.changes import commit
 from npm.indexing.generation import Generation, IndexManifest, Searching
-from npm.indexing.inspection import Footprint, footprint
 from npm.indexing.phrase_index import PhraseIndex
+from npm.indexing.sizes.inspection import Footprint, footprint
 from npm.indexing.stages import HELD_OUT_EVERY, unseen_documents
 from npm.retrieval.queries import check_query
 from npm.retrieval.scoring import ScoringSettings

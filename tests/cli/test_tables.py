@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from npm.cli.tables import estimate_text, inspection_json, inspection_text, tune_text
-from npm.indexing.inspection import Inspection, inspect_index
+from npm.indexing.sizes.inspection import Inspection, inspect_index
 from npm.models.encoder import Encoder
 from npm.tuning.settings import TuneSettings
 from npm.tuning.tune import TuneResult, tune_index

@@ -16,8 +16,8 @@ from npm.corpus.addresses import Address
 from npm.corpus.documents import CorpusSettings, DocumentSplit, read_corpus
 from npm.corpus.sources import find_sources
 from npm.errors import CorpusError, StorageError
-from npm.indexing.disk_needs import sample_corpus
 from npm.indexing.generation import input_record
+from npm.indexing.sizes.disk_needs import sample_corpus
 from tests.helpers.command_line import CommandLine, all_bytes, write_corpus
 
 DAY = 86_400.0

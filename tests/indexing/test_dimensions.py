@@ -20,9 +20,7 @@ from npm.evaluation.zero_shot.nonparametric import NonparametricLabels
 from npm.indexing.build import build_index
 from npm.indexing.changes import add_documents, delete_documents
 from npm.indexing.compact import compact_index
-from npm.indexing.disk_needs import corpus_needs
 from npm.indexing.generation import Generation
-from npm.indexing.inspection import inspect_index, verify_index, verify_vectors
 from npm.indexing.phrase_index import PhraseIndex
 from npm.indexing.settings import (
     AddSettings,
@@ -32,6 +30,8 @@ from npm.indexing.settings import (
     VectorDtype,
     VectorSettings,
 )
+from npm.indexing.sizes.disk_needs import corpus_needs
+from npm.indexing.sizes.inspection import inspect_index, verify_index, verify_vectors
 from npm.models.encoder import Encoder
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.passage_store import PassageCache

@@ -16,9 +16,9 @@ from npm.errors import ArtefactError, UserError
 from npm.indexing.changes import delete_documents
 from npm.indexing.compact import compact_index
 from npm.indexing.generation import Generation
-from npm.indexing.inspection import inspect_index, verify_index
 from npm.indexing.phrase_index import PhraseIndex
 from npm.indexing.settings import CompactSettings, DeleteSettings
+from npm.indexing.sizes.inspection import inspect_index, verify_index
 from npm.models.encoder import Encoder
 from tests.helpers.forged_manifests import Forgery, Place, forgeries
 from tests.helpers.live_indexes import added, all_bytes, built, record

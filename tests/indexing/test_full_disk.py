@@ -14,7 +14,7 @@ import pytest
 from index.files import KEPT_FREE_BYTES, CountingFile, check_room, stored_bytes
 from npm.errors import StorageError
 from npm.indexing.build import build_index
-from npm.indexing.disk_needs import check_disk_needs, corpus_needs
+from npm.indexing.sizes.disk_needs import check_disk_needs, corpus_needs
 from npm.models.encoder import Encoder
 from tests.helpers.command_line import all_bytes
 from tests.helpers.tiny_models import tiny_encoder

@@ -16,9 +16,9 @@ from npm.errors import ArtefactError, CorpusError, EncoderError, SettingError, S
 from npm.indexing.build import build_index
 from npm.indexing.embed import kept_tokens, open_vectors
 from npm.indexing.generation import Segment
-from npm.indexing.inspection import verify_index
 from npm.indexing.phrase_index import PhraseIndex
 from npm.indexing.settings import IndexBuildSettings, PruningRule, Stage, VectorDtype, VectorSettings
+from npm.indexing.sizes.inspection import verify_index
 from npm.models.encoder import Encoder
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.scoring import ScoringSettings

@@ -12,10 +12,10 @@ from npm.errors import ArtefactError, UserError
 from npm.indexing.build import build_index
 from npm.indexing.changes import delete_documents
 from npm.indexing.compact import compact_index
-from npm.indexing.inspection import inspect_index, verify_index
 from npm.indexing.layout import clear_dead_locks
 from npm.indexing.phrase_index import PhraseIndex
 from npm.indexing.settings import CompactSettings, DeleteSettings, IndexBuildSettings
+from npm.indexing.sizes.inspection import inspect_index, verify_index
 from npm.models.encoder import Encoder
 from tests.helpers.live_indexes import added, all_bytes, built, record, write_records
 from tests.helpers.tiny_models import tiny_encoder

@@ -21,9 +21,7 @@ from npm.indexing import rotation
 from npm.indexing.build import build_index
 from npm.indexing.changes import delete_documents, partition_index
 from npm.indexing.compact import compact_index
-from npm.indexing.disk_needs import corpus_needs
 from npm.indexing.generation import ROTATION_FOLDER, Generation
-from npm.indexing.inspection import inspect_index, verify_index, verify_vectors
 from npm.indexing.partitions import local_searcher
 from npm.indexing.phrase_index import PhraseIndex
 from npm.indexing.rotation import axes_of_build, principal_axes
@@ -35,6 +33,8 @@ from npm.indexing.settings import (
     Stage,
     TransferSettings,
 )
+from npm.indexing.sizes.disk_needs import corpus_needs
+from npm.indexing.sizes.inspection import inspect_index, verify_index, verify_vectors
 from npm.indexing.transfer import fetch, publish
 from npm.models.encoder import Encoder
 from npm.models.similarity import leading_scale

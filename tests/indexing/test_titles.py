@@ -17,11 +17,11 @@ from npm.errors import SettingError
 from npm.indexing.build import build_index
 from npm.indexing.compact import compact_index
 from npm.indexing.embed import frequent_token_ids
-from npm.indexing.estimate import estimate_build
 from npm.indexing.generation import Generation
-from npm.indexing.inspection import inspect_index, verify_index, verify_vectors
 from npm.indexing.phrase_index import PhraseIndex
 from npm.indexing.settings import CompactSettings, EstimateSettings, IndexBuildSettings, VectorSettings
+from npm.indexing.sizes.estimate import estimate_build
+from npm.indexing.sizes.inspection import inspect_index, verify_index, verify_vectors
 from npm.models.encoder import Encoder
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.settings import Retrieval

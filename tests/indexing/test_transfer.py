@@ -19,8 +19,8 @@ from fsspec.registry import _registry
 from index.files import CHUNK_BYTES
 from npm.corpus.addresses import Address
 from npm.errors import ArtefactError, CorpusError, SettingError, StorageError
-from npm.indexing.inspection import verify_index
 from npm.indexing.settings import TransferSettings
+from npm.indexing.sizes.inspection import verify_index
 from npm.indexing.transfer import DIGEST_NAME, fetch, publish
 from tests.helpers.command_line import CommandLine, all_bytes, write_corpus
 

@@ -15,9 +15,9 @@ from npm.corpus.text import normalised_text
 from npm.errors import ArtefactError, SettingError
 from npm.indexing.changes import delete_documents
 from npm.indexing.generation import Generation
-from npm.indexing.inspection import verify_index
 from npm.indexing.phrase_index import PhraseIndex
 from npm.indexing.settings import DeleteSettings
+from npm.indexing.sizes.inspection import verify_index
 from npm.models.encoder import Encoder
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.queries import encode_queries

@@ -30,11 +30,11 @@ from index.files import json_bytes, replace_file, sha256_of_file, storage_errors
 from index.locking import folder_lock
 from index.manifest import MANIFEST_NAME, manifest_bytes, read_manifest, read_object
 from index.store import check_folder, refuse_changed
-from npm.corpus.grammar import Grammar, GrammarSettings, RelationSampler, count_grammar
-from npm.corpus.lexicons import SAMPLE, SENTENCES, Lexicon, LexiconSettings, TopicScope, stream
+from npm.corpus.artificial.grammar import Grammar, GrammarSettings, RelationSampler, count_grammar
+from npm.corpus.artificial.lexicons import SAMPLE, SENTENCES, Lexicon, LexiconSettings, TopicScope, stream
+from npm.corpus.artificial.treebank import read_treebank, treebank_files
 from npm.corpus.sources import read_lines
 from npm.corpus.tokenizers import TOKENIZER_KIND, pieces_of, word_tokenizer, write_tokenizer
-from npm.corpus.treebank import read_treebank, treebank_files
 from npm.errors import ArtefactError, CorpusError, SettingError, named
 from npm.settings import WHOLE, Bounds, CheckedSettings, PathList, PathText, Shard, as_json
 from npm.types import Progress, silent

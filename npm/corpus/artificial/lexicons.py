@@ -20,7 +20,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from npm.corpus.grammar import Grammar
+from npm.corpus.artificial.grammar import Grammar
 from npm.settings import Bounds, CheckedSettings
 
 OPENED_SHARE = 0.4

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from npm.corpus.grammar import GrammarSettings, count_grammar
-from npm.corpus.lexicons import Lexicon, LexiconSettings
+from npm.corpus.artificial.grammar import GrammarSettings, count_grammar
+from npm.corpus.artificial.lexicons import Lexicon, LexiconSettings
+from npm.corpus.artificial.treebank import read_treebank
 from npm.corpus.text import STOP_WORDS
-from npm.corpus.treebank import read_treebank
-from tests.corpus.test_grammar import FRENCH, TREES, grammar_of
+from tests.corpus.artificial.test_grammar import FRENCH, TREES, grammar_of
 
 GRAMMAR = grammar_of(*TREES)
 RELATIONS = [each.name for each in GRAMMAR.relations]

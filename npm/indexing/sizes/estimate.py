@@ -29,7 +29,11 @@ from index.quantiser import CODEC_TRAIN_ROWS
 from npm.corpus.blocks import Block, BlockPacker
 from npm.corpus.store import TOKENS_PER_SHARD, build_block_store
 from npm.errors import CorpusError
-from npm.indexing.disk_needs import (
+from npm.indexing.embed import ShardBlocks, frequent_token_ids, recorded_vectors
+from npm.indexing.lexicon import count_words
+from npm.indexing.rotation import rotation_tokens
+from npm.indexing.settings import EstimateSettings, LexiconSettings
+from npm.indexing.sizes.disk_needs import (
     CorpusCounts,
     CorpusSample,
     SearchShape,
@@ -42,11 +46,7 @@ from npm.indexing.disk_needs import (
     sample_corpus,
     search_shape,
 )
-from npm.indexing.embed import ShardBlocks, frequent_token_ids, recorded_vectors
-from npm.indexing.lexicon import count_words
-from npm.indexing.rotation import rotation_tokens
-from npm.indexing.settings import EstimateSettings, LexiconSettings
-from npm.indexing.simulation import ClusterEstimate, StageCosts, shown_seconds, simulate
+from npm.indexing.sizes.simulation import ClusterEstimate, StageCosts, shown_seconds, simulate
 from npm.memory import PeakMemory, private_bytes, return_freed_memory
 from npm.types import Progress, silent
 

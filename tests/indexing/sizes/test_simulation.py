@@ -10,7 +10,7 @@ import pytest
 
 from npm.cli.tables import estimate_text
 from npm.indexing.settings import EstimateSettings
-from npm.indexing.simulation import StageCosts, simulate
+from npm.indexing.sizes.simulation import StageCosts, simulate
 from tests.helpers.command_line import CommandLine
 
 HOUR = 3600.0

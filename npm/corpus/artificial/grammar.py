@@ -24,7 +24,7 @@ import numpy as np
 
 from index.manifest import read_object
 from index.settings import read_record
-from npm.corpus.treebank import ROOT, Tree
+from npm.corpus.artificial.treebank import ROOT, Tree
 from npm.errors import ArtefactError, CorpusError, SettingError
 from npm.settings import Bounds, CheckedSettings, PathText
 

@@ -17,14 +17,14 @@ from index.settings import SearchSettings, SearchTier
 from npm.corpus.blocks import BlockPacker, BlockSettings
 from npm.corpus.documents import CorpusSettings, DocumentSplit, read_corpus
 from npm.errors import CorpusError, SettingError
-from npm.indexing import disk_needs
-from npm.indexing import estimate as estimate_module
 from npm.indexing.build import build_index
 from npm.indexing.changes import partition_index
-from npm.indexing.disk_needs import CorpusSample, corpus_counts, corpus_needs, packed_in_batches, sample_corpus
-from npm.indexing.estimate import Estimate, StageNeeds, estimate_build, summary, table_rows
 from npm.indexing.generation import Generation
 from npm.indexing.settings import EstimateSettings, LexiconSettings, PruningRule, VectorSettings
+from npm.indexing.sizes import disk_needs
+from npm.indexing.sizes import estimate as estimate_module
+from npm.indexing.sizes.disk_needs import CorpusSample, corpus_counts, corpus_needs, packed_in_batches, sample_corpus
+from npm.indexing.sizes.estimate import Estimate, StageNeeds, estimate_build, summary, table_rows
 from npm.models.encoder import Encoder
 from tests.helpers.tiny_models import SENTENCES, tiny_encoder
 

@@ -9,9 +9,9 @@ import pytest
 
 from npm.indexing.changes import delete_documents
 from npm.indexing.generation import Generation
-from npm.indexing.inspection import footprint, table_bytes
 from npm.indexing.phrase_index import PhraseIndex
 from npm.indexing.settings import DeleteSettings
+from npm.indexing.sizes.inspection import footprint, table_bytes
 from npm.models.encoder import Encoder
 from tests.helpers.tiny_models import tiny_encoder
 from tests.helpers.tuned_indexes import LISTS, build_measured

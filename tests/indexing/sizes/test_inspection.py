@@ -13,9 +13,9 @@ from npm.errors import ArtefactError
 from npm.indexing.changes import add_documents, delete_documents
 from npm.indexing.embed import kept_tokens
 from npm.indexing.generation import Generation
-from npm.indexing.inspection import Inspection, inspect_index
 from npm.indexing.phrase_index import PhraseIndex
 from npm.indexing.settings import AddSettings, DeleteSettings, PruningRule
+from npm.indexing.sizes.inspection import Inspection, inspect_index
 from npm.models.encoder import Encoder
 from npm.tuning.measures import SearchChoice
 from npm.tuning.tune import write_searching

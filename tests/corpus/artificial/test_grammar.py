@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from npm.corpus.grammar import Grammar, GrammarSettings, Relation, RelationSampler, Rule, count_grammar
-from npm.corpus.treebank import Tree, read_treebank
+from npm.corpus.artificial.grammar import Grammar, GrammarSettings, Relation, RelationSampler, Rule, count_grammar
+from npm.corpus.artificial.treebank import Tree, read_treebank
 from npm.errors import ArtefactError, CorpusError, SettingError
 from tests.helpers.treebanks import BARKS, LIST, SEES, Word
 
-FRENCH = Path(__file__).parents[3] / "shared" / "data" / "treebanks" / "fr_gsd-dev.conllu"
+FRENCH = Path(__file__).parents[4] / "shared" / "data" / "treebanks" / "fr_gsd-dev.conllu"
 
 
 def tree(words: list[Word]) -> Tree:

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from npm.corpus import artificial
-from npm.corpus.artificial import GenerateSettings, generate
-from npm.corpus.grammar import GrammarSettings, RelationSampler
-from npm.corpus.lexicons import LexiconSettings
+from npm.corpus.artificial import generate as generating
+from npm.corpus.artificial.generate import GenerateSettings, generate
+from npm.corpus.artificial.grammar import GrammarSettings, RelationSampler
+from npm.corpus.artificial.lexicons import LexiconSettings
 from npm.errors import ArtefactError, CorpusError, SettingError
 from npm.models.loading import load_tokenizer
 from npm.settings import Shard
@@ -142,8 +142,8 @@ def test_words_of_one_topic_share_information_and_those_of_zipf_do_not(treebank:
 
 
 def test_information_by_hand() -> None:
-    assert artificial._information(np.array([[0, 1, 0, 1], [2, 3, 2, 3]]), 4) == pytest.approx(math.log(2))
-    assert artificial._information(np.array([[0, 0, 1, 1], [2, 3, 2, 3]]), 4) == pytest.approx(0)
+    assert generating._information(np.array([[0, 1, 0, 1], [2, 3, 2, 3]]), 4) == pytest.approx(math.log(2))
+    assert generating._information(np.array([[0, 0, 1, 1], [2, 3, 2, 3]]), 4) == pytest.approx(0)
 
 
 def test_a_document_may_have_one_topic(treebank: Path, tmp_path: Path) -> None:
