@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import pty
 import re
 import shutil
 import sys
-from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 
@@ -22,7 +19,7 @@ from npm.indexing.generation import Segment
 from npm.models import folders
 from npm.retrieval.settings import FillSettings
 from npm.types import Answer, Phrase
-from tests.helpers.command_line import DOCUMENTS, QUESTION, CommandLine, Outcome, all_bytes, run_subprocess
+from tests.helpers.command_line import DOCUMENTS, QUESTION, CommandLine, all_bytes, run_subprocess
 from tests.helpers.sample_folders import rewrite_manifest
 from tests.helpers.tiny_models import tiny_encoder
 
@@ -236,118 +233,6 @@ def test_a_setting_with_a_mask_in_it_and_everything_after_two_dashes_is_text(
     outcome = npmlm("fill", f"index={built_index}", "output=json", *texts, "--", "k=2 <mask>", "--help <mask>")
     assert [answer["text"] for answer in outcome.answers()] == [*texts, "k=2 <mask>", "--help <mask>"]
     npmlm("fill", f"index={built_index}", "--", "k=2").refused("no <mask>")
-
-
-@pytest.fixture
-def typed(npmlm: CommandLine, built_index: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Outcome]:
-    """Runs the prompt with lines, or exceptions, from the keyboard, and then the end of input."""
-
-    class Terminal:
-        """Standard input that says it is one."""
-
-        def isatty(self) -> bool:
-            return True
-
-    def run(*lines: str | BaseException, output: str = "json") -> Outcome:
-        left = iter([*lines, EOFError()])
-
-        def next_line(_: str) -> str:
-            line = next(left)
-            if isinstance(line, BaseException):
-                raise line
-            return line
-
-        monkeypatch.setattr(sys, "stdin", Terminal())
-        monkeypatch.setattr("builtins.input", next_line)
-        return npmlm("fill", f"index={built_index}", f"output={output}")
-
-    return run
-
-
-def test_a_prompt_stays_open_after_a_mistake_and_ends_with_the_input(typed: Callable[..., Outcome]) -> None:
-    outcome = typed("no gap", "", QUESTION)
-    assert outcome.status == 0
-    assert [answer["text"] for answer in outcome.answers()] == [QUESTION]
-    assert "no <mask>" in outcome.err
-    assert "Ctrl-D" in outcome.err
-
-
-def test_a_prompt_says_at_once_that_it_loads_and_does_not_repeat_the_question(typed: Callable[..., Outcome]) -> None:
-    outcome = typed(QUESTION, output="table")
-    assert outcome.err.startswith("loading…\nWrite a text")
-    assert "phrase" in outcome.out and QUESTION not in outcome.out
-
-
-@pytest.mark.parametrize("word", ["quit", " EXIT "])
-def test_a_word_ends_the_prompt(word: str, typed: Callable[..., Outcome]) -> None:
-    outcome = typed(word, QUESTION)
-    assert (outcome.status, outcome.out) == (0, "")
-    assert "no <mask>" not in outcome.err
-
-
-def test_help_at_the_prompt_says_what_can_be_typed(typed: Callable[..., Outcome]) -> None:
-    err = typed("help").err
-    assert "no <mask>" not in err
-    assert all(part in err for part in ("k=3", "documents=null", "quit", "Ctrl-C drops"))
-
-
-def test_settings_are_changed_at_the_prompt(typed: Callable[..., Outcome]) -> None:
-    outcome = typed(
-        *("k=2", QUESTION, "k = 1", QUESTION, "documents=[norway]", "k=5", QUESTION, "documents=null", QUESTION),
-        *("k=0", "k=many", "device=cpu", "bogus=3", "documents=[]", QUESTION),
-    )
-    assert outcome.status == 0
-    found = [answer["phrases"] for answer in outcome.answers()]
-    assert [len(phrases) for phrases in found[:2]] == [2, 1]
-    assert {place["document"] for phrase in found[2] for place in phrase["occurrences"]} == {"norway"}
-    assert {place["document"] for phrase in found[3] for place in phrase["occurrences"]} > {"norway"}
-    assert found[4] == found[3]  # what was refused changed nothing
-    for part in ("k=2 from now on", "k is out of range", "device= is read once", "unknown setting bogus"):
-        assert part in outcome.err
-
-
-def test_an_interruption_drops_the_line_and_a_second_one_ends(typed: Callable[..., Outcome]) -> None:
-    outcome = typed(KeyboardInterrupt(), QUESTION, KeyboardInterrupt(), "", KeyboardInterrupt(), QUESTION)
-    assert (outcome.status, len(outcome.answers())) == (0, 2)
-    outcome = typed(QUESTION, KeyboardInterrupt(), KeyboardInterrupt(), QUESTION)
-    assert (outcome.status, len(outcome.answers())) == (130, 1)
-
-
-@pytest.fixture
-def terminal() -> Iterator[tuple[int, int]]:
-    """The two ends of a pseudo terminal."""
-    ours, theirs = pty.openpty()
-    yield ours, theirs
-    for end in (ours, theirs):
-        os.close(end)
-
-
-def test_a_real_terminal_gets_a_prompt(
-    terminal: tuple[int, int], npmlm: CommandLine, built_index: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ours, theirs = terminal
-    os.write(ours, f"{QUESTION}\n\x04".encode())
-    with os.fdopen(os.dup(theirs), encoding="utf-8") as keyboard:
-        monkeypatch.setattr(sys, "stdin", keyboard)
-        outcome = npmlm("fill", f"index={built_index}")
-    assert outcome.status == 0
-    assert "where it stands" in outcome.out
-    assert "Ctrl-D" in outcome.err
-
-
-def test_the_prompt_stays_out_of_redirected_answers_and_a_broken_line_does_not_close_it(
-    terminal: tuple[int, int], npmlm: CommandLine, built_index: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ours, theirs = terminal
-    os.write(ours, b"<mask> \xff\n" + f"{QUESTION}\n\x04".encode())
-    with os.fdopen(os.dup(theirs), encoding="utf-8") as keyboard:
-        monkeypatch.setattr(sys, "stdin", keyboard)
-        outcome = npmlm("fill", f"index={built_index}", "output=json")
-    assert outcome.status == 0, outcome.err
-    assert [answer["text"] for answer in outcome.answers()] == [QUESTION]  # every line of stdout is an answer
-    assert outcome.err.count("> ") == 3
-    assert "not valid UTF-8" in outcome.err
-    assert "byte 0xff at place 7" in outcome.err
 
 
 def test_a_text_longer_than_the_encoder_takes_is_cut_around_its_mask_and_says_so(

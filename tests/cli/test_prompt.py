@@ -15,7 +15,7 @@ import subprocess
 import sys
 import termios
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -28,7 +28,7 @@ from npm.cli.user_files import MOST_HISTORY_BYTES, MOST_HISTORY_LINES, History
 from npm.display import ranked_phrases
 from npm.errors import QueryError, SettingError, UserError
 from npm.types import Answer, Filling, JointAnswer, MaskPhrases, Phrase
-from tests.helpers.command_line import DOCUMENTS, QUESTION, REPOSITORY, write_corpus
+from tests.helpers.command_line import DOCUMENTS, QUESTION, REPOSITORY, CommandLine, Outcome, write_corpus
 
 PARIS = "<mask> is the capital of France."
 
@@ -344,3 +344,115 @@ def test_a_real_process_on_a_terminal_has_history_completion_and_commands(built_
         terminal.type("quit\n", until=None)
         assert terminal.process.wait(30) == 0, terminal.shown
     assert history.read_text(encoding="utf-8").splitlines() == lines
+
+
+@pytest.fixture
+def typed(npmlm: CommandLine, built_index: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Outcome]:
+    """Runs the prompt with lines, or exceptions, from the keyboard, and then the end of input."""
+
+    class Terminal:
+        """Standard input that says it is one."""
+
+        def isatty(self) -> bool:
+            return True
+
+    def run(*lines: str | BaseException, output: str = "json") -> Outcome:
+        left = iter([*lines, EOFError()])
+
+        def next_line(_: str) -> str:
+            line = next(left)
+            if isinstance(line, BaseException):
+                raise line
+            return line
+
+        monkeypatch.setattr(sys, "stdin", Terminal())
+        monkeypatch.setattr("builtins.input", next_line)
+        return npmlm("fill", f"index={built_index}", f"output={output}")
+
+    return run
+
+
+def test_a_prompt_stays_open_after_a_mistake_and_ends_with_the_input(typed: Callable[..., Outcome]) -> None:
+    outcome = typed("no gap", "", QUESTION)
+    assert outcome.status == 0
+    assert [answer["text"] for answer in outcome.answers()] == [QUESTION]
+    assert "no <mask>" in outcome.err
+    assert "Ctrl-D" in outcome.err
+
+
+def test_a_prompt_says_at_once_that_it_loads_and_does_not_repeat_the_question(typed: Callable[..., Outcome]) -> None:
+    outcome = typed(QUESTION, output="table")
+    assert outcome.err.startswith("loading…\nWrite a text")
+    assert "phrase" in outcome.out and QUESTION not in outcome.out
+
+
+@pytest.mark.parametrize("word", ["quit", " EXIT "])
+def test_a_word_ends_the_prompt(word: str, typed: Callable[..., Outcome]) -> None:
+    outcome = typed(word, QUESTION)
+    assert (outcome.status, outcome.out) == (0, "")
+    assert "no <mask>" not in outcome.err
+
+
+def test_help_at_the_prompt_says_what_can_be_typed(typed: Callable[..., Outcome]) -> None:
+    err = typed("help").err
+    assert "no <mask>" not in err
+    assert all(part in err for part in ("k=3", "documents=null", "quit", "Ctrl-C drops"))
+
+
+def test_settings_are_changed_at_the_prompt(typed: Callable[..., Outcome]) -> None:
+    outcome = typed(
+        *("k=2", QUESTION, "k = 1", QUESTION, "documents=[norway]", "k=5", QUESTION, "documents=null", QUESTION),
+        *("k=0", "k=many", "device=cpu", "bogus=3", "documents=[]", QUESTION),
+    )
+    assert outcome.status == 0
+    found = [answer["phrases"] for answer in outcome.answers()]
+    assert [len(phrases) for phrases in found[:2]] == [2, 1]
+    assert {place["document"] for phrase in found[2] for place in phrase["occurrences"]} == {"norway"}
+    assert {place["document"] for phrase in found[3] for place in phrase["occurrences"]} > {"norway"}
+    assert found[4] == found[3]  # what was refused changed nothing
+    for part in ("k=2 from now on", "k is out of range", "device= is read once", "unknown setting bogus"):
+        assert part in outcome.err
+
+
+def test_an_interruption_drops_the_line_and_a_second_one_ends(typed: Callable[..., Outcome]) -> None:
+    outcome = typed(KeyboardInterrupt(), QUESTION, KeyboardInterrupt(), "", KeyboardInterrupt(), QUESTION)
+    assert (outcome.status, len(outcome.answers())) == (0, 2)
+    outcome = typed(QUESTION, KeyboardInterrupt(), KeyboardInterrupt(), QUESTION)
+    assert (outcome.status, len(outcome.answers())) == (130, 1)
+
+
+@pytest.fixture
+def terminal() -> Iterator[tuple[int, int]]:
+    """The two ends of a pseudo terminal."""
+    ours, theirs = pty.openpty()
+    yield ours, theirs
+    for end in (ours, theirs):
+        os.close(end)
+
+
+def test_a_real_terminal_gets_a_prompt(
+    terminal: tuple[int, int], npmlm: CommandLine, built_index: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours, theirs = terminal
+    os.write(ours, f"{QUESTION}\n\x04".encode())
+    with os.fdopen(os.dup(theirs), encoding="utf-8") as keyboard:
+        monkeypatch.setattr(sys, "stdin", keyboard)
+        outcome = npmlm("fill", f"index={built_index}")
+    assert outcome.status == 0
+    assert "where it stands" in outcome.out
+    assert "Ctrl-D" in outcome.err
+
+
+def test_the_prompt_stays_out_of_redirected_answers_and_a_broken_line_does_not_close_it(
+    terminal: tuple[int, int], npmlm: CommandLine, built_index: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours, theirs = terminal
+    os.write(ours, b"<mask> \xff\n" + f"{QUESTION}\n\x04".encode())
+    with os.fdopen(os.dup(theirs), encoding="utf-8") as keyboard:
+        monkeypatch.setattr(sys, "stdin", keyboard)
+        outcome = npmlm("fill", f"index={built_index}", "output=json")
+    assert outcome.status == 0, outcome.err
+    assert [answer["text"] for answer in outcome.answers()] == [QUESTION]  # every line of stdout is an answer
+    assert outcome.err.count("> ") == 3
+    assert "not valid UTF-8" in outcome.err
+    assert "byte 0xff at place 7" in outcome.err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, ConsoleMessage, Page, Request
+    from playwright.sync_api import Browser, ConsoleMessage, Locator, Page, Request
 
 HOW_TO = "apt-get install --no-install-recommends chromium, or name one with NPMLM_BROWSER"
 PATIENCE_MS = 90_000
@@ -74,3 +75,42 @@ class WatchedPages:
     def _told(self, message: ConsoleMessage) -> None:
         if message.type in ("error", "warning") and REFUSED not in message.text:
             self.faults.append(f"console: {message.text}")
+
+
+def said(page: Page, line: str | re.Pattern[str]) -> None:
+    """Wait until the status line of the page at `/` says this."""
+    from playwright.sync_api import expect
+
+    expect(page.locator("#status")).to_have_text(line, timeout=PATIENCE_MS)
+
+
+def answered(page: Page) -> None:
+    """Wait until a question is answered."""
+    said(page, re.compile(r"(in \d+ ms)$"))
+
+
+def places(page: Page) -> list[tuple[str, str, str]]:
+    """Of every place shown: what stands before the mark, in it, and behind it."""
+    script = "all => all.map(each => [...each.childNodes].map(node => node.textContent))"
+    return [(before, mark, after) for before, mark, after in page.locator("blockquote").evaluate_all(script)]
+
+
+def place_of(page: Page, phrase: str, title: str) -> Locator:
+    """The button that opens the passage where a phrase stands in a document."""
+    place = page.locator(".place", has=page.locator("mark", has_text=re.compile(f"^{phrase}$")))
+    return place.locator(".source", has_text=title).first
+
+
+def accessible(page: Page) -> None:
+    """Assert that axe finds nothing."""
+    from axe_playwright_python.sync_playwright import Axe
+
+    results = Axe().run(page)
+    assert results.violations_count == 0, results.generate_report()
+
+
+def fits(page: Page, width: int) -> None:
+    """Assert that nothing has to be scrolled sideways."""
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    wider = "all => all.filter(each => each.scrollWidth > each.clientWidth + 1).map(each => each.outerHTML)"
+    assert page.locator("main, form, .field, li, dialog[open], #passage-text").evaluate_all(wider) == []

@@ -16,17 +16,27 @@ from urllib.parse import urlencode
 import pytest
 
 from npm.api import build
-from tests.helpers.browsers import PATIENCE_MS, WatchedPages, running_browser
+from tests.helpers.browsers import (
+    PATIENCE_MS,
+    WatchedPages,
+    accessible,
+    answered,
+    fits,
+    place_of,
+    places,
+    running_browser,
+    said,
+)
 from tests.helpers.command_line import REPOSITORY, write_corpus
 from tests.helpers.running_server import RunningServer
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Locator, Page, Route
+    from playwright.sync_api import Browser, Route
 
 NO_EXTRA = "the extra browser is not installed: pip install '.[browser]'"
 expect = pytest.importorskip("playwright.sync_api", reason=NO_EXTRA).expect
 expect.set_options(timeout=PATIENCE_MS)
-Axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason=NO_EXTRA).Axe
+pytest.importorskip("axe_playwright_python.sync_playwright", reason=NO_EXTRA)
 
 KEY = "a-key-of-the-page"
 QUESTION = "The capital of Iceland is <mask>."
@@ -44,12 +54,7 @@ DOCUMENTS: list[dict[str, Any]] = [
     {"id": "island", "title": "Ísland", "text": "Höfuðborg Iceland: capital Reykjavík.", "lang": "is"},
     {"id": "markup", "title": f"Tags {MARKUP}", "text": f"The tag of Zork is {MARKUP} Gnusto, a word.", "lang": "en"},
     {"id": "norway", "title": "Norway", "text": "Norway's capital, Oslo, lies at the end of a fjord.", "lang": "en"},
-    {
-        "id": "cheese",
-        "title": "Cheese",
-        "text": "Brie is a soft cheese. Gouda is a hard cheese from Holland.",
-        "lang": "en",
-    },
+    {"id": "cheese", "title": "Cheese", "text": "Brie is a soft cheese. Gouda is a hard cheese.", "lang": "en"},
     {"id": "river", "title": "Rhine", "text": "The Rhine is a river that flows to the North Sea.", "lang": "en"},
 ]
 TEXTS = {str(document["id"]): str(document["text"]) for document in DOCUMENTS}
@@ -91,40 +96,6 @@ def answer(server: RunningServer, **body: Any) -> dict[str, Any]:
     assert reply.status == 200, reply.body
     found: dict[str, Any] = reply.json
     return found
-
-
-def said(page: Page, line: str | re.Pattern[str]) -> None:
-    """Wait until the status line says this."""
-    expect(page.locator("#status")).to_have_text(line)
-
-
-def answered(page: Page) -> None:
-    said(page, re.compile(r"(in \d+ ms)$"))
-
-
-def places(page: Page) -> list[tuple[str, str, str]]:
-    """Of every place shown: what stands before the mark, in it, and behind it."""
-    script = "all => all.map(each => [...each.childNodes].map(node => node.textContent))"
-    return [(before, mark, after) for before, mark, after in page.locator("blockquote").evaluate_all(script)]
-
-
-def place_of(page: Page, phrase: str, title: str) -> Locator:
-    """The button that opens the passage where a phrase stands in a document."""
-    place = page.locator(".place", has=page.locator("mark", has_text=re.compile(f"^{phrase}$")))
-    return place.locator(".source", has_text=title).first
-
-
-def accessible(page: Page) -> None:
-    """Assert that axe finds nothing."""
-    results = Axe().run(page)
-    assert results.violations_count == 0, results.generate_report()
-
-
-def fits(page: Page, width: int) -> None:
-    """Assert that nothing has to be scrolled sideways."""
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
-    wider = "all => all.filter(each => each.scrollWidth > each.clientWidth + 1).map(each => each.outerHTML)"
-    assert page.locator("main, form, .field, li, dialog[open], #passage-text").evaluate_all(wider) == []
 
 
 def test_a_text_is_asked_and_its_phrases_stand_in_their_sentences(pages: WatchedPages, server: RunningServer) -> None:
@@ -482,8 +453,7 @@ def test_a_key_is_asked_for_only_where_the_server_wants_one(pages: WatchedPages)
 def test_it_is_accessible_and_narrow_in_light_and_dark(pages: WatchedPages, scheme: str) -> None:
     page = pages.open(link(), color_scheme=scheme, viewport={"width": 320, "height": 640})
     answered(page)
-    ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
-    brightness = sum(map(int, re.findall(r"\d+", ground)))
+    brightness = sum(map(int, re.findall(r"\d+", page.evaluate("getComputedStyle(document.body).backgroundColor"))))
     assert brightness < 150 if scheme == "dark" else brightness > 600
     for details in page.locator("details > summary").all():
         if details.is_visible():
