@@ -12,6 +12,8 @@ INSTALLED := $(VENV)/.installed
 # Processes that the tests run in, one thread each: as many as cores, at most eight. (pytest's `auto` may count two of them as one.)
 WORKERS ?= $(shell cores=$$(getconf _NPROCESSORS_ONLN); echo $$((cores < 8 ? cores : 8)))
 VERSION ?=
+# Files are given out in the order of their names: by number of tests, as is usual, the long ones of few tests would come last.
+SPREAD = --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 PYTEST := HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1 TOKENIZERS_PARALLELISM=false OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 # The unit layers: hand-worked numbers, settings, imports. Not the layers that build, train, serve or start processes.
 FAST := npm index tests/index tests/masking tests/corpus tests/objectives \
@@ -40,10 +42,10 @@ zero-shot: $(INSTALLED)  ## Train the baseline, build the indexes, print the zer
 	scripts/zero_shot.sh $(DATA)
 
 test: $(INSTALLED)  ## Run the whole test suite, offline, a process a core: make test WORKERS=1
-	$(PYTEST) --numprocesses $(WORKERS) --dist loadfile
+	$(PYTEST) $(SPREAD)
 
 test-fast: $(INSTALLED)  ## Run the unit layers alone, for daily work: under 90 seconds on two cores
-	$(PYTEST) --numprocesses $(WORKERS) --dist loadfile $(FAST)
+	$(PYTEST) $(SPREAD) $(FAST)
 
 fuzz: $(INSTALLED)  ## Draw other settings, manifests, encoders, texts and corpora than the suite does: make fuzz EXAMPLES=500
 	NPM_FUZZ_EXAMPLES=$(EXAMPLES) $(PYTEST) tests/test_fuzz.py
