@@ -183,7 +183,7 @@ def _require_file(file: Path) -> None:
             where=str(folder),
             fix="check the path, or build it first"
             if whole is None
-            else f"check the path; if it is a part of {whole} that was lost, copy that whole again, or build it anew",
+            else f"check the path; if it was a part of {whole}, copy all of {whole} again, or build it anew",
         )
     if file.is_symlink():
         raise linked(file)

@@ -273,7 +273,7 @@ def test_a_file_of_axes_that_is_missing_changed_or_of_another_index_is_refused(
     shutil.rmtree(place)
     with pytest.raises(ArtefactError, match="no folder") as lost:
         PhraseFiller.open(index, encoder)
-    assert f"a part of {index} that was lost, copy that whole again" in lost.value.fix
+    assert f"if it was a part of {index}, copy all of {index} again" in lost.value.fix
     with write_folder(place, kind="rotation", settings={}) as writer:
         writer.write_array("axes", np.eye(CUT, WHOLE, dtype=np.float32))
     with pytest.raises(ArtefactError, match="is damaged"):
