@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hydra.core.config_store import ConfigStore
 
 from npm.cli import settings as settings_of_verbs
 from tests.helpers.command_line import CommandLine, write_corpus
@@ -34,7 +35,8 @@ def user_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def compositions() -> Iterator[None]:
     """What hydra composes is composed once in a process, and copied: it takes half the time of a small command.
 
-    It depends on the overrides and on files of the package alone, but for experiments of the user's own.
+    It depends on the overrides and on files of the package alone, but for experiments of the user's own. The schemas of
+    all verbs composed so far are not copied for each composition: hydra copies what it loads of them.
     """
     compose, known = settings_of_verbs.compose, dict[tuple[str, ...], Any]()
 
@@ -48,6 +50,15 @@ def compositions() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(settings_of_verbs, "compose", remembered)
+        patch.setattr(ConfigStore, "__deepcopy__", lambda store, _: store, raising=False)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def unsynced_disk() -> Iterator[None]:
+    """No test cuts the power, and a killed process loses nothing that it wrote."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("os.fsync", lambda descriptor: None)
         yield
 
 

@@ -9,6 +9,7 @@ import shutil
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -93,7 +94,13 @@ def source_files(*folders: str) -> list[Path]:
     return found
 
 
-def imports_of(path: Path) -> Iterator[Import]:
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@cache
+def imports_of(path: Path) -> tuple[Import, ...]:
     file = path.relative_to(REPOSITORY).as_posix()
 
     def visit(node: ast.AST, at_import: bool, for_types: bool) -> Iterator[Import]:
@@ -107,7 +114,7 @@ def imports_of(path: Path) -> Iterator[Import]:
                 yield Import(file, str(child.module), at_import, for_types)
             yield from visit(child, at_import and not inside, for_types or typed)
 
-    yield from visit(ast.parse(path.read_text(encoding="utf-8")), True, False)
+    return tuple(visit(parsed(path), True, False))
 
 
 def place(module: str) -> int | None:
@@ -260,7 +267,7 @@ def test_files_and_functions_are_short_and_named_for_what_they_hold() -> None:
         lines = len(text.splitlines())
         if lines > (MOST_LINES if not name.startswith("tests/") else 2 * MOST_LINES):
             too_long.append(f"{name}: {lines} lines")
-        for node in ast.walk(ast.parse(text)):
+        for node in ast.walk(parsed(path)):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 span = (node.end_lineno or node.lineno) - node.lineno + 1
                 if span > MOST_FUNCTION_LINES and not name.startswith("tests/"):
@@ -273,7 +280,7 @@ def test_models_are_loaded_in_one_file_without_their_code_and_without_pickles() 
     calls = []
     for path in source_files("npm", "index", "scripts", "benchmarks"):
         name = path.relative_to(REPOSITORY).as_posix()
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(parsed(path)):
             if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
                 continue
             if node.func.attr in ("from_pretrained", "from_config"):
@@ -291,7 +298,7 @@ def test_models_are_loaded_in_one_file_without_their_code_and_without_pickles() 
 def test_only_an_objective_of_the_user_is_imported_by_a_name_that_is_data() -> None:
     places = []
     for path in source_files("npm", "index"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(parsed(path)):
             if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in (
                 "import_module",
                 "__import__",
@@ -318,7 +325,7 @@ def test_nothing_is_pickled() -> None:
         for found in imports_of(path):
             top = found.module.partition(".")[0]
             assert top not in ("pickle", "cloudpickle", "dill", "joblib", "shelve", "marshal"), name
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(parsed(path)):
             if isinstance(node, ast.Call):
                 called = ast.unparse(node.func)
                 assert called not in ("torch.load", "torch.save", "pickle.load", "pickle.loads"), name

@@ -11,6 +11,7 @@ import errno
 import os
 import re
 from collections.abc import Collection, Iterator, Mapping
+from functools import cache
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, cast, get_type_hints
@@ -336,8 +337,7 @@ def _stored_experiment(file: Path, moved: dict[str, str], declared: Mapping[str,
 
 
 def _compose(verb: str, declared: Mapping[str, Setting], overrides: list[str]) -> Any:
-    root, folder, schema = VERBS[verb].root, config_folder(), f"{verb}_schema"
-    ConfigStore.instance().store(name=schema, node=root)
+    root, folder, schema = VERBS[verb].root, config_folder(), _stored_schema(verb)
     GlobalHydra.instance().clear()
     try:
         with initialize_config_dir(str(folder.resolve()), version_base="1.3"):
@@ -354,6 +354,14 @@ def _compose(verb: str, declared: Mapping[str, Setting], overrides: list[str]) -
         return _checked(composed, root)
     except OmegaConfBaseException as error:
         raise _refused(verb, declared, overrides, error) from error
+
+
+@cache
+def _stored_schema(verb: str) -> str:
+    """The name under which hydra finds the settings of a verb."""
+    name = f"{verb}_schema"
+    ConfigStore.instance().store(name=name, node=VERBS[verb].root)
+    return name
 
 
 def _checked(composed: Any, root: type, prefix: str = "") -> Any:
