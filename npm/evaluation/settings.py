@@ -67,7 +67,7 @@ class ParametricSettings(CheckedSettings):
 
     encoder: PathText = ""
     """Folder or name of a masked language model (experiment=mlm_uniform trains one); the methods mlm, mlm-n, mlm-pmi,
-    mlm-fuzzy, mlm-fuzzy-pmi and mlm-knn need it."""
+    mlm-fuzzy, mlm-fuzzy-pmi and mlm-knn need it, and the tasks article_questions and unseen_words ask it too."""
     index: PathText = ""
     """Index that its encoder has built, or a folder of several as in index=; the method mlm-knn needs it."""
 

@@ -87,11 +87,11 @@ def breakdown_panels(
         bins = _bins(kind, result, settings, index, encoder)
         if bins is not None:
             numbers, labels = bins
-            lines = tuple(Line(method.name, _points(method.right, numbers, labels)) for method in result.methods)
+            lines = tuple(Line(method.name, binned_points(method.right, numbers, labels)) for method in result.methods)
             yield Panel(f"{result.task.name} by {kind.value}", AXES[kind], "exact match", lines)
 
 
-def _points(right: np.ndarray, numbers: np.ndarray, labels: Sequence[str]) -> tuple[Point, ...]:
+def binned_points(right: np.ndarray, numbers: np.ndarray, labels: Sequence[str]) -> tuple[Point, ...]:
     """The share of `right` bool [n] in each bin that an example has, by its number i64 [n]."""
     counts = np.bincount(numbers, minlength=len(labels))  # i64 [bins]
     hits = np.bincount(numbers[right], minlength=len(labels))  # i64 [bins]

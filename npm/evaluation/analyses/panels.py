@@ -128,7 +128,7 @@ def read_panels(folder: Path) -> Iterator[Panel]:
     if not entries:
         raise ArtefactError(
             f"there are no panels in {folder}",
-            expected="results of breakdown=[…], corpus_shares=[…], task=unseen_words or task=word_sense",
+            expected="results of breakdown=[…] or corpus_shares=[…], of article_questions, unseen_words or word_sense",
             got="other results",
             where=str(folder),
             fix="name the folder of such an evaluation",

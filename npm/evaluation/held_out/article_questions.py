@@ -7,8 +7,9 @@ and the right ones; no passage that a question was taken from.
 
 The index is built for the measurement alone. Questions are filled by every retrieval that is asked for, and the
 right passage is looked for among the blocks as BM25 ranks them, and, where the encoder has a pooler, as block vectors
-and both together do. A line of predictions.jsonl is one question and one
-measure of it, so that `npmlm compare` tells two encoders apart question by question.
+and both together do. A masked language model may answer the same questions, at one mask and at as many as the answer
+has tokens; it has the question alone. A line of predictions.jsonl is one question and one measure of it, so that
+`npmlm compare` tells two encoders apart question by question.
 
 Shapes: n questions, B blocks of the index.
 """
@@ -32,10 +33,14 @@ from npm.corpus.blocks import BlockSettings
 from npm.corpus.documents import CorpusSettings, read_corpus
 from npm.corpus.text import Stemming, sentence_bounds, words_of
 from npm.errors import CorpusError
+from npm.evaluation.analyses.breakdown import AXES, binned_points
+from npm.evaluation.analyses.panels import KEY, Line, Panel, show_panels
 from npm.evaluation.metrics import Interval, bootstrap_interval, hit_rank
 from npm.evaluation.report import percent, terminal_table
 from npm.evaluation.results import CheckRecord, any_record, model_facts, write_results
-from npm.evaluation.settings import ArticleQuestionSettings, SampleSettings
+from npm.evaluation.settings import ArticleQuestionSettings, Breakdown, SampleSettings
+from npm.evaluation.zero_shot.open_set import answer_token_groups
+from npm.evaluation.zero_shot.parametric import GoldLengthPhrases, ParametricPhrases, language_model_facts
 from npm.indexing.build import build_index
 from npm.indexing.settings import IndexBuildSettings
 from npm.retrieval.blocks import rank_blocks
@@ -43,12 +48,13 @@ from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.queries import QueryVectors, encode_queries
 from npm.retrieval.settings import Retrieval
 from npm.settings import as_json
-from npm.types import MASK_TEXT, Document, Progress, silent
+from npm.types import MASK_TEXT, Answer, Document, Progress, silent
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from npm.models.encoder import Encoder
+    from npm.models.masked_lm import MaskedHead
     from npm.retrieval.settings import FillSettings
 
 TASK = "article_questions"
@@ -56,6 +62,8 @@ QUESTIONS_PER_CALL = 32
 MAX_BLOCK_TOKENS = 256
 AMONG = 3
 """Blocks among which the right passage is looked for, beside the first."""
+FIRST = ", hit@1"
+"""How the measure of the first phrase is called, behind what answers."""
 
 _NAME_WORD = r"[A-ZÀ-Þ][\w’'-]+"
 PHRASES = {
@@ -231,6 +239,7 @@ class ArticleQuestionResult:
     """What share of the questions each measure found right."""
 
     shares: Mapping[str, Interval]
+    by_tokens: Panel  # the first phrase, by tokens of the answer
     lines: tuple[Mapping[str, Any], ...]
     record: dict[str, Any]  # settings and fingerprints: what the numbers depend on
     question_count: int
@@ -240,7 +249,8 @@ class ArticleQuestionResult:
     def metrics(self) -> dict[str, Any]:
         """As stored in metrics.json."""
         counts = {name: getattr(self, name) for name in ("question_count", "filled_count", "passage_count")}
-        return {**self.record, **counts, "measures": {name: asdict(share) for name, share in self.shares.items()}}
+        measures = {name: asdict(share) for name, share in self.shares.items()}
+        return {**self.record, **counts, "measures": measures, KEY: [asdict(self.by_tokens)]}
 
     def write(self, out: str | Path) -> None:
         """Write predictions.jsonl and metrics.json to the folder `out`; see `write_results`."""
@@ -254,6 +264,7 @@ class ArticleQuestionResult:
         )
         rows = [[name, percent(share)] for name, share in self.shares.items()]
         console.print(terminal_table(["measure", "right, % [95 %]"], rows, title=title))
+        show_panels([self.by_tokens], console)
 
 
 def evaluate_article_questions(
@@ -263,13 +274,14 @@ def evaluate_article_questions(
     sample: SampleSettings,
     fill: FillSettings,
     *,
+    language_model: tuple[Encoder, MaskedHead] | None = None,
     check_record: CheckRecord = any_record,
     progress: Progress = silent,
 ) -> ArticleQuestionResult:
     """Make the questions, build an index over the passages, and ask them with each of `settings.retrievals`.
 
-    `fill` decides all else of how they are filled, its k which hits count beside the first. Raises CorpusError if no
-    question can be made of the documents.
+    `fill` decides all else of how they are filled, its k which hits count beside the first. A masked `language_model`
+    is asked those that are filled. Raises CorpusError if no question can be made of the documents.
     """
     questions, passages = make_questions(list(read_corpus(corpus)), settings)
     if not questions:
@@ -281,10 +293,15 @@ def evaluate_article_questions(
             fix="give longer articles",
         )
     record = _record(encoder, questions, passages, settings, sample, fill)
+    if language_model is not None:
+        record["language_model"] = language_model_facts(*language_model)
     check_record(record)
     with TemporaryDirectory(prefix="npmlm-questions-") as place:
         filler = _filler_over(passages, encoder, fill, Path(place), progress)
         found = dict(_found(filler, questions, settings, progress))
+    filled = [question for _, question in questions[: settings.filled_questions]]
+    if language_model is not None:
+        found |= _predicted(language_model, filled, fill.k, progress)
     # All measures draw with the same generator, so that rows can be compared.
     shares = {
         name: bootstrap_interval(hits, np.random.default_rng(sample.seed), resamples=sample.resamples)
@@ -303,8 +320,41 @@ def evaluate_article_questions(
         for name, hits in found.items()
         for number, (article, question) in enumerate(questions[: len(hits)])
     ]
-    filled_count = min(len(questions), settings.filled_questions)
-    return ArticleQuestionResult(shares, tuple(lines), record, len(questions), filled_count, len(passages))
+    by_tokens = _by_tokens(found, answer_token_groups([[question.answer] for question in filled], encoder))
+    return ArticleQuestionResult(shares, by_tokens, tuple(lines), record, len(questions), len(filled), len(passages))
+
+
+def _by_tokens(found: Mapping[str, np.ndarray], groups: Sequence[str]) -> Panel:
+    """How often the first phrase is right where the answer has so many tokens."""
+    labels = sorted(set(groups))
+    numbers = np.array([labels.index(group) for group in groups])  # i64 [n]
+    firsts = {name.removesuffix(FIRST): hits == 1 for name, hits in found.items() if name.endswith(FIRST)}
+    lines = tuple(Line(name, binned_points(right, numbers, labels)) for name, right in firsts.items())
+    return Panel("first phrase", AXES[Breakdown.answer_tokens], "right", lines)
+
+
+def _predicted(
+    language_model: tuple[Encoder, MaskedHead], questions: Sequence[ArticleQuestion], k: int, progress: Progress
+) -> Iterator[tuple[str, np.ndarray]]:
+    """What a masked language model answers, as `_found`: `mlm` one token, `mlm-n` as many as the answer has."""
+    texts, golds = [question.text for question in questions], [[question.answer] for question in questions]
+    words = ParametricPhrases("mlm", *language_model, phrase_count=k).fill(texts)
+    yield from _hits("mlm", words, golds, k)
+    as_long = GoldLengthPhrases(*language_model).fill_to_length(texts, golds, step="questions mlm-n", progress=progress)
+    yield next(_hits(GoldLengthPhrases.name, as_long, golds, k))  # it gives one phrase
+
+
+def _hits(
+    name: str, answers: Sequence[Answer], golds: Sequence[Sequence[str]], k: int
+) -> Iterator[tuple[str, np.ndarray]]:
+    """Which of n questions have a gold answer first, and which among k phrases: f64 [n] of 0 and 1 each."""
+    ranks = [
+        hit_rank((phrase.phrase for phrase in answer.phrases), gold) or k + 1
+        for answer, gold in zip(answers, golds, strict=True)
+    ]
+    places = np.array(ranks)  # i64 [n]
+    yield f"{name}{FIRST}", (places <= 1).astype(float)
+    yield f"{name}, hit@{k}", (places <= k).astype(float)
 
 
 def _record(
@@ -353,17 +403,12 @@ def _found(
     k, count = filler.settings.k, min(len(questions), settings.filled_questions)
     for retrieval in settings.retrievals:
         chosen = replace(filler.settings, retrieval=retrieval, occurrences=0)
-        places: list[int] = []
+        answers: list[Answer] = []
         for first in range(0, count, QUESTIONS_PER_CALL):
             stop = min(first + QUESTIONS_PER_CALL, count)
-            answers = filler.fill_encoded(texts[first:stop], vectors.part(first, stop), settings=chosen)
-            for (_, question), answer in zip(questions[first:stop], answers, strict=True):
-                rank = hit_rank((phrase.phrase for phrase in answer.phrases), [question.answer])
-                places.append(k + 1 if rank is None else rank)
-            progress(f"questions {retrieval.value}", len(places), count)
-        hits = np.array(places)  # i64 [n]
-        yield f"{retrieval.value}, hit@1", (hits <= 1).astype(float)
-        yield f"{retrieval.value}, hit@{k}", (hits <= k).astype(float)
+            answers += filler.fill_encoded(texts[first:stop], vectors.part(first, stop), settings=chosen)
+            progress(f"questions {retrieval.value}", len(answers), count)
+        yield from _hits(retrieval.value, answers, [[question.answer] for _, question in questions[:count]], k)
 
 
 def _ranked_right(

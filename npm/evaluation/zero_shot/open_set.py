@@ -92,16 +92,16 @@ def _letters(text: str) -> str:
     return ascii_only if len(ascii_only) >= LEAST_ASCII_LETTERS else "".join(filter(str.isalnum, plain))
 
 
-def answer_token_groups(examples: Sequence[Example], encoder: Encoder) -> list[str]:
-    """How many tokens the shortest answer of each of n examples has: 1, 2, 3 or 4+. All must have answers."""
-    lengths = answer_groups(encoder, [example.answers for example in examples])  # i64 [n]
+def answer_token_groups(answers: Sequence[Sequence[str]], encoder: Encoder) -> list[str]:
+    """How many tokens the shortest of the answers to each of n questions has, one at least: 1, 2, 3 or 4+."""
+    lengths = answer_groups(encoder, answers)  # i64 [n]
     return [str(length) if length < LONGEST_ANSWER_GROUP else f"{length}+" for length in lengths.tolist()]
 
 
 def macro_groups(macro: Macro, examples: Sequence[Example], encoder: Encoder) -> list[str] | None:
     """The group of each of n examples that an average over groups goes over; None where there is no such average."""
     if macro is Macro.answer_tokens:
-        return answer_token_groups(examples, encoder)
+        return answer_token_groups([example.answers for example in examples], encoder)
     return [example.group for example in examples] if macro is Macro.group else None
 
 
@@ -306,7 +306,7 @@ def evaluate_open(
     examples or methods, ArtefactError if `index` holds tokens of another tokenizer, and whatever a method raises.
     """
     check_something_to_do(task, examples, methods)
-    answer_tokens = answer_token_groups(examples, tokenizer_encoder)
+    answer_tokens = answer_token_groups([example.answers for example in examples], tokenizer_encoder)
     groups = macro_groups(task.macro, examples, tokenizer_encoder)
     coverage = None if index is None else coverage_of(examples, index, tokenizer_encoder)
 

@@ -377,25 +377,32 @@ class GoldLengthPhrases:
 
     def predict(self, task: Task, examples: Sequence[Example], progress: Progress) -> list[Answer]:
         """One answer an example; its score is the probability of its tokens, each given those to its left."""
-        answers: dict[str, Answer] = {}
-        by_count: dict[int, list[Example]] = {}
-        for example in examples:
-            space = mask_takes_space(self._encoder, example.text)
-            tokens = word_tokens(self._encoder, [answer.strip() for answer in example.answers], after_space=space)
-            by_count.setdefault(max(1, min(map(len, tokens))), []).append(example)
-        for count, own in sorted(by_count.items()):
-            for first in range(0, len(own), EXAMPLES_PER_CALL):
-                some = own[first : first + EXAMPLES_PER_CALL]
-                found = self.fill([example.text for example in some], count)
-                answers |= {example.id: answer for example, answer in zip(some, found, strict=True)}
-                progress(f"task {task.name}", len(answers), len(examples))
+        texts, golds = [example.text for example in examples], [example.answers for example in examples]
+        answers = self.fill_to_length(texts, golds, step=f"task {task.name}", progress=progress)
         self._facts = {
             **language_model_facts(self._encoder, self._head),
             "answers": "as many tokens as the shortest gold answer has: an upper bound",
-            "cut_texts": sum(answer.cut for answer in answers.values()),
+            "cut_texts": sum(answer.cut for answer in answers),
             "notes": ["it is told how many tokens the gold answer has: an upper bound"],
         }
-        return [answers[example.id] for example in examples]
+        return answers
+
+    def fill_to_length(
+        self, texts: Sequence[str], golds: Sequence[Sequence[str]], *, step: str, progress: Progress
+    ) -> list[Answer]:
+        """The answer to each of q texts, of as many tokens as the shortest of its gold answers."""
+        by_count: dict[int, list[int]] = {}
+        for number, (text, gold) in enumerate(zip(texts, golds, strict=True)):
+            space = mask_takes_space(self._encoder, text)
+            tokens = word_tokens(self._encoder, [answer.strip() for answer in gold], after_space=space)
+            by_count.setdefault(max(1, min(map(len, tokens))), []).append(number)
+        answers: dict[int, Answer] = {}
+        for count, own in sorted(by_count.items()):
+            for first in range(0, len(own), EXAMPLES_PER_CALL):
+                some = own[first : first + EXAMPLES_PER_CALL]
+                answers |= zip(some, self.fill([texts[number] for number in some], count), strict=True)
+                progress(step, len(answers), len(texts))
+        return [answers[number] for number in range(len(texts))]
 
     def fill(self, texts: Sequence[str], count: int) -> list[Answer]:
         """The answer of `count` tokens to each of q texts that passed `check_query`."""

@@ -11,6 +11,7 @@ import pytest
 
 from npm.corpus.documents import CorpusSettings
 from npm.errors import CorpusError
+from npm.evaluation.analyses.panels import read_panels
 from npm.evaluation.compare import compare_results
 from npm.evaluation.held_out.article_questions import (
     ArticlePassages,
@@ -24,7 +25,8 @@ from npm.evaluation.held_out.article_questions import (
 from npm.evaluation.settings import ArticleQuestionSettings, SampleSettings
 from npm.retrieval.settings import FillSettings, Retrieval
 from npm.types import Document
-from tests.helpers.tiny_models import tiny_encoder
+from tests.helpers.language_models import deaf_head
+from tests.helpers.tiny_models import SENTENCES, tiny_encoder
 
 FIRST = "Vienna is the capital of Austria and lies on the river Danube near the Alps."
 SECOND = "The city of Vienna was besieged by a large army of the Ottoman Empire in the autumn of 1529."
@@ -171,6 +173,32 @@ def test_a_tiny_evaluation_is_written_and_compares_with_itself(tmp_path: Path) -
     assert len(right) == result.question_count
     compared = compare_results(tmp_path / "out", tmp_path / "out", resamples=20)
     assert {each.difference.mean for each in compared.comparisons} == {0.0}
+
+
+def test_a_masked_language_model_answers_the_same_questions_and_all_are_shown_by_tokens_of_the_answer(
+    tmp_path: Path,
+) -> None:
+    corpus = tmp_path / "articles.jsonl"
+    corpus.write_text("\n".join(json.dumps({"id": a.id, "title": a.title, "text": a.text}) for a in articles(4)))
+    # two of the four kings are one token each, and the model knows one of them
+    encoder = tiny_encoder("bert", sentences=(*SENTENCES, *["kingabert kingcbert"] * 50))
+    result = evaluate_article_questions(
+        encoder,
+        CorpusSettings(files=[str(corpus)]),
+        replace(SETTINGS, retrievals=[Retrieval.bm25]),
+        SampleSettings(resamples=20),
+        FillSettings(k=3),
+        language_model=(encoder, deaf_head(encoder, {"kingcbert": 0.9})),
+    )
+    assert {line["gold"] for line in result.lines} == {f"King{letter}bert" for letter in "ABCD"}
+    assert list(result.shares)[-4:] == ["bm25, hit@3", "mlm, hit@1", "mlm, hit@3", "mlm-n, hit@1"]
+    assert result.shares["mlm, hit@1"].mean == result.shares["mlm-n, hit@1"].mean == 0.25
+    points = {line.name: [(at.name, at.count, at.share.mean) for at in line.points] for line in result.by_tokens.lines}
+    assert list(points) == ["bm25", "mlm", "mlm-n"]
+    assert points["mlm"] == points["mlm-n"] == [("1", 2, 0.5), ("3", 2, 0.0)]
+    result.write(tmp_path / "out")
+    assert list(read_panels(tmp_path / "out")) == [result.by_tokens]
+    assert "head" in json.loads((tmp_path / "out" / "metrics.json").read_text())["language_model"]
 
 
 def test_articles_without_questions_are_refused(tmp_path: Path) -> None:
