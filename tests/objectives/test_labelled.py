@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
 from npm.models.encoder import Encoder
-from npm.objectives.encoded import EncodedLabelled, Passes
+from npm.objectives.encoded import EncodedLabelled, Passes, groups_by_length
 from npm.objectives.labelled import LabelledContrast, LabelledText, supervised_contrast
 from npm.types import LabelledBatch
 from tests.helpers.labelled_texts import encoder_of_pairs
@@ -78,6 +79,27 @@ def test_token_types_reach_the_encoder_and_pieces_change_nothing(encoder: Encode
     assert (typed - head.predictions(encoded(encoder, batch_of(targets, **place)))).abs().max() > 1e-4
     pieces = head.predictions(encoded(encoder, batch_of(targets, types=True, **place), rows_per_pass=1))
     torch.testing.assert_close(pieces, typed)
+
+
+@pytest.mark.parametrize("layer", [None, 1])
+def test_rows_of_like_lengths_together_give_the_vectors_and_gradients_of_one_pass(
+    encoder: Encoder, layer: int | None, rng: np.random.Generator
+) -> None:
+    lengths = torch.from_numpy(rng.permutation([3, 3, 4, 4, 5, 5, 6, 7, 12, 24]))  # i64 [10]
+    mask = (torch.arange(24) < lengths[:, None]).long()  # i64 [10, 24]
+    ids = torch.from_numpy(rng.integers(5, len(encoder.tokenizer), (10, 24))) * mask
+    types = torch.from_numpy(rng.integers(0, 2, (10, 24))) * mask
+    nothing = torch.zeros(0, dtype=torch.int64)
+    batch = LabelledBatch(ids, mask, types, nothing, nothing, nothing)
+    assert [len(rows) for rows in groups_by_length(mask)] == [4, 4, 2]
+    assert len(groups_by_length(mask[:, :4])) == 1  # little would be saved
+    output = encoder.model(input_ids=ids, attention_mask=mask, token_type_ids=types, output_hidden_states=True)
+    states = {True: output.hidden_states[2 if layer is None else layer], False: encoded(encoder, batch).states(layer)}
+    weights = torch.randn(10, 24, encoder.dimensions) * mask[..., None]  # f32 [10, 24, d]
+    torch.testing.assert_close(*((own * mask[..., None]) for own in states.values()))
+    parameters = [p for name, p in encoder.model.named_parameters() if "layer.0" in name or "embeddings.word" in name]
+    one, many = (torch.autograd.grad((own * weights).sum(), parameters) for own in states.values())
+    torch.testing.assert_close(many, one, rtol=1e-4, atol=1e-5)
 
 
 def test_without_a_target_every_parameter_has_a_zero_gradient(encoder: Encoder) -> None:
