@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Iterator
 from copy import deepcopy
 from pathlib import Path
@@ -95,11 +96,12 @@ def built_index(tiny_encoder_folder: Path, tmp_path_factory: pytest.TempPathFact
 def demo_index(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The demo corpus indexed by the shipped encoder, where `fill` without index= puts it. Not to be changed.
 
-    It lies in a cache of its own: XDG_CACHE_HOME is two folders above.
+    It lies in a cache of its own: XDG_CACHE_HOME is two folders above. Processes that share out the suite share it.
     """
     from npm.cli.main import main
 
-    cache = tmp_path_factory.mktemp("demo")
+    here = tmp_path_factory.getbasetemp()
+    cache = (here.parent if "PYTEST_XDIST_WORKER" in os.environ else here) / "demo"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(cache))
         assert main(["fill", "The capital of Iceland is <mask>."]) == 0
