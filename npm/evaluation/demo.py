@@ -8,8 +8,8 @@ Shapes: n questions, T tokens of the corpus.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +24,8 @@ from npm.evaluation.results import CheckRecord, any_record, filler_facts, write_
 from npm.evaluation.settings import DemoSettings, SampleSettings, Split
 from npm.evaluation.zero_shot.baselines import BlockSpans, lexicon_of
 from npm.indexing.rows import RowMap
-from npm.retrieval.queries import check_query
+from npm.retrieval.blocks import rank_blocks, rankings
+from npm.retrieval.queries import check_query, encode_queries
 from npm.settings import as_json
 from npm.types import SURROGATE, Progress, TokenFlag, silent
 
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 
 TASK = "demo"
 QUESTIONS_PER_CALL, QUESTIONS_SHOWN = 32, 24
+AMONG = 3
+"""Blocks among which one that holds an answer is looked for, beside the first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +95,7 @@ class DemoResult:
     total: HitRates
     kinds: tuple[HitRates, ...]  # in the order in which they first come
     baseline: HitRates | None
+    blocks: tuple[HitRates, ...]  # how often a block that holds an answer is first, and among `AMONG`, by each ranking
     record: dict[str, Any]  # settings and fingerprints: what the numbers depend on
 
     def metrics(self) -> dict[str, Any]:
@@ -102,6 +106,7 @@ class DemoResult:
             "total": asdict(self.total),
             "kinds": [asdict(rates) for rates in self.kinds],
             "baseline": None if self.baseline is None else asdict(self.baseline),
+            "blocks": [asdict(rates) for rates in self.blocks],
         }
 
     def write(self, out: str | Path) -> None:
@@ -174,8 +179,31 @@ def evaluate_demo(
         total=rates(f"{filler.encoder.name}, {filler.settings.retrieval.value}", hits_at_1, hits_at_k),
         kinds=tuple(rates(kind, hits_at_1[is_kind], hits_at_k[is_kind]) for kind, is_kind in chosen.items()),
         baseline=baseline_rates,
+        blocks=tuple(
+            rates(f"blocks by {name}", right[:, 0].astype(float), right.any(axis=1).astype(float))
+            for name, right in _holding_blocks(filler, questions)
+        ),
         record=record,
     )
+
+
+def _holding_blocks(filler: PhraseFiller, questions: Sequence[Question]) -> Iterator[tuple[str, np.ndarray]]:
+    """For each ranking of all blocks, which of the `AMONG` best hold an answer: bool [n, AMONG]; none without text."""
+    index = filler.index
+    if index.lexicon is None or filler.settings.where or filler.settings.documents is not None:
+        return
+    plain_text = cache(lambda block: normalise_answer(index.store.block_text(block)))
+    texts = [question.text for question in questions]
+    pooler = index.block_vectors.pooler if index.block_vectors is not None else None
+    asked = encode_queries(filler.encoder, texts, pooler=pooler, tokens_per_batch=filler.settings.tokens_per_batch)
+    for name, retrieval in rankings(index).items():
+        settings = replace(filler.settings, retrieval=retrieval, bm25_blocks=AMONG)
+        hits = rank_blocks(index, texts, asked.sentences, settings)
+        right = np.zeros(hits.found.shape, dtype=bool)  # [n, AMONG]
+        for number, place in np.argwhere(hits.found).tolist():
+            text = plain_text(int(hits.blocks[number, place]))
+            right[number, place] = any(normalise_answer(answer) in text for answer in questions[number].answers)
+        yield name, right
 
 
 def _predictions(filler: PhraseFiller, questions: Sequence[Question], progress: Progress) -> list[Prediction]:

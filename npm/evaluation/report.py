@@ -173,3 +173,6 @@ def print_demo(result: DemoResult, console: Console, *, shown: int | None = None
     compared = [result.total] if result.baseline is None else [result.baseline, result.total]
     header, rows = hit_rows(compared, k=result.k)
     console.print(terminal_table(["all questions", *header[1:]], rows))
+    if result.blocks:
+        _, rows = hit_rows(result.blocks, k=result.k)
+        console.print(terminal_table(["a block that holds an answer", "questions", "first, %", "among 3, %"], rows))

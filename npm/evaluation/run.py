@@ -90,6 +90,8 @@ class BuiltInTask:
     run: Callable[[EvaluationSettings, CheckRecord, Progress], Result]
     reads: tuple[str, ...]
     """Shared settings that it has a use for, beside those of READ_BY_ALL; if others were set, they are refused."""
+    refuses: tuple[tuple[str, str], ...] = ()
+    """Parts of these that it has no use for, each with what would be read in their place."""
 
 
 def run_evaluation(
@@ -110,7 +112,8 @@ def run_evaluation(
             notice(f"note: {remark}")
         result: Result = suite
     else:
-        _refuse_unused(settings, f"task={built_in.name}", (*built_in.reads, built_in.name))
+        reads = (*built_in.reads, built_in.name)
+        _refuse_unused(settings, f"task={built_in.name}", reads, refused=dict(built_in.refuses))
         if not settings.task:
             _refuse_other_corpus(settings)
             notice("note: no task= was named: task=demo, the questions about the demo corpus")
@@ -278,14 +281,26 @@ def _sts(settings: EvaluationSettings, check_record: CheckRecord, progress: Prog
     )
 
 
+def _own_index(task: str) -> tuple[tuple[str, str], ...]:
+    """What a task that builds an index of its own, and may ask a masked language model beside it, has no use for."""
+    unread = (
+        "fill.documents",
+        "fill.where",
+        *(f"zero_shot.{each}" for each in ("closed", "mlm.index", "causal", "t5")),
+    )
+    return (("fill.retrieval", f"{task}.retrievals=[…]"), *((name, "") for name in unread), ("zero_shot.date", ""))
+
+
 BUILT_IN_TASKS = {
     task.name: task
     for task in (
         BuiltInTask("demo", _demo, reads=("index", "split", "limit", "resamples", "fill")),
         BuiltInTask("masked_tokens", _masked_tokens, reads=("corpus", "limit")),
         BuiltInTask("denoising", _denoising, reads=("corpus", "limit", "resamples")),
-        BuiltInTask("article_questions", _article_questions, reads=("corpus", "resamples", "fill", "zero_shot")),
-        BuiltInTask("unseen_words", _unseen_words, reads=("corpus", "resamples", "fill", "zero_shot")),
+        *(
+            BuiltInTask(name, run, ("corpus", "resamples", "fill", "zero_shot"), _own_index(name))
+            for name, run in (("article_questions", _article_questions), ("unseen_words", _unseen_words))
+        ),
         BuiltInTask("word_sense", _word_sense, reads=("index", "resamples")),
         BuiltInTask("sts", _sts, reads=("data_dir", "split", "resamples")),
         BuiltInTask("parameters", _parameters, reads=()),

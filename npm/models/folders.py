@@ -335,7 +335,11 @@ def conversion(folder: Path, pickles: Sequence[str]) -> str:
     start = str(folder) if pickles else "NAME"  # what was fetched of a hub's model is without its pickles
     code = "import sys; from transformers import AutoModelForMaskedLM as M, AutoTokenizer as T; "
     code += "[kind.from_pretrained(sys.argv[1]).save_pretrained(sys.argv[2]) for kind in (M, T)]"
-    return shlex.join(["python", "-c", code, start, "CONVERTED"]) + ", then encoder=CONVERTED"
+    # its files do not say what its name says
+    single = '; add "query_masks": 1 to its config.json, since it asks with one mask' * (
+        "npm-single" in folder.as_posix()
+    )
+    return shlex.join(["python", "-c", code, start, "CONVERTED"]) + f", then encoder=CONVERTED{single}"
 
 
 def _module_files(folder: Path) -> list[str]:

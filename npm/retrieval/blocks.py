@@ -106,6 +106,12 @@ def rank_blocks(
     return _fused_ranking(_lexicon(index, settings), vectors, texts, sentences, k=k, share=share, allowed=allowed)
 
 
+def rankings(index: PhraseIndex) -> dict[str, Retrieval]:
+    """The ways in which `rank_blocks` can rank the blocks of an index that has text, by what they rank by."""
+    by_vectors = {"vectors": Retrieval.blocks, "both": Retrieval.hybrid}
+    return {"BM25": Retrieval.bm25} | (by_vectors if index.block_vectors is not None else {})
+
+
 def _lexicon(index: PhraseIndex, settings: FillSettings) -> BlockLexicon:
     if index.lexicon is None:
         others = "retrieval=dense" if index.block_vectors is None else "retrieval=blocks or retrieval=dense"

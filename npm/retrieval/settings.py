@@ -44,7 +44,7 @@ class FillSettings(CheckedSettings):
     """Added, in `hybrid`, to the similarities in a block, times its score over that of the best block."""
     reading_share: Annotated[float, Bounds(0, 1)] = 0.75
     """In `hybrid`, how much of a query vector comes from the text read together with the block that is looked in, the
-    rest from the text alone; 0 reads nothing, which is faster."""
+    rest from the text alone. With 0, and joint_share=0, nothing is read, which is faster."""
     joint_share: Annotated[float | None, Bounds(0, 1)] = None
     """In `hybrid`, how much of a similarity comes from the block's tokens as they are read together with the text, the
     rest from the stored vectors; unset: half for an encoder that was trained for it (objective.reading_weight), else

@@ -31,7 +31,7 @@ from npm.masking.collocation_mining import collocations_of
 from npm.masking.collocations import CollocationVocabulary
 from npm.masking.corruption import CorruptionSettings, CorruptionUnit, build_in_place_views
 from npm.masking.denoising import build_denoising_views
-from npm.masking.masker import MaskingUnit, build_masker, mask_rng
+from npm.masking.masker import MaskingUnit, QuestionForm, build_masker, mask_rng
 from npm.masking.rendering import (
     DENOISING,
     LABELLED,
@@ -397,6 +397,8 @@ def _block_source(
         f"{store.token_count:,} tokens in {len(groups):,} groups ({groups.mixed_share:.0%} of them mix documents), "
         f"{per_step} sequences a step"
     )
+    if settings.masking.question is not QuestionForm.whole and not settings.masking.context_fraction:
+        note += "; no copy is a question (masking.context_fraction=0), so masking.question is not read"
     return source, _with_skipped(note, skipped)
 
 

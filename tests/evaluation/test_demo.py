@@ -13,7 +13,7 @@ from index.manifest import manifest_bytes, read_manifest
 from index.store import check_folder
 from npm.errors import ArtefactError, SettingError
 from npm.evaluation.demo import DemoResult, Question, RandomSpanOfRightPassage, evaluate_demo
-from npm.evaluation.metrics import is_hit
+from npm.evaluation.metrics import is_hit, normalise_answer
 from npm.evaluation.results import EVALUATION_KIND, check_out, write_results
 from npm.evaluation.settings import DemoSettings, SampleSettings, Split
 from npm.models.encoder import Encoder
@@ -51,6 +51,26 @@ def test_rates_are_the_shares_of_questions_whose_first_phrases_are_right(
         assert prediction.hit_rank == (hits.index(True) + 1 if any(hits) else None)
     assert (result.total.hit_at_1.mean, result.total.hit_at_k.mean) == (right_at_1 / 5, right_at_k / 5)
     assert right_at_k >= 3  # one block has few phrases, so even a random encoder names the right one among 20
+
+
+def test_blocks_that_hold_an_answer_are_counted_in_the_ranking_by_words(
+    filler: PhraseFiller, questions_file: Path
+) -> None:
+    result = evaluated(filler, questions_file)
+    store, ranked = filler.index.store, [[], []]  # type: ignore[var-annotated]
+    for prediction in result.predictions:
+        asked = prediction.question
+        scores = filler.index.lexicon.scores(asked.text)  # type: ignore[union-attr]
+        best = [block for block in np.argsort(-scores, kind="stable")[:3].tolist() if scores[block] > 0]
+        texts = [normalise_answer(store.block_text(block)) for block in best]
+        holds = [any(normalise_answer(answer) in text for answer in asked.answers) for text in texts]
+        ranked[0].append(holds[:1] == [True])
+        ranked[1].append(any(holds))
+    assert [rates.name for rates in result.blocks] == ["blocks by BM25"]  # the encoder has no sentence vectors
+    assert (result.blocks[0].hit_at_1.mean, result.blocks[0].hit_at_k.mean) == tuple(map(np.mean, ranked))
+    assert 0 < np.mean(ranked[0]) <= np.mean(ranked[1])
+    some = replace(filler.settings, documents=[store.document(0).id])
+    assert evaluated(PhraseFiller(filler.index, filler.encoder, some), questions_file, baseline=False).blocks == ()
 
 
 def test_only_the_chosen_split_is_asked_in_order_and_up_to_the_limit(

@@ -87,12 +87,12 @@ def test_a_question_without_a_right_phrase_says_what_would_be_right() -> None:
 
 @pytest.mark.parametrize("columns", [80, 100])
 def test_the_report_fits_the_terminal(columns: int) -> None:
-    result = DemoResult((prediction(),), 5, RATES, (RATES,), RATES, {})
+    result = DemoResult((prediction(),), 5, RATES, (RATES,), RATES, (RATES,), {})
     file = StringIO()
     print_demo(result, Console(file=file, width=columns))
     assert max(len(line) for line in file.getvalue().splitlines()) <= columns
     assert "\x1b" not in file.getvalue()  # no colours where there is no terminal
-    assert file.getvalue().count("62.5 [55.0, 70.0]") == 3
+    assert file.getvalue().count("62.5 [55.0, 70.0]") == 4
     assert "questions shown" not in file.getvalue()
 
 

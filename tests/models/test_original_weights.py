@@ -122,8 +122,10 @@ def test_pickled_weights_are_refused_with_the_command_that_converts_them(tmp_pat
 
 
 def test_what_was_fetched_of_a_hub_without_safetensors_is_converted_by_its_name(tmp_path: Path) -> None:
-    missing = original_folder(tmp_path / "snapshot")
-    (missing / "model.safetensors").unlink()
-    with pytest.raises(EncoderError) as caught:
-        load(missing)
-    assert " NAME CONVERTED" in caught.value.fix
+    for name in ("models--facebook--npm", "models--facebook--npm-single"):
+        missing = original_folder(tmp_path / name)
+        (missing / "model.safetensors").unlink()
+        with pytest.raises(EncoderError) as caught:
+            load(missing)
+        assert " NAME CONVERTED" in caught.value.fix
+        assert ('add "query_masks": 1 to its config.json' in caught.value.fix) == name.endswith("single")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ from npm.retrieval import reading
 from npm.retrieval.blocks import Restriction, block_restrictions
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.queries import encode_queries
-from npm.retrieval.reading import TRAINED_JOINT_SHARE, joint_share, with_reading
+from npm.retrieval.reading import TRAINED_JOINT_SHARE, joint_share, joint_similarities, with_reading
 from npm.retrieval.scoring import ScoringSettings
 from npm.retrieval.settings import FillSettings, Retrieval
 from npm.retrieval.spans import ScannedSimilarities
@@ -296,6 +297,31 @@ def test_a_joint_share_is_taken_up_by_encoders_that_were_trained_for_it(bert_fil
     encoder.reads_jointly = True
     assert joint_share(FillSettings(), encoder) == TRAINED_JOINT_SHARE > 0
     assert joint_share(FillSettings(joint_share=0.0), encoder) == 0.0
+
+
+def test_a_token_that_was_cut_off_is_as_far_as_the_farthest_that_was_read(rng: np.random.Generator) -> None:
+    queries, keys = rng.standard_normal((2, 8)), rng.standard_normal((4, 8))  # the first token and three of five
+    scores = joint_similarities(queries, keys, np.zeros(5, dtype=np.uint8), 1.0)  # f64 [2, 5]
+    products = queries @ keys.T  # f64 [2, 4]
+    expected = products - np.log(np.exp(products).sum(1, keepdims=True))
+    np.testing.assert_allclose(scores[:, :3], expected[:, 1:])
+    np.testing.assert_allclose(scores[:, 3:], np.repeat(expected.min(1, keepdims=True), 2, axis=1))
+
+
+def test_without_a_reading_share_blocks_are_read_only_for_a_joint_share(
+    bert_filler: PhraseFiller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads: list[float | None] = []
+
+    def with_reading(*given: Any) -> Any:
+        reads.append(given[-1].joint_share)
+        return reading.with_reading(*given)
+
+    monkeypatch.setattr("npm.retrieval.fill.with_reading", with_reading)
+    for share in (0.0, 0.5):
+        bert_filler.settings = settings_with(0.0, joint_share=share)
+        bert_filler.fill(TEXTS[0])
+    assert reads == [0.5]
 
 
 def test_a_joint_share_asked_of_an_encoder_that_was_not_trained_for_it_is_noted(bert_filler: PhraseFiller) -> None:

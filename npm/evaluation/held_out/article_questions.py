@@ -32,18 +32,18 @@ from index.files import digest_of
 from npm.corpus.blocks import BlockSettings
 from npm.corpus.documents import CorpusSettings, read_corpus
 from npm.corpus.text import Stemming, sentence_bounds, words_of
-from npm.errors import CorpusError
-from npm.evaluation.analyses.breakdown import AXES, binned_points
+from npm.errors import CorpusError, SettingError
+from npm.evaluation.analyses.breakdown import binned_points
 from npm.evaluation.analyses.panels import KEY, Line, Panel, show_panels
 from npm.evaluation.metrics import Interval, bootstrap_interval, hit_rank
 from npm.evaluation.report import percent, terminal_table
 from npm.evaluation.results import CheckRecord, any_record, model_facts, write_results
-from npm.evaluation.settings import ArticleQuestionSettings, Breakdown, SampleSettings
+from npm.evaluation.settings import ArticleQuestionSettings, SampleSettings
 from npm.evaluation.zero_shot.open_set import answer_token_groups
 from npm.evaluation.zero_shot.parametric import GoldLengthPhrases, ParametricPhrases, language_model_facts
 from npm.indexing.build import build_index
 from npm.indexing.settings import IndexBuildSettings
-from npm.retrieval.blocks import rank_blocks
+from npm.retrieval.blocks import rank_blocks, rankings
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.queries import QueryVectors, encode_queries
 from npm.retrieval.settings import Retrieval
@@ -283,6 +283,7 @@ def evaluate_article_questions(
     `fill` decides all else of how they are filled, its k which hits count beside the first. A masked `language_model`
     is asked those that are filled. Raises CorpusError if no question can be made of the documents.
     """
+    _check_retrievals(settings, encoder)
     questions, passages = make_questions(list(read_corpus(corpus)), settings)
     if not questions:
         raise CorpusError(
@@ -324,13 +325,26 @@ def evaluate_article_questions(
     return ArticleQuestionResult(shares, by_tokens, tuple(lines), record, len(questions), len(filled), len(passages))
 
 
+def _check_retrievals(settings: ArticleQuestionSettings, encoder: Encoder) -> None:
+    """Raise SettingError unless there are ways to answer, each of which an index of `encoder` has."""
+    if settings.retrievals and (Retrieval.blocks not in settings.retrievals or encoder.block_pooler is not None):
+        return
+    raise SettingError(
+        "the questions cannot be answered so",
+        expected="at least one of dense, bm25, hybrid and, with an encoder that has sentence vectors, blocks",
+        got=", ".join(each.value for each in settings.retrievals) or "an empty list",
+        where="article_questions.retrievals",
+        fix="name others, such as [hybrid,dense]",
+    )
+
+
 def _by_tokens(found: Mapping[str, np.ndarray], groups: Sequence[str]) -> Panel:
     """How often the first phrase is right where the answer has so many tokens."""
     labels = sorted(set(groups))
     numbers = np.array([labels.index(group) for group in groups])  # i64 [n]
     firsts = {name.removesuffix(FIRST): hits == 1 for name, hits in found.items() if name.endswith(FIRST)}
     lines = tuple(Line(name, binned_points(right, numbers, labels)) for name, right in firsts.items())
-    return Panel("first phrase", AXES[Breakdown.answer_tokens], "right", lines)
+    return Panel("first phrase by tokens of the answer", "tokens", "right", lines)
 
 
 def _predicted(
@@ -416,13 +430,10 @@ def _ranked_right(
 ) -> Iterator[tuple[str, np.ndarray]]:
     """Which questions have a block of the right passage first, and among the best: by BM25, by vectors, by both."""
     index, settings = filler.index, replace(filler.settings, bm25_blocks=AMONG)
-    rankings = {"BM25": Retrieval.bm25}
-    if index.block_vectors is not None:
-        rankings |= {"vectors": Retrieval.blocks, "both": Retrieval.hybrid}
     texts = [question.text for _, question in questions]
     names = [f"{article.id}#{question.stands_in}" for article, question in questions]
     documents = index.store.find_documents(names)  # i64 [n]
-    for name, retrieval in rankings.items():
+    for name, retrieval in rankings(index).items():
         hits = rank_blocks(index, texts, vectors.sentences, replace(settings, retrieval=retrieval))
         right = hits.found & (index.store.block_documents[hits.blocks] == documents[:, None])  # bool [n, AMONG]
         yield f"blocks by {name}, first", right[:, 0].astype(float)

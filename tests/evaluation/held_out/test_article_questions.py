@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from npm.corpus.documents import CorpusSettings
-from npm.errors import CorpusError
+from npm.errors import CorpusError, SettingError
 from npm.evaluation.analyses.panels import read_panels
 from npm.evaluation.compare import compare_results
 from npm.evaluation.held_out.article_questions import (
@@ -199,6 +199,17 @@ def test_a_masked_language_model_answers_the_same_questions_and_all_are_shown_by
     result.write(tmp_path / "out")
     assert list(read_panels(tmp_path / "out")) == [result.by_tokens]
     assert "head" in json.loads((tmp_path / "out" / "metrics.json").read_text())["language_model"]
+
+
+@pytest.mark.parametrize("retrievals", [[], [Retrieval.hybrid, Retrieval.blocks]])
+def test_retrievals_that_the_index_would_not_have_are_refused_before_it_is_built(
+    retrievals: list[Retrieval], tmp_path: Path
+) -> None:
+    settings = replace(SETTINGS, retrievals=retrievals)
+    missing = CorpusSettings(files=[str(tmp_path / "is not read.jsonl")])
+    with pytest.raises(SettingError, match="cannot be answered so") as raised:
+        evaluate_article_questions(tiny_encoder("bert"), missing, settings, SampleSettings(), FillSettings())
+    assert raised.value.where == "article_questions.retrievals"
 
 
 def test_articles_without_questions_are_refused(tmp_path: Path) -> None:
