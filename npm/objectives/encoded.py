@@ -269,7 +269,10 @@ class EncodedLabelled:
                 own_length = int(batch.attention_mask[rows].sum(1).max())
                 states = self.passes.piecewise(run, *(tensor[rows, :own_length] for tensor in given))  # [b, l, d]
                 pieces.append(pad_positions(states, length))
-            self._states[layer] = torch.cat(pieces)[torch.cat(groups).argsort()]
+            if groups:
+                self._states[layer] = torch.cat(pieces)[torch.cat(groups).argsort()]
+            else:
+                self._states[layer] = self.passes.piecewise(run, *given)
         return self._states[layer]  # [B, L, d]
 
 
@@ -278,20 +281,20 @@ LENGTH_GROUPS, MOST_OF_POSITIONS = 3, 0.75
 
 
 def groups_by_length(attention_mask: torch.Tensor) -> list[torch.Tensor]:
-    """Which rows of a mask i64 [B, L], padded on the right, the encoder takes at once: i64 [b] each.
+    """Which rows of a mask i64 [B, L], padded on the right, the encoder takes at once: i64 [b] each; none: all of them.
 
     On a CPU, whose time goes by the positions and not by the passes, rows of like lengths are taken together where that
-    saves padding enough; a batch is one group otherwise.
+    saves padding enough.
 
     >>> [rows.tolist() for rows in groups_by_length(torch.tensor([[1, 0, 0], [1, 1, 1], [1, 0, 0], [1, 0, 0]]))]
     [[1, 0], [2, 3]]
     """
+    if not attention_mask.is_cpu:
+        return []
     lengths = attention_mask.sum(1)  # i64 [B]
     groups = lengths.argsort(descending=True, stable=True).chunk(LENGTH_GROUPS)  # i64 [b] each
     positions = sum(len(rows) * int(lengths[rows[0]]) for rows in groups)
-    if attention_mask.is_cpu and positions <= MOST_OF_POSITIONS * attention_mask.numel():
-        return list(groups)
-    return [torch.arange(len(lengths), device=attention_mask.device)]
+    return list(groups) if positions <= MOST_OF_POSITIONS * attention_mask.numel() else []
 
 
 Encoded = EncodedBatch | EncodedSentences | EncodedDenoising | EncodedLabelled
