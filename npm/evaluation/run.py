@@ -112,8 +112,8 @@ def run_evaluation(
             notice(f"note: {remark}")
         result: Result = suite
     else:
-        reads = (*built_in.reads, built_in.name)
-        _refuse_unused(settings, f"task={built_in.name}", reads, refused=dict(built_in.refuses))
+        own = (*built_in.reads, built_in.name)
+        _refuse_unused(settings, f"task={built_in.name}", own, refused=dict(built_in.refuses))
         if not settings.task:
             _refuse_other_corpus(settings)
             notice("note: no task= was named: task=demo, the questions about the demo corpus")
