@@ -179,16 +179,18 @@ def evaluate_demo(
         total=rates(f"{filler.encoder.name}, {filler.settings.retrieval.value}", hits_at_1, hits_at_k),
         kinds=tuple(rates(kind, hits_at_1[is_kind], hits_at_k[is_kind]) for kind, is_kind in chosen.items()),
         baseline=baseline_rates,
-        blocks=tuple(
-            rates(f"blocks by {name}", right[:, 0].astype(float), right.any(axis=1).astype(float))
-            for name, right in _holding_blocks(filler, questions)
-        ),
+        blocks=tuple(rates(f"blocks by {name}", *hits) for name, *hits in _holding_blocks(filler, questions)),
         record=record,
     )
 
 
-def _holding_blocks(filler: PhraseFiller, questions: Sequence[Question]) -> Iterator[tuple[str, np.ndarray]]:
-    """For each ranking of all blocks, which of the `AMONG` best hold an answer: bool [n, AMONG]; none without text."""
+def _holding_blocks(
+    filler: PhraseFiller, questions: Sequence[Question]
+) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
+    """For each ranking of all blocks, where the first one holds an answer, and one of `AMONG`: f64 [n] of 0 and 1 each.
+
+    There is none without text.
+    """
     index = filler.index
     if index.lexicon is None or filler.settings.where or filler.settings.documents is not None:
         return
@@ -203,7 +205,7 @@ def _holding_blocks(filler: PhraseFiller, questions: Sequence[Question]) -> Iter
         for number, place in np.argwhere(hits.found).tolist():
             text = plain_text(int(hits.blocks[number, place]))
             right[number, place] = any(normalise_answer(answer) in text for answer in questions[number].answers)
-        yield name, right
+        yield name, right[:, 0].astype(float), right.any(axis=1).astype(float)
 
 
 def _predictions(filler: PhraseFiller, questions: Sequence[Question], progress: Progress) -> list[Prediction]:

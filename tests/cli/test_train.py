@@ -496,9 +496,3 @@ def test_sentences_and_blocks_that_are_pooled_otherwise_are_refused(
 ) -> None:
     both = ["objective.block_teacher_weight=1", "objective.sentence_weight=1"]
     npmlm(*train, *both).refused("sentences and blocks are pooled otherwise", "objective.sentence.pooler=avg")
-
-
-def test_a_form_of_questions_where_there_are_none_is_told_of(npmlm: CommandLine, train: list[str]) -> None:
-    outcome = npmlm(*train, "masking.question=mixed")
-    assert outcome.status == 0
-    assert "so masking.question is not read" in outcome.err

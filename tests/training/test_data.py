@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from dataclasses import fields, replace
 from itertools import islice
+from pathlib import Path
 
 import pytest
 import torch
 
 from npm.errors import SettingError
+from npm.masking.masker import MaskingSettings, QuestionForm
 from npm.masking.rendering import PHRASES
 from npm.training.data import TrainingBatches, iterate_batches
+from npm.training.run import run_training
 from npm.types import MaskedBatch, SentenceBatch, TrainingBatch, View
 from tests.helpers.groups import group
-from tests.helpers.toy_training import toy_batches, toy_encoder, toy_groups
+from tests.helpers.toy_training import toy_batches, toy_encoder, toy_groups, toy_settings
 
 
 def phrases(batch: TrainingBatch) -> MaskedBatch:
@@ -176,3 +179,11 @@ def test_the_masks_of_one_view_do_not_depend_on_the_views_beside_it() -> None:
     view = both.views["phrases"]
     assert isinstance(view, MaskedBatch)
     assert_equal(view, phrases(toy_batches(encoder)[2]))
+
+
+def test_a_form_of_questions_where_there_are_none_is_told_of(tmp_path: Path) -> None:
+    for form, told in ((QuestionForm.mixed, True), (QuestionForm.whole, False)):
+        said: list[str] = []
+        settings = toy_settings(tmp_path, masking=MaskingSettings(question=form))
+        run_training(tmp_path / form.value, settings, announce=said.append)
+        assert ("so masking.question is not read" in " ".join(said)) == told

@@ -308,21 +308,27 @@ def evaluate_article_questions(
         name: bootstrap_interval(hits, np.random.default_rng(sample.seed), resamples=sample.resamples)
         for name, hits in found.items()
     }
-    lines = [
-        {
-            "task": TASK,
-            "method": name,
-            "id": f"{article.id}#{question.taken_from}",
-            "text": question.text,
-            "gold": question.answer,
-            "kind": question.kind,
-            "correct": bool(hits[number]),
-        }
-        for name, hits in found.items()
-        for number, (article, question) in enumerate(questions[: len(hits)])
-    ]
     by_tokens = _by_tokens(found, answer_token_groups([[question.answer] for question in filled], encoder))
-    return ArticleQuestionResult(shares, by_tokens, tuple(lines), record, len(questions), len(filled), len(passages))
+    return ArticleQuestionResult(
+        shares, by_tokens, tuple(_lines(found, questions)), record, len(questions), len(filled), len(passages)
+    )
+
+
+def _lines(
+    found: Mapping[str, np.ndarray], questions: Sequence[tuple[Document, ArticleQuestion]]
+) -> Iterator[dict[str, Any]]:
+    """The lines of predictions.jsonl."""
+    for name, hits in found.items():
+        for number, (article, question) in enumerate(questions[: len(hits)]):
+            yield {
+                "task": TASK,
+                "method": name,
+                "id": f"{article.id}#{question.taken_from}",
+                "text": question.text,
+                "gold": question.answer,
+                "kind": question.kind,
+                "correct": bool(hits[number]),
+            }
 
 
 def _check_retrievals(settings: ArticleQuestionSettings, encoder: Encoder) -> None:
