@@ -29,7 +29,12 @@ from npm.corpus.text import folded_words
 from npm.errors import CorpusError
 from npm.evaluation.analyses.invented_names import SCRIPTS, NameModel
 from npm.evaluation.analyses.panels import KEY, Line, Panel, Point, show_panels
-from npm.evaluation.held_out.article_questions import MAX_BLOCK_TOKENS, ArticlePassages, content_words
+from npm.evaluation.held_out.article_questions import (
+    MAX_BLOCK_TOKENS,
+    ArticlePassages,
+    check_retrievals,
+    content_words,
+)
 from npm.evaluation.metrics import Interval, bootstrap_interval, hit_rank, wilson_interval
 from npm.evaluation.report import terminal_table
 from npm.evaluation.results import CheckRecord, any_record, model_facts, write_results
@@ -320,6 +325,7 @@ def evaluate_unseen_words(
     """
     if fill.max_phrase_tokens == FillSettings().max_phrase_tokens:
         fill = replace(fill, max_phrase_tokens=MOST_NAME_TOKENS)
+    check_retrievals(settings.retrievals, encoder, where="unseen_words.retrievals")
     documents = list(read_corpus(corpus))
     rng = np.random.default_rng(sample.seed)
     questions, others = make_questions(documents, settings, rng)

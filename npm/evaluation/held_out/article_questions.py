@@ -283,7 +283,7 @@ def evaluate_article_questions(
     `fill` decides all else of how they are filled, its k which hits count beside the first. A masked `language_model`
     is asked those that are filled. Raises CorpusError if no question can be made of the documents.
     """
-    _check_retrievals(settings, encoder)
+    check_retrievals(settings.retrievals, encoder, where="article_questions.retrievals")
     questions, passages = make_questions(list(read_corpus(corpus)), settings)
     if not questions:
         raise CorpusError(
@@ -331,15 +331,15 @@ def _lines(
             }
 
 
-def _check_retrievals(settings: ArticleQuestionSettings, encoder: Encoder) -> None:
-    """Raise SettingError unless there are ways to answer, each of which an index of `encoder` has."""
-    if settings.retrievals and (Retrieval.blocks not in settings.retrievals or encoder.block_pooler is not None):
+def check_retrievals(retrievals: Sequence[Retrieval], encoder: Encoder, *, where: str) -> None:
+    """Raise SettingError unless there are ways to answer, each of which an index that `encoder` builds has."""
+    if retrievals and (Retrieval.blocks not in retrievals or encoder.block_pooler is not None):
         return
     raise SettingError(
         "the questions cannot be answered so",
         expected="at least one of dense, bm25, hybrid and, with an encoder that has sentence vectors, blocks",
-        got=", ".join(each.value for each in settings.retrievals) or "an empty list",
-        where="article_questions.retrievals",
+        got=", ".join(each.value for each in retrievals) or "an empty list",
+        where=where,
         fix="name others, such as [hybrid,dense]",
     )
 

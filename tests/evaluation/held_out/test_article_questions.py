@@ -12,6 +12,7 @@ import pytest
 from npm.corpus.documents import CorpusSettings
 from npm.errors import CorpusError, SettingError
 from npm.evaluation.analyses.panels import read_panels
+from npm.evaluation.analyses.unseen_words import evaluate_unseen_words
 from npm.evaluation.compare import compare_results
 from npm.evaluation.held_out.article_questions import (
     ArticlePassages,
@@ -22,7 +23,7 @@ from npm.evaluation.held_out.article_questions import (
     make_questions,
     phrases_of,
 )
-from npm.evaluation.settings import ArticleQuestionSettings, SampleSettings
+from npm.evaluation.settings import ArticleQuestionSettings, SampleSettings, UnseenWordsSettings
 from npm.retrieval.settings import FillSettings, Retrieval
 from npm.types import Document
 from tests.helpers.language_models import deaf_head
@@ -210,6 +211,10 @@ def test_retrievals_that_the_index_would_not_have_are_refused_before_it_is_built
     with pytest.raises(SettingError, match="cannot be answered so") as raised:
         evaluate_article_questions(tiny_encoder("bert"), missing, settings, SampleSettings(), FillSettings())
     assert raised.value.where == "article_questions.retrievals"
+    names = UnseenWordsSettings(retrievals=retrievals)
+    with pytest.raises(SettingError, match="cannot be answered so") as raised:
+        evaluate_unseen_words(tiny_encoder("bert"), missing, names, SampleSettings(), FillSettings())
+    assert raised.value.where == "unseen_words.retrievals"
 
 
 def test_articles_without_questions_are_refused(tmp_path: Path) -> None:
