@@ -8,7 +8,7 @@ Shapes: n questions, T tokens of the corpus.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -18,6 +18,7 @@ import numpy as np
 
 from index.files import sha256_of_file
 from npm.errors import SettingError, UserError
+from npm.evaluation.held_out.article_questions import AMONG
 from npm.evaluation.metrics import Interval, bootstrap_interval, chance_of_hit, hit_rank, normalise_answer
 from npm.evaluation.report import print_demo
 from npm.evaluation.results import CheckRecord, any_record, filler_facts, write_results
@@ -32,14 +33,13 @@ from npm.types import SURROGATE, Progress, TokenFlag, silent
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from npm.corpus.store import BlockStore
     from npm.retrieval.fill import PhraseFiller
     from npm.types import Answer
 
 
 TASK = "demo"
 QUESTIONS_PER_CALL, QUESTIONS_SHOWN = 32, 24
-AMONG = 3
-"""Blocks among which one that holds an answer is looked for, beside the first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,18 +194,23 @@ def _holding_blocks(
     index = filler.index
     if index.lexicon is None or filler.settings.where or filler.settings.documents is not None:
         return
-    plain_text = cache(lambda block: normalise_answer(index.store.block_text(block)))
-    texts = [question.text for question in questions]
-    pooler = index.block_vectors.pooler if index.block_vectors is not None else None
-    asked = encode_queries(filler.encoder, texts, pooler=pooler, tokens_per_batch=filler.settings.tokens_per_batch)
+    texts, holds_answer = [question.text for question in questions], answer_finder(index.store)
+    vectors = encode_queries(
+        filler.encoder, texts, pooler=index.block_pooler, tokens_per_batch=filler.settings.tokens_per_batch
+    )
     for name, retrieval in rankings(index).items():
         settings = replace(filler.settings, retrieval=retrieval, bm25_blocks=AMONG)
-        hits = rank_blocks(index, texts, asked.sentences, settings)
+        hits = rank_blocks(index, texts, vectors.sentences, settings, allowed=index.live_blocks)
         right = np.zeros(hits.found.shape, dtype=bool)  # [n, AMONG]
         for number, place in np.argwhere(hits.found).tolist():
-            text = plain_text(int(hits.blocks[number, place]))
-            right[number, place] = any(normalise_answer(answer) in text for answer in questions[number].answers)
+            right[number, place] = holds_answer(int(hits.blocks[number, place]), questions[number])
         yield name, right[:, 0].astype(float), right.any(axis=1).astype(float)
+
+
+def answer_finder(store: BlockStore) -> Callable[[int, Question], bool]:
+    """Says whether a block holds one of a question's answers; the text of each block is read once."""
+    plain_text = cache(lambda block: normalise_answer(store.block_text(block)))
+    return lambda block, question: any(normalise_answer(answer) in plain_text(block) for answer in question.answers)
 
 
 def _predictions(filler: PhraseFiller, questions: Sequence[Question], progress: Progress) -> list[Prediction]:
@@ -239,7 +244,7 @@ class RandomSpanOfRightPassage:
         barred = (TokenFlag.STOPWORD | TokenFlag.PUNCTUATION | TokenFlag.SPECIAL).value
         flags = self._store.flags.slice(0, self._store.token_count)  # u8 [T]
         self._spans = BlockSpans(filler, RowMap.of_mask((flags & barred) == 0))
-        self._plain_text = cache(lambda block: normalise_answer(self._store.block_text(block)))
+        self._holds_answer = answer_finder(self._store)
 
     def chances(self, question: Question, draws: Sequence[int]) -> list[float]:
         """For each number of draws, the chance of a hit; 0 where no block holds an answer."""
@@ -247,7 +252,7 @@ class RandomSpanOfRightPassage:
         best_first = np.argsort(-self._lexicon.scores(question.text), kind="stable")  # i64 [blocks]
         for block in best_first.tolist():
             # Whatever a span says stands in its block, and reading the block is far cheaper than listing its spans.
-            if not any(answer in self._plain_text(block) for answer in answers):
+            if not self._holds_answer(block, question):
                 continue
             spans = self.spans(block)
             hits = sum(normalise_answer(span) in answers for span in spans)

@@ -281,14 +281,15 @@ def _sts(settings: EvaluationSettings, check_record: CheckRecord, progress: Prog
     )
 
 
-def _own_index(task: str) -> tuple[tuple[str, str], ...]:
-    """What a task that builds an index of its own, and may ask a masked language model beside it, has no use for."""
-    unread = (
-        "fill.documents",
-        "fill.where",
-        *(f"zero_shot.{each}" for each in ("closed", "mlm.index", "causal", "t5")),
-    )
-    return (("fill.retrieval", f"{task}.retrievals=[…]"), *((name, "") for name in unread), ("zero_shot.date", ""))
+OF_OWN_INDEX = ("corpus", "resamples", "fill", "zero_shot")
+"""What a task reads that builds an index of its own and may ask a masked language model beside it."""
+
+
+def _unread_of_own_index(task: str) -> tuple[tuple[str, str], ...]:
+    """The parts of `OF_OWN_INDEX` that it has no use for."""
+    filters, others = ("documents", "where"), ("closed", "mlm.index", "causal", "t5", "date")
+    unread = [*(f"fill.{each}" for each in filters), *(f"zero_shot.{each}" for each in others)]
+    return (("fill.retrieval", f"{task}.retrievals=[…]"), *((name, "") for name in unread))
 
 
 BUILT_IN_TASKS = {
@@ -297,10 +298,8 @@ BUILT_IN_TASKS = {
         BuiltInTask("demo", _demo, reads=("index", "split", "limit", "resamples", "fill")),
         BuiltInTask("masked_tokens", _masked_tokens, reads=("corpus", "limit")),
         BuiltInTask("denoising", _denoising, reads=("corpus", "limit", "resamples")),
-        *(
-            BuiltInTask(name, run, ("corpus", "resamples", "fill", "zero_shot"), _own_index(name))
-            for name, run in (("article_questions", _article_questions), ("unseen_words", _unseen_words))
-        ),
+        BuiltInTask("article_questions", _article_questions, OF_OWN_INDEX, _unread_of_own_index("article_questions")),
+        BuiltInTask("unseen_words", _unseen_words, OF_OWN_INDEX, _unread_of_own_index("unseen_words")),
         BuiltInTask("word_sense", _word_sense, reads=("index", "resamples")),
         BuiltInTask("sts", _sts, reads=("data_dir", "split", "resamples")),
         BuiltInTask("parameters", _parameters, reads=()),

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from index.types import Searcher
     from npm.indexing.block_vectors import BlockVectors
     from npm.models.encoder import Encoder
+    from npm.models.settings import PoolerKind
 
 
 OpenSearcher = Callable[[Generation, "ShardedArray"], "Searcher"]
@@ -59,6 +60,11 @@ class PhraseIndex:
     live_documents: np.ndarray | None = None  # bool [documents], False for deleted ones; None: all are live
     live_blocks: np.ndarray | None = None  # bool [blocks], of live documents or of none
     live_rows: RowSet | None = None
+
+    @property
+    def block_pooler(self) -> PoolerKind | None:
+        """What pools the block vectors; None where there are none."""
+        return None if self.block_vectors is None else self.block_vectors.pooler
 
     @classmethod
     def open(cls, folder: Path, open_searcher: OpenSearcher | None = None) -> PhraseIndex:

@@ -200,6 +200,19 @@ class Passes:
             return tuple(torch.cat(parts) for parts in zip(*pieces, strict=True))
         return torch.cat(pieces)
 
+    def by_length(self, function: Callable[..., Any], attention_mask: torch.Tensor, *rows: torch.Tensor) -> Any:
+        """`piecewise` of a mask and tensors i64 [B, L], group by group of like lengths; it returns states [b, l, d]."""
+        given = (attention_mask, *rows)
+        groups = groups_by_length(attention_mask)  # i64 [b] each
+        if not groups:
+            return self.piecewise(function, *given)
+        states = []
+        for numbers in groups:
+            longest = int(attention_mask[numbers].sum(1).max())
+            own = self.piecewise(function, *(tensor[numbers, :longest] for tensor in given))  # [b, l, d]
+            states.append(pad_positions(own, attention_mask.shape[1]))
+        return torch.cat(states)[torch.cat(groups).argsort()]  # [B, L, d]
+
 
 class EncodedSentences:
     """Hidden states of the rows of a `SentenceBatch`."""
@@ -251,7 +264,7 @@ class EncodedLabelled:
     def states(self, layer: int | None = None) -> torch.Tensor:
         """The states [B, L, d] behind a layer, 0 being the embeddings; None: behind the last one."""
 
-        def run(ids: torch.Tensor, mask: torch.Tensor, *types: torch.Tensor) -> torch.Tensor:
+        def run(mask: torch.Tensor, ids: torch.Tensor, *types: torch.Tensor) -> torch.Tensor:
             further = {"token_type_ids": types[0]} if types else {}
             output = self.passes.model(
                 input_ids=ids, attention_mask=mask, output_hidden_states=layer is not None, **further
@@ -260,19 +273,9 @@ class EncodedLabelled:
             return states  # [b, L, d]
 
         if layer not in self._states:
-            batch, length = self.batch, self.batch.input_ids.shape[1]
-            given = [batch.input_ids, batch.attention_mask]  # i64 [B, L] each
-            given += [] if batch.token_type_ids is None else [batch.token_type_ids]
-            groups = groups_by_length(batch.attention_mask)  # i64 [b] each
-            pieces = []
-            for rows in groups:
-                own_length = int(batch.attention_mask[rows].sum(1).max())
-                states = self.passes.piecewise(run, *(tensor[rows, :own_length] for tensor in given))  # [b, l, d]
-                pieces.append(pad_positions(states, length))
-            if groups:
-                self._states[layer] = torch.cat(pieces)[torch.cat(groups).argsort()]
-            else:
-                self._states[layer] = self.passes.piecewise(run, *given)
+            batch = self.batch
+            types = () if batch.token_type_ids is None else (batch.token_type_ids,)
+            self._states[layer] = self.passes.by_length(run, batch.attention_mask, batch.input_ids, *types)
         return self._states[layer]  # [B, L, d]
 
 

@@ -76,8 +76,7 @@ def vector_share(index: PhraseIndex, settings: FillSettings) -> float:
 
 def sentence_pooler(index: PhraseIndex, settings: FillSettings) -> PoolerKind | None:
     """What makes the sentence vectors of texts that `rank_blocks` is to rank for; None: it needs none."""
-    vectors = index.block_vectors
-    return vectors.pooler if vectors is not None and vector_share(index, settings) > 0 else None
+    return index.block_pooler if vector_share(index, settings) > 0 else None
 
 
 def rank_blocks(

@@ -69,6 +69,9 @@ def test_blocks_that_hold_an_answer_are_counted_in_the_ranking_by_words(
     assert [rates.name for rates in result.blocks] == ["blocks by BM25"]  # the encoder has no sentence vectors
     assert (result.blocks[0].hit_at_1.mean, result.blocks[0].hit_at_k.mean) == tuple(map(np.mean, ranked))
     assert 0 < np.mean(ranked[0]) <= np.mean(ranked[1])
+    without = replace(filler.index, live_blocks=np.zeros(store.block_count, dtype=bool))  # all deleted
+    (none,) = evaluated(PhraseFiller(without, filler.encoder, filler.settings), questions_file, baseline=False).blocks
+    assert none.hit_at_k.mean == 0
     some = replace(filler.settings, documents=[store.document(0).id])
     assert evaluated(PhraseFiller(filler.index, filler.encoder, some), questions_file, baseline=False).blocks == ()
 

@@ -405,9 +405,10 @@ def _found(
 ) -> Iterator[Found]:
     """What each retrieval finds in each variant's index, which is the passages of that variant and the others."""
     index, texts = filler.index, [question.text for question in questions]
-    pooler = index.block_vectors.pooler if index.block_vectors is not None else None
     # The sentences are the same in all variants: the name is masked.
-    vectors = encode_queries(filler.encoder, texts, pooler=pooler, tokens_per_batch=filler.settings.tokens_per_batch)
+    vectors = encode_queries(
+        filler.encoder, texts, pooler=index.block_pooler, tokens_per_batch=filler.settings.tokens_per_batch
+    )
     done, total = 0, len(settings.retrievals) * len(VARIANTS) * len(questions)
     for retrieval in settings.retrievals:
         for variant in VARIANTS:

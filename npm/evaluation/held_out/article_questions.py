@@ -416,7 +416,7 @@ def _found(
 ) -> Iterator[tuple[str, np.ndarray]]:
     """The name of each measure, and which of the first questions it found right: f64 [n or fewer] of 0 and 1."""
     texts = [question.text for _, question in questions]
-    pooler = filler.index.block_vectors.pooler if filler.index.block_vectors is not None else None
+    pooler = filler.index.block_pooler
     # Once for all that is measured.
     vectors = encode_queries(filler.encoder, texts, pooler=pooler, tokens_per_batch=filler.settings.tokens_per_batch)
     yield from _ranked_right(filler, questions, vectors)
