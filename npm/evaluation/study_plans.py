@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -107,6 +107,7 @@ TUNED_ON = {
 def _interventions(ours: Mapping[str, str], given: Sequence[str]) -> Study:
     """Edited encoders fine-tuned; an encoder that was made anew also at higher rates and for twice as long."""
     tune = ["out={out}", "seeds=[{seed}]", f"data_dir={ours['data_dir']}"]
+    tasks = {name: TUNED_ON[name] for name in _chosen("tasks", ours["tasks"], TUNED_ON)}
     rates = {name: ("learning_rates=[5e-5]", 1) for name in EDITS} | {"clean, tuned": ("learning_rates=[1e-4,3e-4]", 2)}
     cells: dict[str, Stages] = {}
     for name, (rate, times) in rates.items():
@@ -124,11 +125,11 @@ def _interventions(ours: Mapping[str, str], given: Sequence[str]) -> Study:
                     *_longer(settings, times),
                     *given,
                 ]
-                for task, (settings, _) in TUNED_ON.items()
+                for task, (settings, _) in tasks.items()
             },
         }
     columns: dict[str, Column] = {}
-    for task, (_, headline) in TUNED_ON.items():
+    for task, (_, headline) in tasks.items():
         columns[f"{task}: last epoch"] = Column(task, ("tasks", task, "last_epoch", headline, "mean"))
         columns[f"{task}: best of best"] = Column(task, ("tasks", task, "best_of_best"), largest=True)
     return Study(cells=cells, columns=columns, shared={})
@@ -160,7 +161,9 @@ def _retrievers(ours: Mapping[str, str], given: Sequence[str]) -> Study:
 
 
 PLANS = {
-    "interventions": StudyPlan(_interventions, OURS | {"data_dir": "", "encoder": ""}, ("data_dir", "encoder")),
+    "interventions": StudyPlan(
+        _interventions, OURS | {"data_dir": "", "encoder": "", "tasks": "[]"}, ("data_dir", "encoder")
+    ),
     "retrievers": StudyPlan(
         _retrievers, OURS | {"held_out": "", "encoder": "encoder-mini", "articles": "100"}, ("held_out",)
     ),
@@ -206,21 +209,21 @@ class ChosenStudy:
         ours, given = _parsed(plan, others)
         study = plan.make(ours, given)
         out, seeds = Path(ours["out"] or f"runs/{name}"), _seeds(ours["seeds"])
-        return cls(study, out, seeds, _chosen_cells(study, ours["cells"]))
+        return cls(study, out, seeds, _chosen("cells", ours["cells"], study.cells))
 
 
-def _chosen_cells(study: Study, value: str) -> tuple[str, ...]:
-    """The cells in a list such as [rate-15,rate-40], all if it is empty. Raises SettingError."""
+def _chosen(key: str, value: str, there: Collection[str]) -> tuple[str, ...]:
+    """The names in a list such as [rate-15,rate-40], all that are there if it is empty. Raises SettingError."""
     wanted = [name.strip() for name in value.strip().removeprefix("[").removesuffix("]").split(",") if name.strip()]
-    if strange := [name for name in wanted if name not in study.cells]:
+    if strange := [name for name in wanted if name not in there]:
         raise SettingError(
-            "the study has no such cells",
-            expected=f"cells of {', '.join(study.cells)}",
+            f"the study has no such {key}",
+            expected=f"{key} of {', '.join(there)}",
             got=", ".join(strange),
-            where="cells",
+            where=key,
             fix="correct these",
         )
-    return tuple(wanted or study.cells)
+    return tuple(wanted or there)
 
 
 def _parsed(plan: StudyPlan, arguments: Sequence[str]) -> tuple[dict[str, str], list[str]]:

@@ -79,6 +79,16 @@ def test_every_intervention_edits_the_same_encoder_and_is_tuned_alike() -> None:
     assert (clean.learning_rates, clean.epochs, tuned.learning_rates, tuned.epochs) == ([5e-5], 2, [1e-4, 3e-4], 4)
 
 
+def test_interventions_may_be_tuned_on_some_of_the_tasks() -> None:
+    given = ["interventions", "data_dir=glue", "encoder=runs/mlm"]
+    study = ChosenStudy.of([*given, "tasks=[stsb, cola]"]).study
+    assert {*study.cells["clean"]} == {"edit", "stsb", "cola"}
+    assert {each.stage for each in study.columns.values()} == {"stsb", "cola"}
+    with pytest.raises(SettingError, match="no such tasks") as refusal:
+        ChosenStudy.of([*given, "tasks=[stsb,rte]"])
+    assert (refusal.value.expected, refusal.value.got) == ("tasks of stsb, sst2, cola", "rte")
+
+
 def test_retrievers_are_edited_phrase_encoders_that_are_not_trained() -> None:
     study = ChosenStudy.of(["retrievers", "held_out=[b.jsonl]"]).study
     assert composed_stages(study, "layers 1 to 4")["edit"].edits == [{"name": "keep_layers", "layers": [0, 1, 2, 3]}]
