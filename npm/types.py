@@ -123,6 +123,7 @@ class MaskedBatch:
     pad_id: int  # what stands under attention 0
     key_titles: torch.Tensor | None = None  # bool [B, Lk], tokens of titles, which are no keys; None: there are none
     key_identities: torch.Tensor | None = None  # i64 [B, Lk], what keys are compared by with spans; None: key_input_ids
+    query_identities: torch.Tensor | None = None  # i64 [Q, Lq], likewise of masked copies; None: query_input_ids
     read_tokens: torch.Tensor | None = None  # bool [Q, Lq], of the blocks that masked copies read; None: none reads
 
     @property

@@ -111,6 +111,7 @@ def test_an_encoder_of_bytes_is_trained_by_words_its_index_built_asked_and_check
     for words in ("true", "false"):
         outcome = npmlm(*measure, *small, f"in_batch.whole_words={words}", f"out={tmp_path / words}")
         assert outcome.status == 0, outcome.err
+        assert json.loads((tmp_path / words / "metrics.json").read_text(encoding="utf-8"))["loss"] > 0
     half = tmp_path / "half.jsonl"
     half.write_text('{"text": "half \\ud800 a character"}\n', encoding="utf-8")
     broken = npmlm(

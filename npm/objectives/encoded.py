@@ -97,14 +97,12 @@ class EncodedBatch:
 
     def masked_keys(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """What is not masked of the masked copies, one a sequence: f32 [T, d], ids i64 [T], sequences i64 [T]."""
-        ids = self.batch.query_input_ids  # i64 [Q, Lq]
-        is_key = masked_copy_keys(self.batch)  # bool [Q, Lq]
-        return self.query_vectors[is_key], ids[is_key], is_key.nonzero()[:, 0]
+        is_key, known = masked_copy_keys(self.batch)  # bool and i64 [Q, Lq]
+        return self.query_vectors[is_key], known[is_key], is_key.nonzero()[:, 0]
 
     @cached_property
     def _is_key(self) -> torch.Tensor:
-        shown, titles = self.batch.key_attention_mask.bool(), self.batch.key_titles  # bool [B, Lk] each
-        return shown if titles is None else shown & ~titles
+        return clean_copy_keys(self.batch)[0]
 
     @property
     def clean_vectors(self) -> torch.Tensor:
@@ -119,8 +117,7 @@ class EncodedBatch:
     @cached_property
     def key_token_ids(self) -> torch.Tensor:
         """What the keys are known as, i64 [T]: token ids, with the ends of words where whole words count."""
-        known = self.batch.key_identities
-        return (self.batch.key_input_ids if known is None else known)[self._is_key]
+        return clean_copy_keys(self.batch)[1][self._is_key]
 
     @cached_property
     def key_sequences(self) -> torch.Tensor:
@@ -128,8 +125,16 @@ class EncodedBatch:
         return self._is_key.nonzero()[:, 0]
 
 
-def masked_copy_keys(batch: MaskedBatch) -> torch.Tensor:
-    """Which tokens of the masked copies may be keys, bool [Q, Lq]: no masks, no padding, no titles."""
+def clean_copy_keys(batch: MaskedBatch) -> tuple[torch.Tensor, torch.Tensor]:
+    """Which tokens of the clean copies are keys, bool [B, Lk]: no padding, no titles; what they are known as, i64."""
+    is_key = batch.key_attention_mask.bool()
+    if batch.key_titles is not None:
+        is_key = is_key & ~batch.key_titles
+    return is_key, batch.key_input_ids if batch.key_identities is None else batch.key_identities
+
+
+def masked_copy_keys(batch: MaskedBatch) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same of the masked copies, bool and i64 [Q, Lq]: no masks, no padding, no titles."""
     ids = batch.query_input_ids  # i64 [Q, Lq]
     is_key = batch.query_attention_mask.bool()
     if len(batch.span_sequences):
@@ -137,7 +142,7 @@ def masked_copy_keys(batch: MaskedBatch) -> torch.Tensor:
     if batch.key_titles is not None:  # a title stands first, and nothing of it is masked
         titles = pad_columns(batch.key_titles[:, : ids.shape[1]], ids.shape[1])  # bool [Q, Lq]
         is_key = is_key & ~titles
-    return is_key
+    return is_key, ids if batch.query_identities is None else batch.query_identities
 
 
 def pad_columns(rows: torch.Tensor, length: int, *, value: int = 0) -> torch.Tensor:

@@ -29,7 +29,7 @@ from torch.utils.checkpoint import checkpoint
 
 from npm.models.settings import check_leading_dimensions
 from npm.models.similarity import leading_scale, scaled_similarity
-from npm.objectives.encoded import EncodedBatch, masked_copy_keys
+from npm.objectives.encoded import EncodedBatch, clean_copy_keys, masked_copy_keys
 from npm.objectives.ranks import gather_rows, rank, row_counts
 from npm.objectives.settings import KeyCopies, Negatives, NonparametricSettings, OwnSequence
 from npm.types import MaskedBatch, Term
@@ -117,12 +117,8 @@ class NonparametricMasked(nn.Module):
         """Which spans stand in another sequence of this rank too, bool [n]: only they have a loss."""
         if self._all_recur:
             return torch.ones_like(batch.span_sequences, dtype=torch.bool)  # [n]
-        ids, is_key = batch.key_input_ids, batch.key_attention_mask.bool()
-        if self.settings.keys is KeyCopies.masked:
-            ids, is_key = batch.query_input_ids, masked_copy_keys(batch)
-        elif batch.key_titles is not None:
-            is_key = is_key & ~batch.key_titles
-        keys = Keys(ids.new_zeros(0, 1), ids[is_key], is_key.nonzero()[:, 0])
+        is_key, known = (masked_copy_keys if self.settings.keys is KeyCopies.masked else clean_copy_keys)(batch)
+        keys = Keys(known.new_zeros(0, 1), known[is_key], is_key.nonzero()[:, 0])  # without vectors
         following = following_tokens(keys, span_tokens=batch.span_token_ids.shape[1])  # i64 [m, T]
         positive = positive_keys(batch.span_token_ids, following)  # bool [n, T]
         return (positive & (keys.sequences != batch.span_sequences[:, None])).any(1)

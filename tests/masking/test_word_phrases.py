@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,9 @@ from npm.masking.masker import MaskingSettings, MaskingUnit, build_masker, mask_
 from npm.masking.rendering import MaskPairRenderer
 from npm.masking.units import CooccurringWordUnits, whole_words
 from npm.models.byte_tokenizer import byte_tokenizer
-from npm.objectives.nonparametric import Keys, following_tokens, positive_keys
+from npm.objectives.encoded import EncodedBatch
+from npm.objectives.nonparametric import Keys, NonparametricMasked, following_tokens, positive_keys
+from npm.objectives.settings import KeyCopies, NonparametricSettings
 from npm.types import Sequences
 from tests.helpers.groups import pairs, random_group
 
@@ -118,3 +121,31 @@ def test_a_word_inside_another_is_an_occurrence_only_where_words_are_not_whole(w
     art = batch.span_token_ids[batch.span_sequences == 0][:1]  # i64 [1, m]
     found = positive_keys(art, following_tokens(keys, span_tokens=art.shape[1]))[0].nonzero()[:, 0].tolist()
     assert found == ([8] if whole_words else [1, 8, 14])
+
+
+@pytest.mark.parametrize("keys", list(KeyCopies))
+def test_spans_of_whole_words_have_their_losses_from_the_keys_of_either_copies(keys: KeyCopies) -> None:
+    sequences = of_texts(*TEXTS, "art is art, a bank", "part of art starts a bank")
+    masking = MaskingSettings(unit=MaskingUnit.phrase_words, masked_fraction=0.3)
+    spans = build_masker(masking).select(sequences, mask_rng(0, 0, 0))
+    assert spans is not None
+    batch = MaskPairRenderer(mask_id=4, pad_id=0, whole_words=True).render(sequences, spans)
+    hidden = np.zeros(len(sequences.token_ids), dtype=bool)
+    for start, size in pairs(spans):
+        hidden[start : start + size] = keys is KeyCopies.masked
+    known = [*zip(sequences.token_ids.tolist(), (sequences.flags & 3).tolist(), strict=True)]
+
+    def recurs(start: int, size: int) -> bool:
+        for first, stop in pairwise(sequences.offsets.tolist()):
+            shown = [known[place] for place in range(first, stop) if not hidden[place]]
+            places = range(len(shown) - size + 1) if not first <= start < stop else range(0)
+            if any(shown[place : place + size] == known[start : start + size] for place in places):
+                return True
+        return False
+
+    found = [recurs(*span) for span in pairs(spans)]
+    assert any(found) and (keys is KeyCopies.masked or all(found))
+    objective = NonparametricMasked(NonparametricSettings(keys=keys), similarity_scale=1.0)
+    terms = objective(EncodedBatch(lambda ids, _: ids[..., None] * torch.ones(2), batch))
+    assert {term.count for term in terms.values()} == {*objective.counts(batch).values()} == {sum(found)}
+    assert float(terms["start"].sum) > 0

@@ -20,7 +20,7 @@ from npm.evaluation.held_out.in_batch import InBatchResult, evaluate_in_batch, i
 from npm.evaluation.settings import InBatchSettings, SampleSettings
 from npm.masking.masker import MaskingSettings, MaskingUnit, build_masker, mask_rng
 from npm.models.encoder import Encoder
-from npm.types import Document
+from npm.types import Document, TokenFlag
 from tests.helpers.tiny_models import SENTENCES, tiny_encoder
 
 SETTINGS = InBatchSettings(articles=2, least_tokens=90, blocks_per_article=4, max_block_tokens=32)
@@ -54,9 +54,15 @@ def vectors(encoder: Encoder, token_ids: list[int]) -> np.ndarray:
         return encoder.token_vectors(ids, torch.ones_like(ids))[0].double().numpy()  # f64 [tokens, d]
 
 
-def plain_article(encoder: Encoder, blocks: list[list[int]], spans: list[Span]) -> dict[str, float]:
-    """The sums of one article, one block, span and key at a time."""
+def plain_article(
+    encoder: Encoder, blocks: list[list[int]], edges: list[list[int]], spans: list[Span]
+) -> dict[str, float]:
+    """The sums of one article, one block, span and key at a time; `edges` say where words begin and end, or nothing."""
     framed = [[*encoder.prefix_ids, *block, *encoder.suffix_ids] for block in blocks]
+    around = ([0] * len(encoder.prefix_ids), [0] * len(encoder.suffix_ids))
+    known = [
+        [*zip(block, [*around[0], *ends, *around[1]], strict=True)] for block, ends in zip(framed, edges, strict=True)
+    ]
     clean = [vectors(encoder, block) for block in framed]
     prefix = len(encoder.prefix_ids)
     sums = dict.fromkeys(("start_correct", "end_correct", "start_loss", "end_loss", "chance"), 0.0)
@@ -71,11 +77,11 @@ def plain_article(encoder: Encoder, blocks: list[list[int]], spans: list[Span]) 
         masked += framed_block[place:]
         queries = vectors(encoder, masked)
         for (first, last), slot in slots.items():
-            span = framed_block[first:last]
+            span = known[number][first:last]
             sides = {"start": (queries[slot], 0), "end": (queries[slot + encoder.query_masks - 1], len(span) - 1)}
             for side, (query, offset) in sides.items():
                 keys = []
-                for other, other_block in enumerate(framed):
+                for other, other_block in enumerate(known):
                     for key in range(len(other_block)):
                         begin = key - offset
                         positive = begin >= 0 and other_block[begin : begin + len(span)] == span
@@ -89,12 +95,16 @@ def plain_article(encoder: Encoder, blocks: list[list[int]], spans: list[Span]) 
     return sums
 
 
-@pytest.mark.parametrize("masks", [1, 2])
-def test_the_scores_of_each_article_equal_those_of_plain_loops(masks: int, store: BlockStore) -> None:
+@pytest.mark.parametrize(
+    ("masks", "unit"), [(1, MaskingUnit.token), (2, MaskingUnit.phrase), (2, MaskingUnit.phrase_words)]
+)
+def test_the_scores_of_each_article_equal_those_of_plain_loops(
+    masks: int, unit: MaskingUnit, store: BlockStore
+) -> None:
     encoder = tiny_encoder("bert")
     encoder.query_masks = masks
-    unit = MaskingUnit.token if masks == 1 else MaskingUnit.phrase
-    result = evaluate_in_batch(encoder, store, SETTINGS, SAMPLE)
+    whole = unit is MaskingUnit.phrase_words
+    result = evaluate_in_batch(encoder, store, replace(SETTINGS, whole_words=whole), SAMPLE)
     assert [score.document for score in result.articles] == ["d0", "d2"]
     for number, score in enumerate(result.articles):
         first = int(np.flatnonzero(store.block_documents == number)[0])
@@ -103,11 +113,13 @@ def test_the_scores_of_each_article_equal_those_of_plain_loops(masks: int, store
         assert masked is not None
         starts, stops = sequences.offsets[:-1].tolist(), sequences.offsets[1:].tolist()
         blocks = [sequences.token_ids[start:stop].tolist() for start, stop in zip(starts, stops, strict=True)]
+        ends = sequences.flags & (TokenFlag.WORD_START | TokenFlag.WORD_END) * whole
+        edges = [ends[start:stop].tolist() for start, stop in zip(starts, stops, strict=True)]
         spans: list[Span] = []
         for start, size in zip(masked.starts.tolist(), masked.lengths.tolist(), strict=True):
             block = max(place for place in range(4) if starts[place] <= start)
             spans.append((block, start - starts[block], size))
-        expected = plain_article(encoder, blocks, spans)
+        expected = plain_article(encoder, blocks, edges, spans)
         assert score.spans == len(spans)
         if masks == 1:
             expected["end_loss"] = 0.0  # the one query is trained on one side
