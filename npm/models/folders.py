@@ -37,8 +37,16 @@ JSON_FILES = (
     "generation_config.json",
 )
 MODULES_FILE, SENTENCE_CONFIG = "modules.json", "sentence_bert_config.json"
+SCALE_KEY = "similarity_scale"
+"""Entry of config.json, an attribute in transformers, which keeps those it does not know: the similarity's scale."""
+TRAINED_DIMENSIONS_KEY = "trained_dimensions"
+"""Likewise: at which shorter lengths the vectors were trained too; no vector depends on it."""
+TITLE_TOKENS_KEY, QUERY_MASKS_KEY, READS_JOINTLY_KEY = "title_tokens", "query_masks", "reads_jointly"
+"""Likewise: how the encoder was trained to be asked; no vector depends on them."""
 POOLER_KEY = "sentence_pooler"
-"""Entry of config.json, an attribute in transformers: the kind of pooler that an encoder was trained for."""
+"""Likewise: the kind of pooler that an encoder was trained for."""
+OWN_KEYS = (SCALE_KEY, TRAINED_DIMENSIONS_KEY, TITLE_TOKENS_KEY, QUERY_MASKS_KEY, READS_JOINTLY_KEY, POOLER_KEY)
+"""All that this project adds to a config."""
 TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "*.model")
 """A saved tokenizer has one of these."""
 FROM_HUB = (
