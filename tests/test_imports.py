@@ -57,7 +57,12 @@ ONLY_IN = {
     "fsspec": ("npm/corpus/addresses.py",),
     "pyarrow": ("npm/corpus/sources.py",),
     "zstandard": ("npm/corpus/sources.py",),
-    "tokenizers": ("npm/corpus/blocks.py", "npm/corpus/tokenizers.py", "npm/models/byte_tokenizer.py"),
+    "tokenizers": (
+        "npm/corpus/blocks.py",
+        "npm/corpus/tokenizers.py",
+        "npm/models/byte_tokenizer.py",
+        "npm/models/plain_tokenizer.py",
+    ),
     "rich": (
         "npm/cli/progress.py",
         "npm/display.py",

@@ -109,6 +109,7 @@ class StoredModel:
         self.model = model
         self.tokenizer = tokenizer
         self.name = name
+        self.for_reading = False  # loaded as what is quickly there, and perhaps without what only saving needs
         self._weights_digest: str | None = None
         self._tokenizer_digest: tuple[int, str] | None = None
 
@@ -120,9 +121,17 @@ class StoredModel:
     def save(self, folder: Path, *, dtype: torch.dtype = torch.float32) -> None:
         """Write config, weights (safetensors) and tokenizer so that `transformers` loads them unchanged.
 
-        An encoder with a head attached is written with it, which loads as an encoder too. Raises StorageError when the
-        operating system refuses a write.
+        An encoder with a head attached is written with it, which loads as an encoder too. Raises EncoderError for one
+        that was loaded for reading, StorageError when the operating system refuses a write.
         """
+        if self.for_reading:
+            raise EncoderError(
+                "an encoder that was loaded for reading cannot be saved",
+                expected="one loaded whole",
+                got=f"{self.name}, loaded with for_reading=True, as a PhraseFiller does",
+                where=str(folder),
+                fix="load it anew: Encoder.load(name)",
+            )
         with storage_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
         saved = self.whole_model
@@ -276,13 +285,14 @@ class Encoder(StoredModel):
         """Load from a folder, the hub, the extra `pretrained` (`minilm`) or the shipped one (`encoder-mini`, or empty).
 
         `similarity_scale` None takes the saved one, else 1/√d. Dropouts None keep its own. `half_input_tokens` takes
-        an encoder-decoder's, for inputs of that length; `for_reading` takes what loads soonest and gives token vectors
-        alone. In evaluation mode. Raises EncoderError if there is none.
+        an encoder-decoder's, for inputs of that length; `for_reading` takes what loads soonest, gives token vectors
+        alone and cannot be saved. In evaluation mode. Raises EncoderError if there is none.
         """
         place = locate_encoder(name)
         dropouts = {"hidden_dropout": hidden_dropout, "attention_dropout": attention_dropout}
         loaded = load_pretrained(place, **dropouts, half_input_tokens=half_input_tokens, for_reading=for_reading)
         encoder = cls(*loaded, name=encoder_label(name), similarity_scale=similarity_scale)
+        encoder.for_reading = for_reading
         encoder.pooler_of_modules = pooler_of_modules(Path(place))
         if name in SINGLE_MASK_NAMES:
             encoder.query_masks = 1
