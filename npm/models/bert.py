@@ -19,21 +19,8 @@ from safetensors.torch import load_file
 from torch import nn
 from torch.nn import functional
 
-from npm.models.folders import CONFIG, OWN_KEYS, read_json_object
+from npm.models.folders import CONFIG, OWN_KEYS, WEIGHTS, read_json_object
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedConfig
-
-USUAL = {
-    "model_type": "bert",
-    "architectures": ["BertModel"],
-    "hidden_act": "gelu",
-    "position_embedding_type": "absolute",
-    "is_decoder": False,
-    "add_cross_attention": False,
-    "chunk_size_feed_forward": 0,
-}
-"""What a config says of an encoder that is computed here, or says nothing of."""
 LEFT_OUT = ("pooler.", "embeddings.position_ids")
 """Beginnings of the names of weights that no hidden state depends on."""
 SIZES = {
@@ -179,15 +166,13 @@ def _normalised(parts: Any, inner: torch.Tensor, states: torch.Tensor) -> torch.
     return normalised
 
 
-def load_plain_bert(place: str, config: PlainConfig | PreTrainedConfig) -> PlainBert | None:
-    """The encoder in a folder in float32, evaluating, if it is a BERT as `save_pretrained` writes one in one file.
+def load_plain_bert(place: str, config: PlainConfig) -> PlainBert | None:
+    """The encoder in a folder in float32, evaluating, if its weights are those of `config` in one file.
 
     None for every other folder, a damaged one too: `transformers` loads it, or says what is wrong.
     """
-    weights = Path(place) / "model.safetensors"
-    is_usual = all(getattr(config, key, value) == value for key, value in USUAL.items())
-    heads = config.num_attention_heads if is_usual else 0
-    if heads < 1 or config.hidden_size % heads or not weights.is_file():
+    weights = Path(place) / WEIGHTS
+    if config.hidden_size % config.num_attention_heads or not weights.is_file():
         return None
     try:
         with torch.device("meta"):  # shapes alone: no random numbers for what is read at once

@@ -15,7 +15,7 @@ import torch
 from safetensors import SafetensorError
 
 from npm.errors import EncoderError
-from npm.models.bert import PlainConfig, load_plain_bert, plain_config
+from npm.models.bert import load_plain_bert, plain_config
 from npm.models.byte_tokenizer import byt5_tokenizer, byte_tokenizer
 from npm.models.folders import BYTES, SHIPPED, check_folder_files, read_json_object
 from npm.models.plain_tokenizer import plain_tokenizer
@@ -46,15 +46,14 @@ def load_pretrained(
     offsets or is another model's.
     """
     _check_files(place)
-    config: Any = (plain_config(place) if for_reading else None) or _config(place)
-    plain: Any = load_plain_bert(place, config) if for_reading else None
-    if plain is not None:
+    plain: Any = plain_config(place) if for_reading else None
+    model: Any = plain and load_plain_bert(place, plain)
+    if model is not None:
         chosen: Any = plain_tokenizer(place) or _tokenizer(place)
-        _check_vocabulary(chosen, config, place)
-        _try(plain, chosen, place)
-        return plain, chosen
-    if isinstance(config, PlainConfig):
-        config = _config(place)
+        _check_vocabulary(chosen, plain, place)
+        _try(model, chosen, place)
+        return model, chosen
+    config = _config(place)
     from transformers import AutoModel, AutoModelForMaskedLM  # takes seconds
 
     if half_input_tokens is not None or (config.model_type in HALVES and not config.is_encoder_decoder):
