@@ -79,9 +79,15 @@ class PlainTokenizer:
         *,
         add_special_tokens: bool = True,
         split_special_tokens: bool = False,
-        **_: Any,
+        return_attention_mask: bool = False,
+        verbose: bool = False,
     ) -> dict[str, Any]:
-        """The `input_ids` of a text, or of several: lists of whole numbers."""
+        """The `input_ids` of a text, or of several: lists of whole numbers, and nothing else.
+
+        The last two are there because tokenizers of `transformers` must be told; other options of theirs raise
+        TypeError.
+        """
+        assert not return_attention_mask and not verbose, "ids alone, without remarks"
         self.backend_tokenizer.encode_special_tokens = split_special_tokens
         texts = [text] if isinstance(text, str) else list(text)
         found = self.backend_tokenizer.encode_batch(texts, add_special_tokens=add_special_tokens)
