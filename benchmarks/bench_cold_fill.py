@@ -1,9 +1,10 @@
-"""The first answer of a cold `npmlm fill`, as a whole process: with BERT in torch alone, and with that of transformers.
+"""The first answer of a cold `npmlm fill`, as a whole process: without `transformers`, and with parts of it.
 
     OMP_NUM_THREADS=1 python -m benchmarks.bench_cold_fill [repeats=7] [index=DIR]
 
-Without `index` the demo index is built into a temporary folder. Processes of the two kinds take turns, files in the
-page cache; a third kind imports torch and nothing else. Prints medians of seconds by the clock and of processor time,
+Without `index` the demo index is built into a temporary folder. Processes of the kinds take turns, files in the page
+cache: without `transformers`; with its tokenizer and a BERT in torch alone; with its config and model too; and one
+that imports torch and nothing else. Prints medians of seconds by the clock and of processor time,
 and the median of the ratios of a turn in processor time, which other work on the machine disturbs less.
 """
 
@@ -28,8 +29,14 @@ from npm.indexing.settings import IndexBuildSettings
 DEMO_CORPUS = Path(__file__).parents[1] / "npm" / "assets" / "demo"
 TEXT = "The Mona Lisa was painted by <mask>."
 RUN = "from npm.cli.main import main; raise SystemExit(main())"
-WITHOUT = "import npm.models.loading as loading; loading.load_plain_bert = lambda place, config: None; "
-KINDS = {"torch alone": RUN, "model of transformers": WITHOUT + RUN, "import torch": "import torch"}
+LEFT = "import npm.models.loading as loading; loading.plain_{} = lambda place: None; "
+USUAL = "without transformers"
+KINDS = {
+    USUAL: RUN,
+    "tokenizer of transformers": LEFT.format("tokenizer") + RUN,
+    "tokenizer, config and model of transformers": LEFT.format("config") + RUN,
+    "import torch": "import torch",
+}
 Seconds = tuple[float, float]
 """By the clock, and of processor time."""
 
@@ -57,10 +64,10 @@ def main() -> None:
             {kind: process_seconds(code, index) for kind, code in KINDS.items()}
             for _ in range(int(given.get("repeats", "7")))
         ]
-    print("| process | s by the clock | s of the processor | × of torch alone |\n|---|---:|---:|---:|")
+    print(f"| process | s by the clock | s of the processor | × {USUAL} |\n|---|---:|---:|---:|")
     for kind in KINDS:
         clock, processor = (statistics.median(turn[kind][which] for turn in turns) for which in (0, 1))
-        ratio = statistics.median(turn[kind][1] / turn["torch alone"][1] for turn in turns)
+        ratio = statistics.median(turn[kind][1] / turn[USUAL][1] for turn in turns)
         print(f"| {kind} | {clock:.2f} | {processor:.2f} | {ratio:.2f} |")
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from npm.cli.verbs import VERBS
-from tests.helpers.command_line import run_subprocess
+from tests.helpers.command_line import QUESTION, run_subprocess, write_corpus
 
 REPOSITORY = Path(__file__).parents[1]
 ORDER = (
@@ -57,7 +57,12 @@ ONLY_IN = {
     "fsspec": ("npm/corpus/addresses.py",),
     "pyarrow": ("npm/corpus/sources.py",),
     "zstandard": ("npm/corpus/sources.py",),
-    "tokenizers": ("npm/corpus/blocks.py", "npm/corpus/tokenizers.py", "npm/models/byte_tokenizer.py"),
+    "tokenizers": (
+        "npm/corpus/blocks.py",
+        "npm/corpus/tokenizers.py",
+        "npm/models/byte_tokenizer.py",
+        "npm/models/plain_tokenizer.py",
+    ),
     "rich": (
         "npm/cli/progress.py",
         "npm/display.py",
@@ -241,15 +246,35 @@ def test_inspect_and_delete_load_nothing_heavy(built_index: Path, tmp_path: Path
     assert_nothing_heavy_is_loaded(["delete", f"index={index}", "ids=[bank]"], ["inspect", f"index={index}"])
 
 
-def assert_nothing_heavy_is_loaded(*commands: list[str]) -> None:
+MORE = [{"id": "oslo", "title": "Oslo", "text": "Oslo is the capital of Norway."}]
+
+
+def test_an_index_is_filled_built_and_changed_without_transformers(
+    demo_index: Path, corpus: Path, tiny_encoder_folder: Path, tmp_path: Path
+) -> None:
+    made_by, index = f"encoder={tiny_encoder_folder}", f"index={tmp_path / 'index'}"
+    assert_nothing_heavy_is_loaded(
+        ["fill", QUESTION],
+        ["fill", f"index={demo_index}", "retrieval=hybrid", "output=json", QUESTION],
+        ["build", f"corpus.files={corpus}", index, made_by],
+        ["add", f"corpus.files={write_corpus(tmp_path / 'more.jsonl', MORE)}", index, made_by],
+        ["fill", index, made_by, QUESTION],
+        ["verify", index, made_by],
+        ["estimate", f"corpus.files={corpus}", made_by],
+        heavy={"transformers"},
+        XDG_CACHE_HOME=str(demo_index.parents[1]),
+    )
+
+
+def assert_nothing_heavy_is_loaded(*commands: list[str], heavy: set[str] = HEAVY, **variables: str) -> None:
     """Run the commands in one new process, and look at what it has imported after each."""
     program = (
         "import json, sys; from npm.cli import main\n"
         "for command in json.loads(sys.argv[1]):\n"
         "    assert main(command) in (0, 2), command\n"
-        f"    if found := sorted(set({sorted(HEAVY)}) & set(sys.modules)): sys.exit(f'{{command}} loads {{found}}')\n"
+        f"    if found := sorted(set({sorted(heavy)}) & set(sys.modules)): sys.exit(f'{{command}} loads {{found}}')\n"
     )
-    outcome = run_subprocess(sys.executable, "-c", program, json.dumps(commands))
+    outcome = run_subprocess(sys.executable, "-c", program, json.dumps(commands), **variables)
     assert outcome.status == 0, outcome.err
 
 

@@ -179,7 +179,7 @@ def run_estimate(settings: EstimateCommand) -> int:
     from npm.models.encoder import Encoder
 
     with StageProgress() as progress:
-        encoder = Encoder.load(settings.encoder, device=settings.device, dtype=settings.precision)
+        encoder = Encoder.load(settings.encoder, device=settings.device, dtype=settings.precision, for_reading=True)
         estimate = estimate_build(settings, encoder, progress=progress)
     if settings.output is Output.json:
         sys.stdout.write(json.dumps(estimate.record(), ensure_ascii=False) + "\n")

@@ -137,7 +137,7 @@ def demo_filler(settings: FillCommand) -> PhraseFiller:
     Other encoders and corpora, and versions that build otherwise, have folders of their own. Raises StorageError where
     the cache cannot be written, ArtefactError where the index in it is damaged.
     """
-    encoder = Encoder.load(settings.encoder, device=settings.device, dtype=settings.precision)
+    encoder = Encoder.load(settings.encoder, device=settings.device, dtype=settings.precision, for_reading=True)
     files = sorted((Path(__file__).parents[1] / "assets" / "demo").glob("*.jsonl"))
     longest = min(BlockSettings().max_block_tokens, encoder.max_input_tokens)
     building = IndexBuildSettings(

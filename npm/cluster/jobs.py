@@ -57,15 +57,15 @@ class Job:
         notices: list[str] = []
         settings = self.settings
         with chdir(self.working_directory) if self.working_directory.is_dir() else nullcontext():
-            encoder = _encoder(settings.encoder, settings.device, settings.precision)
+            encoder = _encoder(settings.encoder, settings.device, settings.precision, not settings.copy_encoder)
             build_index(self.folder, settings, encoder, stage=self.stage, shard=self.shard, notice=notices.append)
         return notices
 
 
 @lru_cache(maxsize=1)
-def _encoder(name: str, device: str, precision: Precision) -> Encoder:
+def _encoder(name: str, device: str, precision: Precision, for_reading: bool) -> Encoder:
     """The encoder, which a process loads once for all of its jobs."""
-    return Encoder.load(name, device=device, dtype=precision)
+    return Encoder.load(name, device=device, dtype=precision, for_reading=for_reading)
 
 
 Runner = Callable[[Sequence[Job]], Iterator[list[str]]]

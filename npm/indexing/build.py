@@ -137,7 +137,9 @@ def build_index(
     shares = source_shares(settings)
     states = file_states(settings.corpus.files)
     if encoder is None:
-        encoder = Encoder.load(settings.encoder, device=settings.device, dtype=settings.precision)
+        encoder = Encoder.load(
+            settings.encoder, device=settings.device, dtype=settings.precision, for_reading=not settings.copy_encoder
+        )
     encoder = encoder.cut_to(settings.dimensions)
     settings = replace(settings, blocks=settings.blocks.resolved(encoder.title_tokens))
     made = as_record(settings, encoder, IndexBuildSettings)

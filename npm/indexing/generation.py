@@ -419,8 +419,8 @@ def copy_encoder(folder: Path, name: str, encoder: Encoder) -> Manifest:
     recorded = {"fingerprint": encoder.fingerprint}
     if (kept := finished_folder(folder, kind=ENCODER_KIND, settings=recorded)) is not None:
         return kept
-    whole = next(encoder.model.parameters()).dtype is torch.float32
-    # What computes in bfloat16 has lost bits that the fingerprint counts.
+    whole = next(encoder.model.parameters()).dtype is torch.float32 and not encoder.for_reading
+    # What computes in bfloat16 has lost bits that the fingerprint counts, and what reads cannot be saved.
     original = encoder if whole else Encoder.load(name, device="cpu", dtype="float32")
     if original.fingerprint != encoder.fingerprint:
         raise SettingError(

@@ -1,7 +1,8 @@
 """BERT in torch alone, for reading: the vectors of `transformers`' BertModel without the seconds its import takes.
 
-Of a cold `npmlm fill` that import, with what it pulls in, is more than a third (`benchmarks/bench_cold_fill.py`).
-Parameters have the same names, so that fingerprints are the same; nothing but the last hidden states comes out.
+Of a cold `npmlm fill` that import, with what it pulls in, is more than a third (`benchmarks/bench_cold_fill.py`); a
+config that says nothing unusual is read without it too. Parameters have the same names, so that fingerprints are the
+same; nothing but the last hidden states comes out.
 Formulas: Devlin et al. 2019, §3, and Vaswani et al. 2017, §3.1, normalised after each addition.
 
 Shapes: B sequences, L padded length, d dimensions, H heads.
@@ -18,21 +19,69 @@ from safetensors.torch import load_file
 from torch import nn
 from torch.nn import functional
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedConfig
+from npm.models.folders import CONFIG, OWN_KEYS, WEIGHTS, read_json_object
 
-USUAL = {
-    "model_type": "bert",
-    "architectures": ["BertModel"],
-    "hidden_act": "gelu",
-    "position_embedding_type": "absolute",
-    "is_decoder": False,
-    "add_cross_attention": False,
-    "chunk_size_feed_forward": 0,
-}
-"""What a config says of an encoder that is computed here, or says nothing of."""
 LEFT_OUT = ("pooler.", "embeddings.position_ids")
 """Beginnings of the names of weights that no hidden state depends on."""
+SIZES = {
+    **{"vocab_size": 30522, "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12},
+    **{"intermediate_size": 3072, "max_position_embeddings": 512, "type_vocab_size": 2},
+}
+RATES = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1, "classifier_dropout": None}
+SMALL = {"initializer_range": 0.02, "layer_norm_eps": 1e-12}
+FIXED = {
+    **{"model_type": "bert", "hidden_act": "gelu", "is_decoder": False, "add_cross_attention": False},
+    **{"chunk_size_feed_forward": 0, "bos_token_id": None, "eos_token_id": None, "tie_word_embeddings": True},
+}
+DEFAULTS: dict[str, Any] = {**SIZES, **RATES, **SMALL, **FIXED, "pad_token_id": 0, "use_cache": True}
+"""What `transformers`' BertConfig takes for the keys that a config.json leaves out."""
+SPELLED_OUT = FIXED | {
+    **{"position_embedding_type": "absolute", "architectures": ["BertModel"], "gradient_checkpointing": False},
+    "classifier_dropout": None,
+}
+"""Values that some versions write and others leave out; another value is left to `transformers`."""
+NUMBER_FORMATS = ("float32", "float16", "bfloat16")
+
+
+class PlainConfig:
+    """What config.json says of a BERT, made and asked as a config of `transformers` is: keys are attributes."""
+
+    def __init__(self, **entries: Any) -> None:
+        self.__dict__.update(DEFAULTS | entries)
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, key: str) -> Any: ...
+
+    def to_dict(self) -> dict[str, Any]:
+        """All entries, those left out included."""
+        return dict(self.__dict__)
+
+
+def plain_config(place: str) -> PlainConfig | None:
+    """The config of the BERT in a folder whose files were checked, if nothing in it needs `transformers`."""
+    entries = read_json_object(Path(place) / CONFIG)
+    if "model_type" not in entries or not all(_is_plain(key, value) for key, value in entries.items()):
+        return None
+    config = PlainConfig(**entries)
+    return config if config.pad_token_id < config.vocab_size else None
+
+
+def _is_plain(key: str, value: Any) -> bool:
+    """Whether `transformers` takes this entry as it stands, without a refusal or a remark."""
+    if key in SPELLED_OUT and value == SPELLED_OUT[key]:
+        return type(value) is type(SPELLED_OUT[key])  # not 0 for False
+    if key in SIZES or key == "pad_token_id":
+        return type(value) is int and value >= (key in SIZES)
+    if key in RATES:
+        return type(value) in (int, float) and 0 <= value <= 1
+    if key in SMALL:
+        return type(value) is float and 0 < value < 1
+    if key in ("dtype", "torch_dtype"):
+        return value in NUMBER_FORMATS
+    if key in OWN_KEYS:  # which we check ourselves
+        return not isinstance(value, dict)
+    return type(value) is {"use_cache": bool, "transformers_version": str, "_name_or_path": str}.get(key)
 
 
 class HiddenStates(NamedTuple):
@@ -117,15 +166,13 @@ def _normalised(parts: Any, inner: torch.Tensor, states: torch.Tensor) -> torch.
     return normalised
 
 
-def load_plain_bert(place: str, config: PreTrainedConfig) -> PlainBert | None:
-    """The encoder in a folder in float32, evaluating, if it is a BERT as `save_pretrained` writes one in one file.
+def load_plain_bert(place: str, config: PlainConfig) -> PlainBert | None:
+    """The encoder in a folder in float32, evaluating, if its weights are those of `config` in one file.
 
     None for every other folder, a damaged one too: `transformers` loads it, or says what is wrong.
     """
-    weights = Path(place) / "model.safetensors"
-    is_usual = all(getattr(config, key, value) == value for key, value in USUAL.items())
-    heads = config.num_attention_heads if is_usual else 0
-    if heads < 1 or config.hidden_size % heads or not weights.is_file():
+    weights = Path(place) / WEIGHTS
+    if config.hidden_size % config.num_attention_heads or not weights.is_file():
         return None
     try:
         with torch.device("meta"):  # shapes alone: no random numbers for what is read at once

@@ -12,7 +12,6 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,7 +24,19 @@ from index.files import storage_errors
 from npm.corpus.blocks import MOST_TITLE_TOKENS, tokenizer_fingerprint
 from npm.errors import EncoderError
 from npm.models.byte_tokenizer import spells_bytes
-from npm.models.folders import POOLER_KEY, SINGLE_MASK_NAMES, encoder_label, locate_encoder, pooler_of_modules
+from npm.models.fingerprint import own_settings, weights_digest
+from npm.models.folders import (
+    POOLER_KEY,
+    QUERY_MASKS_KEY,
+    READS_JOINTLY_KEY,
+    SCALE_KEY,
+    SINGLE_MASK_NAMES,
+    TITLE_TOKENS_KEY,
+    TRAINED_DIMENSIONS_KEY,
+    encoder_label,
+    locate_encoder,
+    pooler_of_modules,
+)
 from npm.models.loading import load_pretrained, quiet_transformers, safetensors_errors, special_ids_around
 from npm.models.settings import LAST_LAYER_POOLERS, PoolerKind, Precision, check_leading_dimensions
 from npm.models.similarity import MOST_SCALE, leading_scale, reference_scale
@@ -98,6 +109,7 @@ class StoredModel:
         self.model = model
         self.tokenizer = tokenizer
         self.name = name
+        self.for_reading = False  # loaded as what is quickly there, and perhaps without what only saving needs
         self._weights_digest: str | None = None
         self._tokenizer_digest: tuple[int, str] | None = None
 
@@ -109,9 +121,17 @@ class StoredModel:
     def save(self, folder: Path, *, dtype: torch.dtype = torch.float32) -> None:
         """Write config, weights (safetensors) and tokenizer so that `transformers` loads them unchanged.
 
-        An encoder with a head attached is written with it, which loads as an encoder too. Raises StorageError when the
-        operating system refuses a write.
+        An encoder with a head attached is written with it, which loads as an encoder too. Raises EncoderError for one
+        that was loaded for reading, StorageError when the operating system refuses a write.
         """
+        if self.for_reading:
+            raise EncoderError(
+                "an encoder that was loaded for reading cannot be saved",
+                expected="one loaded whole",
+                got=f"{self.name}, loaded with for_reading=True, as a PhraseFiller does",
+                where=str(folder),
+                fix="load it anew: Encoder.load(name)",
+            )
         with storage_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
         saved = self.whole_model
@@ -147,9 +167,9 @@ class StoredModel:
         The weights are hashed once, so that a later cast does not count; `weights_changed` makes it hash them again.
         """
         if self._weights_digest is None:
-            self._weights_digest = _weights_digest(self.model)
+            self._weights_digest = weights_digest(self.model)
         facts = {key: getattr(self.model.config, key, None) for key in self.FINGERPRINTED_KEYS}
-        facts |= {key: value for key, value in _own_settings(self.model).items() if key not in facts}
+        facts |= {key: value for key, value in own_settings(self.model).items() if key not in facts}
         return hashlib.sha256(json.dumps([facts, self._weights_digest], sort_keys=True).encode()).hexdigest()
 
     def weights_changed(self) -> None:
@@ -163,62 +183,6 @@ class StoredModel:
         if self._tokenizer_digest is None or self._tokenizer_digest[0] != size:
             self._tokenizer_digest = size, tokenizer_fingerprint(self.tokenizer)
         return self._tokenizer_digest[1]
-
-
-HARMLESS_KEYS = re.compile(
-    r"_?name_or_path|architectures|auto_map|transformers_version|(torch_)?dtype"  # where it comes from, how it is kept
-    r"|\w*(num_labels|id2label|label2id)|problem_type|finetuning_task|task_specific_params|(classifier|summary)_\w+"
-    r"|return_dict|output_\w+|use_cache|torchscript|chunk_size_feed_forward|decoder_bias"  # what is returned, heads
-    r"|(?!\w*token_dropout)(\w+_)?(dropout(_prob|_rate)?|\w*drop|drop_path_rate)"  # ESM's token_dropout always acts
-    r"|pooler_\w+|directionality|tie_weights_"  # poolers are left out
-    r"|initializer_\w+|gradient_checkpointing|sparse_pred\w*|reference_compile|deterministic_\w+"
-    r"|(bos|eos|cls|sep|unk)_token_id"  # the tokenizer says these
-    r"|trained_dimensions|sentence_pooler|title_tokens|query_masks|reads_jointly"  # ours: how it is asked
-)
-"""Keys of a config on which no vector depends: names, heads, what acts in training only."""
-SIZE_KEYS = (
-    *("vocab_size", "type_vocab_size", "embedding_size", "hidden_size", "intermediate_size", "num_hidden_layers"),
-    *("num_attention_heads", "d_model", "d_ff", "d_kv", "num_layers", "num_decoder_layers", "num_heads"),
-    *("dim", "emb_dim", "hidden_dim", "n_layers", "n_heads"),
-)
-"""Keys that decide the shapes of weights, which are counted with them, or the defaults of other keys."""
-LONG_DEFAULTS = {"position_embedding_type": "absolute"}
-"""Keys that `transformers` had once, and the value that changes nothing."""
-
-
-def _own_settings(model: PreTrainedModel) -> dict[str, Any]:
-    """The entries of the config that can change a vector and are not what a config of its class and sizes has.
-
-    Entries that are as they always are do not count, so that a file that spells them out, one that leaves them out and
-    one that a later `transformers` reads with a key more have the same fingerprint.
-    """
-    config = model.config.to_dict()
-    sizes = {key: config[key] for key in SIZE_KEYS if key in config}
-    with quiet_transformers():  # it remarks that its default ids of special tokens are beyond a small vocabulary
-        usual = LONG_DEFAULTS | type(model.config)(**sizes).to_dict()
-    passed = {*sizes}
-    if any("position_embeddings" in name for name, _ in model.named_parameters()):
-        passed.add("max_position_embeddings")  # the shape of a weight; with rotary positions it is none
-    if "mask_token_id" not in usual:  # else the model reads it, as ESM does, and not only the tokenizer
-        passed.add("mask_token_id")
-    own = {key: value for key, value in config.items() if key not in passed and not HARMLESS_KEYS.fullmatch(key)}
-    return {key: value for key, value in own.items() if key not in usual or usual[key] != value}
-
-
-def _weights_digest(model: PreTrainedModel) -> str:
-    digest = hashlib.sha256()
-    for name, tensor in sorted(model.state_dict().items()):
-        digest.update(f"{name}{tuple(tensor.shape)}".encode())
-        digest.update(tensor.detach().to("cpu", torch.float32).contiguous().numpy().tobytes())
-    return digest.hexdigest()
-
-
-SCALE_KEY = "similarity_scale"
-"""Attribute of the Hugging Face config that carries the scale; `transformers` keeps attributes it does not know."""
-TRAINED_DIMENSIONS_KEY = "trained_dimensions"
-"""Attribute of the config that says at which shorter lengths the vectors were trained too; no vector depends on it."""
-TITLE_TOKENS_KEY, QUERY_MASKS_KEY, READS_JOINTLY_KEY = "title_tokens", "query_masks", "reads_jointly"
-"""Attributes of the config that say how the encoder was trained to be asked; no vector depends on them."""
 
 
 def choose_device(device: str) -> torch.device:
@@ -321,13 +285,14 @@ class Encoder(StoredModel):
         """Load from a folder, the hub, the extra `pretrained` (`minilm`) or the shipped one (`encoder-mini`, or empty).
 
         `similarity_scale` None takes the saved one, else 1/√d. Dropouts None keep its own. `half_input_tokens` takes
-        an encoder-decoder's, for inputs of that length; `for_reading` takes what loads soonest and gives token vectors
-        alone. In evaluation mode. Raises EncoderError if there is none.
+        an encoder-decoder's, for inputs of that length; `for_reading` takes what loads soonest, gives token vectors
+        alone and cannot be saved. In evaluation mode. Raises EncoderError if there is none.
         """
         place = locate_encoder(name)
         dropouts = {"hidden_dropout": hidden_dropout, "attention_dropout": attention_dropout}
         loaded = load_pretrained(place, **dropouts, half_input_tokens=half_input_tokens, for_reading=for_reading)
         encoder = cls(*loaded, name=encoder_label(name), similarity_scale=similarity_scale)
+        encoder.for_reading = for_reading
         encoder.pooler_of_modules = pooler_of_modules(Path(place))
         if name in SINGLE_MASK_NAMES:
             encoder.query_masks = 1

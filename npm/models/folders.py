@@ -12,6 +12,7 @@ import os
 import re
 import shlex
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +38,16 @@ JSON_FILES = (
     "generation_config.json",
 )
 MODULES_FILE, SENTENCE_CONFIG = "modules.json", "sentence_bert_config.json"
+SCALE_KEY = "similarity_scale"
+"""Entry of config.json, an attribute in transformers, which keeps those it does not know: the similarity's scale."""
+TRAINED_DIMENSIONS_KEY = "trained_dimensions"
+"""Likewise: at which shorter lengths the vectors were trained too; no vector depends on it."""
+TITLE_TOKENS_KEY, QUERY_MASKS_KEY, READS_JOINTLY_KEY = "title_tokens", "query_masks", "reads_jointly"
+"""Likewise: how the encoder was trained to be asked; no vector depends on them."""
 POOLER_KEY = "sentence_pooler"
-"""Entry of config.json, an attribute in transformers: the kind of pooler that an encoder was trained for."""
+"""Likewise: the kind of pooler that an encoder was trained for."""
+OWN_KEYS = (SCALE_KEY, TRAINED_DIMENSIONS_KEY, TITLE_TOKENS_KEY, QUERY_MASKS_KEY, READS_JOINTLY_KEY, POOLER_KEY)
+"""All that this project adds to a config."""
 TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "*.model")
 """A saved tokenizer has one of these."""
 FROM_HUB = (
@@ -76,6 +85,21 @@ LOCAL_ATTENTION = (None, "eager", "sdpa")
 IMPLEMENTATION_KEY = re.compile(r"_?(attn|experts)_implementation\w*")
 QUANTISATION_KEYS = ("quantization_config", "compression_config")
 DEPTH_KEYS = re.compile(r"(num|n)_(\w+_)?layers|(en|de)coder_layers")
+
+
+@contextmanager
+def _reading() -> Iterator[None]:
+    """Turn what the operating system refuses about an encoder's files into an EncoderError."""
+    try:
+        yield
+    except OSError as error:
+        raise EncoderError(
+            "the encoder cannot be read",
+            expected="a folder and files that this user may read",
+            got=error.strerror or str(error),
+            where=str(error.filename or "the encoder's folder"),
+            fix="change who may read it (chmod -R u+rX), or give another encoder with encoder=",
+        ) from error
 
 
 def shipped_encoder_folder() -> Path:
@@ -120,6 +144,7 @@ def encoder_label(name: str) -> str:
     return Path(name).expanduser().resolve().name if Path(name).expanduser().is_dir() and name else name or SHIPPED
 
 
+@_reading()
 def locate_encoder(name: str) -> str:
     """The folder that a setting `encoder=` stands for; `minilm`, `encoder-mini` and `bytes`, a tokenizer, are names.
 
@@ -198,6 +223,7 @@ def is_whole_encoder(folder: Path) -> bool:
     return all((folder / name).is_file() for name in needed)
 
 
+@_reading()
 def check_folder_files(place: str, *, with_weights: bool = True) -> None:
     """Raise EncoderError unless `transformers` finds data in the folder `place` and nothing that makes it do more.
 
@@ -241,13 +267,11 @@ def _wrong_file(path: Path, *, got: str) -> EncoderError:
 
 
 def _check_config(config: dict[str, Any], folder: Path) -> None:
-    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
-
     def refuse(problem: str, *, expected: str, got: object, fix: str) -> None:
         raise EncoderError(problem, expected=expected, got=str(got), where=str(folder / CONFIG), fix=fix)
 
     kind = config.get("model_type")
-    if not isinstance(kind, str) or kind not in CONFIG_MAPPING:
+    if kind != "bert" and (not isinstance(kind, str) or not _is_known(kind)):
         refuse(
             "the encoder is of a kind that transformers does not know",
             expected="a model_type that is part of transformers; code in an encoder's folder is never run",
@@ -276,6 +300,12 @@ def _check_config(config: dict[str, Any], folder: Path) -> None:
             got="adapter_config.json",
             fix="merge the adapter into its model with peft, and save that",
         )
+
+
+def _is_known(kind: str) -> bool:
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING  # takes a second
+
+    return kind in CONFIG_MAPPING
 
 
 def _entries(value: Any) -> Iterator[tuple[str, Any]]:
@@ -373,6 +403,7 @@ KINDS_OF_POOLING = {"cls": PoolerKind.cls_before_pooler, "mean": PoolerKind.avg}
 POOLING_MODES = {"pooling_mode_cls_token": "cls", "pooling_mode_mean_tokens": "mean"}
 
 
+@_reading()
 def pooler_of_modules(folder: Path) -> PoolerKind | None:
     """What pools the token vectors of a folder of `sentence-transformers`; None where it is none, or does it otherwise.
 

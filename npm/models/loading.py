@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -14,9 +15,10 @@ import torch
 from safetensors import SafetensorError
 
 from npm.errors import EncoderError
-from npm.models.bert import load_plain_bert
+from npm.models.bert import load_plain_bert, plain_config
 from npm.models.byte_tokenizer import byt5_tokenizer, byte_tokenizer
 from npm.models.folders import BYTES, SHIPPED, check_folder_files, read_json_object
+from npm.models.plain_tokenizer import plain_tokenizer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
@@ -37,18 +39,21 @@ def load_pretrained(
     """Model in float32 and fast tokenizer from a folder; dropouts None keep the encoder's own.
 
     With `half_input_tokens` it is the encoder of an encoder-decoder, of inputs of at most so many tokens; what was
-    saved as such needs no more to be said. One `for_reading` may be a `PlainBert`, for last hidden states alone.
+    saved as such needs no more to be said. Those `for_reading` may be a `PlainBert`, for last hidden states alone, and
+    a `PlainTokenizer`.
 
     Raises EncoderError where the folder is no encoder's, a weight is lacking or left over, or the tokenizer keeps no
     offsets or is another model's.
     """
-    config = load_config(place)
-    plain: Any = load_plain_bert(place, config) if for_reading else None
-    if plain is not None:
-        tokenizer = _tokenizer(place)
-        _check_vocabulary(tokenizer, config, place)
-        _try(plain, tokenizer, place)
-        return plain, tokenizer
+    _check_files(place)
+    plain: Any = plain_config(place) if for_reading else None
+    model: Any = plain and load_plain_bert(place, plain)
+    if model is not None:
+        chosen: Any = plain_tokenizer(place) or _tokenizer(place)
+        _check_vocabulary(chosen, plain, place)
+        _try(model, chosen, place)
+        return model, chosen
+    config = _config(place)
     from transformers import AutoModel, AutoModelForMaskedLM  # takes seconds
 
     if half_input_tokens is not None or (config.model_type in HALVES and not config.is_encoder_decoder):
@@ -79,7 +84,8 @@ def load_pretrained(
 def _try(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, place: str) -> None:
     """Raise EncoderError if a text has no finite vectors: some wrong values are not read before."""
     with _refused(place), torch.inference_mode():
-        vectors = model(**tokenizer("a", return_tensors="pt")).last_hidden_state  # f32 [1, L, d]
+        ids = torch.tensor([tokenizer("a")["input_ids"]])  # i64 [1, L]
+        vectors = model(input_ids=ids, attention_mask=torch.ones_like(ids)).last_hidden_state  # f32 [1, L, d]
         if not vectors.isfinite().all():
             raise ValueError("vectors that are not finite")
 
@@ -124,12 +130,13 @@ def _load_encoder_half(
 
 
 def load_config(place: str) -> PreTrainedConfig:
-    """The config in a folder, after its files were checked.
+    """The config in a folder, after its files were checked; raises EncoderError as `_check_files` does."""
+    _check_files(place)
+    return _config(place)
 
-    Raises EncoderError as `check_folder_files` does, and for `bytes`, which has no weights.
-    """
-    from transformers import AutoConfig
 
+def _check_files(place: str) -> None:
+    """Raise EncoderError as `check_folder_files` does, and for `bytes`, which has no weights."""
     if place == BYTES:
         raise EncoderError(
             f"{BYTES} is a tokenizer, not an encoder",
@@ -139,6 +146,12 @@ def load_config(place: str) -> PreTrainedConfig:
             fix=f"train one: npmlm train encoder={BYTES} start.fresh.layers=4 masking.unit=phrase_words run=DIR",
         )
     check_folder_files(place)
+
+
+def _config(place: str) -> PreTrainedConfig:
+    """The config in a folder whose files were checked."""
+    from transformers import AutoConfig
+
     with _refused(place):
         config: PreTrainedConfig = AutoConfig.from_pretrained(place, trust_remote_code=False, local_files_only=True)
     return config
@@ -364,7 +377,13 @@ def _override(config: PreTrainedConfig, keys: tuple[str, ...], value: float | No
 
 @contextmanager
 def quiet_transformers() -> Iterator[None]:
-    """Silence its progress bars, and its report of weights that a bare encoder does not use (language-model heads)."""
+    """Silence its progress bars, and its report of weights that a bare encoder does not use (language-model heads).
+
+    Where it was not imported there is nothing to silence.
+    """
+    if "transformers" not in sys.modules:
+        yield
+        return
     from transformers.utils import logging
 
     verbosity, progress_bars = logging.get_verbosity(), logging.is_progress_bar_enabled()

@@ -63,8 +63,9 @@ class PhraseFiller(Filler):
         as `Encoder.load` does, SettingError for a retrieval other than `dense` or an argument of another kind.
         """
         encoder, device, dtype = _checked_arguments(encoder, settings, device, dtype)
-        chosen = encoder if isinstance(encoder, Encoder) else Encoder.load(encoder or "", device=device, dtype=dtype)
-        return PassageFiller(passages, chosen, settings)
+        if not isinstance(encoder, Encoder):
+            encoder = Encoder.load(encoder or "", device=device, dtype=dtype, for_reading=True)
+        return PassageFiller(passages, encoder, settings)
 
     @staticmethod
     def connect(url: str, key: str | None = None, *, timeout_seconds: float = USUAL_TIMEOUT_SECONDS) -> RemoteFiller:

@@ -93,7 +93,9 @@ def tune_index(settings: TuneSettings, encoder: Encoder | None = None, progress:
     generation = _unchanged(index.folder, index.manifest)
     search = read_manifest(generation.search, kind=SEARCH_KIND).settings
     choices, present = _choices(settings, index, generation)
-    encoder = index.load_encoder(encoder or settings.encoder or None, device=settings.device, dtype=settings.precision)
+    encoder = index.load_encoder(
+        encoder or settings.encoder or None, device=settings.device, dtype=settings.precision, for_reading=True
+    )
     if settings.out:
         check_out(settings, index)
     drawn = draw_questions(index, settings.queries, seed=settings.seed, words_only=encoder.query_masks == 1)

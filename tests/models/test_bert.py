@@ -12,9 +12,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from npm.errors import EncoderError
-from npm.models.bert import PlainBert, load_plain_bert
+from npm.models.bert import DEFAULTS, PlainBert, PlainConfig, load_plain_bert, plain_config
 from npm.models.encoder import Encoder
-from npm.models.loading import load_config
 from tests.helpers.tiny_models import tiny_encoder
 
 
@@ -68,7 +67,9 @@ def test_the_pooler_of_a_file_is_left_out(folder: Path, tmp_path: Path) -> None:
     weights = load_file(copy / "model.safetensors")
     d = weights["embeddings.LayerNorm.weight"].shape[0]
     save_file(weights | {"pooler.dense.weight": torch.eye(d)}, copy / "model.safetensors", metadata={"format": "pt"})
-    assert load_plain_bert(str(copy), load_config(str(copy))) is not None
+    config = plain_config(str(copy))
+    assert config is not None
+    assert load_plain_bert(str(copy), config) is not None
 
 
 @pytest.mark.parametrize(
@@ -78,14 +79,64 @@ def test_the_pooler_of_a_file_is_left_out(folder: Path, tmp_path: Path) -> None:
         {"architectures": ["BertForMaskedLM"]},
         {"is_decoder": True},
         {"chunk_size_feed_forward": 7},
-        {"num_attention_heads": 3},
         {"num_attention_heads": 0},
+        {"num_hidden_layers": 2.0},
+        {"hidden_dropout_prob": 2},
+        {"layer_norm_eps": 0},
+        {"is_decoder": 0},
+        {"use_cache": None},
+        {"pad_token_id": 10**6},
+        {"bos_token_id": 3},
+        {"tie_word_embeddings": False},
+        {"dtype": "int8"},
+        {"transformers_version": 5},
+        {"is_encoder_decoder": False},
+        {"a_key_of_others": 1},
+        {"self": 1},
+        {"title_tokens": {}},
     ],
     ids=str,
 )
-def test_another_form_of_bert_is_left_to_transformers(folder: Path, tmp_path: Path, config: dict[str, object]) -> None:
-    copy = changed(folder, tmp_path / "other", **config)
-    assert load_plain_bert(str(copy), load_config(str(copy))) is None
+def test_a_config_that_says_anything_unusual_is_left_to_transformers(
+    folder: Path, tmp_path: Path, config: dict[str, object]
+) -> None:
+    assert plain_config(str(changed(folder, tmp_path / "other", **config))) is None
+
+
+def test_heads_that_do_not_part_a_vector_evenly_are_left_to_transformers(folder: Path, tmp_path: Path) -> None:
+    copy = changed(folder, tmp_path / "odd", num_attention_heads=3)
+    config = plain_config(str(copy))
+    assert config is not None
+    assert load_plain_bert(str(copy), config) is None
+
+
+def test_what_a_config_leaves_out_is_what_transformers_takes_for_it() -> None:
+    from transformers import BertConfig
+
+    theirs = BertConfig().to_dict()
+    assert {key: theirs[key] for key in DEFAULTS} == DEFAULTS
+    assert PlainConfig(hidden_size=8).to_dict() == DEFAULTS | {"hidden_size": 8}
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"position_embedding_type": "absolute", "gradient_checkpointing": False, "_name_or_path": "x"},
+        {"torch_dtype": "float16", "use_cache": False, "classifier_dropout": 0.1, "initializer_range": 0.5},
+        {"similarity_scale": 2, "title_tokens": 16, "query_masks": 1, "reads_jointly": True, "sentence_pooler": "avg"},
+        {"trained_dimensions": [8, 16], "hidden_dropout_prob": 0, "pad_token_id": 1, "layer_norm_eps": 1e-5},
+    ],
+    ids=str,
+)
+def test_entries_that_are_read_here_make_the_encoder_that_transformers_makes(
+    folder: Path, tmp_path: Path, config: dict[str, object]
+) -> None:
+    copy = changed(folder, tmp_path / "copy", **config)
+    whole, plain = (Encoder.load(str(copy), for_reading=for_reading) for for_reading in (False, True))
+    assert isinstance(plain.model.config, PlainConfig)
+    assert plain.fingerprint == whole.fingerprint
+    for name in ("similarity_scale", "title_tokens", "query_masks", "reads_jointly", "trained_dimensions"):
+        assert getattr(plain, name) == getattr(whole, name)
 
 
 @pytest.mark.parametrize("family", ["roberta", "modernbert"])
@@ -112,11 +163,17 @@ def test_weights_that_do_not_fit_get_the_message_of_every_encoder(folder: Path, 
     assert messages[0] == messages[1]
 
 
+def test_an_encoder_loaded_for_reading_cannot_be_saved(folder: Path, tmp_path: Path) -> None:
+    for place in (folder, changed(folder, tmp_path / "left", architectures=["BertForMaskedLM"])):
+        with pytest.raises(EncoderError, match="loaded for reading cannot be saved"):
+            Encoder.load(str(place), for_reading=True).cut_to(None).save(tmp_path / "saved")
+    assert not (tmp_path / "saved").exists()
+
+
 def test_it_loads_without_the_modules_that_take_seconds(folder: Path) -> None:
     code = (
         "import sys; from npm.models.encoder import Encoder; Encoder.load(sys.argv[1], for_reading=True); "
-        "print([name for name in ('transformers.modeling_utils', 'torch.distributed.tensor', 'torch._dynamo')"
-        " if name in sys.modules])"
+        "print([name for name in ('transformers', 'torch.distributed.tensor', 'torch._dynamo') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code, str(folder)], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

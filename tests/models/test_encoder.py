@@ -11,8 +11,9 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModel
 
-from npm.models.encoder import SCALE_KEY, Encoder, _own_settings
-from npm.models.folders import shipped_encoder_folder
+from npm.models.encoder import Encoder
+from npm.models.fingerprint import own_settings
+from npm.models.folders import SCALE_KEY, shipped_encoder_folder
 from tests.helpers.tiny_models import FAMILIES, tiny_encoder
 
 SHIPPED_FINGERPRINT = "03807a693baa9c99211125f294644e115a09d360d71a4b554d062b96fba73d92"
@@ -208,7 +209,7 @@ def test_the_fingerprint_does_not_change_with_names_nor_with_what_acts_in_traini
     ],
 )
 def test_sizes_count_with_the_weights_whatever_their_keys_are_called(family: str, sizes: dict[str, int]) -> None:
-    assert _own_settings(AutoModel.from_config(AutoConfig.for_model(family, vocab_size=320, **sizes))) == {}
+    assert own_settings(AutoModel.from_config(AutoConfig.for_model(family, vocab_size=320, **sizes))) == {}
 
 
 @pytest.mark.parametrize(("key", "value"), [("token_dropout", True), ("mask_token_id", 5)])

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.util
 import json
 import os
 import shutil
+from collections.abc import Callable
 from importlib.machinery import ModuleSpec
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -29,13 +32,17 @@ def saved(tmp_path: Path) -> Path:
 
 
 def mistake(name: str | Path) -> EncoderError:
-    """What loading says, all parts of it given."""
-    with pytest.raises(EncoderError) as caught:
-        Encoder.load(str(name), device="cpu", dtype="float32")
+    """What loading says, whole or for reading, all parts of it given."""
+    errors = []
+    for for_reading in (False, True):
+        with pytest.raises(EncoderError) as caught:
+            Encoder.load(str(name), device="cpu", dtype="float32", for_reading=for_reading)
+        errors.append(caught.value)
+    assert str(errors[0]) == str(errors[1])
     for part in ("problem", "expected", "got", "where", "fix"):
-        assert getattr(caught.value, part), part
-    assert str(caught.value).count("\n") == 4
-    return caught.value
+        assert getattr(errors[0], part), part
+    assert str(errors[0]).count("\n") == 4
+    return errors[0]
 
 
 def test_a_missing_folder(tmp_path: Path) -> None:
@@ -53,6 +60,27 @@ def test_a_file_instead_of_a_folder(tmp_path: Path) -> None:
 def test_a_folder_that_lacks_a_file(saved: Path, lacking: str) -> None:
     (saved / lacking).unlink()
     assert mistake(saved).where in (str(saved), str(saved / lacking))
+
+
+@pytest.mark.parametrize("what", ["folder", "config.json", "tokenizer.json", "modules.json"])
+def test_what_this_user_may_not_read(saved: Path, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    """Whoever runs the tests may read all: the operating system's refusal is put in."""
+    (saved / "modules.json").write_text("[]")
+    barred, stat, read_text = saved if what == "folder" else saved / what, Path.stat, Path.read_text
+
+    def refusing(wanted: Callable[..., Any], *, only_inside: bool) -> Callable[..., Any]:
+        def asked(path: Path, *arguments: Any, **options: Any) -> Any:
+            if (barred in path.parents) if only_inside else path == barred:
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+            return wanted(path, *arguments, **options)
+
+        return asked
+
+    monkeypatch.setattr(Path, "stat", refusing(stat, only_inside=True))
+    monkeypatch.setattr(Path, "read_text", refusing(read_text, only_inside=False))
+    error = mistake(saved)
+    assert error.got == "Permission denied"
+    assert error.where.startswith(str(barred))
 
 
 def test_a_half_written_file_of_weights(saved: Path) -> None:
@@ -317,7 +345,7 @@ def test_a_hub_that_does_not_answer_is_asked_once_and_with_a_limit(
     monkeypatch.setattr("huggingface_hub.HfApi.model_info", no_network)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     error = mistake("no-such-owner/no-such-encoder")
-    assert asked == [folders.HUB_TIMEOUT_S]
+    assert asked == [folders.HUB_TIMEOUT_S] * 2  # by the one load, and by the other
     assert "name resolution" in error.got
     assert "encoder=encoder-mini" in error.fix
     assert capfd.readouterr() == ("", "")

@@ -11,7 +11,8 @@ import torch
 from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer
 
 from npm.errors import EncoderError
-from npm.models.encoder import SCALE_KEY, Encoder
+from npm.models.encoder import Encoder
+from npm.models.folders import SCALE_KEY
 from npm.models.masked_lm import MaskedHead, attach_masked_head
 from npm.objectives.combine import WeightedSum
 from npm.objectives.masked import MaskedTokens

@@ -325,13 +325,15 @@ def verify_index(folder: Path, progress: Callable[[str, int], None] | None = Non
 
 
 def index_encoder(folder: Path, name: str, *, device: str = "auto", dtype: Precision = Precision.auto) -> Encoder:
-    """The encoder that made the index, by `name` or as `fill` finds it, its vectors as long as those stored.
+    """The encoder that made the index, for reading, by `name` or as `fill` finds it; vectors as long as those stored.
 
     Raises ArtefactError if it is another one.
     """
     manifest = Generation.read(folder).manifest
     return check_encoder(
-        folder, manifest, load_index_encoder(folder, manifest, name or None, device=device, dtype=dtype)
+        folder,
+        manifest,
+        load_index_encoder(folder, manifest, name or None, device=device, dtype=dtype, for_reading=True),
     )
 
 
