@@ -81,9 +81,13 @@ def load_pretrained(
     return model, tokenizer
 
 
+RARE_LETTER = "\N{CUNEIFORM SIGN A}"
+
+
 def _try(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, place: str) -> None:
-    """Raise EncoderError if a text has no finite vectors: some wrong values are not read before."""
+    """Raise EncoderError if a text has no ids or no finite vectors: some wrong values are not read before."""
     with _refused(place), torch.inference_mode():
+        tokenizer(RARE_LETTER)  # which a vocabulary of pieces needs an unknown token for
         ids = torch.tensor([tokenizer("a")["input_ids"]])  # i64 [1, L]
         vectors = model(input_ids=ids, attention_mask=torch.ones_like(ids)).last_hidden_state  # f32 [1, L, d]
         if not vectors.isfinite().all():

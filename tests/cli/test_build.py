@@ -14,6 +14,11 @@ import pytest
 import zstandard
 
 from index.files import CountingFile, sha256_of_file
+from npm.corpus.blocks import BlockSettings
+from npm.corpus.documents import CorpusSettings
+from npm.indexing.build import build_index
+from npm.indexing.settings import IndexBuildSettings
+from npm.models.encoder import Encoder
 from tests.helpers.command_line import DOCUMENTS, QUESTION, CommandLine, all_bytes, run_subprocess, write_corpus
 
 Build = Callable[..., list[str | Path]]
@@ -58,6 +63,20 @@ def test_two_builds_of_the_same_input_give_the_same_bytes_and_name_no_place_of_t
     for name, data in one.items():
         for place in (tmp_path, tiny_encoder_folder):
             assert str(place).encode() not in data, f"{place} stands in {name}"
+
+
+def test_an_encoder_that_was_loaded_for_reading_is_copied_from_its_folder(
+    corpus: Path, tiny_encoder_folder: Path, tmp_path: Path
+) -> None:
+    read = Encoder.load(str(tiny_encoder_folder), for_reading=True)
+    settings = IndexBuildSettings(
+        corpus=CorpusSettings(files=[str(corpus)]),
+        blocks=BlockSettings(max_block_tokens=64),
+        encoder=str(tiny_encoder_folder),
+        copy_encoder=True,
+    )
+    build_index(tmp_path / "index", settings, read)
+    assert Encoder.load(str(tmp_path / "index" / "encoder")).fingerprint == read.fingerprint
 
 
 def write_count(npmlm: CommandLine, arguments: list[str | Path], monkeypatch: pytest.MonkeyPatch) -> int:

@@ -286,6 +286,7 @@ def test_too_little_memory_is_no_fault_of_the_folder(
         {"model_max_length": "x"},
         {"added_tokens_decoder": {"9999999": {"content": "zz"}}},
         {"extra_special_tokens": 3},
+        {"unk_token": "[NONE]"},
     ],
     ids=str,
 )
