@@ -4,11 +4,13 @@
     python scripts/study.py ablations out=runs/ablations "files=[enwiki-00.jsonl.zst]" "held_out=[enwiki-07.jsonl.zst]"
     python scripts/study.py interventions out=runs/interventions encoder=runs/mlm-mini/encoder data_dir=GLUE
     python scripts/study.py retrievers out=runs/retrievers "held_out=[enwiki-07.jsonl.zst]"
+    python scripts/study.py tokenizers "files=[enwiki-00.jsonl.zst]" "held_out=[enwiki-07.jsonl.zst]"
 
 `masking` (experiment=masking_study): what masking does to a masked language model: rates, units, and corruption against
 prediction; evaluated at 15 %, with single tokens and with whole words masked. `ablations` (experiment=ablations): what
 the phrase loss is made of; top-1 among the keys of a held-out group. `interventions`: a masked language model edited
 (npmlm edit) and fine-tuned on STS-B, SST-2 and CoLA. `retrievers`: the same edits of a phrase encoder, not trained.
+`tokenizers`: fresh encoders over bytes, byte pairs and WordPieces, trained for equal time.
 
 Every cell is run with seeds 0, 1, 2; what is finished is skipped. out=, seeds=[0], cells=[rate-15,rate-40],
 articles=100 and, of interventions, tasks=[stsb] are ours; further arguments are settings of every training run,

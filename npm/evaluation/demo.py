@@ -8,6 +8,8 @@ Shapes: n questions, T tokens of the corpus.
 from __future__ import annotations
 
 import json
+import random
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
@@ -140,7 +142,8 @@ def evaluate_demo(
     sample = sample if sample is not None else SampleSettings()
     k = filler.settings.k
     file = Path(settings.questions) if settings.questions else shipped_questions_file()
-    questions = [question for question in read_questions(file) if question.split is sample.split][: sample.limit]
+    asked_all = with_letter_noise(read_questions(file), settings.letter_noise, seed=sample.seed)
+    questions = [question for question in asked_all if question.split is sample.split][: sample.limit]
     if not questions:
         raise SettingError(
             "the file has no question of this split",
@@ -152,6 +155,8 @@ def evaluate_demo(
     # By name: a command's settings are a sample too, with paths beside it.
     asked = {name: getattr(sample, name) for name in ("split", "limit", "seed", "resamples")}
     asked |= {"k": k, "baseline": settings.baseline, "questions": sha256_of_file(file)}
+    if settings.letter_noise:  # left out as before there was such a setting
+        asked["letter_noise"] = settings.letter_noise
     record = {"task": TASK, "settings": as_json(asked), **filler_facts(filler)}
     check_record(record)
     # Before the questions are asked, because it may refuse the index.
@@ -182,6 +187,26 @@ def evaluate_demo(
         blocks=tuple(rates(f"blocks by {name}", *hits) for name, *hits in _holding_blocks(filler, questions)),
         record=record,
     )
+
+
+LETTER_PAIRS, PAIR_EDITS = re.compile(r"<mask>|(\w)(\w)"), (r"\2\1", r"\2", r"\1\1\2")
+
+
+def with_letter_noise(questions: Sequence[Question], share: float, *, seed: int) -> list[Question]:
+    """The questions with about `share` of their letters swapped with the next, dropped or doubled; masks stay.
+
+    Drawn one question after the other, so that a question's text depends on those before it in its file.
+
+    >>> question = Question("q", "river", "The longest river is <mask>.", ("Nile",), Split.test)
+    >>> with_letter_noise([question], 0.25, seed=0)[0].text
+    'The logest iver si <mask>.'
+    """
+    rng = random.Random(seed)
+
+    def edited(pair: re.Match[str]) -> str:
+        return pair.expand(rng.choice(PAIR_EDITS)) if pair[1] and rng.random() < 2 * share else pair[0]
+
+    return [replace(question, text=LETTER_PAIRS.sub(edited, question.text)) for question in questions]
 
 
 def _holding_blocks(

@@ -105,8 +105,8 @@ def chance_of_hit(candidates: int, hits: int, draws: int) -> float:
     return 1 - comb(candidates - hits, draws) / comb(candidates, draws)
 
 
-def wilson_interval(hits: int, count: int, *, confidence: float = 0.95) -> Interval:
-    """The share of `hits` among `count` cases, one at least, and its score interval (Wilson 1927).
+def wilson_interval(hits: float, count: int, *, confidence: float = 0.95) -> Interval:
+    """The share of `hits` among `count` independent cases, one at least, and its score interval (Wilson 1927).
 
     It has a width where all or none are hits too, of which a bootstrap knows nothing.
 

@@ -175,6 +175,8 @@ class DemoSettings(CheckedSettings):
     """File of questions; empty: those shipped with the demo corpus."""
     baseline: bool = True
     """Whether a random span of the right passage is scored beside the index."""
+    letter_noise: Annotated[float, Bounds(0, 0.5)] = 0.0
+    """About this share of the letters of each question is swapped with the next, dropped or doubled, drawn by seed=."""
 
 
 @dataclass(kw_only=True, slots=True)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from npm.errors import SettingError
 from npm.evaluation import transfer_plan
+from npm.evaluation.demo import shipped_questions_file
 from npm.evaluation.study import Column, Stages, Study
 
 RATES = {f"rate-{percent}": [f"corruption.masked_fraction={percent / 100:g}"] for percent in (15, 40, 80)}
@@ -160,7 +161,44 @@ def _retrievers(ours: Mapping[str, str], given: Sequence[str]) -> Study:
     return Study(cells=cells, columns=columns, shared={})
 
 
+BLOCK_TOKENS = {"bytes": 600, "byte_bpe": 128, "wordpiece": 128}
+"""Kinds of tokenizers, with the tokens of a block: about as much text in each."""
+
+
+def _tokenizers(ours: Mapping[str, str], given: Sequence[str]) -> Study:
+    """Fresh encoders over one kind of token each, among the keys of held-out groups and on the demo's questions."""
+    learned = {name: ["tokenizer", "out={out}", f"corpus.files={ours['files']}"] for name in ("byte_bpe", "wordpiece")}
+    shared = {name: [*command, f"kind={name}", "size=8192"] for name, command in learned.items()}
+    common = ["run={out}", "trainer.seed={seed}", "experiment=tokenizer_study", f"corpus.files={ours['files']}"]
+    trained, demo = "encoder={stage:run}/encoder", shipped_questions_file().parent / "*.jsonl"
+    asked = ["evaluate", "out={out}", trained]
+    cells: dict[str, Stages] = {}
+    for name, tokens in BLOCK_TOKENS.items():
+        start = f"encoder={{stage:{name}}}" if name in shared else f"encoder={name}"
+        block, longest = f"max_block_tokens={tokens}", 16 * tokens
+        sizes = [
+            f"blocks.{block}",
+            f"blocks.max_document_tokens={longest}",
+            f"start.fresh.max_input_tokens={tokens + 128}",
+        ]
+        measure = [f"in_batch.{block}", f"in_batch.least_tokens={longest}", f"corpus.files={ours['held_out']}"]
+        cells[name] = {
+            "run": ["train", *common, start, *sizes, *given],
+            "index": ["build", "index={out}", f"corpus.files=[{demo}]", trained, f"blocks.{block}"],
+            "demo": [*asked, "task=demo", "index={stage:index}"],
+            "noisy": [*asked, "task=demo", "index={stage:index}", "demo.letter_noise=0.1"],
+            "in batch": [*asked, "task=in_batch", "in_batch.whole_words=true", *measure, f"limit={ours['articles']}"],
+        }
+    columns = {
+        f"{stage}: {head}": Column(stage, ("total", key, "mean"))
+        for stage in ("demo", "noisy")
+        for head, key in (("hit@1", "hit_at_1"), ("hit@5", "hit_at_k"))
+    }
+    return Study(cells, columns | {"in batch: top-1": Column("in batch", ("top1", "mean"))}, shared)
+
+
 PLANS = {
+    "tokenizers": StudyPlan(_tokenizers, OURS | {"files": "", "held_out": "", "articles": "200"}),
     "interventions": StudyPlan(
         _interventions, OURS | {"data_dir": "", "encoder": "", "tasks": "[]"}, ("data_dir", "encoder")
     ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 from index.manifest import manifest_bytes, read_manifest
 from index.store import check_folder
 from npm.errors import ArtefactError, SettingError
-from npm.evaluation.demo import DemoResult, Question, RandomSpanOfRightPassage, evaluate_demo
+from npm.evaluation.demo import DemoResult, Question, RandomSpanOfRightPassage, evaluate_demo, with_letter_noise
 from npm.evaluation.metrics import is_hit, normalise_answer
 from npm.evaluation.results import EVALUATION_KIND, check_out, write_results
 from npm.evaluation.settings import DemoSettings, SampleSettings, Split
@@ -51,6 +52,16 @@ def test_rates_are_the_shares_of_questions_whose_first_phrases_are_right(
         assert prediction.hit_rank == (hits.index(True) + 1 if any(hits) else None)
     assert (result.total.hit_at_1.mean, result.total.hit_at_k.mean) == (right_at_1 / 5, right_at_k / 5)
     assert right_at_k >= 3  # one block has few phrases, so even a random encoder names the right one among 20
+
+
+def test_a_share_of_the_letters_is_swapped_dropped_or_doubled_and_masks_are_not() -> None:
+    asked = [question("ab " * 1000 + "<mask> ab.", "mask") for _ in range(2)]
+    assert with_letter_noise(asked, 0.0, seed=0) == asked
+    noisy = with_letter_noise(asked, 0.1, seed=0)
+    assert noisy == with_letter_noise(asked, 0.1, seed=0) != with_letter_noise(asked, 0.1, seed=1)
+    words = Counter(word for each in noisy for word in each.text.split()[:1000])
+    assert {*words} == {"ab", "ba", "b", "aab"} and words["ab"] == pytest.approx(0.8 * 2000, abs=70)
+    assert all(each.text.split()[1000] == "<mask>" and each.answers == ("mask",) for each in noisy)
 
 
 def test_blocks_that_hold_an_answer_are_counted_in_the_ranking_by_words(

@@ -10,7 +10,7 @@ import pytest
 from npm.cli.settings import compose_settings
 from npm.errors import SettingError
 from npm.evaluation.study import Stage, Study
-from npm.evaluation.study_plans import ChosenStudy
+from npm.evaluation.study_plans import BLOCK_TOKENS, ChosenStudy
 
 FILES = ["files=[a.jsonl]", "held_out=[b.jsonl]"]
 
@@ -96,6 +96,24 @@ def test_retrievers_are_edited_phrase_encoders_that_are_not_trained() -> None:
         measured = composed_stages(study, cell)["in batch"]
         assert measured.task == ["in_batch"] and measured.corpus.files == ["b.jsonl"] and measured.limit == 100
         assert measured.encoder == ("encoder-mini" if cell == "base" else f"o/{cell}/seed-0/edit")
+
+
+def test_encoders_over_bytes_and_pieces_read_as_much_text_and_are_asked_the_same() -> None:
+    study = ChosenStudy.of(["tokenizers", *FILES, "schedule.max_minutes=1"]).study
+    assert {name: command[3:] for name, command in study.shared.items()} == {
+        name: [f"kind={name}", "size=8192"] for name in ("byte_bpe", "wordpiece")
+    }
+    for cell, tokens in BLOCK_TOKENS.items():
+        stages = composed_stages(study, cell)
+        run, index, noisy, asked = (stages[name] for name in ("run", "index", "noisy", "in batch"))
+        assert run.encoder == ("bytes" if cell == "bytes" else f"o/shared/{cell}")
+        assert (run.masking.unit.value, run.schedule.max_minutes, run.schedule.max_steps) == ("phrase_words", 1, None)
+        assert run.start.fresh.max_input_tokens >= tokens + 2
+        assert {run.blocks.max_block_tokens, index.blocks.max_block_tokens, asked.in_batch.max_block_tokens} == {tokens}
+        assert (asked.in_batch.whole_words, asked.limit, asked.corpus.files) == (True, 200, ["b.jsonl"])
+        assert (stages["demo"].demo.letter_noise, noisy.demo.letter_noise) == (0, 0.1)
+        assert stages["demo"].index == noisy.index == index.index
+        assert {each.encoder for each in (index, noisy, asked)} == {f"o/{cell}/seed-0/run/encoder"}
 
 
 @pytest.mark.parametrize("given", [[], ["nothing"], FILES])

@@ -260,12 +260,16 @@ class UnseenWordsResult:
 
     def _by_pieces(self, method: str) -> Line:
         own = [each for each in self.found if each.method == method]
-        bins = np.concatenate([np.searchsorted([most for most, _ in PIECES], self.pieces[e.variant]) for e in own])
-        hits = np.concatenate([each.ranks > 0 for each in own])  # bool [variants · n], as bins i64
+        bins = np.stack([np.searchsorted([most for most, _ in PIECES], self.pieces[e.variant]) for e in own])
+        hits = np.stack([each.ranks > 0 for each in own])  # bool [variants, n], as bins i64
         labels = [*(label for _, label in PIECES), f"{PIECES[-1][0] + 1}+"]
-        counts = np.bincount(bins, minlength=len(labels))  # i64 [bins]
-        present = [(number, labels[number], int(counts[number])) for number in np.flatnonzero(counts)]
-        return Line(method, tuple(Point(name, count, _share(hits[bins == at])) for at, name, count in present))
+        points: list[Point] = []
+        for number, label in enumerate(labels):
+            if (within := bins == number).any():  # bool [variants, n]
+                questions = int(within.any(axis=0).sum())  # the variants of a question are found together, or not
+                share = float(hits[within].mean())
+                points.append(Point(label, int(within.sum()), wilson_interval(share * questions, questions)))
+        return Line(method, tuple(points))
 
     def metrics(self) -> dict[str, Any]:
         """As stored in metrics.json."""

@@ -11,22 +11,35 @@ import pytest
 from npm.cli.main import split_arguments
 from npm.cli.settings import compose_settings
 from npm.evaluation.settings import Breakdown
+from npm.evaluation.study import Stage
+from npm.evaluation.study_plans import ChosenStudy
 
 REPOSITORY = Path(__file__).parents[3]
 PAGE = (REPOSITORY / "docs" / "analyses.md").read_text(encoding="utf-8")
 
 
-def commands() -> list[list[str]]:
+def commands(program: str) -> list[list[str]]:
     blocks = re.findall(r"```bash\n(.*?)```", PAGE, flags=re.DOTALL)
-    lines = [shlex.split(line) for block in blocks for line in block.splitlines()]
-    return [line for line in lines if line[0] == "npmlm"]
+    lines = [shlex.split(line.removeprefix("OMP_NUM_THREADS=1 ")) for block in blocks for line in block.splitlines()]
+    return [line for line in lines if line[0] == program]
 
 
-@pytest.mark.parametrize("words", commands(), ids=" ".join)
+@pytest.mark.parametrize("words", commands("npmlm"), ids=" ".join)
 def test_every_command_of_the_page_composes(words: list[str]) -> None:
     found = split_arguments(words[2:])
     assert compose_settings(words[1], found.settings)
     assert found.texts == {"plot": ["senses"], "compare": ["runs/oracle"]}.get(words[1], [])
+
+
+def test_programs_that_the_page_starts_are_there_and_its_studies_compose() -> None:
+    for _, first, *others in commands("python"):
+        program = others.pop(0).replace(".", "/") + ".py" if first == "-m" else first
+        assert (REPOSITORY / program).is_file(), program
+        if program == "scripts/study.py":
+            asked = ChosenStudy.of(others)
+            stages = Stage.of(asked.study, asked.cells[0], "in batch", out=asked.out, seed=0)
+            assert compose_settings(stages.command[0], stages.command[1:]).task == ["in_batch"]
+    assert len(commands("python")) == 6
 
 
 def test_the_page_and_the_script_name_every_analysis() -> None:

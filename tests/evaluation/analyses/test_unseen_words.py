@@ -20,6 +20,7 @@ from npm.evaluation.analyses.unseen_words import (
     names_in,
     variant_passages,
 )
+from npm.evaluation.metrics import wilson_interval
 from npm.evaluation.settings import SampleSettings, UnseenWordsSettings
 from npm.types import Document
 from tests.helpers.command_line import CommandLine, write_corpus
@@ -118,7 +119,7 @@ def test_losses_are_told_apart_and_differences_are_paired() -> None:
     result = UnseenWordsResult(
         questions=(question,) * 4,
         names=({"original": "Rome", "greek": "Ομε"},) * 4,
-        pieces={"original": np.array([1, 1, 1, 2]), "greek": np.array([3, 5, 7, 9])},
+        pieces={"original": np.array([1, 1, 1, 2]), "greek": np.array([3, 5, 7, 2])},
         writable={"original": np.ones(4, dtype=bool), "greek": np.array([True, True, False, True])},
         found=found,
         k=5,
@@ -134,7 +135,8 @@ def test_losses_are_told_apart_and_differences_are_paired() -> None:
     assert [point.share.mean for point in best.lines[0].points] == [0.75, 0.5]
     assert [(point.name, point.share.mean) for point in against.lines[0].points] == [("greek", -0.25)]
     by_pieces = {point.name: (point.count, point.share.mean) for point in pieces.lines[0].points}
-    assert by_pieces == {"1": (3, 1.0), "2": (1, 0.0), "3": (1, 1.0), "5–6": (1, 0.0), "7+": (2, 0.5)}
+    assert by_pieces == {"1": (3, 1.0), "2": (2, 0.5), "3": (1, 1.0), "5–6": (1, 0.0), "7+": (1, 0.0)}
+    assert pieces.lines[0].points[1].share == wilson_interval(0.5, 1)  # both names of one sentence
 
 
 def test_names_are_asked_of_the_other_documents_of_their_variant(npmlm: CommandLine, tmp_path: Path) -> None:
