@@ -131,8 +131,6 @@ def test_damaged_pieces_and_mistakes_are_one_message(tmp_path: Path, packed: Pat
     assert not (tmp_path / "joined").exists()
 
 
-
-
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
