@@ -14,7 +14,8 @@ WORKERS ?= $(shell cores=$$(getconf _NPROCESSORS_ONLN); echo $$((cores < 8 ? cor
 VERSION ?=
 # Files are given out in the order of their names: by number of tests, as is usual, the long ones of few tests would come last.
 SPREAD = --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
-PYTEST := HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1 TOKENIZERS_PARALLELISM=false OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+# The tests start a hundred Python processes: without bytecode on disk each of them would compile all modules anew.
+PYTEST := env -u PYTHONDONTWRITEBYTECODE HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1 TOKENIZERS_PARALLELISM=false OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 # The unit layers: hand-worked numbers, settings, imports. Not the layers that build, train, serve or start processes.
 FAST := npm index tests/index tests/masking tests/corpus tests/objectives \
 	$(addprefix tests/test_,imports.py settings.py config_paths.py config_spellings.py errors.py)

@@ -242,7 +242,7 @@ def _check_file(
 
 def _check_array_header(path: Path, record: FileRecord) -> None:
     try:
-        array = np.load(path, mmap_mode="r", allow_pickle=False)
+        array = np.load(str(path), mmap_mode="r", allow_pickle=False)  # of a Path numpy would resolve all folders
     except (ValueError, SyntaxError, OSError) as error:
         raise damaged(path, "an array of its size", str(error)) from error
     if (size := NPY_HEADER_BYTES + array.nbytes) != record.bytes:
@@ -252,7 +252,7 @@ def _check_array_header(path: Path, record: FileRecord) -> None:
 def open_array(folder: Path, name: str) -> np.ndarray:
     """The array `name`.npy of a checked folder, memory-mapped and read-only."""
     allow_many_files()
-    array: np.ndarray = np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False)
+    array: np.ndarray = np.load(str(folder / f"{name}.npy"), mmap_mode="r", allow_pickle=False)
     return array
 
 

@@ -75,8 +75,10 @@ SHORTENED: dict[str, dict[str, tuple[str, ...]]] = {
     "README.md": {
         "train": ("schedule.max_minutes=null", "schedule.max_steps=2", "groups.sequences_per_group=4"),
         "tune": ("queries=10",),
+        "estimate": ("sample_seconds=0.1",),
     },
-    "docs/large-corpora.md": {"estimate": ("tokens=1000000000",)},
+    "docs/large-corpora.md": {"estimate": ("tokens=1000000000", "sample_seconds=0.1")},
+    "docs/own-corpus.md": {"estimate": ("sample_seconds=0.1",)},
     "docs/plots.md": {"evaluate": ("limit=20",)},
     "docs/studies.md": {"train": ("schedule.max_epochs=1",)},
 }

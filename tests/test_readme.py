@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from index.manifest import read_manifest
 from npm.cli.main import split_arguments
 from npm.cli.settings import compose_settings
 from npm.cli.verbs import VERBS
@@ -94,17 +95,27 @@ def test_the_import_order_that_contributing_shows_is_the_one_that_is_held() -> N
 
 
 @pytest.fixture(scope="module")
-def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder in which the first command of `make demo` has run."""
+def demo(tmp_path_factory: pytest.TempPathFactory, demo_index: Path) -> Path:
+    """A folder as `make demo` leaves it: the index is the one that all tests of the demo share."""
+    folder = tmp_path_factory.mktemp("demo")
+    (folder / "runs/demo").mkdir(parents=True)
+    (folder / DEMO_INDEX).symlink_to(demo_index)
+    return folder
+
+
+def test_make_demo_builds_the_index_that_the_other_tests_ask(tmp_path: Path, demo_index: Path) -> None:
+    """Of a few documents, by the same settings: by all of them it would be that index."""
     from npm.cli.main import main
 
-    folder = tmp_path_factory.mktemp("demo")
     build, _ = makefile_demo()
-    assert (
-        main([word.replace("npm/assets", str(ROOT / "npm/assets")).replace("runs", f"{folder}/runs") for word in build])
-        == 0
-    )
-    return folder
+    words = [word.replace("npm/assets", str(ROOT / "npm/assets")).replace("runs", f"{tmp_path}/runs") for word in build]
+    assert main([*words, "corpus.max_documents=8"]) == 0
+    folders = (tmp_path / DEMO_INDEX, demo_index)
+    few, all_of_them = (read_manifest(folder, kind="phrase-index").settings for folder in folders)
+    assert few["corpus"] == {**all_of_them["corpus"], "max_documents": 8}
+    assert few["segments"]["00000"]["sources"] == all_of_them["segments"]["00000"]["sources"]
+    counted = {"corpus": None, "counts": None, "segments": None}
+    assert {**few, **counted} == {**all_of_them, **counted}
 
 
 def test_the_first_example_gives_the_answer_that_is_shown(

@@ -69,6 +69,11 @@ def test_a_run_in_parts_on_a_bare_machine_ends_in_the_weights_of_one_that_was_ne
 ) -> None:
     assert script(tmp_path, "pack", packed, tmp_path / "start", tmp_path / "pieces").returncode == 0
     train = ("train", tmp_path / "pieces", tmp_path / "run", "schedule.max_steps=4")
+    assert script(tmp_path, "train", tmp_path / "pieces", tmp_path / "undisturbed", *train[3:]).returncode == 0
+    assert list((tmp_path / "out").glob("encoder.tar.*"))
+    (tmp_path / "out" / "evaluation.json").unlink()
+    (tmp_path / "out" / "metrics.jsonl").unlink()
+    # another run into the same folder takes the finished one's place
     part = script(tmp_path, *train, minutes="0")  # one step
     assert part.returncode == 3, part.stderr
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
@@ -78,6 +83,7 @@ def test_a_run_in_parts_on_a_bare_machine_ends_in_the_weights_of_one_that_was_ne
         "run.tar.sha256",
     ]
     assert script(tmp_path, "join", tmp_path / "out", tmp_path / "moved").returncode == 0
+    assert (tmp_path / "moved" / "checkpoints").is_dir()
     moved = script(tmp_path, "train", tmp_path / "pieces", tmp_path / "moved", *train[3:])
     assert moved.returncode == 0, moved.stderr
     assert script(tmp_path, "join", tmp_path / "out", tmp_path / "joined").returncode == 0
@@ -85,7 +91,6 @@ def test_a_run_in_parts_on_a_bare_machine_ends_in_the_weights_of_one_that_was_ne
     measured = json.loads((tmp_path / "out" / "evaluation.json").read_text())
     assert measured["step"] == 4 and {"held_out_loss", "held_out_start_top1"} <= measured.keys()
 
-    assert script(tmp_path, "train", tmp_path / "pieces", tmp_path / "undisturbed", *train[3:]).returncode == 0
     weights = [(tmp_path / run / "encoder" / "model.safetensors") for run in ("undisturbed", "moved")]
     assert weights[0].read_bytes() == weights[1].read_bytes()
     assert weights[1].read_bytes() == (tmp_path / "joined" / "encoder" / "model.safetensors").read_bytes()
@@ -96,13 +101,22 @@ def test_a_run_in_parts_on_a_bare_machine_ends_in_the_weights_of_one_that_was_ne
     assert all(torch.allclose(ours[name], theirs[name], rtol=1e-3, atol=1e-5) for name in ours)
 
 
-def test_a_part_too_short_for_a_line_of_metrics_is_brought_back(tmp_path: Path, packed: Path) -> None:
+def test_a_part_too_short_for_a_line_of_metrics_is_brought_back_and_pieces_of_others_are_refused(
+    tmp_path: Path, packed: Path
+) -> None:
     shutil.rmtree(packed / "held-out")  # an evaluation at the start would be a line
     script(tmp_path, "pack", packed, tmp_path / "start", tmp_path / "pieces")
     changes = ("schedule.max_steps=4", "trainer.log_every_steps=10", "evaluation.max_batches=50")
-    part = script(tmp_path, "train", tmp_path / "pieces", tmp_path / "run", *changes, minutes="0")
+    train = ("train", tmp_path / "pieces", tmp_path / "run", *changes)
+    part = script(tmp_path, *train, minutes="0")
     assert part.returncode == 3, part.stderr
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["run.tar.0000", "run.tar.sha256"]
+    (tmp_path / "out" / "encoder.tar.sha256").write_text("")  # as of the pieces of another run
+    assert "several archives" in script(tmp_path, "join", tmp_path / "out", tmp_path / "joined").stderr
+    sums = tmp_path / "pieces" / "packed.tar.sha256"
+    sums.write_text(sums.read_text() + "\n")
+    changed = script(tmp_path, *train)
+    assert changed.returncode == 2 and "made of other pieces" in changed.stderr
 
 
 def test_damaged_pieces_and_mistakes_are_one_message(tmp_path: Path, packed: Path) -> None:
@@ -115,24 +129,6 @@ def test_damaged_pieces_and_mistakes_are_one_message(tmp_path: Path, packed: Pat
     refused = script(tmp_path, "join", tmp_path / "pieces", tmp_path / "joined")
     assert refused.returncode != 0 and "packed.tar.0000" in refused.stdout + refused.stderr
     assert not (tmp_path / "joined").exists()
-
-
-def test_pieces_of_two_runs_and_text_of_other_pieces_are_refused(tmp_path: Path, packed: Path) -> None:
-    script(tmp_path, "pack", packed, tmp_path / "start", tmp_path / "pieces")
-    train = ("train", tmp_path / "pieces", tmp_path / "run", "schedule.max_steps=2")
-    assert script(tmp_path, *train).returncode == 0
-    # another run into the same folder takes the finished one's place
-    longer = ("train", tmp_path / "pieces", tmp_path / "other", "schedule.max_steps=50")
-    assert script(tmp_path, *longer, minutes="0").returncode == 3
-    assert not list((tmp_path / "out").glob("encoder.tar.*"))
-    assert script(tmp_path, "join", tmp_path / "out", tmp_path / "joined").returncode == 0
-    assert (tmp_path / "joined" / "checkpoints").is_dir()
-    (tmp_path / "out" / "encoder.tar.sha256").write_text("")
-    assert "several archives" in script(tmp_path, "join", tmp_path / "out", tmp_path / "again").stderr
-    sums = tmp_path / "pieces" / "packed.tar.sha256"
-    sums.write_text(sums.read_text() + "\n")
-    changed = script(tmp_path, *longer)
-    assert changed.returncode == 2 and "made of other pieces" in changed.stderr
 
 
 @pytest.mark.parametrize(

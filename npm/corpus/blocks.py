@@ -10,6 +10,7 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -27,7 +28,12 @@ if TYPE_CHECKING:
 
 def tokenizer_fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:
     """SHA-256 of the whole definition of a fast tokenizer; how a call cuts and pads is no part of it."""
-    definition = json.loads(tokenizer.backend_tokenizer.to_str())
+    return _definition_digest(tokenizer.backend_tokenizer.to_str())
+
+
+@lru_cache(maxsize=4)  # encoder and packer ask for that of the same tokenizer, which takes a tenth of a second
+def _definition_digest(written: str) -> str:
+    definition = json.loads(written)
     definition.pop("truncation", None)
     definition.pop("padding", None)
     return hashlib.sha256(json.dumps(definition, sort_keys=True).encode()).hexdigest()

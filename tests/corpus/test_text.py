@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import unicodedata
+
 import pytest
 
-from npm.corpus.text import CONTEXT_CHARS, sentence_around, sentence_bounds
+from npm.corpus.text import CODED, CONTEXT_CHARS, sentence_around, sentence_bounds
 
 
 def sentences(text: str) -> list[str]:
@@ -64,3 +66,9 @@ def test_a_sentence_as_long_as_a_file_is_cut_around_the_phrase_between_words() -
     assert text[start:end].split() == ["word"] * len(text[start:end].split())
     assert 250_000 - CONTEXT_CHARS <= start <= 250_000 and 250_004 <= end <= 250_004 + CONTEXT_CHARS
     assert sentence_around("x" * 10_000, 5_000, 5_001) == (5_000 - CONTEXT_CHARS, 5_001 + CONTEXT_CHARS)
+
+
+def test_beyond_the_coded_ranges_no_character_has_a_category_of_its_own() -> None:
+    first, second = CODED
+    beyond = (range(first.stop, second.start), range(second.stop, 0x110000))
+    assert {unicodedata.category(chr(code)) for codes in beyond for code in codes} == {"Cn", "Co"}

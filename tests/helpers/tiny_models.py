@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -98,7 +99,7 @@ def wordpiece_tokenizer(sentences: Sequence[str] = SENTENCES, *, vocabulary_size
     words = {word: (word[0], *(f"##{letter}" for letter in word[1:])) for word in _words(backend, sentences)}
     known = [*WORDPIECE_SPECIALS.values(), *letters, *_beyond(letters, words.values())]
     counts = Counter(words[word] for word in _words(backend, sentences))
-    known += [_joined(pair) for pair in merges_of(counts, known, vocabulary_size)]
+    known += [_joined(pair) for pair in known_merges(tuple(counts.items()), tuple(known), vocabulary_size)]
     backend.model = models.WordPiece(vocab=_ids(known), unk_token=WORDPIECE_SPECIALS["unk"])
     return _finished(backend, WORDPIECE_SPECIALS)
 
@@ -109,9 +110,18 @@ def byte_bpe_tokenizer(sentences: Sequence[str] = SENTENCES, *, vocabulary_size:
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = token_decoders.ByteLevel()
     known = [*BYTE_BPE_SPECIALS.values(), *sorted(pre_tokenizers.ByteLevel.alphabet())]
-    merges = merges_of(Counter(map(tuple, _words(backend, sentences))), known, vocabulary_size)
+    counts = Counter(map(tuple, _words(backend, sentences)))
+    merges = known_merges(tuple(counts.items()), tuple(known), vocabulary_size)
     backend.model = models.BPE(vocab=_ids([*known, *map(_joined, merges)]), merges=merges)
     return _finished(backend, BYTE_BPE_SPECIALS)
+
+
+@cache
+def known_merges(
+    word_counts: tuple[tuple[tuple[str, ...], int], ...], known: tuple[str, ...], vocabulary_size: int
+) -> list[tuple[str, str]]:
+    """What `merges_of` makes, made once: most tests make an encoder, and nearly all of the same sentences."""
+    return merges_of(dict(word_counts), known, vocabulary_size)
 
 
 def merges_of(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import sys
 from collections.abc import Callable
@@ -15,8 +16,12 @@ WORLD_SIZE = 2
 
 
 def run_two_ranks(work: Callable[[int, Path], None], runs: Path) -> None:
-    """`work(rank, runs)` in two fresh processes of one thread that form a process group; its errors are raised."""
-    torch.multiprocessing.spawn(_rank, args=(work, runs), nprocs=WORLD_SIZE)
+    """`work(rank, runs)` in two fresh processes of one thread that form a process group; its errors are raised.
+
+    They are forked from a process that has imported what both need and has computed nothing.
+    """
+    multiprocessing.set_forkserver_preload(["tests.training.two_ranks"])
+    torch.multiprocessing.start_processes(_rank, args=(work, runs), nprocs=WORLD_SIZE, start_method="forkserver")
 
 
 def _rank(rank: int, work: Callable[[int, Path], None], runs: Path) -> None:
