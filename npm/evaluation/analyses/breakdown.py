@@ -6,8 +6,8 @@ Shapes: n examples, W names.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,6 +20,7 @@ from npm.evaluation.analyses.panels import Line, Panel, Point
 from npm.evaluation.metrics import wilson_interval
 from npm.evaluation.pictures import equal_mass_bins
 from npm.evaluation.settings import Breakdown, ZeroShotEvaluation
+from npm.evaluation.tasks.document_conditions import admissible_parts
 from npm.evaluation.tasks.task import Suite
 from npm.evaluation.zero_shot.occurrences import name_counts
 
@@ -77,14 +78,32 @@ def check_breakdown(settings: ZeroShotEvaluation, tasks: Sequence[Task]) -> None
 
 
 def breakdown_panels(
-    result: OpenTaskResult, settings: ZeroShotEvaluation, index: PhraseIndex | None, encoder: Encoder
+    result: OpenTaskResult,
+    settings: ZeroShotEvaluation,
+    index: PhraseIndex | None,
+    encoder: Encoder,
+    *,
+    where: Sequence[str] = (),
+    documents: Sequence[str] | None = None,
 ) -> Iterator[Panel]:
     """A panel for each of `settings.breakdown` that `result` has the columns for.
 
-    Answers and subjects are counted in the live blocks of `index`.
+    Answers and subjects are counted in the live blocks of `index` that may answer: those that meet `where` and the
+    example's own conditions and are among `documents`.
     """
+
+    def stand(names: Sequence[Sequence[str]]) -> np.ndarray:
+        """How often any of the names of each of n examples stands, i64 [n]."""
+        assert index is not None, "checked before the work"
+        counts = np.zeros(len(names), dtype=np.int64)  # [n]
+        for part, places in admissible_parts(index, result.examples, where=where, documents=documents):
+            own = [names[place] for place in places]
+            if part is not None:
+                counts[places] = summed_counts(own, partial(name_counts, part, encoder))
+        return counts
+
     for kind in settings.breakdown:
-        bins = _bins(kind, result, settings, index, encoder)
+        bins = _bins(kind, result, settings, stand)
         if bins is not None:
             numbers, labels = bins
             lines = tuple(Line(method.name, binned_points(method.right, numbers, labels)) for method in result.methods)
@@ -103,10 +122,12 @@ def _bins(
     kind: Breakdown,
     result: OpenTaskResult,
     settings: ZeroShotEvaluation,
-    index: PhraseIndex | None,
-    encoder: Encoder,
+    stand: Callable[[Sequence[Sequence[str]]], np.ndarray],
 ) -> tuple[np.ndarray, list[str]] | None:
-    """The bin of each example, i64 [n], and the names of all bins; None for a task without what is counted."""
+    """The bin of each example, i64 [n], and the names of all bins; None for a task without what is counted.
+
+    `stand` counts how often any of the names of each example stands in the corpus, i64 [n].
+    """
     examples = result.examples
     if kind is Breakdown.answer_tokens:
         labels = sorted(set(result.answer_tokens))
@@ -120,21 +141,23 @@ def _bins(
         names = [(example.subject,) if example.subject else () for example in examples]
         if not any(names):
             return None
-    distinct = tuple(dict.fromkeys(name for own in names for name in own))
     if kind is Breakdown.trained_count:
-        counts = text_counts(tuple(settings.trained_on), distinct)  # i64 [W]
+        counts = summed_counts(names, lambda distinct: text_counts(tuple(settings.trained_on), distinct))  # i64 [n]
     else:
-        assert index is not None, "checked before the work"
-        counts = name_counts(index, encoder, distinct)  # i64 [W]
-    return count_bins(summed_counts(names, dict(zip(distinct, counts.tolist(), strict=True)))), [*COUNT_BINS.values()]
+        counts = stand(names)  # i64 [n]
+    return count_bins(counts), [*COUNT_BINS.values()]
 
 
-def summed_counts(names: Sequence[Sequence[str]], counts: dict[str, int]) -> np.ndarray:
+def summed_counts(names: Sequence[Sequence[str]], count: Callable[[tuple[str, ...]], np.ndarray]) -> np.ndarray:
     """How often any of the names of each of n examples stands, i64 [n]; names of the same words count once.
 
-    >>> summed_counts([["Rome", "rome", "Roma"], []], {"Rome": 3, "rome": 3, "Roma": 1}).tolist()
-    [4, 0]
+    `count` says of distinct names how often each stands, i64 [W].
+
+    >>> summed_counts([["Rome", "rome", "Roma"], []], lambda names: np.array([len(name) for name in names])).tolist()
+    [8, 0]
     """
+    distinct = tuple(dict.fromkeys(name for own in names for name in own))
+    counts = dict(zip(distinct, count(distinct).tolist(), strict=True))
     return np.array([sum({name.casefold(): counts[name] for name in own}.values()) for own in names], dtype=np.int64)
 
 

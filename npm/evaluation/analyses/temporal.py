@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from index.files import json_bytes, replace_file
-from index.manifest import MANIFEST_NAME, read_object
+from index.manifest import read_object
 from index.store import refuse_changed
 from npm.corpus.documents import CorpusSettings, read_corpus
 from npm.errors import SettingError
@@ -26,6 +26,7 @@ from npm.evaluation.tasks.task_file import load_task
 OURS = {"out": "runs/temporal", "task": "", "old": "", "new": "", "data_dir": ""}
 """What can be said of the study itself; `build.KEY=` goes to builds, OF_ALL to all commands, the rest to evaluate."""
 OF_ALL = ("encoder", "device", "precision")
+COSTS, REBUILD = "changes.json", "rebuild"
 HEADER = ("corpus", "method", "unchanged", "changed", "old answer", "answer held: unchanged", "answer held: changed")
 MEANING = (
     "Exact match in per cent on facts that are the same at both dates, and on facts that have changed; how often the "
@@ -119,8 +120,8 @@ class TemporalStudy:
 def run_temporal(study: TemporalStudy, command: Callable[[list[str]], int]) -> int:
     """Build the indexes and ask all rows, but for what is finished, and write table.md; the first status that is not 0.
 
-    Indexes are OUT/old, new, replaced and both; how long the change and the rebuild took is in OUT/changes.json. Raises
-    SettingError where OUT holds results of other settings.
+    Indexes are OUT/old, new, replaced and both. OUT/changes.json has seconds and bytes of the change and the rebuild,
+    null for seconds that are not known. Raises SettingError where OUT holds results of other settings.
     """
     files = {"old": study.dumps[0], "new": study.dumps[1], "both": str(study.out / "both.jsonl")}
     study.out.mkdir(parents=True, exist_ok=True)
@@ -137,26 +138,17 @@ def run_temporal(study: TemporalStudy, command: Callable[[list[str]], int]) -> i
     replace_file(begun, json_bytes(record))
     if not Path(files["both"]).is_file():
         write_both(study, Path(files["both"]))
-    seconds: dict[str, float] = {}
     for name, own in files.items():
         kept = ["corpus.kept_fields=[date]"] if name == "both" else []
+        is_new = not (study.out / name).exists()  # what goes on, or finds nothing left, takes less than a rebuild
         build = ["build", f"corpus.files={own}", f"index={study.out / name}", *kept, *study.build]
-        status, seconds[name] = _timed(command, build)
+        status, seconds = _timed(command, build)
         if status:
             return status
-    replaced = study.out / "replaced"
-    if not (replaced / MANIFEST_NAME).is_file():
-        shutil.copytree(study.out / "old", replaced)
-        of_all = [setting for setting in study.build if setting.partition("=")[0] in OF_ALL]
-        added = [f"corpus.files={files['new']}", f"index={replaced}", "replace=true", *of_all]
-        status, seconds["replaced"] = _timed(command, ["add", *added])
-        if status:
-            shutil.rmtree(replaced)
-            return status
-        sizes = {name: _bytes_of(study.out / name) for name in ("old", "new", "replaced")}
-        changes = {"rebuild": [seconds["new"], sizes["new"]]}
-        changes["add replace=true"] = [seconds["replaced"], sizes["replaced"] - sizes["old"]]
-        replace_file(study.out / "changes.json", json_bytes(changes))
+        if name == "new" and (is_new or REBUILD not in _costs(study)):
+            _add_cost(study, REBUILD, seconds if is_new else None, _bytes_of(study.out / name))
+    if not (study.out / "replaced").exists() and (status := _replace_documents(study, command)):
+        return status
     for row, (index, settings) in study.asked.items():
         out = study.folder(row)
         if not (out / METRICS).is_file():
@@ -165,6 +157,36 @@ def run_temporal(study: TemporalStudy, command: Callable[[list[str]], int]) -> i
                 return status
     replace_file(study.out / "table.md", temporal_table(study).encode())
     return 0
+
+
+def _replace_documents(study: TemporalStudy, command: Callable[[list[str]], int]) -> int:
+    """Make OUT/replaced, a copy of OUT/old changed by `add replace=true`; the status of the command.
+
+    The copy has this name only once it is changed: it is an index from the start, and would pass for the changed one.
+    """
+    copy = study.out / "replaced.unfinished"
+    if copy.exists():
+        shutil.rmtree(copy)
+    shutil.copytree(study.out / "old", copy)
+    of_all = [setting for setting in study.build if setting.partition("=")[0] in OF_ALL]
+    added = ["add", f"corpus.files={study.dumps[1]}", f"index={copy}", "replace=true", *of_all]
+    status, seconds = _timed(command, added)
+    if status:
+        shutil.rmtree(copy)
+        return status
+    _add_cost(study, "add replace=true", seconds, _bytes_of(copy) - _bytes_of(study.out / "old"))
+    copy.rename(study.out / "replaced")
+    return 0
+
+
+def _costs(study: TemporalStudy) -> dict[str, Any]:
+    """What was done → its seconds, None if they are not known, and its bytes."""
+    file = study.out / COSTS
+    return read_object(file, fix="remove it; the times are then not known") if file.is_file() else {}
+
+
+def _add_cost(study: TemporalStudy, name: str, seconds: float | None, size: int) -> None:
+    replace_file(study.out / COSTS, json_bytes({**_costs(study), name: [seconds, size]}))
 
 
 def write_both(study: TemporalStudy, file: Path) -> None:
@@ -206,9 +228,9 @@ def temporal_table(study: TemporalStudy) -> str:
     rebuilt, changed = (study.folder(row) for row in list(study.asked)[1:3])
     same, count = agreement(rebuilt, changed)
     parts.append(f"The changed index answers {same} of {count} questions with the phrase of the rebuilt one.")
-    if (file := study.out / "changes.json").is_file():
-        costs = json.loads(file.read_text("utf-8"))
-        parts += [f"{name}: {seconds:.1f} s, {size / 1e6:.1f} MB." for name, (seconds, size) in costs.items()]
+    for name, (seconds, size) in _costs(study).items():
+        took = "time not known, since it was interrupted" if seconds is None else f"{seconds:.1f} s"
+        parts.append(f"{name}: {took}, {size / 1e6:.1f} MB.")
     return "\n\n".join(parts) + "\n"
 
 

@@ -218,7 +218,10 @@ def _read_lama(folder: Path, part: str) -> PublishedRows:
             found.append((where, kept if hard is None else {**kept, "hard": uuid in hard}))
     if not found:
         raise _not_published(folder, "LAMA", [f"rows with one [MASK] in {needed[0]}"])
-    notes = [f"{dropped} rows without exactly one [MASK] are left out."] if dropped else []
+    for ids in (helpful, hard):
+        if ids is not None and not any(row["uuid"] in ids for _, row in found):
+            _refuse_other_ids(ids, part, found[0][1]["uuid"])
+    notes = [f"left out: {_count(dropped, 'row')} without exactly one [MASK]."] if dropped else []
     return PublishedRows(tuple(found), (*notes, UHN_PUBLISHED if helpful is not None else UHN_BY_STRING))
 
 
@@ -242,7 +245,10 @@ def _known_template(templates: dict[str, str], relation: str, file: Path, named_
 
 
 def _has_one_mask(row: Row, evidences: Sequence[Row]) -> bool:
-    """Whether the sentences of a row, joined, hold exactly one [MASK], or those of one of its evidences; true without.
+    """Whether what a row's fact was found in holds exactly one [MASK]; true for a row without sentences.
+
+    The `masked_sentences` of Google-RE are parts of one text and are joined. The evidences of T-REx are sentences of
+    their own, one of which is enough, as in the reference implementation (docs/decisions.md).
 
     >>> _has_one_mask({"masked_sentences": ["a [MASK]", "b [MASK]"]}, []), _has_one_mask({}, [])
     (False, True)
@@ -263,16 +269,38 @@ def _evidences(row: Row, where: str) -> list[dict[str, Any]]:
     raise _wrong(Path(where), "evidences", "a list of objects", found, where)
 
 
-def _published_ids(folder: Path, names: Sequence[str]) -> set[str] | None:
-    """The ids of the rows in the first of the folders that is there; None without one."""
+def _published_ids(folder: Path, names: Sequence[str]) -> dict[str, str] | None:
+    """The ids of the rows in the first of the folders that is there, and where each stands; None without a folder."""
     place = next((folder / name for name in names if (folder / name).is_dir()), None)
     if place is None:
         return None
-    return {
-        _string(row, "uuid", f"{file}:{line}")
-        for file in sorted(place.glob("*.jsonl"))
+    files = sorted(place.glob("*.jsonl"))
+    found = {
+        _string(row, "uuid", f"{file}:{line}"): f"{file}:{line}"
+        for file in files
         for line, row in json_rows(file, example=LAMA_ROW, error=TaskDataError)
     }
+    if not found:
+        raise TaskDataError(
+            f"{place} holds no ids of a published subset",
+            expected="files *.jsonl in it, with a uuid in each row",
+            got=f"no row in {named([file.name for file in files], most=6)}" if files else _content(place),
+            where=str(place),
+            fix="unpack the published files there without a folder between, or take this folder away",
+        )
+    return found
+
+
+def _refuse_other_ids(ids: dict[str, str], part: str, known: str) -> None:
+    """Raise TaskDataError for a published subset that has none of the rows read."""
+    first, where = next(iter(ids.items()))
+    raise TaskDataError(
+        f"no id of a published subset is that of a row of {part}",
+        expected=f"the uuid of some rows of {part}, such as {known}",
+        got=f"{_count(len(ids), 'id')} of no row, such as {first}",
+        where=where,
+        fix=f"get the subset that was made of these files of {part}, or take its folder away",
+    )
 
 
 def _read_kamel(folder: Path, split: str) -> PublishedRows:
@@ -359,11 +387,11 @@ def _read_templama(folder: Path, split: str, dates: Sequence[str], *, asked: str
             fix="choose other data.dates in the task's file",
         )
     other = dates[1 - dates.index(asked)]
-    return _compared_facts(facts, asked, other)
+    return _compared_facts(facts, asked, other, file)
 
 
 def _compared_facts(
-    facts: dict[tuple[str, str], dict[str, tuple[str, Row, dict[str, list[str]]]]], asked: str, other: str
+    facts: dict[tuple[str, str], dict[str, tuple[str, Row, dict[str, list[str]]]]], asked: str, other: str, file: Path
 ) -> PublishedRows:
     """Rows of the facts whose answers are all the same or all others at the `other` date; the rest is counted."""
     rows: list[tuple[str, Row]] = []
@@ -380,8 +408,16 @@ def _compared_facts(
             rows.append((where, {**kept, "unchanged": is_same, "changed": not is_same}))
         else:
             partly += 1
-    note = f"asked about {asked}; {partly} facts that changed in part and {at_one} with one date only are left out."
-    return PublishedRows(tuple(rows), (note,))
+    left_out = f"{_count(partly, 'fact')} that changed in part and {at_one} with one date only"
+    if not rows:
+        raise TaskDataError(
+            "no fact can be compared",
+            expected=f"facts whose answers at {asked} and at {other} are all the same or all others",
+            got=left_out,
+            where=str(file),
+            fix="choose other data.dates in the task's file",
+        )
+    return PublishedRows(tuple(rows), (f"asked about {asked}; left out: {left_out}.",))
 
 
 def _templama_answers(row: Row, where: str) -> Iterator[tuple[str, list[str]]]:
@@ -421,12 +457,26 @@ def _wrong(file: Path, name: str, expected: str, value: object, where: str) -> T
     )
 
 
-def _not_published(folder: Path, name: str, looked_for: Sequence[str]) -> TaskDataError:
+def _count(number: int, name: str) -> str:
+    """A number of things in words.
+
+    >>> _count(1, "row"), _count(0, "row")
+    ('1 row', '0 rows')
+    """
+    return f"{number} {name}{'s' * (number != 1)}"
+
+
+def _content(folder: Path) -> str:
+    """What a folder holds, for messages."""
     held = sorted(path.name for path in folder.iterdir())
+    return f"a folder with {named(held, most=6)}" if held else "an empty folder"
+
+
+def _not_published(folder: Path, name: str, looked_for: Sequence[str]) -> TaskDataError:
     return TaskDataError(
         f"{folder} is not the published folder of {name}",
         expected=" and ".join(looked_for),
-        got=f"a folder with {named(held, most=6)}" if held else "an empty folder",
+        got=_content(folder),
         where=str(folder),
         fix="unpack the published files there as they are, or give data_dir=DIR, the folder that holds this one",
     )

@@ -183,15 +183,15 @@ class Methods:
             return ParametricPhrases(name, encoder, head) if name == "mlm" else GoldLengthPhrases(encoder, head)
         if name in (*CAUSAL, "t5"):
             index = self.index(task)[0] if name == READS_FILTERS else None
-            return PhraseWriter(name, self.writer(name), index, self._fill_settings(task))
-        filler = PhraseFiller(*self.index(task), self._fill_settings(task))
+            return PhraseWriter(name, self.writer(name), index, self.fill_settings(task))
+        filler = PhraseFiller(*self.index(task), self.fill_settings(task))
         if name == ORACLE_BLOCKS:
             return OracleBlocks(filler)
         return (
             RandomSpanOfBestBlock(filler, seed=self._settings.seed) if name == "random" else PhraseAnswers(filler, name)
         )
 
-    def _fill_settings(self, task: Task) -> FillSettings:
+    def fill_settings(self, task: Task) -> FillSettings:
         """How a task is filled: as it asks, but for what the command gave; without conditions that examples fill."""
         given, own, default = self._settings.fill, settings_given(FillSettings, task.fill), FillSettings()
         said = {key for key in self._settings.given if key.startswith("fill.")}

@@ -39,16 +39,24 @@ class Coverage:
     answer_held: np.ndarray  # bool [n], whether one of the answers stands in the corpus
 
 
-def coverage_of(examples: Sequence[Example], index: PhraseIndex, encoder: Encoder) -> Coverage:
+def coverage_of(
+    examples: Sequence[Example],
+    index: PhraseIndex,
+    encoder: Encoder,
+    *,
+    where: Sequence[str] = (),
+    documents: Sequence[str] | None = None,
+) -> Coverage:
     """Look up the names of all subjects and all answers in the blocks of `index`, in one pass over its tokens.
 
-    Examples with conditions on documents take a pass for each set of conditions, over what meets them. Raises
-    ArtefactError if the tokens of the index are not those of the encoder.
+    Only in what meets `where` and is among `documents`; examples with conditions of their own take a pass for each set
+    of conditions, over what meets them too. Raises ArtefactError if the tokens of the index are not those of the
+    encoder, and as `admissible_parts` does.
     """
     check_tokenizer(encoder, index.store)
     named = np.zeros(len(examples), dtype=bool)  # [n]
     answered = np.zeros(len(examples), dtype=bool)  # [n]
-    for admissible, places in admissible_parts(index, examples):
+    for admissible, places in admissible_parts(index, examples, where=where, documents=documents):
         if admissible is None:
             continue
         own = [examples[place] for place in places]
@@ -292,6 +300,8 @@ def evaluate_open(
     *,
     tokenizer_encoder: Encoder,
     index: PhraseIndex | None,
+    where: Sequence[str] = (),
+    documents: Sequence[str] | None = None,
     subsets: Sequence[str] = (),
     data_notes: Sequence[str] = (),
     seed: int = 0,
@@ -301,14 +311,17 @@ def evaluate_open(
     """Ask every method every example and count exact matches of the best phrases.
 
     `tokenizer_encoder` measures answers in tokens and finds names in `index`, without which nothing is said about
-    coverage. `subsets` are those of the task's that are known; `data_notes` go before other notes. `progress` counts
-    examples over all methods. Intervals of all methods are drawn with the same `seed`. Raises SettingError without
-    examples or methods, ArtefactError if `index` holds tokens of another tokenizer, and whatever a method raises.
+    coverage, in what meets `where` and is among `documents`: those that the methods answer from. `subsets` are those of
+    the task's that are known; `data_notes` go before other notes. `progress` counts examples over all methods.
+    Intervals of all methods are drawn with the same `seed`. Raises SettingError without examples or methods,
+    ArtefactError if `index` holds tokens of another tokenizer, and whatever `coverage_of` or a method raises.
     """
     check_something_to_do(task, examples, methods)
     answer_tokens = answer_token_groups([example.answers for example in examples], tokenizer_encoder)
     groups = macro_groups(task.macro, examples, tokenizer_encoder)
-    coverage = None if index is None else coverage_of(examples, index, tokenizer_encoder)
+    coverage = None
+    if index is not None:
+        coverage = coverage_of(examples, index, tokenizer_encoder, where=where, documents=documents)
 
     def score(right: np.ndarray, chosen: np.ndarray) -> ExactMatch:
         return _exact_match(right, groups, chosen, seed=seed, resamples=resamples)

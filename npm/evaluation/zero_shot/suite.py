@@ -201,7 +201,9 @@ def _panels(settings: ZeroShotEvaluation, methods: Methods, task: Task, result: 
     """The breakdowns of the results of an open task."""
     if settings.breakdown and isinstance(result, OpenTaskResult):
         index = methods.index(task)[0] if settings.index else None
-        yield from breakdown_panels(result, settings, index, _tokenizer_encoder(settings, methods, task))
+        fill = methods.fill_settings(task)
+        encoder = _tokenizer_encoder(settings, methods, task)
+        yield from breakdown_panels(result, settings, index, encoder, where=fill.where, documents=fill.documents)
 
 
 def _remarks(settings: ZeroShotEvaluation, methods: Methods, tasks: Sequence[Task]) -> Iterator[str]:
@@ -343,12 +345,15 @@ def _task_result(
             resamples=settings.resamples,
             progress=progress,
         )
+    fill = methods.fill_settings(task)
     return evaluate_open(
         task,
         examples,
         made,
         tokenizer_encoder=_tokenizer_encoder(settings, methods, task),
         index=index,
+        where=fill.where,
+        documents=fill.documents,
         subsets=read.subsets,
         data_notes=read.notes,
         seed=settings.seed,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 
 from npm.cli.main import main
 from npm.errors import SettingError
-from npm.evaluation.analyses.temporal import TemporalStudy, agreement, run_temporal
+from npm.evaluation.analyses.temporal import TemporalStudy, agreement, run_temporal, temporal_table
 from npm.evaluation.tasks.data import read_task
 from npm.evaluation.tasks.synthetic_time import DATES, KINDS, write_synthetic_time
 from npm.evaluation.tasks.task_file import load_task
@@ -95,6 +96,68 @@ def test_the_table_has_a_row_for_each_corpus_and_what_is_finished_is_not_run_aga
     asked: list[list[str]] = []
     assert run_temporal(study, lambda arguments: asked.append(arguments) or 0) == 0
     assert [arguments[0] for arguments in asked] == ["build"] * 3  # which themselves find that nothing is left
+
+
+def test_a_study_that_was_stopped_before_its_change_changes_the_index_when_it_is_repeated(
+    study: TemporalStudy, tmp_path: Path
+) -> None:
+    shutil.copytree(study.out, tmp_path / "out")
+    again, row = replace(study, out=tmp_path / "out"), "2022, by add replace=true"
+    for made in (again.out / "replaced", again.folder(row)):
+        shutil.rmtree(made)
+
+    def stopped_at_add(arguments: list[str]) -> int:
+        if arguments[0] == "add":
+            raise KeyboardInterrupt
+        return main(arguments)
+
+    with pytest.raises(KeyboardInterrupt):
+        run_temporal(again, stopped_at_add)
+    assert run_temporal(again, main) == 0
+    assert agreement(again.folder("2022"), again.folder(row)) == (24, 24)
+    assert scores(again, row) == scores(study, row)
+    assert not (again.out / "replaced.unfinished").exists()
+
+
+def made_by_hand(study: TemporalStudy, *, stopped_at: str = "") -> dict[str, list[float | None]]:
+    """What changes.json says after builds of one byte; the study ends at `stopped_at`, or before its first question."""
+
+    def command(arguments: list[str]) -> int:
+        folder = Path(next(each for each in arguments if each.startswith("index=")).removeprefix("index="))
+        folder.mkdir(exist_ok=True)
+        if arguments[0] == "evaluate" or stopped_at in (arguments[0], folder.name):
+            return 3
+        (folder / "vectors").write_bytes(b"12" if arguments[0] == "add" else b"1")
+        return 0
+
+    assert run_temporal(study, command) == 3
+    file = study.out / "changes.json"
+    return json.loads(file.read_text("utf-8")) if file.is_file() else {}
+
+
+def test_the_time_of_the_rebuild_is_that_of_the_run_that_built(tmp_path: Path) -> None:
+    study = TemporalStudy.of([f"out={tmp_path}"], task_folder=SHIPPED)
+    built = made_by_hand(study, stopped_at="add")
+    ((seconds, size),) = built.values()
+    assert seconds is not None and size == 1
+    known = 86400.0  # no build of one byte takes a day: what is read afterwards was not measured again
+    (tmp_path / "changes.json").write_text(json.dumps({"rebuild": [known, 1]}), "utf-8")
+    for _ in range(2):
+        costs = made_by_hand(study)
+        assert costs["rebuild"] == [known, 1] and costs["add replace=true"][1] == 1
+
+
+def test_the_time_of_a_rebuild_that_was_interrupted_is_not_known_and_the_table_says_so(
+    study: TemporalStudy, tmp_path: Path
+) -> None:
+    own = TemporalStudy.of([f"out={tmp_path / 'own'}"], task_folder=SHIPPED)
+    assert made_by_hand(own, stopped_at="new") == {}
+    costs = made_by_hand(own)
+    assert costs["rebuild"] == [None, 1] and costs["add replace=true"][0] is not None
+    shutil.copytree(study.out, tmp_path / "out")
+    (tmp_path / "out" / "changes.json").write_text(json.dumps(costs), "utf-8")
+    table = temporal_table(replace(study, out=tmp_path / "out"))
+    assert "rebuild: time not known, since it was interrupted, 0.0 MB." in table
 
 
 def test_other_settings_do_not_mix_with_results_that_are_there(study: TemporalStudy) -> None:

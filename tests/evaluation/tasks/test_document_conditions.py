@@ -8,10 +8,13 @@ from typing import Any
 
 import pytest
 
+from npm.cli.main import main
 from npm.corpus.blocks import BlockSettings
 from npm.corpus.documents import CorpusSettings
 from npm.corpus.rows import TaskDataError
 from npm.errors import SettingError
+from npm.evaluation.analyses.breakdown import breakdown_panels
+from npm.evaluation.settings import Breakdown, ZeroShotEvaluation
 from npm.evaluation.tasks.data import read_task
 from npm.evaluation.tasks.document_conditions import NO_DOCUMENT, filled_conditions
 from npm.evaluation.tasks.task import Example, Suite, Task, TaskData
@@ -30,6 +33,7 @@ from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.settings import FillSettings
 from npm.types import silent
 from tests.evaluation.tasks.task_samples import OPEN_SMALL, SHIPPED, file_refused, read_examples, task_written, written
+from tests.evaluation.zero_shot.test_open_set import Told
 from tests.helpers.language_models import tiny_decoder
 
 TEXTS = {2019: "The coach of the club is Paris.", 2022: "The coach of the club is Oslo."}
@@ -45,6 +49,7 @@ CONTENT = {
     "where": "date={date}",
     "subsets": {"changed": "changed"},
 }
+ANSWERED = ["Paris", "Oslo", "Oslo", "Paris"]
 
 
 @pytest.fixture(scope="module")
@@ -84,6 +89,61 @@ def test_each_example_is_answered_from_the_documents_that_meet_its_own_condition
     assert result.coverage.answer_held.tolist() == [True, True, False]
 
 
+@pytest.mark.parametrize(
+    ("where", "documents"),
+    [(["date<=2019"], None), ([], ["2022"]), (["date>=2019"], ["2022", "2019"]), (["date<=2019"], ["2022"])],
+)
+def test_coverage_and_breakdowns_count_in_the_documents_that_the_conditions_of_filling_leave(
+    dated: PhraseFiller, encoder: Encoder, where: list[str], documents: list[str] | None
+) -> None:
+    conditions = [("date=2019",), ("date=2022",)] * 2
+    examples = tuple(
+        Example(str(n), "<mask>", answers=(answer,), subject="is", where=own)
+        for n, (answer, own) in enumerate(zip(ANSWERED, conditions, strict=True))
+    )
+    left = [
+        " ".join(
+            text
+            for date, text in TEXTS.items()
+            if f"date={date}" in example.where
+            and (documents is None or str(date) in documents)
+            and all(date <= 2019 if "<=" in condition else date >= 2019 for condition in where)
+        )
+        for example in examples
+    ]
+    held, named = ([name in text for name, text in zip(names, left, strict=True)] for names in (ANSWERED, ["is"] * 4))
+    task = Task("t", Suite.open, TaskData("t.jsonl", columns={"subject": "s"}), "{a} <mask>")
+    given: dict[str, Any] = {"where": where, "documents": documents}
+    right = Told("told", [*ANSWERED])
+    result = evaluate_open(task, examples, [right], tokenizer_encoder=encoder, index=dated.index, resamples=5, **given)
+    assert [record["answer_held"] for record in result.records()] == held
+    assert [record["subject_named"] for record in result.records()] == named
+    kinds = [Breakdown.answer_count, Breakdown.subject_count]
+    panels = breakdown_panels(result, ZeroShotEvaluation(breakdown=kinds), dated.index, encoder, **given)
+    for panel, stands in zip(panels, (held, named), strict=True):
+        bins = {point.name: point.count for point in panel.lines[0].points}
+        assert bins == {name: count for name, count in (("0", stands.count(False)), ("1", sum(stands))) if count}
+
+
+def test_the_report_says_what_the_documents_of_fill_where_hold(dated: PhraseFiller, tmp_path: Path) -> None:
+    written(tmp_path, ROWS[:2], "q.jsonl")
+    task = task_written(tmp_path, OPEN_SMALL)
+    dated.encoder.save(tmp_path / "encoder")
+    asked = ["evaluate", f"task={task}", f"index={dated.index.folder}", f"encoder={tmp_path / 'encoder'}"]
+    asked += ["method=[npm-bm25]", "resamples=5", "breakdown=[answer_count]"]
+    for name, more in {"all": [], "old": ["fill.where=[date<=2019]"], "new": ["fill.documents=[2022]"]}.items():
+        assert main([*asked, *more, f"out={tmp_path / name}"]) == 0
+        lines = (tmp_path / name / "predictions.jsonl").read_text("utf-8").splitlines()
+        held = [json.loads(line)["answer_held"] for line in lines]
+        assert held == {"all": [True, True], "old": [True, False], "new": [False, True]}[name]
+        report = (tmp_path / name / "results.md").read_text("utf-8")
+        assert f"of 2 examples the corpus holds an answer of {sum(held)}." in report
+        metrics = json.loads((tmp_path / name / "metrics.json").read_text("utf-8"))
+        ((line,),) = (panel["lines"] for panel in metrics["panels"])
+        bins = {point["name"]: point["count"] for point in line["points"]}
+        assert bins == ({"0": 1, "1": 1} if more else {"1": 2})
+
+
 def test_an_example_that_no_document_may_answer_counts_as_unanswered_and_is_told_once(result: OpenTaskResult) -> None:
     told = [note for note in result.notes() if "conditions" in note]
     assert told == ["mine: 1 of 3 examples have no document that meets their conditions, and count as unanswered."]
@@ -111,8 +171,6 @@ def test_subsets_and_what_was_right_before_are_counted_beside_the_rest(result: O
 
 
 def test_what_was_right_before_is_found_stale(encoder: Encoder) -> None:
-    from tests.evaluation.zero_shot.test_open_set import Told
-
     asked = [Example(str(number), "<mask>", answers=("New",), old_answers=old) for number, old in enumerate(OLD)]
     task = Task("t", Suite.open, TaskData("t.jsonl"), "{a} <mask>")
     told = Told("told", ["the Old!", "New", "Old", None])

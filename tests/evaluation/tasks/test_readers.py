@@ -13,7 +13,7 @@ import pytest
 from npm.corpus.rows import TaskDataError
 from npm.errors import CorpusError, SettingError
 from npm.evaluation.tasks.data import TaskExamples, read_task
-from npm.evaluation.tasks.readers import UHN_BY_STRING
+from npm.evaluation.tasks.readers import UHN_BY_STRING, read_published
 from npm.evaluation.tasks.task import Example, Task
 from npm.evaluation.tasks.task_file import load_task
 from npm.evaluation.zero_shot.unhelpful_names import lacks_name_filter, without_guessed_names
@@ -95,7 +95,7 @@ def test_trex_takes_the_relations_template_and_every_surface_of_the_object(tmp_p
     ]
     assert read.subsets == ("uhn",)
     assert read.notes == (
-        "mine: 1 rows without exactly one [MASK] are left out.",
+        "mine: left out: 1 row without exactly one [MASK].",
         f"mine: {UHN_BY_STRING}",
         "mine: the data does not say which examples are hard.",
     )
@@ -111,6 +111,55 @@ def test_the_published_subsets_are_taken_by_id_where_they_lie_beside_the_part(
     assert [each.subsets for each in read.examples] == [(), ("uhn",), ("hard",), ()]
     assert read.subsets == ("uhn", "hard") and "published subset" in read.notes[1]
     assert not lacks_name_filter(read)
+
+
+@pytest.mark.parametrize(
+    ("rows", "got"),
+    [
+        ({}, "an empty folder"),
+        ({"inner/P19.jsonl": ["a"]}, "a folder with inner"),
+        ({"P19.jsonl": []}, "no row in P19.jsonl"),
+    ],
+)
+@pytest.mark.parametrize("subset", ["TREx_UHN", "TREx-easy-hard/Hard"])
+def test_a_folder_of_a_subset_without_ids_is_told_with_what_it_holds(
+    tmp_path: Path, subset: str, rows: dict[str, list[str]], got: str
+) -> None:
+    place = write_lama(tmp_path) / subset
+    place.mkdir(parents=True)
+    for name, ids in rows.items():
+        written(place, [trex_row(uuid, "Ann", "Rome") for uuid in ids], name)
+    told = refusal(load_task("trex", folder=SHIPPED), tmp_path)
+    assert told.problem == f"{place} holds no ids of a published subset" and told.where == str(place)
+    assert "*.jsonl" in told.expected and "uuid" in told.expected and told.got == got
+
+
+def test_a_subset_none_of_whose_ids_is_known_is_told_with_one_of_them(tmp_path: Path, counting: Encoder) -> None:
+    lama = write_lama(tmp_path)
+    written(lama, [trex_row("x1", "Ann", "Rome"), trex_row("x2", "Ann", "Rome")], "TREx_hard/P19.jsonl")
+    told = refusal(lama_task(tmp_path), tmp_path, encoder=counting)
+    assert "no id of a published subset" in told.problem and told.where.endswith("TREx_hard/P19.jsonl:1")
+    assert told.got == "2 ids of no row, such as x1" and told.expected.endswith("such as a")
+
+
+@pytest.mark.parametrize(
+    ("row", "stays"),
+    [
+        (trex_row("m", "Ann", "Rome"), True),
+        (trex_row("m", "Ann", "Rome", evidence("Rome"), evidence("Rome")), True),  # two sentences with one mask each
+        (trex_row("m", "Ann", "Rome", evidence("Rome", "[MASK] [MASK]"), evidence("Rome")), True),
+        (trex_row("m", "Ann", "Rome", evidence("Rome", "[MASK] [MASK]"), evidence("Rome", "none")), False),
+        ({**trex_row("m", "Ann", "Rome"), "masked_sentences": ["Ann lives", "in [MASK]."]}, True),
+        ({**trex_row("m", "Ann", "Rome"), "masked_sentences": ["in [MASK].", "[MASK]"]}, False),
+    ],
+)
+def test_a_fact_stays_if_its_text_or_one_of_its_evidences_has_exactly_one_mask(
+    tmp_path: Path, row: dict[str, Any], stays: bool
+) -> None:
+    written(write_lama(tmp_path), [row], "TREx/P37.jsonl")
+    published = read_published(load_task("trex", folder=SHIPPED), tmp_path / "LAMA")
+    assert [own["uuid"] for _, own in published.rows] == ["a", "b", "c", *["m"] * stays]
+    assert published.notes[0] == f"left out: {'1 row' if stays else '2 rows'} without exactly one [MASK]."
 
 
 def test_google_re_takes_the_templates_of_the_original_and_sentences_with_one_mask(
@@ -212,13 +261,21 @@ def test_templama_compares_two_dates_and_counts_what_lies_between(tmp_path: Path
     ]
     assert [each.old_answers for each in read.examples] == [(), ("Ajax",), ()]
     assert read.notes == (
-        "templama: asked about 2020; 1 facts that changed in part and 1 with one date only are left out.",
+        "templama: asked about 2020; left out: 1 fact that changed in part and 1 with one date only.",
     )
     before = read_task(task, tmp_path, date="2010").examples
     assert [(each.answers, each.old_answers) for each in before][:2] == [(("Ajax",), ()), (("Ajax",), ("Lyon",))]
     with pytest.raises(SettingError, match=r"zero_shot\.date is not one") as raised:
         read_task(task, tmp_path, date="2015")
     assert raised.value.expected == "2010 or 2020" and raised.value.got == "2015"
+
+
+def test_facts_none_of_which_can_be_compared_are_counted_in_the_message(tmp_path: Path) -> None:
+    partly = [fact("two", "2010", "Ajax", "Roma"), fact("two", "2020", "Ajax")]
+    written(tmp_path / "templama", [*FACTS[5:8], *partly], "test.json")
+    told = refusal(load_task("templama", folder=SHIPPED), tmp_path)
+    assert told.problem == "no fact can be compared" and told.where.endswith("test.json")
+    assert told.got == "2 facts that changed in part and 1 with one date only"
 
 
 def refusal(task: Task, data_dir: Path, **more: Any) -> TaskDataError:

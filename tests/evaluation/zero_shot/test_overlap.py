@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -33,9 +34,9 @@ def plain(text: str) -> str:
     return "".join(letter for letter in letters if unicodedata.category(letter) != "Mn")
 
 
-def stands_somewhere(name: str) -> bool:
+def stands_somewhere(name: str, documents: Sequence[str] | None = None) -> bool:
     pattern = re.compile(rf"(?<!\w){re.escape(plain(name))}(?!\w)")
-    return any(pattern.search(plain(text)) for text in PASSAGES.values())
+    return any(pattern.search(plain(PASSAGES[each])) for each in documents or PASSAGES)
 
 
 def test_an_example_is_covered_where_its_subject_stands_and_answerable_where_one_answer_stands(
@@ -69,12 +70,14 @@ def test_coverage_equals_a_plain_search_for_random_names(index: PhraseIndex, enc
         return " ".join(chosen)
 
     examples = [asked(name(), *(name() for _ in range(rng.integers(1, 4)))) for _ in range(rng.integers(20, 60))]
-    coverage = coverage_of(examples, index, encoder)
-    assert coverage.subject_named is not None
-    assert coverage.subject_named.tolist() == [stands_somewhere(example.subject) for example in examples]
-    assert coverage.answer_held.tolist() == [any(map(stands_somewhere, example.answers)) for example in examples]
-    for found in (coverage.subject_named, coverage.answer_held):
-        assert 0 < found.mean() < 1
+    for documents in (None, [str(each) for each in rng.choice(list(PASSAGES), size=3, replace=False)]):
+        coverage = coverage_of(examples, index, encoder, documents=documents)
+        assert coverage.subject_named is not None
+        named = [stands_somewhere(example.subject, documents) for example in examples]
+        held = [any(stands_somewhere(answer, documents) for answer in example.answers) for example in examples]
+        assert (coverage.subject_named.tolist(), coverage.answer_held.tolist()) == (named, held)
+        for found in (coverage.subject_named, coverage.answer_held):
+            assert 0 < found.mean() < 1
 
 
 def test_nothing_is_said_of_subjects_where_no_example_has_one(index: PhraseIndex, encoder: Encoder) -> None:
