@@ -447,7 +447,8 @@ def load_decoder(place: str) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
             expected="a decoder with a head for the next token (GPT-2, OPT, Pythia, Llama, …)",
             got=f"a model of type {config.model_type}",
             where=place,
-            fix="choose another; encoders serve as zero_shot.mlm.encoder=, encoder-decoders as zero_shot.t5.model=",
+            fix="choose another with zero_shot.causal.model=; encoders serve as zero_shot.mlm.encoder=, "
+            "encoder-decoders as zero_shot.t5.model=",
         )
     tokenizer = _tokenizer(place)
     _check_vocabulary(tokenizer, config, place)

@@ -381,6 +381,50 @@ def test_an_encoder_an_encoder_decoder_and_a_decoder_without_its_head_are_no_dec
         Denoiser.load(str(tmp_path / "gpt"))
 
 
+def refused_model(name: Path | str, setting: str) -> EncoderError:
+    """What is said of the model `name`, given by `setting`."""
+    settings = ZeroShotEvaluation(device="cpu")
+    chosen = {"mlm": settings.zero_shot.mlm, "t5": settings.zero_shot.t5, "causal": settings.zero_shot.causal}
+    _, method, key = setting.split(".")
+    setattr(chosen[method], key, str(name))
+    methods = Methods(settings)
+    with pytest.raises(EncoderError) as raised:
+        methods.language_model() if method == "mlm" else methods.writer(method)
+    return raised.value
+
+
+@pytest.mark.parametrize(
+    ("setting", "kind"),
+    [
+        ("zero_shot.causal.model", "decoder"),
+        ("zero_shot.t5.model", "encoder-decoder"),
+        ("zero_shot.mlm.encoder", "encoder"),
+    ],
+)
+def test_messages_name_the_setting_that_gave_the_model_and_its_kind(setting: str, kind: str, tmp_path: Path) -> None:
+    missing = refused_model(tmp_path / "none", setting)
+    assert missing.problem == f"there is no such {kind} folder"
+    assert missing.fix.startswith(f"check it, or give another {kind} with {setting}=")
+    unknown = refused_model("nobody/has-this", setting)
+    assert unknown.problem.startswith(f"there is no such {kind}: no folder of this name")
+    assert unknown.expected == "a folder, the name of a model on the hub" and f" {setting}=" in unknown.fix
+    tokenizer = refused_model("bytes", setting)
+    assert (tokenizer.where, tokenizer.got) == (setting, f"{setting}=bytes")
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "config.json").write_text('{"model_type": "none"}')
+    for error in (missing, unknown, tokenizer, refused_model(tmp_path / "broken", setting)):
+        assert " encoder=" not in str(error) and "encoder-mini" not in str(error)
+
+
+def test_a_model_of_another_kind_is_refused_by_the_setting_that_gave_it(tmp_path: Path) -> None:
+    decoder, denoiser = saved(tmp_path / "gpt", "causal"), saved(tmp_path / "t5", "t5")
+    wanted = refused_model(decoder, "zero_shot.t5.model")
+    assert wanted.problem == "the model has no decoder"
+    assert wanted.fix.startswith("choose an encoder-decoder with zero_shot.t5.model=; experiment=ul2_small")
+    assert refused_model(denoiser, "zero_shot.causal.model").fix.startswith("choose another with zero_shot.causal.mod")
+    assert "with zero_shot.mlm.encoder=;" in refused_model(denoiser, "zero_shot.mlm.encoder").fix
+
+
 def test_an_encoder_decoder_without_sentinels_and_words_that_nothing_spells_are_refused(
     t5: tuple[SentinelWriter, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
