@@ -275,7 +275,7 @@ def check_decoder(config: PreTrainedConfig, *, wanted: bool, where: str) -> None
     if bool(config.is_encoder_decoder) is wanted:
         return
     raise EncoderError(
-        "the model has no decoder" if wanted else "the model is an encoder-decoder, not an encoder",
+        "the model is no encoder-decoder" if wanted else "the model is an encoder-decoder, not an encoder",
         expected="an encoder-decoder (T5, mT5, UL2, …)" if wanted else "an encoder (BERT, RoBERTa, ModernBERT, …)",
         got=f"a model of type {config.model_type}",
         where=where,

@@ -377,7 +377,7 @@ def test_an_encoder_an_encoder_decoder_and_a_decoder_without_its_head_are_no_dec
     model.transformer.save_pretrained(tmp_path / "gpt")
     with pytest.raises(EncoderError, match="weights are incomplete"):
         Decoder.load(str(tmp_path / "gpt"))
-    with pytest.raises(EncoderError, match="no decoder"):
+    with pytest.raises(EncoderError, match="no encoder-decoder"):
         Denoiser.load(str(tmp_path / "gpt"))
 
 
@@ -419,7 +419,7 @@ def test_messages_name_the_setting_that_gave_the_model_and_its_kind(setting: str
 def test_a_model_of_another_kind_is_refused_by_the_setting_that_gave_it(tmp_path: Path) -> None:
     decoder, denoiser = saved(tmp_path / "gpt", "causal"), saved(tmp_path / "t5", "t5")
     wanted = refused_model(decoder, "zero_shot.t5.model")
-    assert wanted.problem == "the model has no decoder"
+    assert wanted.problem == "the model is no encoder-decoder"
     assert wanted.fix.startswith("choose an encoder-decoder with zero_shot.t5.model=; experiment=ul2_small")
     assert refused_model(denoiser, "zero_shot.causal.model").fix.startswith("choose another with zero_shot.causal.mod")
     assert "with zero_shot.mlm.encoder=;" in refused_model(denoiser, "zero_shot.mlm.encoder").fix
