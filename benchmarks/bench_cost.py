@@ -7,7 +7,7 @@ Questions are drawn from the documents of the index. Each is asked alone and in 
 `mlm` is a masked language model that is asked beside them. `corpus` builds the index anew, in a temporary folder, for
 the seconds of each stage. `results`, of `npmlm evaluate` on an open task, gives the exact match that is drawn over the
 milliseconds. Writes cost.json, cost.md and, with results, cost.png. The parts of a question are exclusive: what one of
-them takes within another counts once, and what is in none of them is called "else".
+them takes within another counts once, and what is in none of them is called "else": no pass of the encoder is.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import os
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import json
+import re
 import sys
 import tempfile
 import time
@@ -36,6 +37,7 @@ import npm.evaluation.zero_shot.parametric as parametric
 import npm.retrieval.fill as fill
 import npm.retrieval.filler as filler_module
 from npm.corpus.documents import CorpusSettings
+from npm.errors import SettingError, UserError
 from npm.evaluation.analyses.panels import Line, Panel, Point, draw_panels
 from npm.evaluation.metrics import Interval
 from npm.evaluation.report import markdown_table
@@ -58,7 +60,7 @@ METHODS = {
     "npm-hybrid": FillSettings(retrieval=Retrieval.hybrid),
     "npm-hybrid without reading": FillSettings(retrieval=Retrieval.hybrid, reading_share=0.0, joint_share=0.0),
 }
-PARTS = ("encoder", "block ranking", "reading", "search", "scoring", "answer text")
+PARTS = ("encoder", "block ranking", "reading", "search", "scoring", "answer text", "reranking")
 ELSE = "else"
 PIECES = (
     ("encoder", filler_module, "encode_queries"),
@@ -68,6 +70,7 @@ PIECES = (
     ("scoring", SpanFinder, "find"),
     ("scoring", filler_module, "candidate_weights"),
     ("answer text", filler_module, "ranked_phrases"),
+    ("reranking", filler_module, "rerank"),
 )
 """Functions by the part of a question that they are, and the module or class that they are looked up in."""
 
@@ -80,6 +83,11 @@ class PartClock:
         self._open: list[str] = [ELSE]
         self._since = clock()
         self.seconds: defaultdict[str, float] = defaultdict(float)
+
+    @property
+    def current(self) -> str:
+        """The part that runs now."""
+        return self._open[-1]
 
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
@@ -100,7 +108,7 @@ class PartClock:
 
     def _turn(self) -> None:
         now = self._clock()
-        self.seconds[self._open[-1]] += now - self._since
+        self.seconds[self.current] += now - self._since
         self._since = now
 
     def timed(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -237,13 +245,42 @@ def quality_panel(found: Sequence[Cost], folder: str, task: str) -> Panel:
     return Panel(task, "ms a question (median)", "exact match", tuple(lines), is_log=True)
 
 
-def main(argv: list[str]) -> None:
+def main(argv: list[str]) -> int:
+    """Measure, print and write the tables; 2 after a user's mistake."""
+    try:
+        write_costs(checked_arguments(argv))
+    except UserError as error:
+        sys.stderr.write(f"bench_cost: error: {error}\n")
+        return 2
+    return 0
+
+
+def checked_arguments(argv: list[str]) -> dict[str, str]:
+    """The settings of the command line. Raises SettingError for others, and for counts below 1 or that are none."""
+    given = dict(argument.partition("=")[::2] for argument in argv)
+    known = ("index", "out", "queries", "batch", "seed", "mlm", "devices", "corpus", "results", "encoder")
+    counts = {"queries": 1, "batch": 1, "seed": 0}
+    wrong = [name for name in given if name not in known or not given[name]]
+    wrong += [name for name in given.keys() & counts if not re.fullmatch(r"\d+", given[name])]
+    wrong += [name for name, least in counts.items() if name not in wrong and int(given.get(name, "1")) < least]
+    if wrong or not {"index", "out"} <= set(given):
+        raise SettingError(
+            "the costs cannot be measured so",
+            expected="index=DIR out=FOLDER [queries=100] [batch=32] [seed=0] [mlm=DIR] [devices=cpu,cuda] "
+            "[corpus=FILE[,FILE]] [results=FOLDER,task] [encoder=DIR]",
+            got=" ".join(argv) or "nothing",
+            where="the command line",
+            fix=f"correct {', '.join(wrong)}" if wrong else "give index= and out=",
+        )
+    return given
+
+
+def write_costs(given: Mapping[str, str]) -> None:
     """Measure, print and write the tables."""
-    given = dict(argument.split("=", 1) for argument in argv)
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     out, index = Path(given["out"]), Path(given["index"])
-    out.mkdir(parents=True, exist_ok=True)
     inspected = inspect_index(index)
+    out.mkdir(parents=True, exist_ok=True)
     seconds = build_seconds(given["corpus"].split(","), index) if "corpus" in given else {}
     devices = given.get("devices", "cpu").split(",")
     opening, found = costs(given, devices, (1, int(given.get("batch", "32"))))
@@ -268,4 +305,4 @@ def main(argv: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    sys.exit(main(sys.argv[1:]))

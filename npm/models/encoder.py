@@ -118,6 +118,11 @@ class StoredModel:
         """What is saved: `model`, or the model around it."""
         return self.model
 
+    @property
+    def max_input_tokens(self) -> int:
+        """Longest input in tokens, special tokens included."""
+        raise NotImplementedError
+
     def save(self, folder: Path, *, dtype: torch.dtype = torch.float32) -> None:
         """Write config, weights (safetensors) and tokenizer so that `transformers` loads them unchanged.
 

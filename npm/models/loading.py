@@ -275,7 +275,7 @@ def check_decoder(config: PreTrainedConfig, *, wanted: bool, where: str) -> None
     if bool(config.is_encoder_decoder) is wanted:
         return
     raise EncoderError(
-        "the model has no decoder" if wanted else "the model is an encoder-decoder, not an encoder",
+        "the model is no encoder-decoder" if wanted else "the model is an encoder-decoder, not an encoder",
         expected="an encoder-decoder (T5, mT5, UL2, …)" if wanted else "an encoder (BERT, RoBERTa, ModernBERT, …)",
         got=f"a model of type {config.model_type}",
         where=where,
@@ -447,7 +447,8 @@ def load_decoder(place: str) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
             expected="a decoder with a head for the next token (GPT-2, OPT, Pythia, Llama, …)",
             got=f"a model of type {config.model_type}",
             where=place,
-            fix="choose another; encoders serve as zero_shot.mlm.encoder=, encoder-decoders as zero_shot.t5.model=",
+            fix="choose another with zero_shot.causal.model=; encoders serve as zero_shot.mlm.encoder=, "
+            "encoder-decoders as zero_shot.t5.model=",
         )
     tokenizer = _tokenizer(place)
     _check_vocabulary(tokenizer, config, place)

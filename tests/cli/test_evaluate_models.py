@@ -213,6 +213,18 @@ def test_an_encoder_that_says_nothing_of_a_pooler_needs_one(npmlm: CommandLine, 
 
 
 @pytest.mark.parametrize("task", ["in_batch", "masked_tokens"])
+def test_blocks_longer_than_the_encoder_takes_are_refused_by_a_setting_of_the_task(
+    task: str, npmlm: CommandLine, language_model_folder: Path, held_out: Path, tmp_path: Path
+) -> None:
+    given = (f"task={task}", f"encoder={language_model_folder}", f"corpus.files={held_out}", f"out={tmp_path / 'out'}")
+    small = (f"{task}.articles=1", f"{task}.least_tokens=1", f"{task}.blocks_per_article=2")
+    outcome = npmlm("evaluate", *given, *small, f"{task}.max_block_tokens=600")
+    setting = f"{task}.max_block_tokens"
+    outcome.refused("blocks are longer than the model takes", "at most 128 tokens", f"where:    {setting}", "600")
+    assert f"give shorter blocks with {setting}=" in outcome.err
+
+
+@pytest.mark.parametrize("task", ["in_batch", "masked_tokens"])
 def test_blocks_too_short_for_the_titles_of_the_encoder_are_refused_by_a_setting_of_the_task(
     task: str, npmlm: CommandLine, language_model_folder: Path, held_out: Path, tmp_path: Path
 ) -> None:

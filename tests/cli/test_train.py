@@ -315,7 +315,7 @@ def test_blocks_that_their_masks_can_lengthen_to_just_what_the_encoder_takes_are
         (["objective.denoising_weight=1"], ["no head for the other objectives"]),
         (
             ["objective.denoising_weight=1", "objective.nonparametric_weight=0", "masking.min_masked_fraction=0.05"],
-            ["the model has no decoder"],
+            ["the model is no encoder-decoder"],
         ),
         (
             ["objective.masked_weight=1", "corruption.predicted_fraction=0.4"],

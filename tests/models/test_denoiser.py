@@ -176,7 +176,7 @@ def test_dropout_can_be_set(saved: Path) -> None:
 
 
 def test_an_encoder_is_refused_where_a_decoder_is_needed(encoder_folders: dict[str, Path]) -> None:
-    with pytest.raises(EncoderError, match="no decoder") as caught:
+    with pytest.raises(EncoderError, match="no encoder-decoder") as caught:
         loaded(encoder_folders["bert"])
     assert caught.value.got == "a model of type bert"
     assert "experiment=ul2_small" in caught.value.fix

@@ -109,7 +109,7 @@ def test_a_specialist_has_only_its_own_terms_and_mode_token(files: dict[str, str
 
 
 def test_an_encoder_cannot_denoise(files: dict[str, str], tmp_path: Path) -> None:
-    with pytest.raises(EncoderError, match="no decoder"):
+    with pytest.raises(EncoderError, match="no encoder-decoder"):
         run_training(tmp_path / "run", settings_of(files, start="bert"))
     assert not (tmp_path / "run").exists()
 

@@ -87,9 +87,11 @@ def measured_articles(
 ) -> list[Score]:
     """`measure` of each of the first long articles of `store`, with `model` and `heads` in evaluation mode.
 
-    Raises ArtefactError if the store is of another tokenizer, CorpusError if too few articles are long enough.
+    Raises ArtefactError if the store is of another tokenizer, SettingError if the model does not take such blocks,
+    CorpusError if too few articles are long enough.
     """
     check_tokenizer(model, store)
+    check_block_length(model, settings.max_block_tokens)
     articles = long_articles(store, settings)
     scores: list[Score] = []
     with evaluating(model.model, *heads):
@@ -99,6 +101,18 @@ def measured_articles(
             scores.append(measure(Article(number, name, store.sequences(blocks))))
             progress("articles", number + 1, len(articles))
     return scores
+
+
+def check_block_length(model: StoredModel, token_count: int) -> None:
+    """Raise SettingError unless `model` takes blocks of `token_count` tokens, with what surrounds and masks them."""
+    if token_count > model.max_input_tokens:
+        raise SettingError(
+            "blocks are longer than the model takes",
+            expected=f"at most {model.max_input_tokens} tokens, special tokens and masks included",
+            got=f"up to {token_count}",
+            where=BLOCK_LENGTH,
+            fix=f"give shorter blocks with {BLOCK_LENGTH}=",
+        )
 
 
 @contextmanager

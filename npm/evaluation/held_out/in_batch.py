@@ -19,7 +19,13 @@ import torch
 
 from npm.corpus.store import BlockStore
 from npm.errors import CorpusError
-from npm.evaluation.held_out.articles import Article, HeldOutResult, held_out_record, measured_articles
+from npm.evaluation.held_out.articles import (
+    Article,
+    HeldOutResult,
+    check_block_length,
+    held_out_record,
+    measured_articles,
+)
 from npm.evaluation.metrics import Interval, bootstrap_interval
 from npm.evaluation.report import Row, percent, terminal_table
 from npm.evaluation.results import CheckRecord, any_record
@@ -146,7 +152,8 @@ def evaluate_in_batch(
     Article i is masked by the seed, epoch 0 and i; one with too little to mask counts no span. For an encoder that asks
     with one mask single tokens are masked, and the one query counts for both sides, its loss once. The encoder runs in
     its own number format. Raises ArtefactError if the store is of another tokenizer, CorpusError if too few articles
-    are long enough or nothing could be masked, SettingError for lengths that the vectors do not have.
+    are long enough or nothing could be masked, SettingError for lengths that the vectors do not have and for blocks
+    that the encoder does not take.
     """
     sample = sample if sample is not None else SampleSettings()
     check_leading_dimensions(settings.dimensions, where="dimensions", most=encoder.dimensions)
@@ -230,6 +237,7 @@ def _article_score(
     if spans is None:
         return ArticleScore(article.document, 0, 0, 0, 0.0, 0.0, 0.0, dict.fromkeys(shorter, Sums()))
     batch = renderer.render(sequences, spans).to(encoder.device)
+    check_block_length(encoder, batch.query_input_ids.shape[1])  # a span of one token has become two masks
     objective = NonparametricMasked(
         NonparametricSettings(dimensions=list(shorter), end_queries=encoder.query_masks > 1),
         similarity_scale=encoder.similarity_scale,

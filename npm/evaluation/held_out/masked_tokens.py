@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from npm.corpus.store import BlockStore
-from npm.errors import CorpusError, EncoderError
+from npm.errors import CorpusError
 from npm.evaluation.held_out.articles import Article, HeldOutResult, held_out_record, measured_articles
 from npm.evaluation.metrics import ratio_standard_error
 from npm.evaluation.report import Row, terminal_table
@@ -116,17 +116,9 @@ def evaluate_masked_tokens(
     """Mask the first long articles of `store` and predict what stood there; the encoder in its own number format.
 
     Article i is masked by the seed, epoch 0 and i. Raises ArtefactError if the store is of another tokenizer,
-    EncoderError if its blocks are too long, CorpusError if too few articles are long enough or nothing was masked.
+    SettingError if its blocks are too long, CorpusError if too few articles are long enough or nothing was masked.
     """
     sample = sample if sample is not None else SampleSettings()
-    if settings.max_block_tokens > encoder.max_input_tokens:
-        raise EncoderError(
-            "the encoder does not take the blocks that all are asked",
-            expected=f"inputs of {settings.max_block_tokens} tokens",
-            got=f"{encoder.max_input_tokens} at most",
-            where=encoder.name,
-            fix="choose an encoder with more positions",
-        )
     views = _views(encoder, store, settings)
     objective = MaskedTokens(head)
 

@@ -46,8 +46,8 @@ EXAMPLES_PER_PASS = 4096
 """Examples that are asked together: a kNN-LM reads the corpus once for them."""
 ANCHOR = ":"
 """A word is tokenised behind it, so that tokenizers that put a space before every text put none before the word."""
-QUESTION = re.compile(r"(.*\?)(\s[^?]*:)?", re.DOTALL)
-"""A question, and what a template says between it and the mask: `The answer is:`."""
+QUESTION = re.compile(r"(.*\?)(\s(the )?answer( is)?:)?", re.DOTALL | re.IGNORECASE)
+"""A question, and what a template says between it and the mask: `The answer is:`; no name with a question mark."""
 PUNCTUATION = re.compile(r"[.,;:!?()\[\]\"“”«»。，、；：！？（）।]")
 
 
@@ -142,8 +142,10 @@ class SentinelWriter:
                 where=model.name,
                 fix="choose another with zero_shot.t5.model=; experiment=ul2_small trains one",
             )
-        start = getattr(model.model.config, "decoder_start_token_id", None)
-        self._begin = [model.pad_id if start is None else int(start), self._sentinels[0]]
+        stored: Any = model.model
+        starts = [getattr(each, "decoder_start_token_id", None) for each in (stored.config, stored.generation_config)]
+        start = next((int(each) for each in starts if each is not None), model.pad_id)
+        self._begin = [start, self._sentinels[0]]
 
     def prompts(self, texts: Sequence[str], *, room: int) -> tuple[list[np.ndarray], np.ndarray]:
         """Whole texts with their end: positions are relative, so that none is too long."""
@@ -185,13 +187,22 @@ class SentinelWriter:
         ids, attention = padded(prompts, pad_id=self.model.pad_id)  # i64 [B, L] each
         given = torch.tensor([self._begin] * len(ids), device=self.model.device)  # i64 [B, 2]
         ends = [self.model.end_id, self._sentinels[1]]
-        return _generated(self.model, ids, attention, end_ids=ends, decoder_input_ids=given)
+        return _generated(self.model, ids, attention, end_ids=ends, start_id=self._begin[0], decoder_input_ids=given)
 
 
 def _generated(
-    model: StoredModel, ids: np.ndarray, attention: np.ndarray, *, end_ids: list[int], **given: torch.Tensor
+    model: StoredModel,
+    ids: np.ndarray,
+    attention: np.ndarray,
+    *,
+    end_ids: list[int],
+    start_id: int | None = None,
+    **given: torch.Tensor,
 ) -> list[tuple[list[int], float]]:
-    """Greedy continuations of `ids` i64 [B, L] under the mask `attention`, without their ends."""
+    """Greedy continuations of `ids` i64 [B, L] under the mask `attention`, without their ends.
+
+    `start_id` is what an encoder-decoder begins with. What the model's generation_config.json says is not followed.
+    """
     from transformers import GenerationConfig
 
     config = GenerationConfig(
@@ -200,17 +211,23 @@ def _generated(
         num_beams=1,
         eos_token_id=end_ids or None,
         pad_token_id=end_ids[0] if end_ids else 0,
+        decoder_start_token_id=start_id,
         return_dict_in_generate=True,
         output_logits=True,
     )
     writer: Any = model.model
+    own, writer.generation_config = writer.generation_config, config  # what is unset is taken from the model's
+    try:
+        with torch.inference_mode():
+            out = writer.generate(
+                torch.from_numpy(ids).to(model.device),
+                attention_mask=torch.from_numpy(attention).to(model.device),
+                generation_config=config,
+                **given,
+            )
+    finally:
+        writer.generation_config = own
     with torch.inference_mode():
-        out = writer.generate(
-            torch.from_numpy(ids).to(model.device),
-            attention_mask=torch.from_numpy(attention).to(model.device),
-            generation_config=config,
-            **given,
-        )
         steps = len(out.logits)
         chosen = out.sequences[:, -steps:]  # i64 [B, steps]
         logs = torch.stack(  # f32 [B, steps]
@@ -375,7 +392,7 @@ def first_line(written: str, text: str) -> str:
     """
     line = next(iter(written.strip().splitlines()), "").strip()
     before = text.partition(MASK_TEXT)[0].rstrip()
-    if before.endswith(":") and "?" not in before:
+    if before.endswith(":") and not QUESTION.fullmatch(before.strip()):
         line = PUNCTUATION.split(line)[0].strip()
     return line
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import fields, replace
 from functools import partial
 from operator import attrgetter
@@ -10,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from index.manifest import MANIFEST_NAME
-from npm.errors import SettingError
+from npm.errors import EncoderError, SettingError
 from npm.evaluation.results import index_facts, model_facts
 from npm.evaluation.settings import ZeroShotEvaluation
 from npm.evaluation.tasks.document_conditions import is_templated
@@ -50,7 +52,7 @@ from npm.indexing.phrase_index import PhraseIndex
 from npm.models.decoder import Decoder
 from npm.models.denoiser import Denoiser
 from npm.models.encoder import Encoder
-from npm.models.folders import locate_encoder
+from npm.models.folders import MINILM, SHIPPED, locate_encoder
 from npm.models.masked_lm import MaskedHead, attach_masked_head
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.settings import FillSettings
@@ -89,6 +91,24 @@ READS_RETRIEVAL = tuple(name for name, retrieval in RETRIEVAL_OF.items() if retr
 """Those of them that look where fill.retrieval says; the others have that in their names."""
 READS_LANGUAGE_MODEL, READS_ITS_INDEX = (*PARAMETRIC, "mlm-n", "mlm-knn"), ("mlm-knn",)
 """Methods that zero_shot.mlm.encoder is for, and those of them that zero_shot.mlm.index is for."""
+
+
+@contextmanager
+def _loading(kind: str, *, setting: str) -> Iterator[None]:
+    """What is loaded within is a model of this kind, named by `setting`: messages say so, and not encoder=."""
+    try:
+        yield
+    except EncoderError as error:
+        error.problem = re.sub(r"\b(the|such) encoder\b(?!-)", rf"\1 {kind}", error.problem)
+        if SHIPPED in error.expected + error.fix:  # which is none for such a setting
+            error.expected = error.expected.replace(f", {MINILM} or {SHIPPED}", "")
+            error.fix = (
+                f"check it, or give another {kind} with {setting}=: a folder that save_pretrained wrote, or a name"
+            )
+        given = re.compile(r"(?<![\w.])encoder=")
+        error.got, error.fix = (given.sub(f"{setting}=", text) for text in (error.got, error.fix))
+        error.where = setting if error.where == "encoder" else error.where
+        raise
 
 
 class Methods:
@@ -225,8 +245,9 @@ class Methods:
         """The masked language model, loaded once. Raises EncoderError if it has no trained head."""
         if self._language_model is None:
             name = self._settings.zero_shot.mlm.encoder
-            encoder = Encoder.load(name, device=self._settings.device, dtype=self._settings.precision)
-            self._language_model = encoder, attach_masked_head(encoder, locate_encoder(name), trained=True)
+            with _loading("encoder", setting="zero_shot.mlm.encoder"):
+                encoder = Encoder.load(name, device=self._settings.device, dtype=self._settings.precision)
+                self._language_model = encoder, attach_masked_head(encoder, locate_encoder(name), trained=True)
         return self._language_model
 
     def writer(self, name: str) -> DecoderWriter | SentinelWriter:
@@ -234,11 +255,13 @@ class Methods:
         kind = "t5" if name == "t5" else "causal"
         if kind not in self._writers:
             given: dict[str, Any] = {"device": self._settings.device, "dtype": self._settings.precision}
+            chosen = self._settings.zero_shot
             if kind == "t5":
-                denoiser = Denoiser.load(self._settings.zero_shot.t5.model, **given)
-                self._writers[kind] = SentinelWriter(denoiser)
+                with _loading("encoder-decoder", setting="zero_shot.t5.model"):
+                    self._writers[kind] = SentinelWriter(Denoiser.load(chosen.t5.model, **given))
             else:
-                self._writers[kind] = DecoderWriter(Decoder.load(self._settings.zero_shot.causal.model, **given))
+                with _loading("decoder", setting="zero_shot.causal.model"):
+                    self._writers[kind] = DecoderWriter(Decoder.load(chosen.causal.model, **given))
         return self._writers[kind]
 
     def _written_labels(self, name: str, task: Task) -> PromptedLabels:

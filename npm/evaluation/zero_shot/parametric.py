@@ -48,6 +48,7 @@ EXAMPLES_PER_CALL = 256
 TOKENS_PER_BATCH = 8192
 ANSWERS_KEPT = 32
 """Batches of texts that a `remembered` model keeps: 8192 examples, 10 MB for 150 words."""
+TOO_LONG = "the shortest gold answer has more tokens than the language model takes"
 WordLogs = Callable[[tuple[str, ...], tuple[str, ...]], tuple[np.ndarray, np.ndarray]]
 """Maps q texts and W words to log P(word | text) f64 [q, W], and whether a text was cut, bool [q]."""
 
@@ -390,7 +391,8 @@ class GoldLengthPhrases:
     def fill_to_length(
         self, texts: Sequence[str], golds: Sequence[Sequence[str]], *, step: str, progress: Progress
     ) -> list[Answer]:
-        """The answer to each of q texts, of as many tokens as the shortest of its gold answers."""
+        """The answer to each of q texts, of as many tokens as the shortest of its gold answers; none if too many."""
+        specials = (*self._encoder.prefix_ids, *self._encoder.suffix_ids)
         by_count: dict[int, list[int]] = {}
         for number, (text, gold) in enumerate(zip(texts, golds, strict=True)):
             space = mask_takes_space(self._encoder, text)
@@ -400,7 +402,10 @@ class GoldLengthPhrases:
         for count, own in sorted(by_count.items()):
             for first in range(0, len(own), EXAMPLES_PER_CALL):
                 some = own[first : first + EXAMPLES_PER_CALL]
-                answers |= zip(some, self.fill([texts[number] for number in some], count), strict=True)
+                asked = [texts[number] for number in some]
+                fits = count <= self._encoder.max_input_tokens - len(specials)
+                filled = self.fill(asked, count) if fits else [Answer(text, (), notes=(TOO_LONG,)) for text in asked]
+                answers |= zip(some, filled, strict=True)
                 progress(step, len(answers), len(texts))
         return [answers[number] for number in range(len(texts))]
 

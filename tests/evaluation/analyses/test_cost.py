@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from benchmarks.bench_cost import ELSE, METHODS, PARTS, PartClock, TimedSearch, cost_of, measured, quality_panel
+from benchmarks.bench_cost import ELSE, METHODS, PARTS, PartClock, TimedSearch, cost_of, main, measured, quality_panel
+from npm.corpus.documents import CorpusSettings
 from npm.evaluation.results import write_results
+from npm.indexing.build import build_index
 from npm.indexing.phrase_index import PhraseIndex
+from npm.indexing.settings import IndexBuildSettings
 from npm.models.encoder import Encoder
 from npm.retrieval.fill import PhraseFiller
-from tests.evaluation.conftest import QUESTIONS
+from tests.evaluation.conftest import PASSAGES, QUESTIONS
 
 TEXTS = [text for _, _, text, _, _ in QUESTIONS]
 
@@ -56,6 +61,72 @@ def test_the_parts_of_a_question_add_up_to_the_whole_and_change_no_answer(index_
         clock.take()
         filler.fill(TEXTS)
         assert set(clock.take()) == {ELSE, "search"}  # nothing else is timed outside
+
+
+@pytest.fixture(scope="module")
+def reranking(tmp_path_factory: pytest.TempPathFactory) -> tuple[PhraseIndex, Encoder]:
+    """An index of an encoder that does all there is: block vectors, joint reading and reranking."""
+    folder = tmp_path_factory.mktemp("cost")
+    lines = [json.dumps({"id": name, "title": name.title(), "text": text}) for name, text in PASSAGES.items()]
+    (folder / "c.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    encoder = Encoder.load(device="cpu", dtype="float32")
+    build_index(folder / "index", IndexBuildSettings(corpus=CorpusSettings(files=[str(folder / "c.jsonl")])), encoder)
+    return PhraseIndex.open(folder / "index"), encoder
+
+
+@pytest.mark.parametrize(
+    ("method", "parts"),
+    [
+        ("npm-dense", {"encoder"}),
+        ("npm-bm25", {"encoder"}),
+        ("npm-hybrid without reading", {"encoder", "reranking"}),
+        ("npm-hybrid", {"encoder", "reading", "reranking"}),
+    ],
+)
+def test_every_pass_of_the_encoder_is_in_a_named_part(
+    reranking: tuple[PhraseIndex, Encoder], method: str, parts: set[str]
+) -> None:
+    index, encoder = reranking
+    clock, passes = PartClock(Hand()), Counter[str]()
+    filler = PhraseFiller(replace(index, searcher=TimedSearch(index.searcher, clock)), encoder, METHODS[method])
+    hook = encoder.model.register_forward_hook(lambda *_: passes.update([clock.current]))
+    try:
+        filler.fill(TEXTS)
+        assert set(passes) == {ELSE}  # nothing but search is timed outside
+        count = passes.pop(ELSE)
+        with measured(clock):
+            filler.fill(TEXTS)
+    finally:
+        hook.remove()
+    assert set(passes) == parts <= {*PARTS}
+    assert passes.total() == count >= len(parts)
+
+
+@pytest.mark.parametrize(
+    ("given", "got"),
+    [
+        ([], "nothing"),
+        (["index=here"], "index=here"),
+        (["index=here", "out=there", "query=3"], "query=3"),
+        (["here", "out=there"], "here"),
+        (["index=here", "out=there", "queries=few"], "queries=few"),
+        (["index=here", "out=there", "batch=0"], "batch=0"),
+    ],
+)
+def test_a_wrong_command_line_is_one_message(
+    given: list[str], got: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(given) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("bench_cost: error: ") and got in told and "index=DIR out=FOLDER" in told
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_index_that_is_not_there_is_one_message(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([f"index={tmp_path / 'nope'}", f"out={tmp_path / 'out'}"]) == 2
+    assert capsys.readouterr().err.startswith("bench_cost: error: ")
+    assert not list(tmp_path.iterdir())
 
 
 def test_quality_stands_over_milliseconds(tmp_path: Path) -> None:

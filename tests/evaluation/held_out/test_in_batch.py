@@ -254,3 +254,14 @@ def test_a_store_of_another_tokenizer_and_settings_out_of_range_are_refused(stor
         evaluate_in_batch(tiny_encoder("roberta"), store, SETTINGS)
     with pytest.raises(SettingError, match="blocks_per_article is out of range"):
         InBatchSettings(blocks_per_article=1)
+
+
+def test_blocks_that_masks_make_longer_than_the_encoder_takes_are_refused_by_the_setting(
+    encoder: Encoder, store: BlockStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Encoder, "max_input_tokens", SETTINGS.max_block_tokens)
+    masker = build_masker(MaskingSettings(span_success_probability=1.0))  # each span of one token becomes two masks
+    monkeypatch.setattr("npm.evaluation.held_out.in_batch.build_masker", lambda _: masker)
+    with pytest.raises(SettingError, match="blocks are longer than the model takes") as raised:
+        evaluate_in_batch(encoder, store, SETTINGS, SAMPLE)
+    assert (raised.value.where, "max_block_tokens=" in raised.value.fix) == ("max_block_tokens", True)

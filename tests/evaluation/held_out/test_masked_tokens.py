@@ -13,7 +13,7 @@ import torch
 
 from npm.corpus.documents import CorpusSettings
 from npm.corpus.store import BlockStore
-from npm.errors import ArtefactError, CorpusError, EncoderError, SettingError
+from npm.errors import ArtefactError, CorpusError, SettingError
 from npm.evaluation.held_out.articles import build_held_out_store, held_out_store
 from npm.evaluation.held_out.masked_tokens import ArticleSums, MaskedTokensResult, evaluate_masked_tokens
 from npm.evaluation.metrics import ratio_standard_error
@@ -179,7 +179,7 @@ def test_what_cannot_be_asked_is_refused(model: Model, tmp_path: Path) -> None:
         MaskedTokensSettings(masked_fraction=1.0)
     with pytest.raises(SettingError, match="blocks_per_article is out of range"):
         MaskedTokensSettings(blocks_per_article=1)
-    with pytest.raises(EncoderError, match="does not take the blocks"):
+    with pytest.raises(SettingError, match="blocks are longer than the model takes"):
         evaluate_masked_tokens(encoder, head, store, MaskedTokensSettings(max_block_tokens=4096))
     with pytest.raises(CorpusError, match="no token of the articles was masked") as raised:
         tiny = MaskedTokensSettings(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -196,6 +197,84 @@ def test_an_open_answer_is_the_first_line_of_the_greedy_continuation(
     assert any(answer.phrases for answer in answers)
 
 
+def saved(folder: Path, kind: str) -> Path:
+    """A tiny model that writes, in `folder`."""
+    (tiny_decoder if kind == "causal" else tiny_t5)(folder)
+    return folder
+
+
+def written_by(folder: Path, kind: str) -> list[list[tuple[list[int], float]]]:
+    """What the model in `folder` writes for some texts: three at once, and one by one."""
+    given: dict[str, Any] = {"device": "cpu", "dtype": "float32"}
+    writer: Any
+    if kind == "causal":
+        writer = DecoderWriter(Decoder.load(str(folder), **given))
+    else:
+        writer = SentinelWriter(Denoiser.load(str(folder), **given))
+    prompts, _ = writer.prompts([writer.open_text(text) for text in TEXTS[:3]], room=generative.MOST_NEW_TOKENS)
+    return [writer.written(own) for own in (prompts, *([each] for each in prompts))]
+
+
+def edit_json(path: Path, *without: str, **values: Any) -> None:
+    stored = {name: value for name, value in json.loads(path.read_text()).items() if name not in without}
+    path.write_text(json.dumps(stored | values))
+
+
+@pytest.mark.parametrize("kind", ["causal", "t5"])
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"repetition_penalty": 3.0},
+        {"no_repeat_ngram_size": 1, "num_beams": 4},
+        {"do_sample": True, "temperature": 1.5, "top_p": 0.95},
+        {"min_new_tokens": 9, "suppress_tokens": list(range(3, 300)), "use_cache": False},
+    ],
+    ids=lambda asked: next(iter(asked)),
+)
+def test_greedy_answers_are_those_without_a_generation_config_that_asks_for_something_else(
+    kind: str, asked: dict[str, Any], tmp_path: Path
+) -> None:
+    folder = saved(tmp_path / kind, kind)
+    expected = written_by(folder, kind)
+    edit_json(folder / "generation_config.json", **asked)
+    assert written_by(folder, kind) == expected
+    (folder / "generation_config.json").unlink()
+    assert written_by(folder, kind) == expected
+
+
+def test_an_encoder_decoder_begins_as_either_config_says_and_with_its_padding_where_none_does(tmp_path: Path) -> None:
+    key, files = "decoder_start_token_id", ("config.json", "generation_config.json")
+    folder = saved(tmp_path / "t5", "t5")
+    expected = written_by(folder, "t5")
+    (start,) = {json.loads((folder / name).read_text())[key] for name in files}
+    assert start == Denoiser.load(str(folder)).pad_id
+    for name in files:  # the generation_config.json first: then both are without
+        edit_json(folder / name, key)
+        assert written_by(folder, "t5") == expected
+    for name in files:
+        edit_json(folder / name, **{key: 5})
+        assert written_by(folder, "t5") != expected
+        edit_json(folder / name, key)
+
+
+@pytest.mark.parametrize(
+    ("text", "asked", "answer"),
+    [
+        ("Who wrote it? <mask>.", "Question: Who wrote it?\nAnswer:", "Ann, or Bo."),
+        ("Who wrote it? The answer is: <mask>.", "Question: Who wrote it?\nAnswer:", "Ann, or Bo."),
+        ("Why? Who wrote it? Answer: <mask>", "Question: Why? Who wrote it?\nAnswer:", "Ann, or Bo."),
+        ("The Polish translation of Who Dares? is: <mask>.", "The Polish translation of Who Dares? is:", "Ann"),
+        ("The Polish translation of Who? Me! is: <mask>.", "The Polish translation of Who? Me! is:", "Ann"),
+        ("Who Dares? is by <mask>.", "Who Dares? is by _____. Fill in the blank. Answer:", "Ann, or Bo."),
+    ],
+)
+def test_a_question_is_what_the_text_before_the_mask_ends_with_and_a_title_with_a_question_mark_is_none(
+    causal: tuple[DecoderWriter, Any], text: str, asked: str, answer: str
+) -> None:
+    assert causal[0].open_text(text) == f"{asked}<mask>"
+    assert first_line(" Ann, or Bo.\nQuestion: ", text) == answer
+
+
 def test_passages_stand_before_the_question_where_they_are_asked_for(
     causal: tuple[DecoderWriter, Any], index_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -298,8 +377,52 @@ def test_an_encoder_an_encoder_decoder_and_a_decoder_without_its_head_are_no_dec
     model.transformer.save_pretrained(tmp_path / "gpt")
     with pytest.raises(EncoderError, match="weights are incomplete"):
         Decoder.load(str(tmp_path / "gpt"))
-    with pytest.raises(EncoderError, match="no decoder"):
+    with pytest.raises(EncoderError, match="no encoder-decoder"):
         Denoiser.load(str(tmp_path / "gpt"))
+
+
+def refused_model(name: Path | str, setting: str) -> EncoderError:
+    """What is said of the model `name`, given by `setting`."""
+    settings = ZeroShotEvaluation(device="cpu")
+    chosen = {"mlm": settings.zero_shot.mlm, "t5": settings.zero_shot.t5, "causal": settings.zero_shot.causal}
+    _, method, key = setting.split(".")
+    setattr(chosen[method], key, str(name))
+    methods = Methods(settings)
+    with pytest.raises(EncoderError) as raised:
+        methods.language_model() if method == "mlm" else methods.writer(method)
+    return raised.value
+
+
+@pytest.mark.parametrize(
+    ("setting", "kind"),
+    [
+        ("zero_shot.causal.model", "decoder"),
+        ("zero_shot.t5.model", "encoder-decoder"),
+        ("zero_shot.mlm.encoder", "encoder"),
+    ],
+)
+def test_messages_name_the_setting_that_gave_the_model_and_its_kind(setting: str, kind: str, tmp_path: Path) -> None:
+    missing = refused_model(tmp_path / "none", setting)
+    assert missing.problem == f"there is no such {kind} folder"
+    assert missing.fix.startswith(f"check it, or give another {kind} with {setting}=")
+    unknown = refused_model("nobody/has-this", setting)
+    assert unknown.problem.startswith(f"there is no such {kind}: no folder of this name")
+    assert unknown.expected == "a folder, the name of a model on the hub" and f" {setting}=" in unknown.fix
+    tokenizer = refused_model("bytes", setting)
+    assert (tokenizer.where, tokenizer.got) == (setting, f"{setting}=bytes")
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "config.json").write_text('{"model_type": "none"}')
+    for error in (missing, unknown, tokenizer, refused_model(tmp_path / "broken", setting)):
+        assert " encoder=" not in str(error) and "encoder-mini" not in str(error)
+
+
+def test_a_model_of_another_kind_is_refused_by_the_setting_that_gave_it(tmp_path: Path) -> None:
+    decoder, denoiser = saved(tmp_path / "gpt", "causal"), saved(tmp_path / "t5", "t5")
+    wanted = refused_model(decoder, "zero_shot.t5.model")
+    assert wanted.problem == "the model is no encoder-decoder"
+    assert wanted.fix.startswith("choose an encoder-decoder with zero_shot.t5.model=; experiment=ul2_small")
+    assert refused_model(denoiser, "zero_shot.causal.model").fix.startswith("choose another with zero_shot.causal.mod")
+    assert "with zero_shot.mlm.encoder=;" in refused_model(denoiser, "zero_shot.mlm.encoder").fix
 
 
 def test_an_encoder_decoder_without_sentinels_and_words_that_nothing_spells_are_refused(

@@ -8,13 +8,15 @@ import pytest
 import torch
 
 from npm.corpus.text import CONTRACTION_TAILS, STOP_WORDS
-from npm.evaluation.tasks.task import Suite, Task, TaskData
+from npm.evaluation.tasks.task import Example, Suite, Task, TaskData
 from npm.evaluation.zero_shot import parametric
-from npm.evaluation.zero_shot.parametric import ParametricPhrases
+from npm.evaluation.zero_shot.open_set import evaluate_open
+from npm.evaluation.zero_shot.parametric import TOO_LONG, GoldLengthPhrases, ParametricPhrases
 from npm.models.encoder import Encoder
 from npm.models.masked_lm import MaskedHead
-from npm.types import Answer
+from npm.types import Answer, silent
 from tests.helpers.language_models import deaf_head, examples_of, plain_log_probabilities, published
+from tests.helpers.tiny_models import tiny_encoder
 
 TASK = Task("places", Suite.open, TaskData("places.jsonl"), "{text}")
 TEXTS = (
@@ -108,3 +110,19 @@ def test_examples_are_answered_in_their_order_a_call_at_a_time(
     facts = method.facts()
     assert facts["encoder"]["fingerprint"] == encoder.fingerprint
     assert (facts["answers"], facts["cut_texts"]) == ("one token that is a word", 0)
+
+
+def test_a_gold_answer_longer_than_the_model_takes_leaves_its_example_without_an_answer_and_is_told_once() -> None:
+    encoder = tiny_encoder("bert", max_positions=16)
+    method = GoldLengthPhrases(encoder, deaf_head(encoder, {"city": 0.5}))
+    room = 16 - 2  # [CLS] and [SEP]
+    golds = [("word " * 400,), ("a " * (room + 1),), ("a " * room,), ("word " * 400, "a city")]
+    examples = [Example(str(number), "It is <mask>.", answers=gold) for number, gold in enumerate(golds)]
+    answers = method.predict(TASK, examples, silent)
+    assert [len(answer.phrases) for answer in answers] == [0, 0, 1, 1]
+    assert [TOO_LONG in answer.notes for answer in answers] == [True, True, False, False]
+    assert answers[2].phrases[0].phrase == " ".join(["city"] * room)
+    scored = evaluate_open(TASK, examples, [method], tokenizer_encoder=encoder, index=None, resamples=50)
+    assert [note for note in scored.notes() if "no phrase" in note] == [
+        "places: mlm-n found no phrase for 2 of 4 examples."
+    ]
