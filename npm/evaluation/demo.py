@@ -154,9 +154,8 @@ def evaluate_demo(
         )
     # By name: a command's settings are a sample too, with paths beside it.
     asked = {name: getattr(sample, name) for name in ("split", "limit", "seed", "resamples")}
-    asked |= {"k": k, "baseline": settings.baseline, "questions": sha256_of_file(file)}
-    if settings.letter_noise:  # left out as before there was such a setting
-        asked["letter_noise"] = settings.letter_noise
+    noise = {"letter_noise": settings.letter_noise} if settings.letter_noise else {}  # as before there was the setting
+    asked |= {"k": k, "baseline": settings.baseline, "questions": sha256_of_file(file), **noise}
     record = {"task": TASK, "settings": as_json(asked), **filler_facts(filler)}
     check_record(record)
     # Before the questions are asked, because it may refuse the index.
