@@ -101,8 +101,8 @@ class EncodedBatch:
         return self.query_vectors[is_key], known[is_key], is_key.nonzero()[:, 0]
 
     @cached_property
-    def _is_key(self) -> torch.Tensor:
-        return clean_copy_keys(self.batch)[0]
+    def _clean_keys(self) -> tuple[torch.Tensor, torch.Tensor]:
+        return clean_copy_keys(self.batch)
 
     @property
     def clean_vectors(self) -> torch.Tensor:
@@ -112,17 +112,18 @@ class EncodedBatch:
     @cached_property
     def key_vectors(self) -> torch.Tensor:
         """Vectors f32 [T, d] of every token of the clean copies, special tokens included, padding and titles not."""
-        return self.clean_vectors[self._is_key]
+        return self.clean_vectors[self._clean_keys[0]]
 
     @cached_property
     def key_token_ids(self) -> torch.Tensor:
         """What the keys are known as, i64 [T]: token ids, with the ends of words where whole words count."""
-        return clean_copy_keys(self.batch)[1][self._is_key]
+        is_key, known = self._clean_keys  # bool and i64 [B, Lk]
+        return known[is_key]
 
     @cached_property
     def key_sequences(self) -> torch.Tensor:
         """Which of the B sequences each key stands in, i64 [T], ascending."""
-        return self._is_key.nonzero()[:, 0]
+        return self._clean_keys[0].nonzero()[:, 0]
 
 
 def clean_copy_keys(batch: MaskedBatch) -> tuple[torch.Tensor, torch.Tensor]:
