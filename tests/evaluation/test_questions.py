@@ -88,3 +88,11 @@ def test_the_shipped_questions_can_be_read_and_have_both_halves() -> None:
     questions = read_questions(shipped_questions_file())
     assert len(questions) >= 120
     assert {question.split for question in questions} == set(Split)
+
+
+def test_the_other_questions_repeat_none_and_are_never_chosen_by() -> None:
+    file = shipped_questions_file()
+    shipped, others = read_questions(file), read_questions(file.with_name("other-questions.json"))
+    assert len({question.text for question in others} - {question.text for question in shipped}) == 60
+    assert {question.split for question in others} == {Split.test}
+    assert {question.kind for question in others} <= {question.kind for question in shipped}
