@@ -25,7 +25,8 @@ def main(arguments: list[str]) -> int:
         return 0
     try:
         study = TemporalStudy.of(arguments, task_folder=config_folder() / "task")
-        compose_settings("evaluate", ["out=DIR", *study.evaluate])  # refuses what is no setting before the builds
+        for verb, *settings in (*study.builds.values(), *study.evaluations.values()):
+            compose_settings(verb, settings)  # refuses what is no setting before anything is built
         status = run_temporal(study, npmlm)
     except UserError as error:
         sys.stderr.write(f"temporal: error: {error}\n")

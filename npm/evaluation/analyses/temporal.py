@@ -17,6 +17,7 @@ from typing import Any
 from index.files import json_bytes, replace_file
 from index.manifest import read_object
 from index.store import refuse_changed
+from index.types import ArtefactError
 from npm.corpus.documents import CorpusSettings, read_corpus
 from npm.errors import SettingError
 from npm.evaluation.results import METRICS, read_predictions
@@ -26,7 +27,9 @@ from npm.evaluation.tasks.task_file import load_task
 OURS = {"out": "runs/temporal", "task": "", "old": "", "new": "", "data_dir": ""}
 """What can be said of the study itself; `build.KEY=` goes to builds, OF_ALL to all commands, the rest to evaluate."""
 OF_ALL = ("encoder", "device", "precision")
-COSTS, REBUILD = "changes.json", "rebuild"
+OF_ROWS = ("index", "zero_shot.date", "fill.where", "build.index")
+"""What each command of the study is given by its place."""
+COSTS, REBUILD, CHANGE = "changes.json", "rebuild", "add replace=true"
 HEADER = ("corpus", "method", "unchanged", "changed", "old answer", "answer held: unchanged", "answer held: changed")
 MEANING = (
     "Exact match in per cent on facts that are the same at both dates, and on facts that have changed; how often the "
@@ -65,6 +68,14 @@ class TemporalStudy:
             synthetic = write_synthetic_time(out / "synthetic")
             ours |= dict(zip(("old", "new"), map(str, synthetic.corpora.values()), strict=True))
             ours["task"] = str(synthetic.task)
+        if owned := [key for key in pairs if key in OF_ROWS]:
+            raise SettingError(
+                "the study says this itself, otherwise for each of its commands",
+                expected="settings that are the same for all builds or all evaluations",
+                got=", ".join(owned),
+                where="the command line",
+                fix="leave these out",
+            )
         if of_dumps := [key for key in pairs if key.startswith("build.corpus.")]:
             raise SettingError(
                 "the dumps are read as they are",
@@ -112,6 +123,35 @@ class TemporalStudy:
             f"both, date={last}": ("both", ["fill.where=[date={date}]"]),
         }
 
+    @property
+    def files(self) -> dict[str, str]:
+        """Index that is built → what it is built from."""
+        return {"old": self.dumps[0], "new": self.dumps[1], "both": str(self.out / "both.jsonl")}
+
+    @property
+    def builds(self) -> dict[str, list[str]]:
+        """Index → the command that builds it."""
+        kept = {"both": ["corpus.kept_fields=[date]"]}
+        return {
+            name: ["build", f"corpus.files={own}", f"index={self.out / name}", *kept.get(name, []), *self.build]
+            for name, own in self.files.items()
+        }
+
+    @property
+    def evaluations(self) -> dict[str, list[str]]:
+        """Row of the table → the command that asks it."""
+        return {
+            row: [
+                "evaluate",
+                f"task={self.task}",
+                f"index={self.out / index}",
+                f"out={self.folder(row)}",
+                *settings,
+                *self.evaluate,
+            ]
+            for row, (index, settings) in self.asked.items()
+        }
+
     def folder(self, row: str) -> Path:
         """Where the results of a row go."""
         return self.out / "results" / str(list(self.asked).index(row))
@@ -123,70 +163,83 @@ def run_temporal(study: TemporalStudy, command: Callable[[list[str]], int]) -> i
     Indexes are OUT/old, new, replaced and both. OUT/changes.json has seconds and bytes of the change and the rebuild,
     null for seconds that are not known. Raises SettingError where OUT holds results of other settings.
     """
-    files = {"old": study.dumps[0], "new": study.dumps[1], "both": str(study.out / "both.jsonl")}
     study.out.mkdir(parents=True, exist_ok=True)
-    record, begun = {"task": study.task, "evaluate": list(study.evaluate)}, study.out / "study.json"
-    if begun.is_file() and any((study.folder(row) / METRICS).is_file() for row in study.asked):
-        refuse_changed(
-            record,
-            read_object(begun, fix="choose another folder with out=DIR"),
-            where=begun,
-            problem="this folder holds results of other settings",
-            fix="repeat them to go on, or choose another folder with out=DIR",
-            error=SettingError,
-        )
-    replace_file(begun, json_bytes(record))
-    if not Path(files["both"]).is_file():
-        write_both(study, Path(files["both"]))
-    for name, own in files.items():
-        kept = ["corpus.kept_fields=[date]"] if name == "both" else []
+    _check_begun(study)
+    if not Path(study.files["both"]).is_file():
+        write_both(study, Path(study.files["both"]))
+    for name, build in study.builds.items():
         is_new = not (study.out / name).exists()  # what goes on, or finds nothing left, takes less than a rebuild
-        build = ["build", f"corpus.files={own}", f"index={study.out / name}", *kept, *study.build]
         status, seconds = _timed(command, build)
         if status:
             return status
         if name == "new" and (is_new or REBUILD not in _costs(study)):
-            _add_cost(study, REBUILD, seconds if is_new else None, _bytes_of(study.out / name))
-    if not (study.out / "replaced").exists() and (status := _replace_documents(study, command)):
+            cost = {REBUILD: [seconds if is_new else None, _bytes_of(study.out / name)]}
+            _write_costs(study, _costs(study) | cost)
+    is_changed = CHANGE in _costs(study) and (study.out / "replaced").exists()
+    if not is_changed and (status := _replace_documents(study, command)):
         return status
-    for row, (index, settings) in study.asked.items():
-        out = study.folder(row)
-        if not (out / METRICS).is_file():
-            asked = [f"task={study.task}", f"index={study.out / index}", f"out={out}"]
-            if status := command(["evaluate", *asked, *settings, *study.evaluate]):
-                return status
+    for row, evaluation in study.evaluations.items():
+        if not (study.folder(row) / METRICS).is_file() and (status := command(evaluation)):
+            return status
     replace_file(study.out / "table.md", temporal_table(study).encode())
     return 0
+
+
+def _check_begun(study: TemporalStudy) -> None:
+    """Write OUT/study.json; raise SettingError where what OUT holds was made with other settings."""
+    record = {"task": study.task, "dumps": list(study.dumps), "build": list(study.build)}
+    begun, how = study.out / "study.json", {"evaluate": list(study.evaluate)}
+    made = any((study.out / name).exists() for name in (*study.files, "both.jsonl", "replaced"))
+    asked = any((study.folder(row) / METRICS).is_file() for row in study.asked)
+    if begun.is_file() and (made or asked):
+        fix = "choose another folder with out=DIR"
+        before = read_object(begun, fix=fix)
+        refuse_changed(
+            record | (how if asked else {}),
+            before if asked else {name: value for name, value in before.items() if name not in how},
+            where=begun,
+            problem=f"this folder holds {'results' if asked else 'indexes'} of other settings",
+            fix=f"repeat them to go on, or {fix}",
+            error=SettingError,
+        )
+    replace_file(begun, json_bytes(record | how))
 
 
 def _replace_documents(study: TemporalStudy, command: Callable[[list[str]], int]) -> int:
     """Make OUT/replaced, a copy of OUT/old changed by `add replace=true`; the status of the command.
 
-    The copy has this name only once it is changed: it is an index from the start, and would pass for the changed one.
+    It is changed once its cost is written: the copy is an index from the start, and would pass for the changed one.
     """
-    copy = study.out / "replaced.unfinished"
+    copy = study.out / "replaced"
+    _write_costs(study, {name: cost for name, cost in _costs(study).items() if name != CHANGE})
     if copy.exists():
         shutil.rmtree(copy)
     shutil.copytree(study.out / "old", copy)
     of_all = [setting for setting in study.build if setting.partition("=")[0] in OF_ALL]
     added = ["add", f"corpus.files={study.dumps[1]}", f"index={copy}", "replace=true", *of_all]
     status, seconds = _timed(command, added)
-    if status:
-        shutil.rmtree(copy)
-        return status
-    _add_cost(study, "add replace=true", seconds, _bytes_of(copy) - _bytes_of(study.out / "old"))
-    copy.rename(study.out / "replaced")
-    return 0
+    if status == 0:
+        cost = {CHANGE: [seconds, _bytes_of(copy) - _bytes_of(study.out / "old")]}
+        _write_costs(study, _costs(study) | cost)
+    return status
 
 
 def _costs(study: TemporalStudy) -> dict[str, Any]:
     """What was done → its seconds, None if they are not known, and its bytes."""
     file = study.out / COSTS
-    return read_object(file, fix="remove it; the times are then not known") if file.is_file() else {}
+    fix = "remove it; the change is then made again, and the time of the rebuild not known"
+    costs = read_object(file, fix=fix) if file.is_file() else {}
+    for name, cost in costs.items():
+        match cost:
+            case [int() | float() | None, int()]:
+                continue
+        expected = "seconds and bytes of each change"
+        raise ArtefactError(f"{file} cannot be read", expected=expected, got=f"{name}: {cost}", where=str(file), fix=fix)
+    return costs
 
 
-def _add_cost(study: TemporalStudy, name: str, seconds: float | None, size: int) -> None:
-    replace_file(study.out / COSTS, json_bytes({**_costs(study), name: [seconds, size]}))
+def _write_costs(study: TemporalStudy, costs: Mapping[str, Any]) -> None:
+    replace_file(study.out / COSTS, json_bytes(costs))
 
 
 def write_both(study: TemporalStudy, file: Path) -> None:
@@ -229,7 +282,7 @@ def temporal_table(study: TemporalStudy) -> str:
     same, count = agreement(rebuilt, changed)
     parts.append(f"The changed index answers {same} of {count} questions with the phrase of the rebuilt one.")
     for name, (seconds, size) in _costs(study).items():
-        took = "time not known, since it was interrupted" if seconds is None else f"{seconds:.1f} s"
+        took = "time not known" if seconds is None else f"{seconds:.1f} s"
         parts.append(f"{name}: {took}, {size / 1e6:.1f} MB.")
     return "\n\n".join(parts) + "\n"
 

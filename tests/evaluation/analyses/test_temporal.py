@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from npm.cli.main import main
+from index.types import ArtefactError
 from npm.errors import SettingError
 from npm.evaluation.analyses.temporal import TemporalStudy, agreement, run_temporal, temporal_table
 from npm.evaluation.tasks.data import read_task
@@ -116,7 +117,6 @@ def test_a_study_that_was_stopped_before_its_change_changes_the_index_when_it_is
     assert run_temporal(again, main) == 0
     assert agreement(again.folder("2022"), again.folder(row)) == (24, 24)
     assert scores(again, row) == scores(study, row)
-    assert not (again.out / "replaced.unfinished").exists()
 
 
 def made_by_hand(study: TemporalStudy, *, stopped_at: str = "") -> dict[str, list[float | None]]:
@@ -157,13 +157,43 @@ def test_the_time_of_a_rebuild_that_was_interrupted_is_not_known_and_the_table_s
     shutil.copytree(study.out, tmp_path / "out")
     (tmp_path / "out" / "changes.json").write_text(json.dumps(costs), "utf-8")
     table = temporal_table(replace(study, out=tmp_path / "out"))
-    assert "rebuild: time not known, since it was interrupted, 0.0 MB." in table
+    assert "rebuild: time not known, 0.0 MB." in table
 
 
 def test_other_settings_do_not_mix_with_results_that_are_there(study: TemporalStudy) -> None:
     other = replace(study, evaluate=(*study.evaluate, "fill.bm25_blocks=1"))
     with pytest.raises(SettingError, match="results of other settings"):
         run_temporal(other, lambda _: 0)
+
+
+def test_a_change_of_builds_does_not_mix_with_what_was_built_before_even_if_the_indexes_are_gone(
+    study: TemporalStudy, tmp_path: Path
+) -> None:
+    shutil.copytree(study.out, tmp_path / "out")
+    own = replace(study, out=tmp_path / "out")
+    for name in ("old", "new", "both", "results"):
+        shutil.rmtree(own.out / name)
+    rebuilt = replace(own, build=(*own.build, "blocks.max_block_tokens=64"))
+    with pytest.raises(SettingError, match="holds indexes of other settings") as raised:
+        run_temporal(rebuilt, lambda _: 0)
+    assert "blocks.max_block_tokens=64" in raised.value.expected
+    asked_otherwise = replace(own, evaluate=(*own.evaluate, "fill.bm25_blocks=1"))
+    assert run_temporal(asked_otherwise, lambda _: 5) == 5  # nothing was asked yet
+
+
+def test_an_index_is_changed_again_where_it_is_not_known_that_it_was(study: TemporalStudy, tmp_path: Path) -> None:
+    shutil.copytree(study.out, tmp_path / "out")
+    own = replace(study, out=tmp_path / "out")
+    for gone in ("changes.json", "replaced"):
+        path = own.out / gone
+        path.unlink() if path.is_file() else shutil.rmtree(path)
+        verbs: list[str] = []
+        assert run_temporal(own, lambda given, verbs=verbs: verbs.append(given[0]) or 0) == 0
+        assert verbs == ["build"] * 3 + ["add"]
+    (own.out / "changes.json").write_text('{"rebuild": 3}', "utf-8")
+    with pytest.raises(ArtefactError, match="cannot be read") as raised:
+        run_temporal(own, lambda _: 0)
+    assert raised.value.got == "rebuild: 3"
 
 
 def test_commands_that_fail_end_the_study_with_their_status(tmp_path: Path) -> None:
@@ -178,6 +208,8 @@ def test_commands_that_fail_end_the_study_with_their_status(tmp_path: Path) -> N
         (["task=templama"], "task=templama"),
         (["task=nq", "old=a.jsonl", "new=b.jsonl"], "nq"),
         (["task=templama", "old=a.jsonl", "new=b.jsonl", "build.corpus.max_documents=9"], "build.corpus.max_documents"),
+        (["task=templama", "old=a.jsonl", "new=b.jsonl", "zero_shot.date=2019"], "zero_shot.date"),
+        (["task=templama", "old=a.jsonl", "new=b.jsonl", "index=mine", "fill.where=[lang=en]"], "index, fill.where"),
     ],
 )
 def test_a_study_that_cannot_begin_is_refused(tmp_path: Path, arguments: list[str], part: str) -> None:
