@@ -36,11 +36,13 @@ import torch
 import npm.evaluation.zero_shot.parametric as parametric
 import npm.retrieval.fill as fill
 import npm.retrieval.filler as filler_module
+from index.manifest import read_object
 from npm.corpus.documents import CorpusSettings
 from npm.errors import SettingError, UserError
 from npm.evaluation.analyses.panels import Line, Panel, Point, draw_panels
 from npm.evaluation.metrics import Interval
 from npm.evaluation.report import markdown_table
+from npm.evaluation.zero_shot.methods import loading
 from npm.figures import save_figure
 from npm.indexing.build import build_index
 from npm.indexing.phrase_index import PhraseIndex
@@ -175,18 +177,18 @@ class Cost:
 def cost_of(
     ask: Callable[[list[str]], object], texts: Sequence[str], batch: int, clock: PartClock, method: str, device: str
 ) -> Cost:
-    """Ask all `texts`, `batch` at a time, after one call that is not counted."""
+    """Ask `texts`, `batch` at a time without a rest, after one call that is not counted; at least `batch` of them."""
     ask(list(texts[:batch]))
     totals: list[float] = []
     parts: defaultdict[str, float] = defaultdict(float)
-    for first in range(0, len(texts), batch):
+    for first in range(0, len(texts) - batch + 1, batch):  # whole batches only
         own = list(texts[first : first + batch])
         clock.take()
         ask(own)
         spent = clock.take()
         totals += [1000 * sum(spent.values()) / len(own)] * len(own)
         for part, seconds in spent.items():
-            parts[part] += 1000 * seconds / len(texts)
+            parts[part] += 1000 * seconds / (len(texts) // batch * batch)
     median, p95 = np.quantile(totals, [0.5, 0.95]).tolist()
     return Cost(method, device, batch, median, p95, dict(parts))
 
@@ -207,11 +209,13 @@ def costs(given: Mapping[str, str], devices: Sequence[str], batches: Sequence[in
                 name: PhraseFiller(timed, encoder, settings).fill for name, settings in METHODS.items()
             }
             if "mlm" in given:
-                model = Encoder.load(given["mlm"], device=device)
-                head = attach_masked_head(model, locate_encoder(given["mlm"]), trained=True)
+                with loading("masked language model", setting="mlm"):
+                    model = Encoder.load(given["mlm"], device=device)
+                    head = attach_masked_head(model, locate_encoder(given["mlm"]), trained=True)
                 asks["mlm"] = parametric.ParametricPhrases("mlm", model, head).fill
             for name, ask in asks.items():
-                found += [cost_of(ask, texts, batch, clock, name, device) for batch in batches]
+                sizes = dict.fromkeys(min(batch, len(texts)) for batch in batches)
+                found += [cost_of(ask, texts, size, clock, name, device) for size in sizes]
     return opening, found
 
 
@@ -233,9 +237,21 @@ def build_seconds(files: Sequence[str], index: Path) -> dict[str, float]:
     return dict(seconds)
 
 
-def quality_panel(found: Sequence[Cost], folder: str, task: str) -> Panel:
-    """Exact match of each method in the results of `folder`, over the milliseconds of a question asked alone."""
-    methods = json.loads((Path(folder) / "metrics.json").read_text(encoding="utf-8"))["tasks"][task]["methods"]
+def read_quality(given: Mapping[str, str]) -> tuple[str, Mapping[str, Any]]:
+    """The task of `results=FOLDER,task` and its methods in the metrics. Raises UserError for what has none."""
+    folder, _, task = given["results"].rpartition(",")
+    fix = "results=FOLDER,task of npmlm evaluate task=TASK"
+    tasks = read_object(Path(folder) / "metrics.json", fix=fix).get("tasks", {}) if folder else {}
+    methods = tasks.get(task, {}).get("methods", {})
+    if not methods.keys() & {*METHODS, "mlm"}:
+        expected = f"{task or 'a task'} with one of {', '.join(METHODS)}, mlm"
+        got = f"{given['results']}: {', '.join(methods) or ', '.join(tasks) or 'none'}"
+        raise SettingError("no quality to draw", expected=expected, got=got, where="results", fix=fix)
+    return task, methods
+
+
+def quality_panel(found: Sequence[Cost], task: str, methods: Mapping[str, Any]) -> Panel:
+    """Exact match of each method of a task's metrics, over the milliseconds of a question asked alone."""
     lines = []
     for cost in found:
         right = methods.get(cost.method, {}).get("all", {})
@@ -279,6 +295,7 @@ def write_costs(given: Mapping[str, str]) -> None:
     """Measure, print and write the tables."""
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     out, index = Path(given["out"]), Path(given["index"])
+    quality = read_quality(given) if "results" in given else None
     inspected = inspect_index(index)
     out.mkdir(parents=True, exist_ok=True)
     seconds = build_seconds(given["corpus"].split(","), index) if "corpus" in given else {}
@@ -299,8 +316,8 @@ def write_costs(given: Mapping[str, str]) -> None:
     record |= {"build_seconds": seconds, "costs": [{n: getattr(each, n) for n in Cost.__slots__} for each in found]}
     (out / "cost.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     print(text)
-    if "results" in given:
-        panel = quality_panel(found, *given["results"].rsplit(",", 1))
+    if quality is not None:
+        panel = quality_panel(found, *quality)
         save_figure(draw_panels([(panel, f"{panel.title}: quality over time")]), out / "cost.png")
 
 

@@ -234,7 +234,8 @@ def _costs(study: TemporalStudy) -> dict[str, Any]:
             case [int() | float() | None, int()]:
                 continue
         expected = "seconds and bytes of each change"
-        raise ArtefactError(f"{file} cannot be read", expected=expected, got=f"{name}: {cost}", where=str(file), fix=fix)
+        got = f"{name}: {cost}"
+        raise ArtefactError(f"{file} cannot be read", expected=expected, got=got, where=str(file), fix=fix)
     return costs
 
 

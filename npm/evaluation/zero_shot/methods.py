@@ -94,7 +94,7 @@ READS_LANGUAGE_MODEL, READS_ITS_INDEX = (*PARAMETRIC, "mlm-n", "mlm-knn"), ("mlm
 
 
 @contextmanager
-def _loading(kind: str, *, setting: str) -> Iterator[None]:
+def loading(kind: str, *, setting: str) -> Iterator[None]:
     """What is loaded within is a model of this kind, named by `setting`: messages say so, and not encoder=."""
     try:
         yield
@@ -245,7 +245,7 @@ class Methods:
         """The masked language model, loaded once. Raises EncoderError if it has no trained head."""
         if self._language_model is None:
             name = self._settings.zero_shot.mlm.encoder
-            with _loading("encoder", setting="zero_shot.mlm.encoder"):
+            with loading("encoder", setting="zero_shot.mlm.encoder"):
                 encoder = Encoder.load(name, device=self._settings.device, dtype=self._settings.precision)
                 self._language_model = encoder, attach_masked_head(encoder, locate_encoder(name), trained=True)
         return self._language_model
@@ -257,10 +257,10 @@ class Methods:
             given: dict[str, Any] = {"device": self._settings.device, "dtype": self._settings.precision}
             chosen = self._settings.zero_shot
             if kind == "t5":
-                with _loading("encoder-decoder", setting="zero_shot.t5.model"):
+                with loading("encoder-decoder", setting="zero_shot.t5.model"):
                     self._writers[kind] = SentinelWriter(Denoiser.load(chosen.t5.model, **given))
             else:
-                with _loading("decoder", setting="zero_shot.causal.model"):
+                with loading("decoder", setting="zero_shot.causal.model"):
                     self._writers[kind] = DecoderWriter(Decoder.load(chosen.causal.model, **given))
         return self._writers[kind]
 

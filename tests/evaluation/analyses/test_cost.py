@@ -9,7 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.bench_cost import ELSE, METHODS, PARTS, PartClock, TimedSearch, cost_of, main, measured, quality_panel
+from benchmarks.bench_cost import (
+    ELSE,
+    METHODS,
+    PARTS,
+    PartClock,
+    TimedSearch,
+    cost_of,
+    main,
+    measured,
+    quality_panel,
+    read_quality,
+)
 from npm.corpus.documents import CorpusSettings
 from npm.evaluation.results import write_results
 from npm.indexing.build import build_index
@@ -135,7 +146,25 @@ def test_quality_stands_over_milliseconds(tmp_path: Path) -> None:
     write_results(tmp_path / "out", record={}, predictions=[], metrics=metrics)
     clock = PartClock(Hand())
     costs = [cost_of(lambda _: None, TEXTS, batch, clock, name, "cpu") for name in METHODS for batch in (1, 2)]
-    panel = quality_panel(costs, str(tmp_path / "out"), "trex")
+    panel = quality_panel(costs, *read_quality({"results": f"{tmp_path / 'out'},trex"}))
     (line,) = panel.lines
     assert line.name == "npm-bm25, cpu"
     assert (line.points[0].x, line.points[0].share.mean) == (pytest.approx(1000), 0.5)
+
+
+@pytest.mark.parametrize("results", ["foo", "absent,trex", "out,nq", "out,trex"])
+def test_results_without_a_method_that_is_measured_are_refused_before_anything_is(
+    results: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_results(Path("out"), record={}, predictions=[], metrics={"tasks": {"trex": {"methods": {"majority": {}}}}})
+    assert main(["index=absent", "out=cost", f"results={results}"]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("bench_cost: error: ") and "results=FOLDER,task" in told and not Path("cost").exists()
+
+
+def test_a_rest_that_is_no_whole_batch_is_not_counted() -> None:
+    asked: list[int] = []
+    cost = cost_of(lambda own: asked.append(len(own)), TEXTS[:5], 2, PartClock(Hand()), "m", "cpu")
+    assert asked == [2, 2, 2]  # the first is not counted
+    assert sum(cost.parts.values()) == pytest.approx(cost.median)

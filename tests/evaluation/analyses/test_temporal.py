@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from npm.cli.main import main
 from index.types import ArtefactError
+from npm.cli.main import main
 from npm.errors import SettingError
 from npm.evaluation.analyses.temporal import TemporalStudy, agreement, run_temporal, temporal_table
 from npm.evaluation.tasks.data import read_task
