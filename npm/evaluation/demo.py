@@ -188,7 +188,7 @@ def evaluate_demo(
     )
 
 
-LETTER_PAIRS, PAIR_EDITS = re.compile(r"<mask>|(\w)(\w)"), (r"\2\1", r"\2", r"\1\1\2")
+LETTER_PAIRS, PAIR_EDITS = re.compile(r"<mask>|([^\W\d_])([^\W\d_])"), (r"\2\1", r"\2", r"\1\1\2")
 
 
 def with_letter_noise(questions: Sequence[Question], share: float, *, seed: int) -> list[Question]:

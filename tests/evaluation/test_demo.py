@@ -62,6 +62,8 @@ def test_a_share_of_the_letters_is_swapped_dropped_or_doubled_and_masks_are_not(
     words = Counter(word for each in noisy for word in each.text.split()[:1000])
     assert {*words} == {"ab", "ba", "b", "aab"} and words["ab"] == pytest.approx(0.8 * 2000, abs=70)
     assert all(each.text.split()[1000] == "<mask>" and each.answers == ("mask",) for each in noisy)
+    numbers = [question("1781 " * 1000 + "<mask>", "mask")]
+    assert with_letter_noise(numbers, 0.5, seed=0) == numbers
 
 
 def test_blocks_that_hold_an_answer_are_counted_in_the_ranking_by_words(

@@ -16,16 +16,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from npm.errors import SettingError
+from npm.errors import QueryError, SettingError
 from npm.evaluation.analyses.panels import Line, Panel, Point
 from npm.evaluation.metrics import Interval, bootstrap_interval
 from npm.evaluation.settings import SampleSettings
 from npm.evaluation.zero_shot.closed_set import ClosedTaskResult
-from npm.indexing.phrase_index import with_documents
+from npm.indexing.phrase_index import select, with_documents
 
 if TYPE_CHECKING:
     from npm.evaluation.zero_shot.open_set import OpenTaskResult
     from npm.indexing.phrase_index import PhraseIndex
+    from npm.retrieval.settings import FillSettings
 
     TaskResult = ClosedTaskResult | OpenTaskResult
 
@@ -51,11 +52,25 @@ def check_shares(shares: Sequence[float], *, reads_index: bool) -> None:
         raise SettingError(what, expected=expected, got=got, where="corpus_shares", fix=fix)
 
 
-def check_parts(shares: Sequence[float], seed: int, indexes: Iterable[PhraseIndex]) -> None:
-    """Raise SettingError, before anything is asked, for a share that leaves a draw of an index without documents."""
-    for index in {index.folder: index for index in indexes}.values():
+def check_parts(shares: Sequence[float], seed: int, asked: Iterable[tuple[PhraseIndex, FillSettings]]) -> None:
+    """Raise UserError, before anything is asked, for a share of which some draw leaves nothing to answer from.
+
+    `asked` are indexes with the filters that answers come through.
+    """
+    for index, fill in asked:
+        select(index, fill.documents, fill.where)
         for draw in range(seed, seed + SEEDS):
-            part_of(index, min(shares), draw)
+            part = part_of(index, min(shares), draw)
+            try:
+                select(part, fill.documents, fill.where)
+            except QueryError as error:
+                raise SettingError(
+                    f"share {min(shares):g} leaves out documents that answers are to come from",
+                    expected="a filter that some document meets, and documents= that stand in each draw",
+                    got=error.got,
+                    where="corpus_shares",
+                    fix="give larger shares, or loosen fill.where or fill.documents",
+                ) from error
 
 
 def document_places(ids: Sequence[str], seed: int) -> np.ndarray:

@@ -103,15 +103,17 @@ def measured_articles(
     return scores
 
 
-def check_block_length(model: StoredModel, token_count: int) -> None:
-    """Raise SettingError unless `model` takes blocks of `token_count` tokens, with what surrounds and masks them."""
-    if token_count > model.max_input_tokens:
+def check_block_length(model: StoredModel, token_count: int, *, block_tokens: int | None = None) -> None:
+    """Raise SettingError unless `model` takes `token_count` tokens: a block, or what `block_tokens` have become."""
+    excess = token_count - model.max_input_tokens
+    if excess > 0:
+        enough = "" if block_tokens is None else f"{max(1, block_tokens - excess)} or less"
         raise SettingError(
             "blocks are longer than the model takes",
             expected=f"at most {model.max_input_tokens} tokens, special tokens and masks included",
             got=f"up to {token_count}",
             where=BLOCK_LENGTH,
-            fix=f"give shorter blocks with {BLOCK_LENGTH}=",
+            fix=f"give shorter blocks with {BLOCK_LENGTH}={enough}",
         )
 
 

@@ -170,7 +170,7 @@ def evaluate_in_batch(
     masker = build_masker(MaskingSettings(unit=MaskingUnit.token if encoder.query_masks == 1 else unit))
 
     def score(article: Article) -> ArticleScore:
-        return _article_score(encoder, masker, renderer, article, sample.seed, shorter)
+        return _article_score(encoder, masker, renderer, article, sample.seed, shorter, settings.max_block_tokens)
 
     record = _record(encoder, store, settings, sample)
     check_record(record)
@@ -230,14 +230,21 @@ def _means(dimensions: int, sums: Sequence[Sums], spans: np.ndarray, sample: Sam
 
 
 def _article_score(
-    encoder: Encoder, masker: Masker, renderer: Renderer, article: Article, mask_seed: int, shorter: tuple[int, ...]
+    encoder: Encoder,
+    masker: Masker,
+    renderer: Renderer,
+    article: Article,
+    mask_seed: int,
+    shorter: tuple[int, ...],
+    block_tokens: int,
 ) -> ArticleScore:
     sequences = article.sequences
     spans = masker.select(sequences, mask_rng(mask_seed, 0, article.number))
     if spans is None:
         return ArticleScore(article.document, 0, 0, 0, 0.0, 0.0, 0.0, dict.fromkeys(shorter, Sums()))
     batch = renderer.render(sequences, spans).to(encoder.device)
-    check_block_length(encoder, batch.query_input_ids.shape[1])  # a span of one token has become two masks
+    # a span of one token has become two masks
+    check_block_length(encoder, batch.query_input_ids.shape[1], block_tokens=block_tokens)
     objective = NonparametricMasked(
         NonparametricSettings(dimensions=list(shorter), end_queries=encoder.query_masks > 1),
         similarity_scale=encoder.similarity_scale,

@@ -32,6 +32,7 @@ from npm.evaluation.zero_shot.open_set import OpenTaskResult, evaluate_open, ove
 from npm.evaluation.zero_shot.report import SuiteTable, fitting_rows, suite_markdown
 from npm.evaluation.zero_shot.unhelpful_names import lacks_name_filter, without_guessed_names
 from npm.models.encoder import Encoder
+from npm.retrieval.settings import FillSettings
 from npm.settings import as_json
 from npm.types import Progress
 
@@ -170,7 +171,9 @@ def evaluate_suite(
     sources = {task.name: _sources(settings, methods, task) for task in tasks}
     check_record(suite_record(recorded, sources))
     if settings.corpus_shares:
-        check_parts(settings.corpus_shares, settings.seed, [methods.index(task)[0] for task in tasks])
+        filters = [methods.fill_settings(task) if task.suite is Suite.open else FillSettings() for task in tasks]
+        read = [(methods.index(task)[0], fill) for task, fill in zip(tasks, filters, strict=True)]
+        check_parts(settings.corpus_shares, settings.seed, read)
     examples = {task.name: _with_helpful_names(settings, methods, _examples(settings, methods, task)) for task in tasks}
 
     def ask(methods: Methods, names: Mapping[str, Sequence[str]]) -> list[TaskResult]:

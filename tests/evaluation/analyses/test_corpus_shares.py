@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from npm.errors import SettingError
+from npm.errors import QueryError, SettingError
 from npm.evaluation.analyses.corpus_shares import (
     check_parts,
     check_shares,
@@ -112,7 +112,22 @@ def test_shares_that_are_none_are_refused(index: PhraseIndex) -> None:
     with pytest.raises(SettingError, match="no document is left"):
         part_of(index, 1e-9, 0)
     with pytest.raises(SettingError, match="no document is left"):
-        check_parts([1.0, 1e-9], 0, [index])
+        check_parts([1.0, 1e-9], 0, [(index, FillSettings())])
+
+
+def test_a_share_that_filters_leave_nothing_of_is_refused_by_its_name(index: PhraseIndex) -> None:
+    names = index.store.document_ids(range(index.store.document_count))
+    places = np.array([document_places(names, seed) for seed in (0, 1, 2)]).max(
+        0
+    )  # f64 [n], of the last draw to hold it
+    first, last = names[int(places.argmin())], names[int(places.argmax())]
+    share = (places.min() + places.max()) / 2
+    check_parts([share], 0, [(index, FillSettings(documents=[first]))])
+    with pytest.raises(SettingError, match=f"share {share:g} leaves out") as raised:
+        check_parts([share, 1.0], 0, [(index, FillSettings(documents=[last]))])
+    assert last in raised.value.got and raised.value.where == "corpus_shares"
+    with pytest.raises(QueryError, match="no such document"):
+        check_parts([share], 0, [(index, FillSettings(documents=["nowhere"]))])
 
 
 def test_tasks_are_asked_of_shares_and_broken_down(npmlm: CommandLine, built_index: Path, tmp_path: Path) -> None:

@@ -264,4 +264,6 @@ def test_blocks_that_masks_make_longer_than_the_encoder_takes_are_refused_by_the
     monkeypatch.setattr("npm.evaluation.held_out.in_batch.build_masker", lambda _: masker)
     with pytest.raises(SettingError, match="blocks are longer than the model takes") as raised:
         evaluate_in_batch(encoder, store, SETTINGS, SAMPLE)
-    assert (raised.value.where, "max_block_tokens=" in raised.value.fix) == ("max_block_tokens", True)
+    excess = int(raised.value.got.removeprefix("up to ")) - SETTINGS.max_block_tokens
+    fix = f"give shorter blocks with max_block_tokens={SETTINGS.max_block_tokens - excess} or less"
+    assert excess > 0 and (raised.value.where, raised.value.fix) == ("max_block_tokens", fix)
