@@ -205,7 +205,7 @@ PLANS = {
     "retrievers": StudyPlan(
         _retrievers, OURS | {"held_out": "", "encoder": "encoder-mini", "articles": "100"}, ("held_out",)
     ),
-    "transfer": StudyPlan(transfer_plan.transfer_study, OURS | transfer_plan.OURS, tuple(transfer_plan.OURS)),
+    "transfer": StudyPlan(transfer_plan.transfer_study, OURS | transfer_plan.OURS, transfer_plan.REQUIRED),
     "masking": _trained(
         RATES | UNITS | CORRUPTION_AND_PREDICTION | MORE_RATES | UNITS_AT_40,
         "masking_study",

@@ -54,8 +54,10 @@ CELLS = {
     "zipf-layers-frozen": Transfer("zipf", target=FROZEN),
     "nesting-layers-frozen": Transfer("nesting", target=FROZEN),
 }
-OURS = {"treebank": "", "files": "", "source_held_out": "", "target": "", "target_held_out": ""}
-"""What is said of the study: the treebank, English text and held-out English, the target's two parts."""
+REQUIRED = ("treebank", "files", "source_held_out", "target", "target_held_out")
+"""What has to be said of the study: the treebank, English text and held-out English, the target's two parts."""
+OURS = dict.fromkeys(REQUIRED, "") | {"window_tokens": "0"}
+"""All that can be said. With `window_tokens` a token reads its neighbours only; then no positions are learned."""
 
 
 def transfer_study(ours: Mapping[str, str], given: Sequence[str]) -> Study:
@@ -66,24 +68,26 @@ def transfer_study(ours: Mapping[str, str], given: Sequence[str]) -> Study:
     for name, lexicon in TEXTS.items():
         text = ["out={out}", "seed={seed}", f"treebank={ours['treebank']}", *SENTENCES, *lexicon]
         shared[f"text-{name}"] = ["generate", *text, "target={stage:tokenizer}"]
+    window = [f"start.fresh.window_tokens={ours['window_tokens']}"]
     for name, (text_name, settings) in SOURCES.items():
         folder = f"{{stage:text-{text_name}}}"
         text_files = ",".join(f"{folder}/texts/{files}" for files in TRAINED_FILES)
         text = [f"encoder={folder}/tokenizer", f"corpus.files=[{text_files}]"] if text_name else []
-        common = ["run={out}", "trainer.seed={seed}", "experiment=artificial_source"]
+        common = ["run={out}", "trainer.seed={seed}", "experiment=artificial_source", *window]
         shared[f"source-{name}"] = ["train", *common, *(text or [f"corpus.files={ours['files']}"]), *settings]
     columns = {
         "target, best": Column("best", ("accuracy",)),
         "target, end": Column("end", ("accuracy",)),
         "source": Column("source-accuracy", ("accuracy",)),
     }
-    return Study({name: _stages(cell, ours, given) for name, cell in CELLS.items()}, columns, shared)
+    possible = {name: cell for name, cell in CELLS.items() if ours["window_tokens"] == "0" or RESET not in cell.edits}
+    return Study({name: _stages(cell, ours, given, window) for name, cell in possible.items()}, columns, shared)
 
 
-def _stages(cell: Transfer, ours: Mapping[str, str], given: Sequence[str]) -> Stages:
+def _stages(cell: Transfer, ours: Mapping[str, str], given: Sequence[str], window: Sequence[str]) -> Stages:
     """The commands of one cell, by their names."""
     stages: dict[str, Sequence[str]] = {}
-    start = ["encoder={stage:tokenizer}", *SIZES]
+    start = ["encoder={stage:tokenizer}", *SIZES, *window]
     if cell.source:
         edits = ", ".join(["{name: new_vocabulary, tokenizer: {stage:tokenizer}}", *cell.edits])
         encoder = f"encoder={{stage:source-{cell.source}}}/encoder"

@@ -178,6 +178,11 @@ def test_sources_of_transfer_are_made_once_and_keep_all_but_their_vocabulary() -
         assert target.endswith(" schedule.max_steps=7")
     for cell in ("scratch", "zipf-positions-reset"):
         assert set(composed_stages(study, cell)) == set(study.cells[cell])
+    near = ChosenStudy.of(["transfer", *TRANSFER, "window_tokens=16"]).study
+    assert set(study.cells) - set(near.cells) == {"english-positions-reset", "zipf-positions-reset"}
+    for cell, stages in near.cells.items():
+        assert ("start.fresh.window_tokens=16" in stages["target"]) == ("scratch" in cell)
+    assert all("start.fresh.window_tokens=16" in near.shared[f"source-{name}"] for name in ("zipf", "english"))
     text = Stage.of(study, "zipf", "source-zipf", out=Path("o"), seed=0).before[0]
     assert compose_settings("generate", text.command[1:]).target == "o/shared/tokenizer"
     first, second = (
