@@ -3,11 +3,12 @@
     OMP_NUM_THREADS=1 python -m benchmarks.bench_cost index=DIR out=FOLDER [queries=100] [batch=32] [seed=0]
         [mlm=DIR] [devices=cpu,cuda] [corpus=FILE[,FILE]] [results=FOLDER,task]
 
-Questions are drawn from the documents of the index. Each is asked alone and in lists of `batch`, with every retrieval;
-`mlm` is a masked language model that is asked beside them. `corpus` builds the index anew, in a temporary folder, for
-the seconds of each stage. `results`, of `npmlm evaluate` on an open task, gives the exact match that is drawn over the
-milliseconds. Writes cost.json, cost.md and, with results, cost.png. The parts of a question are exclusive: what one of
-them takes within another counts once, and what is in none of them is called "else": no pass of the encoder is.
+Questions are drawn from the documents of the index, fewer than `queries` where these hold no more. Each is asked alone,
+and as many as fill whole lists of `batch` once more in these, with every retrieval; `mlm` is a masked language model
+that is asked beside them. `corpus` builds the index anew, in a temporary folder, for the seconds of each stage.
+`results`, of `npmlm evaluate` on an open task, gives the exact match that is drawn over the milliseconds. Writes
+cost.json, cost.md and, with results, cost.png. The parts of a question are exclusive: what one of them takes within
+another counts once, and what is in none of them is called "else": no pass of the encoder is.
 """
 
 from __future__ import annotations
@@ -36,21 +37,23 @@ import torch
 import npm.evaluation.zero_shot.parametric as parametric
 import npm.retrieval.fill as fill
 import npm.retrieval.filler as filler_module
+from index.files import check_writable
 from index.manifest import read_object
 from npm.corpus.documents import CorpusSettings
+from npm.corpus.sources import find_sources
 from npm.errors import SettingError, UserError
 from npm.evaluation.analyses.panels import Line, Panel, Point, draw_panels
 from npm.evaluation.metrics import Interval
 from npm.evaluation.report import markdown_table
 from npm.evaluation.zero_shot.methods import loading
-from npm.figures import save_figure
+from npm.figures import check_picture, save_figure
 from npm.indexing.build import build_index
 from npm.indexing.phrase_index import PhraseIndex
 from npm.indexing.settings import IndexBuildSettings
 from npm.indexing.sizes.inspection import inspect_index
-from npm.models.encoder import Encoder
+from npm.models.encoder import Encoder, choose_device
 from npm.models.folders import locate_encoder
-from npm.models.masked_lm import attach_masked_head
+from npm.models.masked_lm import MaskedHead, attach_masked_head
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.settings import FillSettings, Retrieval
 from npm.retrieval.spans import SpanFinder
@@ -177,7 +180,10 @@ class Cost:
 def cost_of(
     ask: Callable[[list[str]], object], texts: Sequence[str], batch: int, clock: PartClock, method: str, device: str
 ) -> Cost:
-    """Ask `texts`, `batch` at a time without a rest, after one call that is not counted; at least `batch` of them."""
+    """Ask `texts`, at least `batch` of them, in whole lists of `batch`, after one call that is not counted.
+
+    What is left over is not asked.
+    """
     ask(list(texts[:batch]))
     totals: list[float] = []
     parts: defaultdict[str, float] = defaultdict(float)
@@ -193,8 +199,15 @@ def cost_of(
     return Cost(method, device, batch, median, p95, dict(parts))
 
 
-def costs(given: Mapping[str, str], devices: Sequence[str], batches: Sequence[int]) -> tuple[float, list[Cost]]:
-    """Seconds to open the index, and what each method costs on each device."""
+def language_model(name: str, device: str) -> tuple[Encoder, MaskedHead]:
+    """The masked language model and its head. Raises EncoderError if there is none of that name."""
+    with loading("masked language model", setting="mlm"):
+        model = Encoder.load(name, device=device)
+        return model, attach_masked_head(model, locate_encoder(name), trained=True)
+
+
+def costs(given: Mapping[str, str], devices: Sequence[str], batches: Sequence[int]) -> tuple[float, int, list[Cost]]:
+    """Seconds to open the index, how many questions it gave, and what each method costs on each device."""
     clock, found = PartClock(), []
     started = time.perf_counter()
     index = PhraseIndex.open(Path(given["index"]))
@@ -209,19 +222,16 @@ def costs(given: Mapping[str, str], devices: Sequence[str], batches: Sequence[in
                 name: PhraseFiller(timed, encoder, settings).fill for name, settings in METHODS.items()
             }
             if "mlm" in given:
-                with loading("masked language model", setting="mlm"):
-                    model = Encoder.load(given["mlm"], device=device)
-                    head = attach_masked_head(model, locate_encoder(given["mlm"]), trained=True)
-                asks["mlm"] = parametric.ParametricPhrases("mlm", model, head).fill
+                asks["mlm"] = parametric.ParametricPhrases("mlm", *language_model(given["mlm"], device)).fill
             for name, ask in asks.items():
                 sizes = dict.fromkeys(min(batch, len(texts)) for batch in batches)
                 found += [cost_of(ask, texts, size, clock, name, device) for size in sizes]
-    return opening, found
+    return opening, len(texts), found
 
 
-def build_seconds(files: Sequence[str], index: Path) -> dict[str, float]:
+def build_seconds(files: Sequence[str], index: Path, encoder_name: str | None = None) -> dict[str, float]:
     """Seconds of each stage of a build over `files` with the encoder of `index`, as its progress tells."""
-    encoder = PhraseIndex.open(index).load_encoder(None)
+    encoder = PhraseIndex.open(index).load_encoder(encoder_name)
     seconds: defaultdict[str, float] = defaultdict(float)
     last = time.perf_counter()
 
@@ -237,26 +247,41 @@ def build_seconds(files: Sequence[str], index: Path) -> dict[str, float]:
     return dict(seconds)
 
 
-def read_quality(given: Mapping[str, str]) -> tuple[str, Mapping[str, Any]]:
-    """The task of `results=FOLDER,task` and its methods in the metrics. Raises UserError for what has none."""
+Quality = Mapping[str, tuple[int, Interval]]
+"""Method → how many examples it was asked, and its exact match."""
+
+
+def read_quality(given: Mapping[str, str]) -> tuple[str, Quality]:
+    """The task of `results=FOLDER,task` and the methods of it that are measured. Raises UserError if there are none."""
     folder, _, task = given["results"].rpartition(",")
-    fix = "results=FOLDER,task of npmlm evaluate task=TASK"
-    tasks = read_object(Path(folder) / "metrics.json", fix=fix).get("tasks", {}) if folder else {}
-    methods = tasks.get(task, {}).get("methods", {})
-    if not methods.keys() & {*METHODS, "mlm"}:
-        expected = f"{task or 'a task'} with one of {', '.join(METHODS)}, mlm"
+    fix = "results=FOLDER,task of npmlm evaluate task=TASK, an open one"
+    tasks = _objects(read_object(Path(folder) / "metrics.json", fix=fix).get("tasks")) if folder else {}
+    methods = _objects(tasks.get(task, {}).get("methods"))
+    measured_here = [*METHODS, *(["mlm"] if "mlm" in given else [])]
+    quality: dict[str, tuple[int, Interval]] = {}
+    for name in measured_here:
+        match methods.get(name, {}).get("all"):
+            case {"count": int(count), "micro": {"mean": float(mean), "low": float(low), "high": float(high)}}:
+                quality[name] = count, Interval(mean, low, high)
+    if not quality:
+        expected = f"exact match on {task or 'a task'} of one of {', '.join(measured_here)}"
         got = f"{given['results']}: {', '.join(methods) or ', '.join(tasks) or 'none'}"
         raise SettingError("no quality to draw", expected=expected, got=got, where="results", fix=fix)
-    return task, methods
+    return task, quality
 
 
-def quality_panel(found: Sequence[Cost], task: str, methods: Mapping[str, Any]) -> Panel:
-    """Exact match of each method of a task's metrics, over the milliseconds of a question asked alone."""
+def _objects(found: Any) -> dict[str, dict[str, Any]]:
+    """The objects in a JSON object; none if it is not one."""
+    return {key: value for key, value in found.items() if isinstance(value, dict)} if isinstance(found, dict) else {}
+
+
+def quality_panel(found: Sequence[Cost], task: str, quality: Quality) -> Panel:
+    """Exact match of each method of a task, over the milliseconds of a question asked alone."""
     lines = []
     for cost in found:
-        right = methods.get(cost.method, {}).get("all", {})
-        if right and cost.batch == 1:
-            point = Point(f"{cost.median:.1f} ms", right["count"], Interval(**right["micro"]), cost.median)
+        if cost.method in quality and cost.batch == 1:
+            count, share = quality[cost.method]
+            point = Point(f"{cost.median:.1f} ms", count, share, cost.median)
             lines.append(Line(f"{cost.method}, {cost.device}", (point,)))
     return Panel(task, "ms a question (median)", "exact match", tuple(lines), is_log=True)
 
@@ -279,6 +304,8 @@ def checked_arguments(argv: list[str]) -> dict[str, str]:
     wrong = [name for name in given if name not in known or not given[name]]
     wrong += [name for name in given.keys() & counts if not re.fullmatch(r"\d+", given[name])]
     wrong += [name for name, least in counts.items() if name not in wrong and int(given.get(name, "1")) < least]
+    keys = [argument.partition("=")[0] for argument in argv]
+    wrong += [f"{key}, given twice" for key in given if keys.count(key) > 1]
     if wrong or not {"index", "out"} <= set(given):
         raise SettingError(
             "the costs cannot be measured so",
@@ -291,28 +318,44 @@ def checked_arguments(argv: list[str]) -> dict[str, str]:
     return given
 
 
+def check_before(given: Mapping[str, str], out: Path, devices: Sequence[str]) -> None:
+    """Raise UserError for devices, a model, a corpus, an `out` or a picture that are refused later on."""
+    check_writable(out)
+    if "results" in given:
+        check_picture(out / "cost.png")
+    for device in devices:
+        choose_device(device)
+    if "corpus" in given:
+        find_sources(given["corpus"].split(","))
+        if "mlm" in given:  # else it is loaded before the first question anyway
+            language_model(given["mlm"], "cpu")
+
+
 def write_costs(given: Mapping[str, str]) -> None:
     """Measure, print and write the tables."""
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     out, index = Path(given["out"]), Path(given["index"])
+    devices = given.get("devices", "cpu").split(",")
     quality = read_quality(given) if "results" in given else None
+    check_before(given, out, devices)
     inspected = inspect_index(index)
     out.mkdir(parents=True, exist_ok=True)
-    seconds = build_seconds(given["corpus"].split(","), index) if "corpus" in given else {}
-    devices = given.get("devices", "cpu").split(",")
-    opening, found = costs(given, devices, (1, int(given.get("batch", "32"))))
+    seconds = build_seconds(given["corpus"].split(","), index, given.get("encoder")) if "corpus" in given else {}
+    opening, count, found = costs(given, devices, (1, int(given.get("batch", "32"))))
     disk, hot = (sum(sizes.values()) for sizes in (inspected.footprint.disk, inspected.footprint.hot))
     facts = [["tokens", f"{inspected.counts['tokens']:,}"], ["stored vectors", f"{inspected.counts['rows']:,}"]]
     facts += [
         ["MB on disk", f"{disk / 1e6:.1f}"],
         ["MB hot", f"{hot / 1e6:.1f}"],
         ["seconds to open", f"{opening:.2f}"],
+        ["questions", str(count)],
     ]
     facts += [[f"seconds of the build: {stage}", f"{spent:.1f}"] for stage, spent in seconds.items()]
     header = ["ms a question", "asked at once", "p50", "p95", *PARTS, ELSE]
     text = f"{markdown_table(['index', ''], facts)}\n\n{markdown_table(header, [cost.row() for cost in found])}\n"
     (out / "cost.md").write_text(text, encoding="utf-8")
     record = {"index": inspected.counts, "disk_bytes": disk, "hot_bytes": hot, "opening_seconds": opening}
+    record["questions"] = count
     record |= {"build_seconds": seconds, "costs": [{n: getattr(each, n) for n in Cost.__slots__} for each in found]}
     (out / "cost.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     print(text)

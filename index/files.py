@@ -143,7 +143,8 @@ def made_parents(path: Path) -> Iterator[None]:
 
 def check_writable(folder: Path) -> None:
     """Raise StorageError if the system refuses to write to `folder`, or to make it; nothing is left there."""
-    place = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    whole = folder.absolute()  # as refusals name their files
+    place = next(path for path in (whole, *whole.parents) if path.exists())
     with storage_errors(folder, place), TemporaryFile(dir=place, buffering=0) as file:
         file.write(bytes(4096))
 

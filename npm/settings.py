@@ -21,6 +21,9 @@ PathText = Annotated[str, "path"]
 """A setting that names a file, a folder, or an encoder: `~` is expanded, and hydra's grammar never reads it."""
 PathList = Annotated[list[str], "path"]
 """Several of them."""
+LIST_ENTRY = re.compile(
+    r"""\s*(?:'((?:[^'\\]|\\.)*)'|"((?:[^"\\]|\\.)*)"|([^,\s'"](?:\[[^\[\]]*\]|[^,])*?|))\s*(?:,|$)"""
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,3 +207,33 @@ class Shard:
 
 
 WHOLE = Shard()
+
+
+def parse_list(value: str, key: str) -> list[str]:
+    """One entry, or a list of them in brackets; an entry that holds a comma, quote or space at its ends is quoted.
+
+    >>> parse_list("a, b.jsonl", "files"), parse_list("[a.jsonl, 'b, c.jsonl']", "files"), parse_list("[]", "files")
+    (['a, b.jsonl'], ['a.jsonl', 'b, c.jsonl'], [])
+    >>> parse_list("[topic in [a, b], year>=1990]", "where")
+    ['topic in [a, b]', 'year>=1990']
+    """
+    if not (value.startswith("[") and value.endswith("]")):
+        return [value]
+    inside = value[1:-1].strip()
+    entries: list[str] = []
+    place = 0
+    while place < len(inside):
+        match = LIST_ENTRY.match(inside, place)
+        if match is None:
+            raise SettingError(
+                f"the list in {key}= cannot be read",
+                expected="[a,b], with quotes around entries that hold commas",
+                got=value,
+                where=key,
+                fix="close the quotes, or give one entry without brackets",
+            )
+        single, double, plain = match.groups()
+        quoted = single if single is not None else double
+        entries.append(plain if quoted is None else re.sub(r"\\(.)", r"\1", quoted))
+        place = match.end()
+    return entries

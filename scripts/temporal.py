@@ -16,6 +16,7 @@ from npm.cli.settings import compose_settings
 from npm.cli.verbs import config_folder
 from npm.errors import UserError
 from npm.evaluation.analyses.temporal import TemporalStudy, run_temporal
+from npm.evaluation.run import check_evaluation
 
 
 def main(arguments: list[str]) -> int:
@@ -24,10 +25,15 @@ def main(arguments: list[str]) -> int:
         sys.stdout.write(__doc__ or "")
         return 0
     try:
-        study = TemporalStudy.of(arguments, task_folder=config_folder() / "task")
+        tasks = config_folder() / "task"
+        study = TemporalStudy.of(arguments, task_folder=tasks)
         for verb, *settings in (*study.builds.values(), *study.evaluations.values()):
-            compose_settings(verb, settings)  # refuses what is no setting before anything is built
-        status = run_temporal(study, npmlm)
+            compose_settings(verb, settings)  # refuses what is no setting before anything is written
+        status = run_temporal(
+            study,
+            npmlm,
+            check=lambda evaluation: check_evaluation(compose_settings("evaluate", evaluation[1:]), task_folder=tasks),
+        )
     except UserError as error:
         sys.stderr.write(f"temporal: error: {error}\n")
         return 2

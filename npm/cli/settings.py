@@ -29,15 +29,13 @@ from npm.cli.progress import say
 from npm.cli.verbs import VERBS, config_folder
 from npm.errors import SettingError, UserError, near, put_under
 from npm.evaluation.settings import OLD_SPELLINGS as SPELLINGS_OF_EVALUATION
+from npm.settings import parse_list
 from npm.types import SURROGATE
 
 MOST_YAML_BYTES, MOST_YAML_ALIASES = 1 << 18, 16
 """Of an experiment's file."""
 STARTS_WITHOUT = ("fill",)
 """Verbs that look themselves whether what they require was given: some texts are answered from a demo corpus."""
-LIST_ENTRY = re.compile(
-    r"""\s*(?:'((?:[^'\\]|\\.)*)'|"((?:[^"\\]|\\.)*)"|([^,\s'"](?:\[[^\[\]]*\]|[^,])*?|))\s*(?:,|$)"""
-)
 FLAGS = ("true", "false", "yes", "no", "on", "off", "1", "0")
 OLD_SPELLINGS: dict[str, dict[str, str]] = {
     "build": (_of_encoder := {"encoder.name": "encoder", "encoder.device": "device", "encoder.dtype": "precision"}),
@@ -229,36 +227,6 @@ def _split_paths(
         else:
             others.append(override)
     return uncomposed, others
-
-
-def parse_list(value: str, key: str) -> list[str]:
-    """One entry, or a list of them in brackets; an entry that holds a comma, quote or space at its ends is quoted.
-
-    >>> parse_list("a, b.jsonl", "files"), parse_list("[a.jsonl, 'b, c.jsonl']", "files"), parse_list("[]", "files")
-    (['a, b.jsonl'], ['a.jsonl', 'b, c.jsonl'], [])
-    >>> parse_list("[topic in [a, b], year>=1990]", "where")
-    ['topic in [a, b]', 'year>=1990']
-    """
-    if not (value.startswith("[") and value.endswith("]")):
-        return [value]
-    inside = value[1:-1].strip()
-    entries: list[str] = []
-    place = 0
-    while place < len(inside):
-        match = LIST_ENTRY.match(inside, place)
-        if match is None:
-            raise SettingError(
-                f"the list in {key}= cannot be read",
-                expected="[a,b], with quotes around entries that hold commas",
-                got=value,
-                where=key,
-                fix="close the quotes, or give one entry without brackets",
-            )
-        single, double, plain = match.groups()
-        quoted = single if single is not None else double
-        entries.append(plain if quoted is None else re.sub(r"\\(.)", r"\1", quoted))
-        place = match.end()
-    return entries
 
 
 def quoted(value: str) -> str:

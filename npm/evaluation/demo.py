@@ -188,7 +188,7 @@ def evaluate_demo(
     )
 
 
-LETTER_PAIRS, PAIR_EDITS = re.compile(r"<mask>|([^\W\d_])([^\W\d_])"), (r"\2\1", r"\2", r"\1\1\2")
+LETTER_PAIRS, PAIR_EDITS = re.compile(r"<mask>|(\w)(\w)"), (r"\2\1", r"\2", r"\1\1\2")
 
 
 def with_letter_noise(questions: Sequence[Question], share: float, *, seed: int) -> list[Question]:
@@ -203,7 +203,10 @@ def with_letter_noise(questions: Sequence[Question], share: float, *, seed: int)
     rng = random.Random(seed)
 
     def edited(pair: re.Match[str]) -> str:
-        return pair.expand(rng.choice(PAIR_EDITS)) if pair[1] and rng.random() < 2 * share else pair[0]
+        if not pair[1] or rng.random() >= 2 * share:
+            return pair[0]
+        edit = rng.choice(PAIR_EDITS)  # drawn for digits too, so that the noise of all other pairs is as it always was
+        return pair.expand(edit) if pair[0].isalpha() else pair[0]
 
     return [replace(question, text=LETTER_PAIRS.sub(edited, question.text)) for question in questions]
 

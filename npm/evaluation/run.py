@@ -48,7 +48,7 @@ from npm.evaluation.zero_shot.methods import (
     READS_RETRIEVAL,
     Methods,
 )
-from npm.evaluation.zero_shot.suite import chosen_tasks, evaluate_suite
+from npm.evaluation.zero_shot.suite import check_questions, chosen_tasks, evaluate_suite
 from npm.indexing.generation import Generation
 from npm.indexing.phrase_index import PhraseIndex
 from npm.models.denoiser import Denoiser
@@ -94,6 +94,19 @@ class BuiltInTask:
     """Parts of these that it has no use for, each with what would be read in their place."""
 
 
+def check_evaluation(settings: EvaluationSettings, *, task_folder: Path) -> None:
+    """Raise UserError, as `run_evaluation` would, for what of zero-shot tasks can be known while there is no index."""
+    check_questions(settings, _asked(settings, task_folder))
+
+
+def _asked(settings: EvaluationSettings, task_folder: Path) -> list[Task]:
+    """The zero-shot tasks; raises SettingError for settings that none of them reads."""
+    tasks = chosen_tasks(settings, task_folder, tuple(BUILT_IN_TASKS))
+    reads = [item.name for item in fields(ZeroShotEvaluation)]
+    _refuse_unused(settings, ZERO_SHOT, reads, refused=dict(_unused_by(settings, tasks)))
+    return tasks
+
+
 def run_evaluation(
     settings: EvaluationSettings, *, task_folder: Path, progress: Progress, notice: Callable[[str], None]
 ) -> str:
@@ -104,9 +117,7 @@ def run_evaluation(
     """
     built_in = _built_in_task(settings)
     if built_in is None:
-        tasks = chosen_tasks(settings, task_folder, tuple(BUILT_IN_TASKS))
-        reads = [item.name for item in fields(ZeroShotEvaluation)]
-        _refuse_unused(settings, ZERO_SHOT, reads, refused=dict(_unused_by(settings, tasks)))
+        tasks = _asked(settings, task_folder)
         suite = evaluate_suite(settings, tasks, check_record=_check_record(settings, report=True), progress=progress)
         for remark in suite.remarks:
             notice(f"note: {remark}")

@@ -64,6 +64,9 @@ def test_a_share_of_the_letters_is_swapped_dropped_or_doubled_and_masks_are_not(
     assert all(each.text.split()[1000] == "<mask>" and each.answers == ("mask",) for each in noisy)
     numbers = [question("1781 " * 1000 + "<mask>", "mask")]
     assert with_letter_noise(numbers, 0.5, seed=0) == numbers
+    # digits take their draws, so that what comes behind them has the noise that it has behind as many letters
+    behind = [with_letter_noise([question(f"{word} abcdef <mask>", "mask")], 0.3, seed=1) for word in ("1781", "word")]
+    assert len({each.text.split()[1] for (each,) in behind}) == 1 and "abcdef" not in behind[0][0].text
 
 
 def test_blocks_that_hold_an_answer_are_counted_in_the_ranking_by_words(

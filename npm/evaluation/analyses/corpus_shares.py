@@ -57,7 +57,8 @@ def check_parts(shares: Sequence[float], seed: int, asked: Iterable[tuple[Phrase
 
     `asked` are indexes with the filters that answers come through.
     """
-    for index, fill in asked:
+    distinct = {str((index.folder, fill.documents, fill.where)): (index, fill) for index, fill in asked}
+    for index, fill in distinct.values():
         select(index, fill.documents, fill.where)
         for draw in range(seed, seed + SEEDS):
             part = part_of(index, min(shares), draw)

@@ -14,21 +14,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from index.files import json_bytes, replace_file
+from index.files import check_writable, json_bytes, replace_file
 from index.manifest import read_object
 from index.store import refuse_changed
 from index.types import ArtefactError
 from npm.corpus.documents import CorpusSettings, read_corpus
+from npm.corpus.sources import find_sources
 from npm.errors import SettingError
 from npm.evaluation.results import METRICS, read_predictions
-from npm.evaluation.tasks.synthetic_time import json_lines, write_synthetic_time
+from npm.evaluation.tasks.synthetic_time import DATES, json_lines, synthetic_files, write_synthetic_time
 from npm.evaluation.tasks.task_file import load_task
+from npm.indexing.generation import input_record
+from npm.settings import parse_list
 
 OURS = {"out": "runs/temporal", "task": "", "old": "", "new": "", "data_dir": ""}
 """What can be said of the study itself; `build.KEY=` goes to builds, OF_ALL to all commands, the rest to evaluate."""
+OF_DUMPS = ("old", "new")
 OF_ALL = ("encoder", "device", "precision")
-OF_ROWS = ("index", "zero_shot.date", "fill.where", "build.index")
-"""What each command of the study is given by its place."""
+OF_ROWS = ("index", "suite", "zero_shot.date", "fill.where", "build.index", "build.stage", "build.shard")
+"""What each command of the study is given by its place, and what would make less or more of it than the table shows."""
+SUBSETS, SYNTHETIC = ("unchanged", "changed"), "synthetic"
 COSTS, REBUILD, CHANGE = "changes.json", "rebuild", "add replace=true"
 HEADER = ("corpus", "method", "unchanged", "changed", "old answer", "answer held: unchanged", "answer held: changed")
 MEANING = (
@@ -48,26 +53,28 @@ class TemporalStudy:
     dumps: tuple[str, str]  # values of corpus.files, the older first
     build: tuple[str, ...]
     evaluate: tuple[str, ...]
+    is_synthetic: bool = False  # task and dumps are written to OUT/synthetic
 
     @classmethod
     def of(cls, arguments: Sequence[str], *, task_folder: Path) -> TemporalStudy:
-        """From KEY=VALUE; without dumps and task the synthetic set. Raises SettingError for what cannot be met."""
+        """From KEY=VALUE; without dumps and task the synthetic set. Raises SettingError for what cannot be met.
+
+        Nothing is written.
+        """
         pairs = dict(argument.partition("=")[::2] for argument in arguments)
+        is_wrong = any("=" not in argument for argument in arguments) or len(pairs) < len(arguments)
         ours = {key: pairs.pop(key, default) for key, default in OURS.items()}
         out = Path(ours["out"])
-        given = [bool(ours[key]) for key in ("task", "old", "new")]
-        if any("=" not in argument for argument in arguments) or any(given) != all(given):
+        given = [bool(ours[key]) for key in ("task", *OF_DUMPS)]
+        if is_wrong or any(given) != all(given) or not ours["out"]:
             raise SettingError(
                 "the study cannot begin",
-                expected="task=, old=FILES and new=FILES together, or none of them for the synthetic set; KEY=VALUE",
+                expected="task=, old=FILES and new=FILES together, or none of them for the synthetic set; KEY=VALUE, "
+                "each key once",
                 got=" ".join(arguments),
                 where="the command line",
                 fix="correct these; --help shows an example",
             )
-        if not any(given):
-            synthetic = write_synthetic_time(out / "synthetic")
-            ours |= dict(zip(("old", "new"), map(str, synthetic.corpora.values()), strict=True))
-            ours["task"] = str(synthetic.task)
         if owned := [key for key in pairs if key in OF_ROWS]:
             raise SettingError(
                 "the study says this itself, otherwise for each of its commands",
@@ -84,15 +91,13 @@ class TemporalStudy:
                 where="the command line",
                 fix="leave these out, and cut the files first",
             )
-        dates = load_task(ours["task"], folder=task_folder).data.dates
-        if len(dates) != 2:
-            raise SettingError(
-                "the task compares no two dates",
-                expected="data.dates in the task's file",
-                got=ours["task"],
-                where="task",
-                fix="name a task such as templama",
-            )
+        dates: Sequence[int | str] = DATES
+        if any(given):
+            dates = _dates_of(ours["task"], task_folder)
+        else:
+            synthetic = synthetic_files(out / SYNTHETIC)
+            ours |= dict(zip(OF_DUMPS, map(str, synthetic.corpora.values()), strict=True))
+            ours["task"] = str(synthetic.task)
         shared = [f"{key}={pairs.pop(key)}" for key in OF_ALL if key in pairs]
         build = [f"{key[6:]}={value}" for key, value in pairs.items() if key.startswith("build.")]
         evaluate = [f"{key}={value}" for key, value in pairs.items() if not key.startswith("build.")]
@@ -104,6 +109,7 @@ class TemporalStudy:
             (ours["old"], ours["new"]),
             (*shared, *build),
             (*shared, *evaluate),
+            is_synthetic=not any(given),
         )
 
     @property
@@ -157,13 +163,38 @@ class TemporalStudy:
         return self.out / "results" / str(list(self.asked).index(row))
 
 
-def run_temporal(study: TemporalStudy, command: Callable[[list[str]], int]) -> int:
+def _dates_of(task: str, folder: Path) -> tuple[int | str, ...]:
+    """The two dates that a task compares. Raises SettingError for a task without them, or without the two subsets."""
+    loaded = load_task(task, folder=folder)
+    if len(loaded.data.dates) != 2 or not {*SUBSETS} <= loaded.subsets.keys():
+        raise SettingError(
+            "the task compares no two dates",
+            expected="data.dates in the task's file, and subsets: {unchanged: unchanged, changed: changed}",
+            got=f"{task}, dates: {[*loaded.data.dates]}, subsets: {', '.join(loaded.subsets) or 'none'}",
+            where="task",
+            fix="name a task such as templama",
+        )
+    return loaded.data.dates
+
+
+def run_temporal(
+    study: TemporalStudy,
+    command: Callable[[list[str]], int],
+    *,
+    check: Callable[[list[str]], object] | None = None,
+) -> int:
     """Build the indexes and ask all rows, but for what is finished, and write table.md; the first status that is not 0.
 
     Indexes are OUT/old, new, replaced and both. OUT/changes.json has seconds and bytes of the change and the rebuild,
-    null for seconds that are not known. Raises SettingError where OUT holds results of other settings.
+    null for seconds that are not known. `check` refuses an evaluation that is not to be begun: all are asked before
+    the first build. Raises SettingError where OUT holds what was made with other settings or from other files.
     """
-    study.out.mkdir(parents=True, exist_ok=True)
+    check_writable(study.out)
+    if study.is_synthetic:
+        write_synthetic_time(study.out / SYNTHETIC)
+    if check is not None:
+        for evaluation in study.evaluations.values():
+            check(evaluation)
     _check_begun(study)
     if not Path(study.files["both"]).is_file():
         write_both(study, Path(study.files["both"]))
@@ -186,8 +217,13 @@ def run_temporal(study: TemporalStudy, command: Callable[[list[str]], int]) -> i
 
 
 def _check_begun(study: TemporalStudy) -> None:
-    """Write OUT/study.json; raise SettingError where what OUT holds was made with other settings."""
-    record = {"task": study.task, "dumps": list(study.dumps), "build": list(study.build)}
+    """Write OUT/study.json; raise SettingError where what OUT holds was made with other settings or other files."""
+    files = {
+        key: {source["name"]: source.get("sha256") for source in input_record(find_sources(parse_list(dump, key)))}
+        for key, dump in zip(OF_DUMPS, study.dumps, strict=True)
+    }
+    record: dict[str, Any] = {"task": study.task, "dumps": list(study.dumps), "build": list(study.build)}
+    record |= {"dates": list(study.dates), "files": files}
     begun, how = study.out / "study.json", {"evaluate": list(study.evaluate)}
     made = any((study.out / name).exists() for name in (*study.files, "both.jsonl", "replaced"))
     asked = any((study.folder(row) / METRICS).is_file() for row in study.asked)
@@ -198,10 +234,11 @@ def _check_begun(study: TemporalStudy) -> None:
             record | (how if asked else {}),
             before if asked else {name: value for name, value in before.items() if name not in how},
             where=begun,
-            problem=f"this folder holds {'results' if asked else 'indexes'} of other settings",
+            problem=f"this folder holds {'results' if asked else 'indexes'} of other settings or files",
             fix=f"repeat them to go on, or {fix}",
             error=SettingError,
         )
+    study.out.mkdir(parents=True, exist_ok=True)
     replace_file(begun, json_bytes(record | how))
 
 
@@ -247,8 +284,8 @@ def write_both(study: TemporalStudy, file: Path) -> None:
     """One file of the documents of both dumps: each with its dump's date, which its id names too."""
     unfinished = file.with_suffix(".tmp")
     with unfinished.open("wb") as lines:
-        for date, files in zip(study.dates, study.dumps, strict=True):
-            for each in read_corpus(CorpusSettings(files=files.strip("[]").split(","))):
+        for date, files, key in zip(study.dates, study.dumps, OF_DUMPS, strict=True):
+            for each in read_corpus(CorpusSettings(files=parse_list(files, key))):
                 row = {"id": f"{each.id}@{date}", "title": each.title, "text": each.text, "date": _as_number(date)}
                 lines.write(json_lines([row]))
     unfinished.replace(file)
@@ -274,9 +311,9 @@ def temporal_table(study: TemporalStudy) -> str:
     for row in study.asked:
         (metrics,) = json.loads((study.folder(row) / METRICS).read_text("utf-8"))["tasks"].values()
         for name, method in metrics["methods"].items():
-            scores = [_per_cent(method["subsets"][subset]["all"]["micro"]) for subset in ("unchanged", "changed")]
+            scores = [_per_cent(method["subsets"][subset]["all"]["micro"]) for subset in SUBSETS]
             stale = _per_cent(method.get("old_answers", {}).get("micro"))
-            held = [_held(metrics["subsets"][subset]) for subset in ("unchanged", "changed")]
+            held = [_held(metrics["subsets"][subset]) for subset in SUBSETS]
             lines.append(f"| {row} | {name} | {' | '.join([*scores, stale, *held])} |")
     parts = [MEANING, "\n".join(lines)]
     rebuilt, changed = (study.folder(row) for row in list(study.asked)[1:3])

@@ -87,6 +87,11 @@ class SyntheticTime:
     corpora: dict[str, Path]  # date → .jsonl of documents with that date
 
 
+def synthetic_files(folder: Path) -> SyntheticTime:
+    """Where the set lies in `folder`."""
+    return SyntheticTime(folder / "synthetic_time.yaml", {date: folder / f"{date}.jsonl" for date in DATES})
+
+
 def write_synthetic_time(folder: Path, *, facts: int = 200, seed: int = 0) -> SyntheticTime:
     """Write corpora, questions and task to `folder`; `facts` is a multiple of 8, so that half of each kind change."""
     if facts < LEAST_FACTS or facts % LEAST_FACTS:
@@ -113,12 +118,13 @@ def write_synthetic_time(folder: Path, *, facts: int = 200, seed: int = 0) -> Sy
                     "relation": kind.relation,
                 }
             )
+    made = synthetic_files(folder)
     (folder / "templama").mkdir(parents=True, exist_ok=True)
     replace_file(folder / "templama" / "test.json", json_lines(questions))
     for date, own in documents.items():
-        replace_file(folder / f"{date}.jsonl", json_lines(own))
-    replace_file(folder / "synthetic_time.yaml", TASK.encode())
-    return SyntheticTime(folder / "synthetic_time.yaml", {date: folder / f"{date}.jsonl" for date in DATES})
+        replace_file(made.corpora[date], json_lines(own))
+    replace_file(made.task, TASK.encode())
+    return made
 
 
 def _invented_names(rng: np.random.Generator) -> Iterator[str]:

@@ -250,6 +250,13 @@ class Methods:
                 self._language_model = encoder, attach_masked_head(encoder, locate_encoder(name), trained=True)
         return self._language_model
 
+    def locate_models(self) -> None:
+        """Raise EncoderError for a language model or writer that is not there; none is loaded."""
+        for setting, kind in (("mlm.encoder", "encoder"), ("causal.model", "decoder"), ("t5.model", "encoder-decoder")):
+            if name := attrgetter(setting)(self._settings.zero_shot):
+                with loading(kind, setting=f"zero_shot.{setting}"):
+                    locate_encoder(name)
+
     def writer(self, name: str) -> DecoderWriter | SentinelWriter:
         """The model that the method `name` writes with, loaded once. Raises EncoderError if it cannot serve."""
         kind = "t5" if name == "t5" else "causal"

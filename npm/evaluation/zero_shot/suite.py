@@ -140,17 +140,10 @@ def chosen_tasks(settings: ZeroShotEvaluation, folder: Path, others: Sequence[st
     return tasks
 
 
-def evaluate_suite(
-    settings: ZeroShotEvaluation,
-    tasks: Sequence[Task],
-    *,
-    check_record: CheckRecord = any_record,
-    progress: Progress,
-) -> SuiteResult:
-    """Ask the methods of `settings` the examples of all `tasks`.
-
-    All tasks are read and all methods checked before the first is asked. Raises UserError for what does not fit.
-    """
+def _methods(
+    settings: ZeroShotEvaluation, tasks: Sequence[Task]
+) -> tuple[Methods, dict[str, list[str]], dict[str, list[str]]]:
+    """The methods, and by task the names of all of them and of those that read an index; raises UserError."""
     check_breakdown(settings, tasks)
     methods = Methods(settings)
     names = {task.name: methods.names(task) for task in tasks}
@@ -167,6 +160,29 @@ def evaluate_suite(
     check_shares(settings.corpus_shares, reads_index=all(reading.values()))
     check_conditions(settings.fill.where, where="fill.where")
     _refuse_missing_data(settings, tasks)
+    return methods, names, reading
+
+
+def check_questions(settings: ZeroShotEvaluation, tasks: Sequence[Task]) -> None:
+    """Raise UserError, as `evaluate_suite` would, for what can be known while there is no index yet."""
+    methods, *_ = _methods(settings, tasks)
+    methods.locate_models()
+    for task in tasks:
+        _read(settings, task, None)
+
+
+def evaluate_suite(
+    settings: ZeroShotEvaluation,
+    tasks: Sequence[Task],
+    *,
+    check_record: CheckRecord = any_record,
+    progress: Progress,
+) -> SuiteResult:
+    """Ask the methods of `settings` the examples of all `tasks`.
+
+    All tasks are read and all methods checked before the first is asked. Raises UserError for what does not fit.
+    """
+    methods, names, reading = _methods(settings, tasks)
     recorded = as_record(settings, names)
     sources = {task.name: _sources(settings, methods, task) for task in tasks}
     check_record(suite_record(recorded, sources))
@@ -290,13 +306,24 @@ def as_record(settings: ZeroShotEvaluation, names: dict[str, list[str]]) -> dict
 def _examples(
     settings: ZeroShotEvaluation, methods: Methods, task: Task, split: Split | None = None, *, all_of_them: bool = False
 ) -> TaskExamples:
+    return _read(settings, task, methods.encoder(task), split, all_of_them=all_of_them)
+
+
+def _read(
+    settings: ZeroShotEvaluation,
+    task: Task,
+    encoder: Encoder | None,
+    split: Split | None = None,
+    *,
+    all_of_them: bool = False,
+) -> TaskExamples:
     return read_task(
         task,
         Path(settings.data_dir) if settings.data_dir else None,
         split=split or settings.split,
         limit=None if all_of_them else settings.limit or EXAMPLES_PER_TASK,
         seed=settings.seed,
-        encoder=methods.encoder(task),
+        encoder=encoder,
         cut=task.suite is Suite.open or resolved_scoring(task.scoring, settings.zero_shot.closed).last_tokens is None,
         date=settings.zero_shot.date,
         conditions=[each for each in settings.fill.where if is_templated(each)] if task.suite is Suite.open else (),

@@ -117,9 +117,8 @@ def test_shares_that_are_none_are_refused(index: PhraseIndex) -> None:
 
 def test_a_share_that_filters_leave_nothing_of_is_refused_by_its_name(index: PhraseIndex) -> None:
     names = index.store.document_ids(range(index.store.document_count))
-    places = np.array([document_places(names, seed) for seed in (0, 1, 2)]).max(
-        0
-    )  # f64 [n], of the last draw to hold it
+    drawn = np.array([document_places(names, seed) for seed in (0, 1, 2)])  # f64 [s, n]
+    places = drawn.max(axis=0)  # f64 [n], of the last draw to hold it
     first, last = names[int(places.argmin())], names[int(places.argmax())]
     share = (places.min() + places.max()) / 2
     check_parts([share], 0, [(index, FillSettings(documents=[first]))])

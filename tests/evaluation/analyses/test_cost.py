@@ -22,6 +22,8 @@ from benchmarks.bench_cost import (
     read_quality,
 )
 from npm.corpus.documents import CorpusSettings
+from npm.errors import SettingError
+from npm.evaluation.metrics import Interval
 from npm.evaluation.results import write_results
 from npm.indexing.build import build_index
 from npm.indexing.phrase_index import PhraseIndex
@@ -122,6 +124,7 @@ def test_every_pass_of_the_encoder_is_in_a_named_part(
         (["here", "out=there"], "here"),
         (["index=here", "out=there", "queries=few"], "queries=few"),
         (["index=here", "out=there", "batch=0"], "batch=0"),
+        (["index=here", "out=there", "batch=2", "batch=3"], "batch, given twice"),
     ],
 )
 def test_a_wrong_command_line_is_one_message(
@@ -161,6 +164,53 @@ def test_results_without_a_method_that_is_measured_are_refused_before_anything_i
     assert main(["index=absent", "out=cost", f"results={results}"]) == 2
     told = capsys.readouterr().err
     assert told.startswith("bench_cost: error: ") and "results=FOLDER,task" in told and not Path("cost").exists()
+
+
+OF_MLM = {"mlm": {"all": {"count": 3, "micro": {"mean": 0.5, "low": 0.4, "high": 0.6}}}}
+
+
+@pytest.mark.parametrize(
+    "tasks",
+    [
+        {"trex": {"methods": OF_MLM}},  # which is not measured
+        {"trex": {"methods": {"npm-bm25": {"accuracy": {"mean": 0.5}}}}},  # as of a closed task
+        {"trex": {"methods": {"npm-bm25": {"all": {"count": 3}}}}},
+        {"trex": ["methods"]},
+        ["trex"],
+    ],
+)
+def test_results_that_give_no_point_of_the_picture_are_refused_before_anything_is_measured(
+    tasks: object, tmp_path: Path
+) -> None:
+    (tmp_path / "metrics.json").write_text(json.dumps({"tasks": tasks}), "utf-8")
+    with pytest.raises(SettingError, match="no quality to draw") as raised:
+        read_quality({"results": f"{tmp_path},trex"})
+    assert "exact match on trex of one of npm-dense" in raised.value.expected
+
+
+def test_a_masked_language_model_counts_among_results_where_it_is_measured(tmp_path: Path) -> None:
+    (tmp_path / "metrics.json").write_text(json.dumps({"tasks": {"trex": {"methods": OF_MLM}}}), "utf-8")
+    assert read_quality({"results": f"{tmp_path},trex", "mlm": "m"}) == ("trex", {"mlm": (3, Interval(0.5, 0.4, 0.6))})
+
+
+@pytest.mark.parametrize(
+    ("wrong", "part"),
+    [
+        ("devices=cpu,gpu", "unknown device"),
+        ("mlm=absent", "no such masked language model"),
+        ("corpus=absent.jsonl", "absent.jsonl does not exist"),
+        ("out=corpus.jsonl", "a part of the path is a file"),
+    ],
+)
+def test_what_is_refused_is_refused_before_the_index_is_built_anew(
+    wrong: str, part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("corpus.jsonl").write_text("{}\n", "utf-8")
+    given = {"index": "absent", "out": "cost", "corpus": "corpus.jsonl"} | dict([wrong.split("=")])
+    assert main([f"{key}={value}" for key, value in given.items()]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("bench_cost: error: ") and part in told and not Path("cost").exists()
 
 
 def test_a_rest_that_is_no_whole_batch_is_not_counted() -> None:

@@ -17,6 +17,7 @@ from npm.evaluation.analyses.temporal import TemporalStudy, agreement, run_tempo
 from npm.evaluation.tasks.data import read_task
 from npm.evaluation.tasks.synthetic_time import DATES, KINDS, write_synthetic_time
 from npm.evaluation.tasks.task_file import load_task
+from scripts.temporal import main as temporal_script
 from tests.evaluation.tasks.task_samples import SHIPPED, written
 from tests.helpers.command_line import all_bytes
 
@@ -209,23 +210,86 @@ def test_commands_that_fail_end_the_study_with_their_status(tmp_path: Path) -> N
         (["task=nq", "old=a.jsonl", "new=b.jsonl"], "nq"),
         (["task=templama", "old=a.jsonl", "new=b.jsonl", "build.corpus.max_documents=9"], "build.corpus.max_documents"),
         (["task=templama", "old=a.jsonl", "new=b.jsonl", "zero_shot.date=2019"], "zero_shot.date"),
+        (["index=mine"], "index"),
+        (["suite=open"], "suite"),
+        (["build.stage=encode"], "build.stage"),
+        (["build.corpus.max_documents=9"], "build.corpus.max_documents"),
+        (["resamples=20", "resamples=30"], "resamples=20 resamples=30"),
+        (["out="], "out="),
         (["task=templama", "old=a.jsonl", "new=b.jsonl", "index=mine", "fill.where=[lang=en]"], "index, fill.where"),
     ],
 )
 def test_a_study_that_cannot_begin_is_refused(tmp_path: Path, arguments: list[str], part: str) -> None:
     with pytest.raises(SettingError) as raised:
         TemporalStudy.of([f"out={tmp_path}", *arguments], task_folder=SHIPPED)
-    assert part in raised.value.got and not (tmp_path / "synthetic").exists()
+    assert part in raised.value.got and not [*tmp_path.iterdir()]
+
+
+def test_a_task_whose_subsets_are_not_those_of_the_table_is_refused_before_the_work(tmp_path: Path) -> None:
+    made = write_synthetic_time(tmp_path, facts=8)
+    made.task.write_text(made.task.read_text("utf-8").replace("unchanged: unchanged, ", ""), "utf-8")
+    with pytest.raises(SettingError, match="compares no two dates") as raised:
+        TemporalStudy.of([f"task={made.task}", "old=a.jsonl", "new=b.jsonl"], task_folder=SHIPPED)
+    assert "subsets: changed" in raised.value.got
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (["method=[foo]"], "there is no method 'foo'"),
+        (["method=[majority]"], "method majority cannot answer"),
+        (
+            ["method=[mlm]", "zero_shot.mlm.encoder=absent"],
+            "give another encoder with zero_shot.mlm.encoder=",
+        ),
+        (["data_dir=absent"], "there is no folder absent"),
+        (["build.nosuch=1"], "nosuch"),
+        (["out=file"], "a part of the path is a file"),
+    ],
+)
+def test_an_evaluation_that_would_be_refused_is_refused_before_anything_is_built(
+    arguments: list[str],
+    part: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("scripts.temporal.npmlm", lambda _: pytest.fail("a command was run"))
+    Path("file").write_text("", "utf-8")
+    assert temporal_script(arguments if "out=file" in arguments else ["out=out", *arguments]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("temporal: error: ") and part in told and not Path("out/study.json").exists()
+
+
+def test_a_dump_that_has_changed_does_not_mix_with_what_was_built_of_it_before(
+    study: TemporalStudy, tmp_path: Path
+) -> None:
+    shutil.copytree(study.out, tmp_path / "out")
+    dump = shutil.copy(study.dumps[1], tmp_path / "new.jsonl")
+    own = replace(study, out=tmp_path / "out", dumps=(study.dumps[0], str(dump)))
+    (own.out / "study.json").unlink()
+    assert run_temporal(own, lambda _: 0) == 0
+    Path(dump).write_text(Path(dump).read_text("utf-8").replace("president", "leader"), "utf-8")
+    shutil.rmtree(own.out / "new")
+    with pytest.raises(SettingError, match="of other settings or files") as raised:
+        run_temporal(own, lambda _: 0)
+    assert raised.value.got.startswith("files.new.new.jsonl=") and "old" not in raised.value.got
+    with pytest.raises(SettingError, match="of other settings or files"):
+        run_temporal(replace(own, dates=("2018", "2022"), dumps=study.dumps), lambda _: 0)
 
 
 def test_documents_of_two_dumps_stand_beside_each_other_with_their_dates(tmp_path: Path) -> None:
     from npm.evaluation.analyses.temporal import write_both
 
-    dumps = [written(tmp_path, [{"id": "a", "title": "A", "text": text}], f"{text}.jsonl") for text in ("old", "new")]
-    study = TemporalStudy(tmp_path, "t", ("2019", "2022-05"), (str(dumps[0]), f"[{dumps[1]}]"), (), ())
+    names = {"old": "old, first.jsonl", "new": "new.jsonl", "newer": "newer.jsonl"}
+    dumps = [written(tmp_path, [{"id": text, "title": "A", "text": text}], name) for text, name in names.items()]
+    given = (str(dumps[0]), f"[{dumps[1]}, '{dumps[2]}']")  # as builds read corpus.files=
+    study = TemporalStudy(tmp_path, "t", ("2019", "2022-05"), given, (), ())
     write_both(study, tmp_path / "both.jsonl")
     rows = [json.loads(line) for line in (tmp_path / "both.jsonl").read_text("utf-8").splitlines()]
     assert [(row["id"], row["text"], row["date"]) for row in rows] == [
-        ("a@2019", "old", 2019),
-        ("a@2022-05", "new", "2022-05"),
+        ("old@2019", "old", 2019),
+        ("new@2022-05", "new", "2022-05"),
+        ("newer@2022-05", "newer", "2022-05"),
     ]
