@@ -20,7 +20,7 @@ PYTEST := env -u PYTHONDONTWRITEBYTECODE HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1 
 FAST := npm index tests/index tests/masking tests/corpus tests/objectives \
 	$(addprefix tests/test_,imports.py settings.py config_paths.py config_spellings.py errors.py)
 
-.PHONY: install demo serve openapi site zero-shot test test-fast fuzz check format release clean help
+.PHONY: install demo serve openapi site zero-shot test test-fast fuzz check format wheel release clean help
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
@@ -58,7 +58,7 @@ serve: $(INSTALLED)  ## Serve the demo index, built if it is not there, with its
 openapi: $(INSTALLED)  ## Write docs/openapi.json anew after the routes have changed
 	NPMLM_WRITE_OPENAPI=1 $(PYTEST) tests/serving/test_routes.py -k description_of_the_routes
 
-site: $(INSTALLED)  ## Write the generated pages and build the site of docs/ into site/; a dead link fails
+site: $(INSTALLED)  ## Write the generated pages and build the site of docs/ into site/; a link to no page or heading fails (to no picture or file: make test)
 	$(BIN)/python scripts/docs_pages.py
 	$(BIN)/zensical build --strict --clean
 
@@ -72,6 +72,9 @@ check: $(INSTALLED)  ## Format, lint, types, the site, tests
 format: $(INSTALLED)  ## Rewrite the files as `check` wants them
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+wheel: $(INSTALLED)  ## Build a wheel with the weights into dist/ (python -m build makes one of the source archive, which has none)
+	$(BIN)/python -m build --no-isolation --wheel
 
 release: $(INSTALLED)  ## Check, build and try the files of a release, and stop before the upload: make release VERSION=0.2.0
 	@[ -n "$(VERSION)" ] || { echo "which version? make release VERSION=0.2.0" >&2; exit 2; }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -136,8 +137,8 @@ def read_faiss(path: Path, *, mapped: bool = True) -> FaissIndex:
 
 
 def last_line(error: Exception) -> str:
-    """The last line of what FAISS says; the ones before name its source files."""
-    return str(error).strip().splitlines()[-1]
+    """The last line of what FAISS says, without the place in its source files."""
+    return re.sub(r"^Error in .* at \S+:\d+: ", "", str(error).strip().splitlines()[-1])
 
 
 def factory_error(factory: str, got: str) -> UserError:
@@ -146,7 +147,7 @@ def factory_error(factory: str, got: str) -> UserError:
         f"no FAISS index can be made from factory={factory}",
         expected="a FAISS factory string that suits the number of rows, such as Flat or IVF1024,SQ8",
         got=got,
-        where="setting factory",
+        where="search.factory",
         fix="leave factory and list_count unset to have them chosen, or give other values",
     )
 

@@ -175,7 +175,7 @@ def _require_file(file: Path) -> None:
     folder, expected = file.parent, "a finished folder with its manifest"
     if not folder.is_dir():
         got = "a file" if folder.exists() else "nothing there"
-        whole = next((each for each in folder.parents if (each / MANIFEST_NAME).is_file()), None)
+        whole = _whole(folder)
         raise ArtefactError(
             f"no folder {folder}",
             expected=expected,
@@ -183,7 +183,7 @@ def _require_file(file: Path) -> None:
             where=str(folder),
             fix="check the path, or build it first"
             if whole is None
-            else f"check the path; if it was a part of {whole}, copy all of {whole} again, or build it anew",
+            else f"check the path; if it was a part of {whole}, {_again(whole)}",
         )
     if file.is_symlink():
         raise linked(file)
@@ -214,9 +214,30 @@ def read_object(file: Path, *, fix: str) -> dict[str, Any]:
 
 
 def build_again(folder: Path) -> str:
-    """What to do about a folder that is damaged, or of another version."""
-    rest = "or the whole index that it is part of, and run the command that made it"
-    return f"do not use it but build it again: remove {folder}, {rest}"
+    """What to do about a folder that is damaged, or of another version: a part of something finished is not enough."""
+    whole = _whole(folder)
+    if whole is None:
+        return f"do not use it but build it again: remove {folder}, and run the command that made it"
+    return f"do not use it but build it again: {_again(whole)}"
+
+
+def _again(whole: Path) -> str:
+    """What helps where a part of a finished folder does not serve; a build takes what is finished for finished."""
+    return f"copy all of {whole} from where it is undamaged, or remove all of {whole} and run the commands that made it"
+
+
+def _whole(folder: Path) -> Path | None:
+    """The outermost folder of this program that `folder` lies in; None if it lies in none."""
+    return next((each for each in reversed(folder.parents) if _has_manifest(each)), None)
+
+
+def _has_manifest(folder: Path) -> bool:
+    """Whether there is a manifest of this program, whole or damaged; that of another program is none."""
+    try:
+        data = (folder / MANIFEST_NAME).read_bytes()
+    except OSError:
+        return False
+    return all(f'"{key}"'.encode() in data for key in OWN_KEYS)
 
 
 def damaged(file: Path, expected: str, got: str) -> ArtefactError:

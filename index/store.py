@@ -196,17 +196,19 @@ def check_files(folder: Path, manifest: Manifest, *, hashed: Callable[[str, File
         _check_file(folder / name, record, hashed=hashed(name, record))
 
 
-def verify_folder(folder: Path, kind: str, progress: Callable[[str, int], None] | None = None) -> Manifest:
-    """Read and check every byte of a folder and of its parts.
+def verify_folder(
+    folder: Path, kind: str, progress: Callable[[str, int], None] | None = None, *, hash_all: bool = True
+) -> Manifest:
+    """Read and check every byte of a folder and of its parts; without `hash_all` manifests, sizes and headers alone.
 
     `progress(name, bytes)` is called with each piece read of a file. Raises ArtefactError on the first fault.
     """
     manifest = read_manifest(folder, kind=kind)
     for name, record in manifest.files.items():
-        _check_file(folder / name, record, hashed=True, progress=progress)
+        _check_file(folder / name, record, hashed=hash_all, progress=progress)
     for name, digest in manifest.parts.items():
         part = check_part(part_folder(folder, name), digest)
-        verify_folder(folder / name, part.kind, progress)
+        verify_folder(folder / name, part.kind, progress, hash_all=hash_all)
     return manifest
 
 

@@ -6,6 +6,7 @@ Like npm/cli/verbs.py it imports inside functions: a package comes when its verb
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -65,7 +66,7 @@ def run_build(settings: BuildCommand) -> int:
         name = "" if settings.stage is None else settings.stage.value
         say(f"stage {name}, shard {shard.number} of {shard.count}: done")
     else:
-        say(f'the index is in {settings.index}: npmlm fill index={settings.index} "… {MASK_TEXT} …"')
+        say(f'the index is in {settings.index}: npmlm fill {shlex.quote(f"index={settings.index}")} "… {MASK_TEXT} …"')
     return run_partition(settings) if settings.partitions > 1 else 0
 
 
@@ -213,9 +214,10 @@ def _report_change(index: str, changed: ChangeResult, nothing: str) -> None:
     if changed.was_finished:
         say(f"{index}: {nothing}")
         return
-    live = changed.manifest.counts.documents - changed.manifest.deleted_documents
+    manifest, added = changed.manifest, changed.added_documents
+    live = manifest.counts.documents - manifest.deleted_documents
     say(
-        f"{index} is generation {changed.manifest.generation} now: {changed.added_documents:,} documents "
+        f"{index} is generation {manifest.generation} now: {added:,} {'document' if added == 1 else 'documents'} "
         f"added, {changed.deleted_documents:,} deleted, {live:,} answer"
     )
     if changed.skipped:

@@ -60,6 +60,9 @@ def _run_and_report(arguments: list[str]) -> int:
         say(f"npmlm: error: {error}" if rank == "0" else f"npmlm: error on rank {rank}: {error.problem}")
         return EXIT_USER_ERROR
     except KeyboardInterrupt:
+        if arguments[:1] == ["serve"]:
+            say("\nnpmlm: the server was stopped")
+            return EXIT_INTERRUPTED
         resumes = any(VERBS[name].resumes for name in arguments[:1] if name in VERBS)
         goes_on = "continues where it stopped" if resumes else "starts from the beginning"
         say(f"\nnpmlm: interrupted. The same command, given again, {goes_on}.")

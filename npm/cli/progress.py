@@ -88,7 +88,8 @@ class StageProgress:
         if finished and not sys.stderr.isatty() and stage not in self._said:
             self._said.add(stage)
             unit = unit_of(stage)
-            self.say(f"{stage}: {done:,.0f} {unit.removesuffix('s') if done == 1 else unit}")
+            one = unit.removesuffix("es" if unit == "batches" else "s")
+            self.say(f"{stage}: {done:,.0f} {one if done == 1 else unit}")
 
     def say(self, message: str) -> None:
         """Print a line above the bars."""

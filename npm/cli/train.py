@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -81,16 +82,16 @@ def let_sts_decide(settings: TrainCommand) -> None:
 
 def next_command(settings: TrainCommand, encoder: Path) -> str:
     """What a user may want to do with what was trained."""
-    weights = settings.objective
+    weights, trained = settings.objective, shlex.quote(f"encoder={encoder}")
     if weights.denoising_weight:
-        return f"npmlm evaluate task=denoising encoder={encoder} …"
+        return f"npmlm evaluate task=denoising {trained} …"
     if weights.sentence_weight and not weights.nonparametric_weight:
-        return f"npmlm evaluate task=sts encoder={encoder} …"
+        return f"npmlm evaluate task=sts {trained} …"
     if weights.labelled_weight and not weights.nonparametric_weight:
-        return f"npmlm plot {settings.run} out=curves.png"
+        return f"npmlm plot {shlex.quote(settings.run)} out=curves.png"
     if weights.masked_weight and not weights.nonparametric_weight and not weights.masked.visible_only:
-        return f"npmlm evaluate task=masked_tokens encoder={encoder} …"
-    return f"npmlm build encoder={encoder} …"
+        return f"npmlm evaluate task=masked_tokens {trained} …"
+    return f"npmlm build {trained} …"
 
 
 def sts_evaluators(settings: TrainCommand, trained: TrainableModel, objective: WeightedSum) -> Sequence[Evaluator]:

@@ -7,6 +7,7 @@ are there at once.
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -237,7 +238,8 @@ def run_tokenizer(settings: TokenizerCommand) -> int:
         learned = learn_tokenizer(settings.out, settings, progress=progress)
     if learned.was_finished:
         say(f"{settings.out} is finished already, with the same text and settings: nothing to do")
-    say(f"{learned.pieces:,} pieces are in {settings.out}: npmlm train encoder={settings.out} start.fresh.layers=4 …")
+    encoder = shlex.quote(f"encoder={settings.out}")
+    say(f"{learned.pieces:,} pieces are in {settings.out}: npmlm train {encoder} start.fresh.layers=4 …")
     return 0
 
 

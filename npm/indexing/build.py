@@ -18,7 +18,7 @@ from index.locking import folder_lock
 from index.manifest import MANIFEST_NAME, read_manifest
 from index.quantiser import Quantiser
 from index.settings import check_search
-from index.store import refuse_changed
+from index.store import refuse_changed, verify_folder
 from npm.corpus.blocks import BlockPacker, BlockSettings
 from npm.corpus.documents import CorpusSettings, SkippedRecords, read_corpus, refuse_repeated_id
 from npm.corpus.sources import FileState, Source, file_states, find_sources
@@ -28,6 +28,7 @@ from npm.indexing.block_vectors import POOLER_KEY
 from npm.indexing.embed import VECTORS_KIND, check_input_tokens, frequent_token_ids, pruning_counts, vector_shards
 from npm.indexing.generation import (
     ENCODER_FOLDER,
+    INDEX_KIND,
     QUANTISER_FOLDER,
     ROTATION_FOLDER,
     SEARCH_FOLDER,
@@ -412,7 +413,7 @@ def _finished(
     """The manifest of a finished index of the same input and settings; versions and counts are no settings.
 
     A job takes files of the same name and size for the same, as every job does whose blocks are packed already.
-    Raises ArtefactError if the finished index is another one, or was changed after it was built.
+    Raises ArtefactError if the finished index is another one, was changed after it was built, or lacks a part.
     """
     if not (folder / MANIFEST_NAME).is_file():
         return None
@@ -432,6 +433,7 @@ def _finished(
     recorded = [record for segment in finished.segments.values() for record in segment.sources]
     sources = input_record([source for share in shares for source in share], recorded if is_job else ())
     refuse_other_files(corpus, sources, recorded, where=folder, is_finished=True)
+    verify_folder(folder, INDEX_KIND, hash_all=False)  # nothing is finished that lacks a part
     return finished
 
 

@@ -10,6 +10,7 @@ same command goes on with what it left; the root manifest is replaced last, and 
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,7 +24,7 @@ from index.locking import folder_lock
 from index.manifest import MANIFEST_NAME, read_manifest
 from index.quantiser import Quantiser
 from index.settings import chosen_tier, read_record
-from index.store import check_folder, write_folder
+from index.store import check_folder, verify_folder, write_folder
 from npm.corpus.blocks import BlockPacker, BlockSettings
 from npm.corpus.documents import CorpusSettings, SkippedRecords, read_corpus
 from npm.corpus.sources import FileState, file_states, find_sources, read_lines
@@ -33,6 +34,7 @@ from npm.indexing.block_vectors import recorded_pooler
 from npm.indexing.embed import VECTORS_KIND
 from npm.indexing.generation import (
     DELETED_FOLDER,
+    INDEX_KIND,
     QUANTISER_FOLDER,
     SEARCH_FOLDER,
     SEGMENTS_FOLDER,
@@ -108,9 +110,10 @@ def read_note(folder: Path) -> ChangeNote | None:
 def recover_change(folder: Path) -> tuple[Generation, ChangeNote | None, ChangeNote | None]:
     """The present generation, the unfinished change, and one that was finished but for its note, which is removed.
 
-    Raises ArtefactError if there is no finished index, or anything in it is damaged or a link: every change begins so.
+    Raises ArtefactError if there is no finished index, or anything in it is missing or a link: every change begins so.
     """
     refuse_links(folder)
+    verify_folder(folder, INDEX_KIND, hash_all=False)
     generation, note = Generation.read(folder), read_note(folder)
     if note is not None and note.verb == PARTITION and note.request["partitions"] == len(partitions_of(generation)):
         remove(folder / CHANGE_FOLDER)  # of a call that was stopped after its commit
@@ -176,16 +179,16 @@ def new_folders(generation: Generation) -> tuple[Path, Path, Path, Path]:
 
 def advice(folder: Path) -> str | None:
     """What the index in `folder` calls for after a change: a compact, or nothing."""
-    generation = Generation.read(folder)
+    generation, index = Generation.read(folder), shlex.quote(f"index={folder}")
     manifest, rows = generation.manifest, generation.manifest.counts.rows
     if manifest.deleted_documents >= WORTH_A_COMPACT * manifest.counts.documents:
         reason = f"{manifest.deleted_documents} of {manifest.counts.documents} documents are deleted, but take room"
-        return f"{reason}: npmlm compact index={folder} rewrites the index without them"
+        return f"{reason}: npmlm compact {index} rewrites the index without them"
     tier = chosen_tier(manifest.search_settings, rows).value
     made_for = read_manifest(generation.search, kind=SEARCH_KIND).settings["tier"]
     if tier != made_for:
         reason = f"the index is searched as {made_for}, but with its {rows} rows {tier} serves better"
-        return f"{reason}: npmlm compact index={folder} changes to it"
+        return f"{reason}: npmlm compact {index} changes to it"
     return None
 
 

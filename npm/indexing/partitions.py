@@ -8,6 +8,7 @@ and term counts stay whole.
 from __future__ import annotations
 
 import itertools
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -129,12 +130,13 @@ def served_count(generation: Generation, wanted: int | None) -> int:
         return stored
     if searches_exactly(generation.search) and wanted <= rows:
         return wanted
+    index = shlex.quote(f"index={generation.folder}")
     raise SettingError(
         f"the index is not stored in {wanted} partitions",
         expected=f"partitions={stored}" if wanted <= rows else f"at most one partition for each of the {rows} vectors",
         got=f"partitions={wanted}",
         where="partitions",
-        fix=f"leave partitions= out; npmlm partition index={generation.folder} partitions=… stores others",
+        fix=f"leave partitions= out; npmlm partition {index} partitions=… stores others",
     )
 
 

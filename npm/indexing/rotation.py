@@ -71,18 +71,23 @@ def train_rotation(
             return
         sample = ShardBlocks(store, encoder.cut_to(None), made_with, blocks=blocks)
         vectors, _ = sample.all_vectors(lambda _, done, total: progress("rotation", done, total))  # [n, d]
-        if len(vectors) < encoder.dimensions:
-            raise CorpusError(
-                "the corpus has too few vectors for its principal axes",
-                expected=f"at least as many as dimensions={encoder.dimensions}",
-                got=f"{len(vectors)} vectors",
-                where="rotation=pca",
-                fix="give fewer dimensions=, or build such a small corpus without rotation",
-            )
+        refuse_few_vectors(len(vectors), encoder.dimensions)
         axes, kept_share = principal_axes(vectors, encoder.dimensions)  # f32 [k, d]
         outcome = {"kept_share": round(kept_share, 6), "sample_rows": len(vectors)}
         with write_folder(folder, kind=ROTATION_KIND, settings={**made_with, **outcome}) as writer:
             writer.write_array("axes", axes)
+
+
+def refuse_few_vectors(count: int, dimensions: int) -> None:
+    """Raise CorpusError if `count` vectors have not as many principal axes as `dimensions`."""
+    if count < dimensions:
+        raise CorpusError(
+            "the corpus has too few vectors for its principal axes",
+            expected=f"at least as many as dimensions={dimensions}",
+            got=f"{count} vectors",
+            where="rotation=pca",
+            fix="give fewer dimensions=, or build such a small corpus without rotation",
+        )
 
 
 def sampled_blocks(store: BlockStore) -> np.ndarray:

@@ -83,7 +83,7 @@ def check_leading_dimensions(dimensions: Sequence[int], *, where: str, most: int
     wrong = [each for each in dimensions if each < 1 or (most is not None and each > most)]
     if wrong or len(set(dimensions)) < len(dimensions):
         raise SettingError(
-            f"{where} are no lengths of leading parts of the encoder's vectors",
+            f"the encoder's vectors cannot be cut to {where}={', '.join(map(str, dimensions))}",
             expected=f"numbers from 1 to {most}, each once" if most is not None else "numbers from 1, each once",
             got=", ".join(map(str, dimensions)),
             where=where,

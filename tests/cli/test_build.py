@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import shlex
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -44,6 +45,42 @@ def test_a_build_says_where_the_index_is_on_stderr_and_nothing_on_stdout(
     again = npmlm(*build())
     assert again.status == 0
     assert "finished already" in again.err
+    spaced = npmlm(*build(index="with a space")).err
+    command = shlex.split(next(line for line in spaced.splitlines() if "npmlm fill" in line).partition(": ")[2])
+    assert command[:3] == ["npmlm", "fill", f"index={tmp_path / 'with a space'}"]
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        "segments/00000/corpus",
+        "segments/00000/lexicon/00000",
+        "segments/00000/vectors/00000/vectors.npy",
+        "search/00000",
+    ],
+)
+def test_an_index_that_lost_a_part_is_not_finished_and_what_to_do_about_it_helps(
+    part: str, npmlm: CommandLine, build: Build, tmp_path: Path
+) -> None:
+    index = tmp_path / "index"
+    assert npmlm(*build()).status == 0
+    before = all_bytes(index)
+    shutil.rmtree(index / part) if (index / part).is_dir() else (index / part).unlink()
+    helps = f"or remove all of {index} and run the commands that made it"
+    npmlm(*build()).refused(part, helps)
+    npmlm("compact", f"index={index}").refused(part, helps)
+    npmlm("delete", f"index={index}", "ids=[bank]").refused(part, helps)
+    shutil.rmtree(index)
+    assert npmlm(*build()).status == 0 and all_bytes(index) == before
+
+
+def test_the_manifest_of_another_program_above_an_index_is_no_part_of_it(
+    npmlm: CommandLine, build: Build, tmp_path: Path
+) -> None:
+    (tmp_path / "manifest.json").write_text('{"name": "a browser extension"}')
+    assert npmlm(*build()).status == 0
+    (tmp_path / "index" / "manifest.json").write_text('{"kind": "format_version"')
+    npmlm(*build()).refused("is damaged", f"build it again: remove {tmp_path / 'index'}, and run the command")
 
 
 def test_a_build_in_a_process_of_its_own(build: Build, tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ def test_documents_come_and_go_and_the_rest_answers_as_before(npmlm: CommandLine
     more = write_corpus(tmp_path / "more.jsonl", [GREENLAND])
     outcome = npmlm("add", f"index={index}", f"corpus.files={more}")
     assert (outcome.status, outcome.out) == (0, "")
-    assert "generation 1" in outcome.err and "1 documents added, 0 deleted, 7 answer" in outcome.err
+    assert "generation 1" in outcome.err and "1 document added, 0 deleted, 7 answer" in outcome.err
     assert "a, b" in documents_in(npmlm, index)
     again = npmlm("add", f"index={index}", f"corpus.files={more}")
     assert again.status == 0 and "nothing to do" in again.err
@@ -57,7 +57,7 @@ def test_what_cannot_be_changed_is_refused_and_nothing_is_lost(npmlm: CommandLin
     npmlm("compact", f"index={tmp_path / 'nowhere'}").refused("nowhere")
     assert all_bytes(index) == before
     replaced = npmlm("add", f"index={index}", f"corpus.files={same}", "replace=true")
-    assert "1 documents added, 1 deleted, 6 answer" in replaced.err
+    assert "1 document added, 1 deleted, 6 answer" in replaced.err
 
 
 def test_filters_are_given_as_lists_and_refused_in_one_message(

@@ -28,12 +28,14 @@ from npm.indexing.rotation import axes_of_build, principal_axes
 from npm.indexing.settings import (
     CompactSettings,
     DeleteSettings,
+    EstimateSettings,
     IndexBuildSettings,
     Rotation,
     Stage,
     TransferSettings,
 )
 from npm.indexing.sizes.disk_needs import corpus_needs
+from npm.indexing.sizes.estimate import estimate_build
 from npm.indexing.sizes.inspection import inspect_index, verify_index, verify_vectors
 from npm.indexing.transfer import fetch, publish
 from npm.models.encoder import Encoder
@@ -273,7 +275,7 @@ def test_a_file_of_axes_that_is_missing_changed_or_of_another_index_is_refused(
     shutil.rmtree(place)
     with pytest.raises(ArtefactError, match="no folder") as lost:
         PhraseFiller.open(index, encoder)
-    assert f"if it was a part of {index}, copy all of {index} again" in lost.value.fix
+    assert f"if it was a part of {index}, copy all of {index} from where it is undamaged" in lost.value.fix
     with write_folder(place, kind="rotation", settings={}) as writer:
         writer.write_array("axes", np.eye(CUT, WHOLE, dtype=np.float32))
     with pytest.raises(ArtefactError, match="is damaged"):
@@ -302,6 +304,9 @@ def test_a_rotation_without_a_length_or_of_too_few_vectors_is_refused_and_nothin
         build_index(tmp_path / "index", settings, encoder)
     assert (too_few.value.where, f"dimensions={WHOLE}" in too_few.value.expected) == ("rotation=pca", True)
     assert not (tmp_path / "index").exists()
+    asked = EstimateSettings(corpus=settings.corpus, blocks=settings.blocks, dimensions=WHOLE, rotation=Rotation.pca)
+    with pytest.raises(CorpusError, match="too few vectors"):
+        estimate_build(asked, encoder)
 
 
 def test_axes_count_among_the_bytes_that_a_build_needs_and_no_length_gets_a_note(

@@ -31,8 +31,8 @@ from npm.corpus.store import TOKENS_PER_SHARD, build_block_store
 from npm.errors import CorpusError
 from npm.indexing.embed import ShardBlocks, frequent_token_ids, recorded_vectors
 from npm.indexing.lexicon import count_words
-from npm.indexing.rotation import rotation_tokens
-from npm.indexing.settings import EstimateSettings, LexiconSettings
+from npm.indexing.rotation import refuse_few_vectors, rotation_tokens
+from npm.indexing.settings import EstimateSettings, LexiconSettings, Rotation
 from npm.indexing.sizes.disk_needs import (
     CorpusCounts,
     CorpusSample,
@@ -144,11 +144,26 @@ class SearchCosts:
     chunk_bytes: float = 0.0  # while vectors are coded, chunk after chunk, as each round of k-means does too
 
 
+def _refuse_too_few(counts: CorpusCounts, settings: EstimateSettings, dimensions: int) -> None:
+    """Raise CorpusError if there are too few vectors for a build."""
+    if counts.rows == 0:
+        raise CorpusError(
+            "no token of the sample has a vector",
+            expected="words that the pruning rule keeps",
+            got=f"{counts.sampled_tokens} tokens, none kept by vectors.pruning={settings.vectors.pruning.value}",
+            where="corpus.files",
+            fix="choose another rule, such as vectors.pruning=word_boundaries, or a larger sample_documents=",
+        )
+    if settings.rotation is not Rotation.none:
+        refuse_few_vectors(round(counts.rows), dimensions)
+
+
 def estimate_build(settings: EstimateSettings, encoder: Encoder, *, progress: Progress = silent) -> Estimate:
     """What `build` with these settings will take. Writes only to a temporary folder; takes seconds.
 
-    Raises CorpusError as reading the corpus does, and if no token of the sample has a vector; EncoderError if the
-    encoder does not fit the blocks, SettingError if its vectors are too short; UserError for an unknown FAISS factory.
+    Raises CorpusError as reading the corpus does, if no token of the sample has a vector, and if there are too few
+    vectors for a rotation; EncoderError if the encoder does not fit the blocks, SettingError if its vectors are too
+    short; UserError for an unknown FAISS factory.
     """
     encoder = encoder.cut_to(settings.dimensions)
     settings = replace(settings, blocks=settings.blocks.resolved(encoder.title_tokens))
@@ -159,14 +174,7 @@ def estimate_build(settings: EstimateSettings, encoder: Encoder, *, progress: Pr
         packed = packed_in_batches(packer, sample)
     counts = _counts(sample, packed, settings)
     progress("sample", counts.sampled_tokens, counts.sampled_tokens)
-    if counts.rows == 0:
-        raise CorpusError(
-            "no token of the sample has a vector",
-            expected="words that the pruning rule keeps",
-            got=f"{counts.sampled_tokens} tokens, none kept by vectors.pruning={settings.vectors.pruning.value}",
-            where="corpus.files",
-            fix="choose another rule, such as vectors.pruning=word_boundaries, or a larger sample_documents=",
-        )
+    _refuse_too_few(counts, settings, encoder.dimensions)
     shape = search_shape(settings.search, round(counts.rows), encoder.dimensions)
     count_seconds, count_bytes = _counting(block_texts(sample, packed), settings.lexicon)
     with TemporaryDirectory() as name:
