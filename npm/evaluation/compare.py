@@ -1,5 +1,7 @@
 """Two evaluations of the same examples, side by side: difference, paired bootstrap and exact McNemar test.
 
+Masked tokens are counted by document: there whole documents are drawn, and no test of single examples is made.
+
 Shapes: n examples that both runs answered, r resamples, T tasks.
 """
 
@@ -14,12 +16,15 @@ from typing import Any
 
 import numpy as np
 
+from index.manifest import read_manifest
+from index.store import refuse_changed
 from npm.errors import ArtefactError, SettingError
 from npm.evaluation.metrics import Interval, bootstrap_interval
 from npm.evaluation.report import Row, percent
-from npm.evaluation.results import read_predictions
+from npm.evaluation.results import EVALUATION_KIND, read_predictions
 
 CONFIDENCE = 0.95
+MASKED_TOKENS = "masked_tokens"
 _LINE_TYPES = {"task": str, "method": str, "id": str, "text": str, "correct": bool}
 
 
@@ -47,9 +52,9 @@ class Comparison:
     share_a: float  # of them right in A
     share_b: float
     difference: Interval  # share_b − share_a, paired bootstrap
-    only_a: int  # right in A, wrong in B
-    only_b: int
-    p_value: float  # exact McNemar test; not corrected for the number of comparisons
+    only_a: int | None  # right in A, wrong in B; None where only counts by document are known, as below
+    only_b: int | None
+    p_value: float | None  # exact McNemar test; not corrected for the number of comparisons
 
     @property
     def methods(self) -> str:
@@ -94,12 +99,15 @@ def compare_results(
     Methods of equal names are compared; `methods` names one of `a` and one of `b` instead, which may be the same
     folder. Where each folder holds a single method, these two are compared whatever they are called. Every example
     counts the same, also of tasks whose reported number is a mean over groups. Examples that are not in both, and
-    those that the two were asked with different prompts, are counted in the notes.
+    those that the two were asked with different prompts, are counted in the notes. Two results of `task=masked_tokens`
+    are compared document by document, if the same tokens were masked.
 
     Raises ArtefactError for a folder without such predictions or with a damaged file, SettingError if the two share
     nothing or disagree on what is right.
     """
     a, b = Path(a), Path(b)
+    if methods is None and (masked := _masked_tokens(a, b, seed=seed, resamples=resamples)) is not None:
+        return RunComparison((masked,), (), ())
     judged_a = read_judgements(a)
     judged_b = judged_a if a == b else read_judgements(b)
     pairs = _method_pairs(judged_a, judged_b, methods, where=f"{a}, {b}")
@@ -131,9 +139,9 @@ def comparison_rows(comparison: RunComparison) -> tuple[Row, list[Row]]:
             each.methods,
             str(each.count),
             *_shares(each.share_a, each.share_b, each.difference),
-            str(each.only_a),
-            str(each.only_b),
-            f"{each.p_value:.2g}",
+            "" if each.only_a is None else str(each.only_a),
+            "" if each.only_b is None else str(each.only_b),
+            "" if each.p_value is None else f"{each.p_value:.2g}",
         ]
         for each in comparison.comparisons
     ]
@@ -170,7 +178,7 @@ def read_judgements(folder: Path) -> Judgements:
                 expected=f"lines with {expected_keys}, as evaluate writes for task=… or suite=…",
                 got=f"a line with {', '.join(sorted(line)) or 'no JSON object'}",
                 where=where,
-                fix="give two folders that npmlm evaluate suite=… or task=… wrote",
+                fix="give two folders that npmlm evaluate suite=… or task=… wrote, or two of task=masked_tokens",
             )
         of_method = judged.setdefault((line["task"], line["method"]), {})
         if line["id"] in of_method:
@@ -184,6 +192,48 @@ def read_judgements(folder: Path) -> Judgements:
         prompt_sha256 = sha256(line["text"].encode()).digest()
         of_method[line["id"]] = Judged(json.dumps(line["gold"], sort_keys=True), line["correct"], prompt_sha256)
     return judged
+
+
+def _masked_tokens(a: Path, b: Path, *, seed: int, resamples: int) -> Comparison | None:
+    """Masked accuracy in A and B, paired by document; None unless both are results of `task=masked_tokens`.
+
+    Raises ArtefactError, naming what differs, unless both were asked for the same masked tokens.
+    """
+    made = [read_manifest(folder, kind=EVALUATION_KIND).settings for folder in (a, b)]
+    if any(each.get("task") != MASKED_TOKENS for each in made):
+        return None
+    asked = [
+        {
+            "settings": each["settings"],
+            "corpus_digest": each["corpus_digest"],
+            "tokenizer": each["encoder"]["tokenizer_fingerprint"],
+        }
+        for each in made
+    ]
+    refuse_changed(
+        asked[0], asked[1], where=b, fix="evaluate both on the same file with the same settings and one tokenizer"
+    )
+    lines = [[line for _, line in read_predictions(folder)] for folder in (a, b)]
+    right_a, right_b = (np.array([line["correct"] for line in each], dtype=np.float64) for each in lines)  # [n] each
+    counts = np.array([line["predictions"] for line in lines[0]])  # i64 [n] of each document
+    return Comparison(
+        task=MASKED_TOKENS,
+        method_a=made[0]["encoder"]["name"],
+        method_b=made[1]["encoder"]["name"],
+        count=int(counts.sum()),
+        share_a=float(right_a.sum() / counts.sum()),
+        share_b=float(right_b.sum() / counts.sum()),
+        difference=bootstrap_interval(
+            right_b - right_a,
+            np.random.default_rng(seed),
+            counts=counts,
+            resamples=resamples,
+            confidence=CONFIDENCE,
+        ),
+        only_a=None,
+        only_b=None,
+        p_value=None,
+    )
 
 
 def _method_pairs(
@@ -272,6 +322,7 @@ def average_difference(found: Sequence[Comparison], rng: np.random.Generator, *,
     """
     means = np.zeros(resamples)  # f64 [r]
     for each in found:
+        assert each.only_a is not None and each.only_b is not None, "tasks are averaged by example"
         shares = np.array([each.only_a, each.only_b, each.count - each.only_a - each.only_b]) / each.count  # f64 [3]
         drawn = rng.multinomial(each.count, shares, size=resamples)  # i64 [r, 3]
         means += (drawn[:, 1] - drawn[:, 0]) / (each.count * len(found))

@@ -204,3 +204,49 @@ def test_a_folder_without_results_and_a_changed_file_are_refused(tmp_path: Path)
     file.write_text(file.read_text().replace("true", "null"))
     with pytest.raises(ArtefactError):
         read_judgements(run)
+
+
+def masked_results(folder: Path, counts: Iterable[tuple[int, int]], **record: Any) -> Path:
+    """Results of masked tokens: (right answers, predictions) of each document."""
+    made = {"task": "masked_tokens", "settings": {"mask_seed": 0}, "corpus_digest": "same"}
+    encoder = {"name": folder.name, "fingerprint": "f", "tokenizer_fingerprint": "t"}
+    predictions = [
+        {"correct": right, "document": str(number), "loss": 1.0, "predictions": count}
+        for number, (right, count) in enumerate(counts)
+    ]
+    write_results(folder, record={**made, "encoder": encoder, **record}, predictions=predictions, metrics={})
+    return folder
+
+
+def test_masked_tokens_are_paired_by_document_and_whole_documents_drawn(tmp_path: Path) -> None:
+    a = masked_results(tmp_path / "a", [(1, 10), (2, 4), (0, 6)])
+    b = masked_results(tmp_path / "b", [(3, 10), (2, 4), (1, 6)])
+    compared = compare_results(a, b, resamples=500)
+    (found,) = compared.comparisons
+    assert (found.count, found.share_a, found.share_b) == (20, 3 / 20, 6 / 20)
+    rng, gains, counts = np.random.default_rng(0), [2, 0, 1], [10, 4, 6]
+    drawn = [rng.integers(0, 3, size=(500, 3))][0].tolist()
+    means = [sum(gains[each] for each in row) / sum(counts[each] for each in row) for row in drawn]
+    assert found.difference.mean == pytest.approx(3 / 20)
+    assert found.difference.low == pytest.approx(float(np.quantile(means, 0.025)))
+    assert found.difference.high == pytest.approx(float(np.quantile(means, 0.975)))
+    _, (row,) = comparison_rows(compared)
+    assert row[:3] == ["masked_tokens", "a / b", "20"] and row[-3:] == ["", "", ""]
+    json.dumps(compared.record(), allow_nan=False)
+
+
+@pytest.mark.parametrize(
+    ("other", "named"),
+    [
+        ({"settings": {"mask_seed": 1}}, "settings.mask_seed=1"),
+        ({"corpus_digest": "other"}, "corpus_digest=other"),
+        ({"encoder": {"name": "b", "fingerprint": "f", "tokenizer_fingerprint": "u"}}, "tokenizer=u"),
+    ],
+)
+def test_masked_tokens_that_are_not_the_same_are_refused(other: dict[str, Any], named: str, tmp_path: Path) -> None:
+    a, b = masked_results(tmp_path / "a", [(1, 2)]), masked_results(tmp_path / "b", [(1, 2)], **other)
+    with pytest.raises(ArtefactError) as caught:
+        compare_results(a, b)
+    assert caught.value.got == named and "the same settings" in caught.value.fix
+    with pytest.raises(ArtefactError, match="paired by example"):
+        compare_results(a, results(tmp_path / "c", lines([1, 0])))
