@@ -216,5 +216,16 @@ def test_a_lack_of_memory_is_one_message(npmlm: CommandLine, monkeypatch: pytest
     npmlm("inspect", "index=i").refused("the memory does not suffice", "8.0 TiB")
 
 
+def test_a_server_that_is_interrupted_was_stopped_and_starts_nothing_again(
+    npmlm: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(_: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setitem(VERBS, "serve", dataclasses.replace(VERBS["serve"], run=run))
+    outcome = npmlm("serve", "index=i")
+    assert (outcome.status, outcome.err) == (130, "\nnpmlm: the server was stopped\n")
+
+
 def test_the_package_runs_as_a_module() -> None:
     assert run_subprocess(sys.executable, "-m", "npm", "--version").out.startswith("npmlm ")

@@ -225,7 +225,7 @@ def test_masked_tokens_are_paired_by_document_and_whole_documents_drawn(tmp_path
     (found,) = compared.comparisons
     assert (found.count, found.share_a, found.share_b) == (20, 3 / 20, 6 / 20)
     rng, gains, counts = np.random.default_rng(0), [2, 0, 1], [10, 4, 6]
-    drawn = [rng.integers(0, 3, size=(500, 3))][0].tolist()
+    drawn = rng.integers(0, 3, size=(500, 3)).tolist()
     means = [sum(gains[each] for each in row) / sum(counts[each] for each in row) for row in drawn]
     assert found.difference.mean == pytest.approx(3 / 20)
     assert found.difference.low == pytest.approx(float(np.quantile(means, 0.025)))
