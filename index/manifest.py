@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -183,7 +183,8 @@ def _require_file(file: Path) -> None:
             where=str(folder),
             fix="check the path, or build it first"
             if whole is None
-            else f"check the path; if it was a part of {whole}, {_again(whole)}",
+            else f"check the path; if it was a part of {whole}, copy all of {whole} from where it is undamaged, or "
+            f"remove all of {whole} and run the commands that made it",
         )
     if file.is_symlink():
         raise linked(file)
@@ -215,29 +216,27 @@ def read_object(file: Path, *, fix: str) -> dict[str, Any]:
 
 def build_again(folder: Path) -> str:
     """What to do about a folder that is damaged, or of another version: a part of something finished is not enough."""
-    whole = _whole(folder)
-    if whole is None:
-        return f"do not use it but build it again: remove {folder}, and run the command that made it"
-    return f"do not use it but build it again: {_again(whole)}"
-
-
-def _again(whole: Path) -> str:
-    """What helps where a part of a finished folder does not serve; a build takes what is finished for finished."""
-    return f"copy all of {whole} from where it is undamaged, or remove all of {whole} and run the commands that made it"
+    return (
+        f"do not use it but build it again: remove all of {_whole(folder) or folder} and run the commands that made it"
+    )
 
 
 def _whole(folder: Path) -> Path | None:
-    """The outermost folder of this program that `folder` lies in; None if it lies in none."""
-    return next((each for each in reversed(folder.parents) if _has_manifest(each)), None)
+    """The outermost folder whose manifest names `folder` as a part, directly or through its parts; None: none does."""
+    whole = None
+    for parent in folder.parents:
+        if (whole or folder).relative_to(parent).as_posix() in _named_parts(parent):
+            whole = parent
+    return whole
 
 
-def _has_manifest(folder: Path) -> bool:
-    """Whether there is a manifest of this program, whole or damaged; that of another program is none."""
+def _named_parts(folder: Path) -> Collection[str]:
+    """The parts that the manifest of a folder names; none where there is no such manifest, or a damaged one."""
     try:
-        data = (folder / MANIFEST_NAME).read_bytes()
-    except OSError:
-        return False
-    return all(f'"{key}"'.encode() in data for key in OWN_KEYS)
+        parts = json.loads((folder / MANIFEST_NAME).read_bytes())["parts"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return ()
+    return parts if isinstance(parts, dict) else ()
 
 
 def damaged(file: Path, expected: str, got: str) -> ArtefactError:

@@ -10,7 +10,8 @@
 prediction; evaluated at 15 %, with single tokens and with whole words masked. `ablations` (experiment=ablations): what
 the phrase loss is made of; top-1 among the keys of a held-out group. `interventions`: a masked language model edited
 (npmlm edit) and fine-tuned on STS-B, SST-2 and CoLA. `retrievers`: the same edits of a phrase encoder, not trained.
-`tokenizers`: fresh encoders over bytes, byte pairs and WordPieces, trained for equal time.
+`tokenizers`: fresh encoders over bytes, byte pairs and WordPieces, trained for equal time. `transfer`: what artificial
+text brings to another language, prepared by scripts/transfer_study.py.
 
 Every cell is run with seeds 0, 1, 2; what is finished is skipped. out=, seeds=[0], cells=[rate-15,rate-40],
 articles=100 and, of interventions, tasks=[stsb] are ours; further arguments are settings of every training run,

@@ -214,6 +214,11 @@ def _masked_tokens(a: Path, b: Path, *, seed: int, resamples: int) -> Comparison
         asked[0], asked[1], where=b, fix="evaluate both on the same file with the same settings and one tokenizer"
     )
     lines = [[line for _, line in read_predictions(folder)] for folder in (a, b)]
+    masked = [
+        {str(number): f"{line['document']}, {line['predictions']} tokens" for number, line in enumerate(each)}
+        for each in lines
+    ]
+    refuse_changed(masked[0], masked[1], where=b, fix="evaluate both again")
     right_a, right_b = (np.array([line["correct"] for line in each], dtype=np.float64) for each in lines)  # [n] each
     counts = np.array([line["predictions"] for line in lines[0]])  # i64 [n] of each document
     return Comparison(

@@ -68,7 +68,7 @@ def transfer_study(ours: Mapping[str, str], given: Sequence[str]) -> Study:
     for name, lexicon in TEXTS.items():
         text = ["out={out}", "seed={seed}", f"treebank={ours['treebank']}", *SENTENCES, *lexicon]
         shared[f"text-{name}"] = ["generate", *text, "target={stage:tokenizer}"]
-    window = [f"start.fresh.window_tokens={ours['window_tokens']}"]
+    window = [] if ours["window_tokens"] == "0" else [f"start.fresh.window_tokens={ours['window_tokens']}"]
     for name, (text_name, settings) in SOURCES.items():
         folder = f"{{stage:text-{text_name}}}"
         text_files = ",".join(f"{folder}/texts/{files}" for files in TRAINED_FILES)

@@ -433,7 +433,12 @@ def _finished(
     recorded = [record for segment in finished.segments.values() for record in segment.sources]
     sources = input_record([source for share in shares for source in share], recorded if is_job else ())
     refuse_other_files(corpus, sources, recorded, where=folder, is_finished=True)
-    verify_folder(folder, INDEX_KIND, hash_all=False)  # nothing is finished that lacks a part
+    try:
+        verify_folder(folder, INDEX_KIND, hash_all=False)  # nothing is finished that lacks a part
+    except (ArtefactError, FileNotFoundError):
+        if Generation.read(folder).manifest.digest == finished.digest:  # else a change took parts away meanwhile
+            raise
+        return _finished(folder, made, shares, corpus, is_job=is_job)
     return finished
 
 

@@ -110,10 +110,9 @@ def read_note(folder: Path) -> ChangeNote | None:
 def recover_change(folder: Path) -> tuple[Generation, ChangeNote | None, ChangeNote | None]:
     """The present generation, the unfinished change, and one that was finished but for its note, which is removed.
 
-    Raises ArtefactError if there is no finished index, or anything in it is missing or a link: every change begins so.
+    Raises ArtefactError if there is no finished index, or anything in it is damaged or a link: every change begins so.
     """
     refuse_links(folder)
-    verify_folder(folder, INDEX_KIND, hash_all=False)
     generation, note = Generation.read(folder), read_note(folder)
     if note is not None and note.verb == PARTITION and note.request["partitions"] == len(partitions_of(generation)):
         remove(folder / CHANGE_FOLDER)  # of a call that was stopped after its commit
@@ -268,6 +267,7 @@ def add_documents(
     folder = Path(folder)
     with folder_lock(folder):
         generation, unfinished, _ = recover_change(folder)
+        verify_folder(folder, INDEX_KIND, hash_all=False)  # before anything is encoded
         encoder = check_encoder(folder, generation.manifest, encoder)
         if not generation.segments[0].lexicon.is_dir():
             raise ArtefactError(

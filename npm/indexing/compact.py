@@ -45,7 +45,15 @@ from npm.indexing.embed import (
     shard_settings,
     vector_shards,
 )
-from npm.indexing.generation import AtLeastOne, Count, Generation, Searching, Segment, SegmentRecord
+from npm.indexing.generation import (
+    INDEX_KIND,
+    AtLeastOne,
+    Count,
+    Generation,
+    Searching,
+    Segment,
+    SegmentRecord,
+)
 from npm.indexing.rows import pack_kept
 from npm.indexing.settings import CompactSettings, LexiconSettings, PruningRule
 from npm.indexing.stages import count_segment_words, finish_segment, train_segment_quantiser
@@ -126,6 +134,7 @@ def compact_index(folder: str | Path, settings: CompactSettings, *, progress: Pr
     folder = Path(folder)
     with folder_lock(folder):
         generation, unfinished, finished = recover_change(folder)
+        verify_folder(folder, INDEX_KIND, hash_all=False)  # before anything is rewritten
         request = {
             "retrain": settings.retrain,
             "segments": [segment.name for segment in generation.segments],

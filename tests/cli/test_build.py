@@ -15,6 +15,8 @@ import pytest
 import zstandard
 
 from index.files import CountingFile, sha256_of_file
+from index.manifest import Manifest
+from index.store import verify_folder
 from npm.corpus.blocks import BlockSettings
 from npm.corpus.documents import CorpusSettings
 from npm.indexing.build import build_index
@@ -60,18 +62,38 @@ def test_a_build_says_where_the_index_is_on_stderr_and_nothing_on_stdout(
     ],
 )
 def test_an_index_that_lost_a_part_is_not_finished_and_what_to_do_about_it_helps(
-    part: str, npmlm: CommandLine, build: Build, tmp_path: Path
+    part: str, npmlm: CommandLine, build: Build, tmp_path: Path, tiny_encoder_folder: Path
 ) -> None:
     index = tmp_path / "index"
     assert npmlm(*build()).status == 0
     before = all_bytes(index)
     shutil.rmtree(index / part) if (index / part).is_dir() else (index / part).unlink()
-    helps = f"or remove all of {index} and run the commands that made it"
+    helps = f"remove all of {index} and run the commands that made it"
     npmlm(*build()).refused(part, helps)
     npmlm("compact", f"index={index}").refused(part, helps)
-    npmlm("delete", f"index={index}", "ids=[bank]").refused(part, helps)
+    add = [f"corpus.files={tmp_path / 'corpus.jsonl'}", f"encoder={tiny_encoder_folder}"]
+    npmlm("add", f"index={index}", *add).refused(part, helps)
     shutil.rmtree(index)
     assert npmlm(*build()).status == 0 and all_bytes(index) == before
+
+
+def test_a_build_over_an_index_that_is_changed_meanwhile_sees_the_new_generation(
+    npmlm: CommandLine, build: Build, tmp_path: Path, tiny_encoder_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index, looks = tmp_path / "index", [0]
+    assert npmlm(*build()).status == 0
+    more = write_corpus(tmp_path / "more.jsonl", [{"id": "new", "text": "Tromsø lies in Norway."}])
+
+    def verified(folder: Path, kind: str, **checks: bool) -> Manifest:
+        looks[0] += 1
+        if looks[0] == 1:
+            assert npmlm("add", f"index={index}", f"corpus.files={more}", f"encoder={tiny_encoder_folder}").status == 0
+            raise FileNotFoundError(folder / "quantiser")
+        return verify_folder(folder, kind, **checks)
+
+    monkeypatch.setattr("npm.indexing.build.verify_folder", verified)
+    outcome = npmlm(*build())
+    assert looks[0] == 1 and "was changed after it was built" in outcome.err
 
 
 def test_the_manifest_of_another_program_above_an_index_is_no_part_of_it(
@@ -80,7 +102,7 @@ def test_the_manifest_of_another_program_above_an_index_is_no_part_of_it(
     (tmp_path / "manifest.json").write_text('{"name": "a browser extension"}')
     assert npmlm(*build()).status == 0
     (tmp_path / "index" / "manifest.json").write_text('{"kind": "format_version"')
-    npmlm(*build()).refused("is damaged", f"build it again: remove {tmp_path / 'index'}, and run the command")
+    npmlm(*build()).refused("is damaged", f"build it again: remove all of {tmp_path / 'index'} and run the commands")
 
 
 def test_a_build_in_a_process_of_its_own(build: Build, tmp_path: Path) -> None:

@@ -250,3 +250,11 @@ def test_masked_tokens_that_are_not_the_same_are_refused(other: dict[str, Any], 
     assert caught.value.got == named and "the same settings" in caught.value.fix
     with pytest.raises(ArtefactError, match="paired by example"):
         compare_results(a, results(tmp_path / "c", lines([1, 0])))
+
+
+@pytest.mark.parametrize("counts", [[(3, 10), (2, 4)], [(3, 10), (2, 4), (1, 5)]])
+def test_masked_tokens_of_other_documents_are_refused(counts: list[tuple[int, int]], tmp_path: Path) -> None:
+    a = masked_results(tmp_path / "a", [(1, 10), (2, 4), (0, 6)])
+    with pytest.raises(ArtefactError, match="made from something else") as caught:
+        compare_results(a, masked_results(tmp_path / "b", counts))
+    assert caught.value.expected == "2=2, 6 tokens"

@@ -178,6 +178,9 @@ def test_sources_of_transfer_are_made_once_and_keep_all_but_their_vocabulary() -
         assert target.endswith(" schedule.max_steps=7")
     for cell in ("scratch", "zipf-positions-reset"):
         assert set(composed_stages(study, cell)) == set(study.cells[cell])
+    assert not any(
+        "window" in each for command in (*study.shared.values(), study.cells["scratch"]["target"]) for each in command
+    )
     near = ChosenStudy.of(["transfer", *TRANSFER, "window_tokens=16"]).study
     assert set(study.cells) - set(near.cells) == {"english-positions-reset", "zipf-positions-reset"}
     for cell, stages in near.cells.items():

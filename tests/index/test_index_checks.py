@@ -122,6 +122,23 @@ def test_a_folder_of_parts_is_checked_through(tmp_path: Path) -> None:
         check_folder(tmp_path / "whole", kind="whole")
 
 
+def test_what_to_build_again_is_the_outermost_folder_that_names_the_damaged_one(tmp_path: Path) -> None:
+    digest = read_manifest(write_sample(tmp_path / "results" / "whole" / "a" / "b"), kind="sample").digest
+    whole = tmp_path / "results" / "whole"
+    write_manifest(tmp_path / "results", kind="evaluation", settings={}, parts={})
+    write_manifest(whole, kind="whole", settings={}, parts={"a/b": digest})
+    write_sample(whole / "unfinished")
+    for folder, again in ((whole / "a" / "b", whole), (whole / "unfinished", whole / "unfinished")):
+        flip_byte(folder / "raw.bin", 0)
+        with pytest.raises(ArtefactError, match="is damaged") as caught:
+            check_folder(folder, kind="sample")
+        assert f"remove all of {again} and run" in caught.value.fix
+    shutil.rmtree(whole / "a" / "b")
+    with pytest.raises(ArtefactError, match="no folder") as caught:
+        verify_folder(whole, "whole", hash_all=False)
+    assert f"remove all of {whole} and run" in caught.value.fix
+
+
 def test_a_setting_that_a_manifest_does_not_record_is_told_by_its_whole_name(tmp_path: Path) -> None:
     folder = write_sample(tmp_path / "folder")
     rewrite_manifest(folder, settings={"seed": 7, "search": {"tier": "exact", "lists": {}}})
