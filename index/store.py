@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
@@ -51,6 +52,8 @@ from index.types import ArtefactError, UserError, named
 
 HASHED_AT_OPENING_BYTES = 64 << 20
 """Files smaller than this are always hashed by `check_folder`; larger ones by `verify_folder`, or with `hash_all`."""
+
+_HEADERS = threading.Lock()
 
 
 class FolderWriter:
@@ -244,7 +247,7 @@ def _check_file(
 
 def _check_array_header(path: Path, record: FileRecord) -> None:
     try:
-        array = np.load(str(path), mmap_mode="r", allow_pickle=False)  # of a Path numpy would resolve all folders
+        array = _mapped(path)
     except (ValueError, SyntaxError, OSError) as error:
         raise damaged(path, "an array of its size", str(error)) from error
     if (size := NPY_HEADER_BYTES + array.nbytes) != record.bytes:
@@ -254,7 +257,19 @@ def _check_array_header(path: Path, record: FileRecord) -> None:
 def open_array(folder: Path, name: str) -> np.ndarray:
     """The array `name`.npy of a checked folder, memory-mapped and read-only."""
     allow_many_files()
-    array: np.ndarray = np.load(str(folder / f"{name}.npy"), mmap_mode="r", allow_pickle=False)
+    return _mapped(folder / f"{name}.npy")
+
+
+def _mapped(path: Path) -> np.ndarray:
+    """The array in a file, one thread at a time.
+
+    numpy parses its header as Python, which in CPython 3.11 fails now and then ("AST constructor recursion depth
+    mismatch") where threads parse at once and a finaliser runs between.
+    """
+    with _HEADERS:
+        array: np.ndarray = np.load(
+            str(path), mmap_mode="r", allow_pickle=False
+        )  # of a Path numpy resolves all folders
     return array
 
 

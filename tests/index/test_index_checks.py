@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import shutil
+import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -12,7 +15,7 @@ import pytest
 from index import store
 from index.files import sha256_of_file
 from index.manifest import read_manifest
-from index.store import check_folder, verify_folder, write_manifest
+from index.store import check_folder, open_array, verify_folder, write_manifest
 from index.types import ArtefactError
 from tests.helpers.sample_folders import flip_byte, rewrite_manifest, write_sample
 
@@ -172,3 +175,45 @@ def test_a_folder_that_the_system_does_not_let_us_read_is_refused(
     with pytest.raises(ArtefactError, match="cannot be read") as denied:
         read_manifest(folder, kind="sample")
     assert "Permission denied" in denied.value.got
+
+
+class Garbage:
+    """In a cycle, with a finaliser of Python: it runs wherever the collector finds it."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+    def __del__(self) -> None:
+        """Give other threads their turn."""
+        for _ in range(50):
+            pass
+
+
+def test_threads_open_arrays_at_the_same_time(tmp_path: Path) -> None:
+    folder = write_sample(tmp_path / "folder")
+    errors: list[BaseException] = []
+
+    def opens(depth: int) -> None:
+        if depth:
+            opens(depth - 1)
+            return
+        for _ in range(1500):
+            Garbage()
+            try:
+                open_array(folder, "matrix")
+            except BaseException as error:
+                errors.append(error)
+
+    interval, thresholds = sys.getswitchinterval(), gc.get_threshold()
+    try:
+        sys.setswitchinterval(1e-6)
+        gc.set_threshold(15)
+        threads = [threading.Thread(target=opens, args=(5 * number,)) for number in range(4)]
+        for each in threads:
+            each.start()
+        for each in threads:
+            each.join()
+    finally:
+        sys.setswitchinterval(interval)
+        gc.set_threshold(*thresholds)
+    assert errors == []
