@@ -79,10 +79,11 @@ class PlainTokenizer:
         *,
         add_special_tokens: bool = True,
         split_special_tokens: bool = False,
+        return_offsets_mapping: bool = False,
         return_attention_mask: bool = False,
         verbose: bool = False,
     ) -> dict[str, Any]:
-        """The `input_ids` of a text, or of several: lists of whole numbers, and nothing else.
+        """The `input_ids` of a text, or of several; if asked for, their `offset_mapping` (start, end) in characters.
 
         The last two are there because tokenizers of `transformers` must be told; other options of theirs raise
         TypeError.
@@ -91,8 +92,10 @@ class PlainTokenizer:
         self.backend_tokenizer.encode_special_tokens = split_special_tokens
         texts = [text] if isinstance(text, str) else list(text)
         found = self.backend_tokenizer.encode_batch(texts, add_special_tokens=add_special_tokens)
-        ids = [encoding.ids for encoding in found]
-        return {"input_ids": ids[0] if isinstance(text, str) else ids}
+        values: dict[str, list[Any]] = {"input_ids": [encoding.ids for encoding in found]}
+        if return_offsets_mapping:
+            values["offset_mapping"] = [encoding.offsets for encoding in found]
+        return {name: of_texts[0] if isinstance(text, str) else of_texts for name, of_texts in values.items()}
 
     @property
     def unk_token_id(self) -> int:

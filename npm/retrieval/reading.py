@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from npm.models.encoder import Encoder
     from npm.retrieval.blocks import Restriction
 
-TRAINED_JOINT_SHARE = 0.5
+TRAINED_JOINT_SHARE = 0.75
 """How much the keys of the joint pass count for an encoder that was trained for them."""
 PAIRS_AT_ONCE = 256
 """Whose keys are held at once: 100 MB of blocks of 256 tokens and 384 dimensions."""

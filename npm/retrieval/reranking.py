@@ -1,26 +1,30 @@
 """The first phrases of an answer weighed once more, by whether the text that they make says what their sentence says.
 
 A phrase v of score s is put in the place of the mask, and the sentence of the text that holds it is compared with the
-sentence x of the corpus in which v stands best, by the cosine of their sentence vectors:
+sentence x of the corpus in which v stands best, by the cosine of their sentence vectors and by the similarity of v to
+itself in the two sentences, which is that of its first tokens and that of its last:
 
-    s' = s · e^(w cos(text with v, x)) / Z,   Z such that the scores of the reranked phrases add up to what they did.
+    s' = s · e^(w (cos(text with v, x) + 0.02 (sim of first tokens + sim of last tokens)) + u name(v)) / Z,
+
+Z such that the scores of the reranked phrases add up to what they did; name(v) is 1 for a name or a number, else 0.
 
 The vectors of the mask know what kind of phrase is wanted, and each block has been read; which of the phrases of one
 block the sentence is about is what they tell least well (docs/results/quality.md).
 
-Shapes: n phrases, S sentences, d dimensions.
+Shapes: n phrases, P phrases in sentences, S sequences, d dimensions.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from npm.corpus.text import sentence_around
+from npm.corpus.text import STOP_WORDS, sentence_around
 from npm.models.batches import encode_pooled
+from npm.models.similarity import scaled_similarity
 from npm.retrieval.settings import FillSettings, Retrieval
 from npm.types import MASK_TEXT, Phrase
 
@@ -28,8 +32,26 @@ if TYPE_CHECKING:
     from npm.models.encoder import Encoder
     from npm.models.settings import PoolerKind
 
-RERANKED_PHRASES = 5
-"""Twice as many gave the same answers (development half of the demo and 1,000 article questions)."""
+RERANKED_PHRASES = 10
+TOKEN_SHARE = 0.02
+"""How much the similarity of a phrase's ends counts beside the cosine of its sentences, which is 1 at most."""
+SHORT_WORD_CHARS = 3
+"""Lower-case words of so many letters stand within names: Miguel de Cervantes, Ludwig van Beethoven."""
+
+
+@dataclass(frozen=True, slots=True)
+class PhraseInSentence:
+    """A phrase, and the sentence that it is part of."""
+
+    sentence: str
+    start: int  # in code points
+    end: int
+
+    def ends(self, offsets: np.ndarray) -> tuple[int, int]:
+        """The phrase's first and last token among the sentence's T, with `offsets` i64 [T, 2] in code points."""
+        first = np.searchsorted(offsets[:, 1], self.start, side="right")
+        last = np.searchsorted(offsets[:, 0], self.end, side="left") - 1
+        return int(first), int(max(first, last))  # the next token where the tokenizer passes the phrase over
 
 
 def rerank_pooler(settings: FillSettings, encoder: Encoder) -> PoolerKind | None:
@@ -52,68 +74,124 @@ def rerank(
     settings: FillSettings,
 ) -> list[tuple[Phrase, ...]]:
     """The phrases `found` for each text with one mask, the first ones reranked; as many as `settings` ask for."""
-    pairs = [
-        (filled_sentence(text, phrase.phrase), phrase.occurrences[0].context)
-        for text, phrases in zip(texts, found, strict=True)
-        for phrase in phrases[:RERANKED_PHRASES]
-    ]
-    sentences = list(dict.fromkeys(sentence for pair in pairs for sentence in pair))  # S, each encoded once
-    number = {sentence: place for place, sentence in enumerate(sentences)}
-    vectors = sentence_vectors(encoder, pooler, sentences, tokens_per_batch=settings.tokens_per_batch)  # f32 [S, d]
-    cosines = np.array([float(vectors[number[text]] @ vectors[number[own]]) for text, own in pairs])  # f64 [all n]
+    firsts = [phrases[:RERANKED_PHRASES] for phrases in found]
+    asked = [filled_sentence(text, phrase.phrase) for text, own in zip(texts, firsts, strict=True) for phrase in own]
+    stored = [own_sentence(phrase) for own in firsts for phrase in own]
+    similarities = sentence_similarities(encoder, pooler, asked, stored, tokens_per_batch=settings.tokens_per_batch)
     reranked: list[tuple[Phrase, ...]] = []
     done = 0
-    for phrases in found:
-        first, behind = phrases[:RERANKED_PHRASES], phrases[RERANKED_PHRASES:]
-        scores = np.array([phrase.score for phrase in first])  # f64 [n]
-        scores = reranked_scores(scores, cosines[done : done + len(first)], settings.rerank_weight)
+    for phrases, first in zip(found, firsts, strict=True):
+        evidence = settings.rerank_weight * similarities[done : done + len(first)]  # f64 [n]
+        evidence += settings.name_weight * np.array([is_name(phrase.phrase) for phrase in first], dtype=float)
         done += len(first)
+        scores = reranked_scores(np.array([phrase.score for phrase in first]), evidence)  # f64 [n]
         again = [replace(phrase, score=score) for phrase, score in zip(first, scores.tolist(), strict=True)]
-        ordered = sorted([*again, *behind], key=lambda phrase: -phrase.score)[: settings.k]
+        ordered = sorted([*again, *phrases[len(first) :]], key=lambda phrase: -phrase.score)[: settings.k]
         reranked.append(
             tuple(replace(phrase, occurrences=phrase.occurrences[: settings.occurrences]) for phrase in ordered)
         )
     return reranked
 
 
-def filled_sentence(text: str, phrase: str) -> str:
+def filled_sentence(text: str, phrase: str) -> PhraseInSentence:
     """The sentence of `text` that holds its one mask, with `phrase` in the mask's place.
 
     >>> filled_sentence("It is old. Iceland is governed from <mask>. Why?", "Reykjavík")
-    'Iceland is governed from Reykjavík.'
+    PhraseInSentence(sentence='Iceland is governed from Reykjavík.', start=25, end=34)
     """
     start = text.index(MASK_TEXT)
     filled = text.replace(MASK_TEXT, phrase)
     first, stop = sentence_around(filled, start, start + len(phrase))
-    return filled[first:stop]
+    return PhraseInSentence(filled[first:stop], start - first, start - first + len(phrase))
 
 
-def reranked_scores(scores: np.ndarray, cosines: np.ndarray, weight: float) -> np.ndarray:
-    """s e^(w c) / Z for scores and cosines f64 [n]; their sum stays as it was.
+def own_sentence(phrase: Phrase) -> PhraseInSentence:
+    """The sentence of the corpus in which a phrase stands best."""
+    best = phrase.occurrences[0]
+    start, end = (char - best.context_start_char for char in (best.start_char, best.end_char))
+    return PhraseInSentence(best.context, start, end)
+
+
+def is_name(phrase: str) -> bool:
+    """Whether a phrase is written as names and numbers are: only stop-words and short words in lower case, not all.
+
+    Every phrase is a name where a script has no case.
+
+    >>> [is_name(phrase) for phrase in ("Bank of America", "1 May 1912", "de Vries", "river", "tin", "Komodo dragon")]
+    [True, True, True, False, False, False]
+    """
+    words = phrase.split()
+    lower = [word for word in words if word[:1].islower()]
+    return len(lower) < len(words) and all(word in STOP_WORDS or len(word) <= SHORT_WORD_CHARS for word in lower)
+
+
+def reranked_scores(scores: np.ndarray, evidence: np.ndarray) -> np.ndarray:
+    """s e^x / Z for scores and evidence f64 [n]; their sum stays as it was.
 
     >>> import numpy as np
-    >>> reranked_scores(np.array([0.4, 0.2]), np.array([0.0, 1.0]), np.log(4)).round(6).tolist()
+    >>> reranked_scores(np.array([0.4, 0.2]), np.log([1, 4])).round(6).tolist()
     [0.2, 0.4]
     """
-    weights = scores * np.exp(weight * (cosines - cosines.max(initial=-1.0)))  # f64 [n]
+    weights = scores * np.exp(evidence - evidence.max(initial=-np.inf))  # f64 [n]
     return scores.sum() / weights.sum() * weights if weights.any() else scores
 
 
-def sentence_vectors(
-    encoder: Encoder, pooler: PoolerKind, sentences: Sequence[str], *, tokens_per_batch: int
+def sentence_similarities(
+    encoder: Encoder,
+    pooler: PoolerKind,
+    asked: Sequence[PhraseInSentence],
+    stored: Sequence[PhraseInSentence],
+    *,
+    tokens_per_batch: int,
 ) -> np.ndarray:
-    """The vectors f32 [S, d] of length 1 of S sentences, each cut to what the encoder takes."""
-    if not sentences:
-        return np.zeros((0, encoder.dimensions), dtype=np.float32)
+    """How near each of P phrases in its sentence is to that in the sentence beside it, f64 [P], as the module says."""
+    pooled, ends = phrase_vectors(encoder, pooler, [*asked, *stored], tokens_per_batch=tokens_per_batch)
+    ours, theirs = slice(None, len(asked)), slice(len(asked), None)
+    cosines = np.einsum("pd,pd->p", pooled[ours], pooled[theirs], dtype=np.float64)  # f64 [P]
+    products = np.einsum("ped,ped->p", ends[ours], ends[theirs], dtype=np.float64)  # f64 [P], of both ends
+    return cosines + TOKEN_SHARE * scaled_similarity(products, encoder.cut_to(None).similarity_scale)
+
+
+def phrase_vectors(
+    encoder: Encoder, pooler: PoolerKind, phrases: Sequence[PhraseInSentence], *, tokens_per_batch: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """For P phrases in sentences the sentence's vector f32 [P, d], of length 1, and those f32 [P, 2, d] of their ends.
+
+    A sentence is encoded once, whatever phrases of it are asked for; one that is longer than the encoder takes as far
+    as its phrase.
+    """
+    whole = encoder.cut_to(None)
+    if not phrases:
+        return np.zeros((0, whole.dimensions), dtype=np.float32), np.zeros((0, 2, whole.dimensions), dtype=np.float32)
     room = encoder.max_input_tokens - len(encoder.prefix_ids) - len(encoder.suffix_ids)
+    sentences = list(dict.fromkeys(phrase.sentence for phrase in phrases))
     encoded = encoder.tokenizer(
-        list(sentences), add_special_tokens=False, split_special_tokens=True, return_attention_mask=False, verbose=False
-    )["input_ids"]
-    sequences = [
-        np.array([*encoder.prefix_ids, *ids[:room], *encoder.suffix_ids], dtype=np.int64)  # i64 [tokens]
-        for ids in encoded
-    ]
-    nowhere = [np.zeros(0, dtype=np.int64)] * len(sequences)
-    pooled = encode_pooled(encoder, sequences, nowhere, pooler, tokens_per_batch=tokens_per_batch).pooled
-    assert pooled is not None
-    return pooled  # f32 [S, d]
+        sentences,
+        add_special_tokens=False,
+        split_special_tokens=True,
+        return_offsets_mapping=True,
+        return_attention_mask=False,
+        verbose=False,
+    )
+    tokens = dict(zip(sentences, zip(encoded["input_ids"], encoded["offset_mapping"], strict=True), strict=True))
+    numbers: dict[tuple[str, int], int] = {}  # of each sequence, by its sentence and the first token of that
+    sequences: list[np.ndarray] = []
+    slots: list[list[int]] = []
+    places: list[tuple[int, int]] = []  # of each phrase: its sequence, and its first slot among those of the sequence
+    for phrase in phrases:
+        ids, offsets = tokens[phrase.sentence]
+        first, last = phrase.ends(np.array(offsets, dtype=np.int64).reshape(-1, 2))  # of i64 [tokens, 2]
+        cut = max(0, last + 1 - room)
+        number = numbers.setdefault((phrase.sentence, cut), len(sequences))
+        if number == len(sequences):
+            own = [*encoder.prefix_ids, *ids[cut : cut + room], *encoder.suffix_ids]
+            sequences.append(np.array(own, dtype=np.int64))  # i64 [tokens]
+            slots.append([])
+        places.append((number, len(slots[number])))
+        most = len(sequences[number]) - 1
+        slots[number] += [min(len(encoder.prefix_ids) + max(0, end - cut), most) for end in (first, last)]
+    asked = [np.array(own, dtype=np.int64) for own in slots]  # S of i64 [2 × its phrases]
+    found = encode_pooled(whole, sequences, asked, pooler, tokens_per_batch=tokens_per_batch)
+    assert found.pooled is not None, "a pooler was given"
+    ends = [found.vectors[number][slot : slot + 2] for number, slot in places]  # P of f32 [2, d]
+    return found.pooled[[number for number, _ in places]], np.stack(ends)

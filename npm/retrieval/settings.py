@@ -47,12 +47,15 @@ class FillSettings(CheckedSettings):
     rest from the text alone. With 0, and joint_share=0, nothing is read, which is faster."""
     joint_share: Annotated[float | None, Bounds(0, 1)] = None
     """In `hybrid`, how much of a similarity comes from the block's tokens as they are read together with the text, the
-    rest from the stored vectors; unset: half for an encoder that was trained for it (objective.reading_weight), else
-    nothing."""
+    rest from the stored vectors; unset: three quarters for an encoder that was trained for it
+    (objective.reading_weight), else nothing."""
     rerank_weight: Annotated[float, Bounds(0, 1_000)] = 4.0
     """In `hybrid`, with an encoder that has sentence vectors and a text with one mask: how much it counts for one of
-    the first five phrases that the text with it is near to the sentence in which it stands; 0 leaves them as they are,
+    the first ten phrases that the text with it is near to the sentence in which it stands; 0 leaves them as they are,
     which is faster."""
+    name_weight: Annotated[float, Bounds(0, 1_000)] = 1.0
+    """Where phrases are reranked, how much it counts that a phrase is written as a name or a number is: e^1.0 times as
+    much as one with words in lower case; 0: nothing."""
     candidates_per_side: Annotated[int | None, Bounds(1, 10_000_000)] = None
     """Best rows grown into phrases for the start query and for the end query in unrestricted search; unset: what
     `tune` wrote into the index, else 4096 where search is exact and 512 where it is not."""
@@ -102,6 +105,7 @@ class FillSettings(CheckedSettings):
             reading_share=0.0,
             joint_share=0.0,
             rerank_weight=0.0,
+            name_weight=0.0,
             candidates_per_side=4096,
             scoring=ScoringSettings.reference(),
         )

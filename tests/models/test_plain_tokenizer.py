@@ -65,6 +65,10 @@ def assert_same(folder: Path) -> None:
     assert plain.num_special_tokens_to_add() == whole.num_special_tokens_to_add()
     for options in ({}, {"add_special_tokens": False}, {"split_special_tokens": True}):
         assert plain(TEXTS, **options)["input_ids"] == whole(list(TEXTS), **options)["input_ids"]
+        offsets = [
+            each(list(TEXTS), return_offsets_mapping=True, **options)["offset_mapping"] for each in (plain, whole)
+        ]
+        assert offsets[0] == offsets[1]
 
 
 def test_pieces_words_and_special_tokens_have_the_ids_of_the_vocabulary(tmp_path: Path) -> None:

@@ -12,10 +12,20 @@ import pytest
 from npm.corpus.documents import CorpusSettings
 from npm.indexing.build import build_index
 from npm.indexing.settings import IndexBuildSettings
+from npm.models.batches import encode_sequences
 from npm.models.encoder import Encoder
 from npm.models.sentences import SentenceEncoder
 from npm.retrieval.fill import PhraseFiller
-from npm.retrieval.reranking import RERANKED_PHRASES, filled_sentence, reranked_scores
+from npm.retrieval.reranking import (
+    RERANKED_PHRASES,
+    TOKEN_SHARE,
+    PhraseInSentence,
+    filled_sentence,
+    is_name,
+    own_sentence,
+    phrase_vectors,
+    reranked_scores,
+)
 from npm.retrieval.settings import FillSettings
 
 QUESTIONS = [
@@ -39,16 +49,54 @@ def filler(tmp_path_factory: pytest.TempPathFactory) -> PhraseFiller:
     return PhraseFiller.open(folder / "index", encoder, settings=FillSettings(rerank_weight=6.0))
 
 
-def test_scores_are_weighed_by_the_exponential_of_the_cosine_and_keep_their_sum() -> None:
-    scores = reranked_scores(np.array([0.4, 0.2, 0.1]), np.array([0.0, 0.5, 0.5]), 2 * np.log(3))
+def test_scores_are_weighed_by_the_exponential_of_the_evidence_and_keep_their_sum() -> None:
+    scores = reranked_scores(np.array([0.4, 0.2, 0.1]), np.log([1, 3, 3]))
     assert scores == pytest.approx([0.7 * 4 / 13, 0.7 * 6 / 13, 0.7 * 3 / 13])
-    assert reranked_scores(np.zeros(0), np.zeros(0), 4.0).shape == (0,)
-    assert reranked_scores(np.zeros(2), np.array([0.1, 0.9]), 4.0).tolist() == [0, 0]
+    assert reranked_scores(np.zeros(0), np.zeros(0)).shape == (0,)
+    assert reranked_scores(np.zeros(2), np.array([0.1, 0.9])).tolist() == [0, 0]
 
 
 def test_the_sentence_of_the_mask_alone_is_compared() -> None:
-    assert filled_sentence(QUESTIONS[1], "Norway") == "Oslo is the capital of Norway."
-    assert filled_sentence("<mask>", "Norway") == "Norway"
+    assert filled_sentence(QUESTIONS[1], "Norway") == PhraseInSentence("Oslo is the capital of Norway.", 23, 29)
+    assert filled_sentence("<mask>", "Norway") == PhraseInSentence("Norway", 0, 6)
+
+
+@pytest.mark.parametrize("name", ["Oslo", "Bank of America", "Miguel de Cervantes", "3 May 1912", "東京", "K2"])
+def test_names_and_numbers_have_no_long_word_in_lower_case(name: str) -> None:
+    assert is_name(name)
+
+
+@pytest.mark.parametrize("phrase", ["river", "tin", "Komodo dragon", "republic of Iceland", "born", "élan vital"])
+def test_other_phrases_are_no_names(phrase: str) -> None:
+    assert not is_name(phrase)
+
+
+def test_the_ends_of_a_phrase_are_the_tokens_that_share_a_character_with_it() -> None:
+    offsets = np.array([[0, 4], [5, 7], [7, 9], [10, 12], [12, 13]])  # "Mona Li|sa is|."
+    assert PhraseInSentence("Mona Lisa is.", 0, 9).ends(offsets) == (0, 2)
+    assert PhraseInSentence("Mona Lisa is.", 5, 9).ends(offsets) == (1, 2)
+    assert PhraseInSentence("Mona Lisa is.", 6, 7).ends(offsets) == (1, 1)
+    assert PhraseInSentence("Mona Lisa is.", 9, 10).ends(offsets) == (3, 3)  # what no token covers
+
+
+def test_a_sentence_too_long_for_the_encoder_is_read_as_far_as_its_phrase(filler: PhraseFiller) -> None:
+    encoder = filler.encoder
+    long = PhraseInSentence("very " * 600 + "Oslo is old.", 3000, 3004)
+    pooler = encoder.block_pooler
+    assert pooler is not None
+    room = encoder.max_input_tokens - 2
+    short = PhraseInSentence("very " * (room - 1) + "Oslo", 5 * (room - 1), 5 * (room - 1) + 4)
+    cut, whole = (phrase_vectors(encoder, pooler, [one], tokens_per_batch=512) for one in (long, short))
+    np.testing.assert_allclose(cut[0], whole[0], atol=1e-5)
+    np.testing.assert_allclose(cut[1], whole[1], atol=1e-5)
+
+
+def plain_ends(encoder: Encoder, phrase: PhraseInSentence) -> np.ndarray:
+    """The vectors f32 [2, d] of a phrase's first and last token, of its sentence alone."""
+    encoding = encoder.tokenizer.backend_tokenizer.encode(phrase.sentence)
+    inside = [place for place, (start, end) in enumerate(encoding.offsets) if start < phrase.end and phrase.start < end]
+    ids, ends = np.array(encoding.ids), np.array([inside[0], inside[-1]])
+    return encode_sequences(encoder, [ids], [ends], tokens_per_batch=512)[0]
 
 
 @pytest.mark.parametrize("k", [1, 3, 5, 12])
@@ -66,9 +114,12 @@ def test_phrases_are_reranked_as_a_plain_loop_does_it(filler: PhraseFiller, k: i
         first = before.phrases[:RERANKED_PHRASES]
         weights = []
         for phrase in first:
-            own = filled_sentence(text, phrase.phrase), phrase.occurrences[0].context
-            one, other = sentences.encode(own, unit=True)
-            weights.append(phrase.score * np.exp(6.0 * float(one @ other)))
+            own = filled_sentence(text, phrase.phrase), own_sentence(phrase)
+            one, other = sentences.encode([each.sentence for each in own], unit=True)
+            ours, theirs = (plain_ends(filler.encoder, each) for each in own)
+            ends = filler.encoder.similarity_scale * float((ours * theirs).sum())
+            evidence = 6.0 * (float(one @ other) + TOKEN_SHARE * ends) + 1.0 * is_name(phrase.phrase)
+            weights.append(phrase.score * np.exp(evidence))
         whole = sum(phrase.score for phrase in first)
         scores = [whole * weight / sum(weights) for weight in weights]
         expected = sorted(
