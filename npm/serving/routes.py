@@ -60,6 +60,7 @@ def add_filling(app: FastAPI, service: Service) -> None:
     @app.get("/v1/fill", tags=["answers"], response_model=schema.Answers)
     async def fill_link(request: Request, query: Annotated[FillQuery, Query()]) -> Response:
         """The same for one text, as a link; an answer has an ETag, which changes with the index."""
+        _check_given_once(request, lists=("documents", "where"))
         _check_texts([query.text], one=True, source="query")
         opened = service.keeper.current
         asked = json.dumps([opened.state.digest, query.text, str(opened.fill_settings(query))])
@@ -108,12 +109,14 @@ def add_index(app: FastAPI, service: Service) -> None:
 
     @app.get("/v1/documents/{identifier:path}", tags=["index"], response_model=schema.DocumentWindow)
     async def document(
+        request: Request,
         identifier: str,
         start_char: Annotated[int, Query(ge=0)] = 0,
         end_char: Annotated[int | None, Query(ge=0)] = None,
         around: Annotated[int, Query(ge=0, le=schema.MOST_AROUND_CHARS)] = 2000,
     ) -> Response:
         """The text of a document around [start_char, end_char), `around` characters before and behind."""
+        _check_given_once(request)
         opened = service.keeper.current
         window = await asyncio.to_thread(
             opened.document, identifier, start_char=start_char, end_char=end_char, around=around
@@ -174,6 +177,20 @@ async def _lines(service: Service, request: Request, jobs: Sequence[Job]) -> Asy
         raise
     finally:
         give_up(jobs)
+
+
+def _check_given_once(request: Request, *, lists: Sequence[str] = ()) -> None:
+    """Raise Problem for a parameter of the address that is given twice and is none of `lists`."""
+    names = [name for name, _ in request.query_params.multi_items() if name not in lists]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise Problem(
+            HTTPStatus.UNPROCESSABLE_ENTITY,
+            f"{twice} is given more than once",
+            expected="one value",
+            got=" and ".join(value[:200] for value in request.query_params.getlist(twice)[:2]),
+            where=f"query.{twice}",
+            fix="leave one of them out",
+        )
 
 
 def _check_count(count: int, most: int) -> None:

@@ -58,6 +58,9 @@ def run_training(
     """
     refuse_unused_of_start(settings)
     RunFolder(folder).check()
+    has_text = settings.packed or settings.corpus.files or settings.sentences.files or settings.labelled.files
+    if not has_text and settings.objective.labelled_weight + settings.objective.labelled_contrast_weight == 0:
+        find_sources([])  # refuses, before an encoder is looked for that may not be installed
     trained = load_start(settings)
     torch.manual_seed(settings.trainer.seed)  # the heads of objectives start at random
     objective = make_objective(settings, trained)

@@ -178,6 +178,11 @@ def test_settings_of_something_else_are_refused_in_a_short_message(
     assert len(message) < 2000
 
 
+def test_a_corpus_is_asked_for_before_an_encoder_that_may_not_be_installed(npmlm: CommandLine, tmp_path: Path) -> None:
+    npmlm("train", f"run={tmp_path / 'run'}", "encoder=no-such-encoder").refused("no corpus is given", "corpus.files")
+    assert not (tmp_path / "run").exists()
+
+
 def test_metrics_that_are_none_are_refused_before_the_encoder_is_loaded(
     npmlm: CommandLine, train: list[str], tmp_path: Path
 ) -> None:
