@@ -19,6 +19,8 @@ from index.types import ArtefactError, SettingError
 
 EXACT_ROWS, SQ8_ROWS = 1_000_000, 5_000_000
 """Most rows for which the automatic tier is exact; ivf_sq8."""
+SHORT_DIMENSIONS = 192
+"""Vectors of up to so many numbers have codes of two bits a number where longer ones have one (docs/results)."""
 COUNTS = ("list_count", "probed_lists", "rerank_factor", "train_rows", "train_iterations", "thread_count")
 """Settings that are at least 1."""
 TRAIN_ROWS_PER_LIST = 39
@@ -167,7 +169,7 @@ class SearchSettings:
 
     tier: SearchTier = SearchTier.auto
     """auto: `exact` up to a million rows, `ivf_sq8` (a byte a dimension) up to five million, `ivf_rabitq` (a bit a
-    dimension) above; `faiss` with `factory`."""
+    dimension, two of vectors of up to 192 numbers) above; `faiss` with `factory`."""
     factory: str | None = None
     """FAISS factory string, for tier faiss."""
     list_count: int | None = None
@@ -175,7 +177,7 @@ class SearchSettings:
     probed_lists: int | None = None
     """Number of inverted lists looked into for one query; unset: 256, or all lists where there are fewer."""
     rerank_factor: int | None = None
-    """Candidates scored exactly, for each hit asked for; unset: 4 with codes of one bit a dimension, else 2."""
+    """Candidates scored exactly, for each hit asked for; unset: 4 with codes of a bit or two a dimension, else 2."""
     train_rows: int = 1 << 19
     """Number of rows sampled to train the quantiser; they are held in memory as stored."""
     train_iterations: int = 10
@@ -263,8 +265,9 @@ def resolved_settings(settings: SearchSettings, row_count: int, dimensions: int)
         list_count = settings.list_count or automatic_list_count(row_count, settings.train_rows)
         # Lists are compared one by one: a graph over centroids by inner product never reaches some of them.
         lists = f"IVF{list_count}"
-        # Codes of one bit a dimension want numbers of like size in all of them: a random rotation sees to it.
-        factory = f"{lists},SQ8" if tier is SearchTier.ivf_sq8 else f"RR{dimensions},{lists},RaBitQ"
+        # Codes of a bit or two a dimension want numbers of like size in all of them: a random rotation sees to it.
+        bits = "2" if dimensions <= SHORT_DIMENSIONS else ""
+        factory = f"{lists},SQ8" if tier is SearchTier.ivf_sq8 else f"RR{dimensions},{lists},RaBitQ{bits}"
     return resolved | {
         "factory": factory,
         "list_count": list_count,
@@ -293,5 +296,5 @@ def default_probed_lists(list_count: int) -> int:
 
 
 def default_rerank_factor(factory: str) -> int:
-    """Candidates scored exactly for each hit unless said otherwise: more for codes of one bit a dimension."""
+    """Candidates scored exactly for each hit unless said otherwise: more for codes of a bit or two a dimension."""
     return 4 if "RaBitQ" in factory else 2

@@ -271,6 +271,12 @@ def test_resolved_settings_name_tier_and_factory_and_nothing_of_the_search(
     assert resolved_settings(SearchSettings(tier=SearchTier.exact), rows, 8) == {"tier": "exact", "dimensions": 8}
 
 
+@pytest.mark.parametrize(("dimensions", "bits"), [(64, "2"), (192, "2"), (193, ""), (384, "")])
+def test_short_vectors_have_codes_of_two_bits_a_number(dimensions: int, bits: str) -> None:
+    factory = resolved_settings(SearchSettings(), 20_000_000, dimensions)["factory"]
+    assert factory == f"RR{dimensions},IVF8192,RaBitQ{bits}"
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
