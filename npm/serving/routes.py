@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import asdict
 from http import HTTPStatus
@@ -181,8 +182,8 @@ async def _lines(service: Service, request: Request, jobs: Sequence[Job]) -> Asy
 
 def _check_given_once(request: Request, *, lists: Sequence[str] = ()) -> None:
     """Raise Problem for a parameter of the address that is given twice and is none of `lists`."""
-    names = [name for name, _ in request.query_params.multi_items() if name not in lists]
-    if twice := next((name for name in names if names.count(name) > 1), None):
+    counts = Counter(name for name, _ in request.query_params.multi_items() if name not in lists)
+    if twice := next((name for name, count in counts.items() if count > 1), None):
         raise Problem(
             HTTPStatus.UNPROCESSABLE_ENTITY,
             f"{twice} is given more than once",

@@ -99,8 +99,11 @@ def plain_ends(encoder: Encoder, phrase: PhraseInSentence) -> np.ndarray:
     return encode_sequences(encoder, [ids], [ends], tokens_per_batch=512)[0]
 
 
-@pytest.mark.parametrize("k", [1, 3, 5, 12])
-def test_phrases_are_reranked_as_a_plain_loop_does_it(filler: PhraseFiller, k: int) -> None:
+@pytest.mark.parametrize(("k", "name_weight"), [(1, 1.0), (3, 0.0), (5, 2.5), (12, 1.0)])
+def test_phrases_are_reranked_as_a_plain_loop_does_it(
+    filler: PhraseFiller, k: int, name_weight: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(filler, "settings", replace(filler.settings, name_weight=name_weight))
     sentences = SentenceEncoder(filler.encoder, SentenceEncoder.load().pooler)
     as_found = replace(filler.settings, rerank_weight=0.0, k=max(k, RERANKED_PHRASES))
     with_reranking = filler.fill(QUESTIONS, k=k)
@@ -118,7 +121,7 @@ def test_phrases_are_reranked_as_a_plain_loop_does_it(filler: PhraseFiller, k: i
             one, other = sentences.encode([each.sentence for each in own], unit=True)
             ours, theirs = (plain_ends(filler.encoder, each) for each in own)
             ends = filler.encoder.similarity_scale * float((ours * theirs).sum())
-            evidence = 6.0 * (float(one @ other) + TOKEN_SHARE * ends) + 1.0 * is_name(phrase.phrase)
+            evidence = 6.0 * (float(one @ other) + TOKEN_SHARE * ends) + name_weight * is_name(phrase.phrase)
             weights.append(phrase.score * np.exp(evidence))
         whole = sum(phrase.score for phrase in first)
         scores = [whole * weight / sum(weights) for weight in weights]

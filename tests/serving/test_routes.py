@@ -257,6 +257,7 @@ def test_a_field_of_the_wrong_name_or_kind_is_named(server: RunningServer) -> No
     assert_problem(server.ask("GET", "/v1/fill?text=%3Cmask%3E&j=3"), 422, "query.j")
     assert_problem(server.ask("GET", "/v1/fill?text=%3Cmask%3E&k=3&k=4"), 422, "query.k", "3 and 4")
     assert_problem(server.ask("GET", "/v1/documents/iceland?around=1&around=2"), 422, "query.around")
+    assert_problem(server.ask("GET", "/v1/fill?text=%3Cmask%3E&where=a%3D1&where=b%3D2"), 422, "where")
     assert_problem(server.ask("GET", "/v1/documents/iceland?around=-1"), 422, "query.around")
     too_much = {"passages": ["word " * 2000] * 21, "text": "It is <mask>."}
     assert_problem(server.ask("POST", "/v1/over", too_much), 413 if len(json.dumps(too_much)) > 200_000 else 422)
