@@ -58,9 +58,7 @@ def run_training(
     """
     refuse_unused_of_start(settings)
     RunFolder(folder).check()
-    has_text = settings.packed or settings.corpus.files or settings.sentences.files or settings.labelled.files
-    if not has_text and settings.objective.labelled_weight + settings.objective.labelled_contrast_weight == 0:
-        find_sources([])  # refuses, before an encoder is looked for that may not be installed
+    refuse_no_text(settings)  # before an encoder is looked for that may not be installed
     trained = load_start(settings)
     torch.manual_seed(settings.trainer.seed)  # the heads of objectives start at random
     objective = make_objective(settings, trained)
@@ -102,6 +100,13 @@ def run_training(
                 RunFolder(folder).discard()
             raise
     return trainer.run_folder.encoder_path
+
+
+def refuse_no_text(settings: TrainingSettings) -> None:
+    """Raise CorpusError where no text at all is given; that of labelled rows is asked for where they are read."""
+    given = settings.packed or settings.corpus.files or settings.sentences.files or settings.labelled.files
+    if not given and settings.objective.labelled_weight + settings.objective.labelled_contrast_weight == 0:
+        find_sources([])
 
 
 def recorded_facts(settings: TrainingSettings, trained: TrainableModel, views: set[str]) -> dict[str, str]:
