@@ -51,10 +51,9 @@ def run_training(
 ) -> Path:
     """Train, or go on training, in `folder`; returns the folder of the finished encoder.
 
-    After `most_minutes` it saves a checkpoint and returns although the run is not at its end; called again, it goes on.
-    Only the first rank calls `announce` (before the loop starts), `progress` (while blocks are made) and `report_step`.
-    Raises SettingError if the folder was begun with other settings, CorpusError or EncoderError for bad input,
-    ArtefactError while another process trains in it, or if it is no run folder to write into (`RunFolder.check`).
+    After `most_minutes` it saves a checkpoint and returns; called again, it goes on. Only the first rank calls
+    `announce`, `progress` and `report_step`. Raises SettingError if the folder was begun with other settings,
+    CorpusError or EncoderError for bad input, ArtefactError if another process trains in it or it is no run folder.
     """
     refuse_unused_of_start(settings)
     RunFolder(folder).check()
