@@ -37,11 +37,12 @@ evaluate() { # evaluate FOLDER settings…
 }
 both=("zero_shot.mlm.encoder=$out/mlm-mini/encoder" "zero_shot.mlm.index=$out/mlm" "index=$out/npm" "data_dir=$data")
 evaluate closed "task=[sst2,mr,agn,subj,rte]" "${both[@]}"
+$npmlm compare "$out/closed" "methods=[mlm-fuzzy-corpus,npm]"
 evaluate agn-wikipedia task=agn "method=[npm,npm-single,mlm-fuzzy-corpus]" "${both[0]}" "data_dir=$data" index="$out/npm/wiki"
 for seed in 0 1 2; do
   evaluate trex-$seed task=trex seed=$seed limit=2000 fill.scoring.length_exponent=-3 "${both[@]}"
 done
-evaluate subj-calibrated task=subj "method=[npm,mlm-knn]" "${both[@]}" zero_shot.closed.calibration=corpus zero_shot.closed.label_mean=words zero_shot.closed.temperature=2
+evaluate subj-sum task=subj "method=[npm,npm-single,mlm-knn]" "${both[@]}" zero_shot.closed.calibration=none zero_shot.closed.label_mean=sum zero_shot.closed.temperature=1
 evaluate nq task=nq limit=500 "zero_shot.mlm.encoder=$out/mlm-mini/encoder" "index=$out/npm" "data_dir=$data"
 
 # What was chosen on development data: a folder for each task and row of the table.
