@@ -313,8 +313,9 @@ def reencode_sample(
 ) -> VectorCheck:
     """Encode `batch_count` random batches again, each as it stood in its shard, and compare with the stored vectors.
 
-    A batch is drawn at random from a shard that is drawn at random; repeats are possible. Raises ArtefactError if the
-    vectors are unfinished, damaged, or were made with another encoder or corpus.
+    A batch is drawn at random from a shard that is drawn at random, none of them twice: fewer where a shard that is
+    drawn several times has fewer. Raises ArtefactError if the vectors are unfinished, damaged, or were made with
+    another encoder or corpus.
     """
     manifest = check_folder(folder, kind=VECTORS_KIND)
     ours = {
@@ -326,16 +327,18 @@ def reencode_sample(
     refuse_changed(ours, {name: manifest.settings.get(name) for name in ours}, where=folder)
     row_count, worst_cosine = 0, 1.0
     names = list(manifest.parts)
-    for number in np.sort(rng.integers(len(names), size=batch_count)).tolist():
+    numbers, counts = np.unique(rng.integers(len(names), size=batch_count), return_counts=True)  # i64 [shards] each
+    for number, count in zip(numbers.tolist(), counts.tolist(), strict=True):
         shard = folder / names[number]
         blocks = ShardBlocks(store, encoder, check_folder(shard, kind=VECTOR_SHARD_KIND).settings)
-        batch = blocks.batches[int(rng.integers(len(blocks.batches)))]
-        encoded = blocks.encoded(batch)
-        row_count += len(encoded.vectors)
-        pairs = [(open_array(shard, "vectors")[blocks.rows_of(batch)], encoded.vectors)]  # [n, d] each
-        if encoded.pooled is not None:
-            pairs.append((open_array(shard, "blocks")[batch], encoded.pooled))  # [B, d] each
-        worst_cosine = min(worst_cosine, *(_least_cosine(stored, new) for stored, new in pairs))
+        for drawn in rng.permutation(len(blocks.batches))[:count].tolist():
+            batch = blocks.batches[drawn]
+            encoded = blocks.encoded(batch)
+            row_count += len(encoded.vectors)
+            pairs = [(open_array(shard, "vectors")[blocks.rows_of(batch)], encoded.vectors)]  # [n, d] each
+            if encoded.pooled is not None:
+                pairs.append((open_array(shard, "blocks")[batch], encoded.pooled))  # [B, d] each
+            worst_cosine = min(worst_cosine, *(_least_cosine(stored, new) for stored, new in pairs))
     return VectorCheck(row_count, worst_cosine)
 
 

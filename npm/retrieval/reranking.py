@@ -6,7 +6,9 @@ itself in the two sentences, which is that of its first tokens and that of its l
 
     s' = s · e^(w (cos(text with v, x) + 0.02 (sim of first tokens + sim of last tokens)) + u name(v)) / Z,
 
-Z such that the scores of the reranked phrases add up to what they did; name(v) is 1 for a name or a number, else 0.
+Z such that the scores of the reranked phrases add up to what they did; name(v) is 1 for a phrase that is written as
+names and numbers are, else 0. A phrase behind them, which is not reranked, counts as one with the least evidence of
+those that are, so that the first phrases are the same ones however many are asked for.
 
 The vectors of the mask know what kind of phrase is wanted, and each block has been read; which of the phrases of one
 block the sentence is about is what they tell least well (docs/results/quality.md).
@@ -85,9 +87,9 @@ def rerank(
         evidence = settings.rerank_weight * similarities[done : done + len(first)]  # f64 [n]
         evidence += settings.name_weight * np.array([is_name(phrase.phrase) for phrase in first], dtype=float)
         done += len(first)
-        scores = reranked_scores(np.array([phrase.score for phrase in first]), evidence)  # f64 [n]
-        again = [replace(phrase, score=score) for phrase, score in zip(first, scores.tolist(), strict=True)]
-        ordered = sorted([*again, *phrases[len(first) :]], key=lambda phrase: -phrase.score)[: settings.k]
+        scores = reranked_scores(np.array([phrase.score for phrase in phrases]), evidence)  # f64 [all phrases]
+        again = [replace(phrase, score=score) for phrase, score in zip(phrases, scores.tolist(), strict=True)]
+        ordered = sorted(again, key=lambda phrase: -phrase.score)[: settings.k]
         reranked.append(
             tuple(replace(phrase, occurrences=phrase.occurrences[: settings.occurrences]) for phrase in ordered)
         )
@@ -127,14 +129,24 @@ def is_name(phrase: str) -> bool:
 
 
 def reranked_scores(scores: np.ndarray, evidence: np.ndarray) -> np.ndarray:
-    """s e^x / Z for scores and evidence f64 [n]; their sum stays as it was.
+    """s e^x / Z for scores f64 [m], which fall, and the evidence x f64 [n ≤ m] of the first; the sum of those n stays.
+
+    The others' x is the least of the n. Logarithms are added up, since products may be too large or small for a number.
 
     >>> import numpy as np
     >>> reranked_scores(np.array([0.4, 0.2]), np.log([1, 4])).round(6).tolist()
     [0.2, 0.4]
+    >>> reranked_scores(np.array([0.4, 0.2, 0.1]), np.log([1, 4])).round(6).tolist()
+    [0.2, 0.4, 0.05]
     """
-    weights = scores * np.exp(evidence - evidence.max(initial=-np.inf))  # f64 [n]
-    return scores.sum() / weights.sum() * weights if weights.any() else scores
+    first = scores[: len(evidence)]  # f64 [n]
+    if not first.any():
+        return scores
+    all_evidence = np.pad(evidence, (0, len(scores) - len(first)), constant_values=evidence.min())  # f64 [m]
+    with np.errstate(divide="ignore"):  # a score of 0 stays one
+        logs = np.log(scores) + all_evidence  # f64 [m]
+    weights = np.exp(logs - logs[: len(first)].max())  # f64 [m]
+    return first.sum() * weights / weights[: len(first)].sum()
 
 
 def sentence_similarities(

@@ -56,6 +56,17 @@ def test_scores_are_weighed_by_the_exponential_of_the_evidence_and_keep_their_su
     assert reranked_scores(np.zeros(2), np.array([0.1, 0.9])).tolist() == [0, 0]
 
 
+def test_phrases_behind_the_reranked_ones_count_as_the_one_with_the_least_evidence() -> None:
+    scores = reranked_scores(np.array([0.4, 0.2, 0.2, 0.1]), np.log([2, 8, 4]))
+    assert scores == pytest.approx([0.8 * 8 / 32, 0.8 * 16 / 32, 0.8 * 8 / 32, 0.8 * 2 / 32])
+    assert scores[:3] == pytest.approx(reranked_scores(np.array([0.4, 0.2, 0.2]), np.log([2, 8, 4])))
+
+
+def test_scores_stay_numbers_where_their_products_with_the_evidence_do_not() -> None:
+    assert reranked_scores(np.array([0.9, 1e-320]), np.array([0.0, 800.0])) == pytest.approx([0.0, 0.9])
+    assert reranked_scores(np.array([0.9, 1e-300, 0.0]), np.array([0.0, 9e4])) == pytest.approx([0.0, 0.9, 0.0])
+
+
 def test_the_sentence_of_the_mask_alone_is_compared() -> None:
     assert filled_sentence(QUESTIONS[1], "Norway") == PhraseInSentence("Oslo is the capital of Norway.", 23, 29)
     assert filled_sentence("<mask>", "Norway") == PhraseInSentence("Norway", 0, 6)
@@ -115,25 +126,32 @@ def test_phrases_are_reranked_as_a_plain_loop_does_it(
     moved = 0
     for text, before, after in zip(QUESTIONS, found, with_reranking, strict=True):
         first = before.phrases[:RERANKED_PHRASES]
-        weights = []
+        factors = []
         for phrase in first:
             own = filled_sentence(text, phrase.phrase), own_sentence(phrase)
             one, other = sentences.encode([each.sentence for each in own], unit=True)
             ours, theirs = (plain_ends(filler.encoder, each) for each in own)
             ends = filler.encoder.similarity_scale * float((ours * theirs).sum())
             evidence = 6.0 * (float(one @ other) + TOKEN_SHARE * ends) + name_weight * is_name(phrase.phrase)
-            weights.append(phrase.score * np.exp(evidence))
+            factors.append(np.exp(evidence))
         whole = sum(phrase.score for phrase in first)
-        scores = [whole * weight / sum(weights) for weight in weights]
-        expected = sorted(
-            [*zip(scores, [phrase.phrase for phrase in first], strict=True)]
-            + [(phrase.score, phrase.phrase) for phrase in before.phrases[RERANKED_PHRASES:]],
-            key=lambda pair: -pair[0],
-        )[:k]
+        factors += [min(factors)] * (len(before.phrases) - len(first))
+        weights = [phrase.score * factor for phrase, factor in zip(before.phrases, factors, strict=True)]
+        scores = [whole * weight / sum(weights[: len(first)]) for weight in weights]
+        pairs = zip(scores, [phrase.phrase for phrase in before.phrases], strict=True)
+        expected = sorted(pairs, key=lambda pair: -pair[0])[:k]
         assert [phrase.phrase for phrase in after.phrases] == [phrase for _, phrase in expected]
         assert [phrase.score for phrase in after.phrases] == pytest.approx([score for score, _ in expected], rel=1e-3)
         moved += [phrase.phrase for phrase in after.phrases] != [phrase.phrase for phrase in before.phrases[:k]]
     assert moved  # else nothing was tested
+
+
+def test_the_first_phrases_and_their_scores_are_the_same_however_many_are_asked_for(filler: PhraseFiller) -> None:
+    for few, many in zip(filler.fill(QUESTIONS, k=4), filler.fill(QUESTIONS, k=30), strict=True):
+        assert len(many.phrases) > RERANKED_PHRASES
+        assert [phrase.phrase for phrase in many.phrases[:4]] == [phrase.phrase for phrase in few.phrases]
+        assert [phrase.score for phrase in many.phrases[:4]] == pytest.approx([phrase.score for phrase in few.phrases])
+        assert sorted(many.phrases, key=lambda phrase: -phrase.score) == list(many.phrases)
 
 
 def test_a_text_is_answered_alike_alone_and_among_others_and_without_occurrences(filler: PhraseFiller) -> None:
