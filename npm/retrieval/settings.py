@@ -54,8 +54,8 @@ class FillSettings(CheckedSettings):
     the first ten phrases that the text with it is near to the sentence in which it stands, and the phrase to itself in
     both; 0 leaves them as they are, which is faster."""
     name_weight: Annotated[float, Bounds(0, 1_000)] = 1.0
-    """Where phrases are reranked, how much it counts that a phrase is written as names are, or numbers in digits, without
-    longer words in lower case: at 1 it counts 2.7 times as much as others, at 2 7.4 times; 0: nothing."""
+    """Where phrases are reranked, how much it counts that a phrase is written as names are, or numbers in digits,
+    without longer words in lower case: at 1 it counts 2.7 times as much as others, at 2 7.4 times; 0: nothing."""
     candidates_per_side: Annotated[int | None, Bounds(1, 10_000_000)] = None
     """Best rows grown into phrases for the start query and for the end query in unrestricted search; unset: what
     `tune` wrote into the index, else 4096 where search is exact and 512 where it is not."""
