@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Reproduces the zero-shot tables of docs/results/zero-shot.md: trains the parametric baseline, builds the reference indexes of both
+# Makes the zero-shot tables of docs/results/zero-shot.md with the shipped encoder: trains the parametric baseline, builds the reference indexes of both
 # encoders, evaluates. Training and builds go on where they stopped; an evaluation that is there is not repeated.
 #   make zero-shot DATA=DIR        or: scripts/zero_shot.sh DATA [OUT]
 # DATA holds classification/, glue/, open/ and corpora/ as docs/results/zero-shot.md lists them. About three hours on 2 CPU cores, and
@@ -12,7 +12,7 @@ corpora=$data/corpora
 wiki="corpus.files=[$corpora/enwiki/enwiki-00.jsonl.zst]"
 
 # as long as the second edition of encoder-mini, which is shipped; the first edition's tables are of 4,114 steps
-$npmlm train experiment=mlm_uniform schedule.max_steps=6708 run="$out/mlm-mini" "corpus.files=[$corpora/enwiki/enwiki-0[0-6].jsonl.zst]"
+$npmlm train experiment=mlm_uniform schedule.max_steps=6708 run="$out/mlm-6708" "corpus.files=[$corpora/enwiki/enwiki-0[0-6].jsonl.zst]"
 
 indexes() { # indexes FOLDER [encoder=…]: labels may be function words (No), so that only punctuation has no vectors
   local folder=$1 rule=vectors.pruning=without_punctuation
@@ -27,7 +27,7 @@ indexes() { # indexes FOLDER [encoder=…]: labels may be function words (No), s
   fi
 }
 indexes "$out/npm"
-indexes "$out/mlm" encoder="$out/mlm-mini/encoder"
+indexes "$out/mlm-index" encoder="$out/mlm-6708/encoder"
 $npmlm build "$wiki" corpus.max_documents=2500 index="$out/npm/wiki"
 
 evaluate() { # evaluate FOLDER settings…
@@ -36,15 +36,15 @@ evaluate() { # evaluate FOLDER settings…
   [ -e "$out/$folder/metrics.json" ] || $npmlm evaluate "$@" out="$out/$folder"
   cat "$out/$folder/results.md"
 }
-both=("zero_shot.mlm.encoder=$out/mlm-mini/encoder" "zero_shot.mlm.index=$out/mlm" "index=$out/npm" "data_dir=$data")
-evaluate closed "task=[sst2,mr,agn,subj,rte]" "${both[@]}"
-$npmlm compare "$out/closed" "methods=[mlm-fuzzy-corpus,npm]"
+both=("zero_shot.mlm.encoder=$out/mlm-6708/encoder" "zero_shot.mlm.index=$out/mlm-index" "index=$out/npm" "data_dir=$data")
+evaluate closed-6708 "task=[sst2,mr,agn,subj,rte]" "${both[@]}"
+$npmlm compare "$out/closed-6708" "methods=[mlm-fuzzy-corpus,npm]"
 evaluate agn-wikipedia task=agn "method=[npm,npm-single,mlm-fuzzy-corpus]" "${both[0]}" "data_dir=$data" index="$out/npm/wiki"
 for seed in 0 1 2; do
   evaluate trex-$seed task=trex seed=$seed limit=2000 fill.scoring.length_exponent=-3 "${both[@]}"
 done
 evaluate subj-sum task=subj "method=[npm,npm-single,mlm-knn]" "${both[@]}" zero_shot.closed.calibration=none zero_shot.closed.label_mean=sum zero_shot.closed.temperature=1
-evaluate nq task=nq limit=500 "zero_shot.mlm.encoder=$out/mlm-mini/encoder" "index=$out/npm" "data_dir=$data"
+evaluate nq task=nq limit=500 "zero_shot.mlm.encoder=$out/mlm-6708/encoder" "index=$out/npm" "data_dir=$data"
 
 # What was chosen on development data: a folder for each task and row of the table.
 rows=(

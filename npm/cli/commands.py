@@ -119,7 +119,7 @@ class FillCommand(FillSettings, EncoderCommand):
     index is built once into the user's cache (XDG_CACHE_HOME)."""
     texts: PathText = ""
     """File with one text a line; all lines are checked before the first is answered, 64 at once, so that in bfloat16
-    scores may differ by up to 0.02, and now and then the order, from those of lines in a pipe, answered one by one."""
+    scores may differ by about 0.02, and now and then the order, from those of lines in a pipe, answered one by one."""
     output: Output = Output.table
     """`table` for people, `json` for programs: one object a line."""
     history: bool = True
@@ -141,7 +141,7 @@ class VerifyCommand(EncoderCommand):
     """Read and check every byte of an index, and encode a sample of it again."""
 
     reencoded_batches: Annotated[int, Bounds(0)] = 2
-    """Random batches of each segment that are encoded again and compared with the stored vectors; 0: none."""
+    """Random batches of each segment, at most, that are encoded again and compared with the stored vectors; 0: none."""
     seed: Annotated[int, Bounds(0)] = 0
     """Seed of the sample."""
 

@@ -117,8 +117,8 @@ class PassageFiller(Filler):
         phrase, and words that `fill` would not answer, such as ones that begin with `the`, have one too. Words are
         the same whatever their case, Unicode form and the space between them. Words that are no candidate compete with
         the candidates and themselves alone, so the scores of several such words do not add up to one. With
-        `normalisation=start_end` a score is no probability. In bfloat16 a score depends, by up to 0.02, on the
-        texts and passages that are encoded in the same batch.
+        `normalisation=start_end` a score is no probability. In bfloat16 the second or third digit of a
+        score depends on the texts and passages that are encoded in the same batch.
 
         Raises QueryError for a text that is not one question, for words that are none, or for unequal numbers.
         """
@@ -167,9 +167,9 @@ class PassageFiller(Filler):
 
         P(token) = Σ over the passages' tokens that equal it / Σ over all of them, each weighed as `fill` weighs a
         phrase of one token (Min et al. 2023, arXiv 2305.14251, §4.1, whose encoder asks with one mask).
-        Content is what is neither a stop-word nor punctuation. In bfloat16 a score depends, by up to 0.02, on
-        the claims and passages that are encoded in the same batch. Raises QueryError for a claim without any content,
-        with a mask, that is no text, or that is longer than the encoder takes.
+        Content is what is neither a stop-word nor punctuation. In bfloat16 the second or third digit of a score depends
+        on the claims and passages that are encoded in the same batch. Raises QueryError for a claim without any
+        content, with a mask, that is no text, or that is longer than the encoder takes.
         """
         several = checked_texts(claims, name="claim")
         for number, claim in enumerate(several, start=1):

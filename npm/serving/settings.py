@@ -35,7 +35,7 @@ class ServeSettings(CheckedSettings):
     """Texts that wait at most; a request that would exceed it is refused with 429."""
     batch_texts: Annotated[int, Bounds(1, 10_000)] = 16
     """Waiting texts that are encoded together. As in a list of texts, in bfloat16 scores depend on the texts beside it,
-    by up to 0.02, and now and then the order of phrases; with 1 an answer never depends on what others ask, at about a
+    by about 0.02, and now and then the order of phrases; with 1 an answer never depends on what others ask, at about a
     fifth less throughput."""
     timeout_seconds: Annotated[float, Bounds(above=0, most=3_600)] = 10.0
     """Longest time for an answer, from the arrival of the request; 504 after it. A client may ask for less."""

@@ -303,6 +303,14 @@ def test_a_sample_encoded_again_is_what_was_stored(
     again = reencode_sample(store, encoder, finished, batch_count=4, rng=rng)
     assert again.row_count > 0
     assert again.worst_cosine == pytest.approx(1.0)
+    assert reencode_sample(store, encoder, finished, batch_count=0, rng=rng).row_count == 0
+
+
+def test_no_batch_is_encoded_again_twice(
+    store: BlockStore, encoder: Encoder, finished: Path, rng: np.random.Generator
+) -> None:
+    everything = reencode_sample(store, encoder, finished, batch_count=1000, rng=rng)
+    assert everything.row_count == len(open_vectors([finished])[0])
 
 
 def test_a_vector_of_another_token_shows_in_the_sample(

@@ -338,7 +338,7 @@ def index_encoder(folder: Path, name: str, *, device: str = "auto", dtype: Preci
 
 
 def verify_vectors(folder: Path, encoder: Encoder, *, batches: int, seed: int) -> VectorCheck:
-    """Encode `batches` random batches of every segment again and compare with what is stored.
+    """Encode up to `batches` random batches of every segment again and compare with what is stored.
 
     Raises ArtefactError if a vector points elsewhere: its cosine with the new one is below 0.99.
     """
