@@ -31,12 +31,15 @@ class TokenFlag(IntFlag):
     WORD_START = 1  # a phrase may start here
     WORD_END = 2  # a phrase may end here
     PUNCTUATION = 4  # consists of punctuation or symbols only
-    STOPWORD = 8  # belongs to a word on the stop-word list
+    STOPWORD = 8  # belongs to a word on the stop-word list, or is a bracket, quotation mark or list marker
     SENTENCE_START = 16  # first token of a sentence
     CLAUSE_PUNCTUATION = 32  # exactly one of ! , . : ?
     SPECIAL = 64  # a special token standing inside a stored block, such as <s>
-    LINKING = 128  # belongs to a stop-word that names are built with, such as of and the
-    TITLE = SPECIAL | LINKING  # of the title in front of a block: read with it, never masked, no row; no byte is left
+    LINKING = 128  # of a STOPWORD: names are built with it, such as of and the
+    JOINED = (
+        LINKING  # of any other token of text: continues the expression of the token before it, such as 000 in 15,000
+    )
+    TITLE = SPECIAL | LINKING  # of the title in front of a block: read with it, never masked, no row
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Where words begin and end, decided from the characters and offsets of tokens, whatever the tokenizer.
+"""Words, sentences and expressions, from the characters and offsets of tokens, whatever the tokenizer.
 
 A line break always ends a sentence. So does `.`, `!`, `?` or `…`, closing quotes and brackets included, when spaces
 and then something other than a lower-case letter follow, unless the dot belongs to an abbreviation or an initial.
@@ -16,6 +16,7 @@ from enum import Enum
 
 import numpy as np
 
+from npm.corpus.expressions import joined_characters, marker_characters
 from npm.types import MASK_TEXT, TokenFlag
 
 CLOSING = "\"'”’)]»"
@@ -122,7 +123,7 @@ def _ends_sentence(text: str, start: int, stop: int) -> bool:
 _FUNCTION_WORDS = """
 a an the this that these those such same
 i me my mine myself we us our ours ourselves you your yours yourself yourselves
-he him his himself she her hers herself it its itself they them their theirs themselves one oneself
+he him his himself she her hers herself it its itself they them their theirs themselves oneself
 who whom whose which what where when why how whoever whatever whichever whenever wherever
 and or but nor so yet if then else than because although though while whereas unless until since whether
 of in on at by to from with without within into onto upon over under above below between among amongst
@@ -187,6 +188,10 @@ UNSPACED_SCRIPTS = (
 
 LONGEST_STOP_WORD_CHARS = 12
 CLAUSE_CODE_POINTS = np.frombuffer("!,.:?".encode("utf-32-le"), dtype=np.uint32)
+BARRIER_CODE_POINTS = np.frombuffer('()[]{}<>"“”„‟«»‹›;…—§¶•‣◦▪·†‡*|'.encode("utf-32-le"), dtype=np.uint32)
+"""What no phrase contains, so that none leaves a bracket or a quotation open."""
+SIGN_CODE_POINTS = np.frombuffer("$€£¥₹₩₽%‰°".encode("utf-32-le"), dtype=np.uint32)
+"""What a phrase may begin or end with, next to a number."""
 
 
 CODED = (range(0x40000), range(0xE0000, 0xE1000))
@@ -241,13 +246,25 @@ def is_title(flags: np.ndarray) -> np.ndarray:
     return np.asarray((flags & title) == title)  # bool [T]
 
 
+def is_joined(flags: np.ndarray) -> np.ndarray:
+    """Mask of the tokens, of flags u8 [T], that belong to the expression of the token before them: bool [T].
+
+    >>> import numpy as np
+    >>> is_joined(np.array([TokenFlag.JOINED, TokenFlag.TITLE, TokenFlag.LINKING | TokenFlag.STOPWORD])).tolist()
+    [True, False, False]
+    """
+    others = np.uint8(TokenFlag.SPECIAL | TokenFlag.STOPWORD)
+    return np.asarray((flags & (np.uint8(TokenFlag.JOINED) | others)) == np.uint8(TokenFlag.JOINED))  # bool [T]
+
+
 def token_flags(text: str, starts: np.ndarray, ends: np.ndarray, kinds: np.ndarray) -> np.ndarray:
     """What the surface of each token says about it: u8 [T] of `TokenFlag`.
 
     `starts` and `ends` are trimmed offsets i64 [T] in `text`, in order; `kinds` are its characters' kinds u8
     [characters]. A token starts a word unless its first character is of the same word as the last character of the
     token before it; it ends a word if the next one starts one. A token of nothing but space is `PUNCTUATION` and
-    neither starts nor ends a word.
+    neither starts nor ends a word. Brackets, quotation marks and list markers count as stop-words; no token inside of
+    an expression (`npm.corpus.expressions`) does.
     """
     count = len(starts)
     flags = np.zeros(count, dtype=np.uint8)  # [T]
@@ -267,7 +284,15 @@ def token_flags(text: str, starts: np.ndarray, ends: np.ndarray, kinds: np.ndarr
     flags[tokens[linking[words]]] |= np.uint8(TokenFlag.LINKING.value)
     written = np.cumsum(np.append(0, kinds >= MARK))  # [characters + 1], marks, letters and digits before each
     flags[written[ends] == written[starts]] |= TokenFlag.PUNCTUATION.value
-    first_characters = code_points(text)[np.minimum(starts, len(kinds) - 1)]  # [T]
+    characters = code_points(text)  # u32 [characters]
+    first_characters = characters[np.minimum(starts, len(kinds) - 1)]  # [T]
+    barred = np.cumsum(np.append(0, np.isin(characters, BARRIER_CODE_POINTS) | marker_characters(text)))
+    flags[barred[ends] > barred[starts]] |= TokenFlag.STOPWORD.value
+    joined = np.append(joined_characters(text), False)  # bool [characters + 1]
+    is_joined = joined[starts] & (ends > starts)  # bool [T]
+    flags[is_joined] = flags[is_joined] & ~np.uint8(TokenFlag.STOPWORD) | np.uint8(TokenFlag.JOINED)
+    is_sign = (ends - starts == 1) & np.isin(first_characters, SIGN_CODE_POINTS)  # bool [T]
+    flags[is_sign & (is_joined | joined[ends])] &= ~np.uint8(TokenFlag.PUNCTUATION)
     is_clause = (ends - starts == 1) & np.isin(first_characters, CLAUSE_CODE_POINTS)  # [T]
     flags[is_clause] |= TokenFlag.CLAUSE_PUNCTUATION.value
     sentence_starts = np.searchsorted(ends, sentence_bounds(text)[:, 0], side="right")  # [sentences]

@@ -21,12 +21,20 @@ from npm.models.encoder import Encoder
 from npm.retrieval.answers import SurfaceReader, ranked_phrases
 from npm.retrieval.blocks import Restriction, ranking_notes, sentence_pooler, vector_share
 from npm.retrieval.joint_filling import joint_fillings, texts_with_one_mask
-from npm.retrieval.queries import QueryVectors, check_masked_text, checked_texts, encode_queries, place_of, query_notes
+from npm.retrieval.queries import (
+    MaskNeighbors,
+    QueryVectors,
+    check_masked_text,
+    checked_texts,
+    encode_queries,
+    place_of,
+    query_notes,
+)
 from npm.retrieval.reading import joint_share, reading_notes
 from npm.retrieval.reranking import before_reranking, rerank, rerank_pooler
 from npm.retrieval.scoring import Combination, ScoringSettings
 from npm.retrieval.settings import FillSettings, Retrieval
-from npm.retrieval.spans import ScannedSimilarities, SpanFinder, candidate_weights
+from npm.retrieval.spans import ScannedSimilarities, SpanFinder, candidate_weights, digit_tokens
 from npm.types import Answer, JointAnswer, MaskPhrases, Phrase
 
 if TYPE_CHECKING:
@@ -114,6 +122,7 @@ class Filler(ABC):
         """Answer from `phrase_index` from now on."""
         self._opened = phrase_index, phrase_index.check_encoder(encoder)
         self._reader = SurfaceReader(phrase_index.store, encoder.tokenizer)
+        self._digit_tokens = digit_tokens(encoder.tokenizer)
         self._filtered: tuple[tuple[tuple[str, ...] | None, tuple[str, ...]], DocumentFilter] | None = None
 
     def refresh(self) -> bool:
@@ -364,7 +373,8 @@ class Filler(ABC):
         # candidates there are, however roughly the hits were searched.
         start_rows, end_rows = hits
         scoring = settings.scoring
-        candidates = self.span_finder(settings).find(start_rows, end_rows)
+        neighbors = MaskNeighbors.of(text, self.encoder)
+        candidates = self.span_finder(settings).find(start_rows, end_rows, neighbors)
         share = 0.0 if restriction is None or restriction.joint is None else joint_share(settings, self.encoder)
         factors = (1 - share) * self.similarity_factor(scoring), share / scoring.temperature
         similarities = ScannedSimilarities(self.index, scans, queries, factors, restriction)
@@ -381,6 +391,7 @@ class Filler(ABC):
             max_phrase_tokens=tokens,
             max_phrase_words=words,
             scoring=settings.scoring,
+            digit_tokens=self._digit_tokens,
             words_only=self.encoder.query_masks == 1,
         )
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
+from npm.corpus.text import words_of
 from npm.errors import QueryError
 from npm.models.batches import encode_pooled
 from npm.types import MASK_TEXT, SURROGATE
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 Value = TypeVar("Value")
 MOST_MASKS = 8
 """How many `<mask>` a text has at most that is filled jointly."""
+YEAR_WORDS = frozenset({"in", "since"})
+"""Words before a mask after which the year alone answers, as it does where the text says `year`; else the date does."""
 SHOWN_CHARS = 80
 CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 """Characters without a meaning in running text; tab and line breaks are white space."""
@@ -280,6 +283,27 @@ def _too_far_apart(text: str, *, room: int, tokens: int, where: str) -> QueryErr
         where=where,
         fix=f"shorten what stands between them, or ask for each {MASK_TEXT} in a text of its own",
     )
+
+
+@dataclass(frozen=True, slots=True)
+class MaskNeighbors:
+    """The tokens next to a mask, by which phrases are completed: `<mask> days`, `$<mask>`, `in <mask>`."""
+
+    left: int = -1  # token id; -1: none
+    right: int = -1
+    asks_for_year: bool = False  # the year of a date is a full answer
+
+    @classmethod
+    def of(cls, text: str, encoder: Encoder) -> MaskNeighbors:
+        """Those of the one `<mask>` of `text`; none where there are several."""
+        before, _, after = text.partition(MASK_TEXT)
+        if MASK_TEXT in after:
+            return cls()
+        words = "".join(before.split()[-1:]), "".join(after.split()[:1])
+        pieces = encoder.tokenizer(list(words), add_special_tokens=False, split_special_tokens=True, verbose=False)
+        left, right = pieces["input_ids"]
+        by_year = words[0].lower() in YEAR_WORDS or "year" in words_of(text)
+        return cls(left[-1] if left else -1, right[0] if right else -1, by_year)
 
 
 def mask_strips(encoder: Encoder) -> tuple[bool, bool]:

@@ -67,6 +67,8 @@ class ScoringSettings(CheckedSettings):
     punctuation too. Whether its ends may be stop-words is up to which tokens have a vector."""
     allow_clauses_inside: bool = False
     """Whether a phrase may run on after one of ! , . : ? and into the next sentence."""
+    cut_expressions: bool = False
+    """Whether a phrase may begin or end inside of a number, a date, a quantity, a hyphenated word or an abbreviation."""
     exclude_query_phrases: bool = True
     """Whether phrases whose words, function words aside, all stand in the question are left out of the answer."""
     equal_walks: bool = True
@@ -83,6 +85,7 @@ class ScoringSettings(CheckedSettings):
             temperature=1.0,
             stopwords_inside=StopwordsInside.none,
             allow_clauses_inside=True,
+            cut_expressions=True,
             exclude_query_phrases=False,
             equal_walks=False,
         )

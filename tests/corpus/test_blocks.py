@@ -9,6 +9,7 @@ import pytest
 from transformers import PreTrainedTokenizerFast
 
 from npm.corpus.blocks import JUDGED_TOKENS, BlockPacker, BlockSettings, SentenceTokenizer
+from npm.corpus.expressions import joined_characters, marker_characters
 from npm.corpus.text import is_stop_word, sentence_bounds
 from npm.errors import EncoderError, SettingError
 from npm.types import Block, Document, TokenFlag
@@ -120,7 +121,7 @@ def plain_words(text: str) -> list[int]:
     return numbers
 
 
-def plain_flags(text: str, block: Block) -> list[int]:
+def plain_flags(text: str, block: Block) -> list[int]:  # noqa: C901
     """Flags worked out token by token from the definition, sentence starts left out."""
     assert block.start_chars is not None and block.end_chars is not None
     spans = list(zip(block.start_chars.tolist(), block.end_chars.tolist(), strict=True))
@@ -148,11 +149,21 @@ def plain_flags(text: str, block: Block) -> list[int]:
                 flags[token] |= TokenFlag.STOPWORD
                 if text[start:end].lower().strip("'\u2019\u02bc") in {"of", "the", "and", "s"}:
                     flags[token] |= TokenFlag.LINKING
+    joined, marked = joined_characters(text), marker_characters(text)
+    for number, (start, end) in enumerate(spans):
+        if marked[start:end].any() or set(text[start:end]) & set('()[]{}<>"“”„‟«»‹›;…—§¶•‣◦▪·†‡*|'):
+            flags[number] |= TokenFlag.STOPWORD
+        is_joined = start < end and bool(joined[start])
+        if is_joined:
+            flags[number] = flags[number] & ~TokenFlag.STOPWORD | TokenFlag.JOINED
+        if text[start:end] in list("$€£¥₹₩₽%‰°") and (is_joined or joined[end : end + 1].any()):
+            flags[number] &= ~TokenFlag.PUNCTUATION
     return [int(own) for own in flags]
 
 
 @pytest.mark.parametrize(
-    "text", [TRICKY, TRICKY[::-1], "a", "…", "中", "\u0301a", "'s 's", "ri\u00adver", "di\u200bver"]
+    "text",
+    [TRICKY, TRICKY[::-1], "a", "…", "中", "\u0301a", "'s 's", "ri\u00adver", "di\u200bver", "b) §5 of $15,000 or 20%"],
 )
 def test_flags_equal_a_plain_walk_over_the_tokens(
     text: str, wordpiece: PreTrainedTokenizerFast, byte_bpe: PreTrainedTokenizerFast

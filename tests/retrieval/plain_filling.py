@@ -50,7 +50,11 @@ def plain_kept(flag: int, rule: PruningRule) -> bool:
     return rule is PruningRule.without_punctuation or not flag & TokenFlag.STOPWORD
 
 
-def plain_span_allowed(
+def plain_joined(flag: int) -> bool:
+    return bool(flag & TokenFlag.JOINED) and not flag & (TokenFlag.STOPWORD | TokenFlag.SPECIAL)
+
+
+def plain_span_allowed(  # noqa: C901
     corpus: PlainCorpus, start: int, length: int, scoring: ScoringSettings, *, words_only: bool = False
 ) -> bool:
     last = start + length - 1
@@ -61,6 +65,12 @@ def plain_span_allowed(
     flags = corpus.flags[start : last + 1]
     if not flags[0] & TokenFlag.WORD_START or not flags[-1] & TokenFlag.WORD_END:
         return False
+    if not scoring.cut_expressions:
+        follows = last + 1 < len(corpus.token_ids) and corpus.block_of(last + 1) == corpus.block_of(last)
+        if start not in corpus.block_offsets and plain_joined(flags[0]):
+            return False
+        if follows and plain_joined(corpus.flags[last + 1]):
+            return False
     for place, flag in enumerate(flags):
         if flag & TokenFlag.SPECIAL:
             return False
@@ -76,7 +86,7 @@ def plain_span_allowed(
         if not scoring.allow_clauses_inside:
             if place > 0 and flag & TokenFlag.SENTENCE_START:
                 return False
-            if place < length - 1 and flag & TokenFlag.CLAUSE_PUNCTUATION:
+            if place < length - 1 and flag & TokenFlag.CLAUSE_PUNCTUATION and not plain_joined(flag):
                 return False
     return True
 

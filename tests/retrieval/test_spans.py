@@ -6,15 +6,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from transformers import PreTrainedTokenizerFast
 
 from npm.corpus.blocks import BlockPacker, BlockSettings
 from npm.corpus.store import BlockStore, build_block_store
 from npm.indexing.embed import kept_tokens
 from npm.indexing.rows import RowMap
 from npm.indexing.settings import PruningRule
+from npm.retrieval.queries import MaskNeighbors
 from npm.retrieval.scoring import ScoringSettings, StopwordsInside
 from npm.retrieval.settings import FillSettings
-from npm.retrieval.spans import SpanFinder
+from npm.retrieval.spans import NO_NEIGHBORS, SpanFinder, digit_tokens
 from npm.types import Document
 from tests.helpers.tiny_models import wordpiece_tokenizer
 
@@ -33,18 +35,35 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> BlockStore:
     return store_of(TEXT, tmp_path_factory.mktemp("spans") / "store")
 
 
+def tokenizer_of(text: str) -> PreTrainedTokenizerFast:
+    return wordpiece_tokenizer([text] * 9)
+
+
 def store_of(text: str, folder: Path) -> BlockStore:
-    packer = BlockPacker(wordpiece_tokenizer([text] * 9), BlockSettings())
+    packer = BlockPacker(tokenizer_of(text), BlockSettings())
     return build_block_store(folder, [Document("d", "", text)], packer, settings={})
 
 
 def phrases_in(
-    store: BlockStore, text: str, scoring: ScoringSettings, *, from_ends: bool, most_words: int | None = None
+    store: BlockStore,
+    text: str,
+    scoring: ScoringSettings,
+    *,
+    from_ends: bool,
+    most_words: int | None = None,
+    neighbors: MaskNeighbors = NO_NEIGHBORS,
 ) -> set[str]:
     rows = RowMap.of_mask(kept_tokens(store.flags.slice(0, store.token_count), PruningRule.without_stopwords))
-    finder = SpanFinder(store, rows, max_phrase_tokens=50, scoring=scoring, max_phrase_words=most_words)
+    finder = SpanFinder(
+        store,
+        rows,
+        max_phrase_tokens=50,
+        scoring=scoring,
+        max_phrase_words=most_words,
+        digit_tokens=digit_tokens(tokenizer_of(text)),
+    )
     every, none = np.arange(len(rows)), np.zeros(0, dtype=np.int64)
-    found = finder.find(none, every) if from_ends else finder.find(every, None)
+    found = finder.find(none, every, neighbors) if from_ends else finder.find(every, None, neighbors)
     assert store.start_chars is not None and store.end_chars is not None
     starts = store.start_chars.take(found.starts).tolist()
     ends = store.end_chars.take(found.starts + found.lengths - 1).tolist()
@@ -69,8 +88,67 @@ def test_stop_words_inside_are_those_that_the_setting_names(
 @pytest.mark.parametrize("from_ends", [True, False])
 def test_a_clause_ends_at_a_point_unless_the_next_token_touches_it(from_ends: bool, tmp_path: Path) -> None:
     text = "Bonn: 3.5 miles. Rhine"
-    found = phrases_in(store_of(text, tmp_path / "store"), text, ScoringSettings(), from_ends=from_ends)
+    found = phrases_in(
+        store_of(text, tmp_path / "store"), text, ScoringSettings(cut_expressions=True), from_ends=from_ends
+    )
     assert found == {"Bonn", "3", "5", "3.5", "miles", "3.5 miles", "5 miles", "Rhine"}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Bonn: 3.5 miles. Rhine", {"Bonn", "3.5 miles", "Rhine"}),
+        ("Fines of $15,000 rise", {"Fines", "Fines of $15,000", "$15,000", "$15,000 rise", "rise"}),
+        ("Signed January 2, 2031 Bonn", {"January 2, 2031", "Signed", "Bonn"}),
+        ("within thirty (30) days", {"thirty (30) days"}),
+        ("one year", {"one year"}),
+        ("Dr. Low saw mother-in-law O'Hara", {"Dr. Low", "Low", "saw", "mother-in-law O'Hara"}),
+        ("b) Oslo (Norway; Bonn", {"Oslo", "Norway", "Bonn"}),
+        ('§ 12 called "Heroes', {"12", "called", "Heroes", "12 called"}),
+    ],
+)
+@pytest.mark.parametrize("from_ends", [True, False])
+def test_phrases_cut_no_expression_and_leave_no_bracket_open(
+    text: str, expected: set[str], from_ends: bool, tmp_path: Path
+) -> None:
+    store = store_of(text, tmp_path / "store")
+    found = phrases_in(store, text, ScoringSettings(), from_ends=from_ends)
+    assert expected <= found
+    pieces = {"15,000", "000", "2, 2031", "2031", "January 2", "days", "30", "year", "one", "law", "mother", "Hara"}
+    assert not found & (
+        pieces | {"b", "b) Oslo", "Norway; Bonn", "Oslo (Norway", "$15", "3.5", "miles", "Dr", "Signed January 2"}
+    )
+
+
+@pytest.mark.parametrize(
+    ("neighbors", "expected"),
+    [
+        (("due in", "days"), {"45"}),
+        (("due in", ""), {"45 days"}),
+    ],
+)
+def test_the_part_of_an_expression_that_the_question_has_is_not_asked_for(
+    neighbors: tuple[str, str], expected: set[str], tmp_path: Path
+) -> None:
+    store = store_of("paid within 45 days", tmp_path / "store")
+    days = int(store.token_ids.take(np.array([store.token_count - 1]))[0])
+    found = phrases_in(
+        store,
+        "paid within 45 days",
+        ScoringSettings(),
+        from_ends=False,
+        neighbors=MaskNeighbors(right=days if neighbors[1] else -1),
+    )
+    assert {phrase for phrase in found if "45" in phrase or "days" in phrase} == expected
+
+
+def test_the_year_of_a_date_may_stand_alone_where_a_year_is_asked_for(tmp_path: Path) -> None:
+    text = "Signed 2 January 2031 for $15,000"
+    store = store_of(text, tmp_path / "store")
+    asked = MaskNeighbors(asks_for_year=True)
+    found = phrases_in(store, text, ScoringSettings(), from_ends=False, neighbors=asked)
+    assert {"2031", "2 January 2031", "$15,000"} <= found
+    assert not found & {"2 January", "January 2031", "000", "15,000"}
 
 
 @pytest.mark.parametrize("most_words", [1, 2, 3, 5])

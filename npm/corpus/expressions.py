@@ -1,0 +1,105 @@
+"""Expressions that no phrase cuts: numbers, quantities, dates, times, hyphenated words and abbreviations.
+
+Everything is found in the text by patterns, so tokenizers do not matter. Number words, months and units are English, as
+the stop-words are; digits with their signs, hyphens and apostrophes are found in every language.
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+_SPACE = r"[ \t\u00a0\u202f]+"
+_MONTH = (
+    r"(?:Jan(?:uary|\.)?|Feb(?:ruary|\.)?|Mar(?:ch|\.)?|Apr(?:il|\.)?|May|June?|July?|Aug(?:ust|\.)?|"
+    r"Sept?(?:ember|\.)?|Oct(?:ober|\.)?|Nov(?:ember|\.)?|Dec(?:ember|\.)?)"
+)
+_DAY, _YEAR = r"\d{1,2}(?:st|nd|rd|th)?", r"\d{3,4}(?!\w)"
+_DIGITS = r"\d+(?:[.,]\d+)*"
+_ONES = "one|two|three|four|five|six|seven|eight|nine"
+_NUMBER_WORD = (
+    rf"(?:{_ONES}|ten|eleven|twelve|thirteen|fourteen|fifteen|sixteen|seventeen|eighteen|nineteen|"
+    r"twenty|thirty|forty|fifty|sixty|seventy|eighty|ninety|hundred|thousand|million|billion|trillion|dozen)"
+)
+_NUMBER_WORDS = (
+    rf"(?:a{_SPACE}(?=hundred|thousand|million|dozen))?{_NUMBER_WORD}(?:(?:-|{_SPACE}(?:and{_SPACE})?){_NUMBER_WORD})*"
+)
+_MAGNITUDE = r"(?:hundred|thousand|million|billion|trillion|dozen|bn)"
+_LENGTH = r"(?:(?:kilo|centi|milli|micro|nano)?met(?:re|er)s?|miles?|feet|foot|inch(?:es)?|yards?)"
+_UNIT_WORD = rf"""
+(?:(?:business|calendar|working|consecutive|full|school|fiscal|square|cubic|nautical|metric|light){_SPACE})?
+(?:seconds?|minutes?|hours?|days?|nights?|weeks?|fortnights?|months?|quarters?|years?|decades?|centur(?:y|ies)|
+{_LENGTH}(?:{_SPACE}per{_SPACE}(?:second|hour))?|acres?|hectares?|
+(?:kilo|milli|micro)?gram(?:me)?s?|pounds?|ounces?|tons?|tonnes?|(?:milli)?lit(?:re|er)s?|gallons?|pints?|barrels?|
+degrees?(?:{_SPACE}(?:Celsius|Fahrenheit))?|kelvins?|per(?:{_SPACE})?cent|(?:percentage|basis){_SPACE}points?|
+dollars?|cents?|euros?|pence|yen|rupees?|francs?|crowns?|
+(?:kilo|mega|giga)?(?:watts?|volts?|joules?|hertz|bits?|bytes?)|amps?|amperes?|newtons?|calories|decibels?|knots?)
+""".replace("\n", "")
+_UNIT_SIGN = (
+    r"(?:%|‰|°[CF]?|(?:[kcmµn]m|m|ft)[²³23]?|[kmµ]?g|lbs?|oz|ha|m[lL]|[kMGT]?W|[kMG]Wh|[km]?V|[kMG]?Hz|kJ|K|"
+    r"[kKMGT]i?B|k?Pa|hPa|dB|ppm|rpm|mph|km/h|kph|m/s|ms|min|USD|EUR|GBP|CHF|BCE?|CE|AD|[ap]m|[AP]M|[ap]\.m\.)"
+)
+_UNIT = rf"(?:(?i:{_UNIT_WORD})|{_UNIT_SIGN})(?!\w)"
+_TAILS = r"(?:s|t|d|m|ll|re|ve)(?!\w)"
+"""What follows an apostrophe in a contraction or a possessive: phrases end before it."""
+_NUMBERED = r"(?:[Nn]os?|[Vv]ols?|[Pp]p?|[Ff]igs?|[Cc]h|[Ss]ecs?|[Aa]rts?|[Oo]p|[Ee]q)"
+_TITLES = r"(?:Mr|Mrs|Ms|Messrs|Dr|Prof|St|Mt|Gen|Col|Sgt|Capt|Lt|Cmdr|Adm|Maj|Rev|Hon|Sen|Gov|Pres|Inc|Ltd|Co|Corp|Jr|Sr|Bros)"
+
+_CONNECTORS = tuple(
+    re.compile(pattern)
+    for pattern in (
+        # within numbers and hyphenated words; after an apostrophe inside of a name: O'Brien
+        rf"\d[.,:/](?=\d)|\w[-\u2010\u2011](?=\w)|\w['\u2019](?!(?i:{_TAILS}))(?=\w)",
+        rf"(?:(?<!\w)(?:US|AU?|CA?|NZ|HK)|)[$€£¥₹₩₽](?:{_SPACE})?(?=\d)|(?<!\w)(?:USD|EUR|GBP|CHF|AD){_SPACE}(?=\d)",
+        rf"\d(?:(?:{_SPACE})?[\u2013-](?:{_SPACE})?|{_SPACE}to{_SPACE})"
+        rf"(?={_DIGITS}(?:{_SPACE}{_MAGNITUDE})?(?:{_SPACE})?{_UNIT})",
+    )
+)
+"""Patterns of a character or several that join the character after them; the first one joins nothing before it."""
+
+_EXPRESSIONS = tuple(
+    re.compile(pattern)
+    for pattern in (
+        rf"\d{_SPACE}{_MAGNITUDE}(?!\w)(?:{_SPACE}{_UNIT})?|\d(?:{_SPACE}|-)(?i:{_UNIT_WORD})(?!\w)",
+        rf"\d(?:{_SPACE})?{_UNIT_SIGN}(?!\w)",
+        # numbers in words, alone where they are several, and with their unit: thirty (30) days
+        rf"(?<!\w)(?i:{_NUMBER_WORDS})(?:{_SPACE}\({_DIGITS}%?\))?(?:(?:{_SPACE}|-){_UNIT}|(?!\w))",
+        rf"(?<!\w){_MONTH}{_SPACE}{_DAY}(?!\w)(?:,?{_SPACE}{_YEAR})?|(?<!\w){_MONTH},?{_SPACE}\d{{4}}(?!\w)",
+        rf"(?<!\w){_DAY}{_SPACE}(?:of{_SPACE})?{_MONTH}(?!\w)(?:,?{_SPACE}{_YEAR})?",
+        # U.S., a.m., Ph.D.; J. R. R. before a name; Dr., Inc.; No. 5
+        r"(?<![\w.])(?:[A-Za-z]{1,2}\.){2,}(?:[A-Za-z](?!\w))?|(?<![\w.])(?:[A-Za-z]\.)+[A-Za-z](?!\w)",
+        rf"(?<!\w)[A-Z]\.(?=(?:{_SPACE})?[A-Z])|(?<!\w){_TITLES}\.|(?<!\w){_NUMBERED}\.(?:{_SPACE})?\d+",
+    )
+)
+_MARKERS = re.compile(
+    r"^[ \t]*(?:[-*+]|\(?\d{1,3}[.)]|\(?[A-Za-z]\)|\(?[ivx]{1,6}[.)])(?=\s|$)|\((?:[a-z]|[ivx]{2,5})\)(?=\s|$)",
+    re.MULTILINE,
+)
+
+
+def joined_characters(text: str) -> np.ndarray:
+    """Mask of the characters that belong to the same expression as the one before them: bool [characters].
+
+    >>> text = "On May 5, 2031 about $15,000 in 45 days"
+    >>> "".join("_" if joined else char for char, joined in zip(text, joined_characters(text)))
+    'On M__________ about $______ in 4______'
+    """
+    joined = np.zeros(len(text) + 1, dtype=bool)  # [characters + 1]
+    for patterns, ahead in ((_CONNECTORS, 1), (_EXPRESSIONS, 0)):
+        for pattern in patterns:
+            for match in pattern.finditer(text):
+                joined[match.start() + 1 : match.end() + ahead] = True
+    return joined[: len(text)]
+
+
+def marker_characters(text: str) -> np.ndarray:
+    """Mask of the characters of list markers, such as `b)`, `(iv)` and `12.` at the start of a line: bool [characters].
+
+    >>> "".join("_" if marked else char for char, marked in zip("(b) Note", marker_characters("(b) Note")))
+    '___ Note'
+    """
+    marked = np.zeros(len(text), dtype=bool)  # [characters]
+    for match in _MARKERS.finditer(text):
+        marked[slice(*match.span())] = True
+    return marked
