@@ -340,6 +340,12 @@ class BlockLexicon:
             scores[blocks] += times * inverse_document_frequency(self._live_count, len(blocks)) * saturation
         return scores.astype(np.float32)  # f32 [blocks]
 
+    def word_weight(self, word: str) -> float:
+        """The inverse document frequency of a folded word, 0 for words that do not count."""
+        forms = counted_forms([word], self._settings.stemming, keep_stopwords=self._settings.keep_stopwords)
+        found = [len(self._live_postings(form.encode())[0]) for form in forms]
+        return sum(inverse_document_frequency(self._live_count, count) for count in found)
+
     def blocks_with(self, phrase: str) -> np.ndarray | None:
         """The live blocks i64 [n], ascending, that hold all words of `phrase`; None if none of its words counts.
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from npm.errors import SettingError
 from npm.indexing.lexicon import BlockHits, BlockLexicon, best_scoring
+from npm.retrieval.literal import LITERAL_BLOCKS, Gap, literal_gaps
 from npm.retrieval.settings import FillSettings, Retrieval
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ class Restriction:
     bonuses: np.ndarray  # f64 [blocks]
     queries: np.ndarray | None = None  # f32 [blocks, 2, d], start and end query for each block; None: the same for all
     joint: tuple[np.ndarray, ...] | None = None  # f64 [2, T] for each block, of the joint pass; None: it does not count
+    gaps: tuple[Gap, ...] = ()  # places in the blocks where the words around the mask occur
 
 
 def block_restrictions(
@@ -51,9 +53,13 @@ def block_restrictions(
     Raises as `rank_blocks` does.
     """
     hybrid = settings.retrieval is Retrieval.hybrid
-    hits = rank_blocks(index, texts, vectors.sentences, settings, allowed=allowed)
+    all_gaps: Sequence[tuple[Gap, ...]] = [()] * len(texts)
+    if hybrid:
+        hits, all_gaps = _fused_ranking(index, texts, vectors.sentences, settings, allowed=allowed)
+    else:
+        hits = rank_blocks(index, texts, vectors.sentences, settings, allowed=allowed)
     restrictions: list[Restriction | None] = []
-    for blocks, scores, found in zip(hits.blocks, hits.scores, hits.found, strict=True):
+    for blocks, scores, found, gaps in zip(hits.blocks, hits.scores, hits.found, all_gaps, strict=True):
         if hybrid and not found.any():
             restrictions.append(None)
             continue
@@ -61,7 +67,8 @@ def block_restrictions(
         kept = kept[np.argsort(blocks[kept])]
         share = scores[kept].astype(np.float64) / max(float(scores[0]), np.finfo(np.float32).tiny)  # f64 [blocks]
         weight = settings.lexical_weight if hybrid else 0.0
-        restrictions.append(Restriction(blocks[kept], weight * share))
+        inside = tuple(gap for gap in gaps if gap.block in blocks[kept])
+        restrictions.append(Restriction(blocks[kept], weight * share, gaps=inside))
     return restrictions
 
 
@@ -94,15 +101,13 @@ def rank_blocks(
     cosine. Only blocks in the mask `allowed` bool [blocks] are, all if None. Ties go to the block
     that stands earlier in the corpus. Raises SettingError if the index has no text, or no block vectors.
     """
-    k, share = settings.bm25_blocks, vector_share(index, settings)
-    if share == 0:
-        return _lexicon(index, settings).best_blocks(texts, k, allowed=allowed)
-    vectors = _block_vectors(index)
-    assert sentences is not None, "encoded with the sentence_pooler"
     if settings.retrieval is Retrieval.blocks:
-        hits = vectors.best(sentences, k, allowed=allowed)
+        assert sentences is not None, "encoded with the sentence_pooler"
+        hits = _block_vectors(index).best(sentences, settings.bm25_blocks, allowed=allowed)
         return hits._replace(found=hits.found & sentences.any(axis=1, keepdims=True))
-    return _fused_ranking(_lexicon(index, settings), vectors, texts, sentences, k=k, share=share, allowed=allowed)
+    if settings.retrieval is Retrieval.hybrid:
+        return _fused_ranking(index, texts, sentences, settings, allowed=allowed)[0]
+    return _lexicon(index, settings).best_blocks(texts, settings.bm25_blocks, allowed=allowed)
 
 
 def rankings(index: PhraseIndex) -> dict[str, Retrieval]:
@@ -137,31 +142,47 @@ def _block_vectors(index: PhraseIndex) -> BlockVectors:
 
 
 def _fused_ranking(
-    lexicon: BlockLexicon,
-    block_vectors: BlockVectors,
+    index: PhraseIndex,
     texts: Sequence[str],
-    sentences: np.ndarray,
+    sentences: np.ndarray | None,
+    settings: FillSettings,
     *,
-    k: int,
-    share: float,
     allowed: np.ndarray | None,
-) -> BlockHits:
-    """The k blocks with the highest `fused_scores` among the best by BM25 and the best by vectors."""
+) -> tuple[BlockHits, list[tuple[Gap, ...]]]:
+    """The blocks with the highest `fused_scores` among the best by BM25 and the best by vectors; and literal gaps.
+
+    A block with a gap scores as the best one does, and comes before it.
+    """
+    lexicon, share, k = _lexicon(index, settings), vector_share(index, settings), settings.bm25_blocks
     count = max(CANDIDATES_OF_A_KIND, k)
-    nearest = block_vectors.best(sentences, count, allowed=allowed)
+    block_vectors = _block_vectors(index) if share else None
+    nearest = None
+    if block_vectors is not None:
+        assert sentences is not None, "encoded with the sentence_pooler"
+        nearest = block_vectors.best(sentences, count, allowed=allowed)
     blocks = np.zeros((len(texts), k), dtype=np.int64)  # [q, k]
     scores = np.zeros((len(texts), k), dtype=np.float32)  # [q, k]
+    all_gaps: list[tuple[Gap, ...]] = []
     for number, text in enumerate(texts):
         lexical = lexicon.scores(text)  # f32 [blocks]
-        near = nearest.blocks[number][nearest.found[number]]  # i64 [at most count]
-        candidates = np.union1d(best_scoring(lexical, count, allowed=allowed), near)  # i64 [n]
-        cosines = block_vectors.similarities(sentences[number : number + 1], candidates)[0]  # f32 [n]
+        by_words = best_scoring(lexical, count, allowed=allowed)  # i64 [at most count]
+        gaps = literal_gaps(index.store, lexicon, text, by_words[:LITERAL_BLOCKS]) if settings.literal_weight else ()
+        candidates, cosines = np.sort(by_words), np.zeros(len(by_words))  # [n] each
+        if block_vectors is not None and sentences is not None and nearest is not None:
+            candidates = np.union1d(by_words, nearest.blocks[number][nearest.found[number]])  # i64 [n]
+            cosines = block_vectors.similarities(sentences[number : number + 1], candidates)[0]  # f32 [n]
         fused = fused_scores(lexical[candidates], cosines, share)  # f64 [n]
-        best = np.argsort(-fused, kind="stable")[:k]  # i64 [at most k]
+        gap_shares = np.zeros(len(candidates))  # [n]
+        for gap in gaps:
+            place = np.searchsorted(candidates, gap.block)
+            gap_shares[place] = max(gap_shares[place], gap.share)
+        fused[gap_shares > 0] = fused.max(initial=0)
+        best = np.lexsort((-gap_shares, -fused))[:k]  # i64 [at most k]
         best = best[fused[best] > 0]
         blocks[number, : len(best)] = candidates[best]
         scores[number, : len(best)] = fused[best]
-    return BlockHits(blocks=blocks, scores=scores, found=scores > 0)
+        all_gaps.append(gaps)
+    return BlockHits(blocks=blocks, scores=scores, found=scores > 0), all_gaps
 
 
 def fused_scores(lexical: np.ndarray, cosines: np.ndarray, share: float) -> np.ndarray:

@@ -21,6 +21,7 @@ from npm.models.encoder import Encoder
 from npm.retrieval.answers import SurfaceReader, ranked_phrases
 from npm.retrieval.blocks import Restriction, ranking_notes, sentence_pooler, vector_share
 from npm.retrieval.joint_filling import joint_fillings, texts_with_one_mask
+from npm.retrieval.literal import with_literal_evidence
 from npm.retrieval.queries import (
     MaskNeighbors,
     QueryVectors,
@@ -380,6 +381,10 @@ class Filler(ABC):
         similarities = ScannedSimilarities(self.index, scans, queries, factors, restriction)
         sides = (start_rows, start_rows if end_rows is None else end_rows)
         weights = candidate_weights(similarities, candidates, sides, scoring)
+        if restriction is not None and restriction.gaps:
+            candidates, weights = with_literal_evidence(
+                candidates, weights, restriction.gaps, settings.literal_weight, store=self.index.store
+            )
         return ranked_phrases(text, candidates, weights, self._reader, settings)
 
     def span_finder(self, settings: FillSettings) -> SpanFinder:

@@ -49,6 +49,9 @@ class FillSettings(CheckedSettings):
     """In `hybrid`, how much of a similarity comes from the block's tokens as they are read together with the text, the
     rest from the stored vectors; unset: three quarters for an encoder that was trained for it
     (objective.reading_weight), else nothing."""
+    literal_weight: Annotated[float, Bounds(0, 1_000)] = 12.0
+    """In `hybrid`, how much it counts for a phrase that the words around the mask occur around it word for word, the
+    more of them the more; 0: nothing, which saves the look-up."""
     rerank_weight: Annotated[float, Bounds(0, 1_000)] = 4.0
     """In `hybrid`, with an encoder that has sentence vectors and a text with one mask: how much it counts for one of
     the first ten phrases that the text with it is near to the sentence in which it stands, and the phrase to itself in
@@ -104,6 +107,7 @@ class FillSettings(CheckedSettings):
             lexical_weight=0.0,
             reading_share=0.0,
             joint_share=0.0,
+            literal_weight=0.0,
             rerank_weight=0.0,
             name_weight=0.0,
             candidates_per_side=4096,

@@ -59,6 +59,11 @@ class CandidateSpans:
         """The candidates chosen by a bool [m] or index array."""
         return CandidateSpans(*(getattr(self, name)[chosen] for name in self.__dataclass_fields__))
 
+    @classmethod
+    def concatenated(cls, parts: Sequence[CandidateSpans]) -> CandidateSpans:
+        """The candidates of all parts, in order."""
+        return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in cls.__dataclass_fields__))
+
 
 @dataclass(frozen=True, slots=True)
 class _Window:
@@ -116,7 +121,7 @@ class SpanFinder:
         from_ends = self._grow(end_rows, neighbors, rightward=False)
         # Whatever begins at a start hit was found from there, since walks to the right are at least as long.
         is_new = np.flatnonzero(~_are_among(from_ends.start_rows, start_rows))
-        return _concatenated([from_starts, from_ends.where(is_new)])
+        return CandidateSpans.concatenated([from_starts, from_ends.where(is_new)])
 
     def _grow(self, rows: np.ndarray, neighbors: MaskNeighbors, *, rightward: bool) -> CandidateSpans:
         """Spans with one end at `rows` i64 [n], a token longer at each step; what cannot grow on is dropped at once."""
@@ -150,8 +155,7 @@ class SpanFinder:
                 alive, others, flags = alive[entered], others[entered], flags[entered]
             if len(alive) == 0:
                 break
-            # Spread first, so that small neighbouring ids rarely give equal sums.
-            tokens = mixed_bits(window.token_ids[alive, length - 1].astype(np.uint64) * HASH_BASE)  # u64 [alive]
+            tokens = _spread(window.token_ids[alive, length - 1])  # u64 [alive]
             # Both directions build Σ token_i × base^i, i counted from the span's first token.
             grown = hashes[alive] + tokens * power if rightward else hashes[alive] * HASH_BASE + tokens
             hashes[alive] = grown
@@ -177,7 +181,7 @@ class SpanFinder:
         if not found:
             nothing = np.zeros(0, dtype=np.int64)
             return CandidateSpans(nothing, nothing, nothing, nothing, nothing.astype(np.uint64))
-        return _concatenated(found)
+        return CandidateSpans.concatenated(found)
 
     def _window(self, anchors: np.ndarray, width: int, neighbors: MaskNeighbors, *, rightward: bool) -> _Window:
         """The `width` tokens from each of `anchors` i64 [n] on to one side.
@@ -345,6 +349,19 @@ def whole_edges(
     return (may_begin if years is None else may_begin | years[:, own]), may_end
 
 
+def span_hash(token_ids: np.ndarray) -> np.uint64:
+    """The hash by which equal token sequences are found, Σ token_i × base^i modulo 2^64, of one span's ids [tokens]."""
+    powers = np.cumprod(
+        np.append(np.uint64(1), np.full(len(token_ids) - 1, HASH_BASE)), dtype=np.uint64
+    )  # u64 [tokens]
+    return np.sum(_spread(token_ids) * powers, dtype=np.uint64)
+
+
+def _spread(token_ids: np.ndarray) -> np.ndarray:
+    """Token ids spread over 64 bits, so that small neighboring ids rarely give equal sums: u64 [...]."""
+    return mixed_bits(token_ids.astype(np.uint64) * HASH_BASE)
+
+
 def digit_tokens(tokenizer: PreTrainedTokenizerFast) -> np.ndarray:
     """Mask of the token ids that are written in digits alone, bool [vocabulary]."""
     vocabulary = tokenizer.get_vocab()
@@ -362,12 +379,6 @@ def barred_flags(stopwords_inside: StopwordsInside) -> np.ndarray:
     if stopwords_inside is StopwordsInside.linking:
         return barred | ((flags & (TokenFlag.STOPWORD | TokenFlag.LINKING)) == TokenFlag.STOPWORD)
     return barred
-
-
-def _concatenated(parts: list[CandidateSpans]) -> CandidateSpans:
-    return CandidateSpans(
-        *(np.concatenate([getattr(part, name) for part in parts]) for name in CandidateSpans.__dataclass_fields__)
-    )
 
 
 def _are_among(rows: np.ndarray, ascending: np.ndarray) -> np.ndarray:

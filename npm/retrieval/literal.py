@@ -1,0 +1,201 @@
+"""Literal evidence: places of the corpus where the words around the mask occur word for word.
+
+A gap is what occurs there in the place of the mask. Of a gap that is surrounded by the words M of the question's
+sentence Q, the share is
+
+    share = Σ_{w ∈ M} idf(w) / Σ_{w ∈ Q} idf(w),
+
+so that function words and common words alone are no evidence. A span that fills a gap weighs e^(λ share) times as much.
+
+Shapes: m candidate spans.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from npm.corpus.text import is_title, sentence_around
+from npm.retrieval.spans import CandidateSpans, span_hash
+from npm.types import MASK_TEXT, TokenFlag
+
+if TYPE_CHECKING:
+    from npm.corpus.store import BlockStore
+    from npm.indexing.lexicon import BlockLexicon
+
+LITERAL_BLOCKS = 16
+"""Best blocks by BM25 that are looked through: a block with the question's words in a row is among the first few."""
+MIN_WORDS = 4
+"""Words around a gap, on both sides together, unless the question has fewer."""
+MAX_GAP_PIECES = 16
+ONE_SIDED = 0.5
+"""Factor of the share where one side of the question has no words, so that the other edge of the gap is not known."""
+SENTENCE_MARKS = frozenset(".!?…\n")
+NOT_EDGES = np.uint8(TokenFlag.STOPWORD | TokenFlag.PUNCTUATION)
+_PIECE = re.compile(r"\w+|[^\w\s]|\n")
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Tokens of the corpus in the place of the mask; one side is open where the question has no words."""
+
+    block: int
+    start: int | None  # position of the first token
+    stop: int | None  # position after the last token
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class MaskContext:
+    """The words and punctuation marks around the mask, in its sentence, case-folded."""
+
+    before: tuple[str, ...]
+    after: tuple[str, ...]
+
+    @classmethod
+    def of(cls, text: str) -> MaskContext | None:
+        """The context of the one mask of `text`; None where there are several."""
+        if text.count(MASK_TEXT) != 1:
+            return None
+        at = text.index(MASK_TEXT)
+        first, stop = sentence_around(text, at, at + len(MASK_TEXT))
+        before, after = text[first:at], text[at + len(MASK_TEXT) : stop]
+        return cls(tuple(_PIECE.findall(before.casefold())), tuple(_PIECE.findall(after.casefold())))
+
+    @property
+    def words(self) -> list[str]:
+        """All words."""
+        return [piece for piece in self.before + self.after if _is_word(piece)]
+
+    @property
+    def has_both_sides(self) -> bool:
+        """Whether there are words before the mask and after it."""
+        return all(any(map(_is_word, side)) for side in (self.before, self.after))
+
+    def gaps(self, text: str) -> Iterator[tuple[int | None, int | None, list[str]]]:
+        """The gaps in `text`: first and past-the-last character, None on an open side, and the words around them."""
+        found = list(_PIECE.finditer(text))
+        pieces = [piece[0].casefold() for piece in found]
+        least = min(MIN_WORDS, len(self.words))
+        before = _Side(self.before[::-1], [*pieces[::-1]])
+        after = _Side(self.after, pieces)
+        # By where the gap begins and ends, the words that match on that side.
+        begins = {len(pieces) - at: words for at, words in before.matches()}
+        ends = dict(after.matches())
+        for first, left in begins.items():
+            near = [at for at in range(first + 1, min(first + MAX_GAP_PIECES, len(pieces)) + 1) if at in ends]
+            stop = max(near, key=lambda at: (len(ends[at]), -at), default=None)
+            if stop is not None and len(left) + len(ends[stop]) >= least:
+                yield found[first].start(), found[stop - 1].end(), left + ends[stop]
+            if not after.has_words and len(left) >= least and first < len(pieces):
+                yield found[first].start(), None, left
+        for stop, right in ends.items():
+            if not before.has_words and len(right) >= least and stop:
+                yield None, found[stop - 1].end(), right
+
+
+class _Side:
+    """One side of the mask, from the mask outwards, and a text in the same direction."""
+
+    def __init__(self, context: Sequence[str], pieces: Sequence[str]) -> None:
+        self._context, self._pieces = context, pieces
+        self.has_words = any(map(_is_word, context))
+
+    def matches(self) -> Iterator[tuple[int, list[str]]]:
+        """Pieces of the text from which on the context follows, and its words that do; [] at the edge of a sentence."""
+        for at in range(len(self._pieces) + 1):
+            if self.has_words:
+                if at < len(self._pieces) and self._pieces[at] == self._context[0]:
+                    pairs = zip(self._context, self._pieces[at:], strict=False)
+                    words = [own for own, other in takewhile(lambda pair: pair[0] == pair[1], pairs) if _is_word(own)]
+                    if words:
+                        yield at, words
+            elif at == len(self._pieces) or self._pieces[at] in SENTENCE_MARKS:
+                yield at, []
+
+
+def _is_word(piece: str) -> bool:
+    return piece[0].isalnum() or piece[0] == "_"
+
+
+def literal_gaps(store: BlockStore, lexicon: BlockLexicon, text: str, blocks: np.ndarray) -> tuple[Gap, ...]:
+    """The gaps for the mask of `text` in some `blocks` i64 [n], best first."""
+    context = MaskContext.of(text)
+    gaps: list[Gap] = []
+    if context is None or not context.words:
+        return ()
+    for block in blocks.tolist():
+        for start_char, stop_char, words in context.gaps(store.block_text(block)):
+            weight = sum(map(lexicon.word_weight, words))
+            if not weight:
+                continue
+            share = weight / sum(map(lexicon.word_weight, context.words))
+            if not context.has_both_sides:
+                share *= ONE_SIDED
+            gaps.append(Gap(block, *_tokens(store, block, start_char, stop_char), share))
+    return tuple(sorted(gaps, key=lambda gap: -gap.share))
+
+
+def _tokens(
+    store: BlockStore, block: int, start_char: int | None, stop_char: int | None
+) -> tuple[int | None, int | None]:
+    """First and past-the-last token position of characters of a block's text."""
+    assert store.start_chars is not None and store.end_chars is not None, "a lexicon is of blocks with text"
+    first, stop = store.block_offsets[block : block + 2].tolist()
+    first += int(np.count_nonzero(is_title(store.flags.slice(first, stop))))
+    skipped = store.flags.slice(first, stop) & NOT_EDGES != 0  # bool [T]
+    starts, ends = store.start_chars.slice(first, stop), store.end_chars.slice(first, stop)  # u32 [T] each
+    base = int(starts[0])
+    begin = None if start_char is None else first + int(np.searchsorted(ends, base + start_char, side="right"))
+    end = None if stop_char is None else first + int(np.searchsorted(starts, base + stop_char, side="left"))
+    if begin is not None and end is None:
+        begin += int(np.argmin(np.append(skipped[begin - first :], False)))  # an article is no edge of a phrase
+    return begin, end
+
+
+def with_literal_evidence(
+    candidates: CandidateSpans,
+    weights: np.ndarray,
+    gaps: Sequence[Gap],
+    literal_weight: float,
+    *,
+    store: BlockStore,
+) -> tuple[CandidateSpans, np.ndarray]:
+    """The candidates and their weights f64 [m], shares again, with those that fill a gap weighed more.
+
+    A closed gap that is no candidate, since its ends have no vectors, becomes one; it counts as a candidate whose
+    weight is e^(−λ/2) times the largest.
+    """
+    if not gaps:
+        return candidates, weights
+    stops = candidates.starts + candidates.lengths  # i64 [m]
+    least = np.exp(-literal_weight / 2) * weights.max(initial=1e-9)
+    factors = np.ones(len(weights))  # [m]
+    added: list[tuple[Gap, CandidateSpans]] = []
+    for gap in gaps:
+        fills = np.ones(len(weights), dtype=bool)  # [m]
+        fills &= True if gap.start is None else candidates.starts == gap.start
+        fills &= True if gap.stop is None else stops == gap.stop
+        factors[fills] = np.maximum(factors[fills], np.exp(literal_weight * gap.share))
+        if gap.start is not None and gap.stop is not None:
+            weights = np.where(fills, np.maximum(weights, least), weights)  # f64 [m]
+            if not fills.any() and gap.stop > gap.start:
+                added.append((gap, _span(store, gap.start, gap.stop)))
+    weights = weights * factors
+    if added:
+        own = np.array([least * np.exp(literal_weight * gap.share) for gap, _ in added])  # f64 [added]
+        candidates = CandidateSpans.concatenated([candidates, *(span for _, span in added)])
+        weights = np.concatenate([weights, own])  # f64 [m + added]
+    return candidates, weights / weights.sum()
+
+
+def _span(store: BlockStore, start: int, stop: int) -> CandidateSpans:
+    """One span without vectors at its ends."""
+    tokens = store.token_ids.slice(start, stop)  # i32 [tokens]
+    at, length, no_row = np.array([start]), np.array([stop - start]), np.array([-1])
+    return CandidateSpans(at, length, no_row, no_row, np.array([span_hash(tokens)]))
