@@ -32,6 +32,8 @@ LITERAL_BLOCKS = 16
 """Best blocks by BM25 that are looked through: a block with the question's words in a row is among the first few."""
 MIN_WORDS = 4
 """Words around a gap, on both sides together, unless the question has fewer."""
+MIN_SHARE = 0.3
+"""Weaker gaps are no evidence: common words in a row occur everywhere."""
 MAX_GAP_PIECES = 16
 ONE_SIDED = 0.5
 """Factor of the share where one side of the question has no words, so that the other edge of the gap is not known."""
@@ -137,6 +139,8 @@ def literal_gaps(store: BlockStore, lexicon: BlockLexicon, text: str, blocks: np
             share = weight / sum(map(lexicon.word_weight, context.words))
             if not context.has_both_sides:
                 share *= ONE_SIDED
+            if share < MIN_SHARE:
+                continue
             gaps.append(Gap(block, *_tokens(store, block, start_char, stop_char), share))
     return tuple(sorted(gaps, key=lambda gap: -gap.share))
 
