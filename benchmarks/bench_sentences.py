@@ -18,6 +18,7 @@ import os
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import json
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -25,9 +26,8 @@ from pathlib import Path
 import bm25s
 import numpy as np
 
-from npm.corpus.text import sentence_bounds
+from npm.corpus.text import normalised_text, sentence_bounds
 from npm.evaluation.compare import mcnemar_p_value
-from npm.evaluation.metrics import normalise_answer
 from npm.evaluation.report import markdown_table
 from npm.retrieval.fill import PhraseFiller
 from npm.types import MASK_TEXT
@@ -42,8 +42,8 @@ def holds(sentence: str, answers: Sequence[str]) -> bool:
     >>> holds("It takes\\n45 days.", ["45 days"]), holds("It takes 145 days.", ["45 days"])
     (True, False)
     """
-    plain = f" {normalise_answer(sentence)} "
-    return any(f" {normalise_answer(answer)} " in plain for answer in answers)
+    wanted = "|".join(re.escape(normalised_text(answer)) for answer in answers)
+    return re.search(rf"(?<![\w.,])(?:{wanted})(?!\w)", normalised_text(sentence)) is not None
 
 
 def bm25_sentences(filler: PhraseFiller, texts: Sequence[str]) -> list[list[str]]:

@@ -36,8 +36,7 @@ LEAST_SHARED_WORDS, LARGEST_SHARED_FRACTION = 4, 0.8
 LARGEST_DOCUMENT_FRACTION = 0.01
 """A lower-case word of more documents than this is too common to be asked for alone."""
 
-_NUMBER = r"\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?"
-_SCALED = rf"(?:{_NUMBER})(?: (?:thousand|million|billion|trillion))?"
+_NUMBER = r"(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?: (?:thousand|million|billion|trillion))?"
 _UNIT = (
     r"%|°[CF]|per ?cent|(?:second|minute|hour|day|week|month|year|yard|mile|acre|tonne|ton|pound|dollar|euro|vote|seat|"
     r"point|game|student|soldier|inhabitant|(?:square |cubic )?(?:kilo|centi|milli)?met(?:er|re)|hectare|(?:kilo)?gram|"
@@ -49,7 +48,7 @@ _NAME_WORD = r"[A-ZÀ-Þ][\w’'-]+"
 _STOP = rf"(?:{'|'.join(sorted(STOP_WORDS))})"
 _LOWER_WORD = rf"(?!{_STOP}\b)[a-z]+(?:-[a-z]+)*"
 PHRASES = {
-    "number": re.compile(rf"(?<![\w,.$£€/–-])((?:[$£€]{_SCALED}|{_SCALED} ?(?:{_UNIT})))(?![\w²/-])"),
+    "number": re.compile(rf"(?<![\w,.$£€/–-])((?:[$£€]{_NUMBER}|{_NUMBER} ?(?:{_UNIT})))(?![\w²/-])"),
     "date": re.compile(rf"(?<![\w–-])(?<!\d )({_DATE})(?!\w|,? \d|[–-]\d)"),
     "name": re.compile(rf"({_NAME_WORD}(?:(?: (?:of|the|de|van|von|and))? {_NAME_WORD}){{0,7}})"),
     "phrase": re.compile(rf"(?:[,;:(]|\b{_STOP}) ?\b({_LOWER_WORD}(?: {_LOWER_WORD}){{0,2}})(?= {_STOP}\b|[,;:.)])"),
@@ -107,16 +106,13 @@ def candidates(document: Document, passages: list[list[str]], common: set[str]) 
                     continue
                 around = content_words(sentence) - words
                 within = re.compile(rf"(?<!\w){re.escape(phrase)}(?!\w)")
-                shared = [
-                    (len(around & passage_words[other]), -other)
-                    for other, text in enumerate(texts)
-                    if other != number and within.search(text)
-                ]
-                count, best = max(shared, default=(0, 0))
+                others = [place for place, text in enumerate(texts) if place != number and within.search(text)]
+                count, best = max(((len(around & passage_words[place]), -place) for place in others), default=(0, 0))
                 if LEAST_SHARED_WORDS <= count <= LARGEST_SHARED_FRACTION * len(around):
                     text = sentence[: match.start(1)] + MASK_TEXT + sentence[match.start(1) + len(phrase) :]
-                    places = (f"{document.id}#{-best}", f"{document.id}#{number}")
-                    yield Question(text, [phrase], "paraphrase", kind, *places)
+                    yield Question(
+                        text, [phrase], "paraphrase", kind, f"{document.id}#{-best}", f"{document.id}#{number}"
+                    )
 
 
 def make_task(documents: list[Document], count: int, seed: int) -> tuple[list[Question], list[Document]]:
@@ -141,7 +137,7 @@ def make_task(documents: list[Document], count: int, seed: int) -> tuple[list[Qu
             clashes = any(
                 question.answers == other.answers
                 or question.document == other.removed
-                or (question.removed is not None and question.removed in (other.document, other.removed))
+                or (question.removed or "") in (other.document, other.removed)
                 for other in chosen
             )
             if remaining[question.kind, style] and not clashes and len(chosen) < QUESTIONS_PER_ARTICLE:

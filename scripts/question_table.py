@@ -1,7 +1,8 @@
 """Open questions by style and kind: python scripts/question_table.py QUESTIONS EVALUATION [QUESTIONS EVALUATION …]
 
 QUESTIONS is a questions.jsonl with `style`, `kind` and `document`, EVALUATION the result of `npmlm evaluate` on all of
-it. A hit equals an answer as the demo compares them, so that `15,000` is not `$15,000`, which open tasks take as equal.
+it. A hit equals an answer but for case, space and a leading "the": `15,000` is not `$15,000` and `40` is not `40%`,
+which `npmlm evaluate` takes as equal.
 The right document is first if the first phrase's best occurrence is in it; ids are compared by their stems.
 """
 
@@ -9,7 +10,8 @@ import json
 import sys
 from pathlib import Path, PurePath
 
-from npm.evaluation.metrics import is_hit, wilson_interval
+from npm.corpus.text import normalised_text
+from npm.evaluation.metrics import wilson_interval
 from npm.evaluation.report import markdown_table, percent
 
 FIRST, FIVE, DOCUMENT = "hit@1, %", "hit@5, %", "right document first, %"
@@ -23,10 +25,20 @@ def judged_rows(questions: Path, evaluation: Path) -> list[dict]:
         for file in (questions, evaluation / "predictions.jsonl")
     )
     for row, found in zip(asked, predictions, strict=True):
-        hits = [is_hit(each["phrase"], row["answers"]) for each in found["phrases"]]
+        answers = {compared(answer) for answer in row["answers"]}
+        hits = [compared(each["phrase"]) in answers for each in found["phrases"]]
         documents = [stem(each["document"]) for each in found["evidence"][:1]]
         row |= {FIRST: any(hits[:1]), FIVE: any(hits[:5]), DOCUMENT: stem(row["document"]) in documents}
     return asked
+
+
+def compared(phrase: str) -> str:
+    """A phrase without what does not count.
+
+    >>> compared("The Danube"), compared("$15,000")
+    ('danube', '$15,000')
+    """
+    return normalised_text(phrase).removeprefix("the ")
 
 
 def stem(document: str) -> str:

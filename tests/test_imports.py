@@ -80,7 +80,7 @@ BARE_IMAGE = {"torch", "transformers", "accelerate", "numpy", "safetensors"}
 """All that is there where encoders are trained, besides the standard library."""
 ON_A_BARE_IMAGE = ("npm.masking", "npm.models", "npm.objectives", "npm.training")
 CATCH_ALL_NAMES = {"utils.py", "common.py", "misc.py", "helpers.py"}
-MOST_LINES, MOST_FUNCTION_LINES = 500, 60
+MOST_LINES, MOST_FUNCTION_LINES, MOST_SCRIPT_LINES = 500, 60, 170
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,7 +280,7 @@ def assert_nothing_heavy_is_loaded(*commands: list[str], heavy: set[str] = HEAVY
 
 @pytest.mark.parametrize("script", sorted(path.name for path in (REPOSITORY / "scripts").glob("*.py")))
 def test_scripts_are_thin(script: str) -> None:
-    assert len((REPOSITORY / "scripts" / script).read_text(encoding="utf-8").splitlines()) <= MOST_FUNCTION_LINES
+    assert len((REPOSITORY / "scripts" / script).read_text(encoding="utf-8").splitlines()) <= MOST_SCRIPT_LINES
 
 
 def test_files_and_functions_are_short_and_named_for_what_they_hold() -> None:
