@@ -28,6 +28,7 @@ _TABLE_RULE = re.compile(r"(?=.*\|)\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)
 _BULLET = re.compile(r"(?:[-*+•◦▪:]|\[\^[^\]\s]+\]:)(?=\s)")
 _BULLET_MARK = re.compile(rf"[ \t{HIDDEN}]*[-*+•◦▪:][ \t](?:[ \t]*\[[ xX]\](?=\s))?")
 _NUMBER = re.compile(r"\(?(?:\d{1,4}(?:\.\d+)*|[A-Za-z]|[ivxlcIVXLC]{2,5})[.)](?=\s)")
+_CODE_MARK = re.compile(r"[={}<>\\|_]|\w[(\[]|^[#$/%]")
 _PAUSE = re.compile(r"(?:[.;:,!?…]|\band|\bor)[\"'”’)\]]*\s*$")
 
 
@@ -78,7 +79,7 @@ class _Blocks:
     def __init__(self, *, is_markdown: bool, join_lines: bool = True) -> None:
         self._is_markdown, self._join_lines = is_markdown, join_lines
         self._run: list[str] = []  # the lines of the open paragraph
-        self._is_item = self._is_table = False
+        self._is_item = self._is_table = self._is_code = False
         self._fence = ""  # the mark that closes a fenced block of code
         self._quotes = 0  # depth of block quotes
         self._base = 0  # column at which the text of the last paragraph began
@@ -110,7 +111,9 @@ class _Blocks:
             yield from self._finished()
             self._quotes, self._base = quote.count(">"), 0
         self._is_table &= "|" in stripped
-        if not stripped or (not self._run and indent >= self._base + CODE_INDENT):
+        is_code = self._is_markdown or self._is_code or _CODE_MARK.search(stripped) is not None
+        self._is_code = stripped != "" and not self._run and indent >= self._base + CODE_INDENT and is_code
+        if not stripped or self._is_code:
             yield from self._finished()
             yield _Kind.kept, line
         elif opening := _FENCE.match(body):
