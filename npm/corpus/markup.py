@@ -18,7 +18,7 @@ CODE_INDENT = 4
 
 _LINE = re.compile(r"[^\n]*\n|[^\n]+")
 _JOINT = re.compile(rf"[ \t\r{HIDDEN}]*+\n[ \t{HIDDEN}]*+")
-_QUOTE = re.compile(r"(?!>>> )(?: {0,3}> ?)*")
+_QUOTE = re.compile(r"(?:(?!>>> ) {0,3}> ?)*")
 _FENCE = re.compile(r"(`{3,})[^`]*$|(~{3,})", re.M)
 _RULE = re.compile(r"([-=*_~])(?:[ \t]*\1)+")
 _HEADING = re.compile(r"(\s*#{1,6})(?=\s)(.*?)([ \t]+#+)?(\s*)\Z")
