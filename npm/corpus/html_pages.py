@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import re
-from html.parser import HTMLParser
 
 from npm.corpus.markup import HIDDEN, INLINE_TAG, SPACE, decoded, hidden, squeezed, visible
 
-_UNREAD = re.compile("script|style|template|noscript|svg|title|nav")
-_ENTITY = re.compile(r"&#?\w+;?")
+_TOKEN = re.compile(
+    r"<!--[\s\S]*?(?:-->|\Z)|<(?P<raw>script|style)\b[\s\S]*?(?:</(?P=raw)\s*>|\Z)"
+    r"|<(?P<end>/?)(?P<tag>[a-z][^\s/<>]*)(?:=\s*(?:\"[^\"]*\"|'[^']*')?|[^<>=])*+>|<[!?/][^<>]*+>"
+    r"|(?P<entity>&#?\w{1,31};?)|(?P<data>[^<&]++|[<&])",
+    re.IGNORECASE,
+)
+"""A comment, a script, a tag, a declaration, an entity, or text: every character belongs to one of them."""
+_UNREAD = re.compile("template|noscript|svg|title|nav")
 
 
 def page_text(page: str) -> tuple[str, str]:
@@ -21,74 +26,48 @@ def page_text(page: str) -> tuple[str, str]:
     >>> title, visible(text)
     ('Leave', '\\nUp to 45 days & more.\\nAsk.')
     """
-    parser = _Page(page)
-    parser.feed(page)
-    parser.close()
-    text = squeezed("".join(parser.characters))
-    return text, " ".join(parser.title.split()) or " ".join(visible(text[slice(*parser.heading)]).split())
+    reader = _Reader()
+    pieces = [reader.read(token) for token in _TOKEN.finditer(page)]
+    return squeezed("".join(pieces)), " ".join((reader.title or reader.heading).split())
 
 
-class _Page(HTMLParser):
-    """Writes what is read into `characters`, at the place where it is in the page."""
+class _Reader:
+    """Reads the tokens of a page in order."""
 
-    def __init__(self, page: str) -> None:
-        super().__init__(convert_charrefs=False)
-        self.characters = [HIDDEN] * len(page)
-        self.title = ""
-        self.heading = (0, 0)  # where the first one begins and ends
-        self._page = page
-        self._line_starts = [0, *(found.end() for found in re.finditer("\n", page))]
-        self._unread: list[str] = []  # open elements that are not read
-        self._pre = 0  # depth
-        self._has_cell = False  # in this row
+    def __init__(self) -> None:
+        self.title = self.heading = ""
+        self._unread: list[str] = []  # open elements whose text is not read
+        self._pre_depth = 0
+        self._has_cell = self._is_heading = False  # in this row; within the first h1
 
-    def _place(self) -> int:
-        line, column = self.getpos()
-        return self._line_starts[line - 1] + column
-
-    def _write(self, text: str) -> None:
-        if self._unread[:1] == ["title"]:
-            self.title += visible(text)
-        elif not self._unread:
-            place = self._place()
-            self.characters[place : place + len(text)] = text
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:  # noqa: ARG002 - its signature
-        if tag in ("td", "th"):
-            self._write(" | " if self._has_cell else "")
-            self._has_cell = True
+    def read(self, token: re.Match[str]) -> str:
+        """What is read of a token, and HIDDEN for the rest."""
+        if token["tag"]:
+            read = self._tag(token["tag"].lower(), is_end=token["end"] != "")
+        elif token["entity"]:
+            read = decoded(token[0])
         else:
-            self._has_cell &= tag != "tr"
-            self._separate(tag)
-        if _UNREAD.fullmatch(tag):
+            data = (token["data"] or "").replace(HIDDEN, " ")
+            read = data if self._pre_depth else SPACE.sub(lambda run: " " + hidden(run[0][1:]), data)
+        if self._unread == ["title"] and not token["tag"]:
+            self.title += visible(read)
+        read = "" if self._unread else read
+        self.heading += visible(read) if self._is_heading else ""
+        return read + HIDDEN * (len(token[0]) - len(read))
+
+    def _tag(self, tag: str, *, is_end: bool) -> str:
+        """The space or mark that a tag stands for."""
+        if _UNREAD.fullmatch(tag) and not is_end:
             self._unread.append(tag)
-        self._pre += tag == "pre"
-        if tag == "h1" and self.heading == (0, 0):
-            self.heading = (self._place(), len(self._page))
-
-    def handle_endtag(self, tag: str) -> None:
-        if tag in self._unread:
+        elif is_end and tag in self._unread:
             del self._unread[self._unread.index(tag) :]
-        self._pre -= tag == "pre" and self._pre > 0
-        if tag == "h1" and self.heading[1] == len(self._page):
-            self.heading = (self.heading[0], self._place())
-        if tag not in ("td", "th", "sup"):
-            self._separate(tag)
-
-    def _separate(self, tag: str) -> None:
-        if not INLINE_TAG.fullmatch(tag):
-            self._write(" " if tag == "sup" else "\n")
-
-    def handle_data(self, data: str) -> None:
-        data = data.replace(HIDDEN, " ")
-        self._write(data if self._pre else SPACE.sub(lambda run: " " + hidden(run[0][1:]), data))
-
-    def parse_marked_section(self, i: int, report: int = 1) -> int:
-        """Take `<![if !IE]>` and the like for a comment, as browsers do; the parser would raise AssertionError."""
-        return self.parse_bogus_comment(i, report)
-
-    def handle_entityref(self, name: str) -> None:  # noqa: ARG002 - it may have been written without a semicolon
-        entity = _ENTITY.match(self._page, self._place())
-        self._write(decoded(entity[0]) if entity else "&")
-
-    handle_charref = handle_entityref
+        self._pre_depth = max(0, self._pre_depth + (tag == "pre") * (-1 if is_end else 1))
+        if tag == "h1":
+            self._is_heading = not is_end and not self.heading
+        if tag in ("td", "th"):
+            had_cell, self._has_cell = self._has_cell, True
+            return " | " if had_cell and not is_end else ""
+        self._has_cell &= tag != "tr"
+        if tag == "sup":
+            return "" if is_end else " "
+        return "" if INLINE_TAG.fullmatch(tag) else "\n"

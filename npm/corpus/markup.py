@@ -17,12 +17,12 @@ HIDDEN = "\u2001"
 CODE_INDENT = 4
 
 _LINE = re.compile(r"[^\n]*\n|[^\n]+")
-_JOINT = re.compile(rf"[ \t\r{HIDDEN}]*+\n[ \t{HIDDEN}]*+")
+_JOINT = re.compile(rf"(?<![ \t\r{HIDDEN}])[ \t\r{HIDDEN}]*+\n[ \t{HIDDEN}]*+")
 _QUOTE = re.compile(r"(?:(?!>>> ) {0,3}> ?)*")
 _FENCE = re.compile(r"(`{3,})[^`]*$|(~{3,})", re.M)
 _RULE = re.compile(r"([-=*_~])(?:[ \t]*\1)+")
-_HEADING = re.compile(r"(\s*#{1,6})(?=\s)(.*?)([ \t]+#+)?(\s*)\Z")
-_ROW = re.compile(r"(\s*\|?)(.*?)(\|?)(\s*)\Z")
+_HEADING = re.compile(r"#{1,6}(?=\s)")
+_CLOSING_MARKS = re.compile(r"(?<!\S)#+$")
 _DEFINITION = re.compile(r"\[(?!\^)[^\[\]]+\]:[ \t]+\S")
 _TABLE_RULE = re.compile(r"(?=.*\|)\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)*\|?")
 _BULLET = re.compile(r"(?:[-*+•◦▪:]|\[\^[^\]\s]+\]:)(?=\s)")
@@ -233,14 +233,16 @@ def _read(kind: _Kind, run: str) -> str:
     """What is read of a run of lines, of the same length."""
     if kind is _Kind.kept:
         return run
-    if kind is _Kind.rule:
-        return hidden(run.rstrip("\r\n")) + run[len(run.rstrip("\r\n")) :]
-    edges = (_HEADING if kind is _Kind.heading else _ROW).match(run) if kind is not _Kind.text else None
-    if edges is not None:
-        return hidden(edges[1]) + _inline(edges[2]) + hidden(edges[3] or "") + edges[4]
-    bullet = _BULLET_MARK.match(run) if kind is _Kind.text else None
-    start = bullet.end() if bullet else 0
-    return hidden(run[:start]) + _inline(_joined(run[start:]))
+    body, start = run.rstrip(), len(run) - len(run.lstrip())
+    stop = start if kind is _Kind.rule else len(body)
+    if kind is _Kind.row:
+        start, stop = start + body.startswith("|", start), stop - body.endswith("|")
+    elif kind is _Kind.heading and (marks := _HEADING.match(run, start)):
+        closing = _CLOSING_MARKS.search(body, marks.end())
+        start, stop = marks.end(), closing.start() if closing else stop
+    elif kind is _Kind.text and (bullet := _BULLET_MARK.match(run)):
+        start = min(bullet.end(), stop)
+    return hidden(run[:start]) + _inline(_joined(run[start:stop])) + hidden(body[max(start, stop) :]) + run[len(body) :]
 
 
 def _inline(text: str) -> str:

@@ -41,10 +41,9 @@ def read_texts(
     """
     split = split if kind == "txt" else DocumentSplit.file
     for number, given in _pieces(path, split, on_bad):
-        body, title, front = given.lstrip(HIDDEN), "", {}
+        body = given.lstrip(HIDDEN)
         try:
-            if kind == "md":
-                front, body = front_matter(body, fields)
+            front, body = front_matter(body, fields) if kind == "md" else ({}, body)
         except ValueError as error:
             on_bad("has broken front matter", _broken_front_matter(path, error))
             continue
@@ -54,7 +53,7 @@ def read_texts(
         elif kind == "md":
             text, title = markdown_text(body, join_lines=join_lines)
         else:
-            text = joined_lines(body) if join_lines and split is not DocumentSplit.line else body
+            title, text = "", joined_lines(body) if join_lines and split is not DocumentSplit.line else body
         if text and not text.isspace():
             yield number, title or path.stem, start + text, front
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from npm.corpus.markup import HIDDEN, joined_lines, markdown_text, visible
@@ -85,7 +85,7 @@ def test_single_line_breaks_of_a_paragraph_are_joined(wrapped: str, expected: st
         ("a | b\n--|--\nc | d\n\ne", "a | b\nc | d\n\ne"),
         ("```python\n# no *heading*\n  x\n```\nText", "# no *heading*\n  x\nText"),
         ("Text\n\n    code *x*\n      y\n", "Text\n\n    code *x*\n      y\n"),
-        ("- a\n\n      code\n\n    text\n    more", "a\n\n      code\n\n    text more"),
+        ("- a\n\n      code\n\n    text\n    more", "a\n\n      code\ntext more"),
     ],
 )
 def test_marks_of_markdown_are_hidden(markdown: str, expected: str) -> None:
@@ -109,6 +109,8 @@ def test_line_breaks_stay_where_they_are_not_to_be_joined() -> None:
     assert visible(markdown_text("*One*\ntwo\n", join_lines=False)[0]) == "One\ntwo\n"
 
 
+@example("- ")
+@example("|")
 @given(TEXTS)
 def test_every_text_keeps_its_length_and_its_visible_characters(text: str) -> None:
     for plain in (joined_lines(text), markdown_text(text)[0], markdown_text(text, join_lines=False)[0]):
@@ -117,6 +119,8 @@ def test_every_text_keeps_its_length_and_its_visible_characters(text: str) -> No
         assert decodes or all(now == given or now.isspace() for now, given in zip(plain, text, strict=True))
 
 
+@example("- ")
+@example("|")
 @given(TEXTS)
 def test_nothing_but_space_changes_in_wrapped_text_without_quotes(text: str) -> None:
     text = text.replace(">", "")
