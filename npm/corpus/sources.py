@@ -27,6 +27,8 @@ FORMATS = {
     ".parquet": "parquet",
 }
 COMPRESSED = (".zst", ".gz")
+INDEX_PART = "segments/00000"
+"""What an index has, also while it is built: one in a corpus folder, which holds documents too, is no corpus."""
 ROWS_PER_BATCH = 256
 
 
@@ -115,11 +117,13 @@ def _expand(name: str) -> Iterator[Source]:
 def _files_below(folder: str) -> list[str]:
     """The files of known formats in a folder and in folders below, sorted; without hidden and empty ones.
 
-    Folders that are links are left out too. Raises CorpusError if there is none.
+    Folders that are links or hold an index are left out too. Raises CorpusError if there is none.
     """
     found: list[Path] = []
     for place, folders, names in os.walk(folder):
-        folders[:] = [name for name in folders if not name.startswith(".")]
+        folders[:] = [
+            name for name in folders if not name.startswith(".") and not Path(place, name, INDEX_PART).is_dir()
+        ]
         paths = (Path(place, name) for name in names if not name.startswith("."))
         found += [path for path in paths if _format(path) and path.is_file() and path.stat().st_size]
     if not found:
