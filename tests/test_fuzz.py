@@ -367,7 +367,7 @@ def test_any_file_of_texts_is_answered_or_refused(ground: Ground, filler: Phrase
         ground.run("fill", "index=index", "texts=texts.txt", "output=json")
 
 
-SUFFIXES = sorted({".jsonl", ".txt", ".csv", ".tsv", ".md"} & set(FORMATS))
+SUFFIXES = sorted({".jsonl", ".txt", ".csv", ".tsv", ".md", ".html"} & set(FORMATS))
 HEADS = {".csv": b"id,title,text\n", ".tsv": b"id\ttitle\ttext\n"}
 TOKENIZERS = {"wordpiece": wordpiece_tokenizer(), "byte_bpe": byte_bpe_tokenizer()}
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
+from npm.corpus.markup import HIDDEN, visible
 from npm.corpus.text import SPACE, character_kinds, code_points, is_title, token_flags, trimmed_offsets
 from npm.errors import EncoderError, SettingError
 from npm.settings import Bounds, CheckedSettings
@@ -181,7 +182,11 @@ class BlockPacker:
 
     def pack_many(self, documents: Sequence[Document]) -> list[list[Block]]:
         """The blocks of each of `documents`; the same as one by one, and faster."""
-        packed = self._packed(documents)
+        readable = [replace(document, text=visible(document.text)) for document in documents]
+        packed = [
+            _placed(blocks, document.text) if len(document.text) > len(read.text) else blocks
+            for blocks, document, read in zip(self._packed(readable), documents, readable, strict=True)
+        ]
         self.unknown.count([block.token_ids for blocks in packed for block in blocks])
         return packed
 
@@ -254,6 +259,21 @@ class BlockPacker:
             self._backend, np.array(ids), self._special_ids, found_in=f" in the title {title!r}", where=title
         )
         return np.array([*ids, *self._full_stop] if len(ids) else [], dtype=np.int32)  # [title]
+
+
+def _placed(blocks: Sequence[Block], text: str) -> list[Block]:
+    """Blocks of the visible part of `text` with the offsets of `text`."""
+    places = np.append(np.flatnonzero(code_points(text) != ord(HIDDEN)), len(text)).astype(
+        np.uint32
+    )  # u32 [visible + 1]
+    placed: list[Block] = []
+    for block in blocks:
+        assert block.start_chars is not None and block.end_chars is not None, "a block without text"
+        starts = places[block.start_chars]  # u32 [T]
+        is_empty = block.end_chars == block.start_chars  # bool [T]
+        ends = np.where(is_empty, starts, places[np.maximum(block.end_chars, 1) - 1] + 1)  # u32 [T]
+        placed.append(replace(block, start_chars=starts, end_chars=ends.astype(np.uint32)))
+    return placed
 
 
 def _with_title(block: Block, title_ids: np.ndarray) -> Block:

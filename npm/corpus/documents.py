@@ -8,33 +8,28 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from array import array
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
 from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, NoReturn
 
 from index.files import storage_errors
-from npm.corpus.addresses import StoredFile
 from npm.corpus.rows import MOST_SHOWN_CHARS, Row, json_rows, table_rows
 from npm.corpus.sources import (
-    MOST_LINE_BYTES,
     FileState,
     OnBad,
     Source,
     file_states,
     find_sources,
     read_hub,
-    read_lines,
     read_parquet,
     refuse_changed_files,
-    too_long,
 )
+from npm.corpus.text_files import DocumentSplit, read_texts
 from npm.errors import ArtefactError, CorpusError, UserError
 from npm.settings import Bounds, CheckedSettings, PathList
 from npm.types import Document
@@ -44,15 +39,6 @@ MOST_TOLD = 20
 MOST_CHARS_READ_ON = 1 << 28
 """How much text is read after the first fault to tell of all of them at once."""
 REPEATED_ID = "has an id that came before"
-HEADING = re.compile(r" {0,3}#{1,6}\s+(.*?\S)(?:\s+#+)?\s*")
-
-
-class DocumentSplit(Enum):
-    """What is one document in a `.txt` file."""
-
-    file = "file"
-    paragraph = "paragraph"
-    line = "line"
 
 
 @dataclass(kw_only=True, slots=True)
@@ -60,14 +46,18 @@ class CorpusSettings(CheckedSettings):
     """Which documents are read, and which fields of their source mean what."""
 
     files: PathList = field(default_factory=list)
-    """Paths, addresses such as s3://bucket/x.jsonl, or hub data sets as hub:NAME, hub:NAME@CONFIG/SPLIT; a glob of
-    paths or addresses is read in sorted order."""
+    """Paths, folders, addresses such as s3://bucket/x.jsonl, or hub data sets as hub:NAME, hub:NAME@CONFIG/SPLIT; the
+    files of a folder, also of those in it, and of a glob are read in sorted order."""
 
     split: DocumentSplit = DocumentSplit.file
     """What is one document in a .txt file: file, paragraph (between empty lines) or line."""
 
+    join_lines: bool = True
+    """Whether single line breaks within a paragraph of a .txt or .md file are read as spaces; not with split=line."""
+
     id_field: str = "id"
-    """Field with the document's id; where it is missing the id is "file name:line", with folders where names repeat."""
+    """Field with the document's id; where it is missing the id is "file name:line", with folders where names repeat.
+    The id of a .txt, .md or .html file that is one document is its path as given."""
 
     title_field: str = "title"
     """Field with the document's title; may be missing."""
@@ -76,7 +66,7 @@ class CorpusSettings(CheckedSettings):
     """Field with the document's text."""
 
     kept_fields: list[str] = field(default_factory=list)
-    """Further fields kept with each document, where it has them."""
+    """Further fields kept with each document, where it has them; those of .md files are in their front matter."""
 
     max_documents: Annotated[int | None, Bounds(1)] = None
     """Documents read at most, from the beginning; null reads all."""
@@ -182,7 +172,8 @@ def read_corpus(
 ) -> Iterator[Document]:
     """The documents of files of all FORMATS and of `hub:` data sets, in a fixed order; of some `sources`, if given.
 
-    Text is given as it stands, without any normalisation. All paths are checked before anything is read. Raises
+    Text is given as it stands, without any normalisation; of `.txt`, `.md` and `.html` files with the same length, what
+    is not read as HIDDEN (see `npm.corpus.markup`). All paths are checked before anything is read. Raises
     CorpusError, with file and line, for whatever cannot be read as a document, and for an id that comes twice; with
     `settings.skip_bad` these go to `skipped` instead. At the end it raises CorpusError if a file is not what it was
     `since` then, by default since this call.
@@ -268,13 +259,14 @@ def _documents(sources: Sequence[Source], settings: CorpusSettings, on_bad: OnBa
             )
             bad(REPEATED_ID, twice)
         if is_empty:
-            raise CorpusError(
+            nothing = CorpusError(
                 f"{source.name} has no text",
                 expected="at least one document",
-                got="nothing but empty lines" if source.format != "hub" else "no rows",
+                got="no rows" if source.format == "hub" else "nothing but empty lines or markup",
                 where=source.path,
                 fix="check the file, or leave it out",
             )
+            bad("has no text", nothing)
 
 
 def _records(source: Source, settings: CorpusSettings, on_bad: OnBad) -> Iterator[tuple[int, Row]]:
@@ -291,74 +283,20 @@ def _records(source: Source, settings: CorpusSettings, on_bad: OnBad) -> Iterato
         for number, row in table_rows(path, required=settings.text_field, on_bad=on_bad):
             yield number, {name: cell for name, cell in row.items() if cell}  # an empty cell is no value
     else:
-        is_markdown = source.format == "md"
-        for number, text in _text_pieces(path, DocumentSplit.file if is_markdown else settings.split, on_bad):
-            title = (first_heading(text) if is_markdown else "") or path.stem
-            yield number, {settings.title_field: title, settings.text_field: text}
-
-
-def first_heading(text: str) -> str:
-    """The first heading of a Markdown text, such as `## Title`, outside of code; "" if there is none."""
-    in_code = False
-    for line in text.splitlines():
-        in_code ^= line.lstrip().startswith(("```", "~~~"))
-        if not in_code and (heading := HEADING.fullmatch(line)) is not None:
-            return heading[1]
-    return ""
-
-
-def _text_pieces(path: StoredFile, split: DocumentSplit, on_bad: OnBad) -> Iterator[tuple[int, str]]:
-    """Documents of a plain text file, numbered by line or paragraph; empty ones separate and are no documents.
-
-    A document with a line that is none goes with it.
-    """
-    is_bad = False
-    piece_number = 1
-
-    def bad(kind: str, error: UserError) -> None:
-        nonlocal is_bad
-        if not is_bad or split is DocumentSplit.line:
-            on_bad(kind, error)
-        is_bad = True
-
-    pending: list[str] = []
-    char_count = 0
-    for number, line in read_lines(path, keep_ends=True, on_bad=bad):
-        if "\0" in line:
-            bad("is not text", _not_text(path, number))
-            continue
-        if split is DocumentSplit.line:
-            if not line.isspace():
-                yield number, _without_line_end(line)
-        elif split is DocumentSplit.file or not line.isspace():
-            char_count += len(line)
-            if char_count <= MOST_LINE_BYTES:
-                pending.append(line)
-            else:
-                pending.clear()
-                bad("too long", too_long(path, number))
-        elif pending or is_bad:
-            if not is_bad:
-                yield piece_number, _without_line_end("".join(pending))
-            piece_number, char_count, is_bad = piece_number + 1, 0, False
-            pending.clear()
-    text = "".join(pending)
-    if text and not text.isspace() and not is_bad:
-        yield piece_number, text if split is DocumentSplit.file else _without_line_end(text)
-
-
-def _not_text(path: StoredFile, number: int) -> CorpusError:
-    return CorpusError(
-        f"{path.name} is not text in line {number}",
-        expected="text encoded as UTF-8",
-        got="a byte 0x00, as in UTF-16 or in files of programs",
-        where=f"{path}:{number}",
-        fix="convert the file to UTF-8, for example with iconv, or leave it out",
-    )
-
-
-def _without_line_end(text: str) -> str:
-    return text.removesuffix("\n").removesuffix("\r")
+        names = (settings.title_field, *settings.kept_fields)
+        read = read_texts(
+            path,
+            source.format,
+            split=settings.split,
+            join_lines=settings.join_lines,
+            fields=names,
+            on_bad=on_bad,
+        )
+        is_file = source.format != "txt" or settings.split is DocumentSplit.file
+        identifier = {settings.id_field: path.as_posix() if isinstance(path, Path) else str(path)} if is_file else {}
+        for number, title, text, front in read:
+            title = str(front.get(settings.title_field) or title)
+            yield number, {**front, **identifier, settings.title_field: title, settings.text_field: text}
 
 
 def _document(record: Row, settings: CorpusSettings, *, place: str, source: Source) -> Document:

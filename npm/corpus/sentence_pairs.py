@@ -26,6 +26,7 @@ from index.manifest import MANIFEST_NAME
 from index.store import FolderWriter, check_folder, open_array, refuse_changed, write_folder
 from npm.corpus.blocks import SentenceTokenizer, concatenated_ranges, tokenizer_fingerprint
 from npm.corpus.documents import CorpusSettings, SkippedRecords, read_corpus
+from npm.corpus.markup import visible
 from npm.corpus.rows import MOST_SHOWN_CHARS, SEPARATORS, Row, json_rows, read_cells, unusable_value
 from npm.corpus.sources import Source, find_sources, read_lines, read_parquet
 from npm.corpus.text import sentence_bounds
@@ -145,8 +146,9 @@ def read_text_rows(
     sources = sentence_sources(settings)
     if not sources:
         for document in read_corpus(corpus, skipped=skipped):
-            for start, end in sentence_bounds(document.text).tolist():
-                sentence = document.text[start:end]
+            text = visible(document.text)
+            for start, end in sentence_bounds(text).tolist():
+                sentence = text[start:end]
                 if len(sentence.split()) >= settings.least_sentence_words:
                     yield TextRow((sentence,), document.id)
     for source in sources:

@@ -20,11 +20,15 @@ FORMATS = {
     ".jsonl.gz": "jsonl",
     ".txt": "txt",
     ".md": "md",
+    ".html": "html",
+    ".htm": "html",
     ".csv": "table",
     ".tsv": "table",
     ".parquet": "parquet",
 }
 COMPRESSED = (".zst", ".gz")
+INDEX_PART = "segments/00000"
+"""What an index has, also while it is built: one in a corpus folder, which holds documents too, is no corpus."""
 ROWS_PER_BATCH = 256
 
 
@@ -89,6 +93,8 @@ def _with_distinct_names(sources: list[Source]) -> list[Source]:
 def _expand(name: str) -> Iterator[Source]:
     if name.startswith(HUB_PREFIX):
         yield Source(path=name, name=name, format="hub")
+    elif not is_address(name) and Path(name).is_dir():
+        yield from map(_file_source, _files_below(name))
     elif not glob.has_magic(name) or (not is_address(name) and Path(name).exists()):
         yield _file_source(name)
     else:
@@ -108,14 +114,41 @@ def _expand(name: str) -> Iterator[Source]:
         yield from map(_file_source, matches)
 
 
+def _files_below(folder: str) -> list[str]:
+    """The files of known formats in a folder and in folders below, sorted; without hidden and empty ones.
+
+    Folders that are links or hold an index are left out too. Raises CorpusError if there is none.
+    """
+    found: list[Path] = []
+    for place, folders, names in os.walk(folder):
+        folders[:] = [
+            name for name in folders if not name.startswith(".") and not Path(place, name, INDEX_PART).is_dir()
+        ]
+        paths = (Path(place, name) for name in names if not name.startswith("."))
+        found += [path for path in paths if _format(path) and path.is_file() and path.stat().st_size]
+    if not found:
+        raise CorpusError(
+            f"{folder} has no file of a known format",
+            expected=f"files that end in {', '.join(FORMATS)}",
+            got="none",
+            where=folder,
+            fix="name the folder with the files, or convert them",
+        )
+    return [str(path) for path in sorted(found)]
+
+
+def _format(path: StoredFile) -> str | None:
+    suffixes = [suffix.lower() for suffix in path.suffixes]
+    return FORMATS.get("".join(suffixes[-2:])) or FORMATS.get("".join(suffixes[-1:]))
+
+
 def _file_source(name: str) -> Source:
     if not name:
         raise CorpusError(
             "a corpus file has no name", expected="a path", got="", where="corpus.files", fix="name a file"
         )
     path = stored_file(name)
-    suffixes = [suffix.lower() for suffix in path.suffixes]
-    file_format = FORMATS.get("".join(suffixes[-2:])) or FORMATS.get("".join(suffixes[-1:]))
+    file_format = _format(path)
     problem = None
     if path.is_dir():
         problem = ("is a folder", "a file", "a folder", f"give its files, such as {path / '*.jsonl'}")
@@ -260,15 +293,16 @@ def read_lines(
     path: StoredFile,
     *,
     keep_ends: bool = False,
+    byte_order_mark: str = "",
     on_bytes: Callable[[int], None] | None = None,
     on_bad: OnBad = refuse_bad,
 ) -> Iterator[tuple[int, str]]:
     """The lines of a UTF-8 file with their numbers from 1; `.zst` and `.gz` files are decompressed.
 
     Only a line feed, with a carriage return before it or not, ends a line; it is removed unless `keep_ends`. A byte
-    order mark at the beginning is not text. `on_bytes(bytes)` is called with the size of each piece of the file, as it
-    lies on the disk, before its lines come. Raises CorpusError naming the file for compressed data that is damaged or
-    ends early; lines that are not UTF-8 or longer than MOST_LINE_BYTES go to `on_bad`, and are left out.
+    order mark at the beginning becomes `byte_order_mark`. `on_bytes(bytes)` is called with the size of each piece of
+    the file, as it lies on the disk, before its lines come. Raises CorpusError naming the file for compressed data that
+    is damaged or ends early; lines that are not UTF-8 or longer than MOST_LINE_BYTES go to `on_bad`, and are left out.
     """
     stored = _plain_chunks(path, on_bytes)
     compression = path.suffix.lower()
@@ -289,7 +323,8 @@ def read_lines(
             )
             on_bad("not UTF-8", fault)
             continue
-        text = text.removeprefix(BYTE_ORDER_MARK) if number == 1 else text
+        if number == 1 and text.startswith(BYTE_ORDER_MARK):
+            text = byte_order_mark + text[1:]
         yield number, text if keep_ends else text.removesuffix("\n").removesuffix("\r")
 
 

@@ -21,6 +21,7 @@ from index.files import digest_of
 from index.manifest import read_object
 from index.store import finished_folder, write_folder
 from npm.corpus.documents import CorpusSettings, read_corpus
+from npm.corpus.markup import visible
 from npm.errors import CorpusError, SettingError
 from npm.settings import Bounds, CheckedSettings
 from npm.types import Progress, silent
@@ -107,7 +108,8 @@ def _word_counts(settings: TokenizerSettings, progress: Progress) -> Counter[str
     )
     counts: Counter[str] = Counter()
     for number, document in enumerate(read_corpus(settings.corpus), start=1):
-        text = document.text if backend.normalizer is None else backend.normalizer.normalize_str(document.text)
+        text = visible(document.text)
+        text = text if backend.normalizer is None else backend.normalizer.normalize_str(text)
         counts.update(word for word, _ in backend.pre_tokenizer.pre_tokenize_str(text))
         progress("reading", number, None)
     if settings.kind is LearnedKind.wordpiece:

@@ -472,7 +472,7 @@ def refuse_other_files(
             "add",
             f"index={where}",
             files,
-            *(f"corpus.{name}={str(value).lower() if value is True else value}" for name, value in reading),
+            *(f"corpus.{name}={str(value).lower() if isinstance(value, bool) else value}" for name, value in reading),
         ]
         fix = shlex.join(command) + (" and so on" if len(added) > MOST_SUGGESTED else "")
     raise ArtefactError(

@@ -247,6 +247,11 @@ def damaged(path: Path, *lines: str | bytes) -> Path:
     return path
 
 
+def folder_without_texts(folder: Path) -> Path:
+    (folder / "pages").mkdir()
+    return damaged(folder / "pages" / "a.pdf", GOOD).parent
+
+
 GOOD = '{"id": "a", "text": "Paris is the capital of France."}'
 BAD_CORPORA: dict[str, tuple[Callable[[Path], Path | str], list[str]]] = {
     "missing": (lambda folder: folder / "nowhere.jsonl", ["nowhere.jsonl does not exist"]),
@@ -265,7 +270,7 @@ BAD_CORPORA: dict[str, tuple[Callable[[Path], Path | str], list[str]]] = {
     "same id": (lambda folder: damaged(folder / "bad.jsonl", GOOD, GOOD), ["bad.jsonl:1 and", "bad.jsonl:2", "twice"]),
     "not Parquet": (lambda folder: damaged(folder / "bad.parquet", GOOD), ["bad.parquet"]),
     "unknown form": (lambda folder: damaged(folder / "bad.pdf", GOOD), ["bad.pdf", "extension"]),
-    "a folder": (lambda folder: folder, ["is a folder"]),
+    "a folder": (folder_without_texts, ["no file of a known format"]),
 }
 
 

@@ -6,10 +6,13 @@ import unicodedata
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
 from npm.corpus.blocks import JUDGED_TOKENS, BlockPacker, BlockSettings, SentenceTokenizer
 from npm.corpus.expressions import joined_characters, marker_characters
+from npm.corpus.markup import HIDDEN, visible
 from npm.corpus.text import is_stop_word, sentence_bounds
 from npm.errors import EncoderError, SettingError
 from npm.types import Block, Document, TokenFlag
@@ -349,3 +352,24 @@ def test_a_document_without_a_title_has_blocks_as_without_the_setting() -> None:
 def test_settings_without_titles_are_recorded_as_they_were_before_there_were_titles() -> None:
     assert "title_tokens" not in BlockSettings().recorded() | BlockSettings(title_tokens=0).recorded()
     assert BlockSettings(title_tokens=16).recorded()["title_tokens"] == 16
+
+
+@given(pieces=st.lists(st.sampled_from(["the dog", " ", "\n", ".", "Oslo", "Ü", HIDDEN, HIDDEN * 3])))
+def test_hidden_characters_are_not_encoded_and_offsets_are_those_of_the_text(
+    wordpiece: PreTrainedTokenizerFast, byte_bpe: PreTrainedTokenizerFast, pieces: list[str]
+) -> None:
+    text = "".join(pieces)
+    read = [position for position, character in enumerate(text) if character != HIDDEN]
+    for tokenizer in (wordpiece, byte_bpe):
+        expected = pack(tokenizer, visible(text), max_block_tokens=6)
+        blocks = pack(tokenizer, text, max_block_tokens=6)
+        for block, plain in zip(blocks, expected, strict=True):
+            assert (block.token_ids.tolist(), block.flags.tolist()) == (plain.token_ids.tolist(), plain.flags.tolist())
+            for start, end, plain_start, plain_end in zip(
+                *(array.tolist() for array in (block.start_chars, block.end_chars)),  # type: ignore[union-attr]
+                *(array.tolist() for array in (plain.start_chars, plain.end_chars)),  # type: ignore[union-attr]
+                strict=True,
+            ):
+                assert visible(text[start:end]) == visible(text)[plain_start:plain_end]
+                if end > start:
+                    assert (start, end) == (read[plain_start], read[plain_end - 1] + 1)

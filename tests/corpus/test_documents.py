@@ -19,9 +19,9 @@ from npm.corpus.documents import (
     DocumentSplit,
     SeenIdentifiers,
     SkippedRecords,
-    first_heading,
     read_corpus,
 )
+from npm.corpus.markup import visible
 from npm.corpus.sources import _decompressed_chunks, _plain_chunks
 from npm.errors import ArtefactError, CorpusError, SettingError
 from npm.types import Document
@@ -85,13 +85,15 @@ def test_a_cell_of_a_table_may_be_longer_than_the_csv_module_allows(tmp_path: Pa
     assert [len(document.text) for document in read(tmp_path / "long.csv")] == [200_003]
 
 
-def test_a_markdown_file_is_one_document_as_it_stands_titled_by_its_first_heading(tmp_path: Path) -> None:
+def test_a_markdown_file_is_one_document_titled_by_its_first_heading(tmp_path: Path) -> None:
     text = "```\n# no title\n```\n\n## The capital ##\n\nOslo.\n"
     (tmp_path / "notes.MD").write_text(text, encoding="utf-8")
     (tmp_path / "bare.md").write_text("#hashtag\n", encoding="utf-8")
-    assert read(tmp_path / "notes.MD", split=DocumentSplit.line) == [Document("notes.MD:1", "The capital", text)]
+    [document] = read(tmp_path / "notes.MD", split=DocumentSplit.line)
+    assert (document.id, document.title) == (f"{tmp_path}/notes.MD", "The capital")
+    assert visible(document.text).split() == ["#", "no", "title", "The", "capital", "Oslo."]
+    assert document.text.index("Oslo") == text.index("Oslo")
     assert read(tmp_path / "bare.md")[0].title == "bare"
-    assert first_heading("Title\n=====\n") == ""
 
 
 def test_extensions_in_capitals_are_known(tmp_path: Path) -> None:
@@ -110,18 +112,32 @@ def test_byte_order_mark_windows_line_ends_and_empty_lines_are_not_text(tmp_path
     ]
 
 
+@pytest.mark.parametrize("join_lines", [False, True])
 @pytest.mark.parametrize(
-    ("split", "expected"),
+    ("split", "expected", "joined"),
     [
-        (DocumentSplit.file, [("notes.txt:1", "One\r\nstill one\r\n\n \nTwo\n")]),
-        (DocumentSplit.paragraph, [("notes.txt:1", "One\r\nstill one"), ("notes.txt:2", "Two")]),
-        (DocumentSplit.line, [("notes.txt:1", "One"), ("notes.txt:2", "still one"), ("notes.txt:5", "Two")]),
+        (DocumentSplit.file, [("notes.txt", "One\r\nstill one\r\n\n \nTwo\n")], "One still one\r\n\n \nTwo\n"),
+        (DocumentSplit.paragraph, [("notes.txt:1", "One\r\nstill one"), ("notes.txt:2", "Two")], "One still one"),
+        (DocumentSplit.line, [("notes.txt:1", "One"), ("notes.txt:2", "still one"), ("notes.txt:5", "Two")], "One"),
     ],
 )
-def test_a_text_file_is_split_as_asked(tmp_path: Path, split: DocumentSplit, expected: list[tuple[str, str]]) -> None:
-    (tmp_path / "notes.txt").write_bytes(b"One\r\nstill one\r\n\n \nTwo\n")
-    documents = read(tmp_path / "notes.txt", split=split)
-    assert [(document.id, document.text) for document in documents] == expected
+def test_a_text_file_is_split_as_asked(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    split: DocumentSplit,
+    expected: list[tuple[str, str]],
+    joined: str,
+    join_lines: bool,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("notes.txt").write_bytes(b"One\r\nstill one\r\n\n \nTwo\n")
+    documents = read("notes.txt", split=split, join_lines=join_lines)
+    if join_lines:
+        assert visible(documents[0].text) == joined
+        assert [len(document.text) for document in documents] == [len(text) for _, text in expected]
+    else:
+        assert [document.text for document in documents] == [text for _, text in expected]
+    assert [document.id for document in documents] == [identifier for identifier, _ in expected]
     assert {document.title for document in documents} == {"notes"}
 
 
@@ -161,18 +177,21 @@ def test_files_of_the_same_name_get_ids_with_the_folders_that_tell_them_apart(
     for name in ("a/notes.txt", "b/notes.txt", "b/other.txt", "notes.txt", "x/c/log.txt", "y/c/log.txt"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(f"Text of {name}\n", encoding="utf-8")
-    with_folders = ["a/notes.txt:1", "b/notes.txt:1"]
-    assert [document.id for document in read(tmp_path / "*" / "notes.txt")] == with_folders
     monkeypatch.chdir(tmp_path)
-    assert [document.id for document in read("*/notes.txt")] == with_folders
-    assert [document.id for document in read("**/*.txt")] == [
-        *with_folders,
+
+    def ids(files: Path | str) -> list[str]:
+        return [document.id for document in read(files, split=DocumentSplit.line)]
+
+    assert ids(tmp_path / "*" / "notes.txt") == ids("*/notes.txt") == ["a/notes.txt:1", "b/notes.txt:1"]
+    assert ids("**/*.txt") == [
+        "a/notes.txt:1",
+        "b/notes.txt:1",
         "other.txt:1",
         "notes.txt:1",
         "x/c/log.txt:1",
         "y/c/log.txt:1",
     ]
-    assert [document.id for document in read("b/*.txt")] == ["notes.txt:1", "other.txt:1"]
+    assert ids("b/*.txt") == ["notes.txt:1", "other.txt:1"]
 
 
 def test_a_line_of_a_million_characters_reads_normally(tmp_path: Path) -> None:
@@ -390,7 +409,7 @@ def only_empty_lines(folder: Path) -> Path:
         (only_empty_lines, "has no text"),
         (lambda folder: folder / "missing.jsonl", "does not exist"),
         (lambda folder: folder / "*.jsonl", "no file matches"),
-        (lambda folder: folder, "is a folder"),
+        (lambda folder: folder, "has no file of a known format"),
     ],
 )
 def test_a_file_that_is_no_corpus_is_refused(tmp_path: Path, make: Callable[[Path], Path], problem: str) -> None:

@@ -30,10 +30,12 @@ def bash_blocks(page: str) -> list[str]:
 
 
 def commands_of(block: str) -> list[Command]:
-    """The commands of a block without its here documents, which `write_heredocs` writes."""
+    """The commands of a block without its here documents and their folders, which `run_block` makes."""
     lines = HEREDOC.sub("", block).replace("\\\n", " ").splitlines()
     found = []
-    for words in filter(None, (shlex.split(line, comments=True) for line in lines)):
+    for words in (shlex.split(line, comments=True) for line in lines):
+        if words[:1] in ([], ["mkdir"]):
+            continue
         redirected = len(words) > 2 and words[-2] == ">"
         found.append(Command(tuple(words[:-2]), words[-1]) if redirected else Command(tuple(words)))
     return found
@@ -45,6 +47,7 @@ def run_block(block: str, npmlm: CommandLine, changed: dict[str, tuple[str, ...]
     `changed` are settings by verb, in the place of those that a command gives or behind them.
     """
     for name, text in HEREDOC.findall(block):
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
         Path(name).write_text(text, encoding="utf-8")
     outcomes = []
     for command in commands_of(block):

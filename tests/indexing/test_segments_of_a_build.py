@@ -135,13 +135,13 @@ def test_an_id_in_two_segments_is_refused_as_in_one_with_both_places(encoder: En
 
 
 def test_names_in_ids_tell_files_of_all_segments_apart(encoder: Encoder, tmp_path: Path) -> None:
-    files = [tmp_path / folder / "notes.txt" for folder in ("a", "b")]
+    files = [tmp_path / folder / "notes.jsonl" for folder in ("a", "b")]
     for file in files:
         file.parent.mkdir()
-        file.write_text(SENTENCES[0], encoding="utf-8")
+        file.write_text(json.dumps({"text": SENTENCES[0]}), encoding="utf-8")
     build_index(tmp_path / "index", settings_of(files, 2, TIERS["exact"]), encoder)
     store = BlockStore.open(*(segment.corpus for segment in Generation.read(tmp_path / "index").segments))
-    assert store.document_ids(range(2)) == ["a/notes.txt:1", "b/notes.txt:1"]
+    assert store.document_ids(range(2)) == ["a/notes.jsonl:1", "b/notes.jsonl:1"]
 
 
 def test_what_is_skipped_is_listed_for_each_segment(encoder: Encoder, tmp_path: Path) -> None:

@@ -1,0 +1,153 @@
+"""The documents of `.txt`, `.md` and `.html` files, with text whose offsets are those of the file as given."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterator, Sequence
+from datetime import date, time
+from enum import Enum
+from typing import Any
+
+from npm.corpus.addresses import StoredFile
+from npm.corpus.html_pages import page_text
+from npm.corpus.markup import HIDDEN, hidden, joined_lines, markdown_text
+from npm.corpus.sources import MOST_LINE_BYTES, OnBad, read_lines, too_long
+from npm.errors import CorpusError, UserError
+
+_FRONT_MATTER = re.compile(r"(---|\+\+\+)[ \t]*\r?\n(.*?)^\1[ \t]*(?:\r?\n|\Z)", re.DOTALL | re.MULTILINE)
+
+
+class DocumentSplit(Enum):
+    """What is one document in a `.txt` file."""
+
+    file = "file"
+    paragraph = "paragraph"
+    line = "line"
+
+
+def read_texts(
+    path: StoredFile,
+    kind: str,
+    *,
+    split: DocumentSplit,
+    join_lines: bool,
+    fields: Sequence[str],
+    on_bad: OnBad,
+) -> Iterator[tuple[int, str, str, dict[str, Any]]]:
+    """The documents of a file of `kind` txt, md or html: number, title, text, and `fields` of the front matter.
+
+    Only a txt file may hold several. What is not text goes to `on_bad`, as does front matter that cannot be read.
+    """
+    split = split if kind == "txt" else DocumentSplit.file
+    for number, given in _pieces(path, split, on_bad):
+        body = given.lstrip(HIDDEN)
+        try:
+            front, body = front_matter(body, fields) if kind == "md" else ({}, body)
+        except ValueError as error:
+            on_bad("has broken front matter", _broken_front_matter(path, error))
+            continue
+        start = hidden(given[: len(given) - len(body)])
+        if kind == "html":
+            text, title = page_text(body)
+        elif kind == "md":
+            text, title = markdown_text(body, join_lines=join_lines)
+        else:
+            title, text = "", joined_lines(body) if join_lines and split is not DocumentSplit.line else body
+        if text and not text.isspace():
+            yield number, title or path.stem, start + text, front
+
+
+def front_matter(text: str, names: Sequence[str]) -> tuple[dict[str, Any], str]:
+    """Fields with these `names` at the head of a Markdown text, and the text behind it.
+
+    The head is YAML between lines of `---` or TOML between lines of `+++`; dates become ISO strings. Raises ValueError
+    if it cannot be read.
+
+    >>> front_matter("---\\ntitle: Leave\\nsince: 2024-05-01\\n---\\nText", ["since"])
+    ({'since': '2024-05-01'}, 'Text')
+    """
+    found = _FRONT_MATTER.match(text)
+    if found is None:
+        return {}, text
+    import yaml
+
+    try:
+        head = tomllib.loads(found[2]) if found[1] == "+++" else yaml.safe_load(found[2])
+        if not isinstance(head, dict | None):  # text between two rules
+            return {}, text
+        return {name: _plain_value(head[name]) for name in names if head and name in head}, text[found.end() :]
+    except (yaml.YAMLError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+        raise ValueError(" ".join(str(error).split()) or type(error).__name__) from error
+
+
+def _plain_value(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(name): _plain_value(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_plain_value(each) for each in value]
+    return value.isoformat() if isinstance(value, date | time) else value
+
+
+def _broken_front_matter(path: StoredFile, error: Exception) -> CorpusError:
+    return CorpusError(
+        f"{path.name} has broken front matter",
+        expected="YAML between lines of --- or TOML between lines of +++",
+        got=str(error)[:200],
+        where=f"{path}:1",
+        fix="correct it",
+    )
+
+
+def _pieces(path: StoredFile, split: DocumentSplit, on_bad: OnBad) -> Iterator[tuple[int, str]]:
+    """Documents of a plain text file, numbered by line or paragraph; empty ones separate and are no documents.
+
+    A document with a line that is none goes with it.
+    """
+    is_bad = False
+    piece_number = 1
+
+    def bad(kind: str, error: UserError) -> None:
+        nonlocal is_bad
+        if not is_bad or split is DocumentSplit.line:
+            on_bad(kind, error)
+        is_bad = True
+
+    pending: list[str] = []
+    char_count = 0
+    for number, line in read_lines(path, keep_ends=True, byte_order_mark=HIDDEN, on_bad=bad):
+        if "\0" in line:
+            bad("is not text", _not_text(path, number))
+            continue
+        if split is DocumentSplit.line:
+            if not line.isspace():
+                yield number, _without_line_end(line)
+        elif split is DocumentSplit.file or not line.isspace():
+            char_count += len(line)
+            if char_count <= MOST_LINE_BYTES:
+                pending.append(line)
+            else:
+                pending.clear()
+                bad("too long", too_long(path, number))
+        elif pending or is_bad:
+            if not is_bad:
+                yield piece_number, _without_line_end("".join(pending))
+            piece_number, char_count, is_bad = piece_number + 1, 0, False
+            pending.clear()
+    text = "".join(pending)
+    if text and not text.isspace() and not is_bad:
+        yield piece_number, text if split is DocumentSplit.file else _without_line_end(text)
+
+
+def _not_text(path: StoredFile, number: int) -> CorpusError:
+    return CorpusError(
+        f"{path.name} is not text in line {number}",
+        expected="text encoded as UTF-8",
+        got="a byte 0x00, as in UTF-16 or in files of programs",
+        where=f"{path}:{number}",
+        fix="convert the file to UTF-8, for example with iconv, or leave it out",
+    )
+
+
+def _without_line_end(text: str) -> str:
+    return text.removesuffix("\n").removesuffix("\r")

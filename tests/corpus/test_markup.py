@@ -1,0 +1,133 @@
+"""What is read of Markdown and of wrapped plain text, construct by construct, and that its offsets are the file's."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from npm.corpus.markup import HIDDEN, joined_lines, markdown_text, visible
+
+WORDS = [
+    "<p>",
+    "<!--",
+    "-->",
+    "&amp;",
+    "&#1",
+    "<script>",
+    "](",
+    "![",
+    "**",
+    "```",
+    "~~~",
+    "---",
+    "===",
+    "    ",
+    "[^1]:",
+]
+LETTERS = st.sampled_from("\n\r\t aB.é<>[](){}%*_`|#-+1\\\ufeff\ue000" + HIDDEN)
+TEXTS = st.lists(LETTERS | st.sampled_from(WORDS)).map("".join) | st.text()
+
+
+def shown(markdown: str) -> str:
+    return visible(markdown_text(markdown)[0])
+
+
+@pytest.mark.parametrize(
+    ("wrapped", "expected"),
+    [
+        ("The Office of\nCommunications", "The Office of Communications"),
+        ("a life-\nthreatening case\r\nis  \nrare", "a life- threatening case is rare"),
+        ("One.\n\nTwo\nwords.\n", "One.\n\nTwo words.\n"),
+        ("Rules:\n1. be kind\n   to all\n2. be brief", "Rules:\n1. be kind to all\n2. be brief"),
+        ("- one\n  item\n- two\n* three", "- one item\n- two\n* three"),
+        ("(a) the first;\n(b) the second", "(a) the first;\n(b) the second"),
+        ("as in paragraph\n(2) of this Act", "as in paragraph (2) of this Act"),
+        ("it was built in\n1999. Then came", "it was built in 1999. Then came"),
+        ("A Title\nin two lines\n============\nText", "A Title in two lines\n============\nText"),
+        ("Text\n# Heading\nmore\ntext", "Text\n# Heading\nmore text"),
+        ("| a | b |\n| c | d |\nText", "| a | b |\n| c | d |\nText"),
+        ("Text\n-----\nText", "Text\n-----\nText"),
+        ("    if x:\n        f(x)\n", "    if x:\n        f(x)\n"),
+        ("Call it:\n\n    f(x)\n    g\n\nThen\ngo", "Call it:\n\n    f(x)\n    g\n\nThen go"),
+        ("Note:\n\n     The terms\n     apply.", "Note:\n\n     The terms apply."),
+        ("```\ncode\nmore\n```\nText", "```\ncode\nmore\n```\nText"),
+        ("   A first\nline. The\n   Next one\nends.", "   A first line. The\n   Next one ends."),
+        ("> quoted\n> text\nown\ntext", " quoted text\nown text"),
+        (">>> f(1)\n", ">>> f(1)\n"),
+    ],
+)
+def test_single_line_breaks_of_a_paragraph_are_joined(wrapped: str, expected: str) -> None:
+    assert visible(joined_lines(wrapped)).strip(" ") == expected.strip(" ")
+
+
+@pytest.mark.parametrize(
+    ("markdown", "expected"),
+    [
+        ("It takes **45\ndays** at *most*.", "It takes 45 days at most."),
+        ("__a__ _b_ ***c*** ~~d~~ un*frigging*real", "a b c d unfriggingreal"),
+        ("snake_case_name, 2 * 3 * 4, `a * b *` and \\*x\\*", "snake_case_name, 2 * 3 * 4, a * b * and *x*"),
+        ("**bold *both* [link](x)**", "bold both link"),
+        ("[Form](/f(1).pdf 'T'), [ref][r] and [plain]", "Form, ref and [plain]"),
+        ("a ![pic](p.png) b [![badge](b.svg)](ci) c", "a b c"),
+        ("[r]: https://a.b 'T'\n[^1]: A note.\nText[^1].", "\nA note. Text."),
+        ("<https://a.b/c_d_e> and https://a.b/_c_ end", "https://a.b/c_d_e and https://a.b/_c_ end"),
+        ("a <b>c</b> d<br>e &amp; R&D &lt;x&gt;", "a c d e & R&D <x>"),
+        ("a {{ site.name }} b {% if x %}c{% endif %}.", "a b c."),
+        ("{% if x %}\nText\n{% endif %}\n", "\nText\n\n"),
+        ("`{{ x }}` stays\n\n```\n<!-- {{ y }} -->\n```", "{{ x }} stays\n<!-- {{ y }} -->\n"),
+        ("a <!-- one\n\ntwo --> b", "a b"),
+        ("## Heading {#id} ##\nText", "Heading\nText"),
+        ("- [x] one\n  two\n- three", "one two\nthree"),
+        ("1. one\n2. two (1)\n   three", "1. one\n2. two (1) three"),
+        ("> a\n> b\n\nc", "a b\n\nc"),
+        ("| a | b |\n|---|:-:|\n| **c** | d |", "a | b\nc | d "),
+        ("a | b\n--|--\nc | d\n\ne", "a | b\nc | d\n\ne"),
+        ("```python\n# no *heading*\n  x\n```\nText", "# no *heading*\n  x\nText"),
+        ("Text\n\n    code *x*\n      y\n", "Text\n\n    code *x*\n      y\n"),
+        ("- a\n\n      code\n\n    text\n    more", "a\n\n      code\ntext more"),
+    ],
+)
+def test_marks_of_markdown_are_hidden(markdown: str, expected: str) -> None:
+    assert shown(markdown).strip(" \n") == expected.strip(" \n")
+
+
+@pytest.mark.parametrize(
+    ("markdown", "title"),
+    [
+        ("```\n# code\n```\n\n## The *capital* ##\n", "The capital"),
+        ("A long\ntitle\n=====\n", "A long title"),
+        ("#hashtag\n", ""),
+        ("#\n# [Two](x)\n", "Two"),
+    ],
+)
+def test_the_title_is_the_first_heading(markdown: str, title: str) -> None:
+    assert markdown_text(markdown)[1] == title
+
+
+def test_line_breaks_stay_where_they_are_not_to_be_joined() -> None:
+    assert visible(markdown_text("*One*\ntwo\n", join_lines=False)[0]) == "One\ntwo\n"
+
+
+@example("- ")
+@example("|")
+@given(TEXTS)
+def test_every_text_keeps_its_length_and_its_visible_characters(text: str) -> None:
+    for plain in (joined_lines(text), markdown_text(text)[0], markdown_text(text, join_lines=False)[0]):
+        assert len(plain) == len(text)
+        decodes = "&" in text
+        assert decodes or all(now == given or now.isspace() for now, given in zip(plain, text, strict=True))
+
+
+@example("- ")
+@example("|")
+@given(TEXTS)
+def test_nothing_but_space_changes_in_wrapped_text_without_quotes(text: str) -> None:
+    text = text.replace(">", "")
+    assert joined_lines(text).split() == text.split()
+
+
+@given(st.lists(st.sampled_from(["a", "B.", "1. ", "- ", "\n", "# ", "|", "---", " "])).map("".join))
+def test_joining_joined_lines_changes_nothing(text: str) -> None:
+    once = visible(joined_lines(text))
+    assert visible(joined_lines(once)) == once
