@@ -21,6 +21,8 @@ MASK_TEXT = "<mask>"
 """What users write in a text where a phrase is missing, whatever the encoder's own mask token is."""
 REPR_CHARS, REPR_PHRASES = 80, 3
 """How much of an answer its `repr` shows."""
+INVISIBLE = "\u2060"
+"""WORD JOINER, a character without width, in the place of what a file has and nobody reads: marks of Markdown, tags."""
 SURROGATE = re.compile("[\ud800-\udfff]")
 """Half a character, which an escape in JSON or YAML can write, and neither a tokenizer nor a UTF-8 file takes."""
 
@@ -246,7 +248,9 @@ class Occurrence:
         ('It is run from ', 'Reykjavík', '.')
         """
         first, last = self.start_char - self.context_start_char, self.end_char - self.context_start_char
-        return self.context[:first], self.context[first:last], self.context[last:]
+        pieces = self.context[:first], self.context[first:last], self.context[last:]
+        before, phrase, after = (piece.replace(INVISIBLE, "") for piece in pieces)
+        return before, phrase, after
 
     @property
     def document_name(self) -> str:

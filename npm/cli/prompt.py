@@ -14,6 +14,7 @@ from npm.cli.fill import Asked, not_utf8, open_filler, show_answer
 from npm.cli.progress import say
 from npm.cli.settings import compose_settings
 from npm.cli.user_files import History
+from npm.corpus.markup import shown
 from npm.display import answer_json, print_comparison, print_passage, print_places
 from npm.errors import QueryError, SettingError, StorageError, UserError, near
 from npm.indexing.phrase_index import select
@@ -104,7 +105,7 @@ class Prompt:
             raise _no_such("place", place, len(phrase.occurrences), ":open")
         occurrence, index = phrase.occurrences[place - 1], self.filler.index
         (found,) = index.store.find_documents([occurrence.document], among=index.live_documents).tolist()
-        print_passage(occurrence, index.store.document(found).text)
+        print_passage(occurrence, shown(index.store.document(found).text))
 
     def compare(self, rest: str) -> None:
         """Answer the last text by each kind of retrieval."""

@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from enum import Enum
 from html import unescape
 
+from npm.types import INVISIBLE
+
 HIDDEN = "\u2001"
 """EM QUAD: white space to code that does not know it, and absent from text in a Unicode normal form."""
 CODE_INDENT = 4
@@ -43,6 +45,11 @@ class _Kind(Enum):
 
 
 Run = tuple[_Kind, str]
+
+
+def shown(text: str) -> str:
+    """The text as people and programs get it: hidden characters have no width, and offsets are the same."""
+    return text.replace(HIDDEN, INVISIBLE)
 
 
 def visible(text: str) -> str:

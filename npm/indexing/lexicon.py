@@ -27,6 +27,7 @@ import numpy as np
 from index.locking import folder_lock
 from index.manifest import Manifest
 from index.store import check_folder, finished_folder, open_array, refuse_changed, write_folder, write_manifest
+from npm.corpus.markup import visible
 from npm.corpus.text import counted_forms, folded_words, lexical_query, words_of
 from npm.indexing.generation import finished_shards
 from npm.indexing.settings import LexiconSettings
@@ -226,7 +227,7 @@ def _block_texts(store: BlockStore, first: int, stop: int) -> Iterator[tuple[str
     """Title and text of the blocks [first, stop); those of one document stand together, so it is read once."""
     for block in range(first, stop):
         document = int(store.block_documents[block])
-        yield store.document(document).title if document >= 0 else "", store.block_text(block)
+        yield store.document(document).title if document >= 0 else "", visible(store.block_text(block))
 
 
 class BlockHits(NamedTuple):

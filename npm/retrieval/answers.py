@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from npm.corpus.blocks import concatenated_ranges
+from npm.corpus.markup import shown, visible
 from npm.corpus.text import CONTRACTION_TAILS, STOP_WORDS, normalised_text, sentence_around, words_of
 from npm.retrieval.scoring import Aggregation
 from npm.retrieval.settings import FillSettings
@@ -149,7 +150,7 @@ class SurfaceReader:
         first_chars = self.store.start_chars.take(starts) - block_chars  # u32 [m], within the block's text
         last_chars = self.store.end_chars.take(starts + lengths - 1) - block_chars  # u32 [m]
         return [
-            self._block_text(block)[first:last]
+            " ".join(visible(self._block_text(block)[first:last]).split())
             for block, first, last in zip(blocks.tolist(), first_chars.tolist(), last_chars.tolist(), strict=True)
         ]
 
@@ -176,7 +177,7 @@ class SurfaceReader:
                     title=document.title,
                     start_char=first,
                     end_char=last,
-                    context=document.text[context_start:context_end],
+                    context=shown(document.text[context_start:context_end]),
                     context_start_char=context_start,
                 )
             )

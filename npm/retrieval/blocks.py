@@ -105,7 +105,7 @@ def rank_blocks(
         assert sentences is not None, "encoded with the sentence_pooler"
         hits = _block_vectors(index).best(sentences, settings.bm25_blocks, allowed=allowed)
         return hits._replace(found=hits.found & sentences.any(axis=1, keepdims=True))
-    if settings.retrieval is Retrieval.hybrid:
+    if vector_share(index, settings):
         return _fused_ranking(index, texts, sentences, settings, allowed=allowed)[0]
     return _lexicon(index, settings).best_blocks(texts, settings.bm25_blocks, allowed=allowed)
 

@@ -110,9 +110,8 @@ def filled_sentence(text: str, phrase: str) -> PhraseInSentence:
 
 def own_sentence(phrase: Phrase) -> PhraseInSentence:
     """The sentence of the corpus in which a phrase stands best."""
-    best = phrase.occurrences[0]
-    start, end = (char - best.context_start_char for char in (best.start_char, best.end_char))
-    return PhraseInSentence(best.context, start, end)
+    before, inside, after = phrase.occurrences[0].parts
+    return PhraseInSentence(before + inside + after, len(before), len(before + inside))
 
 
 def is_name(phrase: str) -> bool:

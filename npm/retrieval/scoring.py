@@ -68,7 +68,7 @@ class ScoringSettings(CheckedSettings):
     allow_clauses_inside: bool = False
     """Whether a phrase may run on after one of ! , . : ? and into the next sentence."""
     cut_expressions: bool = False
-    """Whether a phrase may begin or end inside of a number, a date, a quantity, a hyphenated word or an abbreviation."""
+    """Whether a phrase may begin or end inside a number, a date, a quantity, a hyphenated word or an abbreviation."""
     exclude_query_phrases: bool = True
     """Whether phrases whose words, function words aside, all stand in the question are left out of the answer."""
     equal_walks: bool = True

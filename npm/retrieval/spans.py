@@ -112,8 +112,8 @@ class SpanFinder:
         """All spans that begin at one of `start_rows` or end at one of `end_rows`, sorted i64 [n], without repeats.
 
         `neighbors` are those of the mask: where the text itself has the other part of an expression (`$<mask>`,
-        `<mask> days`), the span is the part that is missing. `end_rows` None says that every row that may be an end is also looked for as a start, as in restricted
-        search: growing to the left could then find nothing new.
+        `<mask> days`), the span is the part that is missing. `end_rows` None says that every row that may be an end is
+        also looked for as a start, as in restricted search: growing to the left could then find nothing new.
         """
         from_starts = self._grow(start_rows, neighbors, rightward=True)
         if end_rows is None:

@@ -12,6 +12,7 @@ import npm
 from index.arrays import ShardedArray
 from index.partitioned import parts_of
 from index.types import Searcher
+from npm.corpus.markup import shown
 from npm.errors import QueryError, SettingError, UserError
 from npm.evaluation.tasks.task import Calibration, ClosedScoring, Example, Label, Suite, Task, TaskData
 from npm.evaluation.zero_shot.nonparametric import NonparametricLabels
@@ -252,7 +253,7 @@ class OpenedIndex:
             id=found.id,
             title=found.title,
             fields=dict(found.fields),
-            text=found.text[first:last],
+            text=shown(found.text[first:last]),
             window_start_char=first,
             window_end_char=last,
             total_chars=total,

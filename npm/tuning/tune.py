@@ -21,6 +21,7 @@ from index.partitioned import parts_of
 from index.quantiser import Quantiser
 from index.search import FaissSearcher
 from index.store import refuse_changed
+from npm.corpus.markup import visible
 from npm.corpus.text import sentence_bounds
 from npm.errors import ArtefactError, QueryError, SettingError
 from npm.figures import can_draw, save_figure
@@ -277,7 +278,7 @@ class _Drawer:
             if len(found) == 0:
                 continue
             first_char, last_char = self._chars(found, int(self.rng.integers(len(found))))
-            question = f"{text[start:first_char]}{MASK_TEXT}{text[last_char:stop]}"
+            question = visible(f"{text[start:first_char]}{MASK_TEXT}{text[last_char:stop]}")
             try:
                 check_query(question)
             except QueryError:  # the sentence holds a mask of its own, or is broken

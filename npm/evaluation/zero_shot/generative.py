@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import torch
 
+from npm.corpus.markup import visible
 from npm.errors import EncoderError
 from npm.evaluation.results import index_facts, model_facts
 from npm.evaluation.tasks.document_conditions import NO_DOCUMENT, admissible_parts
@@ -380,7 +381,7 @@ class PhraseWriter:
             return asked
         hits = self._lexicon.best_blocks([text], PASSAGES_IN_FRONT, allowed=part.live_blocks)
         blocks = hits.blocks[0][hits.found[0]].tolist()
-        passages = (part.store.block_text(block).replace(MASK_TEXT, " ") for block in blocks)
+        passages = (visible(part.store.block_text(block)).replace(MASK_TEXT, " ") for block in blocks)
         return "\n\n".join([*passages, asked])
 
 
@@ -440,7 +441,7 @@ class NeighbourLogs:
         """States f32 [n, d] of prefixes of the corpus's blocks, and the token behind each, i64 [n]."""
         model, index = self._writer.model, self._index
         blocks = range(index.store.block_count) if index.live_blocks is None else np.flatnonzero(index.live_blocks)
-        texts = [index.store.block_text(int(block)) for block in blocks]
+        texts = [visible(index.store.block_text(int(block))) for block in blocks]
         most = model.max_input_tokens - len(model.prefix_ids)
         ids = [np.array([*model.prefix_ids, *each[:most]], dtype=np.int64) for each in plain_token_ids(model, texts)]
         lengths = np.array([len(each) for each in ids], dtype=np.int64)  # i64 [blocks]

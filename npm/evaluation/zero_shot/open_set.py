@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from npm.corpus.markup import visible
 from npm.evaluation.metrics import Interval, bootstrap_interval, exact_match, group_mean_interval
 from npm.evaluation.tasks.data import LONGEST_ANSWER_GROUP, answer_groups
 from npm.evaluation.tasks.document_conditions import NO_DOCUMENT, admissible_parts
@@ -85,7 +86,7 @@ def overlapping_examples(examples: Sequence[Example], index: PhraseIndex) -> np.
     for number, blocks, found in zip(long, hits.blocks, hits.found, strict=True):
         documents = np.unique(index.store.block_documents[blocks[found]])  # i64 [documents]
         passage = _letters(examples[number].passage)
-        overlap[number] = any(passage in _letters(index.store.document(int(each)).text) for each in documents)
+        overlap[number] = any(passage in _letters(visible(index.store.document(int(each)).text)) for each in documents)
     return overlap
 
 
