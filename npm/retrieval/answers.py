@@ -6,8 +6,8 @@ Shapes: m candidate spans of one query, g groups of equal token sequences.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Set
-from dataclasses import dataclass
+from collections.abc import Sequence, Set
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -17,7 +17,7 @@ from npm.corpus.blocks import concatenated_ranges
 from npm.corpus.markup import shown, visible
 from npm.corpus.text import CONTRACTION_TAILS, STOP_WORDS, normalised_text, sentence_around, words_of
 from npm.retrieval.scoring import Aggregation
-from npm.retrieval.settings import FillSettings
+from npm.retrieval.settings import FillSettings, Overlaps
 from npm.retrieval.spans import CandidateSpans
 from npm.types import MASK_TEXT, Occurrence, Phrase
 
@@ -77,6 +77,29 @@ def ranked_phrases(
         _phrase(entry, candidates, weights, groups, reader=reader, occurrence_count=settings.occurrences)
         for entry in best
     )
+
+
+def without_overlaps(phrases: Sequence[Phrase], settings: FillSettings) -> tuple[Phrase, ...]:
+    """The first `k` entries of some phrases, in their order, with those that overlap put together if so asked for."""
+    entries: list[Phrase] = []
+    for phrase in phrases:
+        overlapping = (number for number, entry in enumerate(entries) if _overlap(entry, phrase))
+        number = next(overlapping, None) if settings.overlaps is Overlaps.merge else None
+        if number is None:
+            entries.append(phrase)
+        else:
+            entries[number] = replace(entries[number], score=entries[number].score + phrase.score)
+    return tuple(
+        replace(entry, occurrences=entry.occurrences[: settings.occurrences]) for entry in entries[: settings.k]
+    )
+
+
+def _overlap(one: Phrase, other: Phrase) -> bool:
+    """Return True if the best occurrences of two phrases have characters in common."""
+    if not one.occurrences or not other.occurrences:
+        return False
+    a, b = one.occurrences[0], other.occurrences[0]
+    return a.document == b.document and a.start_char < b.end_char and b.start_char < a.end_char
 
 
 def _phrase(

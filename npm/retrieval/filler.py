@@ -18,7 +18,7 @@ from index.settings import typed_value
 from npm.errors import SettingError
 from npm.indexing.phrase_index import DocumentFilter, PhraseIndex, select
 from npm.models.encoder import Encoder
-from npm.retrieval.answers import SurfaceReader, ranked_phrases
+from npm.retrieval.answers import SurfaceReader, ranked_phrases, without_overlaps
 from npm.retrieval.blocks import Restriction, ranking_notes, sentence_pooler, vector_share
 from npm.retrieval.joint_filling import joint_fillings, texts_with_one_mask
 from npm.retrieval.literal import with_literal_evidence
@@ -34,12 +34,16 @@ from npm.retrieval.queries import (
 from npm.retrieval.reading import joint_share, reading_notes
 from npm.retrieval.reranking import before_reranking, rerank, rerank_pooler
 from npm.retrieval.scoring import Combination, ScoringSettings
-from npm.retrieval.settings import FillSettings, Retrieval
+from npm.retrieval.settings import FillSettings, Overlaps, Retrieval
 from npm.retrieval.spans import ScannedSimilarities, SpanFinder, candidate_weights, digit_tokens
 from npm.types import Answer, JointAnswer, MaskPhrases, Phrase
 
 if TYPE_CHECKING:
     from index.types import Hits, Scan
+
+
+OVERLAPS_LOOKED_AT = 20
+"""Phrases beyond `k` that may overlap with those before them, so that entries hardly depend on `k`."""
 
 
 class RemoteOptions(TypedDict, total=False):
@@ -195,20 +199,20 @@ class Filler(ABC):
         if settings.documents != []:
             restrictions = self._restrictions(texts, vectors, settings, document_filter=document_filter, blocks=blocks)
         # Fillings are made of more phrases than are shown, so that k does not decide which is the best.
-        wider = replace(settings, k=max(settings.k, settings.beam_width))
+        wider = replace(settings, k=max(settings.k, settings.beam_width), occurrences=max(settings.occurrences, 1))
         pooler = rerank_pooler(settings, self.encoder) if blocks is None else None
-        single = settings if pooler is None else before_reranking(settings)
+        merges = settings.overlaps is Overlaps.merge
+        single = replace(wider, k=settings.k + OVERLAPS_LOOKED_AT) if merges else settings
+        before = single if pooler is None else before_reranking(single)
         mask_counts = np.diff(vectors.offsets).tolist()
         asked = vectors.per_mask(
-            [(text, single if count == 1 else wider) for text, count in zip(texts, mask_counts, strict=True)]
+            [(text, before if count == 1 else wider) for text, count in zip(texts, mask_counts, strict=True)]
         )
         phrases = self._phrases_of_masks(asked, vectors, restrictions, document_filter)
         if pooler is not None:
             alone = np.flatnonzero(vectors.per_mask([count == 1 for count in mask_counts])).tolist()
             own_texts, own_phrases = [asked[number][0] for number in alone], [phrases[number] for number in alone]
-            for number, again in zip(
-                alone, rerank(self.encoder, pooler, own_texts, own_phrases, settings), strict=True
-            ):
+            for number, again in zip(alone, rerank(self.encoder, pooler, own_texts, own_phrases, single), strict=True):
                 phrases[number] = again
         found = zip(phrases, restrictions, strict=True)
         masks = [list(itertools.islice(found, count)) for count in mask_counts]
@@ -263,7 +267,8 @@ class Filler(ABC):
             for phrases, restriction in masks
         ]
         if len(masks) == 1:
-            return Answer(text=text, phrases=masks[0][0], cut=cut, notes=notes + reasons[0])
+            phrases = without_overlaps(masks[0][0], settings)
+            return Answer(text=text, phrases=phrases, cut=cut, notes=notes + reasons[0])
         if len(set(reasons)) == 1:
             notes += reasons[0]
         else:
@@ -302,7 +307,7 @@ class Filler(ABC):
             notes.append(f"the text has no filling: {why}")
         if not self._reader.has_text:
             notes.append("the index has no text to count phrases in: fillings are scored by their masks alone")
-        shown = tuple(MaskPhrases(own[: settings.k]) for own in masks)
+        shown = tuple(MaskPhrases(without_overlaps(own, settings)) for own in masks)
         return replace(answer, notes=tuple(notes), masks=shown, fillings=fillings)
 
     def _blocks_holding(self, phrase: str) -> np.ndarray | None:

@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from npm.corpus.text import is_title, sentence_around
+from npm.corpus.markup import HIDDEN, visible
+from npm.corpus.text import code_points, is_title, sentence_around
 from npm.retrieval.spans import CandidateSpans, span_hash
 from npm.types import MASK_TEXT, TokenFlag
 
@@ -35,8 +36,8 @@ MIN_WORDS = 4
 MIN_SHARE = 0.3
 """Weaker gaps are no evidence: common words in a row occur everywhere."""
 MAX_GAP_PIECES = 16
-ONE_SIDED = 0.5
-"""Factor of the share where one side of the question has no words, so that the other edge of the gap is not known."""
+OPEN_SHARE = 0.5
+"""Factor of the share of a gap with an open side."""
 SENTENCE_MARKS = frozenset(".!?…\n")
 NOT_EDGES = np.uint8(TokenFlag.STOPWORD | TokenFlag.PUNCTUATION)
 _PIECE = re.compile(r"\w+|[^\w\s]|\n")
@@ -125,38 +126,42 @@ def _is_word(piece: str) -> bool:
     return piece[0].isalnum() or piece[0] == "_"
 
 
-def literal_gaps(store: BlockStore, lexicon: BlockLexicon, text: str, blocks: np.ndarray) -> tuple[Gap, ...]:
-    """The gaps for the mask of `text` in some `blocks` i64 [n], best first."""
-    context = MaskContext.of(text)
+def literal_gaps(store: BlockStore, lexicon: BlockLexicon, question: str, blocks: np.ndarray) -> tuple[Gap, ...]:
+    """The gaps for the mask of `question` in some `blocks` i64 [n], best first."""
+    context = MaskContext.of(question)
     gaps: list[Gap] = []
     if context is None or not context.words:
         return ()
     for block in blocks.tolist():
-        for start_char, stop_char, words in context.gaps(store.block_text(block)):
+        text = store.block_text(block)
+        places = np.flatnonzero(code_points(text) != ord(HIDDEN))  # i64 [visible characters]
+        for start, stop, words in context.gaps(visible(text)):
             weight = sum(map(lexicon.word_weight, words))
             if not weight:
                 continue
             share = weight / sum(map(lexicon.word_weight, context.words))
             if not context.has_both_sides:
-                share *= ONE_SIDED
-            if share < MIN_SHARE:
-                continue
-            gaps.append(Gap(block, *_tokens(store, block, start_char, stop_char), share))
+                # The other edge is that of a sentence, which is certain only if the rest of it is the question's.
+                share *= OPEN_SHARE if start is None or stop is None else share
+            if share >= MIN_SHARE:
+                first_char = None if start is None else int(places[start])
+                last_char = None if stop is None else int(places[stop - 1])
+                gaps.append(Gap(block, *_tokens(store, block, first_char, last_char), share))
     return tuple(sorted(gaps, key=lambda gap: -gap.share))
 
 
 def _tokens(
-    store: BlockStore, block: int, start_char: int | None, stop_char: int | None
+    store: BlockStore, block: int, first_char: int | None, last_char: int | None
 ) -> tuple[int | None, int | None]:
-    """First and past-the-last token position of characters of a block's text."""
+    """Positions of the first and after the last token of the characters from first to last of a block's text."""
     assert store.start_chars is not None and store.end_chars is not None, "a lexicon is of blocks with text"
     first, stop = store.block_offsets[block : block + 2].tolist()
     first += int(np.count_nonzero(is_title(store.flags.slice(first, stop))))
     skipped = store.flags.slice(first, stop) & NOT_EDGES != 0  # bool [T]
     starts, ends = store.start_chars.slice(first, stop), store.end_chars.slice(first, stop)  # u32 [T] each
     base = int(starts[0])
-    begin = None if start_char is None else first + int(np.searchsorted(ends, base + start_char, side="right"))
-    end = None if stop_char is None else first + int(np.searchsorted(starts, base + stop_char, side="left"))
+    begin = None if first_char is None else first + int(np.searchsorted(ends, base + first_char, side="right"))
+    end = None if last_char is None else first + int(np.searchsorted(starts, base + last_char, side="right"))
     if begin is not None and end is None:
         begin += int(np.argmin(np.append(skipped[begin - first :], False)))  # an article is no edge of a phrase
     return begin, end

@@ -19,6 +19,13 @@ class Retrieval(Enum):
     hybrid = "hybrid"
 
 
+class Overlaps(Enum):
+    """Phrases of one place that overlap, such as `Bank` and `Bank of America`."""
+
+    merge = "merge"
+    keep = "keep"
+
+
 MOST_PHRASE_WORDS, MOST_PHRASE_TOKENS = 10, 128
 """Where phrases are counted in words: the default, and how many tokens such a phrase has at most."""
 
@@ -31,6 +38,9 @@ class FillSettings(CheckedSettings):
     """Phrases an answer has at most."""
     occurrences: Annotated[int, Bounds(0, 10_000)] = 3
     """Occurrences shown for a phrase at most, best first."""
+    overlaps: Overlaps = Overlaps.merge
+    """Phrases whose best occurrences overlap: `merge` makes them one entry, under the best of them and with the sum of
+    their scores; `keep` leaves each its own, as evaluations do."""
     retrieval: Retrieval = Retrieval.hybrid
     """`dense`: by vectors over the whole corpus; `bm25`: by vectors within the blocks that share the rarest words
     with the text; `blocks`: within those whose block vectors are nearest to that of the text; `hybrid`: within the best
@@ -102,6 +112,7 @@ class FillSettings(CheckedSettings):
     def reference(cls) -> FillSettings:
         """As the reference implementation fills: its scoring, within the 3 best blocks by BM25, without reading."""
         return cls(
+            overlaps=Overlaps.keep,
             retrieval=Retrieval.bm25,
             bm25_blocks=3,
             lexical_weight=0.0,
