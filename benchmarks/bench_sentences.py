@@ -26,11 +26,12 @@ from pathlib import Path
 import bm25s
 import numpy as np
 
+from npm.corpus.markup import visible
 from npm.corpus.text import normalised_text, sentence_bounds
 from npm.evaluation.compare import mcnemar_p_value
 from npm.evaluation.report import markdown_table
 from npm.retrieval.fill import PhraseFiller
-from npm.types import MASK_TEXT
+from npm.types import INVISIBLE, MASK_TEXT
 
 MOST = 5
 HEADER = ("questions", "n", "bm25s @1", "index @1", "bm25s @5", "index @5", "only bm25s @1", "only index @1", "p")
@@ -48,7 +49,9 @@ def holds(sentence: str, answers: Sequence[str]) -> bool:
 
 def bm25_sentences(filler: PhraseFiller, texts: Sequence[str]) -> list[list[str]]:
     """The best sentences of the corpus for each text by bm25s."""
-    documents = [filler.index.store.document(number).text for number in range(filler.index.store.document_count)]
+    documents = [
+        visible(filler.index.store.document(number).text) for number in range(filler.index.store.document_count)
+    ]
     sentences = [text[start:end] for text in documents for start, end in sentence_bounds(text).tolist()]
     ranker = bm25s.BM25()
     ranker.index(bm25s.tokenize(sentences, show_progress=False), show_progress=False)
@@ -58,14 +61,9 @@ def bm25_sentences(filler: PhraseFiller, texts: Sequence[str]) -> list[list[str]
 
 
 def index_sentences(filler: PhraseFiller, texts: list[str]) -> list[list[str]]:
-    """The best sentences for each text by the index; those of its phrases where it cannot be asked for sentences."""
-    if hasattr(filler, "sentences"):
-        return [[found.context for found in row] for row in filler.sentences(texts, MOST)]
-    contexts = [
-        [place.context for phrase in answer.phrases for place in phrase.occurrences[:1]]
-        for answer in filler.fill(texts, k=4 * MOST)
-    ]
-    return [list(dict.fromkeys(row))[:MOST] for row in contexts]
+    """The best sentences for each text by the index."""
+    rows = filler.sentences(texts, MOST)
+    return [[found.context.replace(INVISIBLE, "") for found in row] for row in rows]
 
 
 def ranks(sentences: Sequence[Sequence[str]], rows: Sequence[dict]) -> np.ndarray:

@@ -15,7 +15,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from npm.types import MASK_TEXT, Answer, JointAnswer, Occurrence, Phrase
+from npm.types import INVISIBLE, MASK_TEXT, Answer, JointAnswer, Occurrence, Phrase, Sentence
 
 OPENING_MARK, CLOSING_MARK = "«", "»"
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
@@ -23,6 +23,8 @@ TITLE_CHARS = 400
 """Characters of a text shown above its answers."""
 CONTEXT_CHARS = 150
 """Characters of a sentence shown around a phrase."""
+SENTENCE_CHARS = 400
+"""Characters of a sentence shown by itself."""
 PASSAGE_CHARS = 1500
 """Characters of a document shown around a phrase."""
 LEAST_TABLE_COLUMNS = 60
@@ -185,6 +187,22 @@ def _beginning_of(text: str, most_chars: int) -> str:
         return text
     cut = text[:most_chars]
     return (cut.rpartition(" ")[0] if " " in cut.lstrip() else "") + " …"
+
+
+def print_sentences(text: str, sentences: Sequence[Sentence]) -> None:
+    """A table on stdout: phrases of the answer, bold in their sentence, score, sentence and document."""
+    rows: list[tuple[Text, str, Text, Text]] = []
+    for found in sentences:
+        sentence = Text(_beginning_of(one_line(found.context.replace(INVISIBLE, "")), SENTENCE_CHARS))
+        for phrase in found.phrases:
+            for place in re.finditer(re.escape(phrase), sentence.plain):
+                sentence.stylize("bold", *place.span())
+        document = found.title if found.title == found.document else f"{found.title} ({found.document})".lstrip()
+        names = Text(one_line(", ".join(found.phrases)), style="bold")
+        rows.append((names, f"{found.score:.3f}", sentence, Text(one_line(document))))
+    table = _table(Text(shown_text(text)), rows or [(Text("no sentence found"), "", Text(""), Text(""))])
+    table.columns[2].header = "sentence"
+    _write(table)
 
 
 def print_places(phrase: Phrase) -> None:

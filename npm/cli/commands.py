@@ -33,6 +33,7 @@ class Output(Enum):
 
     table = "table"
     json = "json"
+    sentences = "sentences"
 
 
 @dataclass(kw_only=True)
@@ -121,7 +122,8 @@ class FillCommand(FillSettings, EncoderCommand):
     """File with one text a line; all lines are checked before the first is answered, 64 at once, so that in bfloat16
     scores may differ by about 0.02, and now and then the order, from those of lines in a pipe, answered one by one."""
     output: Output = Output.table
-    """`table` for people, `json` for programs: one object a line."""
+    """`table` for people, `json` for programs: one object per line; `sentences`: the k best sentences for a text with
+    one mask, with the phrases in them."""
     history: bool = True
     """Keep what is typed at the prompt for the next time, in npmlm/history under XDG_STATE_HOME."""
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from npm.cli.commands import FillCommand, Output
 from npm.cli.progress import say
 from npm.cli.user_files import demo_filler
-from npm.display import answer_json, print_answer
+from npm.display import answer_json, print_answer, print_sentences
 from npm.errors import QueryError, SettingError
 from npm.retrieval.blocks import lacks_block_vectors
 from npm.retrieval.fill import PhraseFiller
@@ -47,21 +47,22 @@ def fill_texts(settings: FillCommand, texts: list[str]) -> int:
     at_once = [Asked(text, f"text {number} of {len(texts)}") for number, text in enumerate(texts, start=1)]
     if settings.texts:
         at_once = _read_texts(Path(settings.texts))
+    most_masks = 1 if settings.output is Output.sentences else MOST_MASKS
     for asked in at_once:
-        check_query(asked.text, where=asked.place, most_masks=MOST_MASKS)
+        check_query(asked.text, where=asked.place, most_masks=most_masks)
     filler = open_filler(settings)
     for asked in at_once:
         check_masked_text(filler.encoder, asked.text, where=asked.place)
     if at_once:
         for first in range(0, len(at_once), TEXTS_AT_ONCE):
             batch = at_once[first : first + TEXTS_AT_ONCE]
-            for answer, asked in zip(filler.fill([each.text for each in batch]), batch, strict=True):
-                show_answer(settings.output, answer, asked if len(at_once) > 1 else replace(asked, place=""))
+            _answer(filler, settings.output, batch if len(at_once) > 1 else [replace(batch[0], place="")])
     else:
         answered = 0
         for asked in _piped_lines():
+            check_query(asked.text, where=asked.place, most_masks=most_masks)
             check_masked_text(filler.encoder, asked.text, where=asked.place)
-            show_answer(settings.output, filler.fill(asked.text), asked)
+            _answer(filler, settings.output, [asked])
             answered += 1
         if not answered:
             raise QueryError(
@@ -72,6 +73,17 @@ def fill_texts(settings: FillCommand, texts: list[str]) -> int:
                 fix="give texts as arguments, with texts=FILE, or a line each on standard input",
             )
     return 0
+
+
+def _answer(filler: PhraseFiller, output: Output, batch: list[Asked]) -> None:
+    """Answer some checked texts on stdout."""
+    texts = [asked.text for asked in batch]
+    if output is Output.sentences:
+        for text, found in zip(texts, filler.sentences(texts), strict=True):
+            print_sentences(text, found)
+        return
+    for answer, asked in zip(filler.fill(texts), batch, strict=True):
+        show_answer(output, answer, asked)
 
 
 def open_filler(settings: FillCommand) -> PhraseFiller:

@@ -275,7 +275,7 @@ class BlockLexicon:
         live_blocks: np.ndarray | None = None,
     ) -> None:
         self._shards = shards
-        self._settings = settings
+        self.settings = settings
         self._block_lengths = block_lengths  # u32 [blocks]
         self._live_blocks = live_blocks  # bool [blocks], or None: all
         self.block_count = len(block_lengths)
@@ -307,7 +307,7 @@ class BlockLexicon:
         """The same lexicon over the blocks that are live, bool [blocks]; None: over all."""
         if live_blocks is not None and live_blocks.shape != (self.block_count,):
             raise ValueError(f"live blocks {live_blocks.shape} for {self.block_count} blocks")
-        return BlockLexicon(self._shards, self._settings, block_lengths=self._block_lengths, live_blocks=live_blocks)
+        return BlockLexicon(self._shards, self.settings, block_lengths=self._block_lengths, live_blocks=live_blocks)
 
     def best_blocks(self, texts: Sequence[str], k: int, *, allowed: np.ndarray | None = None) -> BlockHits:
         """The k blocks with the highest BM25 scores for each text with a mask; a block must share a word with it.
@@ -329,8 +329,7 @@ class BlockLexicon:
 
         The words' contributions are added in the order of their first occurrence in the text, whatever the shards.
         """
-        settings = self._settings
-        words = words_of(lexical_query(text), settings.stemming, keep_stopwords=settings.keep_stopwords)
+        settings, words = self.settings, self.counted_words(lexical_query(text))
         scores = np.zeros(self.block_count, dtype=np.float64)  # f64 [blocks]
         for word, times in Counter(words).items():
             blocks, counts = self._live_postings(word.encode())  # i64 [n], [n]
@@ -343,9 +342,15 @@ class BlockLexicon:
 
     def word_weight(self, word: str) -> float:
         """The inverse document frequency of a folded word, 0 for words that do not count."""
-        forms = counted_forms([word], self._settings.stemming, keep_stopwords=self._settings.keep_stopwords)
-        found = [len(self._live_postings(form.encode())[0]) for form in forms]
-        return sum(inverse_document_frequency(self._live_count, count) for count in found)
+        return sum(map(self.form_weight, self.counted_words(word)))
+
+    def form_weight(self, form: str) -> float:
+        """The inverse document frequency of a word in the form in which it is counted."""
+        return inverse_document_frequency(self._live_count, len(self._live_postings(form.encode())[0]))
+
+    def counted_words(self, text: str) -> list[str]:
+        """The words of a text that count, in the form in which they are counted."""
+        return words_of(text, self.settings.stemming, keep_stopwords=self.settings.keep_stopwords)
 
     def blocks_with(self, phrase: str) -> np.ndarray | None:
         """The live blocks i64 [n], ascending, that hold all words of `phrase`; None if none of its words counts.
@@ -353,7 +358,7 @@ class BlockLexicon:
         Words are what BM25 counts: without function words, by their stems, those of the document's title among them
         unless `title_repeats` is 0, in any order and wherever they stand in the block.
         """
-        words = words_of(phrase, self._settings.stemming, keep_stopwords=self._settings.keep_stopwords)
+        words = self.counted_words(phrase)
         postings = [self._live_postings(word.encode())[0] for word in dict.fromkeys(words)]  # i64 [n] each
         if not postings:
             return None

@@ -19,13 +19,14 @@ from npm.errors import SettingError
 from npm.indexing.phrase_index import DocumentFilter, PhraseIndex, select
 from npm.models.encoder import Encoder
 from npm.retrieval.answers import SurfaceReader, ranked_phrases, without_overlaps
-from npm.retrieval.blocks import Restriction, ranking_notes, sentence_pooler, vector_share
+from npm.retrieval.blocks import Restriction, rank_blocks, ranking_notes, sentence_pooler, vector_share
 from npm.retrieval.joint_filling import joint_fillings, texts_with_one_mask
 from npm.retrieval.literal import with_literal_evidence
 from npm.retrieval.queries import (
     MaskNeighbors,
     QueryVectors,
     check_masked_text,
+    check_query,
     checked_texts,
     encode_queries,
     place_of,
@@ -34,9 +35,10 @@ from npm.retrieval.queries import (
 from npm.retrieval.reading import joint_share, reading_notes
 from npm.retrieval.reranking import before_reranking, rerank, rerank_pooler
 from npm.retrieval.scoring import Combination, ScoringSettings
+from npm.retrieval.sentences import SENTENCE_BLOCKS, ranked_sentences
 from npm.retrieval.settings import FillSettings, Overlaps, Retrieval
 from npm.retrieval.spans import ScannedSimilarities, SpanFinder, candidate_weights, digit_tokens
-from npm.types import Answer, JointAnswer, MaskPhrases, Phrase
+from npm.types import Answer, JointAnswer, MaskPhrases, Phrase, Sentence
 
 if TYPE_CHECKING:
     from index.types import Hits, Scan
@@ -179,6 +181,30 @@ class Filler(ABC):
         pooler = sentence_pooler(self.index, settings) if blocks is None else None
         vectors = encode_queries(self.encoder, texts, pooler=pooler, tokens_per_batch=settings.tokens_per_batch)
         return self.fill_encoded(texts, vectors, settings=settings, blocks=blocks)
+
+    def sentences(self, texts: Sequence[str], k: int | None = None) -> list[tuple[Sentence, ...]]:
+        """The `k` best sentences for each text with one `<mask>`, and the phrases of its answer inside them.
+
+        Raises QueryError as `fill` does, SettingError for an index without text or `retrieval=dense`.
+        """
+        settings = self.settings
+        several = checked_texts(texts, name="text")
+        for number, text in enumerate(several, start=1):
+            check_query(text, where=place_of(number, len(several)))
+        wider = replace(settings, bm25_blocks=max(settings.bm25_blocks, SENTENCE_BLOCKS))
+        pooler = sentence_pooler(self.index, wider)
+        vectors = encode_queries(self.encoder, several, pooler=pooler, tokens_per_batch=settings.tokens_per_batch)
+        allowed = self._document_filter(settings).blocks
+        return ranked_sentences(
+            self.index,
+            self.encoder,
+            self.fill_encoded(several, vectors),
+            rank_blocks(self.index, several, vectors.sentences, wider, allowed=allowed),
+            vectors.sentences,
+            pooler=pooler,
+            share=vector_share(self.index, wider),
+            k=settings.k if k is None else k,
+        )
 
     def fill_encoded(
         self,
