@@ -396,7 +396,7 @@ def _without_unread_reference(
     if closed == ClosedScoring.reference() and ("zero_shot" not in reads or "zero_shot.closed" in refused):
         settings = replace(settings, zero_shot=replace(settings.zero_shot, closed=ClosedScoring()))
     if fill == FillSettings.reference() and {"fill", "fill.scoring"} & refused.keys():
-        settings = replace(settings, fill=FillSettings())
+        settings = replace(settings, fill=type(settings)().fill)
     return settings
 
 

@@ -36,7 +36,7 @@ from npm.retrieval.reading import joint_share, reading_notes
 from npm.retrieval.reranking import before_reranking, rerank, rerank_pooler
 from npm.retrieval.scoring import Combination, ScoringSettings
 from npm.retrieval.sentences import SENTENCE_BLOCKS, ranked_sentences
-from npm.retrieval.settings import FillSettings, Overlaps, Retrieval
+from npm.retrieval.settings import MAX_PHRASES, FillSettings, Overlaps, Retrieval
 from npm.retrieval.spans import ScannedSimilarities, SpanFinder, candidate_weights, digit_tokens
 from npm.types import Answer, JointAnswer, MaskPhrases, Phrase, Sentence
 
@@ -228,7 +228,7 @@ class Filler(ABC):
         wider = replace(settings, k=max(settings.k, settings.beam_width), occurrences=max(settings.occurrences, 1))
         pooler = rerank_pooler(settings, self.encoder) if blocks is None else None
         merges = settings.overlaps is Overlaps.merge
-        single = replace(wider, k=settings.k + OVERLAPS_LOOKED_AT) if merges else settings
+        single = replace(wider, k=min(settings.k + OVERLAPS_LOOKED_AT, MAX_PHRASES)) if merges else settings
         before = single if pooler is None else before_reranking(single)
         mask_counts = np.diff(vectors.offsets).tolist()
         asked = vectors.per_mask(

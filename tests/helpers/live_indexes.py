@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from index.settings import SearchSettings
@@ -14,7 +15,7 @@ from npm.indexing.changes import ChangeResult, add_documents
 from npm.indexing.settings import AddSettings, IndexBuildSettings, VectorDtype, VectorSettings
 from npm.models.encoder import Encoder
 from npm.retrieval.fill import PhraseFiller
-from npm.retrieval.settings import Retrieval
+from npm.retrieval.settings import Overlaps, Retrieval
 from tests.helpers.tiny_models import SENTENCES
 
 Record = dict[str, str]
@@ -60,7 +61,8 @@ def added(
 def answers(
     filler: PhraseFiller, where: Sequence[str] = ()
 ) -> dict[tuple[str, str, str], tuple[float, list[tuple[str, int]]]]:
-    """Score and occurrences of every phrase, by way of retrieval and question."""
+    """Score and occurrences of every phrase, by way of retrieval and question; each phrase is an entry of its own."""
+    filler.settings = replace(filler.settings, overlaps=Overlaps.keep)
     found = {}
     for retrieval in Retrieval:
         if retrieval is Retrieval.blocks and filler.index.block_vectors is None:

@@ -22,7 +22,7 @@ from npm.indexing.sizes.inspection import verify_index
 from npm.models.encoder import Encoder
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.scoring import ScoringSettings
-from npm.retrieval.settings import FillSettings, Retrieval
+from npm.retrieval.settings import FillSettings, Overlaps, Retrieval
 from tests.helpers.tiny_models import FAMILIES, SENTENCES, tiny_encoder
 
 
@@ -90,7 +90,8 @@ def test_every_occurrence_is_the_phrase_at_its_offsets_in_the_document(
 
 def test_an_uncased_encoder_answers_in_the_spelling_of_the_corpus(bert: Encoder, tmp_path: Path) -> None:
     build_index(tmp_path / "index", settings_for(write_corpus(tmp_path)), bert)
-    answer = PhraseFiller.open(tmp_path / "index", bert).fill("<mask> is there", k=1000, retrieval="dense")
+    filler = PhraseFiller.open(tmp_path / "index", bert, settings=FillSettings(overlaps=Overlaps.keep))
+    answer = filler.fill("<mask> is there", k=1000, retrieval="dense")
     phrases = {phrase.phrase for phrase in answer.phrases}
     assert {"Reykjavík", "Łódź", "São Paulo", "Bank of America"} <= phrases
     assert "reykjavik" not in phrases
