@@ -19,13 +19,15 @@ from npm.evaluation.results import EVALUATION_KIND, check_out, write_results
 from npm.evaluation.settings import DemoSettings, SampleSettings, Split
 from npm.models.encoder import Encoder
 from npm.retrieval.fill import PhraseFiller
-from npm.retrieval.settings import FillSettings, Retrieval
+from npm.retrieval.settings import FillSettings, Overlaps, Retrieval
 from tests.helpers.command_line import all_bytes
+
+SETTINGS = FillSettings(retrieval=Retrieval.bm25, bm25_blocks=1, overlaps=Overlaps.keep)
 
 
 @pytest.fixture(scope="module")
 def filler(index_folder: Path, encoder: Encoder) -> PhraseFiller:
-    return PhraseFiller.open(index_folder, encoder, settings=FillSettings(retrieval=Retrieval.bm25, bm25_blocks=1))
+    return PhraseFiller.open(index_folder, encoder, settings=SETTINGS)
 
 
 def evaluated(filler: PhraseFiller, file: Path, **settings: object) -> DemoResult:
