@@ -10,7 +10,7 @@ from npm.corpus.documents import CorpusSettings
 from npm.errors import SettingError
 from npm.evaluation.tasks.task import ClosedScoring
 from npm.models.settings import PoolerKind, Precision, check_leading_dimensions
-from npm.retrieval.settings import FillSettings, Retrieval
+from npm.retrieval.settings import FillSettings, Overlaps, Retrieval
 from npm.settings import Bounds, CheckedSettings, PathList, PathText
 
 OLD_SPELLINGS = {
@@ -161,8 +161,8 @@ class ZeroShotEvaluation(SampleSettings):
     """`cpu`, `cuda` or `auto`, which takes a GPU where there is one."""
     precision: Precision = Precision.auto
     """Number format of the encoder's forward pass."""
-    fill: FillSettings = field(default_factory=FillSettings)
-    """How questions and open tasks are answered."""
+    fill: FillSettings = field(default_factory=lambda: FillSettings(overlaps=Overlaps.keep))
+    """How questions and open tasks are answered; phrases that overlap are kept, so that hits do not depend on it."""
     zero_shot: ZeroShotSettings = field(default_factory=ZeroShotSettings)
     """Zero-shot tasks."""
 

@@ -26,6 +26,8 @@ class Overlaps(Enum):
     keep = "keep"
 
 
+MOST_PHRASES = 10_000
+"""Largest `k`."""
 MOST_PHRASE_WORDS, MOST_PHRASE_TOKENS = 10, 128
 """Where phrases are counted in words: the default, and how many tokens such a phrase has at most."""
 
@@ -34,7 +36,7 @@ MOST_PHRASE_WORDS, MOST_PHRASE_TOKENS = 10, 128
 class FillSettings(CheckedSettings):
     """How texts are filled."""
 
-    k: Annotated[int, Bounds(1, 10_000)] = 5
+    k: Annotated[int, Bounds(1, MOST_PHRASES)] = 5
     """Phrases an answer has at most."""
     occurrences: Annotated[int, Bounds(0, 10_000)] = 3
     """Occurrences shown for a phrase at most, best first."""

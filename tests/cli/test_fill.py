@@ -52,7 +52,9 @@ def check_contract(answer: dict[str, object], *, k: int = 5) -> None:
 @pytest.mark.parametrize("retrieval", ["dense", "bm25", "hybrid"])
 def test_answers_in_json_keep_the_contract(retrieval: str, npmlm: CommandLine, built_index: Path) -> None:
     texts = [QUESTION, "Who wrote Don Quixote? <mask>", "Łódź is in <mask>"]
-    outcome = npmlm("fill", f"index={built_index}", "output=json", "k=4", f"retrieval={retrieval}", *texts)
+    outcome = npmlm(
+        "fill", f"index={built_index}", "output=json", "k=4", f"retrieval={retrieval}", "overlaps=keep", *texts
+    )
     assert outcome.status == 0
     answers = outcome.answers()
     assert [answer["text"] for answer in answers] == texts
@@ -101,7 +103,7 @@ TWO_MASKS = "<mask> is the capital of <mask>."
 def test_a_text_with_several_masks_gets_phrases_for_each_and_fillings_of_all(
     npmlm: CommandLine, built_index: Path
 ) -> None:
-    outcome = npmlm("fill", f"index={built_index}", "output=json", "k=3", QUESTION, TWO_MASKS)
+    outcome = npmlm("fill", f"index={built_index}", "output=json", "k=3", "overlaps=keep", QUESTION, TWO_MASKS)
     assert outcome.status == 0
     single, joint = outcome.answers()
     check_contract(single, k=3)
