@@ -37,8 +37,8 @@ MIN_WORDS = 4
 MIN_SHARE = 0.3
 """Weaker gaps are no evidence: common words in a row occur everywhere."""
 MAX_GAP_PIECES = 16
-OPEN_SHARE = 0.5
-"""Factor of the share of a gap with an open side."""
+OPEN_SHARE = 0.4
+"""Factor of the share of a gap with an open side, so that a copied sentence is closed by its end."""
 SENTENCE_MARKS = frozenset(".!?…")
 NOT_EDGES = np.uint8(TokenFlag.STOPWORD | TokenFlag.PUNCTUATION)
 _PIECE = re.compile(r"\w+|[^\w\s]")

@@ -335,7 +335,7 @@ def test_encoders_of_every_kind_fill_jointly(query_masks: int, reads_jointly: bo
 def test_refined_fillings_are_made_of_the_answers_to_the_text_with_the_other_masks_filled_in(
     filler: PhraseFiller,
 ) -> None:
-    settings = FillSettings(k=6, beam_width=6, occurrences=0)
+    settings = FillSettings(k=6, beam_width=6, occurrences=0, overlaps=Overlaps.keep)
     plain = joint(filler, TEXT, settings)
     refined = joint(filler, TEXT, replace(settings, refine_fillings=True))
     assert refined.masks == plain.masks

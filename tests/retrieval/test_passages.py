@@ -222,7 +222,10 @@ def test_an_answer_says_in_which_passage_it_stands(encoder: Encoder) -> None:
 
 def test_more_spans_than_an_index_would_look_at_are_all_candidates(encoder: Encoder) -> None:
     settings = replace(DENSE, candidates_per_side=1)
-    few, all_ = PhraseFiller.over(SENTENCES, encoder, settings=settings), PhraseFiller.over(SENTENCES, encoder)
+    few, all_ = (
+        PhraseFiller.over(SENTENCES, encoder, settings=settings),
+        PhraseFiller.over(SENTENCES, encoder, settings=DENSE),
+    )
     assert few.fill(QUESTION, k=500) == all_.fill(QUESTION, k=500)
 
 
