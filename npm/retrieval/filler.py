@@ -35,7 +35,7 @@ from npm.retrieval.queries import (
 from npm.retrieval.reading import joint_share, reading_notes
 from npm.retrieval.reranking import before_reranking, rerank, rerank_pooler
 from npm.retrieval.scoring import Combination, ScoringSettings
-from npm.retrieval.sentences import SENTENCE_BLOCKS, ranked_sentences
+from npm.retrieval.sentences import SENTENCE_BLOCKS, SENTENCE_PHRASES, ranked_sentences
 from npm.retrieval.settings import MOST_PHRASES, FillSettings, Overlaps, Retrieval
 from npm.retrieval.spans import ScannedSimilarities, SpanFinder, candidate_weights, digit_tokens
 from npm.types import Answer, JointAnswer, MaskPhrases, Phrase, Sentence
@@ -185,9 +185,18 @@ class Filler(ABC):
     def sentences(self, texts: Sequence[str], k: int | None = None) -> list[tuple[Sentence, ...]]:
         """The `k` best sentences for each text with one `<mask>`, and the phrases of its answer inside them.
 
-        Raises QueryError as `fill` does, SettingError for an index without text or `retrieval=dense`.
+        The best blocks with `retrieval=dense` are those by shared words. Raises QueryError as `fill` does, SettingError
+        for an index without text and a `k` out of range.
         """
-        settings = self.settings
+        settings = self.settings if k is None else replace(self.settings, k=k)
+        if self.index.lexicon is None:
+            raise SettingError(
+                "sentences need the text of the blocks",
+                expected="an index over blocks with text",
+                got="an index over blocks of token ids",
+                where="output",
+                fix="use output=table or output=json",
+            )
         several = checked_texts(texts, name="text")
         for number, text in enumerate(several, start=1):
             check_query(text, where=place_of(number, len(several)))
@@ -198,12 +207,12 @@ class Filler(ABC):
         return ranked_sentences(
             self.index,
             self.encoder,
-            self.fill_encoded(several, vectors),
+            self.fill_encoded(several, vectors, settings=replace(settings, k=SENTENCE_PHRASES, occurrences=1)),
             rank_blocks(self.index, several, vectors.sentences, wider, allowed=allowed),
             vectors.sentences,
             pooler=pooler,
             share=vector_share(self.index, wider),
-            k=settings.k if k is None else k,
+            k=settings.k,
         )
 
     def fill_encoded(
