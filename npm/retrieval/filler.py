@@ -45,7 +45,9 @@ if TYPE_CHECKING:
 
 
 OVERLAPS_LOOKED_AT = 20
-"""Phrases beyond `k` that may overlap with those before them, so that entries hardly depend on `k`."""
+"""Phrases beyond `k`, at least, that may overlap with those before them, so that entries hardly depend on `k`."""
+PHRASES_PER_ENTRY = 5
+"""Phrases looked at for each entry, so that there are `k` entries where the corpus has as many."""
 
 
 class RemoteOptions(TypedDict, total=False):
@@ -234,7 +236,8 @@ class Filler(ABC):
         if settings.documents != []:
             restrictions = self._restrictions(texts, vectors, settings, document_filter=document_filter, blocks=blocks)
         merges = settings.overlaps is Overlaps.merge
-        count = min(settings.k + OVERLAPS_LOOKED_AT, MOST_PHRASES) if merges else settings.k
+        looked_at = max(settings.k + OVERLAPS_LOOKED_AT, settings.k * PHRASES_PER_ENTRY)
+        count = min(looked_at, MOST_PHRASES) if merges else settings.k
         # Fillings are made of more phrases than are shown, so that k does not decide which is the best.
         wider = replace(settings, k=max(count, settings.beam_width), occurrences=max(settings.occurrences, 1))
         pooler = rerank_pooler(settings, self.encoder) if blocks is None else None
