@@ -9,13 +9,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from npm.cli.commands import FillCommand
+from npm.cli.commands import FillCommand, Output
 from npm.cli.fill import Asked, not_utf8, open_filler, show_answer
 from npm.cli.progress import say
 from npm.cli.settings import compose_settings
 from npm.cli.user_files import History
 from npm.corpus.markup import shown
-from npm.display import answer_json, print_comparison, print_passage, print_places
+from npm.display import answer_json, print_comparison, print_passage, print_places, print_sentences
 from npm.errors import QueryError, SettingError, StorageError, UserError, near
 from npm.indexing.phrase_index import select
 from npm.retrieval.fill import PhraseFiller
@@ -134,7 +134,10 @@ class Prompt:
         settings = replace(self.filler.settings)  # a copy: what is changed later does not belong to this answer
         answer = self.filler.fill(text)
         self._done = Done(answer, settings)
-        show_answer(self._output, answer, Asked(text), with_text=False)
+        if self._output is Output.sentences:
+            print_sentences(text, *self.filler.sentences([text]))
+        else:
+            show_answer(self._output, answer, Asked(text), with_text=False)
 
     def _ask(self, done: Done, **changes: Any) -> Answer:
         """The same text again, with `changes` to the settings of then."""

@@ -162,7 +162,7 @@ class ZeroShotEvaluation(SampleSettings):
     precision: Precision = Precision.auto
     """Number format of the encoder's forward pass."""
     fill: FillSettings = field(default_factory=lambda: FillSettings(overlaps=Overlaps.keep))
-    """How questions and open tasks are answered."""
+    """How questions and open tasks are answered; phrases that overlap are kept, so that hits do not depend on it."""
     zero_shot: ZeroShotSettings = field(default_factory=ZeroShotSettings)
     """Zero-shot tasks."""
 

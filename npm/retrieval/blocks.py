@@ -102,8 +102,9 @@ def rank_blocks(
     that stands earlier in the corpus. Raises SettingError if the index has no text, or no block vectors.
     """
     if settings.retrieval is Retrieval.blocks:
+        block_vectors = _block_vectors(index)
         assert sentences is not None, "encoded with the sentence_pooler"
-        hits = _block_vectors(index).best(sentences, settings.bm25_blocks, allowed=allowed)
+        hits = block_vectors.best(sentences, settings.bm25_blocks, allowed=allowed)
         return hits._replace(found=hits.found & sentences.any(axis=1, keepdims=True))
     if vector_share(index, settings):
         return _fused_ranking(index, texts, sentences, settings, allowed=allowed)[0]

@@ -35,7 +35,7 @@ from npm.retrieval.queries import (
 from npm.retrieval.reading import joint_share, reading_notes
 from npm.retrieval.reranking import before_reranking, rerank, rerank_pooler
 from npm.retrieval.scoring import Combination, ScoringSettings
-from npm.retrieval.sentences import SENTENCE_BLOCKS, ranked_sentences
+from npm.retrieval.sentences import SENTENCE_BLOCKS, SENTENCE_PHRASES, ranked_sentences
 from npm.retrieval.settings import MAX_PHRASES, FillSettings, Overlaps, Retrieval
 from npm.retrieval.spans import ScannedSimilarities, SpanFinder, candidate_weights, digit_tokens
 from npm.types import Answer, JointAnswer, MaskPhrases, Phrase, Sentence
@@ -45,7 +45,9 @@ if TYPE_CHECKING:
 
 
 OVERLAPS_LOOKED_AT = 20
-"""Phrases beyond `k` that may overlap with those before them, so that entries hardly depend on `k`."""
+"""Phrases beyond `k`, at least, that may overlap with those before them, so that entries hardly depend on `k`."""
+PHRASES_PER_ENTRY = 5
+"""Phrases looked at for each entry, so that there are `k` entries where the corpus has as many."""
 
 
 class RemoteOptions(TypedDict, total=False):
@@ -185,9 +187,18 @@ class Filler(ABC):
     def sentences(self, texts: Sequence[str], k: int | None = None) -> list[tuple[Sentence, ...]]:
         """The `k` best sentences for each text with one `<mask>`, and the phrases of its answer inside them.
 
-        Raises QueryError as `fill` does, SettingError for an index without text or `retrieval=dense`.
+        The best blocks with `retrieval=dense` are those by shared words. Raises QueryError as `fill` does, SettingError
+        for an index without text and a `k` out of range.
         """
-        settings = self.settings
+        settings = self.settings if k is None else replace(self.settings, k=k)
+        if self.index.lexicon is None:
+            raise SettingError(
+                "sentences need the text of the blocks",
+                expected="an index over blocks with text",
+                got="an index over blocks of token ids",
+                where="output",
+                fix="use output=table or output=json",
+            )
         several = checked_texts(texts, name="text")
         for number, text in enumerate(several, start=1):
             check_query(text, where=place_of(number, len(several)))
@@ -198,12 +209,12 @@ class Filler(ABC):
         return ranked_sentences(
             self.index,
             self.encoder,
-            self.fill_encoded(several, vectors),
+            self.fill_encoded(several, vectors, settings=replace(settings, k=SENTENCE_PHRASES, occurrences=1)),
             rank_blocks(self.index, several, vectors.sentences, wider, allowed=allowed),
             vectors.sentences,
             pooler=pooler,
             share=vector_share(self.index, wider),
-            k=settings.k if k is None else k,
+            k=settings.k,
         )
 
     def fill_encoded(
@@ -224,11 +235,13 @@ class Filler(ABC):
         document_filter = self._document_filter(settings)
         if settings.documents != []:
             restrictions = self._restrictions(texts, vectors, settings, document_filter=document_filter, blocks=blocks)
-        # Fillings are made of more phrases than are shown, so that k does not decide which is the best.
-        wider = replace(settings, k=max(settings.k, settings.beam_width), occurrences=max(settings.occurrences, 1))
-        pooler = rerank_pooler(settings, self.encoder) if blocks is None else None
         merges = settings.overlaps is Overlaps.merge
-        single = replace(wider, k=min(settings.k + OVERLAPS_LOOKED_AT, MAX_PHRASES)) if merges else settings
+        looked_at = max(settings.k + OVERLAPS_LOOKED_AT, settings.k * PHRASES_PER_ENTRY)
+        count = min(looked_at, MAX_PHRASES) if merges else settings.k
+        # Fillings are made of more phrases than are shown, so that k does not decide which is the best.
+        wider = replace(settings, k=max(count, settings.beam_width), occurrences=max(settings.occurrences, 1))
+        pooler = rerank_pooler(settings, self.encoder) if blocks is None else None
+        single = replace(wider, k=count) if merges else settings
         before = single if pooler is None else before_reranking(single)
         mask_counts = np.diff(vectors.offsets).tolist()
         asked = vectors.per_mask(
@@ -288,19 +301,20 @@ class Filler(ABC):
         if blocks is None:
             notes += ranking_notes(self.index, settings) + reading_notes(settings, self.encoder)
         by_words = vector_share(self.index, settings) == 0
+        shown = [without_overlaps(phrases, settings) for phrases, _ in masks]
         reasons = [
             _reason_for_few(len(phrases), restriction, settings, given=blocks, by_words=by_words)
-            for phrases, restriction in masks
+            for phrases, (_, restriction) in zip(shown, masks, strict=True)
         ]
         if len(masks) == 1:
-            phrases = without_overlaps(masks[0][0], settings)
-            return Answer(text=text, phrases=phrases, cut=cut, notes=notes + reasons[0])
+            return Answer(text=text, phrases=shown[0], cut=cut, notes=notes + reasons[0])
         if len(set(reasons)) == 1:
             notes += reasons[0]
         else:
             notes += tuple(f"mask {number}: {why}" for number, own in enumerate(reasons, start=1) for why in own)
-        answer = JointAnswer(text=text, phrases=(), cut=cut, notes=notes)
-        return self._with_fillings(answer, [phrases for phrases, _ in masks], settings, blocks)
+        answer = JointAnswer(text=text, phrases=(), cut=cut, notes=notes, masks=tuple(map(MaskPhrases, shown)))
+        count = max(settings.k, settings.beam_width)
+        return self._with_fillings(answer, [phrases[:count] for phrases, _ in masks], settings, blocks)
 
     def _with_fillings(
         self,
@@ -309,7 +323,7 @@ class Filler(ABC):
         settings: FillSettings,
         blocks: np.ndarray | None,
     ) -> JointAnswer:
-        """The answer to a text with the phrases of its masks, those that fillings are made of, and these fillings."""
+        """The answer with the fillings that are made of some phrases of its masks."""
         live = self.index.live_blocks
         fill_jointly = partial(
             joint_fillings,
@@ -321,7 +335,7 @@ class Filler(ABC):
         notes = list(answer.notes)
         fillings = fill_jointly(masks)
         if fillings and settings.refine_fillings:
-            single = replace(settings, k=settings.beam_width, occurrences=0)
+            single = replace(settings, k=settings.beam_width, occurrences=0, overlaps=Overlaps.keep)
             refined = self._filled(texts_with_one_mask(answer.text, fillings[0].phrases), single, blocks)
             if again := fill_jointly([own.phrases for own in refined]):
                 fillings = again
@@ -333,8 +347,7 @@ class Filler(ABC):
             notes.append(f"the text has no filling: {why}")
         if not self._reader.has_text:
             notes.append("the index has no text to count phrases in: fillings are scored by their masks alone")
-        shown = tuple(MaskPhrases(without_overlaps(own, settings)) for own in masks)
-        return replace(answer, notes=tuple(notes), masks=shown, fillings=fillings)
+        return replace(answer, notes=tuple(notes), fillings=fillings)
 
     def _blocks_holding(self, phrase: str) -> np.ndarray | None:
         """The live blocks i64 [n], ascending, that hold the words of `phrase`; None where that cannot be counted."""
@@ -414,13 +427,18 @@ class Filler(ABC):
         weights = candidate_weights(similarities, candidates, sides, scoring)
         if restriction is not None and restriction.gaps:
             candidates, weights = with_literal_evidence(
-                candidates, weights, restriction.gaps, settings.literal_weight, store=self.index.store
+                candidates,
+                weights,
+                restriction.gaps,
+                settings.literal_weight,
+                store=self.index.store,
+                limits=self._phrase_limits(settings),
             )
         return ranked_phrases(text, candidates, weights, self._reader, settings)
 
     def span_finder(self, settings: FillSettings) -> SpanFinder:
         """What grows hits into the spans that `settings` allow: single words where the encoder asks with one mask."""
-        tokens, words = settings.phrase_limits(of_bytes=self.encoder.spells_bytes)
+        tokens, words = self._phrase_limits(settings)
         return SpanFinder(
             self.index.store,
             self.index.rows,
@@ -430,6 +448,11 @@ class Filler(ABC):
             digit_tokens=self._digit_tokens,
             words_only=self.encoder.query_masks == 1,
         )
+
+    def _phrase_limits(self, settings: FillSettings) -> tuple[int, int | None]:
+        """Most tokens and words of a phrase."""
+        tokens, words = settings.phrase_limits(of_bytes=self.encoder.spells_bytes)
+        return tokens, 1 if self.encoder.query_masks == 1 else words
 
     def similarity_factor(self, scoring: ScoringSettings) -> float:
         """What an inner product is multiplied with, by the scale of the encoder and the temperature.

@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from npm.corpus.expressions import joined_characters
 from npm.corpus.markup import HIDDEN, visible
-from npm.corpus.text import code_points, is_title, sentence_around
+from npm.corpus.text import code_points, is_title, sentence_around, sentence_bounds
 from npm.retrieval.spans import CandidateSpans, span_hash
 from npm.types import MASK_TEXT, TokenFlag
 
@@ -36,11 +37,11 @@ MIN_WORDS = 4
 MIN_SHARE = 0.3
 """Weaker gaps are no evidence: common words in a row occur everywhere."""
 MAX_GAP_PIECES = 16
-OPEN_SHARE = 0.5
-"""Factor of the share of a gap with an open side."""
-SENTENCE_MARKS = frozenset(".!?…\n")
+OPEN_SHARE = 0.4
+"""Factor of the share of a gap with an open side, so that a copied sentence is closed by its end."""
+SENTENCE_MARKS = frozenset(".!?…")
 NOT_EDGES = np.uint8(TokenFlag.STOPWORD | TokenFlag.PUNCTUATION)
-_PIECE = re.compile(r"\w+|[^\w\s]|\n")
+_PIECE = re.compile(r"\w+|[^\w\s]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,44 +83,62 @@ class MaskContext:
 
     def gaps(self, text: str) -> Iterator[tuple[int | None, int | None, list[str]]]:
         """The gaps in `text`: first and past-the-last character, None on an open side, and the words around them."""
-        found = list(_PIECE.finditer(text))
+        for bounds in sentence_bounds(text).tolist():
+            yield from self._gaps(text, list(_PIECE.finditer(text, *bounds)))
+
+    def _gaps(self, text: str, found: list[re.Match[str]]) -> Iterator[tuple[int | None, int | None, list[str]]]:
+        """Those in a sentence of the pieces `found`: a phrase does not run on into the next one."""
         pieces = [piece[0].casefold() for piece in found]
         least = min(MIN_WORDS, len(self.words))
-        before = _Side(self.before[::-1], [*pieces[::-1]])
+        before = _Side(self.before[::-1], pieces[::-1])
         after = _Side(self.after, pieces)
         # By where the gap begins and ends, the words that match on that side.
         begins = {len(pieces) - at: words for at, words in before.matches()}
         ends = dict(after.matches())
+        closed: dict[int, int] = {}  # the beginning of each gap by its end; of several the best, then the nearest
         for first, left in begins.items():
-            near = [at for at in range(first + 1, min(first + MAX_GAP_PIECES, len(pieces)) + 1) if at in ends]
+            near = [at for at in range(first + 1, first + MAX_GAP_PIECES + 1) if at in ends]
             stop = max(near, key=lambda at: (len(ends[at]), -at), default=None)
-            if stop is not None and len(left) + len(ends[stop]) >= least:
-                yield found[first].start(), found[stop - 1].end(), left + ends[stop]
+            if stop is not None and (stop not in closed or len(left) > len(begins[closed[stop]])):
+                closed[stop] = first
             if not after.has_words and len(left) >= least and first < len(pieces):
                 yield found[first].start(), None, left
         for stop, right in ends.items():
             if not before.has_words and len(right) >= least and stop:
                 yield None, found[stop - 1].end(), right
+        for stop, first in closed.items():
+            if len(begins[first]) + len(ends[stop]) >= least:
+                start, end = found[first].start(), found[stop - 1].end()
+                yield *self._completed(text, start, end), begins[first] + ends[stop]
+
+    def _completed(self, text: str, start: int, end: int) -> tuple[int, int]:
+        """The characters [start, end) with the rest of a number or an abbreviation next to which the question ends."""
+        joined = [*joined_characters(text).tolist(), False]
+        while not self.before and joined[start]:
+            start -= 1
+        while SENTENCE_MARKS.issuperset(self.after) and joined[end]:
+            end += 1
+        return start, end
 
 
 class _Side:
-    """One side of the mask, from the mask outwards, and a text in the same direction."""
+    """One side of the mask, from the mask outwards, and a sentence in the same direction."""
 
     def __init__(self, context: Sequence[str], pieces: Sequence[str]) -> None:
         self._context, self._pieces = context, pieces
         self.has_words = any(map(_is_word, context))
 
     def matches(self) -> Iterator[tuple[int, list[str]]]:
-        """Pieces of the text from which on the context follows, and its words that do; [] at the edge of a sentence."""
-        for at in range(len(self._pieces) + 1):
-            if self.has_words:
-                if at < len(self._pieces) and self._pieces[at] == self._context[0]:
-                    pairs = zip(self._context, self._pieces[at:], strict=False)
-                    words = [own for own, other in takewhile(lambda pair: pair[0] == pair[1], pairs) if _is_word(own)]
-                    if words:
-                        yield at, words
-            elif at == len(self._pieces) or self._pieces[at] in SENTENCE_MARKS:
-                yield at, []
+        """Pieces of the sentence from which on the context follows, and its words that do; [] after the last word."""
+        if not self.has_words:
+            yield max((at + 1 for at, piece in enumerate(self._pieces) if _is_word(piece)), default=0), []
+            return
+        for at, piece in enumerate(self._pieces):
+            if piece == self._context[0]:
+                pairs = zip(self._context, self._pieces[at:], strict=False)
+                words = [own for own, other in takewhile(lambda pair: pair[0] == pair[1], pairs) if _is_word(own)]
+                if words:
+                    yield at, words
 
 
 def _is_word(piece: str) -> bool:
@@ -174,18 +193,20 @@ def with_literal_evidence(
     literal_weight: float,
     *,
     store: BlockStore,
+    limits: tuple[int, int | None],
 ) -> tuple[CandidateSpans, np.ndarray]:
     """The candidates and their weights f64 [m], shares again, with those that fill a gap weighed more.
 
-    A closed gap that is no candidate, since its ends have no vectors, becomes one; it counts as a candidate whose
-    weight is e^(−λ/2) times the largest.
+    A closed gap that is no candidate, since its ends have no vectors, becomes one if it is within the `limits`, a
+    phrase's most tokens and words, and contains no bracket or quotation mark; it counts as a candidate whose weight is
+    e^(−λ/2) times the largest. `gaps` are best first.
     """
     if not gaps:
         return candidates, weights
     stops = candidates.starts + candidates.lengths  # i64 [m]
     least = np.exp(-literal_weight / 2) * weights.max(initial=1e-9)
     factors = np.ones(len(weights))  # [m]
-    added: list[tuple[Gap, CandidateSpans]] = []
+    added: dict[tuple[int, int], float] = {}  # the shares of gaps by their tokens
     for gap in gaps:
         fills = np.ones(len(weights), dtype=bool)  # [m]
         fills &= True if gap.start is None else candidates.starts == gap.start
@@ -193,14 +214,22 @@ def with_literal_evidence(
         factors[fills] = np.maximum(factors[fills], np.exp(literal_weight * gap.share))
         if gap.start is not None and gap.stop is not None:
             weights = np.where(fills, np.maximum(weights, least), weights)  # f64 [m]
-            if not fills.any() and gap.stop > gap.start:
-                added.append((gap, _span(store, gap.start, gap.stop)))
+            if not fills.any() and _is_phrase(store.flags.slice(gap.start, gap.stop), limits):
+                added.setdefault((gap.start, gap.stop), gap.share)
     weights = weights * factors
     if added:
-        own = np.array([least * np.exp(literal_weight * gap.share) for gap, _ in added])  # f64 [added]
-        candidates = CandidateSpans.concatenated([candidates, *(span for _, span in added)])
+        own = least * np.exp(literal_weight * np.array(list(added.values())))  # f64 [added]
+        candidates = CandidateSpans.concatenated([candidates, *(_span(store, *tokens) for tokens in added)])
         weights = np.concatenate([weights, own])  # f64 [m + added]
     return candidates, weights / weights.sum()
+
+
+def _is_phrase(flags: np.ndarray, limits: tuple[int, int | None]) -> bool:
+    """Return True if tokens with these flags u8 [T] are within the limits and leave no bracket or quotation open."""
+    most_tokens, most_words = limits
+    words = int(np.count_nonzero(flags & np.uint8(TokenFlag.WORD_START)))
+    is_open = bool(((flags & NOT_EDGES) == NOT_EDGES).any())
+    return 0 < len(flags) <= most_tokens and (most_words is None or words <= most_words) and not is_open
 
 
 def _span(store: BlockStore, start: int, stop: int) -> CandidateSpans:

@@ -299,10 +299,11 @@ class MaskNeighbors:
         before, _, after = text.partition(MASK_TEXT)
         if MASK_TEXT in after:
             return cls()
-        words = "".join(before.split()[-1:]), "".join(after.split()[:1])
+        # With the space before a word, which some tokenizers make a part of it.
+        words = "".join(re.findall(r" ?\S+$", before.rstrip())), "".join(re.findall(r" ?\S+", after)[:1])
         pieces = encoder.tokenizer(list(words), add_special_tokens=False, split_special_tokens=True, verbose=False)
         left, right = pieces["input_ids"]
-        by_year = words[0].lower() in YEAR_WORDS or "year" in words_of(text)
+        by_year = words[0].strip().lower() in YEAR_WORDS or "year" in words_of(text)
         return cls(left[-1] if left else -1, right[0] if right else -1, by_year)
 
 

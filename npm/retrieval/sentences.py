@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 SENTENCE_BLOCKS = 10
 """Best blocks whose sentences are ranked."""
+SENTENCE_PHRASES = 5
+"""Best phrases of the answer that count for the sentence they occur in, however many sentences are asked for."""
 
 
 def ranked_sentences(

@@ -27,6 +27,7 @@ class Overlaps(Enum):
 
 
 MAX_PHRASES = 10_000
+"""Largest `k`."""
 MOST_PHRASE_WORDS, MOST_PHRASE_TOKENS = 10, 128
 """Where phrases are counted in words: the default, and how many tokens such a phrase has at most."""
 

@@ -14,11 +14,12 @@ import pytest
 
 from index.manifest import read_manifest
 from npm import PhraseFiller
+from npm.corpus.markup import HIDDEN
 from npm.display import answer_json
 from npm.indexing.generation import Segment
 from npm.models import folders
 from npm.retrieval.settings import FillSettings
-from npm.types import Answer, Phrase
+from npm.types import INVISIBLE, Answer, Phrase
 from tests.helpers.command_line import DOCUMENTS, QUESTION, CommandLine, all_bytes, run_subprocess
 from tests.helpers.sample_folders import rewrite_manifest
 from tests.helpers.tiny_models import tiny_encoder
@@ -52,7 +53,9 @@ def check_contract(answer: dict[str, object], *, k: int = 5) -> None:
 @pytest.mark.parametrize("retrieval", ["dense", "bm25", "hybrid"])
 def test_answers_in_json_keep_the_contract(retrieval: str, npmlm: CommandLine, built_index: Path) -> None:
     texts = [QUESTION, "Who wrote Don Quixote? <mask>", "Łódź is in <mask>"]
-    outcome = npmlm("fill", f"index={built_index}", "output=json", "k=4", f"retrieval={retrieval}", *texts)
+    outcome = npmlm(
+        "fill", f"index={built_index}", "output=json", "k=4", f"retrieval={retrieval}", "overlaps=keep", *texts
+    )
     assert outcome.status == 0
     answers = outcome.answers()
     assert [answer["text"] for answer in answers] == texts
@@ -101,7 +104,7 @@ TWO_MASKS = "<mask> is the capital of <mask>."
 def test_a_text_with_several_masks_gets_phrases_for_each_and_fillings_of_all(
     npmlm: CommandLine, built_index: Path
 ) -> None:
-    outcome = npmlm("fill", f"index={built_index}", "output=json", "k=3", QUESTION, TWO_MASKS)
+    outcome = npmlm("fill", f"index={built_index}", "output=json", "k=3", "overlaps=keep", QUESTION, TWO_MASKS)
     assert outcome.status == 0
     single, joint = outcome.answers()
     check_contract(single, k=3)
@@ -398,3 +401,45 @@ def test_block_vectors_that_an_index_lacks_are_noted_once_or_a_mistake_where_not
     npmlm(*asked, "retrieval=blocks").refused(
         "retrieval=blocks needs block vectors", "use retrieval=hybrid, or build into another folder"
     )
+
+
+PAGES = {
+    "handbook/leave.md": "---\ntitle: Leave\n---\n# Leave\n\nParents of a *new* child may take\n**45 days** of "
+    "[paid](/pay.html) leave, and the li**brar**y keeps\nthe [Oslo](/o) form &amp; the list.\n",
+    "handbook/fees.md": "Fees\n====\n\n* The yearly fee is `$15,000`,\n  due on **May 5,\n  2031** in San Francisco.\n",
+}
+
+
+def test_answers_from_markdown_hold_no_hidden_character_and_point_into_the_files(
+    npmlm: CommandLine, tiny_encoder_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, text in PAGES.items():
+        Path(name).parent.mkdir(exist_ok=True)
+        Path(name).write_text(text, encoding="utf-8")
+    given = (f"encoder={tiny_encoder_folder}", "copy_encoder=true", "blocks.max_block_tokens=96")
+    assert npmlm("build", "corpus.files=[handbook/]", "index=index", *given).status == 0
+    texts = [
+        "Parents of a new child may take <mask> of paid leave.",
+        "The yearly fee is <mask>, due soon.",
+        "in <mask>",
+    ]
+    texts += ["The fee is due on <mask> in San Francisco."]
+    limits = ("max_phrase_tokens=30", "k=40", "bm25_blocks=5")
+    outcome = npmlm("fill", "index=index", "output=json", *limits, *texts)
+    assert outcome.status == 0 and HIDDEN not in outcome.out
+    answers = outcome.answers()
+    for answer in answers:
+        for phrase in answer["phrases"]:
+            assert re.fullmatch(r"[\w$,'’& .-]+", phrase["phrase"]) and phrase["phrase"] == phrase["phrase"].strip()
+            for place in phrase["occurrences"]:
+                begin, context, text = place["context_start_char"], place["context"], PAGES[place["document"]]
+                assert len(context) == len(text[begin : begin + len(context)])
+                for given_char, seen in zip(text[begin:], context, strict=False):
+                    assert seen in (given_char, INVISIBLE, " ", "&")
+                inside = context[place["start_char"] - begin : place["end_char"] - begin]
+                assert inside.replace(INVISIBLE, "").casefold() == phrase["phrase"].casefold()
+    assert [answer["phrases"][0]["phrase"] for answer in answers[:2]] == ["45 days", "$15,000"]
+    assert answers[3]["phrases"][0]["phrase"] == "May 5, 2031"
+    shown = npmlm("fill", "index=index", "output=sentences", texts[0])
+    assert shown.status == 0 and not {HIDDEN, INVISIBLE} & set(shown.out)

@@ -456,3 +456,15 @@ def test_the_prompt_stays_out_of_redirected_answers_and_a_broken_line_does_not_c
     assert outcome.err.count("> ") == 3
     assert "not valid UTF-8" in outcome.err
     assert "byte 0xff at place 7" in outcome.err
+
+
+def test_sentences_are_shown_at_the_prompt_as_by_the_command(
+    filler: PhraseFiller, built_index: Path, npmlm: CommandLine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    filler.settings = FillCommand()
+    prompt = Prompt(filler, FillCommand(index=str(built_index), output=Output.sentences))
+    out, _ = taken(prompt, capsys, QUESTION)
+    assert "Reykjavík" in out
+    assert out == npmlm("fill", f"index={built_index}", "output=sentences", QUESTION).out
+    with pytest.raises(QueryError, match="several <mask>"):
+        prompt.take(PARIS.replace("France", "<mask>"))

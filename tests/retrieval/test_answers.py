@@ -1,7 +1,9 @@
-"""The order of phrases, and whether one says something that the question does not."""
+"""The order of phrases, those of one place, and whether one says something that the question does not."""
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,12 +12,13 @@ import pytest
 
 from index.exact import ExactSearcher
 from npm.corpus.text import words_of
-from npm.retrieval.answers import PhraseGroups, says_nothing_new
+from npm.retrieval.answers import PhraseGroups, says_nothing_new, without_overlaps
 from npm.retrieval.fill import PhraseFiller
-from npm.retrieval.settings import FillSettings, Retrieval
+from npm.retrieval.settings import FillSettings, Overlaps, Retrieval
 from npm.retrieval.spans import CandidateSpans
+from npm.types import JointAnswer, Occurrence, Phrase
 from tests.evaluation.zero_shot.word_indexes import index_of_texts
-from tests.helpers.tiny_models import tiny_encoder
+from tests.helpers.tiny_models import SENTENCES, tiny_encoder
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 9])
@@ -60,3 +63,93 @@ def test_a_phrase_is_left_out_only_if_all_its_content_words_are_in_the_question(
     phrase: str, question: str, nothing_new: bool
 ) -> None:
     assert says_nothing_new(phrase, frozenset(words_of(question))) == nothing_new
+
+
+def placed(phrase: str, score: float, start: int | None, document: str = "d0") -> Phrase:
+    """A phrase whose best occurrence begins at the character `start` of a document; None: it has none."""
+    best = Occurrence(document, "", start or 0, (start or 0) + len(phrase), phrase, start or 0)
+    another = Occurrence("d9", "", 0, len(phrase), phrase, 0)
+    return Phrase(phrase, score, 2, () if start is None else (best, another))
+
+
+BANK = [
+    placed("Bank of America", 0.3, 10),
+    placed("Giannini", 0.2, 40),
+    placed("Bank", 0.15, 10),
+    placed("America", 0.1, 18),
+    placed("America", 0.08, 18, "d1"),
+    placed("Ame", 0.05, 25),  # begins where the first one ends
+    placed("Giannini 1904", 0.04, 40),
+]
+
+
+def shown(phrases: Sequence[Phrase], **changes: object) -> list[tuple[str, float, int]]:
+    settings = replace(FillSettings(), **changes)  # type: ignore[arg-type]
+    return [(each.phrase, round(each.score, 9), len(each.occurrences)) for each in without_overlaps(phrases, settings)]
+
+
+def test_phrases_of_one_place_are_one_entry_with_the_sum_of_their_scores() -> None:
+    everything = [("Bank of America", 0.55, 2), ("Giannini", 0.24, 2), ("America", 0.08, 2), ("Ame", 0.05, 2)]
+    assert shown(BANK) == everything
+    assert shown(BANK, k=2, occurrences=1) == [("Bank of America", 0.55, 1), ("Giannini", 0.24, 1)]
+    assert shown(BANK, occurrences=0) == [(phrase, score, 0) for phrase, score, _ in everything]
+    kept = [(each.phrase, each.score, 2) for each in BANK]
+    assert shown(BANK, overlaps=Overlaps.keep) == kept[:5]
+    assert shown(BANK, overlaps=Overlaps.keep, k=9) == kept
+    without = [placed("Bank of America", 0.3, None), placed("Bank", 0.2, None)]
+    assert shown(without) == [("Bank of America", 0.3, 0), ("Bank", 0.2, 0)]
+    # what overlaps with two entries belongs to the better one; the order stays that of the best phrases
+    chain = [placed("ab", 0.3, 0), placed("cd", 0.25, 2), placed("bcd", 0.2, 1), placed("cde", 0.2, 2)]
+    assert shown(chain) == [("ab", 0.5, 2), ("cd", 0.45, 2)]
+    assert shown([]) == []
+
+
+MERGED = ["The capital of Iceland is <mask>.", "a river <mask> the sea"]
+
+
+@pytest.fixture(scope="module")
+def overlapping(tmp_path_factory: pytest.TempPathFactory) -> PhraseFiller:
+    encoder = tiny_encoder("bert")
+    return PhraseFiller(index_of_texts(tmp_path_factory.mktemp("overlaps") / "index", SENTENCES, encoder), encoder)
+
+
+@pytest.mark.parametrize("k", [1, 5, 12, 10_000])
+def test_answers_have_k_entries_of_different_places(overlapping: PhraseFiller, k: int) -> None:
+    kept = PhraseFiller(overlapping.index, overlapping.encoder, FillSettings(overlaps=Overlaps.keep))
+    for text, answer in zip(MERGED, overlapping.fill(MERGED, k=k), strict=True):
+        every = kept.fill(text, k=10_000).phrases
+        entries = without_overlaps(every, FillSettings(k=10_000))
+        assert [each.phrase for each in answer.phrases] == [each.phrase for each in entries[:k]]
+        assert sum(each.score for each in answer.phrases) <= 1 + 1e-9
+        places = [each.occurrences[0] for each in answer.phrases]
+        for one, other in itertools.combinations(places, 2):
+            apart = one.end_char <= other.start_char or other.end_char <= one.start_char
+            assert one.document != other.document or apart
+        bare = overlapping.fill(text, k=k, occurrences=0).phrases
+        assert [(each.phrase, each.score) for each in bare] == [(each.phrase, each.score) for each in answer.phrases]
+        assert not any(each.occurrences for each in bare)
+
+
+def test_each_mask_of_a_text_has_k_entries_of_different_places(overlapping: PhraseFiller) -> None:
+    text = "<mask> is the capital of <mask>."
+    answer = overlapping.fill(text, k=12)
+    assert isinstance(answer, JointAnswer)
+    kept = PhraseFiller(overlapping.index, overlapping.encoder, FillSettings(overlaps=Overlaps.keep))
+    every = kept.fill(text, k=10_000)
+    assert isinstance(every, JointAnswer)
+    for mask, phrases in zip(answer.masks, every.masks, strict=True):
+        entries = without_overlaps(phrases.phrases, FillSettings(k=12))
+        assert [each.phrase for each in mask.phrases] == [each.phrase for each in entries]
+        assert sum(each.score for each in mask.phrases) <= 1 + 1e-9
+
+
+def test_the_note_on_few_phrases_counts_what_is_shown(overlapping: PhraseFiller) -> None:
+    overlapping.settings = FillSettings(bm25_blocks=1)
+    try:
+        counts = [10, 20, 30]
+        answers = [overlapping.fill(MERGED[0], k=k) for k in counts]
+    finally:
+        overlapping.settings = FillSettings()
+    noted = [f"{len(each.phrases)} of {k} phrases" in str(each.notes) for k, each in zip(counts, answers, strict=True)]
+    assert noted == [len(each.phrases) < k for k, each in zip(counts, answers, strict=True)]
+    assert noted[-1] and len(answers[-1].phrases) < len(overlapping.fill(MERGED[0], k=30).phrases)

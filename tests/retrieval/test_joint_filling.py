@@ -21,7 +21,7 @@ from npm.retrieval.filler import Filler, FillOptions
 from npm.retrieval.joint_filling import BlocksHolding, association, joint_fillings, texts_with_one_mask
 from npm.retrieval.queries import QueryVectors, encode_queries
 from npm.retrieval.scoring import ScoringSettings
-from npm.retrieval.settings import FillSettings, Retrieval
+from npm.retrieval.settings import FillSettings, Overlaps, Retrieval
 from npm.types import Answer, Filling, JointAnswer, Phrase
 from tests.helpers.live_indexes import built, record
 from tests.helpers.random_indexes import random_index, random_queries
@@ -30,6 +30,7 @@ from tests.helpers.tiny_models import SENTENCES, tiny_encoder
 TEXT = "<mask> lies in <mask>."
 TEXTS = [TEXT, "The capital of Iceland is <mask>.", "<mask> and <mask> are cities in <mask>", "The river <mask> flows."]
 REPEATS = FillSettings(scoring=ScoringSettings(exclude_query_phrases=False))
+EVERYTHING = replace(REPEATS, k=10_000, beam_width=256, overlaps=Overlaps.keep)
 
 
 def phrases(**scores: float) -> tuple[Phrase, ...]:
@@ -201,7 +202,8 @@ def test_each_mask_is_answered_as_if_its_vectors_were_those_of_a_text_with_one_m
         assert 0 < sum(filling.score for filling in answer.fillings) <= 1 + 1e-9
         assert len(answer.fillings) <= 4
         assert {filling.phrases[0] for filling in answer.fillings} <= {
-            phrase.phrase for phrase in joint(filler, text, replace(settings, k=6)).masks[0].phrases
+            phrase.phrase
+            for phrase in joint(filler, text, replace(settings, k=6, overlaps=Overlaps.keep)).masks[0].phrases
         }
 
 
@@ -210,9 +212,7 @@ def test_each_mask_is_answered_as_if_its_vectors_were_those_of_a_text_with_one_m
 def test_fillings_of_an_index_equal_plain_loops_over_its_blocks(
     retrieval: str, scoring: ScoringSettings, filler: PhraseFiller
 ) -> None:
-    settings = FillSettings(
-        retrieval=Retrieval(retrieval), bm25_blocks=2, k=10_000, beam_width=256, max_phrase_tokens=6, scoring=scoring
-    )
+    settings = replace(EVERYTHING, retrieval=Retrieval(retrieval), bm25_blocks=2, max_phrase_tokens=6, scoring=scoring)
     answer = joint(filler, TEXT, settings)
     assert len(answer.fillings) > 8
     assert_joint(filler, answer, settings)
@@ -221,7 +221,7 @@ def test_fillings_of_an_index_equal_plain_loops_over_its_blocks(
 def test_deleted_documents_are_neither_counted_nor_answered(tmp_path: Path) -> None:
     encoder = tiny_encoder("bert")
     folder = built(tmp_path / "index", [record(n) for n in range(8)], encoder)
-    settings = FillSettings(k=10_000, beam_width=256, bm25_blocks=1, scoring=REPEATS.scoring)
+    settings = replace(EVERYTHING, bm25_blocks=1)
     filler = PhraseFiller.open(folder, encoder)
     before = joint(filler, TEXT, settings)
     delete_documents(folder, DeleteSettings(ids=["d1", "d3", "d6"]))
@@ -335,7 +335,7 @@ def test_encoders_of_every_kind_fill_jointly(query_masks: int, reads_jointly: bo
 def test_refined_fillings_are_made_of_the_answers_to_the_text_with_the_other_masks_filled_in(
     filler: PhraseFiller,
 ) -> None:
-    settings = FillSettings(k=6, beam_width=6, occurrences=0)
+    settings = FillSettings(k=6, beam_width=6, occurrences=0, overlaps=Overlaps.keep)
     plain = joint(filler, TEXT, settings)
     refined = joint(filler, TEXT, replace(settings, refine_fillings=True))
     assert refined.masks == plain.masks

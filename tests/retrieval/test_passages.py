@@ -20,14 +20,14 @@ from npm.retrieval import passages as passages_module
 from npm.retrieval.passages import PassageFiller
 from npm.retrieval.queries import QueryVectors
 from npm.retrieval.scoring import Combination, ScoringSettings, StopwordsInside
-from npm.retrieval.settings import FillSettings, Retrieval
+from npm.retrieval.settings import FillSettings, Overlaps, Retrieval
 from npm.types import Document
 from tests.helpers.tiny_models import SENTENCES, tiny_encoder
 from tests.retrieval.handed_passages import WORDS, ChosenVectors, plain_score, token_encoder
 
 QUESTION = "It is <mask>."
 PLAIN = ScoringSettings(length_exponent=0.0, exclude_query_phrases=False)
-DENSE = FillSettings(retrieval=Retrieval.dense)
+DENSE = FillSettings(overlaps=Overlaps.keep, retrieval=Retrieval.dense)
 
 
 @pytest.fixture(scope="module")
@@ -171,7 +171,7 @@ def test_texts_in_many_small_scans_score_the_same(encoder: Encoder, monkeypatch:
 
 @pytest.mark.parametrize("family", ["bert", "roberta", "modernbert"])
 def test_a_phrase_has_the_score_that_fill_gives_it(family: str) -> None:
-    filler = PhraseFiller.over(SENTENCES, tiny_encoder(family))
+    filler = PhraseFiller.over(SENTENCES, tiny_encoder(family), settings=DENSE)
     texts = ["The capital of Iceland is <mask>.", "<mask> rises in Switzerland."]
     for text, answer in zip(texts, filler.fill(texts, k=10_000), strict=True):
         assert len(answer.phrases) > 60
@@ -222,7 +222,10 @@ def test_an_answer_says_in_which_passage_it_stands(encoder: Encoder) -> None:
 
 def test_more_spans_than_an_index_would_look_at_are_all_candidates(encoder: Encoder) -> None:
     settings = replace(DENSE, candidates_per_side=1)
-    few, all_ = PhraseFiller.over(SENTENCES, encoder, settings=settings), PhraseFiller.over(SENTENCES, encoder)
+    few, all_ = (
+        PhraseFiller.over(SENTENCES, encoder, settings=settings),
+        PhraseFiller.over(SENTENCES, encoder, settings=DENSE),
+    )
     assert few.fill(QUESTION, k=500) == all_.fill(QUESTION, k=500)
 
 

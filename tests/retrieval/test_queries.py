@@ -8,6 +8,7 @@ from npm.errors import QueryError
 from npm.models.settings import PoolerKind
 from npm.retrieval.queries import (
     MOST_MASKS,
+    MaskNeighbors,
     QueryVectors,
     check_query,
     encode_masks,
@@ -215,3 +216,50 @@ def test_masks_with_more_between_them_than_the_encoder_takes_are_refused() -> No
         asked(32 - 2 - 4 + 1)
     assert caught.value.expected == "at most the 30 tokens of the encoder from the first <mask> to the last"
     assert caught.value.got.startswith("31: <mask> is is")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    ("text", "answer", "left", "right"),
+    [
+        ("It takes <mask> days.", "45", "takes", "days"),
+        ("It costs $<mask> a year.", "15", "$", "a"),
+        ("It costs <mask>%.", "15", "costs", "%"),
+        ("The <mask>", "end", "The", None),
+        ("  <mask>  is in Oslo", "It", None, "is"),
+        ("<mask>", "It", None, None),
+    ],
+)
+def test_neighbors_are_the_tokens_that_a_corpus_has_next_to_the_answer(
+    family: str, text: str, answer: str, left: str | None, right: str | None
+) -> None:
+    filled = " ".join(text.replace("<mask>", answer).split())
+    encoder = tiny_encoder(family)
+    encoding = encoder.tokenizer.backend_tokenizer.encode(filled, add_special_tokens=False)
+    start = filled.index(answer)
+    before, behind = -1, -1
+    if left is not None:
+        before = encoding.ids[encoding.char_to_token(filled.index(left) + len(left) - 1)]
+    if right is not None:
+        behind = encoding.ids[encoding.char_to_token(start + len(answer) - 1) + 1]
+    found = MaskNeighbors.of(text, encoder)
+    assert (found.left, found.right) == (before, behind)
+
+
+@pytest.mark.parametrize(
+    ("text", "asks"),
+    [
+        ("It was founded in <mask>.", True),
+        ("Since <mask> it is closed.", True),
+        ("The year of its founding is <mask>.", True),
+        ("It was founded on <mask>.", False),
+        ("It takes many years, <mask> or so.", False),
+        ("It was founded within <mask>.", False),
+    ],
+)
+def test_a_year_is_asked_for_after_in_and_since_and_where_the_text_has_the_word(text: str, asks: bool) -> None:
+    assert MaskNeighbors.of(text, tiny_encoder("bert")).asks_for_year is asks
+
+
+def test_several_masks_have_no_neighbors() -> None:
+    assert MaskNeighbors.of("in <mask> days of <mask> years", tiny_encoder("bert")) == MaskNeighbors()

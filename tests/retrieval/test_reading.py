@@ -23,7 +23,7 @@ from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.queries import encode_queries
 from npm.retrieval.reading import TRAINED_JOINT_SHARE, joint_share, joint_similarities, with_reading
 from npm.retrieval.scoring import ScoringSettings
-from npm.retrieval.settings import FillSettings, Retrieval
+from npm.retrieval.settings import FillSettings, Overlaps, Retrieval
 from npm.retrieval.spans import ScannedSimilarities
 from npm.types import MASK_TEXT, Answer, TokenFlag
 from tests.helpers.tiny_models import FAMILIES, SENTENCES, tiny_encoder
@@ -58,7 +58,7 @@ def bert_filler(tmp_path_factory: pytest.TempPathFactory) -> PhraseFiller:
 
 
 def settings_with(share: float, **changes: object) -> FillSettings:
-    return replace(FillSettings(retrieval=Retrieval.hybrid, k=20, reading_share=share), **changes)
+    return replace(FillSettings(overlaps=Overlaps.keep, k=20, reading_share=share), **changes)
 
 
 def restriction_to(*blocks: int) -> Restriction:

@@ -26,7 +26,7 @@ from npm.retrieval.reranking import (
     phrase_vectors,
     reranked_scores,
 )
-from npm.retrieval.settings import FillSettings
+from npm.retrieval.settings import FillSettings, Overlaps
 
 QUESTIONS = [
     "Mount Etna stands on the island of <mask>.",
@@ -46,7 +46,9 @@ def filler(tmp_path_factory: pytest.TempPathFactory) -> PhraseFiller:
     (folder / "c.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in PASSAGES), encoding="utf-8")
     encoder = Encoder.load(dtype="float32")
     build_index(folder / "index", IndexBuildSettings(corpus=CorpusSettings(files=[str(folder / "c.jsonl")])), encoder)
-    return PhraseFiller.open(folder / "index", encoder, settings=FillSettings(rerank_weight=6.0))
+    return PhraseFiller.open(
+        folder / "index", encoder, settings=FillSettings(overlaps=Overlaps.keep, rerank_weight=6.0)
+    )
 
 
 def test_scores_are_weighed_by_the_exponential_of_the_evidence_and_keep_their_sum() -> None:

@@ -67,7 +67,7 @@ def test_answers_are_those_of_the_library_alone_and_among_others(
     together = server.fill(TEXTS, retrieval=retrieval, k=7).json["answers"]
     for text, one, other in zip(TEXTS, alone, together, strict=True):
         expected = as_json(filler.fill(text, 7, retrieval=retrieval))
-        assert len(expected["phrases"]) > 1
+        assert expected["phrases"]
         assert_close(one, expected)
         assert_close(other, expected)
 
