@@ -107,7 +107,7 @@ def random_index(
 def index_of(
     store: BlockStore, vectors: np.ndarray, *, rule: PruningRule, settings: FillSettings
 ) -> tuple[PhraseFiller, PlainCorpus]:
-    """A filler over `vectors` f32 [rows, d] of the tokens of a store that `rule` keeps, and the same as a plain corpus."""
+    """A filler over `vectors` f32 [rows, d] of the tokens that `rule` keeps, and the same as a plain corpus."""
     flags = store.flags.slice(0, store.token_count)
     positions = np.flatnonzero(kept_tokens(flags, rule))
     index = PhraseIndex(

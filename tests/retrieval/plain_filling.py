@@ -160,7 +160,8 @@ def plain_phrases(  # noqa: C901
 ) -> list[PlainPhrase]:
     """Every phrase, best first; `lent` says what blocks differ in.
 
-    Of `blocks` all rows are candidates, of `live_blocks` the best `candidates_per_side`. With `one_mask` phrases are single words, and a product is the geometric mean of both ends.
+    Of `blocks` all rows are candidates, of `live_blocks` the best `candidates_per_side`.
+    With `one_mask` phrases are single words, and a product is the geometric mean of both ends.
     """
     row_of = {position: row for row, position in enumerate(corpus.row_positions)}
     allowed = [
