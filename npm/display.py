@@ -208,7 +208,7 @@ def print_sentences(text: str, sentences: Sequence[Sentence]) -> None:
 def print_places(phrase: Phrase) -> None:
     """The places of a phrase on stdout, numbered, each with its sentence and its document."""
     shown, count = len(phrase.occurrences), phrase.occurrence_count
-    heading = Text.assemble((one_line(phrase.phrase), "bold"), f"  {count} {'place' if count == 1 else 'places'}")
+    heading = Text.assemble((one_line(phrase.phrase), "bold"), f"  {count} {'place' if count == 1 else 'places'} found")
     if shown < count:
         heading.append(f", the best {shown} of them")
     lines: list[Text | Padding] = [heading]

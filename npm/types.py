@@ -278,7 +278,11 @@ class Sentence:
 
 @dataclass(frozen=True, slots=True)
 class Phrase:
-    """An answer: its representative surface form, its share of the evidence, and its best occurrences."""
+    """An answer: its representative surface form, its share of the evidence, and its best occurrences.
+
+    `occurrence_count` is of the occurrences looked at: all in the blocks that are ranked or given, and in unrestricted
+    search (`dense`) those with an end among the candidates. The corpus may contain more.
+    """
 
     phrase: str
     score: float

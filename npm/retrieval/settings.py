@@ -73,7 +73,8 @@ class FillSettings(CheckedSettings):
     without longer words in lower case: at 1 it counts 2.7 times as much as others, at 2 7.4 times; 0: nothing."""
     candidates_per_side: Annotated[int | None, Bounds(1, 10_000_000)] = None
     """Best rows grown into phrases for the start query and for the end query in unrestricted search; unset: what
-    `tune` wrote into the index, else 4096 where search is exact and 512 where it is not."""
+    `tune` wrote into the index, else 4096 where search is exact and 512 where it is not. An occurrence with neither end
+    among them adds nothing to its phrase and is neither counted nor shown."""
     documents: list[str] | None = None
     """Ids of the only documents to answer from, as output=json shows them; unset: all. In Python an empty list
     means none; the command refuses one."""
@@ -85,7 +86,8 @@ class FillSettings(CheckedSettings):
     max_phrase_words: Annotated[int | None, Bounds(1, 64)] = None
     """Longest phrase in words, whatever a token is; unset: 10 for an encoder of bytes, no such limit for others."""
     merged_groups: Annotated[int, Bounds(1, 1_000_000)] = 128
-    """Best token sequences whose text is read, to merge spellings of one phrase; at least k."""
+    """Best token sequences whose text is read, to merge spellings of one phrase; at least k. A spelling that ranks
+    below them is not counted with its phrase."""
     beam_width: Annotated[int, Bounds(1, 256)] = 16
     """For a text with several masks, how many phrases of each mask are put together, at least k, and how many fillings
     are kept from one mask to the next."""

@@ -133,7 +133,7 @@ def test_more_shows_all_places_of_a_phrase_whatever_the_answer_showed(
     number = next(at for at, phrase in enumerate(phrases, start=1) if phrase["phrase"] == "Paris")
     assert (phrases[number - 1]["occurrence_count"], len(phrases[number - 1]["occurrences"])) == (2, 1)
     out, _ = taken(prompt, capsys, "k=1", f":more {number}")  # of the answer, not of the settings of now
-    assert out.splitlines()[0].split() == ["Paris", "2", "places"]
+    assert out.splitlines()[0].split() == ["Paris", "2", "places", "found"]
     assert "  1  France (france)" in out and "  2  France (france)" in out
     assert out.count("«Paris»") == 2
     assert prompt.filler.settings.k == 1

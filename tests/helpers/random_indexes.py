@@ -99,11 +99,19 @@ def random_index(
 ) -> tuple[PhraseFiller, PlainCorpus]:
     """A filler over random blocks and random vectors of 5 dimensions, and the same as a plain corpus."""
     store = random_store(folder, rng, block_count=block_count)
+    row_count = np.count_nonzero(kept_tokens(store.flags.slice(0, store.token_count), rule))
+    vectors = rng.standard_normal((row_count, 5)).astype(np.float32)  # f32 [rows, 5]
+    return index_of(store, vectors, rule=rule, settings=settings)
+
+
+def index_of(
+    store: BlockStore, vectors: np.ndarray, *, rule: PruningRule, settings: FillSettings
+) -> tuple[PhraseFiller, PlainCorpus]:
+    """A filler over `vectors` f32 [rows, d] of the tokens that `rule` keeps, and the same as a plain corpus."""
     flags = store.flags.slice(0, store.token_count)
     positions = np.flatnonzero(kept_tokens(flags, rule))
-    vectors = rng.standard_normal((len(positions), 5)).astype(np.float32)  # f32 [rows, 5]
     index = PhraseIndex(
-        folder=folder,
+        folder=store.folder,
         manifest=IndexManifest(encoder=EncoderRecord("plain", "f", "t")),
         store=store,
         rows=RowMap([packed_kept(positions, store.token_count)], [store.token_count]),

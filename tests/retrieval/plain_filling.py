@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from npm.indexing.phrase_index import PhraseIndex
 from npm.indexing.settings import PruningRule
 from npm.retrieval.scoring import Aggregation, Combination, Normalisation, ScoringSettings, StopwordsInside
 from npm.types import TokenFlag
@@ -25,6 +27,47 @@ class PlainCorpus:
 
     def block_of(self, position: int) -> int:
         return max(block for block, first in enumerate(self.block_offsets[:-1]) if first <= position)
+
+    def text(self, start: int, length: int) -> str:
+        return " ".join(self.words[number] for number in self.token_ids[start : start + length])
+
+    def ends_clause(self, position: int) -> bool:
+        flag = self.flags[position]
+        return bool(flag & TokenFlag.CLAUSE_PUNCTUATION) and not plain_joined(flag)
+
+
+class OpenedCorpus(PlainCorpus):
+    """Tokens, stored vectors and texts of an opened index, of deleted documents too."""
+
+    def __init__(self, index: PhraseIndex) -> None:
+        store, tokens = index.store, np.arange(index.store.token_count)
+        rows = np.arange(len(index.rows))
+        assert store.start_chars is not None and store.end_chars is not None and index.vectors is not None
+        super().__init__(
+            words=[],
+            token_ids=store.token_ids.take(tokens).tolist(),
+            flags=store.flags.take(tokens).tolist(),
+            block_offsets=store.block_offsets.tolist(),
+            row_positions=index.rows.positions(rows).tolist(),
+            vectors=index.vectors.take(rows),
+        )
+        self.first_chars, self.stop_chars = store.start_chars.take(tokens), store.end_chars.take(tokens)
+        documents = [store.document(number) for number in range(store.document_count)]
+        self.block_documents = [documents[number] for number in store.block_documents.tolist()]
+
+    def place(self, start: int, length: int) -> tuple[str, int, int]:
+        document = self.block_documents[self.block_of(start)]
+        return document.id, int(self.first_chars[start]), int(self.stop_chars[start + length - 1])
+
+    def text(self, start: int, length: int) -> str:
+        _, first, stop = self.place(start, length)
+        return " ".join(self.block_documents[self.block_of(start)].text[first:stop].split())
+
+    def ends_clause(self, position: int) -> bool:
+        last_of_block = position + 1 in self.block_offsets
+        return super().ends_clause(position) and (
+            last_of_block or self.first_chars[position + 1] != self.stop_chars[position]
+        )
 
 
 @dataclass
@@ -86,12 +129,21 @@ def plain_span_allowed(  # noqa: C901
         if not scoring.allow_clauses_inside:
             if place > 0 and flag & TokenFlag.SENTENCE_START:
                 return False
-            if place < length - 1 and flag & TokenFlag.CLAUSE_PUNCTUATION and not plain_joined(flag):
+            if place < length - 1 and corpus.ends_clause(start + place):
                 return False
     return True
 
 
-def plain_fill(  # noqa: C901
+@dataclass
+class PlainPhrase:
+    """A phrase, its score, and all its spans as (first token, tokens), heaviest first."""
+
+    phrase: str
+    score: float
+    spans: list[tuple[int, int]]
+
+
+def plain_phrases(  # noqa: C901
     corpus: PlainCorpus,
     start_query: np.ndarray,
     end_query: np.ndarray,
@@ -102,17 +154,21 @@ def plain_fill(  # noqa: C901
     candidates_per_side: int,
     blocks: list[int] | None,
     lent: dict[int, LentToBlock] | None = None,
+    live_blocks: list[int] | None = None,
+    merged_groups: int = 10_000,
     one_mask: bool = False,
-) -> list[tuple[float, str, int]]:
-    """(score, phrase, number of occurrences) of every phrase, best first; `lent` says what blocks differ in.
+) -> list[PlainPhrase]:
+    """Every phrase, best first; `lent` says what blocks differ in.
 
+    Of `blocks` all rows are candidates, of `live_blocks` the best `candidates_per_side`.
     With `one_mask` phrases are single words, and a product is the geometric mean of both ends.
     """
     row_of = {position: row for row, position in enumerate(corpus.row_positions)}
     allowed = [
         row
         for row, position in enumerate(corpus.row_positions)
-        if blocks is None or corpus.block_of(position) in blocks
+        if (blocks is None or corpus.block_of(position) in blocks)
+        and (live_blocks is None or corpus.block_of(position) in live_blocks)
     ]
     factor = scale / scoring.temperature
     s, t = {}, {}
@@ -152,18 +208,29 @@ def plain_fill(  # noqa: C901
             weight = math.exp(a) + math.exp(b) if scoring.combination is Combination.sum else math.exp(a + b)
         weights[span] = weight * span[1] ** scoring.length_exponent
     total = sum(weights.values()) if scoring.normalisation is Normalisation.candidates else 1.0
-    merged: dict[object, list[tuple[float, tuple[int, int]]]] = {}
-    for span, weight in weights.items():
+    sequences: dict[tuple[int, ...], list[tuple[float, tuple[int, int]]]] = {}
+    for span, weight in sorted(weights.items()):
         ids = tuple(corpus.token_ids[span[0] : span[0] + span[1]])
-        text = " ".join(corpus.words[i] for i in ids)
-        key = ids if scoring.aggregation is Aggregation.token_ids else text.casefold()
-        merged.setdefault(key, []).append((weight / total, span))
+        sequences.setdefault(ids, []).append((weight / total, span))
+    read = sorted(sequences.items(), key=lambda item: -sum(weight for weight, _ in item[1]))[:merged_groups]
+    merged: dict[object, list[tuple[float, tuple[int, int]]]] = {}
+    for ids, members in read:
+        key = ids if scoring.aggregation is Aggregation.token_ids else corpus.text(*members[0][1]).casefold()
+        merged.setdefault(key, []).extend(members)
     phrases = []
     for members in merged.values():
+        members.sort(key=lambda member: (-member[0], member[1]))
         spelling: dict[str, float] = {}
-        for weight, (start, length) in members:
-            text = " ".join(corpus.words[i] for i in corpus.token_ids[start : start + length])
-            spelling[text] = spelling.get(text, 0.0) + weight
+        for weight, span in members:
+            spelling[corpus.text(*span)] = spelling.get(corpus.text(*span), 0.0) + weight
         best = max(spelling, key=lambda text: spelling[text])
-        phrases.append((sum(weight for weight, _ in members), best, len(members)))
-    return sorted(phrases, key=lambda phrase: -phrase[0])
+        phrases.append(PlainPhrase(best, sum(weight for weight, _ in members), [span for _, span in members]))
+    return sorted(phrases, key=lambda phrase: -phrase.score)
+
+
+def plain_fill(
+    corpus: PlainCorpus, start_query: np.ndarray, end_query: np.ndarray, **options: Any
+) -> list[tuple[float, str, int]]:
+    """(score, phrase, number of occurrences) of every phrase of `plain_phrases`, best first."""
+    phrases = plain_phrases(corpus, start_query, end_query, **options)
+    return [(each.score, each.phrase, len(each.spans)) for each in phrases]
