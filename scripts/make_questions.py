@@ -252,7 +252,9 @@ def _entity_row(
 ) -> dict[str, Any] | None:
     """A row for the answer at `at` of a sentence that names its subject at `place`; None where it would be a copy."""
     around = sentence[max(0, at - 20) : at + len(answer) + 20]
-    places = [found for found in places_of(answer, text) if around not in text[max(0, found - 30) : found + len(around) + 30]]
+    places = [
+        found for found in places_of(answer, text) if around not in text[max(0, found - 30) : found + len(around) + 30]
+    ]
     if not places:
         return None
     first, stop = min(place, at), max(place + len(subject), at + len(answer))
