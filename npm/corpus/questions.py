@@ -14,16 +14,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
-from transformers import PreTrainedTokenizerFast
 
 from npm.corpus.rows import json_rows, unusable_value
 from npm.corpus.sources import find_sources
 from npm.errors import CorpusError, check_range, named
 from npm.settings import Bounds, CheckedSettings
 from npm.types import MASK_TEXT
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
 
 EXAMPLE = f'{{"question": "Iceland is governed from {MASK_TEXT}.", "answers": ["Reykjavík"], "block": "…"}}'
 ROWS_AT_ONCE = 1024

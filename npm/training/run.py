@@ -257,7 +257,9 @@ def _held_out(
     batches = None
     if has_held_out(settings):
         texts = held_out_texts(folder, settings, objective.views)
-        batches = make_sources(texts, objective.views, settings, trained).batches
+        # weights are those of the files trained on
+        unweighted = replace(settings, supervision=replace(settings.supervision, file_weights=[]))
+        batches = make_sources(texts, objective.views, unweighted, trained).batches
     return HeldOut(settings.evaluation, batches, evaluators=evaluators)
 
 
