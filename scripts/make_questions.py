@@ -1,12 +1,13 @@
 """Questions with a `<mask>` and the passage that answers each: rows for `npmlm train experiment=span_supervision`.
 
     python scripts/make_questions.py entities "files=[wiki/*.jsonl.zst]" out=entities.jsonl
-    python scripts/make_questions.py facts "files=[wiki/*.jsonl.zst]" facts=facts.jsonl templates=templates.json out=facts.jsonl
+    python scripts/make_questions.py facts "files=[wiki/*.jsonl.zst]" facts=triples.jsonl templates=t.json out=facts.jsonl
 
 `entities`: a sentence that names an article by its title, and another name, date, number or rare word of that article,
 which is masked; the passage is the part of the article around it (cross-document cloze, Glass et al. 2019, arXiv
-1906.04980). `facts`: a statement for each template of a relation; facts.jsonl has subject, relation, object, document,
-title and start_char (of the object in the document's text), templates.json {relation: ["The capital of [S] is [O].", …]}.
+1906.04980). `facts`: a statement for each template of a relation. A line of facts=FILE has subject, relation, object,
+document (its id) and start_char (of the object in the document's text); templates=FILE holds lists of templates by
+relation, such as {"P36": ["The capital of [S] is [O]."]}.
 
 Further arguments: exclude=[FILE,…], whose rows have a title, or a subject and answers: an article of such a title, or
 such a pair, is not asked about; limit=N, a sample of so many rows; seed=0. Counts are printed. The rows:
@@ -49,7 +50,9 @@ RARE = (3, 0.004)
 
 MONTH = "January|February|March|April|May|June|July|August|September|October|November|December"
 _CAPITALIZED = r"(?:[A-Z][\w’'\-]+|[A-Z]\.)"
-DATE = rf"(?:\d{{1,2}} (?:{MONTH})(?: \d{{4}})?|(?:{MONTH}) \d{{1,2}}(?:, \d{{4}})?|(?:{MONTH}) \d{{4}}|\b(?:1\d|20)\d\d\b)"
+DATE = (
+    rf"(?:(?:\d{{1,2}} )?(?:{MONTH}) \d{{4}}|\d{{1,2}} (?:{MONTH})|(?:{MONTH}) \d{{1,2}}(?:, \d{{4}})?|(?:1\d|20)\d\d)"
+)
 NUMBER = r"\d[\d,.]*(?:\d|\b)(?: (?:percent|per cent|million|billion|thousand|[a-z]{3,}s)\b)?"
 PHRASE = re.compile(
     rf"(?<![\w-])(?:(?P<date>{DATE})|(?P<number>{NUMBER})"

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, islice
+from itertools import chain, islice, pairwise
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
@@ -84,7 +84,7 @@ class QuestionTable:
     def __getitem__(self, row: int) -> Question:
         first, stop = self.row_offsets[row : row + 2].tolist()
         bounds = self.text_offsets[first : stop + 1].tolist()
-        texts = [self.token_ids[start:end].astype(np.int64) for start, end in zip(bounds, bounds[1:], strict=False)]
+        texts = [self.token_ids[start:end].astype(np.int64) for start, end in pairwise(bounds)]
         first_answer = 4 + int(self.negative_counts[row])
         return Question(*texts[:4], negatives=texts[4:first_answer], answers=texts[first_answer:])
 

@@ -248,8 +248,8 @@ def phrase_edges(spans: torch.Tensor, keys: Keys) -> tuple[torch.Tensor, torch.T
     """Which keys begin and which end an occurrence of each span i64 [c, m]: bool [c, T] each.
 
     >>> keys = Keys(torch.zeros(4, 1), torch.tensor([7, 8, 9, 7]), torch.tensor([0, 0, 0, 1]))
-    >>> [edges.tolist() for edges in phrase_edges(torch.tensor([[7, 8], [7, -1]]), keys)]
-    [[[True, False, False, False], [True, False, False, True]], [[False, True, False, False], [True, False, False, True]]]
+    >>> [edges.int().tolist() for edges in phrase_edges(torch.tensor([[7, 8], [7, -1]]), keys)]
+    [[[1, 0, 0, 0], [1, 0, 0, 1]], [[0, 1, 0, 0], [1, 0, 0, 1]]]
     """
     # read backwards, the end of a span is its start
     reverse = Keys(keys.vectors.flip(0), keys.token_ids.flip(0), keys.sequences.flip(0))

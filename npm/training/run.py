@@ -187,8 +187,8 @@ def _has_texts(run: Path, settings: TrainingSettings, views: set[str]) -> bool:
 def held_out_texts(folder: Path, settings: TrainingSettings, views: set[str]) -> Texts:
     """The texts of `evaluation.files`, in the place of the training text; tokens are masked as `evaluation` says.
 
-    They are in the place of `sentences.files`, `labelled.files` or `questions` where a run trains on those alone, else of
-    `corpus.files`. Raises SettingError where labelled rows are trained on beside other text.
+    They are in the place of `sentences.files`, `labelled.files` or `questions` where a run trains on those alone, else
+    of `corpus.files`. Raises SettingError where labelled rows are trained on beside other text.
     """
     check_range(
         LABELLED not in views or views == {LABELLED},
