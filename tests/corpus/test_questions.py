@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import pytest
 
 from npm.corpus.questions import SupervisionSettings, question_table
 from npm.errors import CorpusError, SettingError
+from tests.helpers.labelled_texts import write_rows
 from tests.helpers.tiny_models import byte_bpe_tokenizer, wordpiece_tokenizer
 
 ROW: dict[str, Any] = {
@@ -25,9 +25,7 @@ ROW: dict[str, Any] = {
 
 def written(folder: Path, *rows: dict[str, Any], name: str = "questions.jsonl") -> str:
     """A file of rows."""
-    path = folder / name
-    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
-    return str(path)
+    return str(write_rows(folder / name, rows))
 
 
 @pytest.mark.parametrize("tokenizer", [wordpiece_tokenizer(), byte_bpe_tokenizer()], ids=["wordpiece", "byte-level"])

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import safetensors.torch
 import torch
@@ -81,11 +80,11 @@ def test_a_batch_is_a_function_of_seed_and_micro_step_and_ranks_share_it() -> No
             part.answer_token_ids[row][part.answer_token_ids[row] >= 0].tolist() for part in parts for row in range(3)
         ]
         assert answers == [row[row >= 0].tolist() for row in batch.answer_token_ids]
-    assert not torch.equal(
-        whole.views(0)["questions"].start_slots, whole.views(1)["questions"].start_slots
-    ) or not torch.equal(
-        whole.views(0)["questions"].input_ids, toy_questions(0, 1, seed=1).views(0)["questions"].input_ids
-    )
+    first_batch = whole.views(0)["questions"]
+    for other in (whole.views(1)["questions"], toy_questions(0, 1, seed=1).views(0)["questions"]):
+        assert isinstance(first_batch, QuestionBatch)
+        assert isinstance(other, QuestionBatch)
+        assert other.input_ids.tolist() != first_batch.input_ids.tolist()
 
 
 def test_rows_of_one_batch_differ_and_too_few_rows_are_refused() -> None:
@@ -201,4 +200,4 @@ def test_questions_without_files_and_next_to_other_objectives_are_refused(tmp_pa
             tmp_path / "run",
             question_settings(tmp_path, supervision=SupervisionSettings(max_block_tokens=128, max_question_tokens=64)),
         )
-    assert not np.any([(tmp_path / "run").exists()])
+    assert not (tmp_path / "run").exists()
