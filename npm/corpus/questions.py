@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice, pairwise
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeGuard
 
 import numpy as np
 
@@ -84,9 +84,10 @@ class QuestionTable:
     def __getitem__(self, row: int) -> Question:
         first, stop = self.row_offsets[row : row + 2].tolist()
         bounds = self.text_offsets[first : stop + 1].tolist()
-        texts = [self.token_ids[start:end].astype(np.int64) for start, end in pairwise(bounds)]
-        first_answer = 4 + int(self.negative_counts[row])
-        return Question(*texts[:4], negatives=texts[4:first_answer], answers=texts[first_answer:])
+        texts: list[np.ndarray] = [self.token_ids[start:end].astype(np.int64) for start, end in pairwise(bounds)]
+        before, after, title, block, *others = texts
+        negative_count = int(self.negative_counts[row])
+        return Question(before, after, title, block, others[:negative_count], others[negative_count:])
 
 
 def read_questions(files: Sequence[str]) -> Iterator[tuple[int, Mapping[str, Any]]]:
@@ -94,12 +95,12 @@ def read_questions(files: Sequence[str]) -> Iterator[tuple[int, Mapping[str, Any
     for number, source in enumerate(find_sources(files)):
         for line, row in json_rows(source.file, example=EXAMPLE):
             where = f"{source.path}:{line}"
-            question, answers, block = (row.get(name) for name in ("question", "answers", "block"))
+            question, answers, block = row.get("question"), row.get("answers"), row.get("block")
             if not isinstance(question, str) or question.count(MASK_TEXT) != 1:
                 raise unusable_value("question", question, where, expected=f"a text with one {MASK_TEXT}")
             if not isinstance(block, str) or not block.strip():
                 raise unusable_value("block", block, where, expected="the text of a passage")
-            if not _are_texts(answers) or not any(answer.casefold() in block.casefold() for answer in answers):
+            if not _are_texts(answers) or not any(each.casefold() in block.casefold() for each in answers):
                 raise unusable_value(
                     "answers", answers, where, expected="a list of texts, one of which occurs in block"
                 )
@@ -110,7 +111,7 @@ def read_questions(files: Sequence[str]) -> Iterator[tuple[int, Mapping[str, Any
             yield number, row
 
 
-def _are_texts(value: object) -> bool:
+def _are_texts(value: object) -> TypeGuard[list[str]]:
     return isinstance(value, list) and bool(value) and all(isinstance(text, str) and text.strip() for text in value)
 
 

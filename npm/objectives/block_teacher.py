@@ -81,5 +81,5 @@ class BlockTeacher(nn.Module):
     def distances(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, states: torch.Tensor) -> torch.Tensor:
         """1 − cosine, f32 [B], of pooled `states` [B, L, d] to those of the teacher for the same ids i64 [B, L]."""
         taught = self._teacher.token_vectors(input_ids, attention_mask).float()  # f32 [B, L, d]
-        pooled = [pool_last(self.pooler, vectors, attention_mask) for vectors in (states, taught)]  # f32 [B, d] each
-        return 1 - nn.functional.cosine_similarity(*pooled, dim=1)  # f32 [B]
+        learned, wanted = (pool_last(self.pooler, each, attention_mask) for each in (states, taught))  # f32 [B, d] each
+        return 1 - nn.functional.cosine_similarity(learned, wanted, dim=1)  # f32 [B]

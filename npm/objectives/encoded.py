@@ -303,8 +303,8 @@ class EncodedQuestions:
         return states.float()  # f32 [R, L, d]
 
 
-LENGTH_GROUPS, MOST_OF_POSITIONS = 3, 0.75
-"""Into how many groups rows are parted, and to what share of its positions that must bring a batch at least."""
+LENGTH_GROUPS, GROUP_ROWS, MOST_OF_POSITIONS = 3, 18, 0.75
+"""At least so many groups, and one for each so many rows, are made if that leaves at most such a share of positions."""
 
 
 def groups_by_length(attention_mask: torch.Tensor) -> list[torch.Tensor]:
@@ -319,7 +319,7 @@ def groups_by_length(attention_mask: torch.Tensor) -> list[torch.Tensor]:
     if not attention_mask.is_cpu:
         return []
     lengths = attention_mask.sum(1)  # i64 [B]
-    groups = lengths.argsort(descending=True, stable=True).chunk(LENGTH_GROUPS)  # i64 [b] each
+    groups = lengths.argsort(descending=True, stable=True).chunk(max(LENGTH_GROUPS, len(lengths) // GROUP_ROWS))
     positions = sum(len(rows) * int(lengths[rows[0]]) for rows in groups)
     return list(groups) if positions <= MOST_OF_POSITIONS * attention_mask.numel() else []
 

@@ -217,9 +217,9 @@ def make_objective(settings: TrainingSettings, trained: TrainableModel) -> Weigh
 
         if chosen.reading_weight:
             parts["reading"] = JointReading(scale)
-        if chosen.block_teacher_weight:
+        if teacher is not None and chosen.block_teacher_weight:
             parts["block_teacher"] = teacher
-        if chosen.span_supervision_weight:
+        if teacher is not None and chosen.span_supervision_weight:
             parts["span_supervision"] = SpanSupervision(chosen.span_supervision, scale, teacher)
         if chosen.token_contrast_weight:
             parts["token_contrast"] = TokenContrast(chosen.token_contrast, teacher=trained)

@@ -21,6 +21,7 @@ from npm.masking.corruption import CorruptionSettings, CorruptionUnit
 from npm.masking.rendering import LABELLED, QUESTIONS, SENTENCES, TOKENS, reads_blocks
 from npm.models.encoder import Encoder
 from npm.models.sentences import Pooler, SavedSentenceEncoder
+from npm.models.settings import Precision
 from npm.objectives.block_teacher import BlockTeacher
 from npm.objectives.combine import WeightedSum
 from npm.objectives.ranks import rank, world_size
@@ -91,8 +92,7 @@ def run_training(
                     held_out.settings = timed.evaluation
             trainer = make_trainer(RunFolder(folder), timed, trained, objective, sources.batches, held_out)
             if rank() == 0:
-                device, precision = trainer.accelerator.device, trainer.accelerator.mixed_precision
-                announce(f"training on {device} in {precision}: {'; '.join(sources.notes)}")
+                announce(f"training {number_format(settings, trainer)}: {'; '.join(sources.notes)}")
             trainer.train(report_step if rank() == 0 else lambda _: None, most_minutes=most_minutes)
         except UserError:
             # a run that never began leaves nothing behind
@@ -100,6 +100,14 @@ def run_training(
                 RunFolder(folder).discard()
             raise
     return trainer.run_folder.encoder_path
+
+
+def number_format(settings: TrainingSettings, trainer: Trainer) -> str:
+    """The device and the number format of a run, with the reason where it is float32 by itself."""
+    device, precision = trainer.accelerator.device, trainer.accelerator.mixed_precision
+    name = {"no": "float32", "bf16": "bfloat16", "fp16": "float16"}[precision]
+    emulated = settings.precision is Precision.auto and name == "float32"
+    return f"on {device} in {name}" + (", as it would only emulate bfloat16" if emulated else "")
 
 
 def refuse_no_text(settings: TrainingSettings) -> None:

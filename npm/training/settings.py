@@ -360,15 +360,9 @@ def refuse_unused(settings: TrainingSettings, views: set[str]) -> None:
     unused = [group for view, group in READ_BY_VIEW.items() if view not in views]
     if not reads_blocks(views):
         unused += ["blocks", "groups"]
-    losses = (
-        "nonparametric",
-        "masked",
-        "sentence",
-        "token_contrast",
-        "block_teacher",
-        "labelled_contrast",
-        "span_supervision",
-    )
+    losses = ["nonparametric", "masked", "sentence", "token_contrast", "labelled_contrast", "span_supervision"]
+    if not settings.objective.span_supervision_weight:  # which has the same teacher
+        losses.append("block_teacher")
     unused += [f"objective.{name}" for name in losses if not getattr(settings.objective, f"{name}_weight")]
     changed = [key for key in changed_settings(settings, TrainingSettings(), unused) if key != KEPT_WITH_THE_ENCODER]
     if changed:
