@@ -84,7 +84,7 @@ def _set_allocator(*parameters: tuple[int, int]) -> bool:
 
 KERNEL_CACHES = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
 """Environment variables with the number of kernels that oneDNN and torch's bridge to it keep."""
-KEPT_KERNELS = 128
+KEPT_KERNELS = 48
 """More than the kinds of matrix products in a training step, some of them in two passes of other lengths."""
 
 

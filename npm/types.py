@@ -202,6 +202,45 @@ class LabelledBatch:
 
 
 @dataclass(frozen=True, slots=True)
+class QuestionBatch:
+    """Questions with one mask and the blocks that answer them, as R = 4n + m rows, in this order.
+
+    n questions, each read with its block; m of them read with a block in which no answer occurs; the n blocks; the n
+    questions; the n questions without their mask.
+    """
+
+    input_ids: torch.Tensor  # i64 [R, L]
+    attention_mask: torch.Tensor  # i64 [R, L]
+    block_tokens: torch.Tensor  # bool [R, L], tokens of blocks, titles excluded: the keys
+    start_slots: torch.Tensor  # i64 [n], position in [0, L) of the start query
+    end_slots: torch.Tensor  # i64 [n], position in [0, L) of the end query
+    readers: torch.Tensor  # i64 [n + m], the question of each row that reads a block
+    answer_token_ids: torch.Tensor  # i64 [a, longest], padded with -1
+    answer_questions: torch.Tensor  # i64 [a], the question of each answer
+
+    @property
+    def token_count(self) -> int:
+        """Tokens of all rows, special tokens included."""
+        return int(self.attention_mask.sum())
+
+    def to(self, device: torch.device | str) -> QuestionBatch:
+        """The same batch on `device`."""
+        return tensors_to(self, device)
+
+
+class BatchSource(Protocol):
+    """Training text of one kind, as views of batches."""
+
+    rank: int
+    world_size: int
+    micro_steps_per_epoch: int
+    """Micro-steps after which all of it was seen once."""
+
+    def views(self, micro_step: int) -> dict[str, View]:
+        """Its views on this rank at `micro_step`, by name."""
+
+
+@dataclass(frozen=True, slots=True)
 class TrainingBatch:
     """The views of one micro-step on one rank, by the name under which objectives ask for them."""
 

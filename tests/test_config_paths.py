@@ -77,7 +77,7 @@ def test_config_string_settings_are_paths_or_texts_and_each_kind_is_known_by_its
             "objective.block_teacher.encoder",
         ),
         *("start.from_run", "packed", "key_file", "examples", "log", "address", "corpus"),
-        *("treebank", "target", "grammar.file", "labelled.files"),
+        *("treebank", "target", "grammar.file", "labelled.files", "questions"),
         *("donor", "tokenizer", "parameters.before", "embeddings.groups", "vocabulary.other"),
         *("trained_on", "unseen_words.trained_on", "word_sense.pairs"),
     }

@@ -125,6 +125,7 @@ DOES_NOT_RUN: dict[str, dict[str, str]] = {
         "python scripts/transfer_study.py": NEEDS_DATA,
     },
     "docs/training.md": {
+        "python scripts/make_questions.py": NEEDS_DATA,
         "npmlm train experiment": NEEDS_STEPS,
         "npmlm train …": "dots stand for the settings of a run",
         "npmlm train encoder=bytes": NEEDS_WEIGHTS,

@@ -237,16 +237,16 @@ def _span_token_ids(token_ids: np.ndarray, spans: Spans) -> np.ndarray:
 
 
 PHRASES, TOKENS, DENOISING, SENTENCES = "phrases", "tokens", "denoising", "sentences"
-LABELLED = "labelled"
+LABELLED, QUESTIONS = "labelled", "questions"
 """Names of the views; an objective says which of them it reads."""
-VIEW_NUMBERS = {PHRASES: 0, TOKENS: 1, DENOISING: 2, SENTENCES: 3, LABELLED: 4}
+VIEW_NUMBERS = {PHRASES: 0, TOKENS: 1, DENOISING: 2, SENTENCES: 3, LABELLED: 4, QUESTIONS: 5}
 """Different views of one group draw from different generators."""
 
 
 def reads_blocks(views: set[str]) -> bool:
     """Whether any of `views` is made from blocks; masked tokens beside sentences alone are made from those."""
-    unlabelled = views - {LABELLED}
-    return bool(unlabelled) and (SENTENCES not in unlabelled or not unlabelled <= {SENTENCES, TOKENS})
+    others = views - {LABELLED, QUESTIONS}
+    return bool(others) and (SENTENCES not in others or not others <= {SENTENCES, TOKENS})
 
 
 class ViewMaker(Protocol):

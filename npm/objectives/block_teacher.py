@@ -75,7 +75,11 @@ class BlockTeacher(nn.Module):
     def forward(self, encoded: EncodedBatch) -> dict[str, Term]:
         """The term of one batch."""
         ids, mask = encoded.batch.key_input_ids, encoded.batch.key_attention_mask  # i64 [B, L] each
-        taught = pool_last(self.pooler, self._teacher.token_vectors(ids, mask).float(), mask)  # f32 [B, d]
-        learned = pool_last(self.pooler, encoded.clean_vectors, mask)  # f32 [B, d]
-        cosines = nn.functional.cosine_similarity(learned, taught, dim=1)  # f32 [B]
-        return {"block_teacher": Term((1 - cosines).sum(), len(cosines))}
+        distances = self.distances(ids, mask, encoded.clean_vectors)  # f32 [B]
+        return {"block_teacher": Term(distances.sum(), len(distances))}
+
+    def distances(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, states: torch.Tensor) -> torch.Tensor:
+        """1 − cosine, f32 [B], of pooled `states` [B, L, d] to those of the teacher for the same ids i64 [B, L]."""
+        taught = self._teacher.token_vectors(input_ids, attention_mask).float()  # f32 [B, L, d]
+        learned, wanted = (pool_last(self.pooler, each, attention_mask) for each in (states, taught))  # f32 [B, d] each
+        return 1 - nn.functional.cosine_similarity(learned, wanted, dim=1)  # f32 [B]

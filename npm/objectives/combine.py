@@ -13,6 +13,8 @@ from npm.types import Term, TrainingBatch
 class WeightedSum(nn.Module):
     """Several objectives at once; each term keeps its own denominator and is multiplied by its objective's weight.
 
+    An objective whose view a batch does not have contributes no term.
+
     An objective is a module with `view`, the name of the view it reads; `counts(view)`, the denominators of its terms
     on this rank, known before any forward pass; and a forward from the encoded view to its terms. It may have
     `reads_clean_copies` (True where it is absent) and `similarity_scale`.
@@ -49,13 +51,16 @@ class WeightedSum(nn.Module):
         """Denominators of all terms."""
         counts: dict[str, int] = {}
         for objective in self.objectives.values():
-            counts |= objective.counts(batch.views[_view(objective)])  # type: ignore[operator]
+            if _view(objective) in batch.views:
+                counts |= objective.counts(batch.views[_view(objective)])  # type: ignore[operator]
         return counts
 
     def forward(self, encoded: Mapping[str, Any]) -> dict[str, Term]:
         """Terms of all objectives from the encoded views, by name; the terms' names must differ."""
         terms: dict[str, Term] = {}
         for name, objective in self.objectives.items():
+            if _view(objective) not in encoded:
+                continue
             for term_name, term in objective(encoded[_view(objective)]).items():
                 assert term_name not in terms, f"two objectives have a term {term_name!r}"
                 terms[term_name] = Term(term.sum, term.count, term.weight * self.weights[name])

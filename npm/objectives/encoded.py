@@ -20,7 +20,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from npm.models.masked_lm import TokenVectors
-from npm.types import DenoisingBatch, LabelledBatch, MaskedBatch, SentenceBatch, View
+from npm.types import DenoisingBatch, LabelledBatch, MaskedBatch, QuestionBatch, SentenceBatch, View
 
 
 class EncodedBatch:
@@ -285,8 +285,26 @@ class EncodedLabelled:
         return self._states[layer]  # [B, L, d]
 
 
-LENGTH_GROUPS, MOST_OF_POSITIONS = 3, 0.75
-"""Into how many groups rows are parted, and to what share of its positions that must bring a batch at least."""
+class EncodedQuestions:
+    """States of the rows of a `QuestionBatch`."""
+
+    def __init__(self, passes: Passes, batch: QuestionBatch) -> None:
+        self.passes, self.batch = passes, batch
+
+    @cached_property
+    def states(self) -> torch.Tensor:
+        """The states f32 [R, L, d] after the last layer."""
+
+        def run(mask: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+            states: torch.Tensor = self.passes.model(input_ids=ids, attention_mask=mask).last_hidden_state
+            return states  # [b, L, d]
+
+        states: torch.Tensor = self.passes.by_length(run, self.batch.attention_mask, self.batch.input_ids)
+        return states.float()  # f32 [R, L, d]
+
+
+LENGTH_GROUPS, GROUP_ROWS, MOST_OF_POSITIONS = 3, 18, 0.75
+"""At least so many groups, and one for each so many rows, are made if that leaves at most such a share of positions."""
 
 
 def groups_by_length(attention_mask: torch.Tensor) -> list[torch.Tensor]:
@@ -301,12 +319,12 @@ def groups_by_length(attention_mask: torch.Tensor) -> list[torch.Tensor]:
     if not attention_mask.is_cpu:
         return []
     lengths = attention_mask.sum(1)  # i64 [B]
-    groups = lengths.argsort(descending=True, stable=True).chunk(LENGTH_GROUPS)  # i64 [b] each
+    groups = lengths.argsort(descending=True, stable=True).chunk(max(LENGTH_GROUPS, len(lengths) // GROUP_ROWS))
     positions = sum(len(rows) * int(lengths[rows[0]]) for rows in groups)
     return list(groups) if positions <= MOST_OF_POSITIONS * attention_mask.numel() else []
 
 
-Encoded = EncodedBatch | EncodedSentences | EncodedDenoising | EncodedLabelled
+Encoded = EncodedBatch | EncodedSentences | EncodedDenoising | EncodedLabelled | EncodedQuestions
 
 
 def encode_views(views: Mapping[str, View], passes: Passes, *, with_clean_copies: Iterable[str]) -> dict[str, Any]:
@@ -322,5 +340,7 @@ def _encode(view: View, passes: Passes, *, with_clean_copies: bool) -> Encoded:
         return EncodedSentences(passes, view)
     if isinstance(view, LabelledBatch):
         return EncodedLabelled(passes, view)
+    if isinstance(view, QuestionBatch):
+        return EncodedQuestions(passes, view)
     assert isinstance(view, DenoisingBatch), f"no encoding of a {type(view).__name__}"
     return EncodedDenoising(passes, view)

@@ -244,6 +244,33 @@ def positive_keys(spans: torch.Tensor, following: torch.Tensor) -> torch.Tensor:
     return matches
 
 
+def phrase_edges(spans: torch.Tensor, keys: Keys) -> tuple[torch.Tensor, torch.Tensor]:
+    """Which keys begin and which end an occurrence of each span i64 [c, m]: bool [c, T] each.
+
+    >>> keys = Keys(torch.zeros(4, 1), torch.tensor([7, 8, 9, 7]), torch.tensor([0, 0, 0, 1]))
+    >>> [edges.int().tolist() for edges in phrase_edges(torch.tensor([[7, 8], [7, -1]]), keys)]
+    [[[1, 0, 0, 0], [1, 0, 0, 1]], [[0, 1, 0, 0], [1, 0, 0, 1]]]
+    """
+    # read backwards, the end of a span is its start
+    reverse = Keys(keys.vectors.flip(0), keys.token_ids.flip(0), keys.sequences.flip(0))
+    starts = positive_keys(spans, following_tokens(keys, span_tokens=spans.shape[1]))  # bool [c, T]
+    ends = positive_keys(reversed_spans(spans), following_tokens(reverse, span_tokens=spans.shape[1]))  # bool [c, T]
+    return starts, ends.flip(1)
+
+
+def choice_losses(
+    logits: torch.Tensor, positive: torch.Tensor, compared: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """log Σ_compared exp − log Σ_positive exp of logits f32 [c, T], f32 [c], and whether the best compared is positive.
+
+    Several positives are summed inside the log, so that one near key is enough and the others may be far.
+    """
+    logits = logits.masked_fill(~compared, -torch.inf)
+    log_positive = logits.masked_fill(~positive, -torch.inf).logsumexp(1)  # f32 [c]
+    best = logits.argmax(1, keepdim=True)  # i64 [c, 1]
+    return logits.logsumexp(1) - log_positive, positive.gather(1, best)[:, 0]
+
+
 def span_losses(
     queries: torch.Tensor,
     spans: torch.Tensor,
@@ -262,6 +289,7 @@ def span_losses(
     # which could be found by position alone; as a negative it teaches not to look there
     foreign = keys.sequences != own_sequences[:, None]  # bool [c, T]
     positive = positive_keys(spans, following) & foreign  # bool [c, T]
+    compared = torch.ones_like(foreign) if own_is_negative else foreign  # bool [c, T]
     products: torch.Tensor | float = 0.0
     losses, correct = [], []
     for (first, _), (stop, scale) in pairwise([(0, 0.0), *((each.dimensions, each.scale) for each in lengths)]):
@@ -269,12 +297,7 @@ def span_losses(
             added = queries[:, first:stop].float() @ keys.vectors[:, first:stop].float().T  # f32 [c, T]
             products = added if first == 0 else products + added  # f32 [c, T]
             logits = scaled_similarity(products, scale)  # f32 [c, T]
-        if not own_is_negative:
-            logits = logits.masked_fill(~foreign, -torch.inf)
-        log_all = logits.logsumexp(1)  # f32 [c]
-        # several occurrences are summed inside the log, so that one near key is enough and the others may be far
-        log_positive = logits.masked_fill(~positive, -torch.inf).logsumexp(1)  # f32 [c]
-        best = logits.argmax(1, keepdim=True)  # i64 [c, 1]
-        losses.append(log_all - log_positive)
-        correct.append(positive.gather(1, best)[:, 0])
+        loss, is_right = choice_losses(logits, positive, compared)
+        losses.append(loss)
+        correct.append(is_right)
     return torch.stack(losses), torch.stack(correct)

@@ -23,7 +23,7 @@ from torch import nn
 
 from npm.models.similarity import scaled_similarity
 from npm.objectives.encoded import EncodedBatch
-from npm.objectives.nonparametric import Keys, following_tokens, positive_keys, reversed_spans
+from npm.objectives.nonparametric import Keys, choice_losses, phrase_edges
 from npm.types import MaskedBatch, Term
 
 SIDES = ("reading_start", "reading_end")
@@ -57,40 +57,28 @@ class JointReading(nn.Module):
         is_key[:, 0] = batch.read_tokens.any(1)
         copies, places = is_key.nonzero(as_tuple=True)  # i64 [T] each
         keys = Keys(encoded.query_vectors[is_key], batch.query_input_ids[is_key], copies)
-        first = places == 0  # bool [T]
-        own_copies, phrases = batch.span_sequences[spans], batch.span_token_ids[spans]  # i64 [r], i64 [r, m]
-        reverse = Keys(keys.vectors.flip(0), keys.token_ids.flip(0), keys.sequences.flip(0))
-        sides = zip(SIDES, (phrases, reversed_spans(phrases)), (keys, reverse), (first, first.flip(0)), strict=True)
+        own = copies == batch.span_sequences[spans][:, None]  # bool [r, T]
         terms: dict[str, Term] = {}
-        for name, tokens, own_keys, own_first in sides:
-            losses, correct = reading_losses(queries[name], tokens, own_copies, own_keys, own_first, self._scale())
+        for name, edges in zip(SIDES, phrase_edges(batch.span_token_ids[spans], keys), strict=True):
+            with torch.autocast(keys.vectors.device.type, enabled=False):
+                logits = scaled_similarity(queries[name].float() @ keys.vectors.float().T, self._scale())  # f32 [r, T]
+            losses, correct = reading_losses(logits, edges, own, places == 0)
             terms[name] = Term(losses.sum(), len(losses))
             terms[f"{name}_top1"] = Term(correct.sum(), len(losses), weight=0.0)
         return terms
 
 
 def reading_losses(
-    queries: torch.Tensor,
-    spans: torch.Tensor,
-    copies: torch.Tensor,
-    keys: Keys,
-    first: torch.Tensor,
-    scale: torch.Tensor | float,
+    logits: torch.Tensor, edges: torch.Tensor, own: torch.Tensor, first: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Losses f32 [r] of queries [r, d], and whether the best key is a positive, bool [r].
+    """Losses f32 [r] of the logits f32 [r, T] of r queries, and whether the best key is a positive, bool [r].
 
-    `spans` i64 [r, m] are what was masked and `copies` i64 [r] where; `first` bool [T] are the keys for "not here".
+    `edges` bool [r, T] are the keys at an edge of what is sought, `own` bool [r, T] those of the pass of each query,
+    and `first` bool [T] those for "not here", which are right where no edge is among a query's own keys.
     """
-    own = keys.sequences == copies[:, None]  # bool [r, T]
-    following = following_tokens(keys, span_tokens=spans.shape[1])  # i64 [m, T]
-    positive = positive_keys(spans, following) & own & ~first  # bool [r, T]
+    positive = edges & own & ~first  # bool [r, T]
     positive |= own & first & ~positive.any(1, keepdim=True)
-    with torch.autocast(queries.device.type, enabled=False):
-        logits = scaled_similarity(queries.float() @ keys.vectors.float().T, scale)  # f32 [r, T]
-    logits = logits.masked_fill(~own, -torch.inf)
-    losses = logits.logsumexp(1) - logits.masked_fill(~positive, -torch.inf).logsumexp(1)  # f32 [r]
-    best = logits.argmax(1, keepdim=True)  # i64 [r, 1]
-    return losses, positive.gather(1, best)[:, 0]
+    return choice_losses(logits, positive, own)
 
 
 def _reading_spans(batch: MaskedBatch) -> torch.Tensor:

@@ -136,6 +136,26 @@ class BlockTeacherSettings(CheckedSettings):
 
 
 @dataclass(kw_only=True, slots=True)
+class SpanSupervisionSettings(CheckedSettings):
+    """Weights of the terms of questions with known answers, next to those of the joint pass, which have 1."""
+
+    absent_weight: Annotated[float, Bounds(0)] = 0.5
+    """Weight of "not here" for a question read with a passage that does not contain its answer."""
+    alone_weight: Annotated[float, Bounds(0)] = 0.5
+    """Weight of finding the answer among the tokens of all passages of the batch with the query of the question."""
+    read_weight: Annotated[float, Bounds(0)] = 0.5
+    """Weight of the same with the query of the question read with its passage."""
+    rank_weight: Annotated[float, Bounds(0)] = 0.5
+    """Weight of ranking a question's own passage first by vectors of questions and passages."""
+    teacher_weight: Annotated[float, Bounds(0)] = 3.0
+    """Weight of 1 − cosine to the passage vectors of `objective.block_teacher.encoder`, or of the start."""
+    distill_weight: Annotated[float, Bounds(0)] = 0.0
+    """Weight of teaching the vectors of an index the joint pass's distribution over the tokens of a passage."""
+    rank_scale: Annotated[float, Bounds(above=0)] = 20.0
+    """Factor of the cosines that rank passages."""
+
+
+@dataclass(kw_only=True, slots=True)
 class LabelledContrastSettings(CheckedSettings):
     """How the texts of a batch are contrasted by their labels."""
 
@@ -198,6 +218,10 @@ class ObjectiveSettings(CheckedSettings):
     """The frozen teacher of block vectors."""
     block_teacher_weight: float = 0.0
     """Weight of staying near the teacher's block vectors, 1 − cosine; the encoder then ranks blocks too (`fill`)."""
+    span_supervision: SpanSupervisionSettings = field(default_factory=SpanSupervisionSettings)
+    """Training on questions with known answers."""
+    span_supervision_weight: float = 0.0
+    """Weight of questions with known answers; which they are is set by `questions`."""
     labelled_weight: float = 0.0
     """Weight of predicting labels or scores with a new head; what is labelled stands under `labelled`."""
     labelled_contrast: LabelledContrastSettings = field(default_factory=LabelledContrastSettings)
@@ -241,6 +265,6 @@ class ObjectiveSettings(CheckedSettings):
         """The weights of all known losses by the names of their settings."""
         names = (
             *("nonparametric", "masked", "sentence", "token_contrast", "reading", "block_teacher"),
-            *("labelled", "labelled_contrast", "denoising"),
+            *("span_supervision", "labelled", "labelled_contrast", "denoising"),
         )
         return {f"{name}_weight": getattr(self, f"{name}_weight") for name in names}

@@ -35,6 +35,7 @@ from npm.masking.masker import MaskingUnit, QuestionForm, build_masker, mask_rng
 from npm.masking.rendering import (
     DENOISING,
     LABELLED,
+    QUESTIONS,
     SENTENCES,
     TOKENS,
     VIEW_NUMBERS,
@@ -50,21 +51,10 @@ from npm.models.encoder import Encoder
 from npm.objectives.ranks import rank, world_size
 from npm.training.labelled import labelled_source
 from npm.training.model import TrainableModel, title_tokens
+from npm.training.questions import AlternatingSource, question_source
 from npm.training.record import recorded
 from npm.training.settings import TrainingSettings
-from npm.types import Progress, SentenceBatch, Sequences, TrainingBatch, View, silent
-
-
-class BatchSource(Protocol):
-    """Training text of one kind, as views of batches."""
-
-    rank: int
-    world_size: int
-    micro_steps_per_epoch: int
-    """Micro-steps after which all of it was seen once."""
-
-    def views(self, micro_step: int) -> dict[str, View]:
-        """What this rank sees of it at `micro_step`, by the names of the views."""
+from npm.types import BatchSource, Progress, SentenceBatch, Sequences, TrainingBatch, View, silent
 
 
 class TrainingBatches(Dataset[TrainingBatch]):
@@ -323,6 +313,7 @@ class Texts:
     sentences: SentenceDataSettings
     corruption: CorruptionSettings
     labelled: LabelledSettings
+    questions: Sequence[str]
     seed: int
     is_packed: bool = False
     """Whether blocks were cut by another run, and the files they came from need not be there."""
@@ -350,7 +341,7 @@ def make_sources(
     """
     made: list[tuple[BatchSource, str]] = []
     if reads_blocks(views):
-        made.append(_block_source(views - {SENTENCES, LABELLED}, texts, settings, trained, progress))
+        made.append(_block_source(views - {SENTENCES, LABELLED, QUESTIONS}, texts, settings, trained, progress))
     if SENTENCES in views:
         further = views & {TOKENS} if not reads_blocks(views) else set()
         made.append(_sentence_source(further, texts, settings, trained))
@@ -358,7 +349,15 @@ def make_sources(
         assert isinstance(trained, Encoder), "labels are for encoders"
         place = {"rank": rank(), "world_size": world_size()}
         made.append(labelled_source(texts.labelled, trained, seed=texts.seed, **place))
-    return Sources(TrainingBatches([source for source, _ in made]), tuple(note for _, note in made))
+    sources, notes = [source for source, _ in made], tuple(note for _, note in made)
+    if texts.questions:
+        assert isinstance(trained, Encoder), "questions are for encoders"
+        place = {"title_tokens": title_tokens(settings, trained), "rank": rank(), "world_size": world_size()}
+        asked, note = question_source(texts.questions, trained, settings.supervision, seed=texts.seed, **place)
+        fraction = settings.supervision.step_fraction
+        sources = [AlternatingSource(asked, other, question_fraction=fraction) for other in sources] or [asked]
+        notes += (note,)
+    return Sources(TrainingBatches(sources), notes)
 
 
 def _block_source(

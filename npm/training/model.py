@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
+import torch
 from torch import nn
 
 from npm.corpus.documents import read_corpus
@@ -34,6 +35,7 @@ from npm.objectives.nonparametric import NonparametricMasked
 from npm.objectives.reading import JointReading
 from npm.objectives.sentence import SentenceContrast
 from npm.objectives.settings import BlockTeacherSettings, OtherObjective
+from npm.objectives.span_supervision import SpanSupervision
 from npm.objectives.token_contrast import TokenContrast
 from npm.training.optimizer import freeze
 from npm.training.settings import Attention, TrainingSettings
@@ -183,7 +185,8 @@ def make_objective(settings: TrainingSettings, trained: TrainableModel) -> Weigh
         parts["denoising"] = Denoising(families=settings.denoising.families())
     else:
         # before the pooler of the start, which may be the teacher, is forgotten
-        teacher = _block_teacher(chosen.block_teacher, trained) if chosen.block_teacher_weight else None
+        needs_teacher = chosen.block_teacher_weight or chosen.span_supervision_weight
+        teacher = _block_teacher(chosen.block_teacher, trained) if needs_teacher else None
         _say_how_it_asks(trained, settings)
         if chosen.nonparametric_weight:
             phrases = NonparametricMasked(
@@ -206,12 +209,18 @@ def make_objective(settings: TrainingSettings, trained: TrainableModel) -> Weigh
             parts["labelled"] = LabelledText(trained.dimensions, outputs, of_words=of_words, layer=labelled.layer)
         if chosen.labelled_contrast_weight:
             parts["labelled_contrast"] = LabelledContrast(chosen.labelled_contrast.temperature)
+        learned = phrases if chosen.nonparametric_weight else None
+        fixed = trained.similarity_scale
+
+        def scale() -> torch.Tensor | float:
+            return fixed if learned is None else learned.scale
+
         if chosen.reading_weight:
-            learned = phrases if chosen.nonparametric_weight else None
-            fixed = trained.similarity_scale
-            parts["reading"] = JointReading(lambda: fixed if learned is None else learned.scale)
-        if teacher is not None:
+            parts["reading"] = JointReading(scale)
+        if teacher is not None and chosen.block_teacher_weight:
             parts["block_teacher"] = teacher
+        if teacher is not None and chosen.span_supervision_weight:
+            parts["span_supervision"] = SpanSupervision(chosen.span_supervision, scale, teacher)
         if chosen.token_contrast_weight:
             parts["token_contrast"] = TokenContrast(chosen.token_contrast, teacher=trained)
     known_weights = chosen.weights()
@@ -224,7 +233,7 @@ def _say_how_it_asks(encoder: Encoder, settings: TrainingSettings) -> None:
     chosen = settings.objective
     encoder.trained_dimensions = chosen.nonparametric.dimensions if chosen.nonparametric_weight else ()
     encoder.query_masks = 1 if settings.masking.unit is MaskingUnit.token else MASKS_PER_SPAN
-    encoder.reads_jointly = chosen.reading_weight > 0
+    encoder.reads_jointly = chosen.reading_weight + chosen.span_supervision_weight > 0
     encoder.title_tokens = title_tokens(settings, encoder)
     forget_pooler(encoder)
 

@@ -11,8 +11,15 @@ from typing import Any
 from index.files import sha256_of_file
 from npm.corpus.groups import GroupMixing
 from npm.corpus.labelled import LabelledSettings
+from npm.corpus.questions import SupervisionSettings
 from npm.corpus.sources import Source
-from npm.objectives.settings import KeyCopies, LabelledContrastSettings, Negatives, OwnSequence
+from npm.objectives.settings import (
+    KeyCopies,
+    LabelledContrastSettings,
+    Negatives,
+    OwnSequence,
+    SpanSupervisionSettings,
+)
 from npm.training.settings import OptimizerKind, TrainingSettings
 
 OF_EACH_RUN = (
@@ -42,7 +49,7 @@ def as_record(settings: TrainingSettings, *, ranks: int) -> dict[str, Any]:
     return flat_record(recorded(own)) | {"world_size": ranks}
 
 
-_FACTS = ("world_size", "encoder", "teacher", "collocations", "packed", "start.from_run")
+_FACTS = ("world_size", "encoder", "teacher", "collocations", "packed", "start.from_run", "questions")
 _WITH_FILES = ("corpus", "evaluation", "sentences", "labelled")
 
 
@@ -107,9 +114,14 @@ UNRECORDED: dict[str, Any] = {
     "labelled_weight": 0.0,
     "labelled_contrast": asdict(LabelledContrastSettings()),
     "labelled_contrast_weight": 0.0,
+    "questions": [],
+    "supervision": asdict(SupervisionSettings()),
+    "span_supervision": asdict(SpanSupervisionSettings()),
+    "span_supervision_weight": 0.0,
     "dropout_from_step": 0,
     "dropout_until_step": None,
     "max_epochs": None,
+    "constant_fraction": 0.0,
     "word_embeddings": False,
     "untied": False,
 }
@@ -122,7 +134,7 @@ def recorded(value: Any, *, is_path: bool = False) -> Any:
         return value.name
     if isinstance(value, dict):
         return {
-            key: recorded(part, is_path=key in ("files", "vocabulary", "from_run", "packed"))
+            key: recorded(part, is_path=key in ("files", "questions", "vocabulary", "from_run", "packed"))
             for key, part in value.items()
             if UNRECORDED.get(key, ...) != part
         }

@@ -18,13 +18,15 @@ from npm.corpus.sources import find_sources
 from npm.errors import SettingError, UserError, check_range, named
 from npm.masking.collocations import CollocationVocabulary
 from npm.masking.corruption import CorruptionSettings, CorruptionUnit
-from npm.masking.rendering import LABELLED, SENTENCES, TOKENS, reads_blocks
+from npm.masking.rendering import LABELLED, QUESTIONS, SENTENCES, TOKENS, reads_blocks
 from npm.models.encoder import Encoder
 from npm.models.sentences import Pooler, SavedSentenceEncoder
+from npm.models.settings import Precision
 from npm.objectives.block_teacher import BlockTeacher
 from npm.objectives.combine import WeightedSum
 from npm.objectives.ranks import rank, world_size
 from npm.objectives.sentence import SentenceContrast
+from npm.objectives.span_supervision import SpanSupervision
 from npm.training.acceleration import make_accelerator
 from npm.training.checkpoints import HELD_OUT, RunFolder
 from npm.training.data import Texts, TrainingBatches, make_sources
@@ -65,7 +67,7 @@ def run_training(
     check_input_length(settings, trained, objective.views)
     facts = recorded_facts(settings, trained, objective.views)  # a misspelt file is reported before anything is made
     if settings.objective.block_teacher.encoder:  # else it is the start
-        teachers = [part for part in objective.objectives.values() if isinstance(part, BlockTeacher)]
+        teachers = [part for part in objective.modules() if isinstance(part, BlockTeacher)]
         facts["teacher_fingerprint"] = teachers[0].fingerprint
     evaluators = make_evaluators(trained, objective)
     accelerator = make_accelerator(settings)  # starts the process group, if there are several ranks
@@ -90,8 +92,7 @@ def run_training(
                     held_out.settings = timed.evaluation
             trainer = make_trainer(RunFolder(folder), timed, trained, objective, sources.batches, held_out)
             if rank() == 0:
-                device, precision = trainer.accelerator.device, trainer.accelerator.mixed_precision
-                announce(f"training on {device} in {precision}: {'; '.join(sources.notes)}")
+                announce(f"training {number_format(settings, trainer)}: {'; '.join(sources.notes)}")
             trainer.train(report_step if rank() == 0 else lambda _: None, most_minutes=most_minutes)
         except UserError:
             # a run that never began leaves nothing behind
@@ -101,9 +102,24 @@ def run_training(
     return trainer.run_folder.encoder_path
 
 
+def number_format(settings: TrainingSettings, trainer: Trainer) -> str:
+    """The device and the number format of a run, with the reason where it is float32 by itself."""
+    device, precision = trainer.accelerator.device, trainer.accelerator.mixed_precision
+    name = {"no": "float32", "bf16": "bfloat16", "fp16": "float16"}[precision]
+    emulated = settings.precision is Precision.auto and name == "float32"
+    return f"on {device} in {name}" + (", as it would only emulate bfloat16" if emulated else "")
+
+
 def refuse_no_text(settings: TrainingSettings) -> None:
     """Raise CorpusError where no text at all is given; that of labelled rows is asked for where they are read."""
     given = settings.packed or settings.corpus.files or settings.sentences.files or settings.labelled.files
+    if settings.objective.span_supervision_weight and not settings.questions:
+        expected, fix = (
+            "files of questions with their answers",
+            "give questions=FILE.jsonl; docs/training.md has the form",
+        )
+        raise SettingError("no questions are given", expected=expected, got="none", where="questions", fix=fix)
+    given = given or settings.questions
     if not given and settings.objective.labelled_weight + settings.objective.labelled_contrast_weight == 0:
         find_sources([])
 
@@ -115,7 +131,9 @@ def recorded_facts(settings: TrainingSettings, trained: TrainableModel, views: s
         return facts | packed_facts(settings, views)
     sentences = sentence_sources(settings.sentences) if SENTENCES in views else []
     labelled = labelled_sources(settings.labelled) if LABELLED in views else []
-    if reads_blocks(views) or not (sentences or labelled):
+    questions = find_sources(settings.questions) if QUESTIONS in views else []
+    facts |= recorded_sources("questions", questions)
+    if reads_blocks(views) or not (sentences or labelled or questions):
         facts |= recorded_sources("corpus", find_sources(settings.corpus.files))
     facts |= recorded_sources("sentences", sentences) | recorded_sources("labelled", labelled)
     if settings.corruption.unit is CorruptionUnit.collocation and settings.corruption.collocations.vocabulary:
@@ -125,7 +143,8 @@ def recorded_facts(settings: TrainingSettings, trained: TrainableModel, views: s
         facts["collocations"] = vocabulary.digest
     if settings.evaluation.files:
         held_out = held_out_texts(Path(), settings, views)
-        given = sentence_sources(held_out.sentences) or find_sources(held_out.labelled.files or held_out.corpus.files)
+        files = held_out.questions or held_out.labelled.files or held_out.corpus.files
+        given = sentence_sources(held_out.sentences) or find_sources(files)
         facts |= recorded_sources("evaluation", given)
     return facts
 
@@ -161,8 +180,8 @@ def training_texts(folder: Path, settings: TrainingSettings, views: set[str]) ->
     """
     origin = settings.start.from_run
     place = Path(settings.packed or (origin if origin and _has_texts(Path(origin), settings, views) else folder))
-    chosen = (settings.corpus, settings.sentences, settings.corruption, settings.labelled, settings.trainer.seed)
-    return Texts(place, *chosen, is_packed=bool(settings.packed))
+    chosen = (settings.corpus, settings.sentences, settings.corruption, settings.labelled, settings.questions)
+    return Texts(place, *chosen, settings.trainer.seed, is_packed=bool(settings.packed))
 
 
 def _has_texts(run: Path, settings: TrainingSettings, views: set[str]) -> bool:
@@ -176,8 +195,8 @@ def _has_texts(run: Path, settings: TrainingSettings, views: set[str]) -> bool:
 def held_out_texts(folder: Path, settings: TrainingSettings, views: set[str]) -> Texts:
     """The texts of `evaluation.files`, in the place of the training text; tokens are masked as `evaluation` says.
 
-    They are in the place of `sentences.files` or `labelled.files` where a run trains on those alone, else of
-    `corpus.files`. Raises SettingError where labelled rows are trained on beside other text.
+    They are in the place of `sentences.files`, `labelled.files` or `questions` where a run trains on those alone, else
+    of `corpus.files`. Raises SettingError where labelled rows are trained on beside other text.
     """
     check_range(
         LABELLED not in views or views == {LABELLED},
@@ -188,7 +207,7 @@ def held_out_texts(folder: Path, settings: TrainingSettings, views: set[str]) ->
     )
     chosen = settings.evaluation
     pairs = bool(settings.sentences.files) and not reads_blocks(views)
-    sentences, labelled = settings.sentences, views == {LABELLED}
+    sentences, labelled, questions = settings.sentences, views == {LABELLED}, views == {QUESTIONS}
     if pairs:  # files of the same columns
         sentences = replace(sentences, files=chosen.files)
     elif sentences.files:  # plain sentences of the held-out corpus
@@ -203,10 +222,11 @@ def held_out_texts(folder: Path, settings: TrainingSettings, views: set[str]) ->
         )
     return Texts(
         Path(settings.packed or folder) / HELD_OUT,
-        replace(settings.corpus, files=[] if pairs or labelled else chosen.files),
+        replace(settings.corpus, files=[] if pairs or labelled or questions else chosen.files),
         sentences,
         CorruptionSettings(masked_fraction=chosen.masked_fraction),
         replace(settings.labelled, files=chosen.files if labelled else [], max_examples=None),
+        chosen.files if questions else [],
         settings.trainer.seed + 1,
         is_packed=bool(settings.packed),
     )
@@ -245,7 +265,9 @@ def _held_out(
     batches = None
     if has_held_out(settings):
         texts = held_out_texts(folder, settings, objective.views)
-        batches = make_sources(texts, objective.views, settings, trained).batches
+        # weights are those of the files trained on
+        unweighted = replace(settings, supervision=replace(settings.supervision, file_weights=[]))
+        batches = make_sources(texts, objective.views, unweighted, trained).batches
     return HeldOut(settings.evaluation, batches, evaluators=evaluators)
 
 
@@ -253,7 +275,7 @@ def _pooler_of(objective: nn.Module) -> Pooler | None:
     """What makes the vectors of sentences that an objective is about; None if it is about none."""
     if isinstance(objective, SentenceContrast):
         return objective.pooler
-    return Pooler(objective.pooler, 0) if isinstance(objective, BlockTeacher) else None
+    return Pooler(objective.pooler, 0) if isinstance(objective, BlockTeacher | SpanSupervision) else None
 
 
 def make_trainer(

@@ -23,6 +23,8 @@ class ScheduleSettings(CheckedSettings):
     """Peak learning rate."""
     warmup_fraction: Annotated[float, Bounds(0, 0.999)] = 0.06
     """Share of the run in which the learning rate rises linearly from zero; it then falls linearly."""
+    constant_fraction: Annotated[float, Bounds(0, 0.999)] = 0.0
+    """Fraction of the run, warm-up included, after which it begins to fall."""
     final_fraction: Annotated[float, Bounds(0, 1)] = 0.0
     """Learning rate at the end of the run, as a share of the peak."""
 
@@ -50,7 +52,7 @@ class ScheduleSettings(CheckedSettings):
         return min(1.0, minutes_done / self.max_minutes)
 
     def learning_rate_at(self, progress: float) -> float:
-        """Linear warm-up to the peak, then linear fall to `final_fraction` of it.
+        """Linear warm-up to the peak, then linear fall to `final_fraction` of it, which may begin later.
 
         >>> settings = ScheduleSettings(max_steps=10, learning_rate=1.0, warmup_fraction=0.2)
         >>> [settings.learning_rate_at(p) for p in (0.1, 0.2, 0.6, 1.0)]
@@ -58,5 +60,5 @@ class ScheduleSettings(CheckedSettings):
         """
         if progress < self.warmup_fraction:
             return self.learning_rate * progress / self.warmup_fraction
-        left = (1.0 - progress) / (1.0 - self.warmup_fraction)
+        left = min(1.0, (1.0 - progress) / (1.0 - max(self.warmup_fraction, self.constant_fraction)))
         return self.learning_rate * (self.final_fraction + (1.0 - self.final_fraction) * left)

@@ -11,12 +11,13 @@ from npm.corpus.blocks import BlockSettings
 from npm.corpus.documents import CorpusSettings
 from npm.corpus.groups import GroupMixing
 from npm.corpus.labelled import LabelledSettings
+from npm.corpus.questions import SupervisionSettings
 from npm.corpus.sentence_pairs import SentenceDataSettings
 from npm.errors import SettingError, check_range
 from npm.masking.corruption import CorruptionSettings
 from npm.masking.denoising import DenoisingSettings
 from npm.masking.masker import MaskingSettings, MaskingUnit
-from npm.masking.rendering import DENOISING, LABELLED, PHRASES, SENTENCES, TOKENS, reads_blocks
+from npm.masking.rendering import DENOISING, LABELLED, PHRASES, QUESTIONS, SENTENCES, TOKENS, reads_blocks
 from npm.masking.units import MAX_GROUP_TOKENS
 from npm.models.settings import MINILM, FreshSettings, Precision
 from npm.objectives.settings import KeyCopies, ObjectiveSettings
@@ -236,6 +237,10 @@ class TrainingSettings(CheckedSettings):
     """Where the sentences of the contrastive loss over sentences come from."""
     labelled: LabelledSettings = field(default_factory=LabelledSettings)
     """Labelled text for a head over the encoder."""
+    questions: PathList = field(default_factory=list)
+    """Files with questions, their answers and the passages that contain them, for objective.span_supervision_weight."""
+    supervision: SupervisionSettings = field(default_factory=SupervisionSettings)
+    """How these questions are shown."""
     start: StartSettings = field(default_factory=StartSettings)
     """How the encoder is set up for training."""
     objective: ObjectiveSettings = field(default_factory=ObjectiveSettings)
@@ -286,6 +291,19 @@ class TrainingSettings(CheckedSettings):
         if self.objective.token_contrast_weight:
             self.objective.token_contrast.check_copies(self.corruption.copy_count)
         weights = {name: weight for name, weight in self.objective.weights().items() if weight}
+        mixed = weights.keys() - {
+            "span_supervision_weight",
+            "nonparametric_weight",
+            "reading_weight",
+            "block_teacher_weight",
+        }
+        check_range(
+            "span_supervision_weight" not in weights or not mixed,
+            "objective.span_supervision_weight",
+            expected="next to it no weights but those of phrases, of reading and of the teacher of blocks",
+            got=", ".join(sorted(mixed)),
+            fix="set one of them to 0",
+        )
         if "denoising_weight" in weights and len(weights) > 1:
             raise SettingError(
                 "an encoder-decoder has no head for the other objectives",
@@ -330,6 +348,7 @@ READ_BY_VIEW = {
     DENOISING: "denoising",
     SENTENCES: "sentences",
     LABELLED: "labelled",
+    QUESTIONS: "supervision",
 }
 """Which group of settings says what a view shows."""
 KEPT_WITH_THE_ENCODER = "objective.nonparametric.similarity_scale"
@@ -341,7 +360,9 @@ def refuse_unused(settings: TrainingSettings, views: set[str]) -> None:
     unused = [group for view, group in READ_BY_VIEW.items() if view not in views]
     if not reads_blocks(views):
         unused += ["blocks", "groups"]
-    losses = ("nonparametric", "masked", "sentence", "token_contrast", "block_teacher", "labelled_contrast")
+    losses = ["nonparametric", "masked", "sentence", "token_contrast", "labelled_contrast", "span_supervision"]
+    if not settings.objective.span_supervision_weight:  # which has the same teacher
+        losses.append("block_teacher")
     unused += [f"objective.{name}" for name in losses if not getattr(settings.objective, f"{name}_weight")]
     changed = [key for key in changed_settings(settings, TrainingSettings(), unused) if key != KEPT_WITH_THE_ENCODER]
     if changed:

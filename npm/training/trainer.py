@@ -248,7 +248,9 @@ class Trainer:
                 parts = [term.weight * term.sum * (world_size() / max(1, counts[name])) for name, term in terms.items()]
                 self.prepared.backward(torch.stack(parts).sum())
             sums.append({name: float(term.sum.detach()) for name, term in terms.items()})
-        own_totals = {name: sum(part[name] for part in sums) for name in sums[0]}
+        own_totals = dict.fromkeys(own_counts, 0.0)
+        for name, value in (item for part in sums for item in part.items()):
+            own_totals[name] += value
         totals = sum_over_ranks(own_totals, self.accelerator.device)
         # a term without anything to count, such as a denoiser that was not drawn, has no mean
         means = {name: total / counts[name] for name, total in totals.items() if counts[name]}

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.corpus.test_questions import ROW, written
 from tests.helpers.command_line import CommandLine
 from tests.helpers.tiny_models import SENTENCES, tiny_encoder
 
@@ -24,6 +25,13 @@ SMALLER = [
 ]
 BLOCKS = ["blocks.max_block_tokens=32", "groups.sequences_per_group=4"]
 SENTENCES_A_STEP = ["sentences.pairs_per_device_batch=4"]
+QUESTIONS_A_STEP = [
+    *(
+        "supervision.questions_per_device_batch=2",
+        "supervision.max_block_tokens=40",
+        "supervision.max_question_tokens=40",
+    )
+]
 MASK_PAIRS = ["masking.max_spans_per_sequence=16"]
 CUT = {
     "masking_study": ["start.fresh.dimensions=16", "start.fresh.vocabulary_size=300"],
@@ -66,7 +74,10 @@ def test_an_experiment_trains(
     texts = [f"sentences.files=[{pairs}]"] if experiment == "simcse_sup" else [corpus]
     if experiment == "transfer_target":
         texts = [corpus, corpus.replace("corpus.", "evaluation.")]
+    if experiment == "span_supervision":
+        texts = [f"questions={written(tmp_path, ROW, ROW)}"]
     batch = SENTENCES_A_STEP if experiment.startswith("simcse") else BLOCKS
+    batch = QUESTIONS_A_STEP if experiment == "span_supervision" else batch
     run = tmp_path / "run"
     outcome = npmlm(
         "train",

@@ -1,0 +1,241 @@
+"""Questions with one `<mask>`, their answers and the passage that contains them, as rows of JSON lines.
+
+    {"question": "The capital of Iceland is <mask>.", "answers": ["Reykjavík"], "title": "Iceland", "block": "…",
+     "negatives": ["a passage without the answer", …]}
+
+`title` and `negatives` may be missing, other fields are ignored. One row form serves questions made by program
+(`scripts/make_questions.py`) and a user's own corrections.
+
+Shapes: r rows, x texts of all rows, T tokens of all texts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, islice, pairwise
+from typing import TYPE_CHECKING, Annotated, Any, TypeGuard
+
+import numpy as np
+
+from npm.corpus.rows import json_rows, unusable_value
+from npm.corpus.sources import find_sources
+from npm.errors import CorpusError, check_range, named
+from npm.settings import Bounds, CheckedSettings
+from npm.types import MASK_TEXT
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+EXAMPLE = f'{{"question": "Iceland is governed from {MASK_TEXT}.", "answers": ["Reykjavík"], "block": "…"}}'
+ROWS_AT_ONCE = 1024
+
+
+@dataclass(kw_only=True, slots=True)
+class SupervisionSettings(CheckedSettings):
+    """How `questions` are shown in training."""
+
+    questions_per_device_batch: Annotated[int, Bounds(1)] = 24
+    """Questions that one device works on at once; their passages are each other's negatives."""
+    max_block_tokens: Annotated[int, Bounds(8)] = 128
+    """Tokens of a passage, title not counted; of a longer one the part around its first answer is kept."""
+    max_question_tokens: Annotated[int, Bounds(8)] = 120
+    """Tokens of a question, mask not counted; of a longer one those nearest to the mask are kept."""
+    negative_fraction: Annotated[float, Bounds(0, 1)] = 0.5
+    """Fraction of the questions that are also read with one of their `negatives`, where they have any."""
+    file_weights: list[float] = field(default_factory=list)
+    """How often each file of `questions` is drawn from, as [0.65,0.35]; empty: each row equally often."""
+    step_fraction: Annotated[float, Bounds(above=0, below=1)] = 0.5
+    """Fraction of the micro-steps that show questions where other objectives, too, have a weight."""
+
+    def check(self) -> None:
+        """Raise SettingError for a weight that is not positive."""
+        right = all(weight > 0 for weight in self.file_weights)
+        check_range(right, "file_weights", expected="weights above 0", got=self.file_weights)
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One row as token ids, without special tokens."""
+
+    before: np.ndarray  # [.] of the question before its mask
+    after: np.ndarray  # [.] after it
+    title: np.ndarray  # [.] with a full stop, as before every block
+    block: np.ndarray  # [.]
+    negatives: list[np.ndarray]
+    answers: list[np.ndarray]  # one or more, each of which occurs in the block
+
+
+@dataclass(frozen=True, slots=True)
+class QuestionTable:
+    """All rows, tokenized. The texts of a row are: before, after, title, block, negatives, answers."""
+
+    token_ids: np.ndarray  # u16 or i32 [T]
+    text_offsets: np.ndarray  # i64 [x + 1]; text t is [text_offsets[t], text_offsets[t + 1])
+    row_offsets: np.ndarray  # i64 [r + 1], the texts of a row
+    negative_counts: np.ndarray  # u8 [r]
+    probabilities: np.ndarray | None  # f64 [r], of being drawn; None: all alike
+    skipped: int
+    """Rows without an answer whose tokens occur among those of the block."""
+
+    def __len__(self) -> int:
+        return len(self.row_offsets) - 1
+
+    def __getitem__(self, row: int) -> Question:
+        first, stop = self.row_offsets[row : row + 2].tolist()
+        bounds = self.text_offsets[first : stop + 1].tolist()
+        texts: list[np.ndarray] = [self.token_ids[start:end].astype(np.int64) for start, end in pairwise(bounds)]
+        before, after, title, block, *others = texts
+        negative_count = int(self.negative_counts[row])
+        return Question(before, after, title, block, others[:negative_count], others[negative_count:])
+
+
+def read_questions(files: Sequence[str]) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """Checked rows with the index of their file. Raises CorpusError with file and line for a row in another form."""
+    for number, source in enumerate(find_sources(files)):
+        for line, row in json_rows(source.file, example=EXAMPLE):
+            where = f"{source.path}:{line}"
+            question, answers, block = row.get("question"), row.get("answers"), row.get("block")
+            if not isinstance(question, str) or question.count(MASK_TEXT) != 1:
+                raise unusable_value("question", question, where, expected=f"a text with one {MASK_TEXT}")
+            if not isinstance(block, str) or not block.strip():
+                raise unusable_value("block", block, where, expected="the text of a passage")
+            if not _are_texts(answers) or not any(each.casefold() in block.casefold() for each in answers):
+                raise unusable_value(
+                    "answers", answers, where, expected="a list of texts, one of which occurs in block"
+                )
+            if not isinstance(row.get("title", ""), str):
+                raise unusable_value("title", row["title"], where, expected="a text")
+            if row.get("negatives") and not _are_texts(row["negatives"]):
+                raise unusable_value("negatives", row["negatives"], where, expected="a list of texts")
+            yield number, row
+
+
+def _are_texts(value: object) -> TypeGuard[list[str]]:
+    return isinstance(value, list) and bool(value) and all(isinstance(text, str) and text.strip() for text in value)
+
+
+def question_table(
+    files: Sequence[str], tokenizer: PreTrainedTokenizerFast, settings: SupervisionSettings, *, title_tokens: int
+) -> QuestionTable:
+    """Tokenize all rows of `files`. Raises CorpusError for a wrong row, and where no row can be used."""
+    tokenize = _Tokenize(tokenizer, settings, title_tokens)
+    id_type = np.uint16 if len(tokenizer) <= 1 << 16 else np.int32
+    ids: list[np.ndarray] = []
+    sizes: list[int] = []  # tokens of each text
+    text_counts, negative_counts, file_numbers = [], [], []  # of each row
+    skipped = 0
+    rows = read_questions(files)
+    while batch := list(islice(rows, ROWS_AT_ONCE)):
+        for (number, _), question in zip(batch, tokenize([row for _, row in batch]), strict=True):
+            if not question.answers:
+                skipped += 1
+                continue
+            texts = [question.before, question.after, question.title, question.block]
+            texts += question.negatives + question.answers
+            ids.append(np.concatenate(texts).astype(id_type))  # [tokens of the row]
+            sizes += map(len, texts)
+            text_counts.append(len(texts))
+            negative_counts.append(len(question.negatives))
+            file_numbers.append(number)
+    if not ids:
+        raise CorpusError(
+            "no question can be trained on",
+            expected="rows of which an answer occurs in block as tokens of the encoder",
+            got=f"{skipped} rows without one",
+            where=named(files),
+            fix=f"give rows such as {EXAMPLE}",
+        )
+    return QuestionTable(
+        token_ids=np.concatenate(ids),
+        text_offsets=np.append(0, np.cumsum(sizes)),
+        row_offsets=np.append(0, np.cumsum(text_counts)),
+        negative_counts=np.array(negative_counts, dtype=np.uint8),
+        probabilities=_probabilities(np.array(file_numbers), settings.file_weights),
+        skipped=skipped,
+    )
+
+
+def _probabilities(files: np.ndarray, weights: Sequence[float]) -> np.ndarray | None:
+    """The probability f64 [r] of each row from the files i64 [r] that the rows are of and the files' weights."""
+    if not weights:
+        return None
+    counts = np.bincount(files, minlength=len(weights))  # i64 [files]
+    check_range(
+        len(counts) == len(weights) and bool(counts.all()),
+        "supervision.file_weights",
+        expected=f"a weight for each of {len(counts)} files with questions",
+        got=list(weights),
+        fix="give one weight for each file, or none",
+    )
+    weight_of_row = (np.array(weights) / counts)[files]  # f64 [r]
+    return np.asarray(weight_of_row / weight_of_row.sum())
+
+
+class _Tokenize:
+    """Rows as `Question`s, of which those that cannot be used have no answers."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerFast, settings: SupervisionSettings, title_tokens: int) -> None:
+        self._tokenizer, self._settings, self._title_tokens = tokenizer, settings, title_tokens
+        mask = tokenizer.backend_tokenizer.get_added_tokens_decoder().get(tokenizer.mask_token_id)
+        self._strips = (mask.lstrip, mask.rstrip) if mask is not None else (False, False)
+        self._full_stop = self._ids(["."])[0]  # [.]
+
+    def __call__(self, rows: Sequence[Mapping[str, Any]]) -> list[Question]:
+        texts: list[list[str]] = []
+        for row in rows:
+            before, after = row["question"].split(MASK_TEXT)
+            before, after = before.rstrip() if self._strips[0] else before, after.lstrip() if self._strips[1] else after
+            # within a text some tokenizers join a space to the word that follows
+            answers = dict.fromkeys(
+                form for answer in row["answers"] for form in (answer.strip(), f" {answer.strip()}")
+            )
+            texts.append([before, after, row.get("title", ""), row["block"], *(row.get("negatives") or ()), *answers])
+        ids = iter(self._ids(list(chain.from_iterable(texts))))
+        return [
+            self._question(list(islice(ids, len(own))), len(row.get("negatives") or ()))
+            for row, own in zip(rows, texts, strict=True)
+        ]
+
+    def _ids(self, texts: list[str]) -> list[np.ndarray]:
+        encoded = self._tokenizer(
+            texts, add_special_tokens=False, split_special_tokens=True, return_attention_mask=False, verbose=False
+        )["input_ids"]
+        return [np.array(each, dtype=np.int64) for each in encoded]  # [.] each
+
+    def _question(self, texts: list[np.ndarray], negative_count: int) -> Question:
+        before, after, title, block, *others = texts
+        half, most = self._settings.max_question_tokens // 2, self._settings.max_block_tokens
+        answers = list({tuple(answer.tolist()): answer for answer in others[negative_count:] if len(answer)}.values())
+        places = [place for answer in answers if (place := first_occurrence(answer, block)) is not None]
+        if places and len(block) > most:
+            start = max(0, min(min(places) - most // 2, len(block) - most))
+            block = block[start : start + most]  # [most]
+        kept = [answer for answer in answers if first_occurrence(answer, block) is not None]
+        negatives = [negative[:most] for negative in others[:negative_count]]
+        return Question(
+            before=before[-half:],
+            after=after[:half],
+            title=np.concatenate([title[: self._title_tokens], self._full_stop])
+            if self._title_tokens and len(title)
+            else title[:0],
+            block=block,
+            negatives=[
+                negative
+                for negative in negatives
+                if len(negative) and all(first_occurrence(answer, negative) is None for answer in answers)
+            ],
+            answers=kept,
+        )
+
+
+def first_occurrence(phrase: np.ndarray, text: np.ndarray) -> int | None:
+    """Where the tokens of a phrase, at least one, first occur in succession among those of a text; None: nowhere.
+
+    >>> first_occurrence(np.array([7, 8]), np.array([7, 7, 8])), first_occurrence(np.array([8, 7]), np.array([7, 8]))
+    (1, None)
+    """
+    for place in np.flatnonzero(text[: max(0, len(text) - len(phrase) + 1)] == phrase[0]).tolist():
+        if np.array_equal(text[place : place + len(phrase)], phrase):
+            return int(place)
+    return None

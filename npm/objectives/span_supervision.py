@@ -1,0 +1,189 @@
+"""Questions with known answers: which phrase of the right block is asked for, and which block is right.
+
+For n questions with start queries q_i of the question alone and q_i' of the question read with its block, with K_i the
+keys of the block's tokens in the block's own pass and K_i' those in the joint pass, S⁺_i the tokens that begin an
+occurrence of an answer of i, c the first token of the joint pass, s(a, b) = scale × a·b, and v(·) pooled vectors:
+
+    answer_start  −log Σ_{k ∈ K_i' ∩ S⁺_i} exp s(q_i', k) + log Σ_{k ∈ K_i' ∪ {c}} exp s(q_i', k)
+    absent        the same over a block without an answer, where c is the only positive
+    query_alone   −log Σ_{k ∈ K_i ∩ S⁺_i} exp s(q_i, k) + log Σ_{k ∈ K_i ∪ ⋃_j (K_j ∖ S⁺_i)} exp s(q_i, k)
+    query_read    the same with q_i'
+    rank          −log softmax_j(ρ cos(v(question i), v(block j)))_i over i and the blocks j without an answer of i
+    teacher       1 − cos(v(block i), v_teacher(block i)), as in `npm.objectives.block_teacher`
+    distill       KL(softmax_{k ∈ K_i'} s(q_i', k) ‖ softmax_{k ∈ K_i} s(q_i, k)), the first without gradient
+
+Each is a mean over questions; `absent`, `query_alone`, `query_read` and `distill` are also means over start and end,
+and `answer_end` is `answer_start` with end queries and last tokens. Joint reading is that of `npm.objectives.reading`;
+other names and numbers of the block are its negatives (Lee et al. 2021, arXiv 2012.12624, §3.2 has both `query_alone`
+with in-batch negatives and `distill`, its equation 9).
+
+Shapes: n questions of this rank, N of all ranks, m that read a block without an answer, a answers, T tokens of the
+joint passes of this rank with their first tokens, K tokens of the blocks of all ranks, R rows, L padded length, d
+dimensions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+from npm.models.sentences import pool_last
+from npm.models.similarity import scaled_similarity
+from npm.objectives.block_teacher import BlockTeacher
+from npm.objectives.encoded import EncodedQuestions
+from npm.objectives.nonparametric import Keys, choice_losses, phrase_edges
+from npm.objectives.ranks import gather_rows, rank, row_counts
+from npm.objectives.reading import reading_losses
+from npm.objectives.sentence import contrast_logits
+from npm.objectives.settings import SpanSupervisionSettings
+from npm.types import QuestionBatch, Term
+
+SIDES = ("start", "end")
+WITH_TOP1 = ("answer_start", "answer_end", "absent", "query_alone", "query_read", "rank")
+
+
+class SpanSupervision(nn.Module):
+    """The terms of the module; `…_top1` of weight 0 counts right first choices."""
+
+    view = "questions"
+    reads_clean_copies = False
+
+    def __init__(
+        self, settings: SpanSupervisionSettings, scale: Callable[[], torch.Tensor | float], teacher: BlockTeacher
+    ) -> None:
+        """`scale` gives the similarity scale of the phrase loss, which may be learned there."""
+        super().__init__()
+        self.settings, self._scale, self._teacher = settings, scale, teacher
+        self.pooler = teacher.pooler
+        self._weights = {"answer_start": 0.5, "answer_end": 0.5}
+        self._weights |= {
+            "absent": settings.absent_weight,
+            "query_alone": settings.alone_weight,
+            "query_read": settings.read_weight,
+            "rank": settings.rank_weight,
+            "teacher": settings.teacher_weight,
+        }
+        if settings.distill_weight:
+            self._weights["distill"] = settings.distill_weight
+
+    def counts(self, batch: QuestionBatch) -> dict[str, int]:
+        """Questions of this rank; for `absent` those that read a block without an answer."""
+        questions = len(batch.start_slots)
+        names = (*self._weights, *(f"{name}_top1" for name in WITH_TOP1))
+        absent = len(batch.readers) - questions
+        return {name: absent if name.startswith("absent") else questions for name in names}
+
+    def forward(self, encoded: EncodedQuestions) -> dict[str, Term]:
+        """The terms of one batch; keys and blocks of all ranks are compared with, with gradient."""
+        states = encoded.states  # f32 [R, L, d]
+        teacher_distances = self._teacher.distances(*_blocks(encoded.batch, states))  # f32 [n]
+        with torch.autocast(states.device.type, enabled=False):  # bfloat16 logits would be off by 0.1 and more
+            sums = self._sums(encoded.batch, states) | {"teacher": teacher_distances.sum()}
+        counts = self.counts(encoded.batch)
+        return {name: Term(sums[name], count, self._weights.get(name, 0.0)) for name, count in counts.items()}
+
+    def _sums(self, batch: QuestionBatch, states: torch.Tensor) -> dict[str, torch.Tensor]:
+        """The sum of each term but `teacher` over the questions of this rank."""
+        count, reading_count = len(batch.start_slots), len(batch.readers)
+        reading = slice(0, reading_count)
+        is_key = batch.block_tokens[reading].clone()  # bool [n + m, L]
+        is_key[:, 0] = True
+        passes, places = is_key.nonzero(as_tuple=True)  # i64 [T] each
+        joint = Keys(states[reading][is_key], batch.input_ids[reading][is_key], passes)
+        own_pass = passes == torch.arange(reading_count, device=passes.device)[:, None]  # bool [n + m, T]
+        blocks, first_block, block_count = _block_keys(batch, states)
+        numbers = first_block + torch.arange(
+            count, device=passes.device
+        )  # i64 [n], own blocks among those of all ranks
+        own_block = blocks.sequences == numbers[:, None]  # bool [n, K]
+        edges = zip(*(phrase_edges(batch.answer_token_ids, keys) for keys in (joint, blocks)), strict=True)
+        alone_rows = torch.arange(count, device=passes.device) + reading_count + count  # i64 [n]
+        nothing = states.new_zeros(())
+        sums = dict.fromkeys(["absent", "query_alone", "query_read", "distill"], nothing)
+        sums |= {f"{name}_top1": nothing for name in WITH_TOP1}
+        for side, slots, (joint_edges, block_edges) in zip(
+            SIDES, (batch.start_slots, batch.end_slots), edges, strict=True
+        ):
+            alone = states[alone_rows, slots]  # f32 [n, d]
+            read = states[torch.arange(reading_count, device=passes.device), slots[batch.readers]]  # f32 [n + m, d]
+            logits = scaled_similarity(read @ joint.vectors.T, self._scale())  # f32 [n + m, T]
+            wanted = _of_questions(joint_edges, batch, count)[batch.readers]  # bool [n + m, T]
+            losses, right = reading_losses(logits, wanted, own_pass, places == 0)  # [n + m] each
+            sums[f"answer_{side}"], sums[f"answer_{side}_top1"] = losses[:count].sum(), right[:count].sum()
+            sums["absent"] = sums["absent"] + losses[count:].sum() / 2
+            sums["absent_top1"] = sums["absent_top1"] + right[count:].sum() / 2
+            found = _of_questions(block_edges, batch, count)  # bool [n, K]
+            # an occurrence in the block of another question may answer too: it is neither positive nor negative
+            compared = own_block | ~found  # bool [n, K]
+            for name, queries in (("query_alone", alone), ("query_read", read[:count])):
+                to_blocks = scaled_similarity(queries @ blocks.vectors.T, self._scale())  # f32 [n, K]
+                losses, right = choice_losses(to_blocks, found & own_block, compared)  # [n] each
+                sums[name] = sums[name] + losses.sum() / 2
+                sums[f"{name}_top1"] = sums[f"{name}_top1"] + right.sum() / 2
+                if name == "query_alone" and self.settings.distill_weight:
+                    in_pass = own_pass[:count] & (places > 0)  # bool [n, T]
+                    sums["distill"] = sums["distill"] + _divergence(logits[:count], in_pass, to_blocks, own_block) / 2
+            if side == "start":
+                sums |= self._rank(batch, states, found, numbers, blocks.sequences, block_count)
+        return sums
+
+    def _rank(
+        self,
+        batch: QuestionBatch,
+        states: torch.Tensor,
+        found: torch.Tensor,
+        numbers: torch.Tensor,
+        block_of_key: torch.Tensor,
+        block_count: int,
+    ) -> dict[str, torch.Tensor]:
+        """The sums of `rank`; `found` bool [n, K] are the occurrences of answers, whose blocks are no negatives."""
+        pooled = pool_last(self.pooler, states, batch.attention_mask)  # f32 [R, d]
+        count = len(numbers)
+        own_blocks = pooled[len(batch.readers) :][:count]  # f32 [n, d]
+        logits = contrast_logits(pooled[-count:], own_blocks, temperature=1 / self.settings.rank_scale)  # f32 [n, N]
+        has_answer = torch.zeros_like(logits).index_add_(1, block_of_key, found.to(logits)) > 0  # bool [n, N]
+        own = torch.arange(block_count, device=numbers.device) == numbers[:, None]  # bool [n, N]
+        losses, right = choice_losses(logits, own, own | ~has_answer)
+        return {"rank": losses.sum(), "rank_top1": right.sum()}
+
+
+def _blocks(batch: QuestionBatch, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The rows of the n blocks: ids and attention i64 [n, longest], states f32 [n, longest, d]."""
+    rows = slice(len(batch.readers), len(batch.readers) + len(batch.start_slots))
+    longest = int(batch.attention_mask[rows].sum(1).max())
+    return batch.input_ids[rows, :longest], batch.attention_mask[rows, :longest], states[rows, :longest]
+
+
+def _block_keys(batch: QuestionBatch, states: torch.Tensor) -> tuple[Keys, int, int]:
+    """The tokens of the blocks of all ranks, the index of this rank's first block, and the number of all blocks."""
+    rows = slice(len(batch.readers), len(batch.readers) + len(batch.start_slots))
+    is_key = batch.block_tokens[rows]  # bool [n, L]
+    block_counts = row_counts(batch.start_slots)
+    first_block = sum(block_counts[: rank()])
+    vectors, ids = states[rows][is_key], batch.input_ids[rows][is_key]  # f32 [k, d], i64 [k]
+    counts = row_counts(ids)
+    sequences = is_key.nonzero()[:, 0] + first_block  # i64 [k]
+    keys = Keys(*(gather_rows(part, counts) for part in (vectors, ids, sequences)))  # of all ranks: K rows
+    return keys, first_block, sum(block_counts)
+
+
+def _of_questions(edges: torch.Tensor, batch: QuestionBatch, count: int) -> torch.Tensor:
+    """Edges of any answer of each question, bool [n, T], from those of each answer, bool [a, T]."""
+    sums = torch.zeros(count, edges.shape[1], device=edges.device)  # f32 [n, T]
+    return sums.index_add_(0, batch.answer_questions, edges.float()) > 0
+
+
+def _divergence(
+    taught: torch.Tensor, taught_keys: torch.Tensor, learned: torch.Tensor, learned_keys: torch.Tensor
+) -> torch.Tensor:
+    """Σ_i KL(p_i ‖ q_i) of the softmax of `taught` f32 [n, T], without gradient, and of `learned` f32 [n, K].
+
+    Each row is taken over its keys in two masks of the same shapes, which are the same tokens in the same order.
+    """
+    log_p, log_q = (
+        logits.masked_fill(~keys, -torch.inf).log_softmax(1)[keys]  # f32 [keys of all rows]
+        for logits, keys in ((taught.detach(), taught_keys), (learned, learned_keys))
+    )
+    return (log_p.exp() * (log_p - log_q)).sum()

@@ -1,0 +1,151 @@
+"""Questions with known answers as a source of batches, alone or in turn with another source.
+
+Shapes: N questions of all ranks at a micro-step, n of this rank, m of these that read a negative, R rows, L padded
+length, a answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from npm.corpus.questions import Question, QuestionTable, SupervisionSettings, question_table
+from npm.errors import CorpusError, check_range
+from npm.masking.rendering import QUESTIONS, VIEW_NUMBERS, padded_rows
+from npm.models.encoder import Encoder
+from npm.types import BatchSource, QuestionBatch, View
+
+
+def question_batch(
+    questions: Sequence[Question], negatives: Sequence[np.ndarray | None], encoder: Encoder
+) -> QuestionBatch:
+    """Questions as one batch on the CPU; `negatives` are passages that the questions are read with too, or None."""
+    suffix = np.array(encoder.suffix_ids, dtype=np.int64)
+    masks = np.full(encoder.query_masks, encoder.mask_id, dtype=np.int64)
+    asked = [np.concatenate([each.before, masks, each.after]) for each in questions]  # i64 [.] each
+    readers = [*range(len(questions)), *(number for number, negative in enumerate(negatives) if negative is not None)]
+    passages = [each.block for each in questions] + [negative for negative in negatives if negative is not None]
+    # as texts are read with blocks when an index is asked: question, suffix, title and block (npm/retrieval/reading.py)
+    heads = [np.concatenate([asked[number], suffix, questions[number].title]) for number in readers]
+    heads += [each.title for each in questions]
+    passages += [each.block for each in questions]
+    nothing = [suffix[:0]] * (2 * len(questions))
+    heads += asked + [np.concatenate([each.before, each.after]) for each in questions]
+    rows = [np.concatenate(pair) for pair in zip(heads, passages + nothing, strict=True)]
+    marks = [np.arange(len(row)) >= len(head) for row, head in zip(rows, heads, strict=True)]  # bool [.] each
+    offsets = np.cumsum([0, *map(len, rows)])  # i64 [R + 1]
+    around = {"prefix_ids": tuple(encoder.prefix_ids), "suffix_ids": tuple(encoder.suffix_ids)}
+    input_ids, attention_mask = padded_rows(np.concatenate(rows), offsets, pad_id=encoder.pad_id, **around)
+    unmarked = {name: (0,) * len(ids) for name, ids in around.items()}
+    is_block, _ = padded_rows(np.concatenate(marks).astype(np.int64), offsets, pad_id=0, **unmarked)  # i64 [R, L]
+    start_slots = torch.tensor([len(encoder.prefix_ids) + len(each.before) for each in questions])  # i64 [n]
+    answers = [(number, answer) for number, each in enumerate(questions) for answer in each.answers]
+    answer_ids = torch.nn.utils.rnn.pad_sequence(
+        [torch.from_numpy(answer) for _, answer in answers], batch_first=True, padding_value=-1
+    )  # i64 [a, longest]
+    return QuestionBatch(
+        input_ids=input_ids,
+        attention_mask=attention_mask,
+        block_tokens=is_block.bool(),
+        start_slots=start_slots,
+        end_slots=start_slots + encoder.query_masks - 1,
+        readers=torch.tensor(readers),
+        answer_token_ids=answer_ids,
+        answer_questions=torch.tensor([number for number, _ in answers]),
+    )
+
+
+class QuestionSource:
+    """Rows drawn at random for each micro-step, all of a global batch different; each rank takes its part."""
+
+    def __init__(
+        self,
+        table: QuestionTable,
+        encoder: Encoder,
+        settings: SupervisionSettings,
+        *,
+        seed: int,
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> None:
+        """Raises CorpusError if there are too few rows for one micro-step."""
+        self.table, self.encoder, self.settings = table, encoder, settings
+        self.seed, self.rank, self.world_size = seed, rank, world_size
+        self.questions_per_step = settings.questions_per_device_batch * world_size
+        self.micro_steps_per_epoch = len(table) // self.questions_per_step
+        if self.micro_steps_per_epoch == 0:
+            raise CorpusError(
+                "there are too few questions for one batch",
+                expected=f"at least {self.questions_per_step}",
+                got=str(len(table)),
+                where="questions, supervision.questions_per_device_batch",
+                fix="give more questions, or a smaller supervision.questions_per_device_batch",
+            )
+
+    def views(self, micro_step: int) -> dict[str, View]:
+        """This rank's questions at `micro_step`."""
+        rng = np.random.default_rng([self.seed, micro_step, VIEW_NUMBERS[QUESTIONS]])
+        size = self.settings.questions_per_device_batch
+        rows = rng.choice(
+            len(self.table), self.questions_per_step, replace=False, p=self.table.probabilities
+        )  # i64 [N]
+        draws = rng.random((self.questions_per_step, 2))  # f64 [N, 2]: whether a negative is read, and which
+        own = slice(self.rank * size, (self.rank + 1) * size)
+        questions = [self.table[row] for row in rows[own].tolist()]
+        negatives = [
+            each.negatives[int(which * len(each.negatives))]
+            if each.negatives and reads < self.settings.negative_fraction
+            else None
+            for each, (reads, which) in zip(questions, draws[own].tolist(), strict=True)
+        ]
+        return {QUESTIONS: question_batch(questions, negatives, self.encoder)}
+
+
+class AlternatingSource:
+    """Questions at an even fraction of the micro-steps, another source at the others."""
+
+    def __init__(self, questions: BatchSource, other: BatchSource, *, question_fraction: float) -> None:
+        self.questions, self.other, self.question_fraction = questions, other, question_fraction
+        self.rank, self.world_size = other.rank, other.world_size
+        steps = (
+            questions.micro_steps_per_epoch / question_fraction,
+            other.micro_steps_per_epoch / (1 - question_fraction),
+        )
+        self.micro_steps_per_epoch = int(max(steps))
+
+    def views(self, micro_step: int) -> dict[str, View]:
+        """The views of the source whose turn it is, which knows its own micro-steps alone."""
+        shown = int(micro_step * self.question_fraction)  # questions before this micro-step
+        if int((micro_step + 1) * self.question_fraction) > shown:
+            return self.questions.views(shown)
+        return self.other.views(micro_step - shown)
+
+
+def question_source(
+    files: Sequence[str],
+    encoder: Encoder,
+    settings: SupervisionSettings,
+    *,
+    title_tokens: int,
+    seed: int,
+    rank: int,
+    world_size: int,
+) -> tuple[QuestionSource, str]:
+    """The source of `files`, and a note about it. Raises as `question_table` does."""
+    special_tokens = len(encoder.prefix_ids) + 2 * len(encoder.suffix_ids) + encoder.query_masks
+    longest = settings.max_block_tokens + settings.max_question_tokens + title_tokens + 1 + special_tokens
+    check_range(
+        longest <= encoder.max_input_tokens,
+        "supervision.max_block_tokens",
+        expected=f"a question and a passage of at most {encoder.max_input_tokens} tokens, which the encoder takes",
+        got=f"{longest} tokens with max_question_tokens, title and special tokens",
+        fix="make it or supervision.max_question_tokens smaller",
+    )
+    table = question_table(files, encoder.tokenizer, settings, title_tokens=title_tokens)
+    source = QuestionSource(table, encoder, settings, seed=seed, rank=rank, world_size=world_size)
+    note = f"{len(table):,} questions of {len(table.token_ids):,} tokens, {source.questions_per_step} a micro-step"
+    return source, note + (
+        f"; {table.skipped:,} rows skipped, whose answers are no tokens of block" if table.skipped else ""
+    )

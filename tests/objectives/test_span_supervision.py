@@ -1,0 +1,191 @@
+"""Questions with known answers: numbers worked by hand, equality with plain loops, and what is no negative."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+import torch
+
+from npm.corpus.questions import Question
+from npm.models.settings import PoolerKind
+from npm.objectives.encoded import EncodedQuestions
+from npm.objectives.settings import SpanSupervisionSettings
+from npm.objectives.span_supervision import SpanSupervision
+from npm.training.questions import question_batch
+from npm.types import QuestionBatch
+from tests.objectives.batches import FIRST_ID, LAST_ID, MASK_ID, PAD_ID
+
+FRAME: Any = SimpleNamespace(
+    prefix_ids=[FIRST_ID], suffix_ids=[LAST_ID], pad_id=PAD_ID, mask_id=MASK_ID, query_masks=2, max_input_tokens=64
+)
+"""What a batch is made with of an encoder."""
+
+
+def question(
+    before: list[int], after: list[int], block: list[int], *answers: list[int], title: tuple[int, ...] = ()
+) -> Question:
+    """A question from token ids."""
+    before_ids, after_ids, block_ids = (np.array(ids, dtype=np.int64) for ids in (before, after, block))
+    title_ids = np.array(title, dtype=np.int64)
+    return Question(before_ids, after_ids, title_ids, block_ids, [], [np.array(answer) for answer in answers])
+
+
+def terms_of(
+    batch: QuestionBatch,
+    states: torch.Tensor,
+    *,
+    distances: torch.Tensor | None = None,
+    scale: float = 1.0,
+    **settings: float,
+) -> dict[str, float]:
+    """The mean of each term of a batch whose rows are encoded as `states`; its teacher says `distances`."""
+    taught = torch.zeros(len(batch.start_slots)) if distances is None else distances
+    teacher: Any = SimpleNamespace(pooler=PoolerKind.avg, distances=lambda *_: taught)
+    objective = SpanSupervision(SpanSupervisionSettings(**settings), lambda: scale, teacher)
+    encoded = cast(EncodedQuestions, SimpleNamespace(batch=batch, states=states))
+    terms, counts = objective(encoded), objective.counts(batch)
+    assert {name: term.count for name, term in terms.items()} == counts
+    return {name: float(term.sum) / max(1, term.count) for name, term in terms.items()}
+
+
+def test_the_terms_of_one_question_worked_by_hand() -> None:
+    batch = question_batch([question([5], [], [6, 7], [7])], [np.array([8])], FRAME)
+    assert batch.input_ids.tolist() == [
+        [FIRST_ID, 5, MASK_ID, MASK_ID, LAST_ID, 6, 7, LAST_ID],
+        [FIRST_ID, 5, MASK_ID, MASK_ID, LAST_ID, 8, LAST_ID, PAD_ID],
+        [FIRST_ID, 6, 7, LAST_ID, *[PAD_ID] * 4],
+        [FIRST_ID, 5, MASK_ID, MASK_ID, LAST_ID, *[PAD_ID] * 3],
+        [FIRST_ID, 5, LAST_ID, *[PAD_ID] * 5],
+    ]
+    states = torch.zeros(5, 8, 1)
+    states[0, :, 0] = torch.tensor([1.0, 0, 1, 2, 0, 3, 4, 0])  # "not here" 1, start query 1, end query 2, keys 3 and 4
+    states[1, :, 0] = torch.tensor([2.0, 0, 1, 3, 0, 1, 0, 0])  # "not here" 2, queries 1 and 3, key 1
+    states[2, :, 0] = torch.tensor([9.0, 1, 2, 9, 0, 0, 0, 0])  # keys 1 and 2
+    states[3, :, 0] = torch.tensor([9.0, 9, 3, -1, 9, 0, 0, 0])  # queries 3 and -1
+    found = terms_of(batch, states, distances=torch.tensor([0.25]), distill_weight=1.0)
+    # logits of the joint pass and of the index, for start and end
+    pairs = [((3.0, 4.0), (3.0, 6.0)), ((6.0, 8.0), (-1.0, -2.0))]
+    expected = {
+        "answer_start": log_sum([1, 3, 4]) - 4,
+        "answer_end": log_sum([2, 6, 8]) - 8,
+        "absent": (log_sum([2, 1]) - 2 + log_sum([6, 3]) - 6) / 2,
+        "query_alone": (log_sum([3, 6]) - 6 + log_sum([-1, -2]) + 2) / 2,
+        "query_read": (log_sum([1, 2]) - 2 + log_sum([2, 4]) - 4) / 2,
+        "rank": 0.0,  # there is no other block
+        "teacher": 0.25,
+        "distill": sum(divergence(*pair) for pair in pairs) / 2,
+    }
+    right = {"answer_start": 1, "answer_end": 1, "absent": 1, "query_alone": 0.5, "query_read": 1, "rank": 1}
+    expected |= {f"{name}_top1": share for name, share in right.items()}
+    assert found == pytest.approx(expected, abs=1e-5)
+
+
+def occurrences(answers: list[np.ndarray], text: list[int]) -> list[tuple[int, int]]:
+    """First and last position of each occurrence of any answer."""
+    return [
+        (at, at + len(answer) - 1)
+        for answer in answers
+        for at in range(len(text))
+        if text[at : at + len(answer)] == answer.tolist()
+    ]
+
+
+def log_sum(values: Sequence[float]) -> float:
+    return math.log(sum(map(math.exp, values)))
+
+
+def divergence(p: Sequence[float], q: Sequence[float]) -> float:
+    """KL of the softmax of the logits `p` and of the logits `q`."""
+    return sum(math.exp(a - log_sum(p)) * (a - log_sum(p) - b + log_sum(q)) for a, b in zip(p, q, strict=True))
+
+
+def plain_terms(
+    questions: list[Question], negatives: list[np.ndarray | None], states: torch.Tensor, scale: float
+) -> dict[str, float]:
+    """The means of all terms but the teacher's, one question, one block and one key at a time."""
+    count = len(questions)
+    readers = [*range(count), *(number for number, each in enumerate(negatives) if each is not None)]
+    sums = dict.fromkeys(("answer_start", "answer_end", "absent", "query_alone", "query_read", "rank", "distill"), 0.0)
+    blocks = [each.block.tolist() for each in questions]
+    clean = [
+        [states[len(readers) + number, 1 + len(each.title) + at] for at in range(len(each.block))]
+        for number, each in enumerate(questions)
+    ]
+
+    def score(a: torch.Tensor, b: torch.Tensor) -> float:
+        return scale * float(a @ b)
+
+    for row, number in enumerate(readers):
+        each = questions[number]
+        text = blocks[number] if row < count else cast(np.ndarray, negatives[number]).tolist()
+        key = 1 + len(each.before) + 2 + len(each.after) + 1 + len(each.title)
+        for side, name in enumerate(("answer_start", "answer_end")):
+            query = states[row, 1 + len(each.before) + side]
+            logits = [score(query, states[row, key + at]) for at in range(len(text))]
+            absent = score(query, states[row, 0])
+            edges = {edge[side] for edge in occurrences(each.answers, text)}
+            if row >= count:
+                assert not edges
+                sums["absent"] += (log_sum([absent, *logits]) - absent) / 2
+                continue
+            sums[name] += log_sum([absent, *logits]) - log_sum([logits[at] for at in edges])
+            alone = states[len(readers) + count + number, 1 + len(each.before) + side]
+            for term, asking in (("query_alone", alone), ("query_read", query)):
+                near, all_of_them = [], []
+                for other, other_text in enumerate(blocks):
+                    hits = {edge[side] for edge in occurrences(each.answers, other_text)}
+                    for at, vector in enumerate(clean[other]):
+                        if other == number and at in hits:
+                            near.append(score(asking, vector))
+                        if other == number or at not in hits:
+                            all_of_them.append(score(asking, vector))
+                sums[term] += (log_sum(all_of_them) - log_sum(near)) / 2
+            stored = [score(alone, vector) for vector in clean[number]]
+            sums["distill"] += divergence(logits, stored) / 2
+    pooled = [
+        [
+            states[len(readers) + kind * count + number, :size].mean(0)
+            for number, each in enumerate(questions)
+            for size in [2 + (len(each.title) + len(each.block) if kind == 0 else len(each.before) + len(each.after))]
+        ]
+        for kind in (0, 2)
+    ]
+    for number, each in enumerate(questions):
+        cosines = {
+            other: 20 * float(torch.cosine_similarity(pooled[1][number], pooled[0][other], dim=0))
+            for other in range(count)
+            if other == number or not occurrences(each.answers, blocks[other])
+        }
+        sums["rank"] += log_sum(list(cosines.values())) - cosines[number]
+    return {name: total / (len(readers) - count if name == "absent" else count) for name, total in sums.items()}
+
+
+def test_all_terms_equal_plain_loops_with_titles_several_answers_and_answers_in_other_blocks() -> None:
+    questions = [
+        question([11], [12, 13], [5, 6, 7, 5, 6], [5, 6], [7], title=(14, 15)),
+        question([], [16], [8, 5, 6], [8]),  # its block contains an answer of the first question
+        question([17, 18], [], [9, 9, 10], [9], title=(14,)),
+    ]
+    negatives = [np.array([10, 8]), None, np.array([5, 6, 8, 7])]
+    batch = question_batch(questions, negatives, FRAME)
+    states = torch.randn(*batch.input_ids.shape, 4, generator=torch.Generator().manual_seed(0))
+    found = terms_of(batch, states, scale=0.7, distill_weight=1.0)
+    expected = plain_terms(questions, negatives, states, 0.7)
+    assert {name: found[name] for name in expected} == pytest.approx(expected, rel=1e-4)
+
+
+def test_the_joint_pass_is_not_trained_by_what_it_teaches() -> None:
+    batch = question_batch([question([5], [], [6, 7], [7])], [None], FRAME)
+    states = torch.randn(*batch.input_ids.shape, 4, requires_grad=True)
+    teacher: Any = SimpleNamespace(pooler=PoolerKind.avg, distances=lambda *_: torch.zeros(1))
+    objective = SpanSupervision(SpanSupervisionSettings(distill_weight=1.0), lambda: 1.0, teacher)
+    objective(cast(EncodedQuestions, SimpleNamespace(batch=batch, states=states)))["distill"].sum.backward()
+    assert states.grad is not None
+    assert not states.grad[0].any()
+    assert states.grad[1].any()
+    assert states.grad[2].any()

@@ -1,0 +1,118 @@
+"""Questions made by program: what they ask, what they never ask, and that they are made the same way twice."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from npm.corpus.cloze_questions import passage, places_of, subject_of
+from npm.corpus.questions import read_questions
+from scripts.make_questions import main
+
+ARTICLES = {
+    "Deccan": "Deccan is a plateau of southern India. " + "Rivers cross the land from west to east. " * 12
+    + "The rock of the plateau is basalt, which came in 1821 to the museum of Henry Voysey. "
+    + "Farmers grow cotton on the black soil. " * 12,
+    "Henry Voysey": "Henry Voysey was a geologist. In 1821 the surveyor Henry Voysey crossed Deccan with an elephant. "
+    + "He drew maps of all that he saw on his way through the land. " * 6,
+    "Mercury (planet)": "Mercury is a planet near the sun, seen by Henry Voysey from Deccan in 1821. " * 2,
+}  # fmt: skip
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> str:
+    """A file with the articles."""
+    path = tmp_path / "articles.jsonl"
+    rows = [{"id": str(number), "title": title, "text": text} for number, (title, text) in enumerate(ARTICLES.items())]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return f"files=[{path}]"
+
+
+def made(folder: Path, *arguments: str, name: str = "made.jsonl") -> list[dict[str, Any]]:
+    """The rows that the script writes."""
+    out = folder / name
+    assert main([*arguments, f"out={out}"]) == 0
+    return [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
+
+
+def test_a_row_asks_what_its_passage_tells_and_its_negatives_do_not(tmp_path: Path, corpus: str) -> None:
+    rows = made(tmp_path, "entities", corpus)
+    assert len(list(read_questions([str(tmp_path / "made.jsonl")]))) == len(rows) > 0
+    for row in rows:
+        (answer,) = row["answers"]
+        assert answer in row["block"]
+        assert answer not in row["question"]
+        assert not any(answer.lower() in negative.lower() for negative in row["negatives"])
+        assert row["block"] in " ".join(ARTICLES.values())
+        assert subject_of(row["title"]) in row["question"]
+        assert row["question"].replace("<mask>", answer) not in row["block"]
+    assert {"Deccan"} == {row["title"] for row in rows if row["answers"] == ["Henry Voysey"]}
+    assert "Mercury (planet)" not in {row["title"] for row in rows}  # the word may mean another Mercury
+
+
+def test_titles_and_pairs_that_are_excluded_are_not_asked_about(tmp_path: Path, corpus: str) -> None:
+    every = {(row["title"], row["answers"][0]) for row in made(tmp_path, "entities", corpus)}
+    excluded = tmp_path / "excluded.jsonl"
+    excluded.write_text(json.dumps({"subject": "deccan", "answers": ["1821"]}) + "\n", encoding="utf-8")
+    without = {(row["title"], row["answers"][0]) for row in made(tmp_path, "entities", corpus, f"exclude=[{excluded}]")}
+    assert ("Deccan", "1821") in every - without
+    excluded.write_text(json.dumps({"title": "DECCAN (plateau)"}) + "\n", encoding="utf-8")
+    without = {(row["title"], row["answers"][0]) for row in made(tmp_path, "entities", corpus, f"exclude=[{excluded}]")}
+    assert "Deccan" not in {title for title, _ in without}
+
+
+def test_the_same_seed_makes_the_same_rows_and_a_limit_takes_some_of_them(tmp_path: Path, corpus: str) -> None:
+    rows = made(tmp_path, "entities", corpus, "seed=3")
+    assert made(tmp_path, "entities", corpus, "seed=3") == rows
+    few = made(tmp_path, "entities", corpus, "seed=3", "limit=2")
+    assert len(few) == 2
+    assert all(row in rows for row in few)
+
+
+def test_a_fact_becomes_a_row_for_each_template_whose_passage_has_its_object(tmp_path: Path, corpus: str) -> None:
+    facts, templates = tmp_path / "triples.jsonl", tmp_path / "templates.json"
+    fact = {"subject": "Deccan", "relation": "P1", "object": "basalt", "document": "0", "title": "Deccan"}
+    at = ARTICLES["Deccan"].index("basalt")
+    wrong = fact | {"start_char": at + 1}  # a place where the object is not
+    other = fact | {"object": "the museum of Henry Voysey", "start_char": ARTICLES["Deccan"].index("the museum")}
+    lines = [fact | {"start_char": at}, wrong, other]
+    facts.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    templates.write_text(json.dumps({"P1": ["the rock of [S] is [O].", "[O] forms [S]."]}), encoding="utf-8")
+    arguments = ("facts", corpus, f"facts={facts}", f"templates={templates}")
+    rows = made(tmp_path, *arguments)
+    assert [row["question"] for row in rows] == ["The rock of Deccan is <mask>.", "<mask> forms Deccan."] * 2
+    for row in rows[:2]:
+        assert row["answers"][0] == "basalt"
+        assert "basalt" in row["block"]
+        assert set(row["answers"][1:]) <= {"the museum of Henry Voysey"}  # it, too, is in the passage
+    excluded = tmp_path / "excluded.jsonl"
+    excluded.write_text(json.dumps({"subject": "Deccan", "answers": ["Basalt"]}) + "\n", encoding="utf-8")
+    assert [row["answers"][0] for row in made(tmp_path, *arguments, f"exclude=[{excluded}]")] == [other["object"]] * 2
+
+
+def test_a_part_of_a_longer_name_is_no_occurrence() -> None:
+    text = "Paris Hilton met Miss Paris. Paris is large, and Paris's river is the Seine; Parisians know."
+    assert [text[at - 2 : at + 7] for at in places_of("Paris", text)] == [". Paris i", "d Paris's"]
+
+
+@pytest.mark.parametrize("at", [0, 300, 700])
+def test_a_passage_contains_its_place_and_begins_with_a_sentence(at: int) -> None:
+    text = "Some words are in this sentence. " * 30
+    for seed in range(20):
+        found = passage(text, at, 5, random.Random(seed))
+        start = text.index(found) if at < 33 else max(i for i in range(at + 1) if text.startswith(found, i))
+        assert found.startswith("Some")
+        assert start <= at
+        assert start + len(found) >= at + 5
+
+
+@pytest.mark.parametrize(
+    "arguments", [["entities"], ["entities", "files=[a]", "out=b", "other=1"], ["facts", "files=[a]", "out=b"]]
+)
+def test_wrong_arguments_are_refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 2
+    assert "error" in capsys.readouterr().err

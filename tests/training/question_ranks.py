@@ -1,0 +1,86 @@
+"""What two gloo ranks compute of questions with known answers, compared with one process by the tests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import safetensors.torch
+import torch
+import torch.distributed as dist
+
+from npm.corpus.questions import QuestionTable, SupervisionSettings
+from npm.models.sentences import token_mean
+from npm.models.settings import PoolerKind
+from npm.objectives.encoded import EncodedQuestions, Passes
+from npm.objectives.ranks import sum_over_ranks
+from npm.objectives.settings import SpanSupervisionSettings
+from npm.objectives.span_supervision import SpanSupervision
+from npm.training.questions import QuestionSource
+from npm.types import QuestionBatch
+from tests.helpers.sentence_batches import LAST_WORD_ID
+from tests.training.sentence_ranks import SmallEncoder
+
+FRAME: Any = SimpleNamespace(prefix_ids=[1], suffix_ids=[2], pad_id=0, mask_id=3, query_masks=2)
+"""What a batch is made with of an encoder."""
+GLOBAL_BATCH = 6
+MICRO_STEPS = (0, 1)
+
+
+def toy_table() -> QuestionTable:
+    """Twelve rows of few words, so that answers recur in the blocks of others; every third without a negative."""
+    rng = np.random.default_rng(0)
+    texts: list[np.ndarray] = []
+    text_counts, negative_counts = [], []
+    for number in range(12):
+        before, after, title, block = (rng.integers(4, LAST_WORD_ID, size) for size in (3, 2, number % 2, 9))
+        start, size = rng.integers(0, 6), 1 + number % 3
+        answer = block[start : start + size]
+        negatives = [np.setdiff1d(np.arange(4, LAST_WORD_ID), answer)[:5]] if number % 3 else []
+        texts += [before, after, title, block, *negatives, answer]
+        text_counts.append(5 + len(negatives))
+        negative_counts.append(len(negatives))
+    return QuestionTable(
+        token_ids=np.concatenate(texts).astype(np.uint16),
+        text_offsets=np.cumsum([0, *map(len, texts)]),
+        row_offsets=np.cumsum([0, *text_counts]),
+        negative_counts=np.array(negative_counts, dtype=np.uint8),
+        probabilities=None,
+        skipped=0,
+    )
+
+
+def toy_questions(rank: int, world_size: int, *, seed: int = 0) -> QuestionSource:
+    """The source of one rank of a global batch of six."""
+    settings = SupervisionSettings(questions_per_device_batch=GLOBAL_BATCH // world_size, negative_fraction=0.7)
+    return QuestionSource(toy_table(), FRAME, settings, seed=seed, rank=rank, world_size=world_size)
+
+
+def gradients(rank: int, world_size: int, micro_step: int) -> dict[str, torch.Tensor]:
+    """Gradients of Σ terms / global counts on this rank's questions, by parameter name."""
+    torch.manual_seed(1)
+    encoder = SmallEncoder(16)
+    batch = toy_questions(rank, world_size).views(micro_step)["questions"]
+    assert isinstance(batch, QuestionBatch)
+
+    def distances(ids: torch.Tensor, mask: torch.Tensor, states: torch.Tensor) -> torch.Tensor:
+        return 1 - torch.cosine_similarity(token_mean(states, mask), torch.ones(16), dim=1)  # f32 [n]
+
+    teacher: Any = SimpleNamespace(pooler=PoolerKind.avg, distances=distances)
+    objective = SpanSupervision(SpanSupervisionSettings(distill_weight=0.5), lambda: 0.5, teacher)
+    counts = sum_over_ranks(objective.counts(batch), torch.device("cpu"))
+    terms = objective(EncodedQuestions(Passes(encoder), batch))
+    torch.stack([term.weight * term.sum / max(1, counts[name]) for name, term in terms.items()]).sum().backward()
+    return {name: weight.grad for name, weight in encoder.named_parameters() if weight.grad is not None}
+
+
+def write_gradients(rank: int, runs: Path) -> None:
+    """Write the gradients summed over both ranks, as RUNS/<micro-step>.safetensors."""
+    for micro_step in MICRO_STEPS:
+        summed = gradients(rank, 2, micro_step)
+        for gradient in summed.values():
+            dist.all_reduce(gradient)
+        if rank == 0:
+            safetensors.torch.save_file(summed, runs / f"{micro_step}.safetensors")

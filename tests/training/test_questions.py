@@ -1,0 +1,212 @@
+"""Questions with known answers in training: their batches, two ranks, and runs on a tiny encoder."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+
+from npm.corpus.blocks import BlockPacker, BlockSettings
+from npm.corpus.questions import SupervisionSettings, question_table
+from npm.errors import CorpusError, SettingError
+from npm.masking.masker import MaskingSettings
+from npm.models.encoder import Encoder
+from npm.models.settings import PoolerKind
+from npm.objectives.settings import NonparametricSettings, ObjectiveSettings
+from npm.retrieval.queries import masked_inputs
+from npm.training.questions import AlternatingSource, QuestionSource, question_batch
+from npm.training.run import run_training
+from npm.training.schedule import ScheduleSettings
+from npm.training.settings import TrainerSettings, TrainingEvaluationSettings, TrainingSettings
+from npm.types import Document, QuestionBatch
+from tests.corpus.test_questions import ROW, written
+from tests.helpers.tiny_models import tiny_encoder
+from tests.helpers.toy_training import toy_settings
+from tests.training.question_ranks import FRAME, MICRO_STEPS, gradients, toy_questions, toy_table, write_gradients
+from tests.training.two_processes import run_two_ranks
+
+ROWS = [
+    ROW,
+    {
+        "question": "<mask> flows through Paris.",
+        "answers": ["Seine"],
+        "block": "The Seine flows through Paris.",
+        "title": "Seine",
+    },
+    {
+        "question": "Don Quixote was written by <mask>.",
+        "answers": ["Cervantes"],
+        "block": "It was written by Miguel de Cervantes.",
+    },
+    {
+        "question": "Oslo is the capital of <mask>.",
+        "answers": ["Norway"],
+        "block": "Norway's capital, Oslo, lies at the Oslofjord.",
+    },
+]
+
+
+def test_texts_are_shown_as_an_index_shows_and_reads_them(tmp_path: Path) -> None:
+    encoder = tiny_encoder("bert")
+    table = question_table([written(tmp_path, ROW)], encoder.tokenizer, SupervisionSettings(), title_tokens=4)
+    batch = question_batch([table[0]], [None], encoder)
+    (inputs,) = masked_inputs(encoder, [ROW["question"]], encoder.query_masks).sequences
+    packer = BlockPacker(encoder.tokenizer, BlockSettings(max_block_tokens=64, title_tokens=4))
+    (block,) = packer.pack(Document(id="a", title=ROW["title"], text=ROW["block"]))
+    joint, clean, alone, unmasked = (
+        row[mask.bool()].tolist() for row, mask in zip(batch.input_ids, batch.attention_mask, strict=True)
+    )
+    assert joint == [*inputs.tolist(), *block.token_ids.tolist(), *encoder.suffix_ids]
+    assert clean == [*encoder.prefix_ids, *block.token_ids.tolist(), *encoder.suffix_ids]
+    assert alone == inputs.tolist()
+    assert unmasked == [token for token in inputs.tolist() if token != encoder.mask_id]
+
+
+def test_a_batch_is_a_function_of_seed_and_micro_step_and_ranks_share_it() -> None:
+    whole = toy_questions(0, 1)
+    whole.views(5)
+    first, second = (toy_questions(rank, 2) for rank in (0, 1))
+    for micro_step in (0, 3):
+        views = [source.views(micro_step)["questions"] for source in (whole, toy_questions(0, 1), first, second)]
+        batch, again, *parts = (view for view in views if isinstance(view, QuestionBatch))
+        assert torch.equal(batch.input_ids, again.input_ids)
+        assert sum(len(part.readers) for part in parts) == len(batch.readers)
+        answers = [
+            part.answer_token_ids[row][part.answer_token_ids[row] >= 0].tolist() for part in parts for row in range(3)
+        ]
+        assert answers == [row[row >= 0].tolist() for row in batch.answer_token_ids]
+    first_batch = whole.views(0)["questions"]
+    for other in (whole.views(1)["questions"], toy_questions(0, 1, seed=1).views(0)["questions"]):
+        assert isinstance(first_batch, QuestionBatch)
+        assert isinstance(other, QuestionBatch)
+        assert other.input_ids.tolist() != first_batch.input_ids.tolist()
+
+
+def test_rows_of_one_batch_differ_and_too_few_rows_are_refused() -> None:
+    settings = SupervisionSettings(questions_per_device_batch=12)
+    batch = QuestionSource(toy_table(), FRAME, settings, seed=0).views(0)["questions"]
+    blocks = {tuple(row.tolist()) for row in batch.input_ids[len(batch.readers) :][:12]}
+    assert len(blocks) == 12
+    with pytest.raises(CorpusError):
+        QuestionSource(toy_table(), FRAME, replace(settings, questions_per_device_batch=13), seed=0)
+
+
+@pytest.mark.parametrize("fraction", [0.5, 0.3, 0.8])
+def test_questions_alternate_evenly_with_another_source_and_neither_omits_a_micro_step(fraction: float) -> None:
+    class Named:
+        rank, world_size, micro_steps_per_epoch = 0, 1, 4
+
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def views(self, micro_step: int) -> dict[str, Any]:
+            return {self.name: micro_step}
+
+    source = AlternatingSource(Named("questions"), Named("phrases"), question_fraction=fraction)
+    shown = [next(iter(source.views(micro_step).items())) for micro_step in range(100)]
+    for name, share in (("questions", fraction), ("phrases", 1 - fraction)):
+        steps = [step for kind, step in shown if kind == name]
+        assert steps == list(range(len(steps)))
+        assert len(steps) == pytest.approx(100 * share, abs=1)
+
+
+def test_two_ranks_give_the_gradient_of_one_process(tmp_path: Path) -> None:
+    run_two_ranks(write_gradients, tmp_path)
+    for micro_step in MICRO_STEPS:
+        expected = gradients(0, 1, micro_step)
+        assert max(float(gradient.abs().max()) for gradient in expected.values()) > 1e-3
+        got = safetensors.torch.load_file(tmp_path / f"{micro_step}.safetensors")
+        torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-6)
+
+
+def question_settings(folder: Path, **changes: Any) -> TrainingSettings:
+    """A few steps of a tiny encoder, which has titles and a pooler, on four questions."""
+    given: dict[str, Any] = {
+        "corpus": TrainingSettings().corpus,
+        "blocks": BlockSettings(),
+        "groups": TrainingSettings().groups,
+        "questions": [written(folder, *ROWS)],
+        "supervision": SupervisionSettings(
+            questions_per_device_batch=3, max_block_tokens=40, max_question_tokens=30, negative_fraction=1.0
+        ),
+        "objective": ObjectiveSettings(nonparametric_weight=0.0, span_supervision_weight=1.0),
+        "trainer": TrainerSettings(log_every_steps=1, ema_decay=0.9),
+        "schedule": ScheduleSettings(max_steps=4, learning_rate=1e-3),
+    }
+    return toy_settings(folder, **{**given, **changes})
+
+
+def metrics_of(run: Path) -> list[dict[str, float]]:
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+
+
+def test_a_run_lowers_the_loss_of_its_questions_and_saves_an_encoder_that_reads_jointly(tmp_path: Path) -> None:
+    settings = question_settings(
+        tmp_path,
+        schedule=ScheduleSettings(max_steps=30, learning_rate=3e-3),
+        evaluation=TrainingEvaluationSettings(files=[written(tmp_path, *ROWS, name="held.jsonl")], every_steps=30),
+    )
+    encoder = Encoder.load(str(run_training(tmp_path / "run", settings)))
+    assert (encoder.query_masks, encoder.reads_jointly, encoder.block_pooler) == (2, True, PoolerKind.avg)
+    losses = [line["held_out_loss"] for line in metrics_of(tmp_path / "run") if "held_out_loss" in line]
+    assert losses[-1] < losses[0]
+
+
+def test_a_run_that_was_interrupted_goes_on_as_if_it_had_not_been(tmp_path: Path) -> None:
+    settings = question_settings(tmp_path)
+    run_training(tmp_path / "parts", settings, most_minutes=0)  # one step, and a checkpoint
+    assert metrics_of(tmp_path / "parts")[-1]["step"] == 1
+    encoders = [run_training(tmp_path / run, settings) for run in ("parts", "undisturbed")]
+    weights = [safetensors.torch.load_file(encoder / "model.safetensors") for encoder in encoders]
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[1])
+
+
+def test_a_version_is_branched_off_a_run(tmp_path: Path) -> None:
+    settings = question_settings(tmp_path)
+    run_training(tmp_path / "long", settings)
+    schedule = ScheduleSettings(max_steps=2, warmup_fraction=0.0)
+    start = replace(settings.start, from_run=str(tmp_path / "long"))
+    run_training(tmp_path / "version", replace(settings, schedule=schedule, start=start))
+    assert [line["step"] for line in metrics_of(tmp_path / "version")][-1] == 6
+
+
+def test_questions_alternate_with_the_phrase_loss_in_one_window(tmp_path: Path) -> None:
+    plain = toy_settings(tmp_path)
+    settings = question_settings(
+        tmp_path,
+        corpus=plain.corpus,
+        blocks=plain.blocks,
+        groups=plain.groups,
+        masking=MaskingSettings(masked_fraction=0.3),
+        objective=ObjectiveSettings(
+            nonparametric=NonparametricSettings(learned_scale=True),
+            nonparametric_weight=1.0,
+            span_supervision_weight=1.0,
+        ),
+        trainer=TrainerSettings(log_every_steps=1, accumulation_steps=2),
+    )
+    run_training(tmp_path / "run", settings)
+    for line in metrics_of(tmp_path / "run"):
+        assert {"start", "end", "answer_start", "rank"} <= line.keys()
+    run_training(tmp_path / "single", replace(settings, trainer=TrainerSettings(log_every_steps=1)))
+    kinds = ["answer_start" in line for line in metrics_of(tmp_path / "single")]
+    assert kinds == [False, True, False, True]
+
+
+def test_questions_without_files_and_next_to_other_objectives_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match="no questions"):
+        run_training(tmp_path / "run", question_settings(tmp_path, questions=[]))
+    with pytest.raises(SettingError) as caught:
+        question_settings(tmp_path, objective=ObjectiveSettings(masked_weight=1.0, span_supervision_weight=1.0))
+    assert "span_supervision_weight" in caught.value.where
+    with pytest.raises(SettingError):
+        run_training(
+            tmp_path / "run",
+            question_settings(tmp_path, supervision=SupervisionSettings(max_block_tokens=128, max_question_tokens=64)),
+        )
+    assert not (tmp_path / "run").exists()
