@@ -211,3 +211,35 @@ def ranking_notes(index: PhraseIndex, settings: FillSettings) -> tuple[str, ...]
     if settings.retrieval is Retrieval.hybrid and settings.vector_share and index.block_vectors is None:
         return ("the index has no block vectors: its blocks were ranked by shared words alone (vector_share)",)
     return ()
+
+
+def reason_for_few(
+    found: int,
+    restriction: Restriction | None,
+    settings: FillSettings,
+    *,
+    given: np.ndarray | None,
+    by_words: bool,
+) -> tuple[str, ...]:
+    """Why an answer has fewer than k phrases, where a reader could not guess.
+
+    `given` are the blocks asked for; without them, `by_words` says that shared words alone chose the blocks.
+    """
+    if found >= settings.k:
+        return ()
+    if settings.documents == []:
+        return ("the list of documents to answer from is empty, so nothing is answered",)
+    if given is not None and len(given) == 0:
+        return ("the list of blocks to look in is empty, so nothing is answered",)
+    if restriction is not None and len(restriction.blocks) == 0:
+        if given is not None:
+            return ("no block given is of a document that may answer",)
+        return (f"no block of the corpus {'shares a word with' if by_words else 'can be ranked for'} the text",)
+    if found == 0:
+        return ("what was looked in holds nothing but stop-words, punctuation and words of the text",)
+    ranked = given is None and settings.retrieval is not Retrieval.dense
+    if ranked and restriction is not None and len(restriction.blocks) == settings.bm25_blocks:
+        which = "share most words with the text" if by_words else "rank best for the text"
+        limit = f"the {settings.bm25_blocks} blocks that {which} were looked in"
+        return (f"{found} of {settings.k} phrases: {limit} (bm25_blocks)",)
+    return ()

@@ -19,7 +19,7 @@ from npm.errors import SettingError
 from npm.indexing.phrase_index import DocumentFilter, PhraseIndex, select
 from npm.models.encoder import Encoder
 from npm.retrieval.answers import SurfaceReader, ranked_phrases, without_overlaps
-from npm.retrieval.blocks import Restriction, rank_blocks, ranking_notes, sentence_pooler, vector_share
+from npm.retrieval.blocks import Restriction, rank_blocks, ranking_notes, reason_for_few, sentence_pooler, vector_share
 from npm.retrieval.joint_filling import joint_fillings, texts_with_one_mask
 from npm.retrieval.literal import with_literal_evidence
 from npm.retrieval.queries import (
@@ -35,7 +35,7 @@ from npm.retrieval.queries import (
 from npm.retrieval.reading import joint_share, reading_notes
 from npm.retrieval.reranking import before_reranking, rerank, rerank_pooler
 from npm.retrieval.scoring import Combination, ScoringSettings
-from npm.retrieval.sentences import SENTENCE_BLOCKS, SENTENCE_PHRASES, ranked_sentences
+from npm.retrieval.sentences import SENTENCE_BLOCKS, SENTENCE_PHRASES, check_sentences, ranked_sentences
 from npm.retrieval.settings import MAX_PHRASES, FillSettings, Overlaps, Retrieval
 from npm.retrieval.spans import ScannedSimilarities, SpanFinder, candidate_weights, digit_tokens
 from npm.types import Answer, JointAnswer, MaskPhrases, Phrase, Sentence
@@ -44,10 +44,8 @@ if TYPE_CHECKING:
     from index.types import Hits, Scan
 
 
-OVERLAPS_LOOKED_AT = 20
-"""Phrases beyond `k`, at least, that may overlap with those before them, so that entries hardly depend on `k`."""
-PHRASES_PER_ENTRY = 5
-"""Phrases looked at for each entry, so that there are `k` entries where the corpus has as many."""
+OVERLAPS_LOOKED_AT, PHRASES_PER_ENTRY = 20, 5
+"""Phrases looked at beyond `k`, and for each entry, at least: there are `k` entries where the corpus has as many."""
 
 
 class RemoteOptions(TypedDict, total=False):
@@ -191,14 +189,7 @@ class Filler(ABC):
         for an index without text and a `k` out of range.
         """
         settings = self.settings if k is None else replace(self.settings, k=k)
-        if self.index.lexicon is None:
-            raise SettingError(
-                "sentences need the text of the blocks",
-                expected="an index over blocks with text",
-                got="an index over blocks of token ids",
-                where="output",
-                fix="use output=table or output=json",
-            )
+        check_sentences(self.index)
         several = checked_texts(texts, name="text")
         for number, text in enumerate(several, start=1):
             check_query(text, where=place_of(number, len(several)))
@@ -303,15 +294,15 @@ class Filler(ABC):
         by_words = vector_share(self.index, settings) == 0
         shown = [without_overlaps(phrases, settings) for phrases, _ in masks]
         reasons = [
-            _reason_for_few(len(phrases), restriction, settings, given=blocks, by_words=by_words)
+            reason_for_few(len(phrases), restriction, settings, given=blocks, by_words=by_words)
             for phrases, (_, restriction) in zip(shown, masks, strict=True)
         ]
-        if len(masks) == 1:
-            return Answer(text=text, phrases=shown[0], cut=cut, notes=notes + reasons[0])
         if len(set(reasons)) == 1:
             notes += reasons[0]
         else:
             notes += tuple(f"mask {number}: {why}" for number, own in enumerate(reasons, start=1) for why in own)
+        if len(masks) == 1:
+            return Answer(text=text, phrases=shown[0], cut=cut, notes=notes)
         answer = JointAnswer(text=text, phrases=(), cut=cut, notes=notes, masks=tuple(map(MaskPhrases, shown)))
         count = max(settings.k, settings.beam_width)
         return self._with_fillings(answer, [phrases[:count] for phrases, _ in masks], settings, blocks)
@@ -506,35 +497,3 @@ def given_options(k: Any, occurrences: Any, retrieval: Any, documents: Any, wher
 def _listed(values: Any) -> Any:
     """Several values as a list; anything else, which a setting will refuse, as it is."""
     return list(values) if isinstance(values, Iterable) and not isinstance(values, str | bytes | dict) else values
-
-
-def _reason_for_few(
-    found: int,
-    restriction: Restriction | None,
-    settings: FillSettings,
-    *,
-    given: np.ndarray | None,
-    by_words: bool,
-) -> tuple[str, ...]:
-    """Why an answer has fewer than k phrases, where a reader could not guess.
-
-    `given` are the blocks asked for; without them, `by_words` says that shared words alone chose the blocks.
-    """
-    if found >= settings.k:
-        return ()
-    if settings.documents == []:
-        return ("the list of documents to answer from is empty, so nothing is answered",)
-    if given is not None and len(given) == 0:
-        return ("the list of blocks to look in is empty, so nothing is answered",)
-    if restriction is not None and len(restriction.blocks) == 0:
-        if given is not None:
-            return ("no block given is of a document that may answer",)
-        return (f"no block of the corpus {'shares a word with' if by_words else 'can be ranked for'} the text",)
-    if found == 0:
-        return ("what was looked in holds nothing but stop-words, punctuation and words of the text",)
-    ranked = given is None and settings.retrieval is not Retrieval.dense
-    if ranked and restriction is not None and len(restriction.blocks) == settings.bm25_blocks:
-        which = "share most words with the text" if by_words else "rank best for the text"
-        limit = f"the {settings.bm25_blocks} blocks that {which} were looked in"
-        return (f"{found} of {settings.k} phrases: {limit} (bm25_blocks)",)
-    return ()

@@ -20,6 +20,7 @@ import numpy as np
 
 from npm.corpus.markup import shown, visible
 from npm.corpus.text import lexical_query, sentence_bounds
+from npm.errors import SettingError
 from npm.indexing.lexicon import term_saturation
 from npm.models.batches import encode_pooled
 from npm.retrieval.blocks import fused_scores
@@ -36,6 +37,18 @@ SENTENCE_BLOCKS = 10
 """Best blocks whose sentences are ranked."""
 SENTENCE_PHRASES = 5
 """Best phrases of the answer that count for the sentence they occur in, however many sentences are asked for."""
+
+
+def check_sentences(index: PhraseIndex) -> None:
+    """Raise SettingError for an index without text."""
+    if index.lexicon is None:
+        raise SettingError(
+            "sentences need the text of the blocks",
+            expected="an index over blocks with text",
+            got="an index over blocks of token ids",
+            where="output",
+            fix="use output=table or output=json",
+        )
 
 
 def ranked_sentences(
@@ -69,7 +82,7 @@ def ranked_sentences(
         of_phrases = [sum(phrase.score for phrase in own) for own in inside]
         scores = fused_scores(lexical, cosines, share) + of_block + of_phrases  # f64 [n]
         best = np.argsort(-scores, kind="stable")[:k].tolist()
-        found.append(tuple(_sentence(*sentences[place], float(scores[place]), inside[place]) for place in best))
+        found.append(tuple(_sentence(sentences[place], float(scores[place]), inside[place]) for place in best))
     return found
 
 
@@ -126,6 +139,7 @@ def _phrases_inside(document: Document, first: int, stop: int, answer: Answer) -
     ]
 
 
-def _sentence(document: Document, first: int, stop: int, score: float, phrases: Sequence[Phrase]) -> Sentence:
+def _sentence(bounds: tuple[Document, int, int], score: float, phrases: Sequence[Phrase]) -> Sentence:
+    document, first, stop = bounds
     context, names = shown(document.text[first:stop]), tuple(phrase.phrase for phrase in phrases)
     return Sentence(document.id, document.title, first, stop, context, score, names)
