@@ -69,7 +69,7 @@ def ranked_sentences(
         of_phrases = [sum(phrase.score for phrase in own) for own in inside]
         scores = fused_scores(lexical, cosines, share) + of_block + of_phrases  # f64 [n]
         best = np.argsort(-scores, kind="stable")[:k].tolist()
-        found.append(tuple(_sentence(*sentences[place], float(scores[place]), inside[place]) for place in best))
+        found.append(tuple(_sentence(sentences[place], float(scores[place]), inside[place]) for place in best))
     return found
 
 
@@ -126,6 +126,7 @@ def _phrases_inside(document: Document, first: int, stop: int, answer: Answer) -
     ]
 
 
-def _sentence(document: Document, first: int, stop: int, score: float, phrases: Sequence[Phrase]) -> Sentence:
+def _sentence(place: tuple[Document, int, int], score: float, phrases: Sequence[Phrase]) -> Sentence:
+    document, first, stop = place
     context, names = shown(document.text[first:stop]), tuple(phrase.phrase for phrase in phrases)
     return Sentence(document.id, document.title, first, stop, context, score, names)
