@@ -139,7 +139,7 @@ def _phrases_inside(document: Document, first: int, stop: int, answer: Answer) -
     ]
 
 
-def _sentence(bounds: tuple[Document, int, int], score: float, phrases: Sequence[Phrase]) -> Sentence:
-    document, first, stop = bounds
+def _sentence(place: tuple[Document, int, int], score: float, phrases: Sequence[Phrase]) -> Sentence:
+    document, first, stop = place
     context, names = shown(document.text[first:stop]), tuple(phrase.phrase for phrase in phrases)
     return Sentence(document.id, document.title, first, stop, context, score, names)
