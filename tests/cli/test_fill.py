@@ -398,3 +398,14 @@ def test_block_vectors_that_an_index_lacks_are_noted_once_or_a_mistake_where_not
     npmlm(*asked, "retrieval=blocks").refused(
         "retrieval=blocks needs block vectors", "use retrieval=hybrid, or build into another folder"
     )
+
+
+@pytest.mark.xfail(strict=True, reason="issue 35, point 7")
+def test_piped_lines_that_are_good_are_answered_and_the_others_named_at_the_end(
+    npmlm: CommandLine, built_index: Path
+) -> None:
+    piped = f"{QUESTION}\nno gap\n{QUESTION}\nno gap either\n".encode()
+    outcome = npmlm("fill", f"index={built_index}", "output=json", stdin=piped)
+    assert outcome.status == 2
+    assert [answer["line"] for answer in outcome.answers()] == [1, 3]
+    assert "line 2" in outcome.err and "line 4" in outcome.err
