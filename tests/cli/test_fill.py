@@ -443,3 +443,14 @@ def test_answers_from_markdown_hold_no_hidden_character_and_point_into_the_files
     assert answers[3]["phrases"][0]["phrase"] == "May 5, 2031"
     shown = npmlm("fill", "index=index", "output=sentences", texts[0])
     assert shown.status == 0 and not {HIDDEN, INVISIBLE} & set(shown.out)
+
+
+@pytest.mark.xfail(strict=True, reason="issue 35, point 7")
+def test_piped_lines_that_are_good_are_answered_and_the_others_named_at_the_end(
+    npmlm: CommandLine, built_index: Path
+) -> None:
+    piped = f"{QUESTION}\nno gap\n{QUESTION}\nno gap either\n".encode()
+    outcome = npmlm("fill", f"index={built_index}", "output=json", stdin=piped)
+    assert outcome.status == 2
+    assert [answer["line"] for answer in outcome.answers()] == [1, 3]
+    assert "line 2" in outcome.err and "line 4" in outcome.err

@@ -15,7 +15,7 @@ import pytest
 
 from npm.cli.settings import STARTS_WITHOUT
 from npm.cli.verbs import VERBS
-from tests.helpers.command_line import QUESTION, CommandLine, Outcome, run_subprocess
+from tests.helpers.command_line import DOCUMENTS, QUESTION, CommandLine, Outcome, run_subprocess, write_corpus
 
 STDOUT = 1
 SETTING = re.compile(r"  [\w.]+ = ")
@@ -229,3 +229,24 @@ def test_a_server_that_is_interrupted_was_stopped_and_starts_nothing_again(
 
 def test_the_package_runs_as_a_module() -> None:
     assert run_subprocess(sys.executable, "-m", "npm", "--version").out.startswith("npmlm ")
+
+
+LIMITED = """
+import resource, sys
+from npm.cli.main import main
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.xfail(strict=True, reason="issue 35, point 2")
+def test_a_file_that_may_not_grow_is_one_message(built_index: Path, tmp_path: Path) -> None:
+    more = write_corpus(tmp_path / "more.jsonl", [{**DOCUMENTS[0], "id": "more"}])
+    folder = shutil.copytree(built_index, tmp_path / "index")
+    done = run_subprocess(sys.executable, "-c", LIMITED, "add", f"index={folder}", f"corpus.files={more}")
+    assert done.refused()
+
+
+@pytest.mark.xfail(strict=True, reason="issue 35, point 5")
+def test_a_null_character_in_a_path_is_one_message(npmlm: CommandLine) -> None:
+    npmlm("inspect", "index=a\0b").refused("index")

@@ -23,6 +23,8 @@ from npm.indexing.settings import TransferSettings
 from npm.indexing.sizes.inspection import verify_index
 from npm.indexing.transfer import DIGEST_NAME, fetch, publish
 from tests.helpers.command_line import CommandLine, all_bytes, write_corpus
+from tests.helpers.live_indexes import built, record
+from tests.helpers.tiny_models import tiny_encoder
 
 PLACE = "memory://bucket/index"
 Usage = namedtuple("Usage", "total used free")
@@ -342,3 +344,13 @@ def test_a_folder_that_cannot_be_one_is_refused(
     texts = write_corpus(tmp_path / "texts.jsonl")
     npmlm("build", f"corpus.files={texts}", f"index={given}").refused("cannot be a folder")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a file", "bucket", "texts.jsonl"]
+
+
+@pytest.mark.xfail(strict=True, reason="issue 35, point 6")
+def test_a_fetch_that_was_killed_when_only_the_quantiser_was_there_goes_on(tmp_path: Path) -> None:
+    folder = built(tmp_path / "index", [record(number) for number in range(6)], tiny_encoder("bert"), "IVF4,SQ8")
+    address = f"file://{tmp_path}/bucket/index"
+    publish(str(folder), [], at(address))
+    shutil.copytree(folder / "quantiser", tmp_path / "copy" / "quantiser")  # as copies in parallel may leave it
+    fetch(str(tmp_path / "copy"), "", at(address))
+    assert all_bytes(tmp_path / "copy") == all_bytes(folder)

@@ -6,6 +6,8 @@ import asyncio
 import shutil
 from pathlib import Path
 
+import pytest
+
 from npm import PhraseFiller, add
 from npm.serving.keeper import IndexKeeper
 from npm.serving.metrics import ServerMetrics
@@ -46,3 +48,24 @@ def test_the_watch_goes_on_after_a_generation_that_could_not_be_taken_up(built_i
     assert len(notes) == 2 and "no more descriptors" in notes[0] and "generation 0 goes on" in notes[0]
     assert notes[1] == "generation 1 of the index answers now"
     assert keeper.current.facts.documents == 7
+
+
+@pytest.mark.xfail(strict=True, reason="issue 35, point 3")
+def test_generations_are_taken_up_when_nothing_can_be_logged(built_index: Path, tmp_path: Path) -> None:
+    def full(line: str) -> None:
+        raise OSError("no space left on device")
+
+    folder = Path(shutil.copytree(built_index, tmp_path / "index"))
+    encoder = PhraseFiller.open(folder).encoder
+    keeper = IndexKeeper(folder, encoder, ServeSettings(reload_seconds=0.01), metrics=ServerMetrics(), notice=full)
+
+    async def scenario() -> None:
+        keeper.start()
+        for generation in (1, 2):
+            add(Document(f"iceland-{generation}", "Iceland", f"Akureyri has {generation} harbors."), folder)
+            while keeper.current.state.generation < generation and len(asyncio.all_tasks()) > 1:
+                await asyncio.sleep(0.01)
+        await keeper.stop()
+
+    asyncio.run(scenario())
+    assert keeper.current.state.generation == 2

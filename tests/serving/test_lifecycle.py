@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from npm import PhraseFiller, add
+from npm.errors import UserError
 from npm.serving.opened import OpenedIndex
 from npm.serving.settings import ServeSettings
 from npm.types import Document
@@ -209,3 +210,10 @@ def test_facts_of_an_opened_index_are_known_after_it_is_gone(built_index: Path, 
     opened = OpenedIndex.open(folder, filler.encoder, ServeSettings())
     shutil.rmtree(folder)
     assert opened.facts.documents == filler.index.manifest.counts.documents
+
+
+@pytest.mark.xfail(strict=True, reason="issue 35, point 4")
+def test_a_special_file_of_examples_is_refused(built_index: Path) -> None:
+    encoder = PhraseFiller.open(built_index).encoder
+    with pytest.raises(UserError):
+        OpenedIndex.open(built_index, encoder, ServeSettings(examples="/dev/null"))
