@@ -240,6 +240,7 @@ def entity_rows(files: list[str], excluded: Excluded, rng: random.Random) -> Ite
                         of_subject[subject] += 1
                         of_answer[answer] += 1
                         yield row | {"kind": kind}
+                        yield from turned_rows(row, subject)
 
 
 def _entity_row(
@@ -261,6 +262,25 @@ def _entity_row(
         return None
     row = {"question": question, "answers": [answer], "title": title, "block": block}
     return row | {"negatives": negatives(text, [answer], rng), "style": "clause" if short else "sentence"}
+
+
+def turned_rows(row: dict[str, Any], subject: str) -> Iterator[dict[str, Any]]:
+    """The row with its subject masked and its answer given, if the passage has the subject in its text.
+
+    Without such rows an encoder learns that the subject of a passage is never the answer.
+
+    >>> row = {"question": "Oslo is in <mask>.", "answers": ["Norway"], "block": "Oslo, Norway", "negatives": []}
+    >>> [turned["question"] for turned in turned_rows(row, "Oslo")]
+    ['<mask> is in Norway.']
+    """
+    sentence = row["question"].replace(MASK_TEXT, row["answers"][0])
+    places = places_of(subject, sentence)
+    if len(places) != 1 or not places_of(subject, row["block"]):
+        return
+    question = masked(sentence, 0, len(sentence), places[0], subject)
+    if subject.lower() not in question.lower():
+        negatives = [each for each in row["negatives"] if subject.lower() not in each.lower()]
+        yield row | {"question": question, "answers": [subject], "negatives": negatives, "kind": "name"}
 
 
 def fact_rows(
@@ -289,6 +309,7 @@ def fact_rows(
                 row |= {"title": document.title, "block": block, "negatives": negatives(text, row["answers"], rng)}
                 kind = match.lastgroup if (match := PHRASE.match(answer)) else "term"
                 yield row | {"kind": kind, "style": "fact"}
+                yield from turned_rows(row | {"style": "fact"}, subject_of(document.title))
 
 
 def write_questions(rows: Iterable[dict[str, Any]], out: Path, *, limit: int | None, seed: int) -> Counter[str]:
