@@ -52,7 +52,7 @@ def test_an_encoder_is_trained_its_index_built_asked_checked_and_measured(
     assert npmlm("verify", f"index={index}").status == 0
 
     question = "The capital of Norway is <mask>."
-    fill = ("fill", f"index={index}", f"encoder={run / 'encoder'}", "output=json", question)
+    fill = ("fill", f"index={index}", f"encoder={run / 'encoder'}", "output=json", "overlaps=keep", question)
     for retrieval in ("dense", "bm25", "hybrid"):
         outcome = npmlm(*fill, f"retrieval={retrieval}")
         assert outcome.status == 0, outcome.err

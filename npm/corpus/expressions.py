@@ -86,7 +86,7 @@ def joined_characters(text: str) -> np.ndarray:
 
     >>> text = "On May 5, 2031 about $15,000 in 45 days"
     >>> "".join("_" if joined else char for char, joined in zip(text, joined_characters(text)))
-    'On M__________ about $______ in 4______'
+    'On M__________ about $_5__00 in 45_____'
     """
     joined = np.zeros(len(text) + 1, dtype=bool)  # [characters + 1]
     for patterns, ahead in ((_CONNECTORS, 1), (_EXPRESSIONS, 0)):

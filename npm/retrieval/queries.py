@@ -295,15 +295,17 @@ class MaskNeighbors:
 
     @classmethod
     def of(cls, text: str, encoder: Encoder) -> MaskNeighbors:
-        """Those of the one `<mask>` of `text`; none where there are several."""
-        before, _, after = text.partition(MASK_TEXT)
-        if MASK_TEXT in after:
-            return cls()
+        """Those of the one `<mask>` of `text`; where there are several, only whether any of them asks for a year."""
+        *before_masks, after = text.split(MASK_TEXT)
+        preceding = {"".join(before.split()[-1:]).lower() for before in before_masks}
+        by_year = not YEAR_WORDS.isdisjoint(preceding) or "year" in words_of(text)
+        if len(before_masks) > 1:
+            return cls(asks_for_year=by_year)
+        (before,) = before_masks
         # With the space before a word, which some tokenizers make a part of it.
         words = "".join(re.findall(r" ?\S+$", before.rstrip())), "".join(re.findall(r" ?\S+", after)[:1])
         pieces = encoder.tokenizer(list(words), add_special_tokens=False, split_special_tokens=True, verbose=False)
         left, right = pieces["input_ids"]
-        by_year = words[0].strip().lower() in YEAR_WORDS or "year" in words_of(text)
         return cls(left[-1] if left else -1, right[0] if right else -1, by_year)
 
 
