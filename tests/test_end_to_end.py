@@ -57,7 +57,8 @@ def test_an_encoder_is_trained_its_index_built_asked_checked_and_measured(
         outcome = npmlm(*fill, f"retrieval={retrieval}")
         assert outcome.status == 0, outcome.err
         check_contract(outcome.answers()[0])
-    answer = PhraseFiller.open(index, str(run / "encoder")).fill(question)
+    kept = FillSettings(overlaps=Overlaps.keep)
+    answer = PhraseFiller.open(index, str(run / "encoder"), settings=kept).fill(question)
     assert [phrase.phrase for phrase in answer.phrases] == [
         phrase["phrase"] for phrase in npmlm(*fill).answers()[0]["phrases"]
     ]
@@ -93,7 +94,7 @@ def test_an_encoder_of_bytes_is_trained_by_words_its_index_built_asked_and_check
     outcome = npmlm(*build, "blocks.max_block_tokens=96")
     assert outcome.status == 0, outcome.err
     assert npmlm("verify", f"index={index}").status == 0
-    fill = ("fill", f"index={index}", "output=json", "k=1000", "merged_groups=1000")
+    fill = ("fill", f"index={index}", "output=json", "overlaps=keep", "k=1000", "merged_groups=1000")
     for retrieval in ("dense", "hybrid"):
         outcome = npmlm(*fill, f"retrieval={retrieval}", "The capital of Łódź 🜨 is <mask>.")
         assert outcome.status == 0, outcome.err
@@ -140,7 +141,15 @@ def test_an_encoder_of_one_mask_a_query_fills_words_and_says_so_until_it_is_trai
     outcome = npmlm(*build, "blocks.max_block_tokens=64")
     assert outcome.status == 0, outcome.err
     for retrieval in ("dense", "bm25", "hybrid"):
-        outcome = npmlm("fill", f"index={index}", "k=50", "output=json", f"retrieval={retrieval}", "Norway is <mask>.")
+        outcome = npmlm(
+            "fill",
+            f"index={index}",
+            "overlaps=keep",
+            "k=50",
+            "output=json",
+            f"retrieval={retrieval}",
+            "Norway is <mask>.",
+        )
         assert outcome.status == 0, outcome.err
         (answer,) = outcome.answers()
         check_contract(answer, k=50)

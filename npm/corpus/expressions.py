@@ -49,11 +49,17 @@ _TITLES = (
     r"Inc|Ltd|Co|Corp|Jr|Sr|Bros)"
 )
 
+_OPENERS = (
+    r"(?:The|This|That|These|It|Its|An|In|On|At|He|She|They|We|You|His|Her|Their|There|Every|Each|All|But|And|If|When)"
+    r"(?!\w)"
+)
+"""Words that begin a sentence after a letter, as in `vitamin C. It …`, rather than go on a name."""
+
 _CONNECTORS = tuple(
     re.compile(pattern)
     for pattern in (
         # within numbers and hyphenated words; after an apostrophe inside of a name: O'Brien
-        rf"\d[.,:/](?=\d)|\w[-\u2010\u2011](?=\w)|\w['\u2019](?!(?i:{_TAILS}))(?=\w)",
+        rf"(?<![\w.)\]])[-\u2212+±](?=\d)|\d[.,:/](?=\d)|\w[-\u2010\u2011](?=\w)|\w['\u2019](?!(?i:{_TAILS}))(?=\w)",
         rf"(?:(?<!\w)(?:US|AU?|CA?|NZ|HK)|)[$€£¥₹₩₽](?:{_SPACE})?(?=\d)|(?<!\w)(?:USD|EUR|GBP|CHF|AD){_SPACE}(?=\d)",
         rf"\d(?:(?:{_SPACE})?[\u2013-](?:{_SPACE})?|{_SPACE}to{_SPACE})"
         rf"(?={_DIGITS}(?:{_SPACE}{_MAGNITUDE})?(?:{_SPACE})?{_UNIT})",
@@ -72,7 +78,7 @@ _EXPRESSIONS = tuple(
         rf"(?<!\w){_DAY}{_SPACE}(?:of{_SPACE})?{_MONTH}(?!\w)(?:,?{_SPACE}{_YEAR})?",
         # U.S., a.m., Ph.D.; J. R. R. before a name; Dr., Inc.; No. 5
         r"(?<![\w.])(?:[A-Za-z]{1,2}\.){2,}(?:[A-Za-z](?!\w))?|(?<![\w.])(?:[A-Za-z]\.)+[A-Za-z](?!\w)",
-        rf"(?<!\w)[A-Z]\.(?=(?:{_SPACE})?[A-Z])|(?<!\w){_TITLES}\.|(?<!\w){_NUMBERED}\.(?:{_SPACE})?\d+",
+        rf"(?<![\w°])[A-Z]\.(?=(?:{_SPACE})?[A-Z])(?!{_SPACE}{_OPENERS})|(?<!\w){_TITLES}\.|(?<!\w){_NUMBERED}\.(?:{_SPACE})?\d+",
     )
 )
 _MARKERS = re.compile(

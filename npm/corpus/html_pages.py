@@ -43,7 +43,7 @@ class _Reader:
     def read(self, token: re.Match[str]) -> str:
         """What is read of a token, and HIDDEN for the rest."""
         if token["tag"]:
-            read = self._tag(token["tag"].lower(), is_end=token["end"] != "")
+            read = self._tag(token["tag"].lower(), is_end=token["end"] != "", is_empty=token[0].endswith("/>"))
         elif token["entity"]:
             read = decoded(token[0])
         else:
@@ -55,9 +55,9 @@ class _Reader:
         self.heading += visible(read) if self._is_heading else ""
         return read + HIDDEN * (len(token[0]) - len(read))
 
-    def _tag(self, tag: str, *, is_end: bool) -> str:
-        """The space or mark that a tag stands for."""
-        if _UNREAD.fullmatch(tag) and not is_end:
+    def _tag(self, tag: str, *, is_end: bool, is_empty: bool) -> str:
+        """Replacement of a tag: a space, a line break or a mark."""
+        if _UNREAD.fullmatch(tag) and not is_end and not is_empty:
             self._unread.append(tag)
         elif is_end and tag in self._unread:
             del self._unread[self._unread.index(tag) :]

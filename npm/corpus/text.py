@@ -117,6 +117,9 @@ def _ends_sentence(text: str, start: int, stop: int) -> bool:
         return False
     # "J. Smith", "U.S. Army", "p. 5": a letter that stands alone, or after a dot.
     is_initial = name[-1:].isalpha() and (len(name) == 1 or name[-2] == ".")
+    if is_initial and len(name) == 1:  # "vitamin C. It": a function word goes on no name
+        word = "".join(_WORD.findall(text[stop : stop + LONGEST_STOP_WORD_CHARS])[:1])
+        return len(word) > 1 and word.lower() in STOP_WORDS
     return not is_initial and name not in ABBREVIATIONS
 
 
@@ -190,7 +193,7 @@ LONGEST_STOP_WORD_CHARS = 12
 CLAUSE_CODE_POINTS = np.frombuffer("!,.:?".encode("utf-32-le"), dtype=np.uint32)
 BARRIER_CODE_POINTS = np.frombuffer('()[]{}<>"“”„‟«»‹›;…—§¶•‣◦▪·†‡*|'.encode("utf-32-le"), dtype=np.uint32)
 """What no phrase contains, so that none leaves a bracket or a quotation open."""
-SIGN_CODE_POINTS = np.frombuffer("$€£¥₹₩₽%‰°".encode("utf-32-le"), dtype=np.uint32)
+SIGN_CODE_POINTS = np.frombuffer("$€£¥₹₩₽%‰°-\u2212+±".encode("utf-32-le"), dtype=np.uint32)
 """What a phrase may begin or end with, next to a number."""
 
 

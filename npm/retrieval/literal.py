@@ -1,7 +1,7 @@
 """Literal evidence: places of the corpus where the words around the mask occur word for word.
 
 A gap is what occurs there in the place of the mask. Of a gap that is surrounded by the words M of the question's
-sentence Q, the share is
+words Q, the share is
 
     share = Σ_{w ∈ M} idf(w) / Σ_{w ∈ Q} idf(w),
 
@@ -22,7 +22,7 @@ import numpy as np
 
 from npm.corpus.expressions import joined_characters
 from npm.corpus.markup import HIDDEN, visible
-from npm.corpus.text import code_points, is_title, sentence_around, sentence_bounds
+from npm.corpus.text import code_points, folded_words, is_title, sentence_around, sentence_bounds
 from npm.retrieval.spans import CandidateSpans, span_hash
 from npm.types import MASK_TEXT, TokenFlag
 
@@ -34,6 +34,8 @@ LITERAL_BLOCKS = 16
 """Best blocks by BM25 that are looked through: a block with the question's words in a row is among the first few."""
 MIN_WORDS = 4
 """Words around a gap, on both sides together, unless the question has fewer."""
+LEAST_WORDS = 2
+"""Words around a gap that the shortest questions need."""
 MIN_SHARE = 0.3
 """Weaker gaps are no evidence: common words in a row occur everywhere."""
 MAX_GAP_PIECES = 16
@@ -89,7 +91,7 @@ class MaskContext:
     def _gaps(self, text: str, found: list[re.Match[str]]) -> Iterator[tuple[int | None, int | None, list[str]]]:
         """Those in a sentence of the pieces `found`: a phrase does not run on into the next one."""
         pieces = [piece[0].casefold() for piece in found]
-        least = min(MIN_WORDS, len(self.words))
+        least = max(LEAST_WORDS, min(MIN_WORDS, len(self.words)))
         before = _Side(self.before[::-1], pieces[::-1])
         after = _Side(self.after, pieces)
         # By where the gap begins and ends, the words that match on that side.
@@ -158,7 +160,7 @@ def literal_gaps(store: BlockStore, lexicon: BlockLexicon, question: str, blocks
             weight = sum(map(lexicon.word_weight, words))
             if not weight:
                 continue
-            share = weight / sum(map(lexicon.word_weight, context.words))
+            share = weight / sum(map(lexicon.word_weight, folded_words(question.replace(MASK_TEXT, " "))))
             if not context.has_both_sides:
                 # The other edge is that of a sentence, which is certain only if the rest of it is the question's.
                 share *= OPEN_SHARE if start is None or stop is None else share

@@ -27,6 +27,8 @@ MOST_MASKS = 8
 """How many `<mask>` a text has at most that is filled jointly."""
 YEAR_WORDS = frozenset({"in", "since"})
 """Words before a mask after which the year alone answers, as it does where the text says `year`; else the date does."""
+JOINING = "$€£¥₹₩₽%‰°-"
+"""Marks next to a mask that belong to its expression: `$<mask>`, `<mask>%`, `life-<mask>`."""
 SHOWN_CHARS = 80
 CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 """Characters without a meaning in running text; tab and line breaks are white space."""
@@ -299,14 +301,18 @@ class MaskNeighbors:
         *before_masks, after = text.split(MASK_TEXT)
         preceding = {"".join(before.split()[-1:]).lower() for before in before_masks}
         by_year = not YEAR_WORDS.isdisjoint(preceding) or "year" in words_of(text)
-        if len(before_masks) > 1:
+        if len(before_masks) != 1:
             return cls(asks_for_year=by_year)
         (before,) = before_masks
         # With the space before a word, which some tokenizers make a part of it.
         words = "".join(re.findall(r" ?\S+$", before.rstrip())), "".join(re.findall(r" ?\S+", after)[:1])
         pieces = encoder.tokenizer(list(words), add_special_tokens=False, split_special_tokens=True, verbose=False)
         left, right = pieces["input_ids"]
-        return cls(left[-1] if left else -1, right[0] if right else -1, by_year)
+        # A full stop or a comma of the question is no part of an expression that the phrase would lack.
+        has_left, has_right = (
+            bool(edge) and (edge.isalnum() or edge in JOINING) for edge in (words[0][-1:], words[1].strip()[:1])
+        )
+        return cls(left[-1] if left and has_left else -1, right[0] if right and has_right else -1, by_year)
 
 
 def mask_strips(encoder: Encoder) -> tuple[bool, bool]:

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from npm.corpus.markup import shown, visible
-from npm.corpus.text import lexical_query, sentence_bounds
+from npm.corpus.markup import HIDDEN, shown, visible
+from npm.corpus.text import code_points, lexical_query, sentence_bounds
 from npm.errors import SettingError
 from npm.indexing.lexicon import term_saturation
 from npm.models.batches import encode_pooled
@@ -94,8 +94,10 @@ def _sentences(index: PhraseIndex, block: int) -> list[tuple[Document, int, int]
     assert store.start_chars is not None and store.end_chars is not None, "ranked blocks have text"
     begin = int(store.start_chars.slice(first, stop)[0])
     end = int(store.end_chars.slice(first, stop)[-1])
-    bounds = sentence_bounds(document.text[begin:end]) + begin  # i64 [sentences, 2]
-    return [(document, start, last) for start, last in bounds.tolist()]
+    text = document.text[begin:end]
+    places = np.append(np.flatnonzero(code_points(text) != ord(HIDDEN)), len(text)) + begin  # i64 [visible + 1]
+    bounds = sentence_bounds(visible(text))  # i64 [sentences, 2]
+    return [(document, int(places[start]), int(places[last - 1]) + 1) for start, last in bounds.tolist()]
 
 
 def _bm25(index: PhraseIndex, question: str, texts: Sequence[str]) -> np.ndarray:

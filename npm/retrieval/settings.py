@@ -61,7 +61,7 @@ class FillSettings(CheckedSettings):
     """In `hybrid`, how much of a similarity comes from the block's tokens as they are read together with the text, the
     rest from the stored vectors; unset: three quarters for an encoder that was trained for it
     (objective.reading_weight), else nothing."""
-    literal_weight: Annotated[float, Bounds(0, 1_000)] = 12.0
+    literal_weight: Annotated[float, Bounds(0, 100)] = 12.0
     """In `hybrid`, how much it counts for a phrase that the words around the mask occur around it word for word, the
     more of them the more; 0: nothing, which saves the look-up."""
     rerank_weight: Annotated[float, Bounds(0, 1_000)] = 4.0

@@ -22,6 +22,7 @@ from npm.corpus.expressions import joined_characters, marker_characters
         ("the U.S. Army, J. R. R. Tolkien", "the U___ Army, J_ R_ R_ Tolkien"),
         ("Dr. Low at 5 p.m., see No. 5", "D__ Low at 5_____, see N____"),
         ("one year, a hundred miles", "o_______, a______________"),
+        ("rich in vitamin C. It is at -5 °C", "rich in vitamin C. It is at -____"),
         ("One of the provinces of May", "O__ of the provinces of May"),
     ],
 )

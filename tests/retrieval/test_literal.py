@@ -114,7 +114,7 @@ def plain_gaps(before: list[str], after: list[str], sentence: list[str]) -> set[
         lefts = {at: 0 if at == (words[0] if words else len(sentence)) else None for at in size}
     if not any(map(str.isalpha, after)):
         rights = {at: 0 if at == (words[-1] + 1 if words else 0) else None for at in size}
-    least = min(4, sum(map(str.isalpha, before + after)))
+    least = max(2, min(4, sum(map(str.isalpha, before + after))))
     best_stops: dict[int, int] = {}
     for start in size:
         stops = [at for at in size if start < at <= start + MAX_GAP_PIECES and rights[at] is not None]

@@ -261,5 +261,14 @@ def test_a_year_is_asked_for_after_in_and_since_and_where_the_text_has_the_word(
     assert MaskNeighbors.of(text, tiny_encoder("bert")).asks_for_year is asks
 
 
-def test_several_masks_have_no_neighbors() -> None:
-    assert MaskNeighbors.of("in <mask> days of <mask> years", tiny_encoder("bert")) == MaskNeighbors()
+def test_several_masks_have_no_neighbors_but_may_ask_for_a_year() -> None:
+    encoder = tiny_encoder("bert")
+    assert MaskNeighbors.of("on <mask> days of <mask> months", encoder) == MaskNeighbors()
+    assert MaskNeighbors.of("<mask> was born in <mask>", encoder) == MaskNeighbors(asks_for_year=True)
+
+
+def test_punctuation_of_the_question_is_no_neighbor() -> None:
+    encoder = tiny_encoder("bert")
+    found = MaskNeighbors.of("a fine of $<mask>, which", encoder)
+    assert found.right == -1 and found.left == encoder.tokenizer("$", add_special_tokens=False)["input_ids"][-1]
+    assert MaskNeighbors.of("(<mask>.", encoder) == MaskNeighbors()
