@@ -12,7 +12,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from npm import PhraseFiller
+from npm import FillSettings, PhraseFiller
+from npm.retrieval.settings import Overlaps
 from tests.cli.test_fill import check_contract
 from tests.helpers.command_line import DOCUMENTS, CommandLine, run_together, write_corpus
 from tests.helpers.tiny_models import FAMILIES, tiny_byt5, tiny_encoder
