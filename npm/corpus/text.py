@@ -193,7 +193,8 @@ LONGEST_STOP_WORD_CHARS = 12
 CLAUSE_CODE_POINTS = np.frombuffer("!,.:?".encode("utf-32-le"), dtype=np.uint32)
 BARRIER_CODE_POINTS = np.frombuffer('()[]{}<>"“”„‟«»‹›;…—§¶•‣◦▪·†‡*|'.encode("utf-32-le"), dtype=np.uint32)
 """What no phrase contains, so that none leaves a bracket or a quotation open."""
-SIGN_CODE_POINTS = np.frombuffer("$€£¥₹₩₽%‰°-\u2212+±".encode("utf-32-le"), dtype=np.uint32)
+SIGN_CODE_POINTS = np.frombuffer("$€£¥₹₩₽%‰°".encode("utf-32-le"), dtype=np.uint32)
+PLUS_MINUS_CODE_POINTS = np.frombuffer("-\u2212+±".encode("utf-32-le"), dtype=np.uint32)
 """What a phrase may begin or end with, next to a number."""
 
 
@@ -294,8 +295,9 @@ def token_flags(text: str, starts: np.ndarray, ends: np.ndarray, kinds: np.ndarr
     joined = np.append(joined_characters(text), False)  # bool [characters + 1]
     is_joined = joined[starts] & (ends > starts)  # bool [T]
     flags[is_joined] = flags[is_joined] & ~np.uint8(TokenFlag.STOPWORD) | np.uint8(TokenFlag.JOINED)
-    is_sign = (ends - starts == 1) & np.isin(first_characters, SIGN_CODE_POINTS)  # bool [T]
-    flags[is_sign & (is_joined | joined[ends])] &= ~np.uint8(TokenFlag.PUNCTUATION)
+    is_sign = np.isin(first_characters, SIGN_CODE_POINTS) & (is_joined | joined[ends])  # bool [T]
+    is_sign |= np.isin(first_characters, PLUS_MINUS_CODE_POINTS) & ~is_joined & joined[ends]  # no hyphen
+    flags[is_sign & (ends - starts == 1)] &= ~np.uint8(TokenFlag.PUNCTUATION)
     is_clause = (ends - starts == 1) & np.isin(first_characters, CLAUSE_CODE_POINTS)  # [T]
     flags[is_clause] |= TokenFlag.CLAUSE_PUNCTUATION.value
     sentence_starts = np.searchsorted(ends, sentence_bounds(text)[:, 0], side="right")  # [sentences]

@@ -159,7 +159,9 @@ def plain_flags(text: str, block: Block) -> list[int]:  # noqa: C901
         is_joined = start < end and bool(joined[start])
         if is_joined:
             flags[number] = flags[number] & ~TokenFlag.STOPWORD | TokenFlag.JOINED
-        if text[start:end] in list("$€£¥₹₩₽%‰°-−+±") and (is_joined or joined[end : end + 1].any()):
+        is_followed = bool(joined[end : end + 1].any())
+        is_amount = text[start:end] in list("$€£¥₹₩₽%‰°") and (is_joined or is_followed)
+        if is_amount or (text[start:end] in list("-−+±") and is_followed and not is_joined):
             flags[number] &= ~TokenFlag.PUNCTUATION
     return [int(own) for own in flags]
 
