@@ -74,7 +74,9 @@ def server(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     keys, examples = folder / "keys", folder / "examples"
     keys.write_text(f"{KEY}\n", encoding="utf-8")
     examples.write_text(f"{QUESTION}\nThe <mask> flows to the North Sea.\n", encoding="utf-8")
-    with RunningServer(folder / "index", f"key_file={keys}", f"examples={examples}") as running:
+    # a random encoder: with overlaps merged, or with literal evidence, little would be left to look at
+    plain = ("fill.overlaps=keep", "fill.literal_weight=0")
+    with RunningServer(folder / "index", f"key_file={keys}", f"examples={examples}", *plain) as running:
         yield running
 
 
