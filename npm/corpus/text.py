@@ -117,7 +117,7 @@ def _ends_sentence(text: str, start: int, stop: int) -> bool:
         return False
     # "J. Smith", "U.S. Army", "p. 5": a letter that stands alone, or after a dot.
     is_initial = name[-1:].isalpha() and (len(name) == 1 or name[-2] == ".")
-    if is_initial and len(name) == 1:  # "vitamin C. It": a function word goes on no name
+    if is_initial and len(name) == 1:  # "vitamin C. It": a function word continues no name
         next_word = "".join(_WORD.findall(text[stop : stop + LONGEST_STOP_WORD_CHARS])[:1])
         return len(next_word) > 1 and next_word.lower() in STOP_WORDS
     return not is_initial and name not in ABBREVIATIONS

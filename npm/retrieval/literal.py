@@ -115,6 +115,8 @@ class MaskContext:
 
     def _completed(self, text: str, start: int, end: int) -> tuple[int, int]:
         """The characters [start, end) with the rest of a number or an abbreviation next to which the question ends."""
+        if self.before and not SENTENCE_MARKS.issuperset(self.after):
+            return start, end
         joined = [*joined_characters(text).tolist(), False]
         while not self.before and joined[start]:
             start -= 1

@@ -308,7 +308,7 @@ class MaskNeighbors:
         words = "".join(re.findall(r" ?\S+$", before.rstrip())), "".join(re.findall(r" ?\S+", after)[:1])
         pieces = encoder.tokenizer(list(words), add_special_tokens=False, split_special_tokens=True, verbose=False)
         left, right = pieces["input_ids"]
-        # A full stop or a comma of the question is no part of an expression that the phrase would lack.
+        # A full stop or a comma of the question belongs to no expression of the corpus.
         has_left, has_right = (
             bool(edge) and (edge.isalnum() or edge in JOINING) for edge in (words[0][-1:], words[1].strip()[:1])
         )
