@@ -25,9 +25,9 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from index.files import shown_bytes, stored_bytes
+from npm.core.memory import private_bytes
 from npm.indexing.generation import Generation
 from npm.indexing.sizes.inspection import footprint
-from npm.memory import private_bytes
 
 STAGES = ("start", "blocks", "vectors", "lexicon", "quantiser", "codes", "lists")
 SAMPLE_SECONDS = 0.05

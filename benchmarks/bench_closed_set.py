@@ -33,6 +33,7 @@ import torch
 from benchmarks.bench_filling import open_parity_index
 from index.faiss_library import faiss_threads, new_faiss_index
 from index.settings import SearchSettings
+from npm.core.types import silent
 from npm.corpus.store import BlockStore
 from npm.evaluation.tasks.task import (
     Calibration,
@@ -54,7 +55,6 @@ from npm.indexing.phrase_index import PhraseIndex
 from npm.indexing.settings import IndexBuildSettings, PruningRule, VectorSettings
 from npm.models.encoder import Encoder
 from npm.retrieval.queries import QueryVectors, encode_queries
-from npm.types import silent
 from tests.parity.corpus import write_parity_store
 
 K = 4096

@@ -39,14 +39,14 @@ import npm.retrieval.fill as fill
 import npm.retrieval.filler as filler_module
 from index.files import check_writable
 from index.manifest import read_object
+from npm.core.errors import SettingError, UserError
+from npm.core.figures import check_picture, save_figure
 from npm.corpus.documents import CorpusSettings
 from npm.corpus.sources import find_sources
-from npm.errors import SettingError, UserError
 from npm.evaluation.analyses.panels import Line, Panel, Point, draw_panels
 from npm.evaluation.metrics import Interval
 from npm.evaluation.report import markdown_table
 from npm.evaluation.zero_shot.methods import loading
-from npm.figures import check_picture, save_figure
 from npm.indexing.build import build_index
 from npm.indexing.phrase_index import PhraseIndex
 from npm.indexing.settings import IndexBuildSettings

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import numpy as np
 
+from npm.core.types import Sequences, Spans, TokenFlag
 from npm.masking.masker import MaskingSettings, build_masker, mask_rng
 from npm.masking.rendering import MaskPairRenderer
-from npm.types import Sequences, Spans, TokenFlag
 from tests.masking.plain_masking import plain_select
 
 SYNTHETIC_BLOCK_TOKENS = 256

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from npm.memory import PeakMemory, private_bytes
+from npm.core.memory import PeakMemory, private_bytes
 
 
 def main(encoder_name: str, files: list[str]) -> None:

@@ -26,12 +26,12 @@ from pathlib import Path
 import bm25s
 import numpy as np
 
+from npm.core.types import INVISIBLE, MASK_TEXT
 from npm.corpus.markup import visible
 from npm.corpus.text import normalised_text, sentence_bounds
 from npm.evaluation.compare import mcnemar_p_value
 from npm.evaluation.report import markdown_table
 from npm.retrieval.fill import PhraseFiller
-from npm.types import INVISIBLE, MASK_TEXT
 
 MOST = 5
 HEADER = ("questions", "n", "bm25s @1", "index @1", "bm25s @5", "index @5", "only bm25s @1", "only index @1", "p")

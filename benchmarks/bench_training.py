@@ -26,7 +26,7 @@ def step_seconds(encoder_name: str, repeats: int, *, plain: bool, one_pass: bool
     """Seconds of each of `repeats` training steps on random tokens, forward and backward and AdamW in bfloat16."""
     import torch
 
-    from npm.memory import keep_freed_memory
+    from npm.core.memory import keep_freed_memory
     from npm.models.encoder import Encoder, use_plain_attention
 
     if keep_memory:

@@ -22,7 +22,7 @@ def growth(encoder_name: str, steps: int, *, few_kernels: bool) -> Iterator[str]
     """After every few steps: private bytes in MB, and tokens a second since the last line."""
     import torch
 
-    from npm.memory import keep_few_kernels, keep_freed_memory, private_bytes
+    from npm.core.memory import keep_few_kernels, keep_freed_memory, private_bytes
     from npm.models.encoder import Encoder, use_plain_attention
 
     keep_freed_memory()

@@ -24,7 +24,7 @@ from index.exact import check_finite
 from index.files import NPY_HEADER_BYTES, npy_header
 from index.manifest import Manifest
 from index.store import FolderWriter, open_array
-from index.types import ArtefactError
+from npm.core.errors import ArtifactError
 
 CHECKSUMMED_FROM_BYTES = 1 << 20
 """Files of this size on get checksums of their rows. Smaller ones are hashed whole in half a millisecond."""
@@ -78,14 +78,14 @@ def write_checksums(writer: FolderWriter, name: str, values: np.ndarray) -> None
 def open_checksums(folder: Path, name: str, manifest: Manifest, *, pieces: int) -> np.ndarray | None:
     """The checksums u32 [n] of the file `name` of a folder, mapped; None if it was written without.
 
-    Raises ArtefactError if they are not those of `pieces` pieces.
+    Raises ArtifactError if they are not those of `pieces` pieces.
     """
     stored = _stored_name(name)
     if f"{stored}.npy" not in manifest.files:
         return None
     values = np.asarray(open_array(folder, stored))  # u32 [n]
     if (values.dtype, values.shape) != (np.uint32, (pieces,)):
-        raise ArtefactError(
+        raise ArtifactError(
             f"{folder / stored}.npy does not fit {name}",
             expected=f"checksums u32 [{pieces}]",
             got=f"{values.dtype} {list(values.shape)}",
@@ -99,9 +99,9 @@ def _stored_name(name: str) -> str:
     return f"{Path(name).stem}.checksums"
 
 
-def damaged_piece(file: Path, start: int, stop: int, expected: np.uint32, got: np.uint32) -> ArtefactError:
+def damaged_piece(file: Path, start: int, stop: int, expected: np.uint32, got: np.uint32) -> ArtifactError:
     """The refusal of the bytes [start, stop) of a file."""
-    return ArtefactError(
+    return ArtifactError(
         f"{file} is damaged",
         expected=f"checksum {expected:08x}",
         got=f"checksum {got:08x}",
@@ -121,7 +121,7 @@ class StoredShard:
 
     @classmethod
     def open(cls, folder: Path, name: str, manifest: Manifest) -> StoredShard:
-        """The array in the file `name` of a checked folder. Raises ArtefactError if its checksums do not fit it."""
+        """The array in the file `name` of a checked folder. Raises ArtifactError if its checksums do not fit it."""
         array = open_array(folder, Path(name).stem)
         values = open_checksums(folder, name, manifest, pieces=len(array))
         return cls(folder / name, np.asarray(array), manifest.files[name].sha256, values)
@@ -144,7 +144,7 @@ class ShardChecks:
         ]
 
     def __call__(self, numbers: np.ndarray, rows: np.ndarray) -> None:
-        """Raise ArtefactError unless `rows` [m, d] are what was written as rows `numbers` i64 [m].
+        """Raise ArtifactError unless `rows` [m, d] are what was written as rows `numbers` i64 [m].
 
         The numbers ascend if there are several shards.
         """
@@ -174,7 +174,7 @@ class ShardChecks:
         content = hashlib.sha256(npy_header(shard.array.dtype, shard.array.shape))
         content.update(shard.array.reshape(-1).view(np.uint8).data)
         if content.hexdigest() != shard.sha256:
-            raise ArtefactError(
+            raise ArtifactError(
                 f"{shard.file} is damaged",
                 expected=f"SHA-256 {shard.sha256}",
                 got=f"SHA-256 {content.hexdigest()}",

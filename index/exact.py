@@ -11,7 +11,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from index.arrays import RowSet, ShardedArray, to_float32
-from index.types import ArtefactError, Hits, Report, no_report
+from index.types import Hits, Report, no_report
+from npm.core.errors import ArtifactError
 
 SCORE_BYTES_PER_SCAN = 256 << 20
 """A scan keeps all its scores; a batch that needs more is split by the caller."""
@@ -38,7 +39,7 @@ class ExactSearcher:
     """Scores every row: the reference for every other searcher, and the fastest one up to about a million rows.
 
     `vectors` f32 or f16 [n, d] are held as float32 in memory, 4·n·d bytes; an array that already is that is not
-    copied. Raises ArtefactError if a vector holds NaN or infinity.
+    copied. Raises ArtifactError if a vector holds NaN or infinity.
     """
 
     def __init__(self, vectors: np.ndarray | ShardedArray) -> None:
@@ -218,11 +219,11 @@ def score_rows(vectors: np.ndarray | ShardedArray, queries: np.ndarray, rows: np
 
 
 def checked_scores(scores: np.ndarray) -> np.ndarray:
-    """`scores` f32 [...] of finite queries; ArtefactError if one is not finite: a stored number is not, or is huge."""
+    """`scores` f32 [...] of finite queries; ArtifactError if one is not finite: a stored number is not, or is huge."""
     with np.errstate(over="ignore", invalid="ignore"):
         total = scores.sum()  # not finite if one score is not; or of huge ones, which are then looked at
     if not np.isfinite(total) and not np.isfinite(scores).all():
-        raise ArtefactError(
+        raise ArtifactError(
             "a similarity is not finite",
             expected="finite similarities, from finite stored vectors",
             got=f"NaN or infinity in {np.count_nonzero(~np.isfinite(scores))} of {scores.size} similarities",
@@ -286,7 +287,7 @@ def check_scan_size(query_count: int, row_count: int) -> None:
 
 
 def finite_chunks(vectors: np.ndarray | ShardedArray) -> Iterator[tuple[int, np.ndarray]]:
-    """(first row, f32 [<= ROWS_PER_CHUNK, d]) of all vectors; raises ArtefactError at one that is not finite."""
+    """(first row, f32 [<= ROWS_PER_CHUNK, d]) of all vectors; raises ArtifactError at one that is not finite."""
     sharded = vectors if isinstance(vectors, ShardedArray) else ShardedArray([vectors])
     for start in range(0, len(sharded), ROWS_PER_CHUNK):
         stop = min(start + ROWS_PER_CHUNK, len(sharded))
@@ -296,7 +297,7 @@ def finite_chunks(vectors: np.ndarray | ShardedArray) -> Iterator[tuple[int, np.
 
 
 def check_finite(vectors: np.ndarray, rows: np.ndarray) -> None:
-    """Raise ArtefactError, naming the row, if one of `vectors` [c, d], which are `rows` i64 [c], is not finite."""
+    """Raise ArtifactError, naming the row, if one of `vectors` [c, d], which are `rows` i64 [c], is not finite."""
     if vectors.dtype == np.float16 and vectors.size:
         # numpy looks at half precision numbers one by one; from these bits on, of either sign, none is finite.
         bits = vectors.view(np.int16)  # [c, d]
@@ -305,7 +306,7 @@ def check_finite(vectors: np.ndarray, rows: np.ndarray) -> None:
     finite = np.isfinite(vectors).all(axis=1)  # bool [c]
     if not finite.all():
         row = int(rows[np.argmin(finite)])
-        raise ArtefactError(
+        raise ArtifactError(
             "a stored vector is not finite",
             expected="finite numbers",
             got=f"NaN or infinity in row {row}",

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from index.files import CountingFile
-from index.types import ArtefactError, UserError
+from npm.core.errors import ArtifactError, UserError
 
 FaissIndex = Any
 """A `faiss.Index`; FAISS has no types and is imported late."""
@@ -101,7 +101,7 @@ def assert_inner_product(index: FaissIndex) -> None:
     ivf = inverted_file(index)
     for part in (index, ivf, None if ivf is None else ivf.quantizer):
         if part is not None and part.metric_type != faiss.METRIC_INNER_PRODUCT:
-            raise ArtefactError(
+            raise ArtifactError(
                 "a FAISS index does not search by inner product",
                 expected=f"metric {faiss.METRIC_INNER_PRODUCT} (inner product)",
                 got=f"metric {part.metric_type} in {type(part).__name__}",
@@ -117,7 +117,7 @@ def write_faiss(index: FaissIndex, file: CountingFile) -> None:
 
 
 def read_faiss(path: Path, *, mapped: bool = True) -> FaissIndex:
-    """The index stored in `path`; raises ArtefactError if FAISS cannot read it.
+    """The index stored in `path`; raises ArtifactError if FAISS cannot read it.
 
     A mapped one must not be added to: FAISS then ends the process.
     """
@@ -125,7 +125,7 @@ def read_faiss(path: Path, *, mapped: bool = True) -> FaissIndex:
     try:
         index = faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC if mapped else 0)
     except RuntimeError as error:
-        raise ArtefactError(
+        raise ArtifactError(
             f"FAISS cannot read {path}",
             expected=f"an index that FAISS {faiss.__version__} knows",
             got=last_line(error),

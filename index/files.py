@@ -20,7 +20,7 @@ from typing import IO, Annotated, Any, BinaryIO, Literal, Protocol
 
 import numpy as np
 
-from index.types import StorageError
+from npm.core.errors import StorageError
 
 NPY_HEADER_BYTES = 128
 CHUNK_BYTES = 16 << 20

@@ -67,7 +67,7 @@ def fitting_device(vector_bytes: int) -> str | None:
 class TorchExactSearcher:
     """Holds `vectors` f16|f32 [n, d] on `device` as they are stored, and scores them in float32.
 
-    Raises ArtefactError if a vector holds NaN or infinity.
+    Raises ArtifactError if a vector holds NaN or infinity.
     """
 
     def __init__(self, vectors: np.ndarray | ShardedArray, *, device: str) -> None:

@@ -19,7 +19,8 @@ from index.arrays import to_float32
 from index.faiss_library import import_faiss
 from index.removal import remove_written
 from index.store import check_folder, open_array, write_folder
-from index.types import ArtefactError, Report, no_report
+from index.types import Report, no_report
+from npm.core.errors import ArtifactError
 
 Assign = Callable[[np.ndarray], np.ndarray]
 """The nearest centroid of each vector f32 [c, d], by squared Euclidean distance: i64 [c]."""
@@ -147,7 +148,7 @@ def _read_state(folder: Path) -> KMeansState | None:
             continue
         try:
             manifest = check_folder(slot, kind=CHECKPOINT_KIND, hash_all=True)
-        except ArtefactError:
+        except ArtifactError:
             remove_written(slot, also=CHECKPOINT_FILES)
             continue
         state = _fresh_state(manifest.settings["iteration"], np.array(open_array(slot, "centroids")))

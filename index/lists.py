@@ -31,7 +31,8 @@ from index.manifest import Manifest, read_manifest
 from index.quantiser import Quantiser
 from index.settings import SearchTier, default_probed_lists, default_rerank_factor
 from index.store import check_files, check_folder, finished_folder, open_array, write_folder, write_manifest
-from index.types import ArtefactError, Report, no_report
+from index.types import Report, no_report
+from npm.core.errors import ArtifactError
 
 LIST_PART_KIND, LISTS_FILE = "list-part", "lists.bin"
 CAPACITY_STEP = 8
@@ -50,7 +51,7 @@ def capacities(sizes: np.ndarray) -> np.ndarray:
 def attach_lists(index: FaissIndex, folders: Sequence[Path], *, quantiser_digest: str, row_count: int) -> list[Any]:
     """Put the list parts in `folders`, in order, into the trained `index`; returns what must live as long as it.
 
-    Raises ArtefactError if a part is damaged, belongs to another quantiser, or the parts do not make up all lists
+    Raises ArtifactError if a part is damaged, belongs to another quantiser, or the parts do not make up all lists
     or `row_count` rows.
     """
     faiss = import_faiss()
@@ -100,8 +101,8 @@ def _map_part(path: Path, sizes: np.ndarray, code_bytes: int) -> Any:
     return lists
 
 
-def _foreign_part(where: Path, form: str, expected: tuple[object, ...], got: tuple[object, ...]) -> ArtefactError:
-    return ArtefactError(
+def _foreign_part(where: Path, form: str, expected: tuple[object, ...], got: tuple[object, ...]) -> ArtifactError:
+    return ArtifactError(
         f"the lists in {where} do not belong to this index",
         expected=form.format(*expected),
         got=form.format(*got),
@@ -125,7 +126,7 @@ def write_code_shard(
 ) -> Manifest:
     """Code all `vectors` f16|f32 [n, d] of one shard; `settings` are those of `code_shard_settings`.
 
-    A finished shard of the same settings is kept. Raises ArtefactError if the vectors have other dimensions than the
+    A finished shard of the same settings is kept. Raises ArtifactError if the vectors have other dimensions than the
     quantiser, one is not finite, or `folder` was made with other settings.
     """
     if settings["quantiser"] != quantiser.digest:
@@ -172,14 +173,14 @@ class CodeShard:
 
 
 def open_code_shard(folder: Path, quantiser: Quantiser, *, hash_all: bool) -> CodeShard:
-    """The code shard in `folder`; raises ArtefactError if it is damaged or coded with another quantiser.
+    """The code shard in `folder`; raises ArtifactError if it is damaged or coded with another quantiser.
 
     `hash_all` is for callers that go on to read its codes; else only the small file with the sizes of lists is hashed.
     """
     manifest = read_manifest(folder, kind=CODE_SHARD_KIND)
     check_files(folder, manifest, hashed=lambda name, _: hash_all or name == "list_offsets.npy")
     if manifest.settings["quantiser"] != quantiser.digest:
-        raise ArtefactError(
+        raise ArtifactError(
             f"the codes in {folder} come from another quantiser",
             expected=f"quantiser {quantiser.digest}",
             got=f"quantiser {manifest.settings['quantiser']}",
@@ -190,7 +191,7 @@ def open_code_shard(folder: Path, quantiser: Quantiser, *, hash_all: bool) -> Co
     rows, codes = open_array(folder, "rows"), open_array(folder, "codes")
     shapes = ((quantiser.list_count + 1,), (len(codes),), (int(offsets[-1]), quantiser.code_bytes))
     if (offsets.shape, rows.shape, codes.shape) != shapes:
-        raise ArtefactError(
+        raise ArtifactError(
             f"the arrays in {folder} do not fit each other",
             expected=f"list_offsets, rows, codes of {shapes}",
             got=f"{(offsets.shape, rows.shape, codes.shape)}",
@@ -246,7 +247,7 @@ def write_list_part(
 
     `first_rows` gives the row, in the whole index, of each shard's first vector. Within a list the rows ascend. One
     file holds, list after list, the codes and then the rows as i64. `progress(lists done, lists)`. Raises
-    ArtefactError if a shard is damaged or coded with another quantiser, or `folder` holds something else.
+    ArtifactError if a shard is damaged or coded with another quantiser, or `folder` holds something else.
     """
     settings = list_part_settings(code_folders, first_rows, quantiser, lists)
     if (kept := finished_folder(folder, kind=LIST_PART_KIND, settings=settings)) is not None:
@@ -281,7 +282,7 @@ def write_search_folder(
     Lists: the parts 00000, 00001, … of `list_parts`, written in turn unless jobs did so before. A quantiser without
     lists: one FAISS index in memory, to which all vectors are added. Exact: vectors are checked to be finite, and the
     manifest is all there is. `progress(done, of all)` counts rows where vectors are read, else lists. Raises
-    ArtefactError for damage, another quantiser, or shards that do not make up the rows of `vectors`.
+    ArtifactError for damage, another quantiser, or shards that do not make up the rows of `vectors`.
     """
     row_count, dimensions = vectors.shape
     settings = {**resolved, "row_count": row_count}
@@ -379,7 +380,7 @@ def _check_rows(
     sizes = [int(open_code_shard(path, quantiser, hash_all=False).list_offsets[-1]) for path in code_folders]
     starts = list(itertools.accumulate(sizes, initial=0))
     if [*map(int, first_rows), row_count] != starts:
-        raise ArtefactError(
+        raise ArtifactError(
             "the code shards do not make up the rows of the vectors",
             expected=f"{row_count} rows, in shards that start at {list(map(int, first_rows))[:8]}…",
             got=f"{starts[-1]} rows, in shards that start at {starts[:-1][:8]}…",

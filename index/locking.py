@@ -17,7 +17,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from index.files import made_parents, storage_errors
-from index.types import ArtefactError
+from npm.core.errors import ArtifactError
 
 OWNER_FILE = ".lock"
 POLL_SECONDS = 0.05
@@ -36,7 +36,7 @@ def folder_lock(
     """Hold the lock file `.<name>.lock` beside `folder`, alone or, if `shared`, together with others who share it.
 
     With `wait` the call waits until the lock is free, and `on_wait(who holds it)` is called once before; otherwise
-    it raises ArtefactError with process id, host and age of those who hold it.
+    it raises ArtifactError with process id, host and age of those who hold it.
     """
     folder, path = folder.resolve(), lock_path(folder)
     with made_parents(path):
@@ -60,7 +60,7 @@ def lock_path(folder: Path) -> Path:
 def owned_folder(temporary: Path, target: Path) -> Iterator[None]:
     """Make the folder `temporary` and be the one that writes it; one that a dead process left there is removed.
 
-    Raises ArtefactError if a living process is writing it. Its lock file is removed by `release` before the folder
+    Raises ArtifactError if a living process is writing it. Its lock file is removed by `release` before the folder
     gets its final name.
     """
     if os.path.lexists(temporary):
@@ -102,7 +102,7 @@ def is_own_temporary(path: Path) -> bool:
 
 
 def remove_temporary(path: Path) -> None:
-    """Remove a folder that `owned_folder` made, its lock file last; raises ArtefactError for anything else."""
+    """Remove a folder that `owned_folder` made, its lock file last; raises ArtifactError for anything else."""
     if not is_own_temporary(path):
         raise in_the_way(path)
     for file in sorted(path.iterdir(), key=lambda file: file.name == OWNER_FILE):
@@ -110,9 +110,9 @@ def remove_temporary(path: Path) -> None:
     path.rmdir()
 
 
-def in_the_way(path: Path) -> ArtefactError:
+def in_the_way(path: Path) -> ArtifactError:
     """The refusal of what lies under a name that this program writes, and is not its own."""
-    return ArtefactError(
+    return ArtifactError(
         f"{path} is in the way",
         expected="nothing under this name, or what a process that was killed left there",
         got="something that this program did not make",
@@ -206,8 +206,8 @@ def _is_alive(process: int) -> bool:
     return True
 
 
-def _refusal(path: Path, folder: Path, holders: str) -> ArtefactError:
-    return ArtefactError(
+def _refusal(path: Path, folder: Path, holders: str) -> ArtifactError:
+    return ArtifactError(
         f"another process is building {folder}",
         expected="one build or change of a folder at a time; only jobs of its stages share it",
         got=holders,

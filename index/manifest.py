@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 from index.files import Digest, FileRecord, digest_of, json_bytes
 from index.settings import read_record
-from index.types import ArtefactError
+from npm.core.errors import ArtifactError
 
 FORMAT_VERSION = 2
 MANIFEST_NAME = "manifest.json"
@@ -27,7 +27,7 @@ PartName = Annotated[str, re.compile(r"[^./\\][^/\\]*(/[^./\\][^/\\]*)*")]
 
 
 class RecordedSettings(dict[str, Any]):
-    """What made a folder, by name; asking for a setting that its manifest does not record raises ArtefactError.
+    """What made a folder, by name; asking for a setting that its manifest does not record raises ArtifactError.
 
     So a folder written before a setting was recorded is refused as such, wherever the setting is needed.
     """
@@ -43,7 +43,7 @@ class RecordedSettings(dict[str, Any]):
     def typed(self, name: str, hint: Any) -> Any:
         """The setting `name`, which may be dotted, as the type `hint` has it.
 
-        Raises ArtefactError if it is recorded as anything else.
+        Raises ArtifactError if it is recorded as anything else.
         """
         group, _, inner = name.partition(".")
         if inner:
@@ -51,7 +51,7 @@ class RecordedSettings(dict[str, Any]):
         return read_record(hint, self[name], file=self.file, key=self._prefix + name)
 
     def __missing__(self, name: str) -> Any:
-        raise ArtefactError(
+        raise ArtifactError(
             f"{self.file.parent} was written by another version of this program",
             expected=f"a manifest that records {self._prefix}{name}",
             got="a manifest without it",
@@ -72,7 +72,7 @@ class Manifest:
     format_version: int
 
     def file(self, name: str) -> FileRecord:
-        """What it says of the file `name`; raises ArtefactError if it names none."""
+        """What it says of the file `name`; raises ArtifactError if it names none."""
         if (record := self.files.get(name)) is None:
             raise damaged(self.settings.file, f"a manifest that names {name}", "one that does not")
         return record
@@ -93,12 +93,12 @@ def manifest_bytes(kind: str, settings: Mapping[str, Any], files: Mapping[str, A
 def read_manifest(path: Path, *, kind: str) -> Manifest:
     """The manifest of folder `path`, its own digest checked.
 
-    Raises ArtefactError if the folder or its manifest is missing, the manifest is damaged, of another kind, or
+    Raises ArtifactError if the folder or its manifest is missing, the manifest is damaged, of another kind, or
     written by a newer or an older version.
     """
     manifest = read_any_manifest(path)
     if manifest.kind != kind:
-        raise ArtefactError(
+        raise ArtifactError(
             f"{path} holds something else",
             expected=f"a folder of kind {kind!r}",
             got=f"a folder of kind {manifest.kind!r}",
@@ -109,7 +109,7 @@ def read_manifest(path: Path, *, kind: str) -> Manifest:
 
 
 def read_any_manifest(path: Path) -> Manifest:
-    """The manifest of folder `path` of whatever kind; raises ArtefactError as `read_manifest` does."""
+    """The manifest of folder `path` of whatever kind; raises ArtifactError as `read_manifest` does."""
     file = path / MANIFEST_NAME
     try:
         _require_file(file)
@@ -117,7 +117,7 @@ def read_any_manifest(path: Path) -> Manifest:
             raise _foreign(file, f"{size} bytes, more than {MOST_MANIFEST_BYTES}")
         data = file.read_bytes()
     except OSError as error:
-        raise ArtefactError(
+        raise ArtifactError(
             f"{path} cannot be read",
             expected="a folder that may be read",
             got=error.strerror or str(error),
@@ -128,7 +128,7 @@ def read_any_manifest(path: Path) -> Manifest:
 
 
 def parsed_manifest(data: bytes, file: Path) -> Manifest:
-    """The manifest that is the content of `file`; raises ArtefactError as `read_manifest` does of its content."""
+    """The manifest that is the content of `file`; raises ArtifactError as `read_manifest` does of its content."""
     path = file.parent
     if not all(f'"{key}"'.encode() in data for key in OWN_KEYS):
         raise _foreign(file, f"a {MANIFEST_NAME} without {' and '.join(OWN_KEYS)}")
@@ -140,7 +140,7 @@ def parsed_manifest(data: bytes, file: Path) -> Manifest:
         raise damaged(file, "a JSON manifest", f"{type(error).__name__}: {error}") from error
     if not isinstance(version, int) or version != FORMAT_VERSION:
         is_older = isinstance(version, int) and version < FORMAT_VERSION
-        raise ArtefactError(
+        raise ArtifactError(
             f"{path} was written by {'an older' if is_older else 'a newer'} version of this program",
             expected=f"format version {FORMAT_VERSION}",
             got=f"format version {version}",
@@ -161,8 +161,8 @@ def parsed_manifest(data: bytes, file: Path) -> Manifest:
     return manifest
 
 
-def _foreign(file: Path, got: str) -> ArtefactError:
-    return ArtefactError(
+def _foreign(file: Path, got: str) -> ArtifactError:
+    return ArtifactError(
         f"{file.parent} is not a folder of this program, or its manifest was overwritten",
         expected=f"a {MANIFEST_NAME} that this program wrote",
         got=got,
@@ -176,7 +176,7 @@ def _require_file(file: Path) -> None:
     if not folder.is_dir():
         got = "a file" if folder.exists() else "nothing there"
         whole = _whole(folder)
-        raise ArtefactError(
+        raise ArtifactError(
             f"no folder {folder}",
             expected=expected,
             got=got,
@@ -189,7 +189,7 @@ def _require_file(file: Path) -> None:
     if file.is_symlink():
         raise linked(file)
     if not file.is_file():
-        raise ArtefactError(
+        raise ArtifactError(
             f"{folder} has no manifest: its build did not finish, or it is not a folder of this program",
             expected=expected,
             got=f"no {MANIFEST_NAME}",
@@ -199,7 +199,7 @@ def _require_file(file: Path) -> None:
 
 
 def read_object(file: Path, *, fix: str) -> dict[str, Any]:
-    """The JSON object in a file that no manifest names. Raises ArtefactError, with this `fix`, for anything else."""
+    """The JSON object in a file that no manifest names. Raises ArtifactError, with this `fix`, for anything else."""
     try:
         content = json.loads(file.read_bytes())
         got = f"a JSON {type(content).__name__}"
@@ -208,7 +208,7 @@ def read_object(file: Path, *, fix: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:  # not JSON, or not UTF-8
         content, got = None, str(error)
     if not isinstance(content, dict):
-        raise ArtefactError(
+        raise ArtifactError(
             f"{file} cannot be read", expected="the JSON object that was written", got=got, where=str(file), fix=fix
         )
     return content
@@ -239,16 +239,16 @@ def _named_parts(folder: Path) -> Collection[str]:
     return parts if isinstance(parts, dict) else ()
 
 
-def damaged(file: Path, expected: str, got: str) -> ArtefactError:
+def damaged(file: Path, expected: str, got: str) -> ArtifactError:
     """The refusal of a file that is not what was written."""
-    return ArtefactError(
+    return ArtifactError(
         f"{file} is damaged", expected=expected, got=got, where=str(file), fix=build_again(file.parent)
     )
 
 
-def linked(path: Path) -> ArtefactError:
+def linked(path: Path) -> ArtifactError:
     """The refusal of a link inside a folder that was written: it may lead anywhere."""
-    return ArtefactError(
+    return ArtifactError(
         f"{path} is a link",
         expected="files and folders that lie in the folder itself",
         got=f"a symbolic link to {path.readlink()}",
@@ -258,7 +258,7 @@ def linked(path: Path) -> ArtefactError:
 
 
 def part_folder(folder: Path, name: str) -> Path:
-    """The part `name`, such as segments/00000/corpus, of a folder; raises ArtefactError if a link is on the way."""
+    """The part `name`, such as segments/00000/corpus, of a folder; raises ArtifactError if a link is on the way."""
     for part in accumulate(name.split("/"), "{}/{}".format):
         if (folder / part).is_symlink():
             raise linked(folder / part)

@@ -34,7 +34,8 @@ from index.locking import folder_lock
 from index.manifest import Manifest, read_manifest
 from index.removal import remove_own_files
 from index.store import check_folder, finished_folder, write_folder
-from index.types import ArtefactError, Report, no_report
+from index.types import Report, no_report
+from npm.core.errors import ArtifactError
 
 QUANTISER_KIND, TRAINED_FILE = "quantiser", "trained.faiss"
 CODEC_TRAIN_ROWS = 1 << 16
@@ -57,7 +58,7 @@ def train_quantiser(
     `resolved` are settings of `index.settings.resolved_settings`, which the manifest records, with whatever else the
     caller adds to them; a finished quantiser of the same settings is kept. K-means keeps its state in `.<name>.partial`
     beside `folder`: after a kill the same call goes on there and ends in the same bytes. `progress(rounds done,
-    rounds)`. Raises UserError if FAISS does not know the factory or has too few rows for it, ArtefactError if a vector
+    rounds)`. Raises UserError if FAISS does not know the factory or has too few rows for it, ArtifactError if a vector
     is not finite, another process is training it, or `folder` was made with other settings.
     """
     checkpoints, lock = folder.parent / f".{folder.name}.partial", f".{folder.name}.lock"
@@ -137,13 +138,13 @@ class Quantiser:
 
     @classmethod
     def open(cls, folder: Path) -> Quantiser:
-        """The quantiser in `folder`; raises ArtefactError if it is missing or damaged."""
+        """The quantiser in `folder`; raises ArtifactError if it is missing or damaged."""
         manifest = check_folder(folder, kind=QUANTISER_KIND, hash_all=True)
         opened = cls(
             folder / TRAINED_FILE, digest=manifest.digest, thread_count=manifest.settings.typed("thread_count", int)
         )
         if opened.dimensions != manifest.settings["dimensions"]:
-            raise ArtefactError(
+            raise ArtifactError(
                 f"{folder} is not the quantiser that its manifest names",
                 expected=f"{manifest.settings['dimensions']} dimensions",
                 got=f"{opened.dimensions} dimensions",
@@ -153,9 +154,9 @@ class Quantiser:
         return opened
 
     def check_dimensions(self, dimensions: int, where: str) -> None:
-        """Raise ArtefactError unless vectors of `dimensions` numbers fit this quantiser."""
+        """Raise ArtifactError unless vectors of `dimensions` numbers fit this quantiser."""
         if dimensions != self.dimensions:
-            raise ArtefactError(
+            raise ArtifactError(
                 "the quantiser was trained for vectors of other dimensions",
                 expected=f"vectors of {self.dimensions} dimensions",
                 got=f"vectors of {dimensions} dimensions",

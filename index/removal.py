@@ -15,7 +15,7 @@ from pathlib import Path
 from index.files import storage_errors
 from index.locking import is_own_temporary, remove_temporary
 from index.manifest import MANIFEST_NAME, read_any_manifest
-from index.types import ArtefactError, named
+from npm.core.errors import ArtifactError, named
 
 NUMBERED = re.compile(r"[0-9a-f]{1,16}")
 """Shards, parts, checkpoints: what an unfinished folder holds before it has a manifest."""
@@ -27,11 +27,11 @@ def remove_written(folder: Path, *, also: Collection[str] = ()) -> None:
     """Remove what this program wrote as `folder`, and the folder.
 
     `also` are names in it, of files or parts, that are ours without a manifest to say so. A link is removed itself, and
-    what it leads to stays; nothing happens where nothing is. Raises ArtefactError, with nothing removed, if anything
+    what it leads to stays; nothing happens where nothing is. Raises ArtifactError, with nothing removed, if anything
     else lies in the folder, StorageError if the operating system refuses.
     """
     if others := foreign_files(folder, also=also):
-        raise ArtefactError(
+        raise ArtifactError(
             f"{folder} holds files that are not of its own",
             expected="a folder with nothing but the files that its manifest names",
             got=named(others, most=NAMED_AT_MOST),
@@ -41,9 +41,9 @@ def remove_written(folder: Path, *, also: Collection[str] = ()) -> None:
     remove_own_files(folder, also=also)
 
 
-def holds_others(folder: Path, names: Sequence[str], *, expected: str, fix: str) -> ArtefactError:
+def holds_others(folder: Path, names: Sequence[str], *, expected: str, fix: str) -> ArtifactError:
     """The refusal to write into a folder where somebody else has put `names`."""
-    return ArtefactError(
+    return ArtifactError(
         f"{folder} holds other files",
         expected=expected,
         got=named(names, most=NAMED_AT_MOST),
@@ -97,7 +97,7 @@ def _content(folder: Path, names: Collection[str], above: Collection[str] = ()) 
     parts that a folder above says lie in this one.
     """
     parts, is_unfinished = set(above), not above
-    with suppress(ArtefactError):
+    with suppress(ArtifactError):
         manifest = read_any_manifest(folder)
         names = {*names, MANIFEST_NAME, *manifest.files}
         parts |= set(manifest.parts)

@@ -30,7 +30,8 @@ from index.manifest import Manifest, read_manifest
 from index.quantiser import Quantiser
 from index.settings import SearchTier
 from index.store import check_folder
-from index.types import ArtefactError, Hits
+from index.types import Hits
+from npm.core.errors import ArtifactError
 
 if TYPE_CHECKING:
     from index.gpu import TorchExactSearcher
@@ -107,7 +108,7 @@ class FaissSearcher:
         # FAISS fills places without a hit with -1, which must never be used as a row.
         checked_scores(estimates[ids >= 0])
         if ids.max(initial=-1) >= self.row_count:
-            raise ArtefactError(
+            raise ArtifactError(
                 "the lists of the index are damaged",
                 expected=f"rows of the {self.row_count} in the index",
                 got=f"row {ids.max()}",
@@ -172,7 +173,7 @@ def _search_parameters(index: FaissIndex, probed_lists: int, selector: Any | Non
 def searches_exactly(folder: Path) -> bool:
     """Whether `folder` was built for exact search, which reads all vectors into memory when it is opened.
 
-    Raises ArtefactError if its manifest is missing or damaged.
+    Raises ArtifactError if its manifest is missing or damaged.
     """
     return bool(read_manifest(folder, kind=SEARCH_KIND).settings["tier"] == SearchTier.exact.value)
 
@@ -190,14 +191,14 @@ def open_search(
     Exact search reads all vectors into memory (that of a GPU, where torch finds one with room), so they are best
     hashed before, whatever their size. The other tiers need the folder of their `quantiser`, map the lists and the
     vectors, and read what a query asks for: of these, lists over 64 MB are hashed by `verify_folder` only.
-    `probed_lists` and `rerank_factor` replace the recorded ones; exact search has neither. Raises ArtefactError
+    `probed_lists` and `rerank_factor` replace the recorded ones; exact search has neither. Raises ArtifactError
     if the folder is damaged, or was built over other vectors or with another quantiser.
     """
     manifest = check_folder(folder, kind=SEARCH_KIND)
     settings = manifest.settings
     built_over = (settings.typed("row_count", int), settings.typed("dimensions", int))
     if built_over != vectors.shape:
-        raise ArtefactError(
+        raise ArtifactError(
             f"{folder} was built over other vectors",
             expected=f"{built_over[0]} rows of {built_over[1]} dimensions",
             got=f"{vectors.shape[0]} rows of {vectors.shape[1]} dimensions",
@@ -231,7 +232,7 @@ def _recorded_quantiser(path: Path | None, manifest: Manifest, folder: Path) -> 
     expected = manifest.settings["quantiser"]
     opened = None if path is None else Quantiser.open(path)
     if opened is None or opened.digest != expected:
-        raise ArtefactError(
+        raise ArtifactError(
             f"{folder} was built with another quantiser",
             expected=f"quantiser {expected}",
             got="no quantiser" if opened is None else f"quantiser {opened.digest}",

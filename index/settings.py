@@ -15,7 +15,7 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 from index.faiss_library import check_lists, import_faiss
-from index.types import ArtefactError, SettingError
+from npm.core.errors import ArtifactError, SettingError
 
 EXACT_ROWS, SQ8_ROWS = 1_000_000, 5_000_000
 """Most rows for which the automatic tier is exact; ivf_sq8."""
@@ -97,7 +97,7 @@ def read_record(hint: Any, value: Any, *, file: Path, key: str = "") -> Any:
     """The JSON `value` that stands in `file` under `key` as the type `hint` has it, such as a dataclass of others.
 
     A field with a default may be absent, and names that are no fields are passed over: other versions wrote them.
-    Raises ArtefactError for a value of another type, or that a range or a regular expression in `hint` does not allow.
+    Raises ArtifactError for a value of another type, or that a range or a regular expression in `hint` does not allow.
     """
     kind, inner = get_origin(hint) or hint, get_args(hint)
     prefix = f"{key}." if key else ""
@@ -124,8 +124,8 @@ def read_record(hint: Any, value: Any, *, file: Path, key: str = "") -> Any:
     return typed
 
 
-def _unfit(hint: Any, got: str, file: Path, key: str) -> ArtefactError:
-    return ArtefactError(
+def _unfit(hint: Any, got: str, file: Path, key: str) -> ArtifactError:
+    return ArtifactError(
         f"{file} does not hold what this program writes there",
         expected=f"{key}: {_in_words(hint)}" if key else _in_words(hint),
         got=got,

@@ -56,7 +56,7 @@ class SignSearcher:
     def top(self, queries: np.ndarray, k: int, allowed: RowSet | None = None) -> Hits:
         """The k best of the `allowed` rows for each of `queries` f32 [q, d] by (-score, row); None: of all rows.
 
-        Scores are exact; among more than `exact_rows` rows a hit may be missed. Raises ArtefactError if a vector that
+        Scores are exact; among more than `exact_rows` rows a hit may be missed. Raises ArtifactError if a vector that
         is scored is damaged.
         """
         queries = checked_queries(queries, self.dimensions)

@@ -48,7 +48,7 @@ from index.manifest import (
     read_any_manifest,
     read_manifest,
 )
-from index.types import ArtefactError, UserError, named
+from npm.core.errors import ArtifactError, UserError, named
 
 HASHED_AT_OPENING_BYTES = 64 << 20
 """Files smaller than this are always hashed by `check_folder`; larger ones by `verify_folder`, or with `hash_all`."""
@@ -123,7 +123,7 @@ class FolderWriter:
 def write_folder(path: Path, *, kind: str, settings: Mapping[str, Any]) -> Iterator[FolderWriter]:
     """Write a folder whole or not at all: yields a `FolderWriter` on `.<name>.tmp`, renamed to `path` at the end.
 
-    An exception removes the temporary folder and leaves `path` as it was. Raises ArtefactError if `path` exists or
+    An exception removes the temporary folder and leaves `path` as it was. Raises ArtifactError if `path` exists or
     another process is writing it, StorageError if the operating system refuses a write.
     """
     temporary = path.parent / f".{path.name}.tmp"
@@ -142,7 +142,7 @@ def write_folder(path: Path, *, kind: str, settings: Mapping[str, Any]) -> Itera
             _sync_folder(path.parent)
         except BaseException:
             writer.abandon()
-            with suppress(OSError, ArtefactError):
+            with suppress(OSError, ArtifactError):
                 remove_temporary(temporary)
             raise
 
@@ -161,7 +161,7 @@ def write_manifest(folder: Path, *, kind: str, settings: Mapping[str, Any], part
 
 def _refuse_existing(path: Path) -> None:
     if path.exists():
-        raise ArtefactError(
+        raise ArtifactError(
             f"{path} exists already",
             expected="a path where nothing is yet",
             got="a folder" if path.is_dir() else "a file",
@@ -184,7 +184,7 @@ def check_folder(folder: Path, *, kind: str, hash_all: bool = False) -> Manifest
 
     `hash_all` hashes larger files too: for callers that go on to read them whole, as exact search does with vectors.
     The manifests of parts must be those that were recorded; their files are checked where the parts are opened.
-    Raises ArtefactError on the first fault.
+    Raises ArtifactError on the first fault.
     """
     manifest = read_manifest(folder, kind=kind)
     check_files(folder, manifest, hashed=lambda _, record: hash_all or record.bytes < HASHED_AT_OPENING_BYTES)
@@ -204,7 +204,7 @@ def verify_folder(
 ) -> Manifest:
     """Read and check every byte of a folder and of its parts; without `hash_all` manifests, sizes and headers alone.
 
-    `progress(name, bytes)` is called with each piece read of a file. Raises ArtefactError on the first fault.
+    `progress(name, bytes)` is called with each piece read of a file. Raises ArtifactError on the first fault.
     """
     manifest = read_manifest(folder, kind=kind)
     for name, record in manifest.files.items():
@@ -216,7 +216,7 @@ def verify_folder(
 
 
 def check_part(folder: Path, digest: str) -> Manifest:
-    """The manifest of a part that another manifest names; raises ArtefactError unless it has this digest."""
+    """The manifest of a part that another manifest names; raises ArtifactError unless it has this digest."""
     manifest = read_any_manifest(folder)
     if manifest.digest != digest:
         raise damaged(folder / MANIFEST_NAME, f"digest {digest}", f"digest {manifest.digest}, from another build")
@@ -229,7 +229,7 @@ def _check_file(
     if path.is_symlink():
         raise linked(path)
     if not path.is_file():
-        raise ArtefactError(
+        raise ArtifactError(
             f"{path} is missing",
             expected=f"a file of {record.bytes} bytes",
             got="no file",
@@ -281,7 +281,7 @@ def finished_folder(
 ) -> Manifest | None:
     """The manifest of a folder finished with exactly `settings`; None if there is none yet.
 
-    Raises ArtefactError if it was made with others, naming those that differ, or is damaged.
+    Raises ArtifactError if it was made with others, naming those that differ, or is damaged.
     """
     if not (folder / MANIFEST_NAME).is_file():
         return None
@@ -296,7 +296,7 @@ def refuse_changed(
     where: Path,
     problem: str | None = None,
     fix: str = OTHER_SETTINGS,
-    error: type[UserError] = ArtefactError,
+    error: type[UserError] = ArtifactError,
 ) -> None:
     """Raise `error`, naming what differs by its dotted name, unless two records of settings are the same JSON."""
     ours, theirs = _flat(expected), _flat(got)

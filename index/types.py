@@ -1,69 +1,17 @@
-"""What crosses the border of `index/`: the user-facing error, hits, and what a searcher can do.
+"""Types of the search index: hits, scans and searchers.
 
 Shapes: q queries, k hits a query, n rows, d dimensions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from index.arrays import RowSet
-
-
-class UserError(Exception):
-    """A mistake that the user can correct, in one message; the command line exits with status 2 on it.
-
-    `problem` says in one line what is wrong; `expected`, `got`, `where` and `fix` each say one thing. Every
-    deliberate refusal of this project is a `UserError`; anything else that escapes is a bug of ours.
-    """
-
-    def __init__(self, problem: str, *, expected: str, got: str, where: str, fix: str) -> None:
-        self.problem = problem
-        self.expected = expected
-        self.got = got if got.strip() else "nothing"
-        self.where = where
-        self.fix = fix
-        super().__init__(problem)
-
-    def __str__(self) -> str:
-        return (
-            f"{self.problem}\n  expected: {self.expected}\n  got:      {self.got}"
-            f"\n  where:    {self.where}\n  do:       {self.fix}"
-        )
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # an exception is made again from its arguments, which are keywords here; process pools hand errors on so
-        return _remade, (type(self), self.problem, self.expected, self.got, self.where, self.fix)
-
-
-def _remade(kind: type[UserError], problem: str, expected: str, got: str, where: str, fix: str) -> UserError:
-    return kind(problem, expected=expected, got=got, where=where, fix=fix)
-
-
-class ArtefactError(UserError):
-    """A folder that we wrote is missing, unfinished, damaged, or was made by something else than expected."""
-
-
-class SettingError(UserError):
-    """A setting is unknown, of the wrong type, out of range, or contradicts another."""
-
-
-class StorageError(UserError):
-    """The operating system refused a write: disk full, no permission, not a folder."""
-
-
-def named(names: Sequence[str], *, most: int = 4) -> str:
-    """The first names of a list, and how many there are beyond them.
-
-    >>> named(["a", "b", "c"], most=2)
-    'a, b and 1 more'
-    """
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
-
 
 Report = Callable[[int, int], None]
 """Called with how much of a piece of work is done, and of how much."""

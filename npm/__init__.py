@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from npm.api import IndexState, Verification, add, build, compact, delete, verify
-    from npm.errors import (
-        ArtefactError,
+    from npm.core.errors import (
+        ArtifactError,
         CorpusError,
         EncoderError,
         QueryError,
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
         StorageError,
         UserError,
     )
+    from npm.core.types import Answer, Document, Filling, JointAnswer, MaskPhrases, Occurrence, Phrase
     from npm.retrieval.fill import PhraseFiller
     from npm.retrieval.passages import PassageFiller
     from npm.retrieval.remote import RemoteFiller
     from npm.retrieval.scoring import ScoringSettings
     from npm.retrieval.settings import FillSettings
-    from npm.types import Answer, Document, Filling, JointAnswer, MaskPhrases, Occurrence, Phrase
 
     __version__: str
 
 __all__ = [
     "Answer",
-    "ArtefactError",
+    "ArtifactError",
     "CorpusError",
     "Document",
     "EncoderError",
@@ -61,13 +61,13 @@ __all__ = [
 ]
 _HOMES = {
     "npm.api": ("IndexState", "Verification", "add", "build", "compact", "delete", "verify"),
-    "npm.errors": tuple(kind for kind in __all__ if kind.endswith("Error")),
+    "npm.core.errors": tuple(kind for kind in __all__ if kind.endswith("Error")),
     "npm.retrieval.fill": ("PhraseFiller",),
     "npm.retrieval.passages": ("PassageFiller",),
     "npm.retrieval.remote": ("RemoteFiller",),
     "npm.retrieval.scoring": ("ScoringSettings",),
     "npm.retrieval.settings": ("FillSettings",),
-    "npm.types": ("Answer", "Document", "Filling", "JointAnswer", "MaskPhrases", "Occurrence", "Phrase"),
+    "npm.core.types": ("Answer", "Document", "Filling", "JointAnswer", "MaskPhrases", "Occurrence", "Phrase"),
 }
 """Where each of them stands."""
 

@@ -11,7 +11,9 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from index.settings import typed_value
-from npm.errors import ArtefactError, CorpusError, SettingError, check_range
+from npm.core.errors import ArtifactError, CorpusError, SettingError, check_range
+from npm.core.settings import PathText, settings_given
+from npm.core.types import Document, Progress, silent
 from npm.indexing.build import build_index
 from npm.indexing.changes import ChangeResult, add_documents, delete_documents
 from npm.indexing.compact import compact_index
@@ -21,8 +23,6 @@ from npm.indexing.settings import AddSettings, CompactSettings, DeleteSettings, 
 from npm.indexing.sizes.inspection import index_encoder, verify_index, verify_vectors
 from npm.models.encoder import Encoder
 from npm.models.settings import Precision
-from npm.settings import PathText, settings_given
-from npm.types import Document, Progress, silent
 
 Documents = str | Path | Document | Iterable[str | Path | Document]
 """Paths, globs or hub data sets, or documents themselves."""
@@ -133,7 +133,7 @@ def verify(
     """Read and check every byte of the index in the folder `index`, and encode a sample of its vectors again.
 
     Without an encoder at hand, or with `reencoded_batches` 0, none is encoded; of the first a note says so. Raises
-    ArtefactError on the first fault.
+    ArtifactError on the first fault.
     """
     folder = _opened_with(index, encoder)[0]
     numbers = {"reencoded_batches": reencoded_batches, "seed": seed}
@@ -151,7 +151,7 @@ def verify(
         return Verification(checked_bytes, 0, 1.0, ())
     try:
         made_by = _encoder_of(folder, encoder, device, precision)
-    except ArtefactError as error:
+    except ArtifactError as error:
         if encoder is not None:
             raise
         note = f"no vector was encoded again: {error.problem}; give its encoder with encoder=…"
@@ -183,7 +183,7 @@ def _opened_with(index: object, encoder: object) -> tuple[Path, Encoder | None, 
 
 
 def _encoder_of(folder: Path, encoder: Encoder | str | Path | None, device: str, precision: Precision | str) -> Encoder:
-    """The encoder given, or the one that belongs to the index; raises ArtefactError if it did not make it."""
+    """The encoder given, or the one that belongs to the index; raises ArtifactError if it did not make it."""
     _, loaded, name = _opened_with(folder, encoder)
     where, chosen = typed_value(device, str, "device"), typed_value(precision, Precision, "precision")
     if loaded is None:

@@ -11,10 +11,10 @@ a list of names (name,language,translation), OUT-train.jsonl and OUT-test.jsonl,
 import sys
 from pathlib import Path
 
-from npm.errors import SettingError, UserError
+from npm.core.errors import SettingError, UserError
+from npm.core.settings import parse_list
 from npm.evaluation.tasks.entity_translation import write_entity_translation, write_name_passages
 from npm.models.encoder import Encoder
-from npm.settings import parse_list
 
 
 def main(arguments: list[str]) -> int:

@@ -23,9 +23,9 @@ from pathlib import Path
 
 import numpy as np
 
+from npm.core.types import MASK_TEXT, Document
 from npm.corpus.documents import CorpusSettings, read_corpus
 from npm.corpus.text import STOP_WORDS, Stemming, sentence_bounds, words_of
-from npm.types import MASK_TEXT, Document
 
 TASK = "suite: open\nname: article_questions\ndata: {file: questions.jsonl}\ntemplate_column: text\n"
 STYLES = ("copy", "paraphrase")

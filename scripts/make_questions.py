@@ -21,9 +21,9 @@ import random
 import sys
 from pathlib import Path
 
+from npm.core.errors import SettingError, UserError
+from npm.core.settings import parse_list
 from npm.corpus.cloze_questions import Excluded, entity_rows, fact_rows, write_questions
-from npm.errors import SettingError, UserError
-from npm.settings import parse_list
 
 
 def main(arguments: list[str]) -> int:

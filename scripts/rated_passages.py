@@ -14,9 +14,9 @@ import re
 import sys
 from pathlib import Path
 
+from npm.core.errors import UserError
 from npm.corpus.rows import TaskDataError, read_rows
 from npm.corpus.text import sentence_bounds
-from npm.errors import UserError
 from npm.evaluation.settings import RATED_WORDS
 
 LOW, HIGH, HALF = 1, 5, 1000

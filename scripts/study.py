@@ -22,7 +22,7 @@ import sys
 
 from npm.cli.main import main as npmlm
 from npm.cli.settings import compose_settings
-from npm.errors import UserError
+from npm.core.errors import UserError
 from npm.evaluation.study import run_study
 from npm.evaluation.study_plans import ChosenStudy
 

@@ -14,7 +14,7 @@ import sys
 from npm.cli.main import main as npmlm
 from npm.cli.settings import compose_settings
 from npm.cli.verbs import config_folder
-from npm.errors import UserError
+from npm.core.errors import UserError
 from npm.evaluation.analyses.temporal import TemporalStudy, run_temporal
 from npm.evaluation.run import check_evaluation
 

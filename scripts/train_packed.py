@@ -10,9 +10,9 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from npm.errors import UserError
-from npm.figures import can_draw, save_figure
-from npm.settings import settings_given
+from npm.core.errors import UserError
+from npm.core.figures import can_draw, save_figure
+from npm.core.settings import settings_given
 from npm.training.checkpoints import METRICS, RunFolder
 from npm.training.loggers import read_metrics
 from npm.training.plotting import CurveSettings, curves_picture

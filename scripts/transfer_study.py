@@ -12,9 +12,9 @@ import sys
 from pathlib import Path
 
 from index.files import replace_file, sha256_of_bytes
+from npm.core.errors import UserError, check_range
 from npm.corpus.documents import CorpusSettings, read_corpus
 from npm.corpus.text import normalised_text
-from npm.errors import UserError, check_range
 from npm.evaluation.study import Stage
 from npm.evaluation.study_plans import ChosenStudy
 

@@ -10,10 +10,10 @@ import pytest
 
 import npm
 from npm.api import Documents
-from npm.errors import ArtefactError, CorpusError, SettingError
+from npm.core.errors import ArtifactError, CorpusError, SettingError
+from npm.core.types import Document
 from npm.models.encoder import Encoder
 from npm.retrieval.fill import PhraseFiller
-from npm.types import Document
 from tests.helpers.command_line import DOCUMENTS, QUESTION, CommandLine, all_bytes, run_subprocess, write_corpus
 from tests.helpers.tiny_models import tiny_encoder
 
@@ -143,6 +143,6 @@ def test_arguments_of_another_kind_are_refused_by_name(name: str, built_index: P
             npm.delete([3], built_index)  # type: ignore[list-item]
         else:
             npm.verify(**{"index": built_index, name: 3.5})  # type: ignore[arg-type]
-    with pytest.raises(ArtefactError):
+    with pytest.raises(ArtifactError):
         npm.compact(built_index / "nothing")
     assert all_bytes(built_index) == before

@@ -16,7 +16,7 @@ from npm.cli.help import declared_settings
 from npm.cli.main import main
 from npm.cli.settings import compose_settings
 from npm.cli.verbs import VERBS, config_folder
-from npm.errors import UserError
+from npm.core.errors import UserError
 from npm.evaluation.tasks.task import ClosedScoring
 from npm.retrieval.scoring import ScoringSettings
 from npm.retrieval.settings import FillSettings, Retrieval

@@ -10,7 +10,7 @@ import pytest
 from npm.cli.help import declared_settings
 from npm.cli.settings import compose_settings
 from npm.cli.verbs import VERBS
-from npm.errors import SettingError
+from npm.core.errors import SettingError
 from tests.helpers.command_line import CommandLine
 
 ODD_PATHS = [

@@ -9,7 +9,7 @@ import pytest
 from npm.cli.help import declared_settings
 from npm.cli.settings import OLD_SPELLINGS, compose_settings, moved_settings
 from npm.cli.verbs import VERBS
-from npm.errors import UserError
+from npm.core.errors import UserError
 
 
 @pytest.mark.parametrize("verb", OLD_SPELLINGS)

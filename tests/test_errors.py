@@ -6,9 +6,8 @@ import pickle
 
 import pytest
 
-from npm.corpus.rows import TaskDataError
-from npm.errors import (
-    ArtefactError,
+from npm.core.errors import (
+    ArtifactError,
     CorpusError,
     EncoderError,
     QueryError,
@@ -18,13 +17,14 @@ from npm.errors import (
     UserError,
     put_under,
 )
+from npm.corpus.rows import TaskDataError
 from npm.evaluation.demo import QuestionFileError
 from npm.evaluation.tasks.prompts import TemplateError
 from npm.evaluation.tasks.task_file import TaskFileError
 from npm.evaluation.zero_shot.parametric import LabelWordError
 
 KINDS = (
-    *(UserError, ArtefactError, CorpusError, EncoderError, QueryError, ServerError, SettingError, StorageError),
+    *(UserError, ArtifactError, CorpusError, EncoderError, QueryError, ServerError, SettingError, StorageError),
     *(LabelWordError, QuestionFileError, TaskDataError, TaskFileError, TemplateError),
 )
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from npm import figures
-from npm.errors import ArtefactError, SettingError, StorageError
-from npm.figures import (
+from npm.core import figures
+from npm.core.errors import ArtifactError, SettingError, StorageError
+from npm.core.figures import (
     MOST_PANELS,
     check_panel_count,
     check_picture,
@@ -53,7 +53,7 @@ def test_a_picture_takes_the_place_of_none_but_our_own(suffix: str, tmp_path: Pa
     picture = tmp_path / f"picture{suffix}"
     check_picture(picture)
     picture.write_bytes(MAGIC[suffix] + b" of somebody else")
-    with pytest.raises(ArtefactError, match="is another picture"):
+    with pytest.raises(ArtifactError, match="is another picture"):
         check_picture(picture)
     save_figure(drawing("a"), picture)
     check_picture(picture)

@@ -28,12 +28,12 @@ from npm import PhraseFiller
 from npm.cli.help import Setting, declared_settings
 from npm.cli.main import main
 from npm.cli.verbs import VERBS
+from npm.core.display import answer_json
+from npm.core.errors import UserError
 from npm.corpus.blocks import BlockPacker, BlockSettings
 from npm.corpus.documents import CorpusSettings, read_corpus
 from npm.corpus.sources import FORMATS
 from npm.corpus.store import build_block_store
-from npm.display import answer_json
-from npm.errors import UserError
 from npm.evaluation.results import write_results
 from npm.models.encoder import Encoder
 from npm.retrieval.queries import encode_queries

@@ -18,12 +18,12 @@ import pytest
 import npm
 from index.settings import SearchSettings, SearchTier
 from npm.cli.verbs import VERBS
+from npm.core.errors import ArtifactError, SettingError
+from npm.core.settings import CheckedSettings, settings_from
 from npm.corpus.documents import CorpusSettings, DocumentSplit
-from npm.errors import ArtefactError, SettingError
 from npm.indexing.settings import LexiconSettings
 from npm.retrieval.scoring import Combination, ScoringSettings
 from npm.retrieval.settings import FillSettings, Retrieval
-from npm.settings import CheckedSettings, settings_from
 
 NOTHING_OF_OURS = object()
 MADE_BY_CODE = {"SegmentSettings"}
@@ -154,5 +154,5 @@ def test_an_algorithm_named_in_python_is_the_one_that_runs() -> None:
 def test_settings_that_a_manifest_recorded_are_checked_alike(name: str, value: object) -> None:
     recorded = dataclasses.asdict(LexiconSettings())
     assert settings_from(LexiconSettings, {**recorded, "stemming": "none"}).stemming.value == "none"
-    with pytest.raises(ArtefactError, match=f"expected: {name}: "):
+    with pytest.raises(ArtifactError, match=f"expected: {name}: "):
         settings_from(LexiconSettings, {**recorded, name: value})

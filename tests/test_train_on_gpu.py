@@ -14,9 +14,9 @@ import pytest
 import safetensors.torch
 import torch
 
+from npm.core.errors import ArtifactError, SettingError
 from npm.corpus.blocks import BlockSettings
 from npm.corpus.documents import CorpusSettings
-from npm.errors import ArtefactError, SettingError
 from npm.models.encoder import Encoder
 from npm.training.run import run_training
 from npm.training.schedule import ScheduleSettings
@@ -152,7 +152,7 @@ def test_blocks_cut_otherwise_and_files_beside_them_are_refused(tmp_path: Path, 
         "evaluation": TrainingEvaluationSettings(),
         "packed": str(packed),
     }
-    with pytest.raises(ArtefactError, match="cut with other settings"):
+    with pytest.raises(ArtifactError, match="cut with other settings"):
         run_training(tmp_path / "run", settings_of(tmp_path, **nothing, blocks=BlockSettings(max_block_tokens=20)))
     with pytest.raises(SettingError, match="in the place of all text"):
         run_training(tmp_path / "run", settings_of(tmp_path, packed=str(packed)))

@@ -13,9 +13,9 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from npm.core.types import MaskedBatch, Term
 from npm.models.encoder import Encoder
 from npm.objectives.encoded import EncodedBatch
-from npm.types import MaskedBatch, Term
 
 
 class SpanBoundary(nn.Module):

@@ -10,7 +10,8 @@ from enum import Enum
 from typing import Annotated
 
 from npm.cluster.settings import BuildCluster, Engine, ServeCluster
-from npm.errors import SettingError
+from npm.core.errors import SettingError
+from npm.core.settings import Bounds, CheckedSettings, PathText
 from npm.indexing.settings import (
     AddSettings,
     CompactSettings,
@@ -24,7 +25,6 @@ from npm.indexing.settings import (
 from npm.models.settings import Precision
 from npm.retrieval.settings import FillSettings
 from npm.serving.settings import ServeSettings
-from npm.settings import Bounds, CheckedSettings, PathText
 from npm.tuning.settings import TuneSettings
 
 

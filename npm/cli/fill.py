@@ -11,12 +11,12 @@ from pathlib import Path
 from npm.cli.commands import FillCommand, Output
 from npm.cli.progress import say
 from npm.cli.user_files import demo_filler
-from npm.display import answer_json, print_answer, print_sentences
-from npm.errors import QueryError, SettingError
+from npm.core.display import answer_json, print_answer, print_sentences
+from npm.core.errors import QueryError, SettingError
+from npm.core.types import MASK_TEXT, Answer
 from npm.retrieval.blocks import lacks_block_vectors
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.queries import MOST_MASKS, check_masked_text, check_query
-from npm.types import MASK_TEXT, Answer
 
 TEXTS_AT_ONCE = 64
 NO_BLOCK_VECTORS = (

@@ -15,7 +15,7 @@ from types import NoneType
 from typing import Any, cast, get_args, get_origin, get_type_hints
 
 from npm.cli.verbs import VERBS
-from npm.settings import Bounds, bounds_of
+from npm.core.settings import Bounds, bounds_of
 
 USAGE = """\
 npmlm fills <mask> with phrases that stand in your corpus, and says where.

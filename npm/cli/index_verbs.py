@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from npm.cli.progress import StageProgress, say
-from npm.errors import SettingError
-from npm.types import MASK_TEXT
+from npm.core.errors import SettingError
+from npm.core.types import MASK_TEXT
 
 if TYPE_CHECKING:
     from npm.cli.commands import (
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 def run_build(settings: BuildCommand) -> int:
     """`npmlm build`."""
     from npm.cluster.settings import Engine
-    from npm.settings import Shard
+    from npm.core.settings import Shard
 
     shard = Shard.parse(settings.shard)
     if settings.stage is None and shard.count > 1:

@@ -18,8 +18,8 @@ import npm
 from npm.cli.help import declared_settings, overview, similar_settings, verb_help
 from npm.cli.progress import say
 from npm.cli.verbs import VERBS, compose
-from npm.errors import SettingError, StorageError, UserError, near
-from npm.types import MASK_TEXT
+from npm.core.errors import SettingError, StorageError, UserError, near
+from npm.core.types import MASK_TEXT
 
 SETTING = re.compile(r"^(\+{0,2}|~)[A-Za-z_][\w.]*=")
 OPTION = re.compile(

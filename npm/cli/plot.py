@@ -12,7 +12,9 @@ from npm.cli.commands import Output
 from npm.cli.progress import say
 from npm.cli.tables import number_tables
 from npm.cli.training_commands import PictureKind, PlotCommand
-from npm.errors import ArtefactError, SettingError
+from npm.core.errors import ArtifactError, SettingError
+from npm.core.figures import Picture, check_picture, folder_names, save_figure
+from npm.core.settings import changed_settings
 from npm.evaluation.analyses.panels import KEY as PANELS
 from npm.evaluation.analyses.panels import panels_picture
 from npm.evaluation.analyses.senses import senses_picture
@@ -25,8 +27,6 @@ from npm.evaluation.results import EVALUATION_KIND, METRICS, PREDICTIONS
 from npm.evaluation.sts.evaluate import TASK as STS
 from npm.evaluation.sts.plane import geometry_picture
 from npm.evaluation.tasks.task import Suite
-from npm.figures import Picture, check_picture, folder_names, save_figure
-from npm.settings import changed_settings
 from npm.training.plotting import curves_picture
 from npm.tuning.pareto import JSON_NAME, tune_picture
 
@@ -48,7 +48,7 @@ READ_BY: dict[PictureKind, tuple[str, ...]] = {
 def plot(settings: PlotCommand, folders: Sequence[Path]) -> None:
     """Draw the picture of `folders`, write it, and print its numbers.
 
-    Raises SettingError for folders of different kinds or settings that do not fit, ArtefactError for a folder that
+    Raises SettingError for folders of different kinds or settings that do not fit, ArtifactError for a folder that
     holds nothing to draw or is damaged, StorageError if the system refuses the picture.
     """
     out = Path(settings.out)
@@ -93,7 +93,7 @@ def draw(kind: PictureKind, settings: PlotCommand, folders: Sequence[Path]) -> P
 def meant_picture(folders: Sequence[Path]) -> PictureKind:
     """The picture that all `folders` hold something for; of several the first, with a note that names the others.
 
-    Raises SettingError without folders or for folders of different kinds, ArtefactError for one with nothing to draw.
+    Raises SettingError without folders or for folders of different kinds, ArtifactError for one with nothing to draw.
     """
     kinds = {name: drawable(folder) for name, folder in zip(folder_names(folders), folders, strict=True)}
     first, *others = kinds.values()
@@ -115,14 +115,14 @@ def meant_picture(folders: Sequence[Path]) -> PictureKind:
 def drawable(folder: Path) -> list[PictureKind]:
     """The pictures that can be drawn of a folder, the one that is likeliest meant first.
 
-    Raises ArtefactError if there is none.
+    Raises ArtifactError if there is none.
     """
     kinds = [PictureKind.curves] if (folder / RUN_METRICS).is_file() else []
     kinds += [PictureKind.tune] if (folder / JSON_NAME).is_file() else []
     if (folder / PREDICTIONS).is_file() or (folder / METRICS).is_file():
         kinds += _drawable_results(folder)
     if not kinds:
-        raise ArtefactError(
+        raise ArtifactError(
             f"{folder} holds nothing to draw",
             expected=f"{RUN_METRICS} of npmlm train, {JSON_NAME} of npmlm tune out=, or {METRICS} and {PREDICTIONS} of "
             "npmlm evaluate",
@@ -141,7 +141,7 @@ def _content(folder: Path) -> str:
 
 
 def _drawable_results(folder: Path) -> list[PictureKind]:
-    """Of results of `npmlm evaluate`. Raises ArtefactError if they are damaged, or of a task without a picture."""
+    """Of results of `npmlm evaluate`. Raises ArtifactError if they are damaged, or of a task without a picture."""
     task = read_manifest(folder, kind=EVALUATION_KIND).settings.get("task")
     content = read_object(folder / METRICS, fix="evaluate again")
     panels = [PictureKind.panels] if content.get(PANELS) else []
@@ -159,7 +159,7 @@ def _drawable_results(folder: Path) -> list[PictureKind]:
         return [*panels, PictureKind.reliability]
     if panels:
         return panels
-    raise ArtefactError(
+    raise ArtifactError(
         f"there is no picture of task {task}",
         expected="results of task=demo, task=sts, an analysis, or a closed or open task",
         got=f"results of task={task}",

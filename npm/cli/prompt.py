@@ -14,14 +14,14 @@ from npm.cli.fill import Asked, not_utf8, open_filler, show_answer
 from npm.cli.progress import say
 from npm.cli.settings import compose_settings
 from npm.cli.user_files import History
+from npm.core.display import answer_json, print_comparison, print_passage, print_places, print_sentences
+from npm.core.errors import QueryError, SettingError, StorageError, UserError, near
+from npm.core.settings import as_json, changed_settings
+from npm.core.types import MASK_TEXT, Answer, JointAnswer, Phrase
 from npm.corpus.markup import shown
-from npm.display import answer_json, print_comparison, print_passage, print_places, print_sentences
-from npm.errors import QueryError, SettingError, StorageError, UserError, near
 from npm.indexing.phrase_index import select
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.settings import FillSettings, Retrieval
-from npm.settings import as_json, changed_settings
-from npm.types import MASK_TEXT, Answer, JointAnswer, Phrase
 
 try:  # it changes how `input` reads
     import readline

@@ -27,10 +27,10 @@ from omegaconf.errors import OmegaConfBaseException
 from npm.cli.help import Setting, declared_settings, similar_settings
 from npm.cli.progress import say
 from npm.cli.verbs import VERBS, config_folder
-from npm.errors import SettingError, UserError, near, put_under
+from npm.core.errors import SettingError, UserError, near, put_under
+from npm.core.settings import parse_list
+from npm.core.types import SURROGATE
 from npm.evaluation.settings import OLD_SPELLINGS as SPELLINGS_OF_EVALUATION
-from npm.settings import parse_list
-from npm.types import SURROGATE
 
 MOST_YAML_BYTES, MOST_YAML_ALIASES = 1 << 18, 16
 """Of an experiment's file."""

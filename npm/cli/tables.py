@@ -7,14 +7,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from index.files import shown_bytes
-from npm.display import one_line
-from npm.errors import named
+from npm.core.display import one_line
+from npm.core.errors import named
 from npm.evaluation.report import memory_console, terminal_table, written_on
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from npm.figures import NumberTable
+    from npm.core.figures import NumberTable
     from npm.indexing.sizes.inspection import Footprint, Inspection
     from npm.indexing.sizes.simulation import ClusterEstimate
     from npm.tuning.measures import Measured

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from npm.cli.progress import StageProgress, say
 from npm.cli.training_commands import FinetuneCommand, TrainCommand
-from npm.errors import SettingError
+from npm.core.errors import SettingError
 from npm.evaluation.sts.correlation import sts_spearman
 from npm.evaluation.sts.data import STS_B, read_set
 from npm.finetuning.run import finetune

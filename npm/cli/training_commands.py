@@ -7,12 +7,12 @@ from enum import Enum
 from typing import Annotated
 
 from npm.cli.commands import Command, Output
+from npm.core.settings import Bounds, PathText
 from npm.corpus.artificial.generate import GenerateSettings
 from npm.corpus.tokenizers import TokenizerSettings
 from npm.evaluation.settings import EvaluationSettings
 from npm.finetuning.settings import FinetuneSettings
 from npm.models.edits.settings import EditSettings
-from npm.settings import Bounds, PathText
 from npm.training.plotting import CurveSettings
 from npm.training.settings import TrainingSettings
 

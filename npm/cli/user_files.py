@@ -16,10 +16,10 @@ from index.locking import folder_lock
 from index.manifest import FORMAT_VERSION, MANIFEST_NAME
 from npm.cli.commands import FillCommand
 from npm.cli.progress import StageProgress, say
+from npm.core.errors import ArtifactError, StorageError
 from npm.corpus.blocks import BlockSettings
 from npm.corpus.documents import CorpusSettings
 from npm.corpus.sources import find_sources
-from npm.errors import ArtefactError, StorageError
 from npm.indexing.build import build_index
 from npm.indexing.generation import as_record, input_record
 from npm.indexing.settings import IndexBuildSettings
@@ -135,7 +135,7 @@ def demo_filler(settings: FillCommand) -> PhraseFiller:
     """A filler over the demo corpus, whose index lies in the user's cache and is built when it is first asked for.
 
     Other encoders and corpora, and versions that build otherwise, have folders of their own. Raises StorageError where
-    the cache cannot be written, ArtefactError where the index in it is damaged.
+    the cache cannot be written, ArtifactError where the index in it is damaged.
     """
     encoder = Encoder.load(settings.encoder, device=settings.device, dtype=settings.precision, for_reading=True)
     files = sorted((Path(__file__).parents[1] / "assets" / "demo").glob("*.jsonl"))
@@ -157,7 +157,7 @@ def demo_filler(settings: FillCommand) -> PhraseFiller:
     except StorageError as error:
         error.fix = "give index=DIR, or set XDG_CACHE_HOME to a folder that can be written"
         raise
-    except ArtefactError as error:
+    except ArtifactError as error:
         error.fix = f"remove {folder}, so that it is built again; or give index=DIR"
         raise
     say(

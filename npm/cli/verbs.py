@@ -29,7 +29,7 @@ from npm.cli.index_verbs import (
     run_verify,
 )
 from npm.cli.progress import StageProgress, say
-from npm.errors import SettingError
+from npm.core.errors import SettingError
 
 if TYPE_CHECKING:
     from npm.cli.commands import FillCommand, ServeCommand
@@ -216,8 +216,8 @@ def run_finetune(settings: FinetuneCommand) -> int:
 def run_generate(settings: GenerateCommand) -> int:
     """`npmlm generate`."""
     from npm.cli.tables import generated_text
+    from npm.core.settings import Shard
     from npm.corpus.artificial.generate import generate
-    from npm.settings import Shard
 
     with StageProgress() as progress:
         made = generate(settings.out, settings, shard=Shard.parse(settings.shard), progress=progress)

@@ -14,15 +14,15 @@ from functools import lru_cache
 from pathlib import Path
 
 from index.manifest import MANIFEST_NAME
-from npm.errors import ArtefactError
+from npm.core.errors import ArtifactError
+from npm.core.settings import Shard
+from npm.core.types import Progress, silent
 from npm.indexing.build import BuildResult, build_index, clears_failed_build, print_nothing
 from npm.indexing.generation import Generation
 from npm.indexing.layout import clear_dead_locks, refuse_others
 from npm.indexing.settings import IndexBuildSettings, Stage
 from npm.models.encoder import Encoder
 from npm.models.settings import Precision
-from npm.settings import Shard
-from npm.types import Progress, silent
 
 SHARDS = {
     Stage.pack: "segments/*/corpus/*",
@@ -45,9 +45,9 @@ class Job:
     working_directory: Path  # in which relative paths of the settings are meant
 
     def run(self) -> list[str]:
-        """Do it; returns what there is to say. Raises ArtefactError where the folder is not, else as build_index."""
+        """Do it; returns what there is to say. Raises ArtifactError where the folder is not, else as build_index."""
         if not self.folder.is_dir():
-            raise ArtefactError(
+            raise ArtifactError(
                 f"{self.folder} is not there on {socket.gethostname()}",
                 expected="one folder, and the corpus files, under the same path on all machines of the cluster",
                 got="no such folder",

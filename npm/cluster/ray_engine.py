@@ -20,10 +20,10 @@ from pathlib import Path
 
 from npm.cluster.jobs import Job, build_by_jobs
 from npm.cluster.settings import BuildCluster, ClusterSettings
-from npm.errors import SettingError, UserError
+from npm.core.errors import SettingError, UserError
+from npm.core.types import Progress, silent
 from npm.indexing.build import BuildResult, print_nothing
 from npm.indexing.settings import IndexBuildSettings, Stage
-from npm.types import Progress, silent
 
 JOBS_PER_WORKER = 4
 """More jobs than run at once, so that little is lost with one of them."""

@@ -21,7 +21,7 @@ from index.arrays import RowSet, ShardedArray
 from index.types import Hits, Scan, Searcher
 from npm.cluster.ray_engine import connect
 from npm.cluster.settings import ServeCluster
-from npm.errors import ArtefactError, SettingError, UserError
+from npm.core.errors import ArtifactError, SettingError, UserError
 from npm.indexing.generation import Generation
 from npm.indexing.partitions import open_partition, served_count
 from npm.indexing.phrase_index import OpenSearcher
@@ -235,9 +235,9 @@ def _check_room(cpus: float) -> None:
         )
 
 
-def _not_started(folder: Path, error: Exception) -> ArtefactError:
+def _not_started(folder: Path, error: Exception) -> ArtifactError:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return ArtefactError(
+    return ArtifactError(
         "the partitions do not start",
         expected="that every machine of the cluster opens the index under the same path, with this version of npmlm",
         got=shown_start(lines[-1] if lines else type(error).__name__, MOST_SHOWN_CHARS),

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Annotated
 
-from npm.settings import Bounds, CheckedSettings
+from npm.core.settings import Bounds, CheckedSettings
 
 
 class Engine(Enum):

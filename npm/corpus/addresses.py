@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
-from npm.errors import SettingError, StorageError
+from npm.core.errors import SettingError, StorageError
 
 DRIVERS = {"s3": "s3fs", "gs": "gcsfs", "file": "", "memory": ""}
 """Kinds of addresses, and the package that each needs beside fsspec."""

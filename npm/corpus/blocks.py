@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
+from npm.core.errors import EncoderError, SettingError
+from npm.core.settings import Bounds, CheckedSettings
+from npm.core.types import Block, Document, Sequences, TokenFlag
 from npm.corpus.markup import HIDDEN, visible
 from npm.corpus.text import SPACE, character_kinds, code_points, is_title, token_flags, trimmed_offsets
-from npm.errors import EncoderError, SettingError
-from npm.settings import Bounds, CheckedSettings
-from npm.types import Block, Document, Sequences, TokenFlag
 
 if TYPE_CHECKING:
     from tokenizers import Encoding

@@ -19,10 +19,10 @@ from typing import Any, TextIO
 
 import numpy as np
 
+from npm.core.types import MASK_TEXT
 from npm.corpus.documents import CorpusSettings, read_corpus
 from npm.corpus.rows import read_rows
 from npm.corpus.text import is_stop_word, sentence_bounds
-from npm.types import MASK_TEXT
 
 ARTICLE_CHARS, READ_CHARS = 9000, 14000
 """Where passages are taken from, and where sentences are: from the beginning of each document."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from npm.errors import SettingError
+from npm.core.errors import SettingError
 
 if TYPE_CHECKING:
     from npm.corpus.store import BlockStore

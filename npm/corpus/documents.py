@@ -18,6 +18,9 @@ from pathlib import Path
 from typing import Annotated, NoReturn
 
 from index.files import storage_errors
+from npm.core.errors import ArtifactError, CorpusError, UserError
+from npm.core.settings import Bounds, CheckedSettings, PathList
+from npm.core.types import Document
 from npm.corpus.rows import MOST_SHOWN_CHARS, Row, json_rows, table_rows
 from npm.corpus.sources import (
     FileState,
@@ -30,9 +33,6 @@ from npm.corpus.sources import (
     refuse_changed_files,
 )
 from npm.corpus.text_files import DocumentSplit, read_texts
-from npm.errors import ArtefactError, CorpusError, UserError
-from npm.settings import Bounds, CheckedSettings, PathList
-from npm.types import Document
 
 MOST_SUMMARISED = 3
 MOST_TOLD = 20
@@ -121,7 +121,7 @@ class SkippedRecords:
 
 
 def _make_way(report: Path) -> None:
-    """Remove the report of an earlier reading. Raises ArtefactError for anything else in its place."""
+    """Remove the report of an earlier reading. Raises ArtifactError for anything else in its place."""
     if not os.path.lexists(report):
         return
     try:
@@ -130,7 +130,7 @@ def _make_way(report: Path) -> None:
     except (OSError, ValueError, TypeError):
         is_ours = False
     if not is_ours:
-        raise ArtefactError(
+        raise ArtifactError(
             f"{report} is in the way",
             expected="nothing there, or a report of what was skipped",
             got="a link" if report.is_symlink() else "something else",

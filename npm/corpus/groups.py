@@ -10,8 +10,8 @@ from enum import Enum
 
 import numpy as np
 
+from npm.core.types import Sequences, TokenFlag
 from npm.corpus.store import BlockStore
-from npm.types import Sequences, TokenFlag
 
 LEAST_SEQUENCES = 2
 BLOCKS_AT_ONCE = 4096

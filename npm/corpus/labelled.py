@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
+from npm.core.errors import CorpusError, SettingError, check_range, named
+from npm.core.settings import Bounds, CheckedSettings, PathList
+from npm.core.types import SURROGATE
 from npm.corpus.rows import MOST_SHOWN_CHARS, SEPARATORS, Row, json_rows, read_cells, unusable_value
 from npm.corpus.sources import Source, find_sources, read_hub, read_lines, read_parquet
-from npm.errors import CorpusError, SettingError, check_range, named
-from npm.settings import Bounds, CheckedSettings, PathList
-from npm.types import SURROGATE
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from enum import Enum
 from html import unescape
 
-from npm.types import INVISIBLE
+from npm.core.types import INVISIBLE
 
 HIDDEN = "\u2001"
 """EM QUAD: white space to code that does not know it, and absent from text in a Unicode normal form."""

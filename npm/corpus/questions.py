@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeGuard
 
 import numpy as np
 
+from npm.core.errors import CorpusError, check_range, named
+from npm.core.settings import Bounds, CheckedSettings
+from npm.core.types import MASK_TEXT
 from npm.corpus.rows import json_rows, unusable_value
 from npm.corpus.sources import find_sources
-from npm.errors import CorpusError, check_range, named
-from npm.settings import Bounds, CheckedSettings
-from npm.types import MASK_TEXT
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from npm.core.errors import CorpusError, UserError
 from npm.corpus.addresses import StoredFile
 from npm.corpus.sources import (
     HUB_PREFIX,
@@ -19,7 +20,6 @@ from npm.corpus.sources import (
     read_parquet,
     refuse_bad,
 )
-from npm.errors import CorpusError, UserError
 
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
 _SEPARATOR_NAMES = {",": "a comma", ";": "a semicolon", "\t": "a tab"}

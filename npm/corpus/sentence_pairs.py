@@ -24,15 +24,15 @@ from index.arrays import mixed_bits
 from index.files import sha256_of_file
 from index.manifest import MANIFEST_NAME
 from index.store import FolderWriter, check_folder, open_array, refuse_changed, write_folder
+from npm.core.errors import CorpusError, SettingError, check_range
+from npm.core.settings import Bounds, CheckedSettings, PathList
+from npm.core.types import SURROGATE, Sequences
 from npm.corpus.blocks import SentenceTokenizer, concatenated_ranges, tokenizer_fingerprint
 from npm.corpus.documents import CorpusSettings, SkippedRecords, read_corpus
 from npm.corpus.markup import visible
 from npm.corpus.rows import MOST_SHOWN_CHARS, SEPARATORS, Row, json_rows, read_cells, unusable_value
 from npm.corpus.sources import Source, find_sources, read_lines, read_parquet
 from npm.corpus.text import sentence_bounds
-from npm.errors import CorpusError, SettingError, check_range
-from npm.settings import Bounds, CheckedSettings, PathList
-from npm.types import SURROGATE, Sequences
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -255,7 +255,7 @@ class PairTable:
     """Sentences, pairs or triplets on disk; nothing but what is asked for comes into memory."""
 
     def __init__(self, folder: Path) -> None:
-        """Raises ArtefactError if `folder` is not a whole table."""
+        """Raises ArtifactError if `folder` is not a whole table."""
         manifest = check_folder(folder, kind=PAIR_TABLE_KIND)
         self.fingerprint = manifest.digest
         """Equal for equal tables: SHA-256 over settings and content."""
@@ -305,7 +305,7 @@ def build_pair_table(
 ) -> PairTable:
     """The table that `settings` describe, built in `folder` unless it is there.
 
-    Raises CorpusError for files that are not usable or hold nothing to train on, ArtefactError if `folder` was made
+    Raises CorpusError for files that are not usable or hold nothing to train on, ArtifactError if `folder` was made
     otherwise. `tokenizer` is a fast one.
     """
     recorded = _recorded(settings, corpus) | {"tokenizer": tokenizer_fingerprint(tokenizer)}

@@ -31,9 +31,9 @@ import numpy as np
 
 from index.files import ArrayStream
 from index.store import FolderWriter, open_array
-from index.types import ArtefactError
+from npm.core.errors import ArtifactError
+from npm.core.types import Block, Document
 from npm.corpus.documents import document_key
-from npm.types import Block, Document
 
 
 class HeldFile:
@@ -49,10 +49,10 @@ class HeldFile:
         self.byte_count = os.fstat(self._descriptor).st_size
 
     def read(self, start: int, stop: int) -> bytes:
-        """The bytes [start, stop) of the file. Raises ArtefactError if it was cut short after it was opened."""
+        """The bytes [start, stop) of the file. Raises ArtifactError if it was cut short after it was opened."""
         read = os.pread(self._descriptor, stop - start, start)
         if len(read) < stop - start:
-            raise ArtefactError(
+            raise ArtifactError(
                 f"{self._path} is shorter than when it was opened",
                 expected=f"{stop} bytes at least",
                 got=f"{os.fstat(self._descriptor).st_size} bytes",

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from npm.core.errors import CorpusError, UserError, named
 from npm.corpus.addresses import Address, StoredFile, file_state, is_address, stored_file
-from npm.errors import CorpusError, UserError, named
 
 HUB_PREFIX = "hub:"
 FORMATS = {

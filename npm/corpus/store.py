@@ -21,6 +21,8 @@ from index.files import digest_of
 from index.locking import folder_lock
 from index.manifest import MANIFEST_NAME, Manifest, read_manifest
 from index.store import check_folder, open_array, refuse_changed, write_folder, write_manifest
+from npm.core.errors import ArtifactError, CorpusError
+from npm.core.types import Block, Document, Progress, Sequences, silent
 from npm.corpus.blocks import BlockPacker, concatenated_ranges
 from npm.corpus.shards import (
     COUNTS_NAME,
@@ -32,8 +34,6 @@ from npm.corpus.shards import (
     StoredDocuments,
     document_line,
 )
-from npm.errors import ArtefactError, CorpusError
-from npm.types import Block, Document, Progress, Sequences, silent
 
 LARGEST_U16_VOCABULARY = 1 << 16
 
@@ -87,7 +87,7 @@ class StoreBuild(Generic[Item]):
     progress: Progress
 
     def run(self, batches: Batches[Item]) -> None:
-        """Build what is not there yet. Raises ArtefactError, CorpusError and StorageError."""
+        """Build what is not there yet. Raises ArtifactError, CorpusError and StorageError."""
         with folder_lock(self.folder):
             if (self.folder / MANIFEST_NAME).is_file():
                 self._check_settings(read_manifest(self.folder, kind=STORE_KIND), self.folder)
@@ -156,8 +156,8 @@ class StoreBuild(Generic[Item]):
             raise self._changed(path, "more documents")
         return manifest
 
-    def _changed(self, path: Path, got: str) -> ArtefactError:
-        return ArtefactError(
+    def _changed(self, path: Path, got: str) -> ArtifactError:
+        return ArtifactError(
             f"the corpus has changed since the build of {self.folder} began",
             expected="the same documents in the same order",
             got=got,
@@ -251,7 +251,7 @@ class BlockStore:
     def open(cls, folder: str | Path, *more_folders: str | Path) -> BlockStore:
         """Open finished stores as one, in the order given; `folder` and `settings` are then those of the first.
 
-        Raises ArtefactError if one is missing, unfinished or damaged, or does not go together with the first.
+        Raises ArtifactError if one is missing, unfinished or damaged, or does not go together with the first.
         """
         folders = [Path(folder), *map(Path, more_folders)]
         manifests = [check_folder(path, kind=STORE_KIND) for path in folders]
@@ -376,7 +376,7 @@ def build_block_store(
     """Cut `documents` into blocks with `packer` and store them; continues an earlier build with the same settings.
 
     `settings` are kept in the manifest and say what else the bytes depend on, such as the input's fingerprint; JSON
-    values only. Returns the opened store, at once if it is finished already. Raises ArtefactError if the folder holds
+    values only. Returns the opened store, at once if it is finished already. Raises ArtifactError if the folder holds
     something else or the documents are not those of the earlier build, CorpusError if there is no text in them.
     """
     if (Path(folder) / f"{0:05d}").exists():  # an earlier attempt began, and judged, with the beginning of the text

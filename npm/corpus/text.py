@@ -16,8 +16,8 @@ from enum import Enum
 
 import numpy as np
 
+from npm.core.types import MASK_TEXT, TokenFlag
 from npm.corpus.expressions import joined_characters, marker_characters
-from npm.types import MASK_TEXT, TokenFlag
 
 CLOSING = "\"'”’)]»"
 OPENING = "\"'“‘([«¿¡"

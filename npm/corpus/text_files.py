@@ -9,11 +9,11 @@ from datetime import date, time
 from enum import Enum
 from typing import Any
 
+from npm.core.errors import CorpusError, UserError
 from npm.corpus.addresses import StoredFile
 from npm.corpus.html_pages import page_text
 from npm.corpus.markup import HIDDEN, hidden, joined_lines, markdown_text
 from npm.corpus.sources import MOST_LINE_BYTES, OnBad, read_lines, too_long
-from npm.errors import CorpusError, UserError
 
 _FRONT_MATTER = re.compile(r"(---|\+\+\+)[ \t]*\r?\n(.*?)^\1[ \t]*(?:\r?\n|\Z)", re.DOTALL | re.MULTILINE)
 

@@ -20,11 +20,11 @@ from typing import Annotated, Any
 from index.files import digest_of
 from index.manifest import read_object
 from index.store import finished_folder, write_folder
+from npm.core.errors import CorpusError, SettingError
+from npm.core.settings import Bounds, CheckedSettings
+from npm.core.types import Progress, silent
 from npm.corpus.documents import CorpusSettings, read_corpus
 from npm.corpus.markup import visible
-from npm.errors import CorpusError, SettingError
-from npm.settings import Bounds, CheckedSettings
-from npm.types import Progress, silent
 
 TOKENIZER_KIND = "tokenizer"
 PAD, UNKNOWN, CLS, SEP, MASK = SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -70,7 +70,7 @@ def learn_tokenizer(out: str | Path, settings: TokenizerSettings, *, progress: P
     """Learn a tokenizer from a corpus and write its folder, whole or not at all.
 
     Raises CorpusError as `read_corpus` does, SettingError if `size` is too small for the characters of the text,
-    ArtefactError if `out` holds something else.
+    ArtifactError if `out` holds something else.
     """
     out = Path(out)
     recorded = {"kind": settings.kind.value, "size": settings.size, "lowercase": settings.lowercase}
@@ -274,7 +274,7 @@ def tokenizer_definition(
 def write_tokenizer(folder: Path, definition: dict[str, Any], *, settings: Mapping[str, Any]) -> None:
     """Write the folder of a tokenizer as `transformers` loads it, whole or not at all.
 
-    Raises ArtefactError if something is there.
+    Raises ArtifactError if something is there.
     """
     with write_folder(folder, kind=TOKENIZER_KIND, settings=settings) as writer:
         writer.write_json("tokenizer", definition)
@@ -285,7 +285,7 @@ def write_tokenizer(folder: Path, definition: dict[str, Any], *, settings: Mappi
 def pieces_of(folder: Path) -> set[str]:
     """The pieces of the tokenizer in a folder without what marks their place in a word, special tokens left out.
 
-    Raises ArtefactError if there is no tokenizer.json, or another than those of `tokenizers`.
+    Raises ArtifactError if there is no tokenizer.json, or another than those of `tokenizers`.
     """
     definition = read_object(folder / "tokenizer.json", fix="give the folder of a fast tokenizer")
     vocabulary: Iterable[Any] = definition.get("model", {}).get("vocab", {})

@@ -18,7 +18,7 @@ import numpy as np
 
 from index.manifest import read_manifest
 from index.store import refuse_changed
-from npm.errors import ArtefactError, SettingError
+from npm.core.errors import ArtifactError, SettingError
 from npm.evaluation.metrics import Interval, bootstrap_interval
 from npm.evaluation.report import Row, percent
 from npm.evaluation.results import EVALUATION_KIND, read_predictions
@@ -102,7 +102,7 @@ def compare_results(
     those that the two were asked with different prompts, are counted in the notes. Two results of `task=masked_tokens`
     are compared document by document, if the same tokens were masked.
 
-    Raises ArtefactError for a folder without such predictions or with a damaged file, SettingError if the two share
+    Raises ArtifactError for a folder without such predictions or with a damaged file, SettingError if the two share
     nothing or disagree on what is right.
     """
     a, b = Path(a), Path(b)
@@ -165,7 +165,7 @@ def mcnemar_p_value(only_a: int, only_b: int) -> float:
 def read_judgements(folder: Path) -> Judgements:
     """What predictions.jsonl of a result folder says, by task and method in the order of the file.
 
-    Raises ArtefactError if the folder holds no results, a file is damaged, or it is of a task that has no right and
+    Raises ArtifactError if the folder holds no results, a file is damaged, or it is of a task that has no right and
     wrong answers by example.
     """
     judged: Judgements = {}
@@ -173,7 +173,7 @@ def read_judgements(folder: Path) -> Judgements:
     for where, line in read_predictions(folder):
         wrong = [key for key, kind in _LINE_TYPES.items() if not isinstance(line.get(key), kind)]
         if wrong or "gold" not in line:
-            raise ArtefactError(
+            raise ArtifactError(
                 "these results cannot be paired by example",
                 expected=f"lines with {expected_keys}, as evaluate writes for task=… or suite=…",
                 got=f"a line with {', '.join(sorted(line)) or 'no JSON object'}",
@@ -182,7 +182,7 @@ def read_judgements(folder: Path) -> Judgements:
             )
         of_method = judged.setdefault((line["task"], line["method"]), {})
         if line["id"] in of_method:
-            raise ArtefactError(
+            raise ArtifactError(
                 f"{line['method']} answers one example of {line['task']} twice",
                 expected="one line an example and method",
                 got=f"id {line['id']} again",
@@ -197,7 +197,7 @@ def read_judgements(folder: Path) -> Judgements:
 def _masked_tokens(a: Path, b: Path, *, seed: int, resamples: int) -> Comparison | None:
     """Masked accuracy in A and B, paired by document; None unless both are results of `task=masked_tokens`.
 
-    Raises ArtefactError, naming what differs, unless both were asked for the same masked tokens.
+    Raises ArtifactError, naming what differs, unless both were asked for the same masked tokens.
     """
     made = [read_manifest(folder, kind=EVALUATION_KIND).settings for folder in (a, b)]
     if any(each.get("task") != MASKED_TOKENS for each in made):

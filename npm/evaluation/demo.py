@@ -19,7 +19,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from index.files import sha256_of_file
-from npm.errors import SettingError, UserError
+from npm.core.errors import SettingError, UserError
+from npm.core.settings import as_json
+from npm.core.types import SURROGATE, Progress, TokenFlag, silent
 from npm.evaluation.held_out.article_questions import AMONG
 from npm.evaluation.metrics import Interval, bootstrap_interval, chance_of_hit, hit_rank, normalise_answer
 from npm.evaluation.report import print_demo
@@ -29,15 +31,13 @@ from npm.evaluation.zero_shot.baselines import BlockSpans, lexicon_of
 from npm.indexing.rows import RowMap
 from npm.retrieval.blocks import rank_blocks, rankings
 from npm.retrieval.queries import check_query, encode_queries
-from npm.settings import as_json
-from npm.types import SURROGATE, Progress, TokenFlag, silent
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from npm.core.types import Answer
     from npm.corpus.store import BlockStore
     from npm.retrieval.fill import PhraseFiller
-    from npm.types import Answer
 
 
 TASK = "demo"

@@ -18,12 +18,8 @@ import numpy as np
 
 from index.manifest import read_object
 from index.settings import read_record
-from npm.errors import ArtefactError, SettingError, named
-from npm.evaluation.metrics import Interval, wilson_interval
-from npm.evaluation.report import percent
-from npm.evaluation.results import METRICS, read_predictions
-from npm.evaluation.zero_shot.closed_set import confusion_counts
-from npm.figures import (
+from npm.core.errors import ArtifactError, SettingError, named
+from npm.core.figures import (
     GREY,
     NumberTable,
     Picture,
@@ -35,6 +31,10 @@ from npm.figures import (
     plain_axes,
     shown_name,
 )
+from npm.evaluation.metrics import Interval, wilson_interval
+from npm.evaluation.report import percent
+from npm.evaluation.results import METRICS, read_predictions
+from npm.evaluation.zero_shot.closed_set import confusion_counts
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -99,7 +99,7 @@ def read_answers(
 ) -> list[MethodAnswers]:
     """The answers in result folders, of these tasks and methods alone where some are named.
 
-    Raises SettingError without folders, or for a task or a method that none of them holds; ArtefactError for a folder
+    Raises SettingError without folders, or for a task or a method that none of them holds; ArtifactError for a folder
     without results, a damaged file, or results without right and wrong answers or without scores.
     """
     found: dict[str, MethodAnswers] = {}
@@ -125,7 +125,7 @@ def read_answers(
                     fix=f"choose among these, or leave {key} out",
                 )
     if not found:
-        raise ArtefactError(
+        raise ArtifactError(
             "these folders hold no answer",
             expected="predictions.jsonl with a line for each answer",
             got="no line" if not tasks or not methods else "no line of these tasks by these methods",
@@ -136,7 +136,7 @@ def read_answers(
 
 
 def _labels(folder: Path, task: str) -> tuple[str, ...]:
-    """The labels of a closed task as metrics.json has them; none of another task. Raises ArtefactError."""
+    """The labels of a closed task as metrics.json has them; none of another task. Raises ArtifactError."""
     file = folder / METRICS
     content = read_object(file, fix="evaluate again")
     tasks = read_record(dict[str, _TaskMetrics], content.get("tasks", {}), file=file, key="tasks")
@@ -144,11 +144,11 @@ def _labels(folder: Path, task: str) -> tuple[str, ...]:
 
 
 def _answered(line: _Line, is_demo: bool, where: str) -> Answered:
-    """Raises ArtefactError for a line without right and wrong, or without a score that is a share of one."""
+    """Raises ArtifactError for a line without right and wrong, or without a score that is a share of one."""
     is_closed = line.scores is not None and isinstance(line.gold, str) and line.prediction is not None
     lacks_right = line.correct is None and not is_demo
     if lacks_right or (not is_closed and line.phrases is None):
-        raise ArtefactError(
+        raise ArtifactError(
             "these results hold no answers with scores",
             expected="results of task=demo, or of a closed or an open task with right and wrong answers",
             got="a line without " + ("right or wrong" if lacks_right else "scores"),
@@ -164,7 +164,7 @@ def _answered(line: _Line, is_demo: bool, where: str) -> Answered:
         first = line.phrases[0] if line.phrases else None
         score = None if first is None else read_record(_Phrase, first, file=Path(where), key="phrases.0").score
     if score is not None and not 0 <= score <= 1 + SCORE_TOLERANCE:
-        raise ArtefactError(
+        raise ArtifactError(
             "a score is no share of one",
             expected="scores from 0 to 1, which those of one answer share",
             got=f"{score:g} by {line.method}",
@@ -234,10 +234,10 @@ def calibration_error(scores: np.ndarray, right: np.ndarray, bins: np.ndarray) -
 
 
 def reliability(answered: MethodAnswers, most_bins: int = BINS) -> Reliability:
-    """How the scores of answers agree with what is right. Raises ArtefactError if none has a score."""
+    """How the scores of answers agree with what is right. Raises ArtifactError if none has a score."""
     name, kept = answered.name, [each for each in answered.answers if each.score is not None]
     if not kept:
-        raise ArtefactError(
+        raise ArtifactError(
             f"no answer of {name} has a score",
             expected="phrases for at least one example",
             got=f"{len(answered.answers)} examples without a phrase",
@@ -391,13 +391,13 @@ class Confusion:
 def confusion(answered: MethodAnswers) -> Confusion:
     """The confusion of the labels of a closed task.
 
-    Raises ArtefactError for answers of an open task, labels that the task has not, or more than a picture can hold.
+    Raises ArtifactError for answers of an open task, labels that the task has not, or more than a picture can hold.
     """
     pairs = [each.labels for each in answered.answers if each.labels is not None]
     known = {label: number for number, label in enumerate(answered.labels)}
     other = sorted({label for pair in pairs for label in pair} - known.keys())
     if other or not pairs or len(known) > MOST_LABELS:
-        raise ArtefactError(
+        raise ArtifactError(
             f"{answered.name} has no confusion of labels that can be drawn",
             expected=f"answers of a closed task with at most {MOST_LABELS} labels, which metrics.json names",
             got=f"{len(known)} labels{', and without a name: ' if other else ''}{named(other)}"

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
+    from npm.core.types import Occurrence, Phrase
     from npm.evaluation.demo import DemoResult, HitRates, Prediction
-    from npm.types import Occurrence, Phrase
 
 
 Row = Sequence[str]
@@ -130,7 +130,7 @@ def _phrase_grid(phrases: Sequence[Phrase], answers: Sequence[str]) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    from npm.display import one_line
+    from npm.core.display import one_line
 
     grid = Table.grid(padding=(0, 2, 0, 0), expand=True)
     grid.add_column(no_wrap=True, width=1)
@@ -153,7 +153,7 @@ def _phrase_grid(phrases: Sequence[Phrase], answers: Sequence[str]) -> Table:
 
 def marked_occurrence(occurrence: Occurrence, *, most_chars: int | None = None) -> Text:
     """The sentence around a phrase, the phrase marked, and the document's title behind it."""
-    from npm.display import CONTEXT_CHARS, marked_context, one_line
+    from npm.core.display import CONTEXT_CHARS, marked_context, one_line
 
     text = marked_context(occurrence, most_chars=most_chars or CONTEXT_CHARS)
     text.append(f" ({one_line(occurrence.title or occurrence.document)})", style="italic dim")

@@ -17,9 +17,9 @@ from index.files import check_writable, digest_of, json_bytes, replace_file, sto
 from index.manifest import MANIFEST_NAME, read_manifest
 from index.removal import foreign_files, remove_written
 from index.store import check_folder, refuse_changed, write_folder
-from npm.errors import ArtefactError, named
+from npm.core.errors import ArtifactError, named
+from npm.core.settings import as_json
 from npm.retrieval.settings import FillSettings
-from npm.settings import as_json
 
 if TYPE_CHECKING:
     from npm.indexing.phrase_index import PhraseIndex
@@ -42,7 +42,7 @@ def any_record(record: Mapping[str, Any]) -> None:
 def check_out(out: str | Path, *, report: bool = True) -> Path:
     """The folder that results for `out` are written to: itself, or the one that a link leads to.
 
-    Ask before the work begins. Raises ArtefactError for anything but an empty path, an empty folder, or the folder of
+    Ask before the work begins. Raises ArtifactError for anything but an empty path, an empty folder, or the folder of
     an earlier evaluation where the new files, results.md among them with `report`, replace no others; StorageError
     where nothing can be written.
     """
@@ -68,13 +68,13 @@ def check_out(out: str | Path, *, report: bool = True) -> Path:
     return out
 
 
-def _no_folder(out: Path, got: str, fix: str) -> ArtefactError:
+def _no_folder(out: Path, got: str, fix: str) -> ArtifactError:
     expected = "a path where nothing is yet, or the results of an earlier evaluation"
-    return ArtefactError(f"{out} is not a folder for results", expected=expected, got=got, where=str(out), fix=fix)
+    return ArtifactError(f"{out} is not a folder for results", expected=expected, got=got, where=str(out), fix=fix)
 
 
 def refuse_other_results(out: str | Path, record: Mapping[str, Any]) -> None:
-    """Raise ArtefactError, naming what differs, if `out` holds results of another task or of other settings."""
+    """Raise ArtifactError, naming what differs, if `out` holds results of another task or of other settings."""
     if (Path(out) / MANIFEST_NAME).is_file():
         refuse_changed(
             record,
@@ -96,7 +96,7 @@ def write_results(
     """Write the results to the folder `out`, in place of those of an earlier evaluation; what else is there stays.
 
     `record` says what they depend on and goes into the manifest; `report` is the text of results.md, if any. Raises
-    ArtefactError as `check_out` does, and StorageError if the disk refuses; `out` is then as it was.
+    ArtifactError as `check_out` does, and StorageError if the disk refuses; `out` is then as it was.
     """
     out = check_out(out, report=bool(report))
     fresh = out / FRESH if out.exists() else out
@@ -131,7 +131,7 @@ def _replace_results(fresh: Path, out: Path) -> None:
 def read_predictions(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """Where each line of predictions.jsonl stands, and its JSON object; one without a key for a line that is none.
 
-    Raises ArtefactError, with the first line, if the folder holds no results or a file of it is damaged.
+    Raises ArtifactError, with the first line, if the folder holds no results or a file of it is damaged.
     """
     check_folder(folder, kind=EVALUATION_KIND).file(PREDICTIONS)
     file = folder / PREDICTIONS

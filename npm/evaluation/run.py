@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from index.files import sha256_of_file
+from npm.core.errors import SettingError
+from npm.core.settings import changed_settings
+from npm.core.types import Progress
 from npm.corpus.documents import read_corpus
 from npm.corpus.sources import find_sources
-from npm.errors import SettingError
 from npm.evaluation.analyses.unseen_words import evaluate_unseen_words
 from npm.evaluation.analyses.word_sense import evaluate_word_sense
 from npm.evaluation.demo import evaluate_demo, shipped_questions_file
@@ -58,9 +60,7 @@ from npm.models.masked_lm import attach_masked_head
 from npm.models.settings import Precision, check_leading_dimensions
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.settings import FillSettings
-from npm.settings import changed_settings
 from npm.training.record import recorded_sources
-from npm.types import Progress
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -6,12 +6,12 @@ from dataclasses import dataclass, field, fields
 from enum import Enum
 from typing import Annotated, ClassVar
 
+from npm.core.errors import SettingError
+from npm.core.settings import Bounds, CheckedSettings, PathList, PathText
 from npm.corpus.documents import CorpusSettings
-from npm.errors import SettingError
 from npm.evaluation.tasks.task import ClosedScoring
 from npm.models.settings import PoolerKind, Precision, check_leading_dimensions
 from npm.retrieval.settings import FillSettings, Overlaps, Retrieval
-from npm.settings import Bounds, CheckedSettings, PathList, PathText
 
 OLD_SPELLINGS = {
     "dtype": "precision",

@@ -21,7 +21,7 @@ from index.files import json_bytes, replace_file, storage_errors
 from index.manifest import read_object
 from index.removal import remove_own_files
 from index.store import refuse_changed
-from npm.errors import ArtefactError, SettingError
+from npm.core.errors import ArtifactError, SettingError
 from npm.evaluation.metrics import sample_summary
 
 Stages = Mapping[str, Sequence[str]]
@@ -208,7 +208,7 @@ def table_rows(study: Study, out: Path) -> list[dict[str, Any]]:
     """A row for each cell: its name, the seeds that are finished, and by head of column mean, deviation and values.
 
     The deviation is that of a sample, None with one seed; both are None where nothing is finished.
-    Raises ArtefactError.
+    Raises ArtifactError.
     """
     rows = []
     for name in study.cells:
@@ -225,7 +225,7 @@ def table_rows(study: Study, out: Path) -> list[dict[str, Any]]:
 
 
 def _number(folder: Path, column: Column) -> float:
-    """The number of a column in the folder of its stage. Raises ArtefactError."""
+    """The number of a column in the folder of its stage. Raises ArtifactError."""
     fix = f"remove {folder} and run the study again, which repeats this stage"
     found: Any = read_object(folder / column.file, fix=fix)
     try:
@@ -233,7 +233,7 @@ def _number(folder: Path, column: Column) -> float:
             found = found[key]
         return float(found)
     except (KeyError, TypeError, ValueError) as error:
-        raise ArtefactError(
+        raise ArtifactError(
             f"{folder / column.file} holds no such number",
             expected=f"a number at {' / '.join(column.keys)}",
             got=f"{type(error).__name__}: {error}",

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from npm.errors import SettingError
+from npm.core.errors import SettingError
 from npm.evaluation import transfer_plan
 from npm.evaluation.demo import shipped_questions_file
 from npm.evaluation.study import Column, Stages, Study

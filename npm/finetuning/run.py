@@ -21,9 +21,9 @@ import numpy as np
 from index.files import json_bytes, replace_file, storage_errors
 from index.manifest import read_object
 from index.removal import remove_own_files
+from npm.core.errors import ArtifactError, SettingError
 from npm.corpus.blocks import concatenated_ranges
 from npm.corpus.labelled import LabelledExamples, LabelledSettings, encode_labelled, labelled_sources
-from npm.errors import ArtefactError, SettingError
 from npm.evaluation.metrics import sample_summary
 from npm.evaluation.report import markdown_table
 from npm.evaluation.results import model_facts
@@ -213,17 +213,17 @@ def run_once(
 
 
 def _finished(folder: Path, prepared: PreparedTask, *, keep_encoder: bool) -> list[dict[str, float]]:
-    """What a finished run measured. Raises ArtefactError if that is not what is asked for now."""
+    """What a finished run measured. Raises ArtifactError if that is not what is asked for now."""
     file, own = folder / RESULT, prepared.sources["development"]
     fix = f"remove {folder} and run the same command again, which repeats this run"
     result = read_object(file, fix=fix)
     found, development = result.get("epochs"), result.get("development", own)
     if not (isinstance(found, list) and found and all(isinstance(each, dict) for each in found)):
-        raise ArtefactError(
+        raise ArtifactError(
             f"{file} holds no metrics", expected="a list epochs", got=repr(found)[:80], where=str(file), fix=fix
         )
     if development != own:
-        raise ArtefactError(
+        raise ArtifactError(
             "this run was measured on other development data",
             expected=str(own),
             got=str(development),
@@ -231,7 +231,7 @@ def _finished(folder: Path, prepared: PreparedTask, *, keep_encoder: bool) -> li
             fix=f"put the old data back, choose another out=DIR, or {fix}",
         )
     if keep_encoder and not (folder / ENCODER).is_dir():
-        raise ArtefactError(
+        raise ArtifactError(
             "the encoder of a finished run was not kept",
             expected=f"the folder {ENCODER}, with keep_encoders=true",
             got="a run that was finished without",
@@ -285,7 +285,7 @@ def finetune(
     """Train what is not finished and return what stands in metrics.json, which is written after every run.
 
     All data is read, and all settings are checked, before the first run. Only the first rank writes and announces.
-    Raises SettingError, CorpusError, EncoderError or ArtefactError.
+    Raises SettingError, CorpusError, EncoderError or ArtifactError.
     """
     for name in ("data_dir", "out"):
         if not getattr(settings, name):
@@ -322,14 +322,14 @@ def finetune(
 
 
 def _check_out(out: Path, encoder: Encoder) -> None:
-    """Raise ArtefactError where metrics.json of something else, or of another encoder, would be written over."""
+    """Raise ArtifactError where metrics.json of something else, or of another encoder, would be written over."""
     file = out / METRICS_FILE
     if not file.is_file():
         return
     there = read_object(file, fix="choose another out=DIR")
     own = there.get("encoder") if "tasks" in there else None
     if not isinstance(own, dict) or own.get("fingerprint") != encoder.fingerprint:
-        raise ArtefactError(
+        raise ArtifactError(
             f"{out} holds other results",
             expected=f"nothing yet, or what npmlm finetune left of this encoder, {encoder.fingerprint}",
             got=f"results of the encoder {own.get('fingerprint')}" if isinstance(own, dict) else "another metrics.json",

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from npm.errors import SettingError, check_range
+from npm.core.errors import SettingError, check_range
+from npm.core.settings import Bounds, CheckedSettings, PathText, changed_settings
 from npm.models.settings import Precision
-from npm.settings import Bounds, CheckedSettings, PathText, changed_settings
 from npm.training.settings import StartSettings, TrainerSettings
 
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from npm.core.errors import CorpusError, SettingError, named, near
 from npm.corpus.labelled import LabelledSettings, LabelLevel
 from npm.corpus.sources import HUB_PREFIX
-from npm.errors import CorpusError, SettingError, named, near
 
 MANY_EPOCHS, FEW_EPOCHS = 10, 3
 """Passes over small and over large training data."""

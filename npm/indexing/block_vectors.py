@@ -42,7 +42,7 @@ _POOLER_NAME = Annotated[str, re.compile("|".join(kind.name for kind in LAST_LAY
 def recorded_pooler(settings: Mapping[str, Any]) -> PoolerKind | None:
     """What made the block vectors of a folder whose manifest says `settings`; None: it has none.
 
-    Raises ArtefactError if the manifest names no pooler of ours.
+    Raises ArtifactError if the manifest names no pooler of ours.
     """
     if (name := settings.get(POOLER_KEY)) is None:
         return None
@@ -83,7 +83,7 @@ class BlockVectors:
 
         Only blocks that are live and `allowed`, bool [blocks], are found. Ties go to the block that stands earlier in
         the corpus. Of more than `EXACT_ROWS` blocks that are left one may be missed, as `SignSearcher` does.
-        Raises ArtefactError if a vector that is read is damaged.
+        Raises ArtifactError if a vector that is read is damaged.
         """
         masks = [mask for mask in (self._live_blocks, allowed) if mask is not None]
         among = RowSet.of_mask(np.logical_and.reduce(masks)) if masks else None
@@ -93,7 +93,7 @@ class BlockVectors:
     def similarities(self, queries: np.ndarray, blocks: np.ndarray) -> np.ndarray:
         """Cosines f32 [q, n] of `queries` f32 [q, d] of length 1 with `blocks` i64 [n], in any order, repeats allowed.
 
-        Raises IndexError for a block that does not exist, ArtefactError if a vector is damaged.
+        Raises IndexError for a block that does not exist, ArtifactError if a vector is damaged.
         """
         queries = checked_queries(queries, self.dimensions)
         ascending, places = np.unique(blocks, return_inverse=True)

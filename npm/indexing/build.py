@@ -19,11 +19,13 @@ from index.manifest import MANIFEST_NAME, read_manifest
 from index.quantiser import Quantiser
 from index.settings import check_search
 from index.store import refuse_changed, verify_folder
+from npm.core.errors import ArtifactError, CorpusError, check_range, named
+from npm.core.settings import WHOLE, Shard
+from npm.core.types import Progress, silent
 from npm.corpus.blocks import BlockPacker, BlockSettings
 from npm.corpus.documents import CorpusSettings, SkippedRecords, read_corpus, refuse_repeated_id
 from npm.corpus.sources import FileState, Source, file_states, find_sources
 from npm.corpus.store import BlockStore, build_block_store
-from npm.errors import ArtefactError, CorpusError, check_range, named
 from npm.indexing.block_vectors import POOLER_KEY
 from npm.indexing.embed import VECTORS_KIND, check_input_tokens, frequent_token_ids, pruning_counts, vector_shards
 from npm.indexing.generation import (
@@ -61,8 +63,6 @@ from npm.indexing.stages import (
 )
 from npm.models.encoder import Encoder
 from npm.models.settings import PoolerKind
-from npm.settings import WHOLE, Shard
-from npm.types import Progress, silent
 
 MOST_SUGGESTED = 10
 FIRST = "00000"
@@ -127,7 +127,7 @@ def build_index(
     `stage` and `shard` are for jobs that build one index together; without a stage all of them are run. `encoder` None
     loads the one of the settings; `notice(message)` says whom a job waits for, what to think of `settings.dimensions`
     and `settings.blocks.title_tokens`, and what a finished index lacks. Raises CorpusError for input that cannot be
-    read, SettingError for more dimensions than the encoder's vectors have, ArtefactError if `folder` holds something
+    read, SettingError for more dimensions than the encoder's vectors have, ArtifactError if `folder` holds something
     else, was begun with other settings or lacks what an earlier stage should have left, EncoderError if the encoder
     cannot serve, StorageError if the disk refuses or has no room. A new folder in which nothing was finished is taken
     away again.
@@ -281,7 +281,7 @@ class _Build:
     def _store(self, number: int) -> BlockStore:
         """The blocks of a segment; whichever job comes first packs them, and the others wait for it.
 
-        Raises ArtefactError if those that are there were made from something else.
+        Raises ArtifactError if those that are there were made from something else.
         """
         segment, share = self.segments[number], self.shares[number]
         packing = {"corpus": self.made["corpus"], "blocks": self.made["blocks"]}
@@ -348,7 +348,7 @@ class _Build:
         """The counts of the segments, all of whose vectors must be there."""
         for segment in self.segments:
             if not BlockStore.is_finished(segment.corpus):
-                raise ArtefactError(
+                raise ArtifactError(
                     f"{self.folder} has no blocks yet",
                     expected="the vectors of all shards",
                     got="no finished block store",
@@ -413,14 +413,14 @@ def _finished(
     """The manifest of a finished index of the same input and settings; versions and counts are no settings.
 
     A job takes files of the same name and size for the same, as every job does whose blocks are packed already.
-    Raises ArtefactError if the finished index is another one, was changed after it was built, or lacks a part.
+    Raises ArtifactError if the finished index is another one, was changed after it was built, or lacks a part.
     """
     if not (folder / MANIFEST_NAME).is_file():
         return None
     finished = Generation.read(folder).manifest
     was_added_to = any(segment.corpus for segment in finished.segments.values())
     if FIRST not in finished.segments or was_added_to or finished.deleted is not None:
-        raise ArtefactError(
+        raise ArtifactError(
             f"{folder} was changed after it was built",
             expected="an index with the documents of one build",
             got=f"generation {finished.generation}, segments {', '.join(finished.segments)}, "
@@ -435,7 +435,7 @@ def _finished(
     refuse_other_files(corpus, sources, recorded, where=folder, is_finished=True)
     try:
         verify_folder(folder, INDEX_KIND, hash_all=False)  # nothing is finished that lacks a part
-    except (ArtefactError, FileNotFoundError):
+    except (ArtifactError, FileNotFoundError):
         if Generation.read(folder).manifest.digest == finished.digest:  # else a change took parts away meanwhile
             raise
         return _finished(folder, made, shares, corpus, is_job=is_job)
@@ -450,7 +450,7 @@ def refuse_other_files(
     where: Path,
     is_finished: bool = False,
 ) -> None:
-    """Raise ArtefactError, naming the files, unless `sources` are those `recorded`; files can be added if finished."""
+    """Raise ArtifactError, naming the files, unless `sources` are those `recorded`; files can be added if finished."""
     if list(sources) == list(recorded):
         return
     ours, theirs = ({record["name"]: record for record in part} for part in (sources, recorded))
@@ -475,7 +475,7 @@ def refuse_other_files(
             *(f"corpus.{name}={str(value).lower() if isinstance(value, bool) else value}" for name, value in reading),
         ]
         fix = shlex.join(command) + (" and so on" if len(added) > MOST_SUGGESTED else "")
-    raise ArtefactError(
+    raise ArtifactError(
         f"{where} was built from other files",
         expected=f"the files of then, unchanged ({len(recorded)})",
         got="; ".join(differences) or "the same files in another order",

@@ -25,11 +25,13 @@ from index.manifest import MANIFEST_NAME, read_manifest
 from index.quantiser import Quantiser
 from index.settings import chosen_tier, read_record
 from index.store import check_folder, verify_folder, write_folder
+from npm.core.errors import ArtifactError, CorpusError, SettingError, named
+from npm.core.settings import settings_from
+from npm.core.types import Progress, silent
 from npm.corpus.blocks import BlockPacker, BlockSettings
 from npm.corpus.documents import CorpusSettings, SkippedRecords, read_corpus
 from npm.corpus.sources import FileState, file_states, find_sources, read_lines
 from npm.corpus.store import BlockStore, build_block_store
-from npm.errors import ArtefactError, CorpusError, SettingError, named
 from npm.indexing.block_vectors import recorded_pooler
 from npm.indexing.embed import VECTORS_KIND
 from npm.indexing.generation import (
@@ -60,8 +62,6 @@ from npm.indexing.stages import (
     finish_search,
     finish_segment,
 )
-from npm.settings import settings_from
-from npm.types import Progress, silent
 
 if TYPE_CHECKING:
     from npm.models.encoder import Encoder
@@ -97,7 +97,7 @@ class ChangeNote:
 
 
 def read_note(folder: Path) -> ChangeNote | None:
-    """The change that lies in the index `folder`; None if there is none. Raises ArtefactError if it is damaged."""
+    """The change that lies in the index `folder`; None if there is none. Raises ArtifactError if it is damaged."""
     place = folder / CHANGE_FOLDER
     if not (place / MANIFEST_NAME).is_file():
         return None
@@ -110,7 +110,7 @@ def read_note(folder: Path) -> ChangeNote | None:
 def recover_change(folder: Path) -> tuple[Generation, ChangeNote | None, ChangeNote | None]:
     """The present generation, the unfinished change, and one that was finished but for its note, which is removed.
 
-    Raises ArtefactError if there is no finished index, or anything in it is damaged or a link: every change begins so.
+    Raises ArtifactError if there is no finished index, or anything in it is damaged or a link: every change begins so.
     """
     refuse_links(folder)
     generation, note = Generation.read(folder), read_note(folder)
@@ -128,7 +128,7 @@ def begin_change(
 ) -> Segment:
     """Note down a change, and return the segment that it writes: that of `unfinished`, if it is the same change.
 
-    Raises ArtefactError if `unfinished` is another one.
+    Raises ArtifactError if `unfinished` is another one.
     """
     folder = generation.folder
     if unfinished is not None:
@@ -148,11 +148,11 @@ def begin_change(
     return segment
 
 
-def other_change(folder: Path, unfinished: ChangeNote) -> ArtefactError:
+def other_change(folder: Path, unfinished: ChangeNote) -> ArtifactError:
     """The refusal of a change while another one is unfinished."""
     sources = ", ".join(source["name"] for source in unfinished.request.get("sources", [])[:3])
     count = unfinished.request.get("partitions")
-    return ArtefactError(
+    return ArtifactError(
         f"{folder} holds an unfinished change",
         expected="no other change, or the same command again",
         got=f"npmlm {unfinished.verb}"
@@ -261,7 +261,7 @@ def add_documents(
     """Add documents to the index in `folder`, or go on where the same call was stopped.
 
     Blocks, vectors, term counts and codes are made as those of the index. Raises CorpusError for input that cannot be
-    read and, before anything is encoded, for ids that exist unless `settings.replace`; ArtefactError if `folder` holds
+    read and, before anything is encoded, for ids that exist unless `settings.replace`; ArtifactError if `folder` holds
     no finished index, one made by another encoder, or another unfinished change; StorageError if the disk refuses.
     """
     folder = Path(folder)
@@ -270,7 +270,7 @@ def add_documents(
         verify_folder(folder, INDEX_KIND, hash_all=False)  # before anything is encoded
         encoder = check_encoder(folder, generation.manifest, encoder)
         if not generation.segments[0].lexicon.is_dir():
-            raise ArtefactError(
+            raise ArtifactError(
                 "the index holds token ids without text",
                 expected="an index built from documents",
                 got="one built over a block store without characters",
@@ -297,7 +297,7 @@ def delete_documents(folder: str | Path, settings: DeleteSettings) -> ChangeResu
 
     The same call again, as after a kill, has nothing to do. Raises SettingError, and changes nothing, if one of them
     is unknown or was deleted by another call, or nothing would be left;
-    ArtefactError if `folder` holds no finished index, or a compact that is unfinished.
+    ArtifactError if `folder` holds no finished index, or a compact that is unfinished.
     """
     folder = Path(folder)
     ids = _ids(settings)
@@ -343,7 +343,7 @@ def partition_index(folder: str | Path, partitions: int, *, progress: Progress =
     """Cut the vectors of the index in `folder` into `partitions`, or go on where the same call was stopped.
 
     Each gets as equal a share of the rows as the borders of vector shards allow; one is an index that is not
-    partitioned. Raises SettingError for none or more than there are shards, ArtefactError if `folder` holds no finished
+    partitioned. Raises SettingError for none or more than there are shards, ArtifactError if `folder` holds no finished
     index or another unfinished change, StorageError if the disk refuses.
     """
     folder = Path(folder)

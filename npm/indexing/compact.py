@@ -21,6 +21,8 @@ from index.locking import folder_lock
 from index.manifest import read_manifest
 from index.settings import resolved_settings
 from index.store import finished_folder, verify_folder, write_folder
+from npm.core.settings import settings_from
+from npm.core.types import Block, Progress, silent
 from npm.corpus.blocks import concatenated_ranges
 from npm.corpus.shards import STORE_KIND
 from npm.corpus.store import BlockStore, write_block_store
@@ -57,8 +59,6 @@ from npm.indexing.generation import (
 from npm.indexing.rows import pack_kept
 from npm.indexing.settings import CompactSettings, LexiconSettings, PruningRule
 from npm.indexing.stages import count_segment_words, finish_segment, train_segment_quantiser
-from npm.settings import settings_from
-from npm.types import Block, Progress, silent
 
 if TYPE_CHECKING:
     from npm.corpus.store import Packed
@@ -128,7 +128,7 @@ def compact_index(folder: str | Path, settings: CompactSettings, *, progress: Pr
     """Rewrite the index in `folder` as one segment without deleted documents, or go on where this was stopped.
 
     The folders of the old generation are removed at the end; readers that have opened it go on. An index of one segment
-    without deleted documents stays as it is, unless another quantiser is called for. Raises ArtefactError if `folder`
+    without deleted documents stays as it is, unless another quantiser is called for. Raises ArtifactError if `folder`
     holds no finished index, a damaged one or another unfinished change, StorageError if the disk refuses.
     """
     folder = Path(folder)

@@ -35,10 +35,11 @@ from index.store import (
     write_folder,
     write_manifest,
 )
+from npm.core.errors import ArtifactError, EncoderError
+from npm.core.types import Progress, TokenFlag, silent
 from npm.corpus.blocks import concatenated_ranges
 from npm.corpus.store import BlockStore
 from npm.corpus.text import is_title
-from npm.errors import ArtefactError, EncoderError
 from npm.indexing.block_vectors import (
     BLOCK_DTYPE,
     BLOCKS_FILE,
@@ -51,7 +52,6 @@ from npm.indexing.generation import finished_shards
 from npm.indexing.rows import RowMap, pack_kept
 from npm.indexing.settings import PruningRule, VectorSettings
 from npm.models.batches import EncodedBatch, encode_batch, length_sorted_batches
-from npm.types import Progress, TokenFlag, silent
 
 if TYPE_CHECKING:
     from index.manifest import Manifest
@@ -134,7 +134,7 @@ def embed_shard(
     """Encode the blocks of shard `number` and write `folder`/<number>; a finished shard is kept.
 
     Special tokens are put around blocks that do not hold them, and have no vector. Progress is of the shard's tokens.
-    Raises ArtefactError if the shard was made otherwise, is damaged, or is being written by another process.
+    Raises ArtifactError if the shard was made otherwise, is damaged, or is being written by another process.
     """
     ranges = vector_shards(store, recorded["tokens_per_shard"])
     settings = shard_settings(store, ranges[number], recorded)
@@ -219,7 +219,7 @@ class ShardBlocks:
 def finish_vectors(folder: Path, store: BlockStore, *, recorded: Mapping[str, Any]) -> Manifest:
     """Write the manifest of all vector shards of `store`, with what pruning kept; a finished one is kept.
 
-    Raises ArtefactError if a shard is missing, damaged, or was made with other settings than `recorded`.
+    Raises ArtifactError if a shard is missing, damaged, or was made with other settings than `recorded`.
     """
     if (folder / MANIFEST_NAME).is_file():
         made_with = dict(read_manifest(folder, kind=VECTORS_KIND).settings)
@@ -256,7 +256,7 @@ def open_vectors(
     """The stored vectors of several segments in order, or only those in the shards [first, stop) of them all.
 
     With `hash_all`, for callers that read all vectors anyway, all are hashed; so they are if all of them together are
-    small, else rows are checked as they are read. Raises ArtefactError if a folder is unfinished or damaged, or its
+    small, else rows are checked as they are read. Raises ArtifactError if a folder is unfinished or damaged, or its
     vectors are not of the first folder's kind.
     """
     parts: list[tuple[Path, str]] = []
@@ -294,7 +294,7 @@ def _as_one(shards: Sequence[tuple[Path, Manifest]], name: str, *, hashed: bool)
 
 
 def open_vector_shard(place: Path) -> ShardedArray:
-    """The vectors [n, d] of one shard, checked as they are read. Raises ArtefactError if it is missing or damaged."""
+    """The vectors [n, d] of one shard, checked as they are read. Raises ArtifactError if it is missing or damaged."""
     manifest = read_manifest(place, kind=VECTOR_SHARD_KIND)
     check_files(place, manifest, hashed=lambda name, _: name not in _ROW_FILES)
     return _as_one([(place, manifest)], _VECTORS_FILE, hashed=False)
@@ -314,7 +314,7 @@ def reencode_sample(
     """Encode `batch_count` random batches again, each as it stood in its shard, and compare with the stored vectors.
 
     A batch is drawn at random from a shard that is drawn at random, none of them twice: fewer where a shard that is
-    drawn several times has fewer. Raises ArtefactError if the vectors are unfinished, damaged, or were made with
+    drawn several times has fewer. Raises ArtifactError if the vectors are unfinished, damaged, or were made with
     another encoder or corpus.
     """
     manifest = check_folder(folder, kind=VECTORS_KIND)
@@ -361,7 +361,7 @@ def kept_tokens(
     `token_ids` [T] are needed only with `dropped` ids [n].
 
     >>> import numpy as np
-    >>> from npm.types import TokenFlag as F
+    >>> from npm.core.types import TokenFlag as F
     >>> flags = np.array([F.WORD_START | F.WORD_END, F.WORD_START | F.WORD_END | F.STOPWORD, F.SPECIAL, 0], np.uint8)
     >>> kept_tokens(flags, PruningRule.without_stopwords).tolist()
     [True, False, False, False]
@@ -455,9 +455,9 @@ def check_input_tokens(encoder: Encoder, token_count: int) -> None:
 
 
 def check_tokenizer(model: StoredModel, store: BlockStore) -> None:
-    """Raise ArtefactError unless the blocks of `store` were cut by the tokenizer of `model`."""
+    """Raise ArtifactError unless the blocks of `store` were cut by the tokenizer of `model`."""
     if store.tokenizer_fingerprint != model.tokenizer_fingerprint:
-        raise ArtefactError(
+        raise ArtifactError(
             "the blocks were cut by another tokenizer",
             expected=f"tokenizer fingerprint {model.tokenizer_fingerprint}, of {model.name}",
             got=f"tokenizer fingerprint {store.tokenizer_fingerprint}",

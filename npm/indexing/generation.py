@@ -30,11 +30,11 @@ from index.manifest import Manifest, damaged, part_folder, read_any_manifest, re
 from index.quantiser import QUANTISER_KIND
 from index.settings import SearchSettings, read_record
 from index.store import check_folder, finished_folder, open_array, write_folder, write_manifest
+from npm.core.errors import ArtifactError, SettingError, named
+from npm.core.settings import as_json, settings_from
 from npm.corpus.addresses import file_state
 from npm.corpus.sources import Source
-from npm.errors import ArtefactError, SettingError, named
 from npm.indexing.settings import Rotation
-from npm.settings import as_json, settings_from
 
 if TYPE_CHECKING:
     from npm.corpus.documents import CorpusSettings
@@ -160,7 +160,7 @@ class IndexManifest:
 
     @classmethod
     def of(cls, manifest: Manifest) -> IndexManifest:
-        """`manifest` read. Raises ArtefactError for one that is not what every index records."""
+        """`manifest` read. Raises ArtifactError for one that is not what every index records."""
         settings = manifest.settings
         read = cls(
             settings,
@@ -185,7 +185,7 @@ class IndexManifest:
         return read
 
     def _check_parts(self, file: Path) -> None:
-        """Raise ArtefactError unless the parts are those of the segments and of the folders named beside them."""
+        """Raise ArtifactError unless the parts are those of the segments and of the folders named beside them."""
         optional_folders = (self.quantiser, self.search_folder, self.deleted, self.rotation_folder)
         named_folders = {name for name in optional_folders if name is not None}
         needed = {
@@ -230,7 +230,7 @@ class Generation:
 
     @classmethod
     def read(cls, folder: Path) -> Generation:
-        """The present one. Raises ArtefactError if there is no finished index, or it is damaged or reaches outside."""
+        """The present one. Raises ArtifactError if there is no finished index, or it is damaged or reaches outside."""
         manifest = IndexManifest.of(read_manifest(folder, kind=INDEX_KIND))
         for name in manifest.parts:
             part_folder(folder, name)
@@ -256,7 +256,7 @@ class Generation:
         return place.relative_to(self.folder).as_posix()
 
     def deleted_documents(self) -> np.ndarray:
-        """Numbers of the deleted documents, ascending i64. Raises ArtefactError if their folder is damaged."""
+        """Numbers of the deleted documents, ascending i64. Raises ArtifactError if their folder is damaged."""
         if self.manifest.deleted is None:
             return np.zeros(0, dtype=np.int64)
         folder = self.folder / self.manifest.deleted
@@ -281,7 +281,7 @@ def _total(segments: Sequence[SegmentRecord]) -> Counts:
 def write_generation(folder: Path, wanted: IndexManifest, *, replaces: str | None = None) -> IndexManifest:
     """Replace the root manifest by `wanted`, whose digest, parts and counts are found here; returns what was written.
 
-    `replaces` is the digest of the manifest that a change began with: raises ArtefactError if it is another by now.
+    `replaces` is the digest of the manifest that a change began with: raises ArtifactError if it is another by now.
     """
     names = [part.relative_to(folder).as_posix() for name in wanted.segments for part in Segment(folder, name).parts()]
     others = (wanted.quantiser, wanted.search_folder, wanted.deleted, wanted.rotation_folder)
@@ -302,7 +302,7 @@ def write_generation(folder: Path, wanted: IndexManifest, *, replaces: str | Non
     parts = {name: read_any_manifest(folder / name).digest for name in names}
     # Everything that the new generation names is on the disk by now, flushed: readers see this one or the one before.
     if replaces is not None and (present := Generation.read(folder).manifest.digest) != replaces:
-        raise ArtefactError(
+        raise ArtifactError(
             f"{folder} was changed by another process meanwhile",
             expected=f"a manifest with digest {replaces}",
             got=f"digest {present}",
@@ -390,11 +390,11 @@ def finished_shards(
 ) -> dict[str, str]:
     """The digests of the shards of `folder` by name, each finished with the settings `wanted` of it.
 
-    Raises ArtefactError, naming them, if some are missing, or if one is damaged or was made with other settings.
+    Raises ArtifactError, naming them, if some are missing, or if one is damaged or was made with other settings.
     """
     found = {name: finished_folder(folder / name, kind=kind, settings=settings) for name, settings in wanted.items()}
     if missing := [name for name, shard in found.items() if shard is None]:
-        raise ArtefactError(
+        raise ArtifactError(
             f"{what} are missing",
             expected=f"{len(wanted)} of them, numbered from 0",
             got=f"{len(wanted) - len(missing)}; missing: {named(missing, most=8)}",
@@ -437,6 +437,6 @@ def copy_encoder(folder: Path, name: str, encoder: Encoder) -> Manifest:
             for file in sorted(path for path in saved.iterdir() if path.name != OWNER_FILE):
                 writer.open_binary(file.name).write(file.read_bytes())
     finally:
-        with suppress(OSError, ArtefactError):
+        with suppress(OSError, ArtifactError):
             remove_temporary(saved)
     return read_manifest(folder, kind=ENCODER_KIND)

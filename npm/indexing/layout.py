@@ -16,7 +16,7 @@ from index.files import storage_errors
 from index.locking import lock_path, remove_dead_lock, remove_temporary
 from index.manifest import MANIFEST_NAME, linked
 from index.removal import holds_others, remove_own_files
-from npm.errors import ArtefactError, StorageError
+from npm.core.errors import ArtifactError, StorageError
 from npm.indexing.generation import (
     CODES_FOLDER,
     CORPUS_FOLDER,
@@ -60,7 +60,7 @@ def _entries(folder: Path, below: str = "") -> Iterator[tuple[str, Path]]:
 
 
 def refuse_links(folder: Path) -> None:
-    """Raise ArtefactError if a link stands under one of our names in the index `folder`: before anything is changed."""
+    """Raise ArtifactError if a link stands under one of our names in the index `folder`: before anything is changed."""
     for name, path in _entries(folder):
         above = name.rpartition("/")[0]
         if path.is_symlink() and (FOLDER.fullmatch(name) or (FOLDER.fullmatch(above) and above not in GROUPS)):
@@ -68,10 +68,10 @@ def refuse_links(folder: Path) -> None:
 
 
 def refuse_file(folder: Path) -> None:
-    """Raise ArtefactError if a file lies where a folder is to be, or an address is given in place of a path."""
+    """Raise ArtifactError if a file lies where a folder is to be, or an address is given in place of a path."""
     is_address = bool(folder.parts) and re.fullmatch(r"\w[\w+.-]+:", folder.parts[0]) is not None
     if is_address or (folder.exists() and not folder.is_dir()):
-        raise ArtefactError(
+        raise ArtifactError(
             f"{folder} cannot be a folder",
             expected="a path on a disk, where nothing is yet or a folder",
             got="an address" if is_address else "a file",
@@ -81,7 +81,7 @@ def refuse_file(folder: Path) -> None:
 
 
 def refuse_others(folder: Path) -> None:
-    """Raise ArtefactError if `folder` holds something, and is neither an index nor an unfinished build of one."""
+    """Raise ArtifactError if `folder` holds something, and is neither an index nor an unfinished build of one."""
     refuse_file(folder)
     with storage_errors(folder):
         if not folder.is_dir() or (folder / MANIFEST_NAME).exists():
@@ -118,7 +118,7 @@ def remove_places(folder: Path, *, kept: Collection[str] = ()) -> None:
         if PLACE.fullmatch(name) and name not in kept:
             remove(path)
         elif TEMPORARY.fullmatch(name):
-            with suppress(OSError, ArtefactError):
+            with suppress(OSError, ArtifactError):
                 remove_temporary(path)
     clear_dead_locks(folder)
     with suppress(OSError):

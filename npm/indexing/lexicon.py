@@ -27,11 +27,11 @@ import numpy as np
 from index.locking import folder_lock
 from index.manifest import Manifest
 from index.store import check_folder, finished_folder, open_array, refuse_changed, write_folder, write_manifest
+from npm.core.settings import settings_from
 from npm.corpus.markup import visible
 from npm.corpus.text import counted_forms, folded_words, lexical_query, words_of
 from npm.indexing.generation import finished_shards
 from npm.indexing.settings import LexiconSettings
-from npm.settings import settings_from
 
 if TYPE_CHECKING:
     from npm.corpus.store import BlockStore
@@ -59,7 +59,7 @@ def as_record(settings: LexiconSettings, store: BlockStore) -> dict[str, Any]:
 def write_lexicon_shard(folder: Path, store: BlockStore, number: int, settings: LexiconSettings) -> Manifest:
     """Count the words of the blocks in corpus shard `number` of a segment's `store`, which must have text.
 
-    `folder` is the shard's own; one that is finished is kept. Raises ArtefactError if it was made with other
+    `folder` is the shard's own; one that is finished is kept. Raises ArtifactError if it was made with other
     settings, is damaged, or another process writes it, StorageError if a write is refused.
     """
     assert store.start_chars is not None, "a lexicon needs a store with text"
@@ -84,7 +84,7 @@ def write_lexicon_shard(folder: Path, store: BlockStore, number: int, settings: 
 def finish_lexicon(folder: Path, store: BlockStore, settings: LexiconSettings) -> Manifest:
     """Write the manifest of a segment's lexicon, whose shards 00000 … lie in `folder`; one that is there is kept.
 
-    Raises ArtefactError if shards are missing, naming them, or if one is damaged or of other settings.
+    Raises ArtifactError if shards are missing, naming them, or if one is damaged or of other settings.
     """
     recorded = as_record(settings, store)
     with folder_lock(folder, wait=True):
@@ -287,7 +287,7 @@ class BlockLexicon:
     def open(cls, folders: Sequence[Path]) -> BlockLexicon:
         """Open the lexicons of all segments, in their order.
 
-        Raises ArtefactError if one is missing, damaged, or counts or weighs words otherwise than the first.
+        Raises ArtifactError if one is missing, damaged, or counts or weighs words otherwise than the first.
         """
         manifests = [check_folder(folder, kind=LEXICON_KIND) for folder in folders]
         names = [item.name for item in fields(LexiconSettings)]

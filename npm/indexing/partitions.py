@@ -23,7 +23,7 @@ from index.partitioned import PartitionedSearcher
 from index.search import open_search, searches_exactly
 from index.store import check_files, check_folder, check_part
 from index.types import Searcher
-from npm.errors import ArtefactError, SettingError
+from npm.core.errors import ArtifactError, SettingError
 from npm.indexing.embed import VECTORS_KIND, open_vectors
 from npm.indexing.generation import AtLeastOne, Count, Generation
 
@@ -51,7 +51,7 @@ class Partition:
 def partitions_of(generation: Generation) -> tuple[Partition, ...]:
     """The partitions in order, which have every vector shard once; that of all rows if the index is not partitioned.
 
-    Raises ArtefactError if a manifest is damaged, or they do not make up the index.
+    Raises ArtifactError if a manifest is damaged, or they do not make up the index.
     """
     search = read_manifest(generation.search, kind=SEARCH_KIND)
     shard_count = sum(len(read_manifest(each.vectors, kind=VECTORS_KIND).parts) for each in generation.segments)
@@ -71,7 +71,7 @@ def partitions_of(generation: Generation) -> tuple[Partition, ...]:
 
 
 def check_partitions(generation: Generation) -> None:
-    """Raise ArtefactError unless each partition is over the rows of its vector shards, and all make up the index."""
+    """Raise ArtifactError unless each partition is over the rows of its vector shards, and all make up the index."""
     vectors = open_vectors([segment.vectors for segment in generation.segments]).tokens  # [rows, d]
     for each in partitions_of(generation):
         made_over = read_manifest(each.folder, kind=SEARCH_KIND).settings.typed("row_count", Count)
@@ -87,7 +87,7 @@ def partitions_are_whole(generation: Generation) -> bool:
             for name in check_folder(each.folder, kind=SEARCH_KIND).parts:
                 part = part_folder(each.folder, name)
                 check_files(part, read_any_manifest(part), hashed=lambda *_: False)
-    except ArtefactError:
+    except ArtifactError:
         return False
     return True
 
@@ -112,7 +112,7 @@ def shard_cuts(shard_rows: Sequence[int], partitions: int) -> list[int]:
 def open_parts(generation: Generation, vectors: ShardedArray, *, probed_lists: int | None = None) -> Searcher:
     """The searcher over the `vectors` [rows, d] of all segments: all partitions of an index, in this process.
 
-    `probed_lists` replaces what the index is searched with. Raises ArtefactError as `open_search` does.
+    `probed_lists` replaces what the index is searched with. Raises ArtifactError as `open_search` does.
     """
     check_folder(generation.search, kind=SEARCH_KIND)
     partitions = partitions_of(generation)
@@ -143,13 +143,13 @@ def served_count(generation: Generation, wanted: int | None) -> int:
 def open_partition(folder: Path, number: int, *, count: int | None = None, digest: str | None = None) -> Searcher:
     """The searcher of partition `number`, from 0, of `count`; rows count from its own first one.
 
-    Of vectors and lists only its own files are read. Raises SettingError if there is no such partition, ArtefactError
+    Of vectors and lists only its own files are read. Raises SettingError if there is no such partition, ArtifactError
     if something of it is missing, damaged, or of another generation than that of `digest`, or of another quantiser.
     """
     generation = Generation.read(folder)
     manifest = generation.manifest
     if digest not in (None, manifest.digest):
-        raise ArtefactError(
+        raise ArtifactError(
             "the index was changed meanwhile",
             expected=f"the generation with digest {digest}",
             got=f"digest {manifest.digest}",

@@ -14,9 +14,9 @@ import numpy as np
 from index.arrays import RowSet
 from index.search import searches_exactly
 from index.store import check_folder, verify_folder
+from npm.core.errors import ArtifactError, QueryError, named
 from npm.corpus.conditions import matching_documents, parse_conditions
 from npm.corpus.store import BlockStore
-from npm.errors import ArtefactError, QueryError, named
 from npm.indexing.embed import open_vectors
 from npm.indexing.generation import ENCODER_FOLDER, ENCODER_KIND, INDEX_KIND, Counts, Generation, IndexManifest
 from npm.indexing.lexicon import BlockLexicon
@@ -68,7 +68,7 @@ class PhraseIndex:
 
     @classmethod
     def open(cls, folder: Path, open_searcher: OpenSearcher | None = None) -> PhraseIndex:
-        """Open a built index; raises ArtefactError if it is missing, unfinished, damaged or of another kind.
+        """Open a built index; raises ArtifactError if it is missing, unfinished, damaged or of another kind.
 
         `open_searcher` gives the searcher of a generation over its vectors; None: one in this process.
 
@@ -80,7 +80,7 @@ class PhraseIndex:
             generation = Generation.read(folder)
             try:
                 return cls._opened(generation, open_searcher)
-            except (ArtefactError, FileNotFoundError):
+            except (ArtifactError, FileNotFoundError):
                 if Generation.read(folder).manifest.digest == generation.manifest.digest:
                     raise
         return cls._opened(Generation.read(folder), open_searcher)
@@ -95,7 +95,7 @@ class PhraseIndex:
         expected = generation.manifest.counts
         got = Counts(store.document_count, store.block_count, store.token_count, len(rows))
         if expected != got:
-            raise ArtefactError(
+            raise ArtifactError(
                 "the segments do not make up the index",
                 expected=f"{astuple(expected)} documents, blocks, tokens and rows",
                 got=str(astuple(got)),
@@ -133,7 +133,7 @@ class PhraseIndex:
         return self.manifest.candidates_per_side
 
     def check_encoder(self, encoder: Encoder) -> Encoder:
-        """`encoder`, its vectors as those of the index; raises ArtefactError if it did not make them."""
+        """`encoder`, its vectors as those of the index; raises ArtifactError if it did not make them."""
         return check_encoder(self.folder, self.manifest, encoder)
 
     def load_encoder(
@@ -158,13 +158,13 @@ class PhraseIndex:
 def check_encoder(folder: Path, manifest: IndexManifest, encoder: Encoder) -> Encoder:
     """`encoder`, its vectors rotated and cut as those in the index in `folder`.
 
-    Raises ArtefactError if it is not the encoder that made the index, or the axes of the rotation are damaged.
+    Raises ArtifactError if it is not the encoder that made the index, or the axes of the rotation are damaged.
     """
     made_by = manifest.encoder
     for name in ("fingerprint", "tokenizer_fingerprint"):
         wanted, got = getattr(made_by, name), getattr(encoder, name)
         if wanted != got:
-            raise ArtefactError(
+            raise ArtifactError(
                 "the index was made with another encoder",
                 expected=f"{made_by.name}, {name.replace('_', ' ')} {wanted}",
                 got=f"{encoder.name}, {name.replace('_', ' ')} {got}",
@@ -188,7 +188,7 @@ def load_index_encoder(
 ) -> Encoder:
     """The encoder `name`, or the one that made the index in `folder`: the shipped one, or the one saved inside.
 
-    `for_reading` as in `Encoder.load`. Raises ArtefactError if none of them made the index or the one inside is
+    `for_reading` as in `Encoder.load`. Raises ArtifactError if none of them made the index or the one inside is
     damaged, EncoderError if one cannot be loaded or there is no such device.
     """
     from npm.models.encoder import Encoder, choose_device
@@ -207,7 +207,7 @@ def load_index_encoder(
     if inside.is_dir():
         verify_folder(inside, ENCODER_KIND)
         return load(str(inside))
-    raise ArtefactError(
+    raise ArtifactError(
         "the index was made with an encoder that is not at hand",
         expected=f"{made_by.name}, fingerprint {made_by.fingerprint}",
         got="no such encoder" if shipped is None else f"the shipped one, fingerprint {shipped.fingerprint}",

@@ -21,11 +21,11 @@ from index.locking import folder_lock
 from index.manifest import MANIFEST_NAME, damaged, part_folder, read_manifest
 from index.quantiser import drawn_rows
 from index.store import check_folder, check_part, open_array, refuse_changed, write_folder
-from npm.errors import ArtefactError, CorpusError
+from npm.core.errors import ArtifactError, CorpusError
+from npm.core.types import Progress, silent
 from npm.indexing.embed import ShardBlocks
 from npm.indexing.generation import ROTATION_FOLDER, IndexManifest
 from npm.indexing.settings import Rotation
-from npm.types import Progress, silent
 
 if TYPE_CHECKING:
     from npm.corpus.store import BlockStore
@@ -54,7 +54,7 @@ def train_rotation(
 
     `encoder` is cut to as many numbers as there are to be axes, and `recorded` are the settings of its vectors.
     Whichever job comes first makes them, and the others wait. Raises CorpusError if the sample has fewer vectors than
-    axes, ArtefactError if those that are there were made otherwise, StorageError if the disk refuses.
+    axes, ArtifactError if those that are there were made otherwise, StorageError if the disk refuses.
     """
     blocks = sampled_blocks(store)  # i64 [blocks drawn]
     made_with = {
@@ -131,7 +131,7 @@ def principal_axes(vectors: np.ndarray, count: int) -> tuple[np.ndarray, float]:
 def stored_axes(folder: Path, manifest: IndexManifest, whole: int) -> np.ndarray:
     """The axes f32 [k, d] of the index in `folder`, whose vectors are rotated; `whole` is d.
 
-    Raises ArtefactError if their file is missing, or is not the one of the generation that `manifest` describes.
+    Raises ArtifactError if their file is missing, or is not the one of the generation that `manifest` describes.
     """
     place = part_folder(folder, ROTATION_FOLDER)
     check_part(place, manifest.parts[ROTATION_FOLDER])
@@ -139,9 +139,9 @@ def stored_axes(folder: Path, manifest: IndexManifest, whole: int) -> np.ndarray
 
 
 def axes_of_build(folder: Path, encoder: Encoder) -> np.ndarray:
-    """The axes f32 [k, d] in `folder`, which an earlier stage of a build with `encoder` made. Raises ArtefactError."""
+    """The axes f32 [k, d] in `folder`, which an earlier stage of a build with `encoder` made. Raises ArtifactError."""
     if not (folder / MANIFEST_NAME).is_file():
-        raise ArtefactError(
+        raise ArtifactError(
             f"{folder.parent} has no rotation yet",
             expected="the principal axes of its vectors",
             got="nothing there",

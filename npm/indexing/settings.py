@@ -7,12 +7,12 @@ from enum import Enum
 from typing import TYPE_CHECKING, Annotated
 
 from index.settings import SearchSettings
+from npm.core.errors import SettingError
+from npm.core.settings import Bounds, CheckedSettings, PathList, PathText
 from npm.corpus.blocks import BlockSettings
 from npm.corpus.documents import CorpusSettings
 from npm.corpus.text import Stemming
-from npm.errors import SettingError
 from npm.models.settings import PoolerKind, Precision
-from npm.settings import Bounds, CheckedSettings, PathList, PathText
 
 if TYPE_CHECKING:
     from npm.models.encoder import Encoder

@@ -33,8 +33,11 @@ from index.manifest import MANIFEST_NAME, Manifest, read_manifest
 from index.quantiser import QUANTISER_KIND, Quantiser, drawn_rows, train_quantiser
 from index.settings import SearchSettings, SearchTier, resolved_settings
 from index.store import check_folder, finished_folder, open_array, write_manifest
+from npm.core.errors import CorpusError
+from npm.core.memory import return_freed_memory
+from npm.core.settings import WHOLE, Shard
+from npm.core.types import Progress, silent
 from npm.corpus.store import BlockStore
-from npm.errors import CorpusError
 from npm.indexing.block_vectors import block_bytes
 from npm.indexing.embed import (
     VECTOR_SHARD_KIND,
@@ -53,9 +56,6 @@ from npm.indexing.generation import Counts, Segment, finished_shards, search_set
 from npm.indexing.lexicon import finish_lexicon, write_lexicon_shard
 from npm.indexing.partitions import PARTITIONS_KEY, shard_cuts
 from npm.indexing.settings import LexiconSettings, VectorSettings
-from npm.memory import return_freed_memory
-from npm.settings import WHOLE, Shard
-from npm.types import Progress, silent
 
 if TYPE_CHECKING:
     from npm.models.encoder import Encoder
@@ -97,7 +97,7 @@ def encode_segments(
 ) -> None:
     """Write this shard's vector shards and term counts of `segments`, each with the store that holds its blocks.
 
-    Raises ArtefactError if a shard was made otherwise, StorageError if the disk refuses or has no room for them.
+    Raises ArtifactError if a shard was made otherwise, StorageError if the disk refuses or has no room for them.
     """
     shards = [
         (segment, store, recorded, number, blocks)
@@ -149,7 +149,7 @@ def finish_segment(
 ) -> Counts:
     """Write the manifests of the segment's vectors and term counts once all shards are there; returns its counts.
 
-    The vectors were made with the settings `recorded`. Raises ArtefactError, naming the missing shards, if there are
+    The vectors were made with the settings `recorded`. Raises ArtifactError, naming the missing shards, if there are
     any, CorpusError if no token has a vector.
     """
     with folder_lock(segment.vectors, wait=True):
@@ -254,7 +254,7 @@ def code_segments(
 
 
 def finish_codes(segment: Segment, quantiser: Quantiser) -> None:
-    """Write the manifest of a segment's code shards. Raises ArtefactError if one is missing or of another quantiser."""
+    """Write the manifest of a segment's code shards. Raises ArtifactError if one is missing or of another quantiser."""
     if not quantiser.has_lists:
         return
     vector_parts = sorted(read_manifest(segment.vectors, kind=VECTORS_KIND).parts.items())

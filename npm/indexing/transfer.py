@@ -19,13 +19,13 @@ from typing import TypeVar
 from index.files import CHUNK_BYTES, FileRecord, check_room, replace_file, sha256_of_bytes, stored_bytes
 from index.locking import folder_lock
 from index.manifest import MANIFEST_NAME, MOST_MANIFEST_BYTES, Manifest, manifest_bytes, parsed_manifest, part_folder
+from npm.core.errors import ArtifactError, CorpusError, SettingError
+from npm.core.types import Progress, silent
 from npm.corpus.addresses import Address, StoredFile
 from npm.corpus.sources import find_sources
-from npm.errors import ArtefactError, CorpusError, SettingError
 from npm.indexing.generation import INDEX_KIND, Generation, input_record
 from npm.indexing.layout import refuse_file, refuse_others
 from npm.indexing.settings import TransferSettings
-from npm.types import Progress, silent
 
 CORPUS_KIND = "corpus-files"
 DIGEST_NAME = f"{MANIFEST_NAME}.sha256"
@@ -61,7 +61,7 @@ class _Copies:
                 raise
 
     def pieces(self, file: StoredFile, record: FileRecord) -> Iterator[bytes]:
-        """The content of `file`, counted; raises ArtefactError instead of its last piece if it is not as recorded."""
+        """The content of `file`, counted; raises ArtifactError instead of its last piece if it is not as recorded."""
         content, size, held = hashlib.sha256(), 0, b""
         is_missing = isinstance(file, Path) and not file.is_file()  # else the store would be blamed for it
         with io.BytesIO() if is_missing else file.open("rb") as stream:
@@ -79,7 +79,7 @@ class _Copies:
                     yield held
                 held = piece
         if (size, content.hexdigest()) != (record.bytes, record.sha256):
-            raise ArtefactError(
+            raise ArtifactError(
                 f"{file} is missing, damaged or another file",
                 expected=f"{record.bytes} bytes with SHA-256 {record.sha256}",
                 got=f"{size} bytes with SHA-256 {content.hexdigest()}",
@@ -90,7 +90,7 @@ class _Copies:
 
 
 def _manifest(file: StoredFile, digest: str | None = None) -> tuple[Manifest, bytes]:
-    """The manifest that `file` is, whose digest is to be this. Raises ArtefactError."""
+    """The manifest that `file` is, whose digest is to be this. Raises ArtifactError."""
     try:
         with file.open("rb") as stream:
             data = stream.read(MOST_MANIFEST_BYTES)
@@ -98,10 +98,10 @@ def _manifest(file: StoredFile, digest: str | None = None) -> tuple[Manifest, by
         got, expected = f"digest {manifest.digest}, of another build", f"digest {digest}"
         if digest in (None, manifest.digest):
             return manifest, data
-    except (ArtefactError, OSError) as error:
+    except (ArtifactError, OSError) as error:
         expected, got = getattr(error, "expected", "a manifest"), getattr(error, "got", str(error))
     fix = "take a whole copy of the index, of a version that this program reads"
-    raise ArtefactError(f"{file} cannot be used", expected=expected, got=got, where=str(file), fix=fix)
+    raise ArtifactError(f"{file} cannot be used", expected=expected, got=got, where=str(file), fix=fix)
 
 
 def _all_files(root: Manifest, data: bytes, file_of: Callable[[str], StoredFile], copies: _Copies) -> list[Files]:
@@ -128,7 +128,7 @@ def publish(
     """Copy the present generation of an index, or corpus files, or go on with that; files and bytes that were left.
 
     Files there of the same size are kept, since none is there whole that was not right when it was copied. Raises
-    ArtefactError if the index is damaged or something else is at the address, StorageError if its store refuses.
+    ArtifactError if the index is damaged or something else is at the address, StorageError if its store refuses.
     """
     _refuse_both(index, corpus_files, corpus="corpus.files=[FILE,…]")
     place, copies = Address(settings.address), _Copies("publish", settings.parallel, progress)
@@ -163,7 +163,7 @@ def _publish(
 ) -> tuple[int, int]:
     there, digest = place.sizes(), sha256_of_bytes(root).encode()
     if there and (DIGEST_NAME not in there or _content(place / DIGEST_NAME) != digest):
-        raise ArtefactError(
+        raise ArtifactError(
             f"{place} holds something else",
             expected="nothing, or what an earlier publish of the same left",
             got="another index or corpus, whole or in part" if DIGEST_NAME in there else f"{len(there)} other files",
@@ -185,7 +185,7 @@ def fetch(index: str, corpus: str, settings: TransferSettings, progress: Progres
     """Copy what was published to the folder `index`, or `corpus`, or go on with that; files and bytes of the whole.
 
     A file lies under a temporary name until it is whole and checked; what an earlier fetch left is checked again.
-    Raises ArtefactError if no such thing is at the address, it is damaged, or the folder holds something else,
+    Raises ArtifactError if no such thing is at the address, it is damaged, or the folder holds something else,
     StorageError if the store or the disk refuses.
     """
     _refuse_both(index, corpus, corpus="corpus=DIR")
@@ -200,7 +200,7 @@ def fetch(index: str, corpus: str, settings: TransferSettings, progress: Progres
         if here.exists() and here.read_bytes() != data:
             expected, fix = "a folder of its own, or what a fetch of the same left", "fetch into another folder"
             got = f"another {MANIFEST_NAME}"
-            raise ArtefactError(
+            raise ArtifactError(
                 f"{folder} holds something else", expected=expected, got=got, where=str(folder), fix=fix
             )
         groups = _all_files(root, data, lambda name: place / name, copies)
@@ -221,7 +221,7 @@ def fetch(index: str, corpus: str, settings: TransferSettings, progress: Progres
 
 
 def _published(place: Address, kind: str) -> tuple[Manifest, bytes]:
-    """The root manifest at an address. Raises ArtefactError if it is not of `kind`, or there is none."""
+    """The root manifest at an address. Raises ArtifactError if it is not of `kind`, or there is none."""
     if (place / MANIFEST_NAME).exists():
         root, data = _manifest(place / MANIFEST_NAME)
         if root.kind == kind:
@@ -232,7 +232,7 @@ def _published(place: Address, kind: str) -> tuple[Manifest, bytes]:
     else:
         got, fix = f"no {MANIFEST_NAME}", "check the bucket, or folder, and the path"
     expected = f"a folder of kind {kind!r}, as npmlm publish leaves it"
-    raise ArtefactError(f"{place} cannot be fetched", expected=expected, got=got, where=str(place), fix=fix)
+    raise ArtifactError(f"{place} cannot be fetched", expected=expected, got=got, where=str(place), fix=fix)
 
 
 def _refuse_both(index: str, other: object, *, corpus: str) -> None:

@@ -26,12 +26,12 @@ import numpy as np
 from index.arrays import GOLDEN_GAMMA, mixed_bits
 from index.manifest import MANIFEST_NAME
 from index.store import check_folder, refuse_changed
+from npm.core.errors import CorpusError
+from npm.core.types import Sequences
 from npm.corpus.blocks import concatenated_ranges
 from npm.corpus.store import BlockStore
-from npm.errors import CorpusError
 from npm.masking.collocations import KIND, CollocationSettings, CollocationVocabulary, Entries, write_collocations
 from npm.masking.units import word_beginnings, words_of, words_that_go_on
-from npm.types import Sequences
 
 BUCKET_BITS = 24
 MERGED_AT_LEAST = 1 << 20
@@ -193,7 +193,7 @@ class BlockPieces:
 def collocations_of(settings: CollocationSettings, store: BlockStore, folder: Path) -> CollocationVocabulary:
     """The vocabulary that `settings` name, or else the one mined from `store`, kept in `folder`.
 
-    Raises ArtefactError for one of another tokenizer, or in `folder` one of other text or settings; CorpusError if
+    Raises ArtifactError for one of another tokenizer, or in `folder` one of other text or settings; CorpusError if
     the text holds no collocation.
     """
     fingerprint = store.tokenizer_fingerprint

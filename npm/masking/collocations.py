@@ -12,10 +12,10 @@ from typing import Annotated, Any
 import numpy as np
 
 from index.store import check_folder, open_array, write_folder
-from npm.errors import ArtefactError
+from npm.core.errors import ArtifactError
+from npm.core.settings import Bounds, CheckedSettings, PathText
+from npm.core.types import Sequences, Spans
 from npm.masking.units import MaskableSpans, phrase_numbers, tokens_until_break, word_beginnings, words_of
-from npm.settings import Bounds, CheckedSettings, PathText
-from npm.types import Sequences, Spans
 
 KIND = "collocations"
 
@@ -67,10 +67,10 @@ class CollocationVocabulary:
 
     @classmethod
     def open(cls, folder: Path, *, tokenizer_fingerprint: str) -> CollocationVocabulary:
-        """Open a stored vocabulary. Raises ArtefactError if it is missing, damaged, or of another tokenizer."""
+        """Open a stored vocabulary. Raises ArtifactError if it is missing, damaged, or of another tokenizer."""
         manifest = check_folder(folder, kind=KIND, hash_all=True)
         if (mined_with := manifest.settings["tokenizer_fingerprint"]) != tokenizer_fingerprint:
-            raise ArtefactError(
+            raise ArtifactError(
                 f"the collocations in {folder} were mined with another tokenizer",
                 expected=f"tokenizer {tokenizer_fingerprint}, that of the encoder",
                 got=f"tokenizer {mined_with}",
@@ -107,7 +107,7 @@ class CollocationVocabulary:
 
 
 def write_collocations(folder: Path, entries: Entries, *, tokenizer_fingerprint: str, settings: dict[str, Any]) -> None:
-    """Store a vocabulary, whole or not at all; `settings` says what it was made from. Raises ArtefactError."""
+    """Store a vocabulary, whole or not at all; `settings` says what it was made from. Raises ArtifactError."""
     with write_folder(
         folder, kind=KIND, settings={"tokenizer_fingerprint": tokenizer_fingerprint, **settings}
     ) as writer:

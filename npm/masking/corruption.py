@@ -20,8 +20,10 @@ from typing import Annotated, Protocol
 
 import numpy as np
 
+from npm.core.errors import SettingError, check_range
+from npm.core.settings import Bounds, CheckedSettings
+from npm.core.types import MaskedBatch, Sequences, Spans, TokenFlag
 from npm.corpus.blocks import concatenated_ranges
-from npm.errors import SettingError, check_range
 from npm.masking.collocations import CollocationSettings, CollocationUnits, CollocationVocabulary, LongestUnits
 from npm.masking.masker import masked_positions
 from npm.masking.rendering import padded_rows
@@ -35,8 +37,6 @@ from npm.masking.samplers import (
     WordSpanSampler,
 )
 from npm.masking.units import CooccurringUnits, MaskableSpans, TokenUnits, Units, WordUnits, has_flag
-from npm.settings import Bounds, CheckedSettings
-from npm.types import MaskedBatch, Sequences, Spans, TokenFlag
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,13 +23,13 @@ from typing import Annotated
 
 import numpy as np
 
-from npm.errors import EncoderError, SettingError
+from npm.core.errors import EncoderError, SettingError
+from npm.core.settings import Bounds, CheckedSettings
+from npm.core.types import DenoisingBatch, Sequences, Spans
 from npm.masking.masker import masked_positions
 from npm.masking.rendering import merge_groups, padded_rows
 from npm.masking.samplers import PartitionSampler, Sampler, SuffixSampler, run_count
 from npm.masking.units import TokenUnits
-from npm.settings import Bounds, CheckedSettings
-from npm.types import DenoisingBatch, Sequences, Spans
 
 NO_TARGET = -100
 """What stands in targets behind their end; the models of `transformers` and the loss pass over it."""

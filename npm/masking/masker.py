@@ -17,13 +17,13 @@ from typing import Annotated
 
 import numpy as np
 
+from npm.core.errors import check_range
+from npm.core.settings import Bounds, CheckedSettings
+from npm.core.types import Sequences, Spans, TokenFlag
 from npm.corpus.blocks import concatenated_ranges
 from npm.corpus.text import is_title
-from npm.errors import check_range
 from npm.masking.samplers import CandidateThinning, GeometricSpanSampler, Sampler, UniformSampler
 from npm.masking.units import CooccurringUnits, CooccurringWordUnits, Units
-from npm.settings import Bounds, CheckedSettings
-from npm.types import Sequences, Spans, TokenFlag
 
 NO_CONTEXT = -1
 _NOT_CONTENT = np.uint8(TokenFlag.STOPWORD | TokenFlag.PUNCTUATION | TokenFlag.SPECIAL)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from npm.core.types import MaskedBatch, Sequences, Spans, TokenFlag, View
 from npm.corpus.blocks import concatenated_ranges
 from npm.corpus.text import is_title
 from npm.masking.masker import (
@@ -25,7 +26,6 @@ from npm.masking.masker import (
     merge_contexts,
     spans_kept,
 )
-from npm.types import MaskedBatch, Sequences, Spans, TokenFlag, View
 
 if TYPE_CHECKING:
     import torch

@@ -15,8 +15,8 @@ from typing import Protocol
 
 import numpy as np
 
+from npm.core.types import Sequences, Spans, TokenFlag
 from npm.masking.units import MaskableSpans, has_flag, sequence_numbers, words_that_go_on
-from npm.types import Sequences, Spans, TokenFlag
 
 
 class Sampler(Protocol):

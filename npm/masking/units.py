@@ -10,7 +10,7 @@ from typing import Protocol
 
 import numpy as np
 
-from npm.types import Sequences, Spans, TokenFlag
+from npm.core.types import Sequences, Spans, TokenFlag
 
 MAX_GROUP_TOKENS = 2**20
 """A window's n-gram number, its next token and its position are sorted as one int64; 20 bits each fit in 63."""

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from npm.errors import EncoderError
+from npm.core.errors import EncoderError
 from npm.models.batches import length_sorted_batches, padded
 from npm.models.denoiser import UNLIMITED_TOKENS
 from npm.models.encoder import StoredModel, choose_device, choose_dtype

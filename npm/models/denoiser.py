@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from npm.errors import EncoderError
+from npm.core.errors import EncoderError
 from npm.masking.denoising import Sentinels
 from npm.models.encoder import StoredModel, choose_device, choose_dtype
 from npm.models.folders import encoder_label, locate_encoder

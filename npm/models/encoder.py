@@ -21,8 +21,8 @@ import torch
 from torch import nn
 
 from index.files import storage_errors
+from npm.core.errors import EncoderError
 from npm.corpus.blocks import MOST_TITLE_TOKENS, tokenizer_fingerprint
-from npm.errors import EncoderError
 from npm.models.byte_tokenizer import spells_bytes
 from npm.models.fingerprint import own_settings, weights_digest
 from npm.models.folders import (

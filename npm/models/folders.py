@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from npm.errors import EncoderError, named
+from npm.core.errors import EncoderError, named
 from npm.models.settings import MINILM, PoolerKind
 
 BYTES = "bytes"

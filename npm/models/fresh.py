@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from npm.errors import EncoderError, SettingError
+from npm.core.errors import EncoderError, SettingError
 from npm.models.encoder import Encoder, choose_device
 from npm.models.loading import load_tokenizer
 from npm.models.settings import FreshSettings

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from safetensors import SafetensorError
 
-from npm.errors import EncoderError
+from npm.core.errors import EncoderError
 from npm.models.bert import load_plain_bert, plain_config
 from npm.models.byte_tokenizer import byt5_tokenizer, byte_tokenizer
 from npm.models.folders import BYTES, SHIPPED, check_folder_files, read_json_object

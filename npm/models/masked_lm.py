@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from npm.errors import EncoderError
+from npm.core.errors import EncoderError
 from npm.models.loading import HALVES, load_language_model, new_language_model
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from safetensors import SafetensorError
 from torch import nn
 
 from index.files import storage_errors
-from npm.errors import EncoderError, QueryError
+from npm.core.errors import EncoderError, QueryError
 from npm.models.encoder import LAST_LAYER_POOLERS, Encoder, evaluating
 from npm.models.folders import MODULES_FILE, POOLER_KEY, POOLING_MODES, locate_encoder, pooler_of_modules
 from npm.models.loading import safetensors_errors

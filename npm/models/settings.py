@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Annotated
 
-from npm.errors import SettingError, check_range
-from npm.settings import Bounds, CheckedSettings
+from npm.core.errors import SettingError, check_range
+from npm.core.settings import Bounds, CheckedSettings
 
 MINILM = "minilm"
 """Name of the encoder in the extra `pretrained`: sentence-transformers/all-MiniLM-L6-v2, 6×384, no MLM head."""

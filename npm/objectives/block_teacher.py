@@ -15,12 +15,12 @@ import copy
 import torch
 from torch import nn
 
-from npm.errors import SettingError
+from npm.core.errors import SettingError
+from npm.core.types import MaskedBatch, Term
 from npm.models.encoder import Encoder
 from npm.models.sentences import pool_last
 from npm.models.settings import PoolerKind
 from npm.objectives.encoded import EncodedBatch
-from npm.types import MaskedBatch, Term
 
 
 class FrozenModel:

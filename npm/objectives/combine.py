@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from npm.types import Term, TrainingBatch
+from npm.core.types import Term, TrainingBatch
 
 
 class WeightedSum(nn.Module):

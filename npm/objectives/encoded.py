@@ -19,8 +19,8 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from npm.core.types import DenoisingBatch, LabelledBatch, MaskedBatch, QuestionBatch, SentenceBatch, View
 from npm.models.masked_lm import TokenVectors
-from npm.types import DenoisingBatch, LabelledBatch, MaskedBatch, QuestionBatch, SentenceBatch, View
 
 
 class EncodedBatch:

@@ -21,9 +21,9 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from npm.core.types import LabelledBatch, Term
 from npm.objectives.encoded import EncodedLabelled
 from npm.objectives.ranks import gather_rows, rank, row_counts
-from npm.types import LabelledBatch, Term
 
 HEAD_DROPOUT = 0.1
 

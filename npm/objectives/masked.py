@@ -15,9 +15,9 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from npm.core.types import MaskedBatch, Term
 from npm.models.masked_lm import MaskedHead, VisibleOnly
 from npm.objectives.encoded import EncodedBatch
-from npm.types import MaskedBatch, Term
 
 
 class MaskedTokens(nn.Module):

@@ -27,12 +27,12 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from npm.core.types import MaskedBatch, Term
 from npm.models.settings import check_leading_dimensions
 from npm.models.similarity import leading_scale, scaled_similarity
 from npm.objectives.encoded import EncodedBatch, clean_copy_keys, masked_copy_keys
 from npm.objectives.ranks import gather_rows, rank, row_counts
 from npm.objectives.settings import KeyCopies, Negatives, NonparametricSettings, OwnSequence
-from npm.types import MaskedBatch, Term
 
 _NO_TOKEN = -2
 """Stands where a span would run out of its sequence; -1 is the padding of `span_token_ids`."""

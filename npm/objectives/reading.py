@@ -21,10 +21,10 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
+from npm.core.types import MaskedBatch, Term
 from npm.models.similarity import scaled_similarity
 from npm.objectives.encoded import EncodedBatch
 from npm.objectives.nonparametric import Keys, choice_losses, phrase_edges
-from npm.types import MaskedBatch, Term
 
 SIDES = ("reading_start", "reading_end")
 

@@ -16,11 +16,11 @@ import math
 import torch
 from torch import nn
 
+from npm.core.types import SentenceBatch, Term
 from npm.models.sentences import Pooler
 from npm.objectives.encoded import EncodedSentences
 from npm.objectives.ranks import gather_rows, rank, row_counts
 from npm.objectives.settings import SentenceSettings
-from npm.types import SentenceBatch, Term
 
 
 class SentenceContrast(nn.Module):

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Annotated, Any
 
-from npm.errors import SettingError, check_range
+from npm.core.errors import SettingError, check_range
+from npm.core.settings import Bounds, CheckedSettings, PathText
 from npm.models.settings import PoolerKind, check_leading_dimensions
-from npm.settings import Bounds, CheckedSettings, PathText
 
 
 class Negatives(Enum):

@@ -29,6 +29,7 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
+from npm.core.types import QuestionBatch, Term
 from npm.models.sentences import pool_last
 from npm.models.similarity import scaled_similarity
 from npm.objectives.block_teacher import BlockTeacher
@@ -38,7 +39,6 @@ from npm.objectives.ranks import gather_rows, rank, row_counts
 from npm.objectives.reading import reading_losses
 from npm.objectives.sentence import contrast_logits
 from npm.objectives.settings import SpanSupervisionSettings
-from npm.types import QuestionBatch, Term
 
 SIDES = ("start", "end")
 WITH_TOP1 = ("answer_start", "answer_end", "absent", "query_alone", "query_read", "rank")

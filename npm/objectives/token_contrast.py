@@ -16,12 +16,12 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from npm.errors import SettingError
+from npm.core.errors import SettingError
+from npm.core.types import MaskedBatch, Term
 from npm.models.encoder import Encoder
 from npm.objectives.block_teacher import FrozenModel
 from npm.objectives.encoded import EncodedBatch
 from npm.objectives.settings import TokenContrastSettings, not_in_place
-from npm.types import MaskedBatch, Term
 
 
 class TokenContrast(nn.Module):

@@ -13,19 +13,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from npm.core.types import MASK_TEXT, Occurrence, Phrase
 from npm.corpus.blocks import concatenated_ranges
 from npm.corpus.markup import shown, visible
 from npm.corpus.text import CONTRACTION_TAILS, STOP_WORDS, normalised_text, sentence_around, words_of
 from npm.retrieval.scoring import Aggregation
 from npm.retrieval.settings import FillSettings, Overlaps
 from npm.retrieval.spans import CandidateSpans
-from npm.types import MASK_TEXT, Occurrence, Phrase
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
+    from npm.core.types import Document
     from npm.corpus.store import BlockStore
-    from npm.types import Document
 
 
 SURFACES_COMPARED = 16

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from npm.errors import SettingError
+from npm.core.errors import SettingError
 from npm.indexing.lexicon import BlockHits, BlockLexicon, best_scoring
 from npm.retrieval.literal import LITERAL_BLOCKS, Gap, literal_gaps
 from npm.retrieval.settings import FillSettings, Retrieval

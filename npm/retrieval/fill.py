@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from index.settings import typed_value
+from npm.core.settings import PathText
+from npm.core.types import Document
 from npm.indexing.phrase_index import DocumentFilter, PhraseIndex
 from npm.models.encoder import Encoder
 from npm.models.settings import Precision
@@ -18,8 +20,6 @@ from npm.retrieval.queries import QueryVectors
 from npm.retrieval.reading import joint_share, with_reading
 from npm.retrieval.remote import USUAL_TIMEOUT_SECONDS, RemoteFiller
 from npm.retrieval.settings import FillSettings, Retrieval
-from npm.settings import PathText
-from npm.types import Document
 
 
 class PhraseFiller(Filler):
@@ -38,7 +38,7 @@ class PhraseFiller(Filler):
         """Open the index in `folder` with an encoder, an encoder's folder or name, or the one that belongs to it.
 
         Without `encoder` that is the shipped one if it made the index, else the one saved inside the index; `device`
-        and `dtype` are where and how it computes. Raises ArtefactError if the index is missing, unfinished, damaged
+        and `dtype` are where and how it computes. Raises ArtifactError if the index is missing, unfinished, damaged
         or was made by another encoder, SettingError for an argument of another kind.
         """
         encoder, device, dtype = _checked_arguments(encoder, settings, device, dtype)

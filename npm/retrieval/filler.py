@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self, TypedDict, Unpack, overlo
 import numpy as np
 
 from index.settings import typed_value
-from npm.errors import SettingError
+from npm.core.errors import SettingError
+from npm.core.types import Answer, JointAnswer, MaskPhrases, Phrase, Sentence
 from npm.indexing.phrase_index import DocumentFilter, PhraseIndex, select
 from npm.models.encoder import Encoder
 from npm.retrieval.answers import SurfaceReader, ranked_phrases, without_overlaps
@@ -38,7 +39,6 @@ from npm.retrieval.scoring import Combination, ScoringSettings
 from npm.retrieval.sentences import SENTENCE_BLOCKS, SENTENCE_PHRASES, check_sentences, ranked_sentences
 from npm.retrieval.settings import MAX_PHRASES, FillSettings, Overlaps, Retrieval
 from npm.retrieval.spans import ScannedSimilarities, SpanFinder, candidate_weights, digit_tokens
-from npm.types import Answer, JointAnswer, MaskPhrases, Phrase, Sentence
 
 if TYPE_CHECKING:
     from index.types import Hits, Scan
@@ -69,7 +69,7 @@ class Filler(ABC):
     _opened: tuple[PhraseIndex, Encoder] | None = None  # None once it is closed
 
     def __init__(self, phrase_index: PhraseIndex, encoder: Encoder, settings: FillSettings | None = None) -> None:
-        """Raises ArtefactError if `encoder` is not the one that made the index, SettingError for other settings."""
+        """Raises ArtifactError if `encoder` is not the one that made the index, SettingError for other settings."""
         self.settings = FillSettings() if settings is None else settings
         self._use(phrase_index, encoder)
 

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from npm.core.types import MASK_TEXT, Filling, Phrase
 from npm.corpus.text import words_of
 from npm.retrieval.answers import content_words
-from npm.types import MASK_TEXT, Filling, Phrase
 
 if TYPE_CHECKING:
     from npm.retrieval.settings import FillSettings

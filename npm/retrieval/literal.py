@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from npm.core.types import MASK_TEXT, TokenFlag
 from npm.corpus.expressions import joined_characters
 from npm.corpus.markup import HIDDEN, visible
 from npm.corpus.text import code_points, folded_words, is_title, sentence_around, sentence_bounds
 from npm.retrieval.spans import CandidateSpans, span_hash
-from npm.types import MASK_TEXT, TokenFlag
 
 if TYPE_CHECKING:
     from npm.corpus.store import BlockStore

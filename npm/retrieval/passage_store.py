@@ -22,17 +22,17 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from index.arrays import ShardedArray
+from npm.core.errors import CorpusError
+from npm.core.types import SURROGATE, Document, TokenFlag
 from npm.corpus.blocks import BlockPacker, BlockSettings
 from npm.corpus.store import BlockStore
 from npm.corpus.text import normalised_text
-from npm.errors import CorpusError
 from npm.models.batches import encode_sequences
-from npm.types import SURROGATE, Document, TokenFlag
 
 if TYPE_CHECKING:
+    from npm.core.types import Block
     from npm.corpus.shards import FieldValues
     from npm.models.encoder import Encoder
-    from npm.types import Block
 
 
 CACHED_VECTOR_BYTES = 256 << 20
@@ -207,7 +207,7 @@ def checked_passages(passages: Sequence[str | Document]) -> list[Document]:
         where = f"passages[{place}]"
         if not isinstance(document.text, str):
             got = type(document.text).__name__
-            raise _no_passages("a passage is no text", got=got, where=where, fix="give texts or npm.types.Document")
+            raise _no_passages("a passage is no text", got=got, where=where, fix="give texts or npm.Document")
         if not document.text.strip():
             fix = "leave this passage out"
             raise _no_passages("a passage is empty", got="nothing but space", where=where, fix=fix)

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, overload
 import numpy as np
 
 from index.exact import ExactSearcher
+from npm.core.errors import CorpusError, QueryError, SettingError
+from npm.core.types import MASK_TEXT, Document, TokenFlag
 from npm.corpus.blocks import BlockPacker, BlockSettings
-from npm.errors import CorpusError, QueryError, SettingError
 from npm.indexing.embed import kept_tokens
 from npm.indexing.generation import IndexManifest
 from npm.indexing.phrase_index import PhraseIndex
@@ -29,7 +30,6 @@ from npm.retrieval.passage_store import GivenWords, PassageCache, PassageStore, 
 from npm.retrieval.queries import QueryVectors, check_query, checked_texts, encode_queries, place_of
 from npm.retrieval.settings import FillSettings, Retrieval
 from npm.retrieval.spans import CandidateSpans, candidate_weights
-from npm.types import MASK_TEXT, Document, TokenFlag
 
 if TYPE_CHECKING:
     from npm.indexing.phrase_index import DocumentFilter

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
+from npm.core.errors import QueryError
+from npm.core.types import MASK_TEXT, SURROGATE
 from npm.corpus.text import words_of
-from npm.errors import QueryError
 from npm.models.batches import encode_pooled
-from npm.types import MASK_TEXT, SURROGATE
 
 if TYPE_CHECKING:
     from npm.models.encoder import Encoder

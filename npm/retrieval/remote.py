@@ -17,12 +17,12 @@ from urllib.parse import urlsplit, urlunsplit
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from index.settings import read_record, typed_value
-from npm.errors import ArtefactError, QueryError, ServerError, SettingError, UserError, check_range
+from npm.core.errors import ArtifactError, QueryError, ServerError, SettingError, UserError, check_range
+from npm.core.settings import as_json
+from npm.core.types import Answer, JointAnswer
 from npm.retrieval.filler import RemoteOptions, closed_error, given_options
 from npm.retrieval.queries import MOST_MASKS, check_query, checked_texts, place_of, shown_start
 from npm.retrieval.settings import FillSettings, Retrieval
-from npm.settings import as_json
-from npm.types import Answer, JointAnswer
 
 USUAL_TIMEOUT_SECONDS = 30.0
 MOST_TRIES = 5
@@ -144,7 +144,7 @@ class RemoteFiller:
                 read_record(JointAnswer if "masks" in each else Answer, each, file=Path(address), key=f"answers[{at}]")
                 for at, each in enumerate(found)
             ]
-        except ArtefactError as error:
+        except ArtifactError as error:
             raise _not_ours(address, got=error.got, expected=error.expected) from error
 
     def _facts(self) -> dict[str, Any]:

@@ -24,11 +24,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from npm.core.types import MASK_TEXT, Phrase
 from npm.corpus.text import STOP_WORDS, sentence_around
 from npm.models.batches import encode_pooled
 from npm.models.similarity import scaled_similarity
 from npm.retrieval.settings import FillSettings, Retrieval
-from npm.types import MASK_TEXT, Phrase
 
 if TYPE_CHECKING:
     from npm.models.encoder import Encoder

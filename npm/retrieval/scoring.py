@@ -12,7 +12,7 @@ from typing import Annotated
 
 import numpy as np
 
-from npm.settings import Bounds, CheckedSettings
+from npm.core.settings import Bounds, CheckedSettings
 
 LEAST_TEMPERATURE = 1e-3
 """Below it the best occurrence alone would count, and similarities soon be more than floats hold."""

@@ -18,20 +18,20 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from npm.core.errors import SettingError
+from npm.core.types import Sentence
 from npm.corpus.markup import HIDDEN, shown, visible
 from npm.corpus.text import code_points, lexical_query, sentence_bounds
-from npm.errors import SettingError
 from npm.indexing.lexicon import term_saturation
 from npm.models.batches import encode_pooled
 from npm.retrieval.blocks import fused_scores
-from npm.types import Sentence
 
 if TYPE_CHECKING:
+    from npm.core.types import Answer, Document, Phrase
     from npm.indexing.lexicon import BlockHits
     from npm.indexing.phrase_index import PhraseIndex
     from npm.models.encoder import Encoder
     from npm.models.settings import PoolerKind
-    from npm.types import Answer, Document, Phrase
 
 SENTENCE_BLOCKS = 10
 """Best blocks whose sentences are ranked."""

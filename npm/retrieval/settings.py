@@ -6,8 +6,8 @@ from dataclasses import asdict, dataclass, field
 from enum import Enum
 from typing import Annotated, Any
 
+from npm.core.settings import Bounds, CheckedSettings
 from npm.retrieval.scoring import ScoringSettings
-from npm.settings import Bounds, CheckedSettings
 
 
 class Retrieval(Enum):

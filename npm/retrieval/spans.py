@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from index.arrays import mixed_bits
+from npm.core.types import TokenFlag
 from npm.corpus.text import is_joined
 from npm.indexing.rows import RowMap, gather
 from npm.models.similarity import scaled_similarity
@@ -27,7 +28,6 @@ from npm.retrieval.scoring import (
     occurrence_shares,
     reference_weights,
 )
-from npm.types import TokenFlag
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast

@@ -13,7 +13,7 @@ from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException
 
 import npm
-from npm.errors import UserError
+from npm.core.errors import UserError
 from npm.serving.metrics import METRICS_MEDIA_TYPE
 from npm.serving.partitions import PartitionsLost
 from npm.serving.problems import Problem, bug, http_problem, invalid_request, stopping

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from npm.errors import UserError
+from npm.core.errors import UserError
 from npm.indexing.phrase_index import OpenSearcher
 from npm.models.encoder import Encoder
 from npm.serving.metrics import ServerMetrics

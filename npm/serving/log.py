@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TextIO
 
-from npm.errors import StorageError
+from npm.core.errors import StorageError
 
 STANDARD_ERROR = "-"
 

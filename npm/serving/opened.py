@@ -12,8 +12,9 @@ import npm
 from index.arrays import ShardedArray
 from index.partitioned import parts_of
 from index.types import Searcher
+from npm.core.errors import QueryError, SettingError, UserError
+from npm.core.types import MASK_TEXT, Document, silent
 from npm.corpus.markup import shown
-from npm.errors import QueryError, SettingError, UserError
 from npm.evaluation.tasks.task import Calibration, ClosedScoring, Example, Label, Suite, Task, TaskData
 from npm.evaluation.zero_shot.nonparametric import NonparametricLabels
 from npm.evaluation.zero_shot.verbalizers import Verbalizer
@@ -31,7 +32,6 @@ from npm.serving.compute import Done
 from npm.serving.partitions import PartitionsLost, ServedPartitions
 from npm.serving.settings import ServeSettings
 from npm.tuning.tune import draw_questions
-from npm.types import MASK_TEXT, Document, silent
 
 WARM_UP = f"The first question of a day is {MASK_TEXT}."
 EXAMPLES, MOST_EXAMPLES = 5, 100
@@ -62,7 +62,7 @@ class OpenedIndex:
         """Open the present generation of the index in `folder`, made by `encoder`, and answer one question.
 
         `examples` are the texts that the page offers; None: those that the settings say. `open_searcher` as in
-        `PhraseIndex.open`. Raises ArtefactError as `PhraseFiller.open` does, QueryError for a file of examples that is
+        `PhraseIndex.open`. Raises ArtifactError as `PhraseFiller.open` does, QueryError for a file of examples that is
         none, PartitionsLost if a partition does not answer.
         """
         searchers: list[Searcher] = []

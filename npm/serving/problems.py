@@ -11,7 +11,7 @@ from typing import Any
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 
-from npm.errors import ArtefactError, StorageError, UserError
+from npm.core.errors import ArtifactError, StorageError, UserError
 from npm.retrieval.queries import shown_start
 
 MEDIA_TYPE = "application/problem+json"
@@ -73,7 +73,7 @@ def problem_of(error: UserError, *, source: str, folder: str, name: str) -> Prob
 
     The index, which stands in `folder`, is called `name`. An index that broke is a matter of the server: 503.
     """
-    if isinstance(error, ArtefactError | StorageError):
+    if isinstance(error, ArtifactError | StorageError):
         return Problem(
             503,
             "the index cannot be read",

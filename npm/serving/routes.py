@@ -15,8 +15,8 @@ from fastapi import FastAPI, Query, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from pydantic import ConfigDict
 
-from npm.display import answer_json
-from npm.errors import QueryError, UserError
+from npm.core.display import answer_json
+from npm.core.errors import QueryError, UserError
 from npm.retrieval.queries import MOST_MASKS, check_query
 from npm.serving import schema
 from npm.serving.compute import Done, Job

@@ -1,4 +1,4 @@
-"""What is sent and what is answered over HTTP. Answers are the dataclasses of `npm.types`, as everywhere."""
+"""What is sent and what is answered over HTTP. Answers are the dataclasses of `npm.core.types`, as everywhere."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
-from npm.types import Answer, JointAnswer, Occurrence
+from npm.core.types import Answer, JointAnswer, Occurrence
 
 MOST_TEXT_CHARS = 10_000
 MOST_PHRASES, MOST_OCCURRENCES = 100, 50

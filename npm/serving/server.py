@@ -14,9 +14,9 @@ import uvicorn
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp
 
-from npm.errors import SettingError
+from npm.core.errors import SettingError
+from npm.core.memory import keep_few_kernels, share_one_heap
 from npm.indexing.phrase_index import OpenSearcher
-from npm.memory import keep_few_kernels, share_one_heap
 from npm.models.encoder import Encoder
 from npm.serving.app import make_app
 from npm.serving.compute import ComputeQueue
@@ -78,7 +78,7 @@ def serve(
     `open_searcher` as in `PhraseIndex.open`.
 
     `notice` gets the line `serving on http://HOST:PORT`, and what happens to the index. Raises SettingError for an
-    address that cannot be listened at or keys that are none, ArtefactError for an index that cannot be opened,
+    address that cannot be listened at or keys that are none, ArtifactError for an index that cannot be opened,
     KeyboardInterrupt after SIGINT.
     """
     keys = read_keys(settings.key_file) if settings.key_file else []

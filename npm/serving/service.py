@@ -15,7 +15,8 @@ from fastapi import FastAPI, Request
 from starlette.exceptions import HTTPException
 from starlette.types import Message
 
-from npm.errors import UserError
+from npm.core.errors import UserError
+from npm.core.types import MASK_TEXT
 from npm.retrieval.settings import FillSettings
 from npm.serving import schema
 from npm.serving.compute import ComputeQueue, Done, Job, computing_times
@@ -25,7 +26,6 @@ from npm.serving.middleware import STATE, RequestState
 from npm.serving.opened import OpenedIndex
 from npm.serving.problems import Problem, problem_of
 from npm.serving.settings import ServeSettings
-from npm.types import MASK_TEXT
 
 LEFT = 499
 """Status in the log of a request whose client left; nobody receives it."""

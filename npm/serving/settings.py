@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from npm.errors import SettingError
+from npm.core.errors import SettingError
+from npm.core.settings import Bounds, CheckedSettings, PathText
 from npm.retrieval.settings import FillSettings
-from npm.settings import Bounds, CheckedSettings, PathText
 
 TOKENS_PER_BATCH = 2048
 """Of what a batch of texts reads: sorted by length and encoded in several parts, it is padded less than in one."""

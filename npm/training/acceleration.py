@@ -25,13 +25,13 @@ from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from npm.errors import SettingError
+from npm.core.errors import SettingError
+from npm.core.types import Term, TrainingBatch
 from npm.models.encoder import choose_device, choose_dtype
 from npm.objectives.ranks import world_size
 from npm.training.model import SavedModel, TrainedModel
 from npm.training.optimizer import make_optimizer
 from npm.training.settings import Sharding, TrainerSettings, TrainingSettings
-from npm.types import Term, TrainingBatch
 
 
 def shard(model: nn.Module, kept: Iterable[nn.Module]) -> None:

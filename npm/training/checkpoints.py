@@ -35,7 +35,7 @@ from index.locking import in_the_way, is_own_temporary, remove_temporary
 from index.manifest import MANIFEST_NAME, linked, read_any_manifest, read_object
 from index.removal import holds_others, remove_own_files
 from index.store import refuse_changed, verify_folder, write_folder
-from npm.errors import ArtefactError, SettingError, named
+from npm.core.errors import ArtifactError, SettingError, named
 from npm.models.folders import SAVED_FILES, is_whole_encoder
 from npm.objectives.ranks import rank, world_size
 from npm.training.acceleration import own_share, whole_tensor
@@ -115,7 +115,7 @@ class RunFolder:
     def check(self) -> None:
         """Refuse, before anything is loaded, a folder that training must not write into.
 
-        Raises ArtefactError for a link under a name of ours, which may lead anywhere; for what is no run but holds
+        Raises ArtifactError for a link under a name of ours, which may lead anywhere; for what is no run but holds
         something; for metrics that are none; and for what is in the way of an encoder that is written.
         """
         with storage_errors(self.path):
@@ -142,12 +142,12 @@ class RunFolder:
     def start(self, settings: dict[str, Any]) -> None:
         """Record the settings, or refuse those that differ from what the folder was begun with (SettingError).
 
-        Raises ArtefactError if they cannot be read, or are gone though other parts of a run are there.
+        Raises ArtifactError if they cannot be read, or are gone though other parts of a run are there.
         """
         file = self.path / SETTINGS
         if not file.is_file():
             if found := [name for name in PARTS if (self.path / name).exists()]:
-                raise ArtefactError(
+                raise ArtifactError(
                     f"{self.path} has no {SETTINGS}: with which settings it was begun is not known",
                     expected=f"the {SETTINGS} of that run, or a folder without {named(PARTS, most=len(PARTS))}",
                     got=named(found),
@@ -203,7 +203,7 @@ class RunFolder:
             newest = self._checkpoint_folders()[-1:]
             try:
                 return self.latest_checkpoint()
-            except ArtefactError:
+            except ArtifactError:
                 if self._checkpoint_folders()[-1:] == newest:
                     raise
 
@@ -235,7 +235,7 @@ class RunFolder:
             remove_temporary(left)
 
     def latest_checkpoint(self) -> Checkpoint | None:
-        """The newest checkpoint, every byte of it checked; None in a fresh folder. Raises ArtefactError for damage."""
+        """The newest checkpoint, every byte of it checked; None in a fresh folder. Raises ArtifactError for damage."""
         folders = self._checkpoint_folders()
         if not folders:
             return None
@@ -253,18 +253,18 @@ class RunFolder:
 
     @contextmanager
     def checkpoint_errors(self) -> Iterator[None]:
-        """Say of whatever is wrong in the newest checkpoint which folder to remove, in an ArtefactError."""
+        """Say of whatever is wrong in the newest checkpoint which folder to remove, in an ArtifactError."""
         folder = self._checkpoint_folders()[-1]
         fix = f"remove {folder} alone, and run the same command: the run then begins anew"
         try:
             yield
-        except ArtefactError as error:
+        except ArtifactError as error:
             error.fix = fix
             raise
         except torch.OutOfMemoryError:
             raise
         except (KeyError, IndexError, TypeError, ValueError, RuntimeError, OSError, SafetensorError) as error:
-            raise ArtefactError(
+            raise ArtifactError(
                 f"{folder} is no checkpoint of this run",
                 expected="counters, weights, optimiser state and generators as they were saved",
                 got=f"{type(error).__name__}: {error}".splitlines()[0],
@@ -309,7 +309,7 @@ class RunFolder:
 
 
 def _refuse_links(place: Path, *, deeply: bool) -> None:
-    """Raise ArtefactError if `place` is a link, or one is in it."""
+    """Raise ArtifactError if `place` is a link, or one is in it."""
     if place.is_symlink():
         raise linked(place)
     for folder, folders, files in os.walk(place) if deeply else ():
@@ -330,7 +330,7 @@ def _is_unfinished_encoder(folder: Path) -> bool:
 
 def _is_evaluation(folder: Path) -> bool:
     """Whether `folder` holds the results of an evaluation, which may go before the run that they lie in."""
-    with suppress(ArtefactError):
+    with suppress(ArtifactError):
         return read_any_manifest(folder).kind == "evaluation"
     return False
 

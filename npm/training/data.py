@@ -20,13 +20,14 @@ from torch.utils.data import DataLoader, Dataset
 
 from index.arrays import mixed_bits
 from index.store import refuse_changed
+from npm.core.errors import CorpusError, SettingError
+from npm.core.types import BatchSource, Progress, SentenceBatch, Sequences, TrainingBatch, View, silent
 from npm.corpus.blocks import BlockPacker
 from npm.corpus.documents import CorpusSettings, SkippedRecords, read_corpus
 from npm.corpus.groups import BlockGroups
 from npm.corpus.labelled import LabelledSettings
 from npm.corpus.sentence_pairs import PairTable, SentenceDataSettings, build_pair_table
 from npm.corpus.store import BlockStore, build_block_store
-from npm.errors import CorpusError, SettingError
 from npm.masking.collocation_mining import collocations_of
 from npm.masking.collocations import CollocationVocabulary
 from npm.masking.corruption import CorruptionSettings, CorruptionUnit, build_in_place_views
@@ -54,7 +55,6 @@ from npm.training.model import TrainableModel, title_tokens
 from npm.training.questions import AlternatingSource, question_source
 from npm.training.record import recorded
 from npm.training.settings import TrainingSettings
-from npm.types import BatchSource, Progress, SentenceBatch, Sequences, TrainingBatch, View, silent
 
 
 class TrainingBatches(Dataset[TrainingBatch]):
@@ -402,7 +402,7 @@ def _block_source(
 
 
 def _packed_blocks(folder: Path, packer: BlockPacker) -> BlockStore:
-    """The blocks that another run has cut as `packer` would. Raises ArtefactError if it has not."""
+    """The blocks that another run has cut as `packer` would. Raises ArtifactError if it has not."""
     store = BlockStore.open(folder)
     ours = {"blocks": packer.settings.recorded(), "tokenizer_fingerprint": packer.tokenizer_fingerprint}
     refuse_changed(

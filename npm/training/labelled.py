@@ -10,11 +10,11 @@ from collections.abc import Iterable
 import numpy as np
 import torch
 
+from npm.core.types import LabelledBatch, View
 from npm.corpus.blocks import concatenated_ranges
 from npm.corpus.labelled import LabelledExamples, LabelledSettings, encode_labelled
 from npm.masking.rendering import LABELLED, padded_rows
 from npm.models.encoder import Encoder
-from npm.types import LabelledBatch, View
 
 
 def labelled_batch(

@@ -9,14 +9,14 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, Protocol
 
-from npm.errors import ArtefactError, SettingError
+from npm.core.errors import ArtifactError, SettingError
 from npm.training.settings import TrainerSettings
 
 
 def read_metrics(file: Path) -> list[tuple[str, dict[str, Any]]]:
     """The lines of metrics.jsonl, each as written and as its numbers by name; null stands for one that is not finite.
 
-    A last line that is still being written, or was when a run was killed, does not count. Raises ArtefactError for a
+    A last line that is still being written, or was when a run was killed, does not count. Raises ArtifactError for a
     line that is no such object.
     """
     found: list[tuple[str, dict[str, Any]]] = []
@@ -32,7 +32,7 @@ def read_metrics(file: Path) -> list[tuple[str, dict[str, Any]]]:
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
             right = False
         if not right:
-            raise ArtefactError(
+            raise ArtifactError(
                 "a line of metrics cannot be read",
                 expected="a JSON object of numbers with that of its step",
                 got=ascii(data.strip()[:100].decode("utf-8", errors="replace"))[1:-1],

@@ -11,12 +11,13 @@ from typing import Protocol
 import torch
 from torch import nn
 
+from npm.core.errors import SettingError, check_range
+from npm.core.memory import keep_few_kernels, keep_freed_memory
+from npm.core.types import Term, TrainingBatch
 from npm.corpus.documents import read_corpus
 from npm.corpus.labelled import LabelLevel
-from npm.errors import SettingError, check_range
 from npm.masking.masker import MaskingUnit
 from npm.masking.rendering import DENOISING, LABELLED, MASKS_PER_SPAN, PHRASES, SENTENCES, VIEW_NUMBERS, reads_blocks
-from npm.memory import keep_few_kernels, keep_freed_memory
 from npm.models.denoiser import Denoiser, fresh_denoiser
 from npm.models.encoder import Encoder, use_plain_attention
 from npm.models.folders import locate_encoder
@@ -39,7 +40,6 @@ from npm.objectives.span_supervision import SpanSupervision
 from npm.objectives.token_contrast import TokenContrast
 from npm.training.optimizer import freeze
 from npm.training.settings import Attention, TrainingSettings
-from npm.types import Term, TrainingBatch
 
 TrainableModel = Encoder | Denoiser
 

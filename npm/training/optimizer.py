@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.optim import AdamW, Optimizer
 
-from npm.errors import SettingError, check_range
+from npm.core.errors import SettingError, check_range
 from npm.training.settings import FrozenSettings, OptimizerKind, TrainerSettings
 
 

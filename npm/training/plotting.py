@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
-from npm.errors import ArtefactError, SettingError
-from npm.figures import (
+from npm.core.errors import ArtifactError, SettingError
+from npm.core.figures import (
     NumberTable,
     Picture,
     colour,
@@ -24,7 +24,7 @@ from npm.figures import (
     plain_axes,
     shown_name,
 )
-from npm.settings import Bounds, CheckedSettings
+from npm.core.settings import Bounds, CheckedSettings
 from npm.training.loggers import read_metrics
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class Curve:
 def curves_picture(runs: Sequence[Path], settings: CurveSettings) -> Picture:
     """The curves of `runs`, with where each begins, ends, and is lowest and highest.
 
-    Raises SettingError without runs, or where no term is to be drawn; ArtefactError for a folder
+    Raises SettingError without runs, or where no term is to be drawn; ArtifactError for a folder
     without readable metrics.
     """
     curves = {name: read_curves(run, settings) for name, run in zip(folder_names(runs), runs, strict=True)}
@@ -207,9 +207,9 @@ def draw_curves(curves: dict[str, dict[str, Curve]], terms: Sequence[str], *, ax
 
 
 def _records(file: Path) -> list[dict[str, Any]]:
-    """What the lines of metrics hold. Raises ArtefactError."""
+    """What the lines of metrics hold. Raises ArtifactError."""
     if not file.is_file():
-        raise ArtefactError(
+        raise ArtifactError(
             "this is not the folder of a training run with metrics",
             expected="a folder that npmlm train wrote, after its first line of metrics (trainer.log_every_steps)",
             got="no metrics.jsonl" if file.parent.is_dir() else "no such folder",

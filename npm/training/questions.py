@@ -11,11 +11,11 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
+from npm.core.errors import CorpusError, check_range
+from npm.core.types import BatchSource, QuestionBatch, View
 from npm.corpus.questions import Question, QuestionTable, SupervisionSettings, question_table
-from npm.errors import CorpusError, check_range
 from npm.masking.rendering import QUESTIONS, VIEW_NUMBERS, padded_rows
 from npm.models.encoder import Encoder
-from npm.types import BatchSource, QuestionBatch, View
 
 
 def question_batch(

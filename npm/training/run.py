@@ -12,10 +12,11 @@ from torch import nn
 
 from index.locking import folder_lock
 from index.manifest import MANIFEST_NAME, read_any_manifest
+from npm.core.errors import SettingError, UserError, check_range, named
+from npm.core.types import Progress, silent
 from npm.corpus.labelled import labelled_sources
 from npm.corpus.sentence_pairs import sentence_sources
 from npm.corpus.sources import find_sources
-from npm.errors import SettingError, UserError, check_range, named
 from npm.masking.collocations import CollocationVocabulary
 from npm.masking.corruption import CorruptionSettings, CorruptionUnit
 from npm.masking.rendering import LABELLED, QUESTIONS, SENTENCES, TOKENS, reads_blocks
@@ -35,7 +36,6 @@ from npm.training.record import as_record, recorded_sources
 from npm.training.settings import TrainingEvaluationSettings, TrainingSettings, refuse_unused, refuse_unused_of_start
 from npm.training.trainer import StepReport, Trainer
 from npm.training.validation import Evaluator, HeldOut
-from npm.types import Progress, silent
 
 MakeEvaluators = Callable[[TrainableModel, WeightedSum], Sequence[Evaluator]]
 """Makes what else is measured during training, of the model and its objective."""
@@ -55,7 +55,7 @@ def run_training(
 
     After `most_minutes` it saves a checkpoint and returns; called again, it goes on. Only the first rank calls
     `announce`, `progress` and `report_step`. Raises SettingError if the folder was begun with other settings,
-    CorpusError or EncoderError for bad input, ArtefactError if another process trains in it or it is no run folder.
+    CorpusError or EncoderError for bad input, ArtifactError if another process trains in it or it is no run folder.
     """
     refuse_unused_of_start(settings)
     RunFolder(folder).check()

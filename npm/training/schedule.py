@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from npm.errors import SettingError
-from npm.settings import Bounds, CheckedSettings
+from npm.core.errors import SettingError
+from npm.core.settings import Bounds, CheckedSettings
 
 
 @dataclass(kw_only=True, slots=True)

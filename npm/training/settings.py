@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Annotated
 
+from npm.core.errors import SettingError, check_range
+from npm.core.settings import Bounds, CheckedSettings, PathList, PathText, changed_settings
 from npm.corpus.blocks import BlockSettings
 from npm.corpus.documents import CorpusSettings
 from npm.corpus.groups import GroupMixing
 from npm.corpus.labelled import LabelledSettings
 from npm.corpus.questions import SupervisionSettings
 from npm.corpus.sentence_pairs import SentenceDataSettings
-from npm.errors import SettingError, check_range
 from npm.masking.corruption import CorruptionSettings
 from npm.masking.denoising import DenoisingSettings
 from npm.masking.masker import MaskingSettings, MaskingUnit
@@ -21,7 +22,6 @@ from npm.masking.rendering import DENOISING, LABELLED, PHRASES, QUESTIONS, SENTE
 from npm.masking.units import MAX_GROUP_TOKENS
 from npm.models.settings import MINILM, FreshSettings, Precision
 from npm.objectives.settings import KeyCopies, ObjectiveSettings
-from npm.settings import Bounds, CheckedSettings, PathList, PathText, changed_settings
 from npm.training.schedule import ScheduleSettings
 
 HELD_OUT_LOSS = "held_out_loss"

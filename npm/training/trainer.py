@@ -22,8 +22,9 @@ import torch
 
 from index.removal import remove_own_files
 from index.store import write_folder
-from npm.errors import SettingError
-from npm.memory import return_freed_memory
+from npm.core.errors import SettingError
+from npm.core.memory import return_freed_memory
+from npm.core.types import TrainingBatch
 from npm.objectives.combine import WeightedSum
 from npm.objectives.ranks import rank, sum_over_ranks, world_size
 from npm.training.acceleration import PreparedModel, kept_modules, make_accelerator, whole_parameters
@@ -34,7 +35,6 @@ from npm.training.loggers import MetricsLogger, check_loggers, open_loggers
 from npm.training.model import SavedModel, TrainedModel
 from npm.training.settings import TrainingSettings
 from npm.training.validation import HeldOut
-from npm.types import TrainingBatch
 
 BAD_BATCH_KIND = "training batch of a loss that is not finite"
 

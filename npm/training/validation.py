@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from npm.errors import SettingError
+from npm.core.errors import SettingError
 from npm.models.encoder import evaluating
 from npm.objectives.ranks import of_first_rank, sum_over_ranks
 from npm.training.acceleration import PreparedModel

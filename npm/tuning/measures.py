@@ -18,8 +18,8 @@ from index.exact import ExactScan, exact_top
 from index.partitioned import parts_of
 from index.search import FaissSearcher
 from index.types import Hits
+from npm.core.errors import SettingError
 from npm.corpus.text import normalised_text
-from npm.errors import SettingError
 from npm.indexing.generation import Generation
 from npm.indexing.partitions import open_parts
 from npm.retrieval.fill import PhraseFiller
@@ -28,9 +28,9 @@ from npm.retrieval.settings import FillSettings, Retrieval
 from npm.tuning.settings import TuneSettings
 
 if TYPE_CHECKING:
+    from npm.core.types import Phrase, Progress
     from npm.indexing.phrase_index import PhraseIndex
     from npm.models.encoder import Encoder
-    from npm.types import Phrase, Progress
 
 
 AUTOMATIC_PROBED_LISTS = (32, 64, 128, 256, 512)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from index.manifest import read_object
 from index.settings import read_record
-from npm.errors import ArtefactError
-from npm.figures import (
+from npm.core.errors import ArtifactError
+from npm.core.figures import (
     GREY,
     NumberTable,
     Picture,
@@ -111,14 +111,14 @@ class TuneMeasurements:
 
     @classmethod
     def of_record(cls, record: Mapping[str, Any], *, file: Path) -> TuneMeasurements:
-        """From the JSON object that stands in `file`. Raises ArtefactError if it is none of `npmlm tune`."""
+        """From the JSON object that stands in `file`. Raises ArtifactError if it is none of `npmlm tune`."""
         measured = read_record(list[Any], record.get("measured"), file=file, key="measured")
         points = [
             read_record(SearchPoint, each, file=file, key=f"measured {number}") for number, each in enumerate(measured)
         ]
         wrong = [point for point in points if not point.recall.keys() >= {*RANKS} or not point.p50_ms > 0]
         if wrong or not points:
-            raise ArtefactError(
+            raise ArtifactError(
                 f"{file} does not hold measurements",
                 expected=f"recall at {', '.join(RANKS)} and a latency above 0 of each way to search",
                 got=f"recall at {', '.join(wrong[0].recall)} and {wrong[0].p50_ms} ms" if wrong else "no measurement",
@@ -167,7 +167,7 @@ MEASURES = {
 def tune_picture(folders: Sequence[Path]) -> Picture:
     """What the tunes in `folders` measured, with every point on a front, the chosen ones and those before.
 
-    Raises SettingError without folders, ArtefactError for a folder without a whole tune.json.
+    Raises SettingError without folders, ArtifactError for a folder without a whole tune.json.
     """
     tunes: dict[str, TuneMeasurements] = {}
     for name, folder in zip(folder_names(folders), folders, strict=True):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from npm.errors import check_range
+from npm.core.errors import check_range
+from npm.core.settings import Bounds, CheckedSettings, PathText
 from npm.models.settings import Precision
-from npm.settings import Bounds, CheckedSettings, PathText
 
 
 @dataclass(kw_only=True, slots=True)

@@ -21,10 +21,11 @@ from index.partitioned import parts_of
 from index.quantiser import Quantiser
 from index.search import FaissSearcher
 from index.store import refuse_changed
+from npm.core.errors import ArtifactError, QueryError, SettingError
+from npm.core.figures import can_draw, save_figure
+from npm.core.types import MASK_TEXT, Progress, silent
 from npm.corpus.markup import visible
 from npm.corpus.text import sentence_bounds
-from npm.errors import ArtefactError, QueryError, SettingError
-from npm.figures import can_draw, save_figure
 from npm.indexing.changes import commit
 from npm.indexing.generation import Generation, IndexManifest, Searching
 from npm.indexing.phrase_index import PhraseIndex
@@ -44,7 +45,6 @@ from npm.tuning.measures import (
 )
 from npm.tuning.pareto import JSON_NAME, TuneMeasurements, draw_tunes, pareto_front
 from npm.tuning.settings import TuneSettings
-from npm.types import MASK_TEXT, Progress, silent
 
 if TYPE_CHECKING:
     from npm.models.encoder import Encoder
@@ -86,7 +86,7 @@ class TuneResult:
 def tune_index(settings: TuneSettings, encoder: Encoder | None = None, progress: Progress = silent) -> TuneResult:
     """Measure, choose, write the choice into the index with `settings.write`, and the report to `settings.out`.
 
-    `encoder` None loads the one that the settings name or that belongs to the index. Raises ArtefactError if the
+    `encoder` None loads the one that the settings name or that belongs to the index. Raises ArtifactError if the
     index or the encoder does not serve, or the index is changed meanwhile; SettingError for search settings that it
     cannot have; StorageError if the disk refuses.
     """
@@ -148,7 +148,7 @@ def choose(measured: Sequence[Measured], *, recall_goal: float, agreement_goal: 
 def write_searching(generation: Generation, choice: SearchChoice) -> int:
     """Make `choice` how the index of `generation` is searched unless said otherwise; returns the new generation.
 
-    Only the root manifest changes. Raises ArtefactError if the index is no longer this generation, or is being
+    Only the root manifest changes. Raises ArtifactError if the index is no longer this generation, or is being
     changed.
     """
     with folder_lock(generation.folder):
@@ -157,10 +157,10 @@ def write_searching(generation: Generation, choice: SearchChoice) -> int:
 
 
 def _unchanged(folder: Path, measured: IndexManifest) -> Generation:
-    """The generation in `folder`, whose manifest must be the one `measured`. Raises ArtefactError."""
+    """The generation in `folder`, whose manifest must be the one `measured`. Raises ArtifactError."""
     present = Generation.read(folder)
     if present.manifest.digest != measured.digest:
-        raise ArtefactError(
+        raise ArtifactError(
             f"{folder} was changed while it was measured",
             expected=f"generation {measured.generation}, manifest digest {measured.digest}",
             got=f"generation {present.manifest.generation}, manifest digest {present.manifest.digest}",
@@ -221,7 +221,7 @@ def draw_questions(index: PhraseIndex, count: int, *, seed: int, words_only: boo
     """At most `count` questions, as many from each document as it takes, no sentence twice.
 
     Fewer if the documents hold no more sentences of 60 to 300 characters with a phrase of up to 4 tokens, or with a
-    word where `words_only` says so. Raises ArtefactError if there is none.
+    word where `words_only` says so. Raises ArtifactError if there is none.
     """
     documents = asked_documents(index) if index.store.start_chars is not None else np.zeros(0, dtype=np.int64)
     drawer = _Drawer(index, np.random.default_rng(seed), words_only=words_only)
@@ -238,7 +238,7 @@ def draw_questions(index: PhraseIndex, count: int, *, seed: int, words_only: boo
     if not questions:
         left_out = f", one of {HELD_OUT_EVERY}, that its quantiser has not seen" if index.manifest.quantiser else ""
         lengths = f"{MIN_SENTENCE_CHARS} to {MAX_SENTENCE_CHARS} characters"
-        raise ArtefactError(
+        raise ArtifactError(
             "no question can be made from the documents of this index",
             expected=f"documents{left_out} with text, in sentences of {lengths}",
             got=f"{len(documents)} such documents, without such a sentence" if len(documents) else "no such document",
@@ -318,7 +318,7 @@ def request_of(settings: TuneSettings, index: PhraseIndex) -> dict[str, Any]:
 def check_out(settings: TuneSettings, index: PhraseIndex) -> None:
     """Refuse a folder for the report, before the work begins.
 
-    Raises SettingError if it lies in the folder of the index, ArtefactError if files of the report's names are there
+    Raises SettingError if it lies in the folder of the index, ArtifactError if files of the report's names are there
     that are of something else (which overwrite=true allows), StorageError if the system refuses.
     """
     folder, place = Path(settings.out), index.folder.resolve()

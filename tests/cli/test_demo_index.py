@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from npm.cli.user_files import CACHE, user_folder
-from npm.errors import StorageError
+from npm.core.errors import StorageError
 from tests.helpers.command_line import QUESTION, REPOSITORY, CommandLine, Outcome, all_bytes
 from tests.helpers.tiny_models import tiny_encoder
 

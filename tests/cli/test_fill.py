@@ -14,12 +14,12 @@ import pytest
 
 from index.manifest import read_manifest
 from npm import PhraseFiller
+from npm.core.display import answer_json
+from npm.core.types import INVISIBLE, Answer, Phrase
 from npm.corpus.markup import HIDDEN
-from npm.display import answer_json
 from npm.indexing.generation import Segment
 from npm.models import folders
 from npm.retrieval.settings import FillSettings
-from npm.types import INVISIBLE, Answer, Phrase
 from tests.helpers.command_line import DOCUMENTS, QUESTION, CommandLine, all_bytes, run_subprocess
 from tests.helpers.sample_folders import rewrite_manifest
 from tests.helpers.tiny_models import tiny_encoder

@@ -25,9 +25,9 @@ from npm.cli.commands import FillCommand, Output
 from npm.cli.main import main
 from npm.cli.prompt import COMMANDS, Prompt, all_phrases, completions
 from npm.cli.user_files import MOST_HISTORY_BYTES, MOST_HISTORY_LINES, History
-from npm.display import ranked_phrases
-from npm.errors import QueryError, SettingError, UserError
-from npm.types import Answer, Filling, JointAnswer, MaskPhrases, Phrase
+from npm.core.display import ranked_phrases
+from npm.core.errors import QueryError, SettingError, UserError
+from npm.core.types import Answer, Filling, JointAnswer, MaskPhrases, Phrase
 from tests.helpers.command_line import DOCUMENTS, QUESTION, REPOSITORY, CommandLine, Outcome, write_corpus
 
 PARIS = "<mask> is the capital of France."

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from npm.cluster.jobs import Job
+from npm.core.settings import Shard
 from npm.indexing.settings import IndexBuildSettings, Stage
-from npm.settings import Shard
 from tests.cluster.small_clusters import TIERS, arguments, write_files
 from tests.helpers.command_line import (
     DOCUMENTS,

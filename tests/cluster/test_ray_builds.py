@@ -18,7 +18,7 @@ from npm.cli.verbs import compose
 from npm.cluster.jobs import Job, build_by_jobs
 from npm.cluster.ray_engine import build_on_ray, connect, run_on_ray
 from npm.cluster.settings import BuildCluster, ClusterSettings
-from npm.errors import CorpusError
+from npm.core.errors import CorpusError
 from npm.indexing.build import build_index
 from npm.indexing.settings import Stage
 from tests.cluster.small_clusters import MEMORY, DeadlyJob, WaitingJob, arguments, remade, write_files

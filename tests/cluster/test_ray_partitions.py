@@ -13,7 +13,7 @@ import pytest
 
 from npm.cluster.ray_partitions import serving_on_ray
 from npm.cluster.settings import Engine, ServeCluster
-from npm.errors import SettingError
+from npm.core.errors import SettingError
 from npm.indexing.phrase_index import PhraseIndex
 from npm.retrieval.fill import PhraseFiller
 from tests.helpers.command_line import CommandLine, write_corpus

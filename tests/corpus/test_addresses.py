@@ -13,13 +13,13 @@ import zstandard
 from fsspec.implementations.memory import MemoryFileSystem
 
 from npm.cli.settings import compose_settings
+from npm.core.errors import CorpusError, StorageError
+from npm.core.types import Document
 from npm.corpus.addresses import Address
 from npm.corpus.documents import CorpusSettings, DocumentSplit, read_corpus
 from npm.corpus.sources import find_sources
-from npm.errors import CorpusError, StorageError
 from npm.indexing.generation import input_record
 from npm.indexing.sizes.disk_needs import sample_corpus
-from npm.types import Document
 from tests.helpers.command_line import CommandLine, all_bytes, write_corpus
 
 DAY = 86_400.0

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from transformers import PreTrainedTokenizerFast
 
+from npm.core.errors import ArtifactError, CorpusError
+from npm.core.types import Block, Document
 from npm.corpus.blocks import BlockPacker, BlockSettings
 from npm.corpus.store import BlockStore, build_block_store, read_counts, write_block_store
-from npm.errors import ArtefactError, CorpusError
-from npm.types import Block, Document
 
 CORPUS_WORDS = "Reykjavík is the capital of Iceland . A dog has a long river 中国 😀"
 SETTINGS = {"input": "sha-256 of the files"}
@@ -153,7 +153,7 @@ def test_a_corpus_that_changed_between_two_attempts_is_refused(
         "fewer": documents[:10],
         "more": [*documents, *(Document(f"e{n}", "", "the dog") for n in range(2))],
     }[change]
-    with pytest.raises(ArtefactError, match="corpus has changed"):
+    with pytest.raises(ArtifactError, match="corpus has changed"):
         build_block_store(tmp_path / "store", changed, packer, settings=SETTINGS, tokens_per_shard=170)
 
 
@@ -164,7 +164,7 @@ def test_other_settings_are_refused_whether_the_build_is_finished_or_not(
     build_block_store(tmp_path / "store", documents, packer, settings=SETTINGS)
     other = BlockPacker(wordpiece, BlockSettings(max_block_tokens=17))
     for _ in range(2):
-        with pytest.raises(ArtefactError, match="other settings") as caught:
+        with pytest.raises(ArtifactError, match="other settings") as caught:
             build_block_store(tmp_path / "store", documents, other, settings=SETTINGS)
         assert "17" in caught.value.expected and "16" in caught.value.got
         (tmp_path / "store" / "manifest.json").unlink(missing_ok=True)
@@ -227,8 +227,8 @@ def test_an_unfinished_and_a_damaged_store_are_refused(tmp_path: Path, packer: B
     data = bytearray(flags.read_bytes())
     data[-3] ^= 1
     flags.write_bytes(data)
-    with pytest.raises(ArtefactError, match="damaged"):
+    with pytest.raises(ArtifactError, match="damaged"):
         BlockStore.open(folder)
     (folder / "manifest.json").unlink()
-    with pytest.raises(ArtefactError, match="did not finish"):
+    with pytest.raises(ArtifactError, match="did not finish"):
         BlockStore.open(folder)

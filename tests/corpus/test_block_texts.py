@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from index.types import ArtefactError
+from npm.core.errors import ArtifactError
+from npm.core.types import Block, Document
 from npm.corpus.shards import document_line, text_bytes
 from npm.corpus.store import write_block_store
-from npm.types import Block, Document
 
 ALPHABET = ['"', "\\", "\n", "\t", "\x01", "a", "é", "漢", "🜨", "\u2028", " ", '"text": "', "/"]
 
@@ -65,5 +65,5 @@ def test_a_store_whose_texts_are_cut_short_under_an_open_reader_says_so(tmp_path
     store = write_block_store(tmp_path / "store", packed, settings={}, tokenizer_fingerprint="t")
     os.truncate(tmp_path / "store" / "00000" / "documents.jsonl", 10)
     for read in (store.document, store.block_text, lambda number: store.document_ids([number])):
-        with pytest.raises(ArtefactError, match="shorter than when it was opened"):
+        with pytest.raises(ArtifactError, match="shorter than when it was opened"):
             read(0)

@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
+from npm.core.errors import EncoderError, SettingError
+from npm.core.types import Block, Document, TokenFlag
 from npm.corpus.blocks import JUDGED_TOKENS, BlockPacker, BlockSettings, SentenceTokenizer
 from npm.corpus.expressions import joined_characters, marker_characters
 from npm.corpus.markup import HIDDEN, visible
 from npm.corpus.text import is_stop_word, sentence_bounds
-from npm.errors import EncoderError, SettingError
-from npm.types import Block, Document, TokenFlag
 from tests.helpers.tiny_models import SENTENCES, tiny_encoder
 
 TRICKY = (

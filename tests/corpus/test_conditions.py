@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from npm.core.errors import SettingError
 from npm.corpus.conditions import Condition, Operand, Operator, matching_documents, parse_conditions
 from npm.corpus.store import BlockStore
-from npm.errors import SettingError
 from tests.helpers.stores import stored_documents
 
 FIELDS: list[dict[str, Any]] = [

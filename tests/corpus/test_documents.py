@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 import zstandard
 
+from npm.core.errors import ArtifactError, CorpusError, SettingError
+from npm.core.types import Document
 from npm.corpus.documents import (
     FIRST_SLOTS,
     CorpusSettings,
@@ -23,8 +25,6 @@ from npm.corpus.documents import (
 )
 from npm.corpus.markup import visible
 from npm.corpus.sources import _decompressed_chunks, _plain_chunks
-from npm.errors import ArtefactError, CorpusError, SettingError
-from npm.types import Document
 
 RECORDS = [
     {"id": "a", "title": "One", "text": "Reykjavík is the capital.", "year": 1786},
@@ -462,6 +462,6 @@ def test_the_report_of_what_is_skipped_takes_the_place_of_another_report_only(ki
     else:
         report.write_text("a note" if kind == "a note" else '{"where": 1}')
     before = mine.read_bytes(), report.read_bytes()
-    with pytest.raises(ArtefactError, match="is in the way"):
+    with pytest.raises(ArtifactError, match="is in the way"):
         SkippedRecords.beside(tmp_path / "index").add("broken", fault)
     assert (mine.read_bytes(), report.read_bytes()) == before

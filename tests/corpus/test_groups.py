@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from npm.core.types import Block, Document
 from npm.corpus.groups import BlockGroups, GroupMixing, rarest_shared_tokens
 from npm.corpus.store import BlockStore, write_block_store
-from npm.types import Block, Document
 
 
 def store_of(folder: Path, block_counts: list[int]) -> BlockStore:

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
+from npm.core.errors import CorpusError, SettingError
 from npm.corpus.labelled import LabelledSettings, LabelLevel, encode_labelled, read_labelled
-from npm.errors import CorpusError, SettingError
 from tests.helpers.labelled_texts import PAIRS, SENTENCES, WORDS, encoder_of_pairs, write_rows
 from tests.helpers.tiny_models import FAMILIES, tiny_encoder
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from npm.core.errors import CorpusError, SettingError
 from npm.corpus.questions import SupervisionSettings, question_table
-from npm.errors import CorpusError, SettingError
 from tests.helpers.labelled_texts import write_rows
 from tests.helpers.tiny_models import byte_bpe_tokenizer, wordpiece_tokenizer
 

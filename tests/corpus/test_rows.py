@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import zstandard
 
+from npm.core.errors import CorpusError, UserError
 from npm.corpus.rows import TaskDataError, read_rows
-from npm.errors import CorpusError, UserError
 
 ROWS = [{"text": 'a, "b"\nc', "label": "0"}, {"text": "é\td", "label": "1"}]
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from npm.core.errors import ArtifactError
+from npm.core.types import Block, Document
 from npm.corpus.conditions import matching_documents, parse_conditions
 from npm.corpus.store import BlockStore, Packed
-from npm.errors import ArtefactError
-from npm.types import Block, Document
 from tests.helpers.stores import random_packed, stored, stored_documents
 
 
@@ -77,12 +77,12 @@ def test_stores_that_do_not_go_together_are_refused_by_name(tmp_path: Path) -> N
     first = stored(tmp_path / "first", packed).folder
     other = stored(tmp_path / "other", packed, tokenizer_fingerprint="g", vocabulary_size=70_000).folder
     plain = stored(tmp_path / "plain", [(None, [Block(np.ones(1, np.int32), np.ones(1, np.uint8))])]).folder
-    with pytest.raises(ArtefactError, match="does not go together") as caught:
+    with pytest.raises(ArtifactError, match="does not go together") as caught:
         BlockStore.open(first, first, other)
     assert caught.value.expected == "tokenizer_fingerprint=f, vocabulary_size=1000"
     assert caught.value.got == "tokenizer_fingerprint=g, vocabulary_size=70000"
     assert caught.value.where == str(other)
-    with pytest.raises(ArtefactError) as caught:
+    with pytest.raises(ArtifactError) as caught:
         BlockStore.open(first, plain)
     assert (caught.value.expected, caught.value.got) == ("text=True", "text=False")
 

@@ -14,11 +14,11 @@ import pyarrow.parquet
 import pytest
 import zstandard
 
+from npm.core.errors import ArtifactError, CorpusError, SettingError
+from npm.core.types import Document
 from npm.corpus.blocks import BlockPacker, BlockSettings, SentenceTokenizer
 from npm.corpus.documents import CorpusSettings
 from npm.corpus.sentence_pairs import PairTable, SentenceDataSettings, build_pair_table, labelled_triplets, text_keys
-from npm.errors import ArtefactError, CorpusError, SettingError
-from npm.types import Document
 from tests.helpers.tiny_models import FAMILIES, SENTENCES, tiny_encoder, wordpiece_tokenizer
 
 TOKENIZER = wordpiece_tokenizer()
@@ -236,11 +236,11 @@ def test_the_same_input_gives_the_same_bytes_and_a_finished_table_is_used_again(
 def test_a_table_of_other_sentences_or_settings_is_refused(tmp_path: Path) -> None:
     file = write_jsonl(tmp_path / "a.jsonl", [{"text": "Oslo lies in Norway."}])
     table_of(tmp_path, file)
-    with pytest.raises(ArtefactError, match="other sentences or with other settings") as told:
+    with pytest.raises(ArtifactError, match="other sentences or with other settings") as told:
         table_of(tmp_path, file, max_sentence_tokens=10)
     assert told.value.expected == "sentences.max_sentence_tokens=10"
     write_jsonl(file, [{"text": "Paris"}])
-    with pytest.raises(ArtefactError):
+    with pytest.raises(ArtifactError):
         table_of(tmp_path, file)
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from npm.core.errors import CorpusError
+from npm.core.types import Document
 from npm.corpus.documents import CorpusSettings, read_corpus
 from npm.corpus.markup import visible
 from npm.corpus.sources import find_sources
-from npm.errors import CorpusError
-from npm.types import Document
 from tests.helpers.command_line import CommandLine
 
 FILES = {

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from npm.core.errors import ArtifactError, CorpusError, SettingError
 from npm.corpus.documents import CorpusSettings
 from npm.corpus.tokenizers import SPECIALS, TokenizerSettings, learn_merges, learn_tokenizer, pieces_of, spelt
-from npm.errors import ArtefactError, CorpusError, SettingError
 from npm.models.fresh import fresh_encoder
 from npm.models.loading import load_tokenizer
 from npm.models.settings import FreshSettings
@@ -101,7 +101,7 @@ def test_another_process_learns_the_same_bytes_and_a_finished_one_is_left_alone(
     assert all_bytes(tmp_path / "again") == all_bytes(tmp_path / "out")
     again = learn_tokenizer(tmp_path / "out", settings)
     assert again.was_finished and again.pieces == 200
-    with pytest.raises(ArtefactError, match="size"):
+    with pytest.raises(ArtifactError, match="size"):
         learn_tokenizer(tmp_path / "out", settings_for(texts, size=201))
 
 
@@ -122,6 +122,6 @@ def test_what_cannot_be_learned_is_refused(texts: Path, tmp_path: Path) -> None:
     long = write_corpus(tmp_path / "long.jsonl", [{"id": "1", "text": "x" * 101}])
     with pytest.raises(CorpusError, match="no word"):
         learn_tokenizer(tmp_path / "out", settings_for(long))
-    with pytest.raises(ArtefactError, match=r"tokenizer\.json"):
+    with pytest.raises(ArtifactError, match=r"tokenizer\.json"):
         pieces_of(tmp_path)
     assert not (tmp_path / "out").exists()

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from npm.errors import ArtefactError, SettingError
+from npm.core.errors import ArtifactError, SettingError
 from npm.evaluation.compare import (
     Comparison,
     average_difference,
@@ -186,23 +186,23 @@ def test_a_method_that_a_run_does_not_hold_is_refused(tmp_path: Path) -> None:
 
 def test_results_of_another_kind_of_evaluation_are_refused(tmp_path: Path) -> None:
     run = results(tmp_path / "a", [{"id": "q1", "text": "…", "hit_rank": 1}])
-    with pytest.raises(ArtefactError, match="cannot be paired") as refused:
+    with pytest.raises(ArtifactError, match="cannot be paired") as refused:
         read_judgements(run)
     assert refused.value.where.endswith("predictions.jsonl, line 1")
 
 
 def test_an_example_answered_twice_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ArtefactError, match="twice"):
+    with pytest.raises(ArtifactError, match="twice"):
         read_judgements(results(tmp_path / "a", [*lines([1]), *lines([0])]))
 
 
 def test_a_folder_without_results_and_a_changed_file_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ArtefactError):
+    with pytest.raises(ArtifactError):
         read_judgements(tmp_path / "nothing")
     run = results(tmp_path / "a", lines([1, 0]))
     file = run / "predictions.jsonl"
     file.write_text(file.read_text().replace("true", "null"))
-    with pytest.raises(ArtefactError):
+    with pytest.raises(ArtifactError):
         read_judgements(run)
 
 
@@ -245,16 +245,16 @@ def test_masked_tokens_are_paired_by_document_and_whole_documents_drawn(tmp_path
 )
 def test_masked_tokens_that_are_not_the_same_are_refused(other: dict[str, Any], named: str, tmp_path: Path) -> None:
     a, b = masked_results(tmp_path / "a", [(1, 2)]), masked_results(tmp_path / "b", [(1, 2)], **other)
-    with pytest.raises(ArtefactError) as caught:
+    with pytest.raises(ArtifactError) as caught:
         compare_results(a, b)
     assert caught.value.got == named and "the same settings" in caught.value.fix
-    with pytest.raises(ArtefactError, match="paired by example"):
+    with pytest.raises(ArtifactError, match="paired by example"):
         compare_results(a, results(tmp_path / "c", lines([1, 0])))
 
 
 @pytest.mark.parametrize("counts", [[(3, 10), (2, 4)], [(3, 10), (2, 4), (1, 5)]])
 def test_masked_tokens_of_other_documents_are_refused(counts: list[tuple[int, int]], tmp_path: Path) -> None:
     a = masked_results(tmp_path / "a", [(1, 10), (2, 4), (0, 6)])
-    with pytest.raises(ArtefactError, match="made from something else") as caught:
+    with pytest.raises(ArtifactError, match="made from something else") as caught:
         compare_results(a, masked_results(tmp_path / "b", counts))
     assert caught.value.expected == "2=2, 6 tokens"

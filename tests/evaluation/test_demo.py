@@ -12,7 +12,7 @@ import pytest
 
 from index.manifest import manifest_bytes, read_manifest
 from index.store import check_folder
-from npm.errors import ArtefactError, SettingError
+from npm.core.errors import ArtifactError, SettingError
 from npm.evaluation.demo import DemoResult, Question, RandomSpanOfRightPassage, evaluate_demo, with_letter_noise
 from npm.evaluation.metrics import is_hit, normalise_answer
 from npm.evaluation.results import EVALUATION_KIND, check_out, write_results
@@ -202,7 +202,7 @@ def test_results_replace_those_of_an_earlier_evaluation_and_nothing_else(tmp_pat
     write(tmp_path / "notes", 1)  # an empty folder may be filled
     (tmp_path / "texts").mkdir()
     (tmp_path / "texts" / "mine.txt").write_text("mine")
-    with pytest.raises(ArtefactError, match="not a folder for results"):
+    with pytest.raises(ArtifactError, match="not a folder for results"):
         write(tmp_path / "texts", 1)
     assert [file.name for file in (tmp_path / "texts").iterdir()] == ["mine.txt"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["notes", "out", "texts"]
@@ -224,7 +224,7 @@ def test_results_that_were_half_replaced_are_known_as_damaged_and_replaced_whole
     with pytest.MonkeyPatch.context() as patched, pytest.raises(KeyboardInterrupt):
         patched.setattr(Path, "replace", killed)
         write(tmp_path / "out", 2)
-    with pytest.raises(ArtefactError, match="is damaged"):
+    with pytest.raises(ArtifactError, match="is damaged"):
         check_folder(tmp_path / "out", kind=EVALUATION_KIND)
     write(tmp_path / "out", 2)
     write(tmp_path / "fresh", 2)
@@ -242,7 +242,7 @@ def test_a_file_of_that_name_that_no_evaluation_wrote_is_never_replaced(tmp_path
         (tmp_path / "out" / name).write_text("mine")
         write_results(tmp_path / "out", record={}, predictions=[], metrics={})  # has no results.md
     before = all_bytes(tmp_path)
-    with pytest.raises(ArtefactError, match="not a folder for results"):
+    with pytest.raises(ArtifactError, match="not a folder for results"):
         write_results(tmp_path / "out", record={}, predictions=[], metrics={}, report="a table")
     assert all_bytes(tmp_path) == before
 
@@ -267,7 +267,7 @@ def test_what_stands_where_results_are_made_is_named_before_the_work(tmp_path: P
     write_results(tmp_path / "out", record={}, predictions=[], metrics={})
     (tmp_path / "out" / ".results.new").mkdir()
     (tmp_path / "out" / ".results.new" / "mine.txt").write_text("mine")
-    with pytest.raises(ArtefactError, match="which no evaluation wrote"):
+    with pytest.raises(ArtifactError, match="which no evaluation wrote"):
         check_out(tmp_path / "out")
 
 

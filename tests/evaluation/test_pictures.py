@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from npm.errors import ArtefactError, SettingError
+from npm.core.errors import ArtifactError, SettingError
 from npm.evaluation.metrics import wilson_interval
 from npm.evaluation.pictures import (
     Answered,
@@ -215,11 +215,11 @@ def test_a_single_label_has_a_matrix_too() -> None:
 
 def test_what_has_no_labels_has_no_confusion(tmp_path: Path) -> None:
     folder = results(tmp_path / "run", open_line(0, True, 0.5))
-    with pytest.raises(ArtefactError, match="no confusion") as refusal:
+    with pytest.raises(ArtifactError, match="no confusion") as refusal:
         confusion_picture(read_answers([folder]))
     assert refusal.value.got == "answers without labels"
     other = results(tmp_path / "other", closed_line(0, "world", "politics", [1.0, 0.0, 0.0]))
-    with pytest.raises(ArtefactError, match="no confusion") as refusal:
+    with pytest.raises(ArtifactError, match="no confusion") as refusal:
         confusion_picture(read_answers([other]))
     assert "politics" in refusal.value.got
 
@@ -239,7 +239,7 @@ def test_what_has_no_labels_has_no_confusion(tmp_path: Path) -> None:
 )
 def test_lines_that_cannot_be_drawn_are_named(line: dict[str, Any], problem: str, got: str, tmp_path: Path) -> None:
     folder = results(tmp_path / "run", open_line(0, True, 0.5), line)
-    with pytest.raises(ArtefactError, match=problem) as refusal:
+    with pytest.raises(ArtifactError, match=problem) as refusal:
         read_answers([folder])
     assert refusal.value.where.endswith("predictions.jsonl, line 2")
     assert got in refusal.value.got
@@ -252,12 +252,12 @@ def test_damaged_and_empty_results_and_unknown_names_are_refused(tmp_path: Path)
     assert (unknown.value.expected, unknown.value.where) == ("trex", "tasks")
     with pytest.raises(SettingError, match="no folder holds answers of mlm"):
         read_answers([folder], methods=["mlm"])
-    with pytest.raises(ArtefactError, match="no answer of run: trex, npm has a score"):
+    with pytest.raises(ArtifactError, match="no answer of run: trex, npm has a score"):
         reliability_picture(read_answers([folder]))
-    with pytest.raises(ArtefactError, match="hold no answer"):
+    with pytest.raises(ArtifactError, match="hold no answer"):
         read_answers([results(tmp_path / "empty")])
     (folder / "predictions.jsonl").write_text("{}\n")
-    with pytest.raises(ArtefactError, match="is damaged"):
+    with pytest.raises(ArtifactError, match="is damaged"):
         read_answers([folder])
-    with pytest.raises(ArtefactError):
+    with pytest.raises(ArtifactError):
         read_answers([tmp_path / "nowhere"])

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from npm.cli.main import main
-from npm.types import MASK_TEXT, Document
+from npm.core.types import MASK_TEXT, Document
 from scripts.make_article_questions import PHRASES, content_words, make_task, passages_of
 from scripts.make_article_questions import main as make_article_questions
 from scripts.question_table import main as question_table

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from npm.errors import QueryError
+from npm.core.errors import QueryError
 from npm.evaluation.demo import QuestionFileError, read_questions, shipped_questions_file
 from npm.evaluation.settings import Split
 

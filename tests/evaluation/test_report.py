@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from rich.console import Console, RenderableType
 
+from npm.core.types import Answer, Occurrence, Phrase
 from npm.evaluation.demo import (
     DemoResult,
     HitRates,
@@ -25,7 +26,6 @@ from npm.evaluation.report import (
     terminal_table,
 )
 from npm.evaluation.settings import Split
-from npm.types import Answer, Occurrence, Phrase
 
 SENTENCE = "Its largest city [bold] is Łódź, which lies :smile: in the middle of the country."
 RATES = HitRates("encoder-mini, hybrid", 161, Interval(0.625, 0.5504, 0.6996), Interval(1.0, 1.0, 1.0))

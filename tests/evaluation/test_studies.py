@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from npm.cli.settings import compose_settings
-from npm.errors import SettingError
+from npm.core.errors import SettingError
 from npm.evaluation.study import Stage, Study
 from npm.evaluation.study_plans import BLOCK_TOKENS, ChosenStudy
 

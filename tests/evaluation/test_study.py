@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from npm.errors import ArtefactError, SettingError
+from npm.core.errors import ArtifactError, SettingError
 from npm.evaluation.study import LAST_FILES, Column, Study, run_study, table_rows
 
 TRAIN = ["train", "run={out}", "trainer.seed={seed}", "experiment=small", "corpus.files=[/data/a.jsonl]"]
@@ -276,6 +276,6 @@ def test_an_unfinished_cell_stays_empty_in_the_table(tmp_path: Path) -> None:
 def test_metrics_without_the_number_are_told(tmp_path: Path) -> None:
     run_study(STUDY, tmp_path, seeds=[0], command=Commands(), check=accept)
     (tmp_path / "low" / "seed-0" / "words" / "metrics.json").write_text('{"accuracy": 1}')
-    with pytest.raises(ArtefactError, match="holds no such number") as refusal:
+    with pytest.raises(ArtifactError, match="holds no such number") as refusal:
         table_rows(STUDY, tmp_path)
     assert refusal.value.expected == "a number at perplexity"

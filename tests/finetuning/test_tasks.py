@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
+from npm.core.errors import CorpusError, SettingError
 from npm.corpus.labelled import encode_labelled, read_labelled
-from npm.errors import CorpusError, SettingError
 from npm.finetuning.run import prepare
 from npm.finetuning.settings import FinetuneSettings
 from npm.finetuning.tasks import TASKS, chosen_tasks, task_data

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from npm.types import Sequences, Spans, TokenFlag
+from npm.core.types import Sequences, Spans, TokenFlag
 
 WORD = int(TokenFlag.WORD_START | TokenFlag.WORD_END)
 CLAUSE_ID, SPECIAL_ID = 0, 1

@@ -10,12 +10,12 @@ from tokenizers import processors
 from torch import nn
 from transformers import AutoModelForMaskedLM, GPT2Config, GPT2LMHeadModel, PreTrainedModel, PreTrainedTokenizerFast
 
+from npm.core.types import MASK_TEXT
 from npm.evaluation.tasks.task import Example
 from npm.models.denoiser import fresh_denoiser
 from npm.models.encoder import Encoder
 from npm.models.masked_lm import MaskedHead, attach_masked_head
 from npm.models.settings import FreshSettings
-from npm.types import MASK_TEXT
 from tests.helpers.tiny_models import SENTENCES, byte_bpe_tokenizer, tiny_encoder
 
 WHOLE_WORDS = ("city", "paris", "river", "sea", "the")

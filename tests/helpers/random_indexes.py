@@ -11,6 +11,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from index.exact import ExactSearcher
+from npm.core.types import Block, TokenFlag
 from npm.corpus.store import BlockStore, write_block_store
 from npm.indexing.embed import kept_tokens
 from npm.indexing.generation import EncoderRecord, IndexManifest
@@ -21,7 +22,6 @@ from npm.models.encoder import Encoder
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.queries import QueryVectors
 from npm.retrieval.settings import FillSettings
-from npm.types import Block, TokenFlag
 from tests.retrieval.plain_filling import PlainCorpus, plain_kept
 
 WORDS = ["a", "b", "c", "d", "e", "A", "B", "C"]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from npm.core.types import DenoisingBatch
 from npm.masking.denoising import NO_TARGET, Sentinels
-from npm.types import DenoisingBatch
 
 
 def restored(sentinels: Sentinels, batch: DenoisingBatch) -> list[list[int]]:

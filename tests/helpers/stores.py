@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from npm.core.types import Block, Document
 from npm.corpus.store import BlockStore, Packed, write_block_store
-from npm.types import Block, Document
 
 
 def random_block(rng: np.random.Generator, most_tokens: int) -> Block:

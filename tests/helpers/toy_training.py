@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from npm.core.types import Sequences
 from npm.corpus.blocks import BlockSettings
 from npm.corpus.documents import CorpusSettings
 from npm.masking.masker import MaskingSettings, MaskingUnit, build_masker
@@ -33,7 +34,6 @@ from npm.training.settings import (
 )
 from npm.training.trainer import Trainer
 from npm.training.validation import Evaluator, HeldOut
-from npm.types import Sequences
 from tests.helpers.groups import group
 from tests.helpers.tiny_models import SENTENCES, tiny_encoder
 

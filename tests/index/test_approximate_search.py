@@ -22,7 +22,8 @@ from index.quantiser import Quantiser
 from index.search import FaissSearcher
 from index.settings import SearchSettings, SearchTier, automatic_list_count, automatic_tier, resolved_settings
 from index.store import verify_folder
-from index.types import ArtefactError, Hits, UserError
+from index.types import Hits
+from npm.core.errors import ArtifactError, UserError
 from tests.index.search_folders import (
     DIMENSIONS,
     QUERIES,
@@ -139,12 +140,12 @@ def test_more_probed_lists_find_more_whatever_wraps_the_lists(tmp_path: Path, fa
 
 
 def test_an_index_of_another_metric_is_refused() -> None:
-    with pytest.raises(ArtefactError, match="inner product"):
+    with pytest.raises(ArtifactError, match="inner product"):
         assert_inner_product(faiss.index_factory(DIMENSIONS, "IVF8,Flat", faiss.METRIC_L2))
     quantizer = faiss.IndexFlatL2(DIMENSIONS)
-    with pytest.raises(ArtefactError, match="inner product"):
+    with pytest.raises(ArtifactError, match="inner product"):
         assert_inner_product(faiss.IndexIVFFlat(quantizer, DIMENSIONS, 8, faiss.METRIC_INNER_PRODUCT))
-    with pytest.raises(ArtefactError, match="inner product"):
+    with pytest.raises(ArtifactError, match="inner product"):
         FaissSearcher(faiss.IndexFlatL2(DIMENSIONS), sample_vectors(), probed_lists=1, rerank_factor=1)
 
 
@@ -228,7 +229,7 @@ def test_the_same_input_and_settings_give_the_same_bytes(tmp_path: Path, factory
 
 def test_a_file_that_faiss_cannot_read_is_refused(tmp_path: Path) -> None:
     (tmp_path / "search.faiss").write_bytes(b"not an index")
-    with pytest.raises(ArtefactError, match="FAISS cannot read"):
+    with pytest.raises(ArtifactError, match="FAISS cannot read"):
         read_faiss(tmp_path / "search.faiss")
 
 
@@ -236,7 +237,7 @@ def test_a_file_that_faiss_cannot_read_is_refused(tmp_path: Path) -> None:
 def test_vectors_that_are_not_finite_are_refused_and_leave_no_folder(tmp_path: Path, factory: str | None) -> None:
     vectors = np.ones((500, 4), dtype=np.float16)
     vectors[450, 2] = np.nan
-    with pytest.raises(ArtefactError, match="not finite") as caught:
+    with pytest.raises(ArtifactError, match="not finite") as caught:
         build_search(tmp_path, ShardedArray([vectors]), SearchSettings(factory=factory))
     assert "row 450" in caught.value.got
     assert list(tmp_path.iterdir()) == []

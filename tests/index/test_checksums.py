@@ -20,7 +20,7 @@ from index.files import NPY_HEADER_BYTES
 from index.manifest import read_manifest
 from index.search import FaissSearcher, open_search
 from index.store import write_folder
-from index.types import ArtefactError
+from npm.core.errors import ArtifactError
 from tests.helpers.sample_folders import flip_byte, rewrite_manifest
 from tests.index.search_folders import (
     DIMENSIONS,
@@ -83,7 +83,7 @@ def test_a_flipped_bit_is_refused_wherever_its_row_is_read_and_nowhere_else(
         lambda: opened.slice(0, ROWS),
         lambda: open_shards(places[2:]).take(np.array([9, 5])),
     ):
-        with pytest.raises(ArtefactError, match=r"00002/vectors\.npy is damaged") as caught:
+        with pytest.raises(ArtifactError, match=r"00002/vectors\.npy is damaged") as caught:
             read()
         stop = start + whole[:1].nbytes
         assert caught.value.where == f"{places[2] / 'vectors.npy'}, bytes {start} to {stop - 1}"
@@ -109,7 +109,7 @@ def test_what_disks_and_copies_do_to_a_file_is_found(tmp_path: Path, harm: str) 
         rows.view(np.uint8)[:] = 0xFF
     header = (place / "vectors.npy").read_bytes()[:NPY_HEADER_BYTES]
     (place / "vectors.npy").write_bytes(header + rows.tobytes())
-    with pytest.raises(ArtefactError, match=r"vectors\.npy is damaged"):
+    with pytest.raises(ArtifactError, match=r"vectors\.npy is damaged"):
         open_shards([place]).take(np.array([7]))
 
 
@@ -131,7 +131,7 @@ def test_a_small_file_has_no_checksums_and_is_hashed_when_it_is_first_read(tmp_p
     opened = open_shards(places)
     shutil.rmtree(places[0])  # what was opened stays readable
     np.testing.assert_array_equal(opened.slice(0, 301), np.concatenate(vectors.arrays[:2]))
-    with pytest.raises(ArtefactError, match=r"vectors\.npy is damaged") as caught:
+    with pytest.raises(ArtifactError, match=r"vectors\.npy is damaged") as caught:
         opened.take(np.array([0, 400]))
     assert "SHA-256" in caught.value.expected
 
@@ -154,11 +154,11 @@ def test_an_older_index_without_checksums_is_read_but_its_numbers_must_be_finite
         search = tmp_path / f"search-{dtype}"
         build_search(search, vectors, settings_for("IVF8,SQ8"))
         searcher = open_built(search, open_shards(places), probed_lists=8, rerank_factor=100)
-        with pytest.raises(ArtefactError, match="not finite"):
+        with pytest.raises(ArtifactError, match="not finite"):
             searcher.scan(sample_queries()).top(ROWS)
-        with pytest.raises(ArtefactError, match="not finite"):
+        with pytest.raises(ArtifactError, match="not finite"):
             searcher.scan(sample_queries()).at(0, np.array([9, 7]))
-        with pytest.raises(ArtefactError, match="not finite"):
+        with pytest.raises(ArtifactError, match="not finite"):
             searcher.scan(sample_queries(), allowed=np.array([3, 7, 9]))
 
 
@@ -166,7 +166,7 @@ def test_an_older_index_without_checksums_is_read_but_its_numbers_must_be_finite
 def test_checksums_of_another_number_of_rows_are_refused(tmp_path: Path) -> None:
     places = write_shards(tmp_path, sample_vectors())
     shutil.copy(places[2] / "vectors.checksums.npy", places[0])
-    with pytest.raises(ArtefactError, match="does not fit") as caught:
+    with pytest.raises(ArtifactError, match="does not fit") as caught:
         open_shards(places)
     assert (caught.value.expected, caught.value.got) == ("checksums u32 [300]", "uint32 [399]")
 
@@ -181,7 +181,7 @@ def test_rows_that_no_index_has_are_refused_where_lists_name_them(
     data = np.frombuffer(file.read_bytes(), dtype=np.int64).copy()
     data[(data >= 0) & (data < ROWS)] += 1 << 40
     file.write_bytes(data.tobytes())
-    with pytest.raises(ArtefactError, match="lists of the index are damaged") as caught:
+    with pytest.raises(ArtifactError, match="lists of the index are damaged") as caught:
         open_built(tmp_path, vectors).scan(sample_queries()).top(5)
     assert str(ROWS) in caught.value.expected
 
@@ -205,7 +205,7 @@ def test_lists_of_another_number_of_rows_are_refused(tmp_path: Path) -> None:
     fewer = sample_vectors(rows=ROWS - 1)
     settings = dict(read_manifest(tmp_path / "search", kind="search").settings)
     rewrite_manifest(tmp_path / "search", settings=settings | {"row_count": ROWS - 1})
-    with pytest.raises(ArtefactError, match="do not belong to this index") as caught:
+    with pytest.raises(ArtifactError, match="do not belong to this index") as caught:
         open_search(tmp_path / "search", fewer, quantiser=tmp_path / "quantiser")
     assert (caught.value.expected, caught.value.got) == (f"8 lists with {ROWS - 1} rows", f"8 lists with {ROWS} rows")
 
@@ -217,7 +217,7 @@ def test_each_number_that_is_not_finite_is_found(dtype: str, value: float) -> No
         vectors = np.full((3, 4), rest, dtype=dtype)
         check_finite(vectors, np.arange(3))
         vectors[1, 2] = value
-        with pytest.raises(ArtefactError, match="not finite") as caught:
+        with pytest.raises(ArtifactError, match="not finite") as caught:
             check_finite(vectors, np.arange(10, 13))
         assert "row 11" in caught.value.got
 
@@ -229,5 +229,5 @@ def test_similarities_too_large_for_single_precision_are_refused() -> None:
         lambda: exact_top(huge, np.ones((QUERIES, DIMENSIONS), dtype=np.float32), 2),
     ]
     for search in read:
-        with pytest.raises(ArtefactError, match="a similarity is not finite"), np.errstate(over="ignore"):
+        with pytest.raises(ArtifactError, match="a similarity is not finite"), np.errstate(over="ignore"):
             search()

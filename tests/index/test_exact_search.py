@@ -9,7 +9,8 @@ from index import exact
 from index.arrays import RowSet, ShardedArray
 from index.exact import ExactSearcher, best_columns, exact_top, score_rows
 from index.gpu import TorchExactSearcher
-from index.types import ArtefactError, Hits, Searcher
+from index.types import Hits, Searcher
+from npm.core.errors import ArtifactError
 
 
 def small_integers(rng: np.random.Generator, *shape: int) -> np.ndarray:
@@ -117,7 +118,7 @@ def test_a_score_that_is_not_finite_is_refused_and_huge_ones_are_not(bad: float)
     huge = np.full((2, 50), 3e38, dtype=np.float32)
     assert exact.checked_scores(huge) is huge
     huge[1, 7] = bad
-    with pytest.raises(ArtefactError, match="1 of 100 similarities"):
+    with pytest.raises(ArtifactError, match="1 of 100 similarities"):
         exact.checked_scores(huge)
 
 
@@ -180,7 +181,7 @@ def test_streaming_tells_how_far_it_is_and_refuses_what_exact_search_refuses() -
         exact_top(vectors, vectors[:1], 1, np.array([5]))
     vectors[3, 1] = np.inf
     for refuse in (lambda: exact_top(vectors, vectors[:1], 1), lambda: TorchExactSearcher(vectors, device="cpu")):
-        with pytest.raises(ArtefactError, match="not finite"):
+        with pytest.raises(ArtifactError, match="not finite"):
             refuse()
 
 
@@ -204,7 +205,7 @@ def test_a_batch_that_needs_too_much_memory_is_refused(monkeypatch: pytest.Monke
 def test_values_that_are_not_finite_are_refused() -> None:
     vectors = np.ones((5, 2), dtype=np.float16)
     vectors[3, 1] = np.inf
-    with pytest.raises(ArtefactError, match="not finite") as caught:
+    with pytest.raises(ArtifactError, match="not finite") as caught:
         ExactSearcher(vectors)
     assert "row 3" in caught.value.got
     with pytest.raises(ValueError, match="NaN"):

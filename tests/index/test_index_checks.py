@@ -16,7 +16,7 @@ from index import store
 from index.files import sha256_of_file
 from index.manifest import read_manifest
 from index.store import check_folder, open_array, verify_folder, write_manifest
-from index.types import ArtefactError
+from npm.core.errors import ArtifactError
 from tests.helpers.sample_folders import flip_byte, rewrite_manifest, write_sample
 
 
@@ -26,7 +26,7 @@ def test_a_flipped_byte_is_refused_with_both_hashes(tmp_path: Path, name: str, c
     folder = write_sample(tmp_path / "folder")
     recorded = read_manifest(folder, kind="sample").files[name].sha256
     flip_byte(folder / name, -1)
-    with pytest.raises(ArtefactError) as caught:
+    with pytest.raises(ArtifactError) as caught:
         check_folder(folder, kind="sample") if check == "open" else verify_folder(folder, "sample")
     assert name in caught.value.problem
     assert recorded in caught.value.expected
@@ -40,7 +40,7 @@ def test_every_flipped_byte_of_a_manifest_is_refused(tmp_path: Path) -> None:
         if good[position : position + 1].isspace():
             continue  # between values, another space means the same
         flip_byte(folder / "manifest.json", position)
-        with pytest.raises(ArtefactError):
+        with pytest.raises(ArtifactError):
             read_manifest(folder, kind="sample")
         (folder / "manifest.json").write_bytes(good)
 
@@ -48,11 +48,11 @@ def test_every_flipped_byte_of_a_manifest_is_refused(tmp_path: Path) -> None:
 def test_a_truncated_and_a_missing_file_are_refused(tmp_path: Path) -> None:
     folder = write_sample(tmp_path / "folder")
     os.truncate(folder / "matrix.npy", 150)
-    with pytest.raises(ArtefactError, match=r"matrix\.npy is damaged") as caught:
+    with pytest.raises(ArtifactError, match=r"matrix\.npy is damaged") as caught:
         check_folder(folder, kind="sample")
     assert (caught.value.expected, caught.value.got) == ("176 bytes", "150 bytes")
     (folder / "matrix.npy").unlink()
-    with pytest.raises(ArtefactError, match=r"matrix\.npy is missing"):
+    with pytest.raises(ArtifactError, match=r"matrix\.npy is missing"):
         check_folder(folder, kind="sample")
 
 
@@ -63,45 +63,45 @@ def test_large_files_are_hashed_by_verify_and_where_they_are_read_whole_but_thei
     folder = write_sample(tmp_path / "folder")
     flip_byte(folder / "matrix.npy", -1)
     check_folder(folder, kind="sample")
-    with pytest.raises(ArtefactError, match="damaged"):
+    with pytest.raises(ArtifactError, match="damaged"):
         check_folder(folder, kind="sample", hash_all=True)
-    with pytest.raises(ArtefactError, match="damaged"):
+    with pytest.raises(ArtifactError, match="damaged"):
         verify_folder(folder, "sample")
     data = (folder / "matrix.npy").read_bytes()
     (folder / "matrix.npy").write_bytes(data.replace(b"(4, 3)", b"(3, 3)"))
-    with pytest.raises(ArtefactError, match="damaged"):
+    with pytest.raises(ArtifactError, match="damaged"):
         check_folder(folder, kind="sample")
     (folder / "matrix.npy").write_bytes(b"\x00" + data[1:])
-    with pytest.raises(ArtefactError, match="damaged"):
+    with pytest.raises(ArtifactError, match="damaged"):
         check_folder(folder, kind="sample")
 
 
 def test_missing_unfinished_foreign_newer_and_older_folders_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ArtefactError, match="no folder"):
+    with pytest.raises(ArtifactError, match="no folder"):
         read_manifest(tmp_path / "nowhere", kind="sample")
     (tmp_path / "unfinished").mkdir()
-    with pytest.raises(ArtefactError, match="no manifest") as unfinished:
+    with pytest.raises(ArtifactError, match="no manifest") as unfinished:
         read_manifest(tmp_path / "unfinished", kind="sample")
     assert "run the same build command again" in unfinished.value.fix
     folder = write_sample(tmp_path / "folder")
-    with pytest.raises(ArtefactError, match="something else") as other:
+    with pytest.raises(ArtifactError, match="something else") as other:
         read_manifest(folder, kind="search")
     assert ("search" in other.value.expected, "sample" in other.value.got) == (True, True)
     rewrite_manifest(folder, format_version=99)
-    with pytest.raises(ArtefactError, match="newer version"):
+    with pytest.raises(ArtifactError, match="newer version"):
         read_manifest(folder, kind="sample")
     rewrite_manifest(folder, format_version=1)
-    with pytest.raises(ArtefactError, match="older version") as older:
+    with pytest.raises(ArtifactError, match="older version") as older:
         read_manifest(folder, kind="sample")
     assert ("version 2" in older.value.expected, "version 1" in older.value.got) == (True, True)
     assert "build it again" in older.value.fix
     rewrite_manifest(folder, format_version="2")
-    with pytest.raises(ArtefactError, match="newer version"):
+    with pytest.raises(ArtifactError, match="newer version"):
         read_manifest(folder, kind="sample")
     for text in (b"[1]", b"{", b"\xff", b"{}"):
         for keys, problem in ((b"", "not a folder of this program"), (b'{"kind": "format_version"', "damaged")):
             (folder / "manifest.json").write_bytes(keys + text)
-            with pytest.raises(ArtefactError, match=problem):
+            with pytest.raises(ArtifactError, match=problem):
                 read_manifest(folder, kind="sample")
 
 
@@ -114,14 +114,14 @@ def test_a_folder_of_parts_is_checked_through(tmp_path: Path) -> None:
     assert read == {"matrix.npy": 2 * 176, "raw.bin": 2 * 9, "stream.npy": 2 * 140, "words.json": 2 * 36}
 
     flip_byte(tmp_path / "whole" / "b" / "raw.bin", 0)
-    with pytest.raises(ArtefactError, match=r"raw\.bin is damaged"):
+    with pytest.raises(ArtifactError, match=r"raw\.bin is damaged"):
         verify_folder(tmp_path / "whole", "whole")
     rewrite_manifest(tmp_path / "whole" / "b", settings={"seed": 8})
-    with pytest.raises(ArtefactError, match="damaged") as caught:
+    with pytest.raises(ArtifactError, match="damaged") as caught:
         check_folder(tmp_path / "whole", kind="whole")
     assert "another build" in caught.value.got
     shutil.rmtree(tmp_path / "whole" / "a")
-    with pytest.raises(ArtefactError, match="no folder"):
+    with pytest.raises(ArtifactError, match="no folder"):
         check_folder(tmp_path / "whole", kind="whole")
 
 
@@ -133,11 +133,11 @@ def test_what_to_build_again_is_the_outermost_folder_that_names_the_damaged_one(
     write_sample(whole / "unfinished")
     for folder, again in ((whole / "a" / "b", whole), (whole / "unfinished", whole / "unfinished")):
         flip_byte(folder / "raw.bin", 0)
-        with pytest.raises(ArtefactError, match="is damaged") as caught:
+        with pytest.raises(ArtifactError, match="is damaged") as caught:
             check_folder(folder, kind="sample")
         assert f"remove all of {again} and run" in caught.value.fix
     shutil.rmtree(whole / "a" / "b")
-    with pytest.raises(ArtefactError, match="no folder") as caught:
+    with pytest.raises(ArtifactError, match="no folder") as caught:
         verify_folder(whole, "whole", hash_all=False)
     assert f"remove all of {whole} and run" in caught.value.fix
 
@@ -153,7 +153,7 @@ def test_a_setting_that_a_manifest_does_not_record_is_told_by_its_whole_name(tmp
         (lambda: settings["search"]["factory"], "search.factory"),
         (lambda: settings["search"]["lists"]["count"], "search.lists.count"),
     ):
-        with pytest.raises(ArtefactError, match="another version of this program") as caught:
+        with pytest.raises(ArtifactError, match="another version of this program") as caught:
             asked()
         assert caught.value.expected == f"a manifest that records {name}"
         assert caught.value.where == str(folder / "manifest.json")
@@ -164,7 +164,7 @@ def test_a_folder_that_the_system_does_not_let_us_read_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = write_sample(tmp_path / "folder")
-    with pytest.raises(ArtefactError, match="cannot be read") as too_long:
+    with pytest.raises(ArtifactError, match="cannot be read") as too_long:
         read_manifest(tmp_path / ("x" * 300), kind="sample")
     assert "too long" in too_long.value.got
 
@@ -172,7 +172,7 @@ def test_a_folder_that_the_system_does_not_let_us_read_is_refused(
         raise PermissionError(errno.EACCES, "Permission denied")
 
     monkeypatch.setattr(Path, "read_bytes", refused)
-    with pytest.raises(ArtefactError, match="cannot be read") as denied:
+    with pytest.raises(ArtifactError, match="cannot be read") as denied:
         read_manifest(folder, kind="sample")
     assert "Permission denied" in denied.value.got
 

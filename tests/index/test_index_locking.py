@@ -19,7 +19,7 @@ from index import locking
 from index.locking import folder_lock, lock_path, remove_dead_lock
 from index.manifest import read_manifest
 from index.store import write_folder, write_manifest
-from index.types import ArtefactError
+from npm.core.errors import ArtifactError
 from tests.helpers.sample_folders import write_sample
 
 FORK = multiprocessing.get_context("fork")
@@ -57,7 +57,7 @@ def test_a_lock_is_held_by_one_and_leaves_no_file(tmp_path: Path) -> None:
     folder = tmp_path / "new" / "index"
     with folder_lock(folder):
         for shared in (False, True):
-            with pytest.raises(ArtefactError, match="another process") as caught, folder_lock(folder, shared=shared):
+            with pytest.raises(ArtifactError, match="another process") as caught, folder_lock(folder, shared=shared):
                 pass
             assert str(os.getpid()) in caught.value.got
             assert socket.gethostname() in caught.value.got
@@ -71,13 +71,13 @@ def test_sharers_hold_it_together_and_are_all_named_and_the_last_one_removes_the
     folder = tmp_path / "index"
     first, pipe = in_process(hold_shared, folder)
     with folder_lock(folder, shared=True):
-        with pytest.raises(ArtefactError, match="another process") as caught, folder_lock(folder):
+        with pytest.raises(ArtifactError, match="another process") as caught, folder_lock(folder):
             pass
         assert f"process {first.pid} on" in caught.value.got
         assert f"process {os.getpid()} on" in caught.value.got
         pipe.send("go")
         first.join()
-        with pytest.raises(ArtefactError) as caught, folder_lock(folder):
+        with pytest.raises(ArtifactError) as caught, folder_lock(folder):
             pass
         assert f"process {first.pid} on" not in caught.value.got
     assert list(tmp_path.iterdir()) == []
@@ -99,7 +99,7 @@ def test_many_jobs_may_share_a_lock_one_after_the_other_while_one_holds_it(
                 pass
         monkeypatch.undo()
         assert lock_path(folder).stat().st_size > 4096
-        with pytest.raises(ArtefactError, match="another process") as caught, folder_lock(folder):
+        with pytest.raises(ArtifactError, match="another process") as caught, folder_lock(folder):
             pass
         assert "208 others" in caught.value.got or not host
         assert len(caught.value.got) < 1000
@@ -109,20 +109,20 @@ def test_many_jobs_may_share_a_lock_one_after_the_other_while_one_holds_it(
 def test_a_lock_that_is_held_is_never_called_in_the_way(tmp_path: Path) -> None:
     with folder_lock(tmp_path / "index"):
         lock_path(tmp_path / "index").write_text("what a network file system made of it\n", encoding="utf-8")
-        with pytest.raises(ArtefactError, match="another process"), folder_lock(tmp_path / "index"):
+        with pytest.raises(ArtifactError, match="another process"), folder_lock(tmp_path / "index"):
             pass
 
 
 @pytest.mark.parametrize("hold", [hold_alone, hold_shared])
 def test_the_lock_of_a_killed_owner_is_taken_over(tmp_path: Path, hold: Callable[[Path, Connection], None]) -> None:
     process, _ = in_process(hold, tmp_path / "index")
-    with pytest.raises(ArtefactError), folder_lock(tmp_path / "index"):
+    with pytest.raises(ArtifactError), folder_lock(tmp_path / "index"):
         pass
     assert process.pid is not None
     os.kill(process.pid, signal.SIGKILL)
     process.join()
     assert (tmp_path / ".index.lock").exists()
-    with folder_lock(tmp_path / "index"), pytest.raises(ArtefactError) as caught, folder_lock(tmp_path / "index"):
+    with folder_lock(tmp_path / "index"), pytest.raises(ArtifactError) as caught, folder_lock(tmp_path / "index"):
         pass
     assert f"process {process.pid} on" not in caught.value.got
     assert list(tmp_path.iterdir()) == []
@@ -144,7 +144,7 @@ def test_who_waits_is_told_the_owner_once_and_gets_the_lock_when_it_is_free(tmp_
 
 def test_a_folder_that_another_process_is_writing_is_refused_and_left_alone(tmp_path: Path) -> None:
     process, pipe = in_process(hold_half_written, tmp_path / "folder")
-    with pytest.raises(ArtefactError, match="another process") as caught:
+    with pytest.raises(ArtifactError, match="another process") as caught:
         write_sample(tmp_path / "folder")
     assert f"process {process.pid} on" in caught.value.got
     pipe.send("go")
@@ -195,7 +195,7 @@ def test_a_dead_lock_goes_a_held_one_stays_and_so_does_what_is_no_lock(tmp_path:
         assert held.exists()
     assert not dead.exists()
     for path in precious:  # nor are they taken for locks that a dead process left, and written over
-        with pytest.raises(ArtefactError, match="in the way"), folder_lock(tmp_path / path.name[1:-5]):
+        with pytest.raises(ArtifactError, match="in the way"), folder_lock(tmp_path / path.name[1:-5]):
             pass
     assert precious[0].read_text(encoding="utf-8") == "precious\n"
     assert (tmp_path / "target").read_bytes() == b""
@@ -217,7 +217,7 @@ def test_a_lock_on_a_file_that_its_last_owner_removed_meanwhile_is_not_taken(
 
     monkeypatch.setattr(locking, "GRACE_SECONDS", 0)
     monkeypatch.setattr(fcntl, "flock", late)
-    with pytest.raises(ArtefactError, match="another process"), folder_lock(tmp_path / "index"):
+    with pytest.raises(ArtifactError, match="another process"), folder_lock(tmp_path / "index"):
         pass
     os.close(others[0])
     with folder_lock(tmp_path / "index"):

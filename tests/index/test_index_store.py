@@ -16,7 +16,7 @@ from index.files import CountingFile, npy_header, sha256_of_bytes, sha256_of_fil
 from index.locking import folder_lock
 from index.manifest import read_manifest
 from index.store import check_folder, open_array, verify_folder, write_folder, write_manifest
-from index.types import ArtefactError, StorageError
+from npm.core.errors import ArtifactError, StorageError
 from tests.helpers.sample_folders import MATRIX, write_sample
 
 
@@ -188,7 +188,7 @@ def test_a_manifest_of_another_program_is_not_called_damaged_and_nothing_is_to_b
 ) -> None:
     monkeypatch.setattr("index.manifest.MOST_MANIFEST_BYTES", 100)
     (tmp_path / "manifest.json").write_text(content, encoding="utf-8")
-    with pytest.raises(ArtefactError, match="is not a folder of this program") as caught:
+    with pytest.raises(ArtifactError, match="is not a folder of this program") as caught:
         read_manifest(tmp_path, kind="sample")
     assert "remove" not in caught.value.fix
     assert "Error" not in caught.value.got
@@ -200,7 +200,7 @@ def test_a_link_under_a_name_that_is_written_is_not_written_through(tmp_path: Pa
     folder.mkdir()
     theirs.write_text("precious")
     (folder / name).symlink_to(theirs)
-    with suppress(ArtefactError):
+    with suppress(ArtifactError):
         write_manifest(folder, kind="whole", settings={})
     assert theirs.read_text() == "precious"
 
@@ -208,7 +208,7 @@ def test_a_link_under_a_name_that_is_written_is_not_written_through(tmp_path: Pa
 def test_an_existing_folder_is_never_overwritten(tmp_path: Path) -> None:
     folder = write_sample(tmp_path / "folder")
     before = (folder / "manifest.json").read_bytes()
-    with pytest.raises(ArtefactError, match="exists already"):
+    with pytest.raises(ArtifactError, match="exists already"):
         write_sample(folder)
     assert (folder / "manifest.json").read_bytes() == before
 

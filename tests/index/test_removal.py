@@ -10,7 +10,7 @@ from index.locking import OWNER_FILE, folder_lock
 from index.manifest import read_manifest
 from index.removal import foreign_files, remove_own_files, remove_written
 from index.store import write_folder, write_manifest
-from index.types import ArtefactError
+from npm.core.errors import ArtifactError
 from tests.helpers.sample_folders import rewrite_manifest, write_sample
 
 
@@ -54,7 +54,7 @@ def test_a_folder_with_other_files_stays_as_it_is_and_they_are_named(tmp_path: P
     (folder / name).parent.mkdir(parents=True, exist_ok=True)
     (folder / name).write_text("mine")
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    with pytest.raises(ArtefactError, match="not of its own") as caught:
+    with pytest.raises(ArtifactError, match="not of its own") as caught:
         remove_written(folder)
     assert any(name.startswith(found) for found in caught.value.got.split(", "))
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
@@ -117,7 +117,7 @@ def test_a_temporary_name_that_somebody_else_uses_is_refused(tmp_path: Path, con
     taken = tmp_path / ".folder.tmp" / content
     taken.parent.mkdir(parents=True)
     taken.write_text("{}")
-    with pytest.raises(ArtefactError, match="in the way"):
+    with pytest.raises(ArtifactError, match="in the way"):
         write_sample(tmp_path / "folder")
     assert taken.read_text() == "{}"
 
@@ -126,7 +126,7 @@ def test_a_link_under_a_temporary_name_is_not_followed(tmp_path: Path) -> None:
     theirs = write_sample(tmp_path / "theirs")
     (theirs / OWNER_FILE).write_text("")
     (tmp_path / ".folder.tmp").symlink_to(theirs)
-    with pytest.raises(ArtefactError, match="in the way"):
+    with pytest.raises(ArtifactError, match="in the way"):
         write_sample(tmp_path / "folder")
     assert len(list(theirs.iterdir())) == 6
 

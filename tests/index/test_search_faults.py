@@ -18,7 +18,7 @@ from index.lists import code_shard_settings, list_parts, write_code_shard, write
 from index.quantiser import Quantiser, train_quantiser
 from index.search import open_search
 from index.settings import resolved_settings
-from index.types import ArtefactError, StorageError
+from npm.core.errors import ArtifactError, StorageError
 from tests.helpers.sample_folders import flip_byte, rewrite_manifest
 from tests.index.search_folders import (
     DIMENSIONS,
@@ -109,7 +109,7 @@ def test_what_is_finished_is_kept_and_what_was_made_otherwise_is_refused(tmp_pat
     (tmp_path / ".q.partial").mkdir()  # as a kill between the last two steps leaves it
     assert train_quantiser(tmp_path / "q", vectors, None, resolved, progress=stop_after(0)) == manifest
     assert [path.name for path in tmp_path.iterdir()] == ["q"]
-    with pytest.raises(ArtefactError, match="other settings") as caught:
+    with pytest.raises(ArtifactError, match="other settings") as caught:
         train_quantiser(tmp_path / "q", vectors, None, resolved | {"seed": 4})
     assert (caught.value.expected, caught.value.got) == ("seed=4", "seed=0")
     quantiser = Quantiser.open(tmp_path / "q")
@@ -117,7 +117,7 @@ def test_what_is_finished_is_kept_and_what_was_made_otherwise_is_refused(tmp_pat
     shard = write_code_shard(tmp_path / "c", vectors, quantiser, settings=settings)
     unread = np.full((ROWS, DIMENSIONS), np.nan, dtype=np.float32)  # refused as soon as they are coded again
     assert write_code_shard(tmp_path / "c", unread, quantiser, settings=settings) == shard
-    with pytest.raises(ArtefactError, match="something else") as caught:
+    with pytest.raises(ArtifactError, match="something else") as caught:
         write_code_shard(tmp_path / "c", vectors, quantiser, settings=code_shard_settings(quantiser, "w"))
     assert (caught.value.expected, caught.value.got) == ("vectors=w", "vectors=v")
 
@@ -126,7 +126,7 @@ def test_one_process_at_a_time_trains_a_quantiser(tmp_path: Path) -> None:
     resolved = resolved_settings(settings_for("IVF4,SQ8"), ROWS, DIMENSIONS)
 
     def train_again(done: int, of: int) -> None:
-        with pytest.raises(ArtefactError, match="another process"):
+        with pytest.raises(ArtifactError, match="another process"):
             train_quantiser(tmp_path / "q", sample_vectors(), None, resolved)
 
     train_quantiser(tmp_path / "q", sample_vectors(), None, resolved, progress=train_again)
@@ -191,10 +191,10 @@ def test_an_empty_vector_shard_has_an_empty_code_shard(tmp_path: Path) -> None:
 def test_a_quantiser_of_other_dimensions_is_refused(built: Path, tmp_path: Path) -> None:
     quantiser = Quantiser.open(built / "quantiser")
     other = sample_vectors(dimensions=8)
-    with pytest.raises(ArtefactError, match="other dimensions") as caught:
+    with pytest.raises(ArtifactError, match="other dimensions") as caught:
         write_code_shard(tmp_path / "c", other, quantiser, settings=code_shard_settings(quantiser, "v"))
     assert ("16" in caught.value.expected, "8" in caught.value.got) == (True, True)
-    with pytest.raises(ArtefactError, match="other dimensions"):
+    with pytest.raises(ArtifactError, match="other dimensions"):
         lists_module.write_search_folder(
             tmp_path / "s", resolved_settings(settings_for(FACTORY), ROWS, 8), other, quantiser=quantiser
         )
@@ -210,17 +210,17 @@ def test_codes_and_lists_of_another_quantiser_are_refused(built: Path) -> None:
         lambda: list_parts(foreign, quantiser),
         lambda: write_list_part(built / "part", foreign, [0, 300, 301], quantiser, lists=(0, 8)),
     ):
-        with pytest.raises(ArtefactError, match="another quantiser") as caught:
+        with pytest.raises(ArtifactError, match="another quantiser") as caught:
             read()
         assert quantiser.digest in caught.value.expected
         assert caught.value.where == str(foreign[1])
     for given in (None, other / "quantiser"):
-        with pytest.raises(ArtefactError, match="built with another quantiser"):
+        with pytest.raises(ArtifactError, match="built with another quantiser"):
             open_search(built / "search", sample_vectors(), quantiser=given)
     part = next(path for path in sorted((built / "search").iterdir()) if path.is_dir())
     shutil.rmtree(part)
     shutil.copytree(other / "search" / part.name, part)
-    with pytest.raises(ArtefactError, match="damaged") as caught:
+    with pytest.raises(ArtifactError, match="damaged") as caught:
         open_built(built, sample_vectors())
     assert "another build" in caught.value.got
 
@@ -233,7 +233,7 @@ def test_a_part_merged_from_other_codes_is_not_kept(built: Path) -> None:
         {"lists": (0, 1), "rows": [0, 300, 302], "folders": folders},
         {"lists": (0, 8), "rows": first_rows, "folders": folders},
     ):
-        with pytest.raises(ArtefactError, match="made from something else"):
+        with pytest.raises(ArtifactError, match="made from something else"):
             write_list_part(
                 built / "search" / "00000", wrong["folders"], wrong["rows"], quantiser, lists=wrong["lists"]
             )
@@ -245,7 +245,7 @@ def test_a_missing_code_shard_is_told(built: Path, missing: int) -> None:
     folders, first_rows = code_all(built / "codes", sample_vectors(), quantiser)
     resolved = resolved_settings(settings_for(FACTORY), ROWS, DIMENSIONS)
     del folders[missing], first_rows[missing]
-    with pytest.raises(ArtefactError, match="do not make up the rows"):
+    with pytest.raises(ArtifactError, match="do not make up the rows"):
         lists_module.write_search_folder(
             built / "search2",
             resolved,
@@ -277,7 +277,7 @@ def test_a_damaged_file_is_refused_when_the_search_is_opened(built: Path, name: 
         os.truncate(path, path.stat().st_size - 9)
     else:
         path.unlink()
-    with pytest.raises(ArtefactError) as caught:
+    with pytest.raises(ArtifactError) as caught:
         open_built(built, sample_vectors())
     assert path.name in str(caught.value)
 
@@ -288,7 +288,7 @@ def test_a_damaged_code_shard_is_refused_when_it_is_merged(built: Path, name: st
     path = built / "codes" / "00002" / name
     shutil.rmtree(built / "search")
     flip_byte(path, -5) if harm == "flip" else os.truncate(path, path.stat().st_size - 9)
-    with pytest.raises(ArtefactError, match=name.replace(".", r"\.")):
+    with pytest.raises(ArtifactError, match=name.replace(".", r"\.")):
         build_search(built, sample_vectors(), settings_for(FACTORY))
 
 
@@ -297,13 +297,13 @@ def test_parts_that_do_not_make_up_all_lists_are_refused(built: Path) -> None:
     parts = dict(manifest.parts)
     del parts[max(parts)]
     rewrite_manifest(built / "search", parts=parts)
-    with pytest.raises(ArtefactError, match="do not belong") as caught:
+    with pytest.raises(ArtifactError, match="do not belong") as caught:
         open_built(built, sample_vectors())
     assert f"8 lists with {ROWS} rows" in caught.value.expected
 
 
 def test_other_vectors_are_refused(built: Path) -> None:
-    with pytest.raises(ArtefactError, match="other vectors"):
+    with pytest.raises(ArtifactError, match="other vectors"):
         open_built(built, ShardedArray([np.ones((ROWS - 1, DIMENSIONS), dtype=np.float16)]))
 
 

@@ -11,7 +11,7 @@ from index import sign_codes
 from index.arrays import RowSet, ShardedArray
 from index.faiss_library import sign_scanner
 from index.sign_codes import SignSearcher
-from index.types import ArtefactError
+from npm.core.errors import ArtifactError
 
 
 def unit(values: np.ndarray) -> np.ndarray:
@@ -118,9 +118,9 @@ def test_a_damaged_row_is_refused_when_it_is_scored(rng: np.random.Generator) ->
 
     def refuse(numbers: np.ndarray, rows: Any) -> None:
         if 7 in numbers:
-            raise ArtefactError("damaged", expected="", got="", where="", fix="")
+            raise ArtifactError("damaged", expected="", got="", where="", fix="")
 
     searcher = SignSearcher(ShardedArray([values], refuse), exact_rows=10, candidates=8)
     searcher.top(-values[7:8].astype(np.float32), 1)
-    with pytest.raises(ArtefactError, match="damaged"):
+    with pytest.raises(ArtifactError, match="damaged"):
         searcher.top(values[7:8].astype(np.float32), 1)

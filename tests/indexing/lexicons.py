@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 from transformers import PreTrainedTokenizerFast
 
+from npm.core.types import Document
 from npm.corpus.blocks import BlockPacker, BlockSettings
 from npm.corpus.store import BlockStore, build_block_store
 from npm.corpus.text import words_of
 from npm.indexing.lexicon import BlockLexicon, finish_lexicon, write_lexicon_shard
 from npm.indexing.settings import LexiconSettings
-from npm.types import Document
 from tests.helpers.tiny_models import wordpiece_tokenizer
 
 ALPHABET = ("river", "rivers", "city", "the", "of", "Łódź", "paulo", "oslo", "rhine", "1605", "hydrogen", "element")

@@ -17,9 +17,9 @@ import torch
 from index.arrays import ShardedArray
 from index.manifest import read_manifest
 from index.settings import SearchSettings
+from npm.core.errors import ArtifactError
 from npm.corpus.blocks import BlockSettings
 from npm.corpus.documents import CorpusSettings
-from npm.errors import ArtefactError
 from npm.indexing.block_vectors import BlockVectors, recorded_pooler
 from npm.indexing.build import build_index
 from npm.indexing.changes import delete_documents
@@ -163,11 +163,11 @@ def test_without_a_pooler_or_with_blocks_false_an_index_is_the_same_byte_for_byt
 def test_a_build_with_the_other_choice_is_refused(encoder: Encoder, folder: Path, tmp_path: Path) -> None:
     again = build_index(folder, settings_for(folder), encoder)
     assert again.was_finished
-    with pytest.raises(ArtefactError, match="other settings") as caught:
+    with pytest.raises(ArtifactError, match="other settings") as caught:
         build_index(folder, settings_for(folder, blocks=False), encoder)
     assert caught.value.expected == "vectors.blocks=False"
     off = built(tmp_path / "off", encoder, blocks=False)
-    with pytest.raises(ArtefactError, match="other settings"):
+    with pytest.raises(ArtifactError, match="other settings"):
         build_index(off, settings_for(off), encoder)
 
 
@@ -178,7 +178,7 @@ def test_an_unfinished_build_without_block_vectors_is_not_gone_on_with(encoder: 
         if left == "shards":
             (folder / "segments/00000/vectors/manifest.json").unlink()
             shutil.rmtree(folder / "segments/00000/vectors/00001")
-        with pytest.raises(ArtefactError, match="other settings") as caught:
+        with pytest.raises(ArtifactError, match="other settings") as caught:
             build_index(folder, settings_for(folder), encoder, stage=stage)
         assert caught.value.expected == "block_pooler=avg"
         assert "vectors.blocks=false" in caught.value.fix
@@ -186,7 +186,7 @@ def test_an_unfinished_build_without_block_vectors_is_not_gone_on_with(encoder: 
     assert PhraseIndex.open(folder).block_vectors is None
     (folder / "manifest.json").unlink()
     other = replace(settings_for(folder, blocks=False), vectors=VectorSettings(tokens_per_shard=100, blocks=False))
-    with pytest.raises(ArtefactError, match="other settings") as caught:
+    with pytest.raises(ArtifactError, match="other settings") as caught:
         build_index(folder, other, encoder)
     assert "vectors.blocks" not in caught.value.fix
 
@@ -286,15 +286,15 @@ def test_a_flipped_byte_is_found_at_opening_or_when_it_is_read(
 ) -> None:
     query = stored(folder)[:1].astype(np.float32)
     file = damage(folder)
-    with pytest.raises(ArtefactError, match="damaged"):
+    with pytest.raises(ArtifactError, match="damaged"):
         PhraseIndex.open(folder)
-    with pytest.raises(ArtefactError, match="damaged") as caught:
+    with pytest.raises(ArtifactError, match="damaged") as caught:
         verify_index(folder)
     assert caught.value.where == str(file)
     monkeypatch.setattr("npm.indexing.embed.HASHED_AT_OPENING_BYTES", 100)
     _, _, blocks = open_vectors([segment.vectors for segment in Generation.read(folder).segments])
     assert blocks is not None
-    with pytest.raises(ArtefactError, match="damaged"):
+    with pytest.raises(ArtifactError, match="damaged"):
         blocks.best(query, 1)
 
 
@@ -309,7 +309,7 @@ def test_a_block_vector_of_another_encoder_is_found_by_encoding_again(
         return -np.asarray(array) if Path(file).name == "blocks.npy" else array
 
     monkeypatch.setattr(np, "load", turned)
-    with pytest.raises(ArtefactError, match="not those of the encoder"):
+    with pytest.raises(ArtifactError, match="not those of the encoder"):
         verify_vectors(folder, encoder, batches=1, seed=0)
 
 
@@ -318,7 +318,7 @@ def test_segments_with_and_without_block_vectors_are_not_opened_together(encoder
         built(tmp_path / kind, encoder, blocks=blocks) / "segments/00000/vectors"
         for kind, blocks in (("with", True), ("without", False))
     ]
-    with pytest.raises(ArtefactError, match="other settings") as caught:
+    with pytest.raises(ArtifactError, match="other settings") as caught:
         open_vectors(folders)
     assert "block_pooler" in caught.value.got
 
@@ -326,7 +326,7 @@ def test_segments_with_and_without_block_vectors_are_not_opened_together(encoder
 def test_a_pooler_that_is_none_of_ours_is_refused(folder: Path) -> None:
     settings = dict(read_manifest(folder / "segments/00000/vectors", kind="vectors").settings)
     for wrong in ("cls", "avg_top2", "max", 3, ["avg"]):
-        with pytest.raises(ArtefactError, match="does not hold"):
+        with pytest.raises(ArtifactError, match="does not hold"):
             recorded_pooler({**settings, "block_pooler": wrong})
 
 

@@ -10,8 +10,8 @@ import pytest
 import index.store
 from index.locking import folder_lock
 from index.manifest import manifest_bytes
+from npm.core.errors import ArtifactError, CorpusError, SettingError, UserError
 from npm.corpus.documents import CorpusSettings
-from npm.errors import ArtefactError, CorpusError, SettingError, UserError
 from npm.indexing import changes
 from npm.indexing.changes import add_documents, delete_documents
 from npm.indexing.compact import compact_index
@@ -242,10 +242,10 @@ def unfinished_add(folder: Path, encoder: Encoder, stage: str = "vectors") -> No
 def test_another_change_is_refused_while_an_add_is_unfinished_and_a_delete_is_not(live: Path, encoder: Encoder) -> None:
     unfinished_add(live, encoder)
     before = all_bytes(live)
-    with pytest.raises(ArtefactError, match="unfinished change") as refused:
+    with pytest.raises(ArtifactError, match="unfinished change") as refused:
         added(live, [record(30)], encoder, name="another")
     assert "npmlm add of more.jsonl" in refused.value.got
-    with pytest.raises(ArtefactError, match="unfinished change"):
+    with pytest.raises(ArtifactError, match="unfinished change"):
         compact_index(live, CompactSettings())
     assert all_bytes(live) == before
     deleted(live, "d0")
@@ -293,7 +293,7 @@ def test_a_corpus_with_a_fault_leaves_the_index_as_it_was(live: Path, encoder: E
 
 def test_another_encoder_or_other_kept_fields_are_refused(live: Path, encoder: Encoder) -> None:
     before = all_bytes(live)
-    with pytest.raises(ArtefactError, match="made with another encoder"):
+    with pytest.raises(ArtifactError, match="made with another encoder"):
         added(live, MORE, tiny_encoder("bert", seed=1))
     corpus = CorpusSettings(files=[write_records(live.parent / "more.jsonl", MORE)], kept_fields=["topic"])
     with pytest.raises(SettingError, match="keeps the same fields") as refused:
@@ -327,9 +327,9 @@ def test_ids_come_from_a_file_too_and_count_once(live: Path, tmp_path: Path) -> 
 def test_changes_are_refused_while_another_process_writes_and_without_a_finished_index(
     live: Path, encoder: Encoder, tmp_path: Path
 ) -> None:
-    with folder_lock(live, shared=True), pytest.raises(ArtefactError, match="another process"):
+    with folder_lock(live, shared=True), pytest.raises(ArtifactError, match="another process"):
         deleted(live, "d1")
-    with pytest.raises(ArtefactError, match="no folder"):
+    with pytest.raises(ArtifactError, match="no folder"):
         deleted(tmp_path / "nothing", "d1")
     assert not (tmp_path / "nothing").exists()
 
@@ -382,7 +382,7 @@ def test_a_folder_has_one_lock_by_whatever_path_it_is_named(
     monkeypatch.chdir(folder)
     with folder_lock(folder):
         for name in (tmp_path / "link", Path()):
-            with pytest.raises(ArtefactError, match="another process"):
+            with pytest.raises(ArtifactError, match="another process"):
                 delete_documents(name, DeleteSettings(ids=["d1"]))
 
 
@@ -398,7 +398,7 @@ def test_a_change_does_not_overwrite_another_one_where_locks_do_not_work(
             monkeypatch.undo()
 
     more = AddSettings(corpus=CorpusSettings(files=[write_records(tmp_path / "more.jsonl", [record(9)])]))
-    with pytest.raises(ArtefactError, match="changed by another process"):
+    with pytest.raises(ArtifactError, match="changed by another process"):
         add_documents(folder, more, encoder, progress=meanwhile)
     assert Generation.read(folder).manifest.deleted_documents == 1
     assert add_documents(folder, more, encoder).added_documents == 1
@@ -408,7 +408,7 @@ def test_a_build_over_an_index_with_deletions_is_refused(encoder: Encoder, tmp_p
     records = [record(number) for number in range(4)]
     folder = built(tmp_path / "index", records, encoder)
     delete_documents(folder, DeleteSettings(ids=["d1"]))
-    with pytest.raises(ArtefactError, match="changed after it was built"):
+    with pytest.raises(ArtifactError, match="changed after it was built"):
         built(folder, records, encoder)
 
 
@@ -417,7 +417,7 @@ def test_codes_of_another_shard_in_an_old_segment_are_refused(encoder: Encoder, 
     codes = Segment(folder, "00000").codes
     shutil.rmtree(codes / "00000")
     shutil.copytree(codes / "00001", codes / "00000")
-    with pytest.raises(ArtefactError, match="damaged"):
+    with pytest.raises(ArtifactError, match="damaged"):
         added(folder, [record(9)], encoder)
 
 
@@ -438,7 +438,7 @@ def test_an_add_that_reads_damaged_vectors_is_refused(factory: str | None, encod
     data[-3] ^= 1
     file.write_bytes(data)
     before = Generation.read(live).manifest.digest
-    with pytest.raises(ArtefactError, match=r"00001/vectors\.npy is damaged") as caught:
+    with pytest.raises(ArtifactError, match=r"00001/vectors\.npy is damaged") as caught:
         added(live, MORE, encoder)
     assert "checksum" in caught.value.expected
     assert Generation.read(live).manifest.digest == before
@@ -458,5 +458,5 @@ def test_vectors_with_checksums_are_searched_added_to_and_compacted(encoder: Enc
     vectors = generation.segments[0].vectors / "00000" / "vectors.npy"
     header, data = vectors.read_bytes()[:128], vectors.read_bytes()[128:]
     vectors.write_bytes(header + bytes(len(data)))
-    with pytest.raises(ArtefactError, match=r"vectors\.npy is damaged"):
+    with pytest.raises(ArtifactError, match=r"vectors\.npy is damaged"):
         answers(PhraseFiller.open(live, encoder))

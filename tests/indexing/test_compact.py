@@ -9,7 +9,7 @@ import pytest
 import index.settings
 import index.store
 from index.manifest import read_manifest
-from npm.errors import ArtefactError, StorageError
+from npm.core.errors import ArtifactError, StorageError
 from npm.indexing import changes
 from npm.indexing.changes import delete_documents
 from npm.indexing.compact import compact_index
@@ -280,7 +280,7 @@ def test_other_changes_are_refused_while_a_compact_is_unfinished(live: Path, enc
         lambda: added(live, [record(30)], encoder, name="another"),
         lambda: delete_documents(live, DeleteSettings(ids=["d1"])),
     ):
-        with pytest.raises(ArtefactError, match="unfinished change") as refused:
+        with pytest.raises(ArtifactError, match="unfinished change") as refused:
             change()
         assert refused.value.got == "npmlm compact"
     assert all_bytes(live) == before
@@ -296,7 +296,7 @@ def test_damage_is_refused_instead_of_copied(file: str, live: Path, monkeypatch:
     path.write_bytes(data)
     monkeypatch.setattr(index.store, "HASHED_AT_OPENING_BYTES", 0)  # as if all files were large
     monkeypatch.setattr("npm.indexing.embed.HASHED_AT_OPENING_BYTES", 0)
-    with pytest.raises(ArtefactError, match="is damaged"):
+    with pytest.raises(ArtifactError, match="is damaged"):
         compact_index(live, KEEPS)
     assert Generation.read(live).manifest.generation == 2
 

@@ -13,9 +13,9 @@ import torch
 
 from index.manifest import RecordedSettings, read_manifest
 from index.settings import SearchSettings
+from npm.core.errors import ArtifactError, SettingError
 from npm.corpus.blocks import BlockSettings
 from npm.corpus.documents import CorpusSettings
-from npm.errors import ArtefactError, SettingError
 from npm.evaluation.zero_shot.nonparametric import NonparametricLabels
 from npm.indexing.build import build_index
 from npm.indexing.changes import add_documents, delete_documents
@@ -163,7 +163,7 @@ def test_the_same_build_again_has_nothing_to_do_and_another_length_is_refused(en
     before = all_bytes(tmp_path / "index")
     assert build_index(tmp_path / "index", settings, encoder).was_finished
     for other in (None, 16):
-        with pytest.raises(ArtefactError, match="with other settings") as caught:
+        with pytest.raises(ArtifactError, match="with other settings") as caught:
             build_index(tmp_path / "index", replace(settings, dimensions=other), encoder)
         assert f"dimensions={CUT}" in caught.value.got
     assert all_bytes(tmp_path / "index") == before

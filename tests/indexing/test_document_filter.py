@@ -8,14 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from npm.errors import QueryError, SettingError
+from npm.core.errors import QueryError, SettingError
+from npm.core.types import Answer
 from npm.indexing.changes import delete_documents
 from npm.indexing.phrase_index import select
 from npm.indexing.settings import DeleteSettings
 from npm.models.encoder import Encoder
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.settings import Retrieval
-from npm.types import Answer
 from tests.helpers.live_indexes import FACTORIES, QUESTIONS, built, record
 from tests.helpers.tiny_models import tiny_encoder
 

@@ -13,9 +13,10 @@ import torch
 from index.locking import folder_lock
 from index.manifest import read_manifest
 from index.store import write_folder, write_manifest
+from npm.core.errors import ArtifactError, EncoderError, SettingError
+from npm.core.types import Document
 from npm.corpus.blocks import BlockPacker, BlockSettings
 from npm.corpus.store import BlockStore, build_block_store
-from npm.errors import ArtefactError, EncoderError, SettingError
 from npm.indexing.embed import (
     VECTOR_SHARD_KIND,
     VECTORS_KIND,
@@ -32,7 +33,6 @@ from npm.indexing.embed import (
 )
 from npm.indexing.settings import PruningRule, VectorDtype, VectorSettings
 from npm.models.encoder import Encoder
-from npm.types import Document
 from tests.helpers.tiny_models import SENTENCES, tiny_encoder
 
 SETTINGS = VectorSettings(tokens_per_shard=150, tokens_per_batch=100, dtype=VectorDtype.float32)
@@ -169,13 +169,13 @@ def test_shards_made_with_other_settings_are_refused(
 ) -> None:
     before = all_bytes(finished)
     other = recorded(store, encoder, replace(SETTINGS, **changes))
-    with pytest.raises(ArtefactError, match="other settings") as caught:
+    with pytest.raises(ArtifactError, match="other settings") as caught:
         embed_shard(store, encoder, finished, 0, recorded=other)
     assert named in caught.value.expected
-    with pytest.raises(ArtefactError, match="other settings"):
+    with pytest.raises(ArtifactError, match="other settings"):
         finish_vectors(finished, store, recorded=other)
     (finished / "manifest.json").unlink()
-    with pytest.raises(ArtefactError, match="other settings"):
+    with pytest.raises(ArtifactError, match="other settings"):
         finish_vectors(finished, store, recorded=other)
     del before["manifest.json"]
     assert all_bytes(finished) == before
@@ -186,7 +186,7 @@ def test_shards_of_another_encoder_are_refused(
     other: dict[str, int], store: BlockStore, encoder: Encoder, finished: Path
 ) -> None:
     stranger = another(encoder, **other)
-    with pytest.raises(ArtefactError, match="other settings") as caught:
+    with pytest.raises(ArtifactError, match="other settings") as caught:
         embed_shard(store, stranger, finished, 0, recorded=recorded(store, stranger, SETTINGS))
     assert "encoder_fingerprint" in caught.value.expected
 
@@ -201,11 +201,11 @@ def test_missing_shards_are_named_with_the_command_that_makes_them(
 ) -> None:
     (finished / "manifest.json").unlink()
     shutil.rmtree(shard_folder(finished, 1))
-    with pytest.raises(ArtefactError, match="missing") as caught:
+    with pytest.raises(ArtifactError, match="missing") as caught:
         finish_vectors(finished, store, recorded=recorded(store, encoder, SETTINGS))
     assert caught.value.got.endswith("missing: 00001")
     assert "npmlm build … stage=encode" in caught.value.fix
-    with pytest.raises(ArtefactError):
+    with pytest.raises(ArtifactError):
         open_vectors([finished])
     embed(store, encoder, finished, SETTINGS, 1)
     assert finish_vectors(finished, store, recorded=recorded(store, encoder, SETTINGS)).parts.keys() >= {"00001"}
@@ -213,7 +213,7 @@ def test_missing_shards_are_named_with_the_command_that_makes_them(
 
 def test_a_shard_that_another_process_writes_is_left_to_it(store: BlockStore, encoder: Encoder, tmp_path: Path) -> None:
     with folder_lock(shard_folder(tmp_path, 0)):
-        with pytest.raises(ArtefactError, match="another process"):
+        with pytest.raises(ArtifactError, match="another process"):
             embed(store, encoder, tmp_path, SETTINGS, 0)
         embed(store, encoder, tmp_path, SETTINGS, 1)
     embed(store, encoder, tmp_path, SETTINGS, 0)
@@ -237,7 +237,7 @@ def test_folders_of_different_encoders_are_not_opened_together(
     stranger = another(encoder, seed=1)
     embed(store, stranger, tmp_path / "strange", SETTINGS)
     finish_vectors(tmp_path / "strange", store, recorded=recorded(store, stranger, SETTINGS))
-    with pytest.raises(ArtefactError, match="other settings") as caught:
+    with pytest.raises(ArtifactError, match="other settings") as caught:
         open_vectors([finished, tmp_path / "strange"])
     assert "encoder_fingerprint" in caught.value.got
 
@@ -249,14 +249,14 @@ def test_a_flipped_byte_is_found_when_vectors_are_opened_to_be_read_whole(
     data = bytearray(file.read_bytes())
     data[-1] ^= 1
     file.write_bytes(data)
-    with pytest.raises(ArtefactError, match="damaged"):
+    with pytest.raises(ArtifactError, match="damaged"):
         open_vectors([finished])
     monkeypatch.setattr("npm.indexing.embed.HASHED_AT_OPENING_BYTES", 1000)
-    with pytest.raises(ArtefactError, match="damaged"):
+    with pytest.raises(ArtifactError, match="damaged"):
         open_vectors([finished], hash_all=True)
     open_vectors([finished])
     file.write_bytes(data[:-1])
-    with pytest.raises(ArtefactError, match="damaged"):
+    with pytest.raises(ArtifactError, match="damaged"):
         open_vectors([finished])
 
 
@@ -333,7 +333,7 @@ def test_a_vector_of_another_token_shows_in_the_sample(
 def test_a_sample_of_another_encoder_is_refused(
     store: BlockStore, encoder: Encoder, finished: Path, rng: np.random.Generator
 ) -> None:
-    with pytest.raises(ArtefactError, match="other settings") as caught:
+    with pytest.raises(ArtifactError, match="other settings") as caught:
         reencode_sample(store, another(encoder, seed=1), finished, batch_count=1, rng=rng)
     assert "encoder_fingerprint" in caught.value.expected
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from index.settings import SearchSettings
+from npm.core.types import MASK_TEXT
 from npm.corpus.blocks import BlockSettings
 from npm.corpus.documents import CorpusSettings
 from npm.indexing.build import build_index
@@ -19,7 +20,6 @@ from npm.models.encoder import Encoder
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.queries import encode_queries
 from npm.retrieval.settings import FillSettings, Overlaps, Retrieval
-from npm.types import MASK_TEXT
 from tests.helpers.live_indexes import FACTORIES, QUESTIONS, Record, added, write_records
 from tests.helpers.tiny_models import SENTENCES, tiny_encoder
 from tests.retrieval.plain_filling import OpenedCorpus, plain_phrases

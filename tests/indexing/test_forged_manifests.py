@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from index.store import write_folder
-from npm.errors import ArtefactError, UserError
+from npm.core.errors import ArtifactError, UserError
 from npm.indexing.changes import delete_documents
 from npm.indexing.compact import compact_index
 from npm.indexing.generation import Generation
@@ -111,7 +111,7 @@ def test_a_root_manifest_that_does_not_fit_is_refused_by_all_that_read_or_change
     forgery.write(index)
     before = all_bytes(tmp_path)
     for run in (*READS, *CHANGES):
-        with pytest.raises(ArtefactError) as caught:
+        with pytest.raises(ArtifactError) as caught:
             run(index)
         assert Path(caught.value.where).is_relative_to(index)
         assert "remove /etc" not in caught.value.fix
@@ -143,7 +143,7 @@ def test_any_forged_value_ends_in_an_answer_or_in_one_refusal(finished: Path, tm
 def test_a_manifest_that_is_no_manifest_is_refused_and_nothing_is_to_be_removed(content: bytes, index: Path) -> None:
     (index / "manifest.json").write_bytes(content)
     for run in (*READS, *CHANGES):
-        with pytest.raises(ArtefactError, match="or its manifest was overwritten") as caught:
+        with pytest.raises(ArtifactError, match="or its manifest was overwritten") as caught:
             run(index)
         assert str(index) in caught.value.where and "remove" not in caught.value.fix
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from index.files import KEPT_FREE_BYTES, CountingFile, check_room, stored_bytes
-from npm.errors import StorageError
+from npm.core.errors import StorageError
 from npm.indexing.build import build_index
 from npm.indexing.sizes.disk_needs import check_disk_needs, corpus_needs
 from npm.models.encoder import Encoder

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from index.settings import SearchSettings
+from npm.core.errors import ArtifactError, CorpusError, EncoderError, SettingError, StorageError
 from npm.corpus.blocks import BlockSettings
 from npm.corpus.documents import CorpusSettings
 from npm.corpus.text import normalised_text
-from npm.errors import ArtefactError, CorpusError, EncoderError, SettingError, StorageError
 from npm.indexing.build import build_index
 from npm.indexing.embed import kept_tokens, open_vectors
 from npm.indexing.generation import Segment
@@ -161,7 +161,7 @@ def test_a_build_killed_anywhere_continues_and_ends_in_the_same_bytes(
 
     with pytest.raises(Killed):
         build_index(tmp_path / "killed", settings, bert, progress=kill)
-    with pytest.raises(ArtefactError, match=r"no folder|did not finish"):
+    with pytest.raises(ArtifactError, match=r"no folder|did not finish"):
         PhraseFiller.open(tmp_path / "killed", bert)
     assert not build_index(tmp_path / "killed", settings, bert).was_finished
     assert all_bytes(tmp_path / "killed") == all_bytes(tmp_path / "whole")
@@ -180,18 +180,18 @@ def test_a_finished_index_of_other_settings_is_refused_naming_the_setting(bert: 
     corpus = write_corpus(tmp_path)
     build_index(tmp_path / "index", settings_for(corpus), bert)
     before = all_bytes(tmp_path / "index")
-    with pytest.raises(ArtefactError, match=r"vectors\.pruning") as caught:
+    with pytest.raises(ArtifactError, match=r"vectors\.pruning") as caught:
         build_index(tmp_path / "index", settings_for(corpus, pruning=PruningRule.all), bert)
     assert "remove this folder" in caught.value.fix
     corpus.write_text(json.dumps({"text": "Something else."}) + "\n", encoding="utf-8")
-    with pytest.raises(ArtefactError, match="built from other files"):
+    with pytest.raises(ArtifactError, match="built from other files"):
         build_index(tmp_path / "index", settings_for(corpus), bert)
     assert all_bytes(tmp_path / "index") == before
 
 
 def test_another_encoder_is_refused_when_opening(bert: Encoder, tmp_path: Path) -> None:
     build_index(tmp_path / "index", settings_for(write_corpus(tmp_path)), bert)
-    with pytest.raises(ArtefactError, match="another encoder") as caught:
+    with pytest.raises(ArtifactError, match="another encoder") as caught:
         PhraseFiller.open(tmp_path / "index", tiny_encoder("bert", seed=1))
     assert bert.fingerprint in caught.value.expected
 
@@ -207,13 +207,13 @@ def test_an_encoder_saved_inside_the_index_is_found_there(bert: Encoder, tmp_pat
     data = bytearray(weights.read_bytes())
     data[-1] ^= 1
     weights.write_bytes(data)
-    with pytest.raises(ArtefactError, match="damaged"):
+    with pytest.raises(ArtifactError, match="damaged"):
         verify_index(tmp_path / "index")
 
 
 def test_without_its_encoder_an_index_says_what_to_give(bert: Encoder, tmp_path: Path) -> None:
     build_index(tmp_path / "index", settings_for(write_corpus(tmp_path)), bert)
-    with pytest.raises(ArtefactError, match="not at hand") as caught:
+    with pytest.raises(ArtifactError, match="not at hand") as caught:
         PhraseFiller.open(tmp_path / "index")
     assert "encoder=tiny-bert" in caught.value.fix
 
@@ -225,7 +225,7 @@ def test_a_flipped_byte_is_found_when_opening(part: str, bert: Encoder, tmp_path
     data = bytearray(file.read_bytes())
     data[-1] ^= 1
     file.write_bytes(data)
-    with pytest.raises(ArtefactError, match="damaged"):
+    with pytest.raises(ArtifactError, match="damaged"):
         PhraseFiller.open(tmp_path / "index", bert)
 
 
@@ -272,10 +272,10 @@ def test_blocks_that_an_unfinished_build_cut_otherwise_are_refused_and_kept(
     build_index(tmp_path / "index", settings_for(corpus), bert, stage=Stage.encode)
     before = all_bytes(tmp_path / "index")
     other = replace(settings_for(corpus), blocks=BlockSettings(max_block_tokens=20))
-    with pytest.raises(ArtefactError, match=r"blocks\.max_block_tokens=20"):
+    with pytest.raises(ArtifactError, match=r"blocks\.max_block_tokens=20"):
         build_index(tmp_path / "index", other, bert, stage=stage)
     corpus.write_text(json.dumps({"text": "Something else."}) + "\n", encoding="utf-8")
-    with pytest.raises(ArtefactError, match="built from other files"):
+    with pytest.raises(ArtifactError, match="built from other files"):
         build_index(tmp_path / "index", settings_for(corpus), bert, stage=stage)
     assert all_bytes(tmp_path / "index") == before
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from index.locking import folder_lock
+from npm.core.errors import ArtifactError
 from npm.corpus.store import BlockStore
-from npm.errors import ArtefactError
 from npm.indexing.build import build_index
 from npm.indexing.embed import vector_shards
 from npm.models.encoder import Encoder
@@ -83,7 +83,7 @@ def test_a_second_build_of_the_same_folder_is_kept_out_and_a_dead_owners_lock_is
     owner = fork.Process(target=hold, args=(index, theirs))
     owner.start()
     assert ours.recv() == "held"
-    with pytest.raises(ArtefactError, match="another process is building") as caught:
+    with pytest.raises(ArtifactError, match="another process is building") as caught:
         build_index(index, settings, bert)
     assert str(owner.pid) in caught.value.got
     assert not index.exists()
@@ -109,7 +109,7 @@ def test_what_a_killed_build_left_is_no_index_until_it_is_finished(bert: Encoder
         build_index(tmp_path / "index", settings, bert, progress=kill)
     from npm.indexing.phrase_index import PhraseIndex
 
-    with pytest.raises(ArtefactError):
+    with pytest.raises(ArtifactError):
         PhraseIndex.open(tmp_path / "index")
     made_of = json.loads((tmp_path / "index" / "segments" / "00000" / "vectors" / "manifest.json").read_text())
     assert made_of["parts"]

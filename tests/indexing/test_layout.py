@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from npm.core.errors import ArtifactError, UserError
 from npm.corpus.documents import CorpusSettings
-from npm.errors import ArtefactError, UserError
 from npm.indexing.build import build_index
 from npm.indexing.changes import delete_documents
 from npm.indexing.compact import compact_index
@@ -72,7 +72,7 @@ def test_a_build_refuses_a_folder_of_somebody_elses_and_leaves_it_as_it_was(
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text("precious")
     before, made = files_of(folder), settings(tmp_path)
-    with pytest.raises(ArtefactError, match="holds other files") as caught:
+    with pytest.raises(ArtifactError, match="holds other files") as caught:
         build_index(folder, made, encoder)
     assert held[0].split("/")[0] in caught.value.got
     assert files_of(folder) == before
@@ -88,7 +88,7 @@ def test_a_build_refuses_places_with_much_in_them_without_looking_through_them(
     monkeypatch.chdir(place)
     monkeypatch.setattr("os.walk", lambda *_, **__: pytest.fail("walks the tree"))
     made = settings(tmp_path)
-    with pytest.raises(ArtefactError, match="holds other files"):
+    with pytest.raises(ArtifactError, match="holds other files"):
         build_index(tmp_path / "home" if name == "~" else name, made, encoder)
 
 
@@ -135,7 +135,7 @@ def test_an_index_of_which_a_part_lies_elsewhere_is_refused_and_the_part_left_al
         lambda: PhraseIndex.open(index),
     )
     for change in changes:
-        with pytest.raises(ArtefactError, match="is a link") as caught:
+        with pytest.raises(ArtifactError, match="is a link") as caught:
             change()
         assert caught.value.where == str(index / name)
     assert all_bytes(tmp_path).items() >= before.items()

@@ -8,12 +8,12 @@ import bm25s
 import numpy as np
 import pytest
 
+from npm.core.errors import ArtifactError, SettingError
+from npm.core.types import Document
 from npm.corpus.store import BlockStore
 from npm.corpus.text import Stemming, lexical_query, words_of
-from npm.errors import ArtefactError, SettingError
 from npm.indexing.lexicon import BlockLexicon
 from npm.indexing.settings import LexiconSettings
-from npm.types import Document
 from tests.helpers.tiny_models import SENTENCES
 from tests.indexing.lexicons import (
     ALPHABET,
@@ -253,7 +253,7 @@ def test_segments_that_count_words_in_different_ways_are_not_opened_together(sto
         write_lexicon(tmp_path / "plural", store),
         write_lexicon(tmp_path / "none", store, stemming=Stemming.none, k1=0.5),
     ]
-    with pytest.raises(ArtefactError, match="other settings") as caught:
+    with pytest.raises(ArtifactError, match="other settings") as caught:
         BlockLexicon.open(folders)
     assert caught.value.expected == "k1=0.9, stemming=plural"
     assert caught.value.got == "k1=0.5, stemming=none"

@@ -11,9 +11,10 @@ import pytest
 
 from index.locking import folder_lock
 from index.manifest import read_manifest
+from npm.core.errors import ArtifactError
+from npm.core.types import Document
 from npm.corpus.store import BlockStore
 from npm.corpus.text import Stemming, words_of
-from npm.errors import ArtefactError
 from npm.indexing.lexicon import (
     LEXICON_KIND,
     LEXICON_SHARD_KIND,
@@ -24,7 +25,6 @@ from npm.indexing.lexicon import (
     write_lexicon_shard,
 )
 from npm.indexing.settings import LexiconSettings
-from npm.types import Document
 from tests.helpers.sample_folders import flip_byte, rewrite_manifest
 from tests.indexing.lexicons import ALPHABET, block_words, random_documents, store_of, write_lexicon
 
@@ -137,7 +137,7 @@ def test_missing_shards_are_named(store: BlockStore, tmp_path: Path) -> None:
     (folder / "manifest.json").unlink()
     for number in (0, 2):
         shutil.rmtree(folder / f"{number:05d}")
-    with pytest.raises(ArtefactError, match="term counts are missing") as caught:
+    with pytest.raises(ArtifactError, match="term counts are missing") as caught:
         finish_lexicon(folder, store, LexiconSettings())
     assert caught.value.got == "1; missing: 00000, 00002"
     assert not (folder / "manifest.json").exists()
@@ -157,10 +157,10 @@ def test_shards_of_other_settings_or_of_another_corpus_are_refused(
         lambda: finish_lexicon(folder, store, other_settings),
         lambda: finish_lexicon(folder, other_store, LexiconSettings()),
     ):
-        with pytest.raises(ArtefactError, match="other settings"):
+        with pytest.raises(ArtifactError, match="other settings"):
             refused()
     (folder / "manifest.json").unlink()
-    with pytest.raises(ArtefactError, match="other settings") as caught:
+    with pytest.raises(ArtifactError, match="other settings") as caught:
         finish_lexicon(folder, store, other_settings)
     assert "title_repeats=1" in caught.value.expected
     assert "title_repeats=2" in caught.value.got
@@ -168,7 +168,7 @@ def test_shards_of_other_settings_or_of_another_corpus_are_refused(
 
 
 def test_two_jobs_do_not_write_one_shard_at_once(store: BlockStore, tmp_path: Path) -> None:
-    with folder_lock(tmp_path / "00000"), pytest.raises(ArtefactError, match="another process is building"):
+    with folder_lock(tmp_path / "00000"), pytest.raises(ArtifactError, match="another process is building"):
         write_lexicon_shard(tmp_path / "00000", store, 0, LexiconSettings())
     write_lexicon_shard(tmp_path / "00000", store, 0, LexiconSettings())
 
@@ -187,10 +187,10 @@ def test_a_damaged_file_is_refused_wherever_it_lies(name: str, store: BlockStore
         lambda: file.unlink(),
     ):
         spoil()
-        with pytest.raises(ArtefactError) as caught:
+        with pytest.raises(ArtifactError) as caught:
             BlockLexicon.open([folder])
         assert caught.value.where == str(file)
-        with pytest.raises(ArtefactError):
+        with pytest.raises(ArtifactError):
             write_lexicon_shard(folder / "00001", store, 1, LexiconSettings())
         file.write_bytes(whole)
     assert BlockLexicon.open([folder]).block_count == store.block_count
@@ -200,7 +200,7 @@ def test_a_shard_of_another_build_is_refused(store: BlockStore, tmp_path: Path) 
     folder, other = write_lexicon(tmp_path / "lexicon", store), write_lexicon(tmp_path / "other", store, k1=0.5)
     shutil.rmtree(folder / "00001")
     shutil.copytree(other / "00001", folder / "00001")
-    with pytest.raises(ArtefactError, match="damaged") as caught:
+    with pytest.raises(ArtifactError, match="damaged") as caught:
         BlockLexicon.open([folder])
     assert "another build" in caught.value.got
 
@@ -210,14 +210,14 @@ def test_a_lexicon_written_before_a_setting_was_recorded_is_told(store: BlockSto
     settings = dict(read_manifest(folder, kind=LEXICON_KIND).settings)
     for name in ("title_repeats", "stemming"):
         rewrite_manifest(folder, settings={key: value for key, value in settings.items() if key != name})
-        with pytest.raises(ArtefactError, match="another version of this program") as caught:
+        with pytest.raises(ArtifactError, match="another version of this program") as caught:
             BlockLexicon.open([folder])
         assert name in caught.value.expected
         assert "build it again" in caught.value.fix
     shard = folder / "00000"
     settings = dict(read_manifest(shard, kind=LEXICON_SHARD_KIND).settings)
     rewrite_manifest(shard, settings={key: value for key, value in settings.items() if key != "block_count"})
-    with pytest.raises(ArtefactError, match="another version of this program") as caught:
+    with pytest.raises(ArtifactError, match="another version of this program") as caught:
         LexiconShard(shard)
     assert "block_count" in caught.value.expected
 

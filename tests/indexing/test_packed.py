@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from npm.core.types import Block, Document
 from npm.corpus.store import BlockStore, Packed
 from npm.indexing.compact import packed_documents
-from npm.types import Block, Document
 from tests.helpers.stores import random_packed, stored
 
 

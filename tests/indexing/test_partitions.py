@@ -16,8 +16,8 @@ from index.exact import ExactSearcher
 from index.manifest import read_manifest
 from index.partitioned import PartitionedSearcher
 from index.search import FaissSearcher
-from index.types import ArtefactError
-from npm.errors import SettingError
+from npm.core.errors import ArtifactError, SettingError
+from npm.core.types import JointAnswer, Phrase
 from npm.indexing import changes
 from npm.indexing.changes import begin_change, delete_documents, partition_index
 from npm.indexing.compact import compact_index
@@ -31,7 +31,6 @@ from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.settings import Retrieval
 from npm.tuning.settings import TuneSettings
 from npm.tuning.tune import tune_index
-from npm.types import JointAnswer, Phrase
 from tests.helpers.forged_manifests import Forgery, Place
 from tests.helpers.live_indexes import (
     FACTORIES,
@@ -182,7 +181,7 @@ def test_one_partition_opens_where_nothing_else_of_vectors_and_lists_is(live: Pa
     found = opened.scan(queries).top(50)  # all lists are looked into, and all rows reranked
     np.testing.assert_array_equal(found.rows + first * found.found, expected.rows)
     np.testing.assert_array_equal(found.scores, expected.scores)
-    with pytest.raises(ArtefactError):
+    with pytest.raises(ArtifactError):
         open_partition(live, 0)
     for number in (-1, 3):
         with pytest.raises(SettingError, match="no such partition"):
@@ -306,7 +305,7 @@ def test_other_changes_wait_for_an_unfinished_partition_and_it_for_them(live: Pa
         lambda: added(live, [record(30)], encoder, name="another"),
     ]
     for change in changed:
-        with pytest.raises(ArtefactError, match="unfinished change") as refused:
+        with pytest.raises(ArtifactError, match="unfinished change") as refused:
             change()
         assert refused.value.got == "npmlm partition partitions=3"
     delete_documents(live, DeleteSettings(ids=["d5"]))  # makes a generation of its own: the partition begins again
@@ -314,7 +313,7 @@ def test_other_changes_wait_for_an_unfinished_partition_and_it_for_them(live: Pa
     verify_index(live)
     with pytest.raises(Killed):
         compact_index(live, CompactSettings(), progress=kill)
-    with pytest.raises(ArtefactError, match="unfinished change"):
+    with pytest.raises(ArtifactError, match="unfinished change"):
         partition_index(live, 2)
 
 
@@ -347,7 +346,7 @@ def test_partitions_that_do_not_make_up_the_index_are_refused(place: Place, valu
     name = Generation.read(live).manifest.search_folder
     Forgery(name, ("settings", "partitions", *place), value).write(live)
     for act in (PhraseIndex.open, verify_index, lambda folder: open_partition(folder, 0)):
-        with pytest.raises(ArtefactError):
+        with pytest.raises(ArtifactError):
             act(live)  # type: ignore[operator]
 
 
@@ -357,9 +356,9 @@ def test_borders_moved_within_the_right_sums_are_refused(live: Path) -> None:
     sizes = json.loads((live / name / "manifest.json").read_bytes())["settings"]["partitions"]
     moved = [{**sizes[0], "shards": sizes[0]["shards"] + 1}, {**sizes[1], "shards": sizes[1]["shards"] - 1}]
     Forgery(name, ("settings", "partitions"), moved).write(live)
-    with pytest.raises(ArtefactError, match="built over other vectors"):
+    with pytest.raises(ArtifactError, match="built over other vectors"):
         PhraseIndex.open(live)
-    with pytest.raises(ArtefactError, match="is damaged"):
+    with pytest.raises(ArtifactError, match="is damaged"):
         verify_index(live)
 
 
@@ -372,14 +371,14 @@ def test_a_partition_of_another_generation_or_quantiser_is_refused(live: Path, t
     shutil.rmtree(ours)
     shutil.copytree(theirs, ours)
     for act in (PhraseIndex.open, verify_index, lambda folder: open_partition(folder, 1)):
-        with pytest.raises(ArtefactError, match="is damaged") as refused:
+        with pytest.raises(ArtifactError, match="is damaged") as refused:
             act(live)  # type: ignore[operator]
         assert "from another build" in refused.value.got
     first, stop = rows_of(live)[1]
     Forgery(ours.relative_to(live).as_posix(), ("settings", "row_count"), stop - first).write(live)
     digest = json.loads((ours / "manifest.json").read_bytes())["digest"]
     Forgery(ours.parent.relative_to(live).as_posix(), ("parts", "00001"), digest).write(live)
-    with pytest.raises(ArtefactError, match="built with another quantiser"):
+    with pytest.raises(ArtifactError, match="built with another quantiser"):
         open_partition(live, 1)
 
 

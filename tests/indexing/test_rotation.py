@@ -14,8 +14,9 @@ import torch
 
 from index.settings import SearchSettings
 from index.store import write_folder
+from npm.core.errors import ArtifactError, CorpusError, SettingError
+from npm.core.settings import Shard
 from npm.corpus.addresses import Address
-from npm.errors import ArtefactError, CorpusError, SettingError
 from npm.evaluation.zero_shot.nonparametric import NonparametricLabels
 from npm.indexing import rotation
 from npm.indexing.build import build_index
@@ -45,7 +46,6 @@ from npm.retrieval.passage_store import PassageCache
 from npm.retrieval.passages import PassageFiller
 from npm.retrieval.queries import encode_queries
 from npm.retrieval.reading import read_pairs
-from npm.settings import Shard
 from tests.helpers.live_indexes import QUESTIONS, added, all_bytes, answers, assert_same_answers, record
 from tests.helpers.tiny_models import SENTENCES, tiny_encoder
 from tests.indexing.test_dimensions import settings_for, stored
@@ -209,12 +209,12 @@ def test_jobs_and_a_build_that_was_killed_write_the_bytes_of_one_build(
         settings_for(finished, range(8), search=SearchSettings(probed_lists=4, rerank_factor=100)), **ROTATED
     )
     jobs = tmp_path / "jobs"
-    with pytest.raises(ArtefactError) as caught:
+    with pytest.raises(ArtifactError) as caught:
         build_index(jobs, settings, encoder, stage=Stage.merge)
     assert "stage=encode" in caught.value.fix
     build_index(jobs, settings, encoder, stage=Stage.encode, shard=Shard(2, 2))
     shutil.move(jobs / ROTATION_FOLDER, tmp_path / "gone")
-    with pytest.raises(ArtefactError, match="no rotation yet") as caught:
+    with pytest.raises(ArtifactError, match="no rotation yet") as caught:
         build_index(jobs, settings, encoder, stage=Stage.quantise)
     assert "stage=encode" in caught.value.fix
     build_index(jobs, settings, encoder, stage=Stage.encode, shard=Shard(1, 2))
@@ -231,7 +231,7 @@ def test_jobs_and_a_build_that_was_killed_write_the_bytes_of_one_build(
     build_index(tmp_path / "killed", settings, encoder)
     assert all_bytes(tmp_path / "killed") == all_bytes(finished)
     assert build_index(tmp_path / "killed", settings, encoder).was_finished
-    with pytest.raises(ArtefactError, match="with other settings") as caught:
+    with pytest.raises(ArtifactError, match="with other settings") as caught:
         build_index(tmp_path / "killed", replace(settings, rotation=Rotation.none), encoder)
     assert 'rotation="pca"' in caught.value.got or "rotation" in caught.value.got
 
@@ -268,17 +268,17 @@ def test_a_file_of_axes_that_is_missing_changed_or_of_another_index_is_refused(
         if changed is not None:
             file.write_bytes(changed)
         for read in (lambda: PhraseFiller.open(index, encoder), lambda: verify_index(index)):
-            with pytest.raises(ArtefactError) as caught:
+            with pytest.raises(ArtifactError) as caught:
                 read()
             assert str(file) in caught.value.problem
         file.write_bytes(data)
     shutil.rmtree(place)
-    with pytest.raises(ArtefactError, match="no folder") as lost:
+    with pytest.raises(ArtifactError, match="no folder") as lost:
         PhraseFiller.open(index, encoder)
     assert f"if it was a part of {index}, copy all of {index} from where it is undamaged" in lost.value.fix
     with write_folder(place, kind="rotation", settings={}) as writer:
         writer.write_array("axes", np.eye(CUT, WHOLE, dtype=np.float32))
-    with pytest.raises(ArtefactError, match="is damaged"):
+    with pytest.raises(ArtifactError, match="is damaged"):
         PhraseFiller.open(index, encoder)
 
 
@@ -288,7 +288,7 @@ def test_a_file_of_axes_that_is_missing_changed_or_of_another_index_is_refused(
 def test_axes_that_do_not_fit_the_encoder_are_refused(axes: np.ndarray, encoder: Encoder, tmp_path: Path) -> None:
     with write_folder(tmp_path / "rotation", kind="rotation", settings={}) as writer:
         writer.write_array("axes", axes)
-    with pytest.raises(ArtefactError, match="is damaged") as caught:
+    with pytest.raises(ArtifactError, match="is damaged") as caught:
         axes_of_build(tmp_path / "rotation", encoder.cut_to(CUT))
     assert caught.value.expected == f"float32 [{CUT}, {WHOLE}]"
 

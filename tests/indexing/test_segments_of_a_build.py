@@ -11,16 +11,16 @@ import pytest
 
 from index.manifest import read_manifest
 from index.settings import SearchSettings, SearchTier
+from npm.core.errors import ArtifactError, CorpusError, SettingError
+from npm.core.settings import Shard
 from npm.corpus.blocks import BlockSettings
 from npm.corpus.documents import CorpusSettings, read_corpus
 from npm.corpus.store import BlockStore
-from npm.errors import ArtefactError, CorpusError, SettingError
 from npm.indexing.build import build_index
 from npm.indexing.embed import VECTORS_KIND
 from npm.indexing.generation import Generation
 from npm.indexing.settings import IndexBuildSettings, Stage, VectorSettings
 from npm.models.encoder import Encoder
-from npm.settings import Shard
 from tests.helpers.command_line import all_bytes
 from tests.helpers.tiny_models import SENTENCES, tiny_encoder
 
@@ -174,7 +174,7 @@ def test_more_segments_than_files_and_a_limit_of_documents_are_refused(encoder: 
 def test_another_number_of_segments_is_another_index(encoder: Encoder, tmp_path: Path) -> None:
     files = write_files(tmp_path / "corpus")
     build_index(tmp_path / "index", settings_of(files, 2, TIERS["exact"]), encoder)
-    with pytest.raises(ArtefactError, match="other settings") as caught:
+    with pytest.raises(ArtifactError, match="other settings") as caught:
         build_index(tmp_path / "index", settings_of(files, 3, TIERS["exact"]), encoder)
     assert "segments=2" in caught.value.expected + caught.value.got
 
@@ -185,6 +185,6 @@ def test_a_file_that_changed_after_it_was_packed_is_refused(encoder: Encoder, tm
     build_index(tmp_path / "index", settings, encoder, stage=Stage.pack)
     with files[2].open("a", encoding="utf-8") as file:
         file.write("\n")
-    with pytest.raises(ArtefactError, match="built from other files") as caught:
+    with pytest.raises(ArtifactError, match="built from other files") as caught:
         build_index(tmp_path / "index", settings, encoder, stage=Stage.encode)
     assert "2.jsonl" in caught.value.got

@@ -13,14 +13,14 @@ from index.locking import folder_lock
 from index.manifest import read_manifest
 from index.removal import remove_own_files
 from index.settings import SearchSettings
+from npm.core.errors import ArtifactError, EncoderError, SettingError, UserError
+from npm.core.settings import Shard
 from npm.corpus.store import BlockStore
-from npm.errors import ArtefactError, EncoderError, SettingError, UserError
 from npm.indexing.build import build_index
 from npm.indexing.generation import Segment
 from npm.indexing.settings import IndexBuildSettings, Stage
 from npm.indexing.stages import HELD_OUT_EVERY, is_held_out
 from npm.models.encoder import Encoder
-from npm.settings import Shard
 from tests.helpers.tiny_models import tiny_encoder
 from tests.indexing.small_builds import small_settings, write_corpus
 
@@ -89,17 +89,17 @@ def test_a_stage_before_its_turn_says_which_one_is_missing(
     settings: IndexBuildSettings, encoder: Encoder, tmp_path: Path
 ) -> None:
     for stage in (Stage.quantise, Stage.code, Stage.merge):
-        with pytest.raises(ArtefactError, match="no blocks yet") as caught:
+        with pytest.raises(ArtifactError, match="no blocks yet") as caught:
             build_index(tmp_path / "index", settings, encoder, stage=stage)
         assert "stage=encode" in caught.value.fix
     build_index(tmp_path / "index", settings, encoder, stage=Stage.encode, shard=Shard(2, 3))
-    with pytest.raises(ArtefactError, match="shards are missing"):
+    with pytest.raises(ArtifactError, match="shards are missing"):
         build_index(tmp_path / "index", settings, encoder, stage=Stage.quantise)
     for number in (1, 3):
         build_index(tmp_path / "index", settings, encoder, stage=Stage.encode, shard=Shard(number, 3))
     build_index(tmp_path / "index", settings, encoder, stage=Stage.quantise)
     build_index(tmp_path / "index", settings, encoder, stage=Stage.code, shard=Shard(1, 2))
-    with pytest.raises(ArtefactError, match="code shards are missing") as caught:
+    with pytest.raises(ArtifactError, match="code shards are missing") as caught:
         build_index(tmp_path / "index", settings, encoder, stage=Stage.merge)
     assert "stage=code" in caught.value.fix
 
@@ -112,10 +112,10 @@ def test_a_shard_of_another_encoder_is_refused_in_every_stage_and_kept(
     before = all_bytes(vectors)
     other = Encoder(tiny_encoder("bert", seed=1).model, encoder.tokenizer, name="other")
     for stage in (Stage.encode, Stage.quantise, Stage.merge):
-        with pytest.raises(ArtefactError, match="other settings") as caught:
+        with pytest.raises(ArtifactError, match="other settings") as caught:
             build_index(tmp_path / "index", settings, other, stage=stage)
         assert encoder.fingerprint in caught.value.got
-    with pytest.raises((ArtefactError, EncoderError)):
+    with pytest.raises((ArtifactError, EncoderError)):
         build_index(tmp_path / "index", settings, tiny_encoder("roberta"), stage=Stage.encode)
     assert all_bytes(vectors) == before
 
@@ -134,7 +134,7 @@ def test_codes_of_another_quantiser_are_refused_and_the_quantiser_is_never_train
         vectors=settings.vectors,
         search=SearchSettings(tier=settings.search.tier, list_count=8, train_iterations=6, thread_count=1, seed=7),
     )
-    with pytest.raises(ArtefactError, match="other settings") as caught:
+    with pytest.raises(ArtifactError, match="other settings") as caught:
         build_index(tmp_path / "index", searched, encoder, stage=Stage.quantise)
     assert "seed=7" in caught.value.expected
 
@@ -142,12 +142,12 @@ def test_codes_of_another_quantiser_are_refused_and_the_quantiser_is_never_train
 def test_a_whole_build_and_a_job_do_not_run_at_once(
     settings: IndexBuildSettings, encoder: Encoder, tmp_path: Path
 ) -> None:
-    with folder_lock(tmp_path / "index"), pytest.raises(ArtefactError, match="another process") as caught:
+    with folder_lock(tmp_path / "index"), pytest.raises(ArtifactError, match="another process") as caught:
         build_index(tmp_path / "index", settings, encoder, stage=Stage.encode)
     assert "process" in caught.value.got
     with folder_lock(tmp_path / "index", shared=True):
         build_index(tmp_path / "index", settings, encoder, stage=Stage.encode)
-        with pytest.raises(ArtefactError, match="another process"):
+        with pytest.raises(ArtifactError, match="another process"):
             build_index(tmp_path / "index", settings, encoder)
 
 

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 import torch
 
+from npm.core.errors import SettingError
+from npm.core.types import Document, TokenFlag
 from npm.corpus.blocks import BlockPacker, BlockSettings
 from npm.corpus.documents import CorpusSettings
 from npm.corpus.store import BlockStore
-from npm.errors import SettingError
 from npm.indexing.build import build_index
 from npm.indexing.compact import compact_index
 from npm.indexing.embed import frequent_token_ids
@@ -25,7 +26,6 @@ from npm.indexing.sizes.inspection import inspect_index, verify_index, verify_ve
 from npm.models.encoder import Encoder
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.settings import Retrieval
-from npm.types import Document, TokenFlag
 from tests.helpers.live_indexes import added, all_bytes, write_records
 from tests.helpers.tiny_models import SENTENCES, tiny_encoder
 

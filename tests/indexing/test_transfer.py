@@ -17,8 +17,8 @@ from fsspec.implementations.memory import MemoryFileSystem
 from fsspec.registry import _registry
 
 from index.files import CHUNK_BYTES
+from npm.core.errors import ArtifactError, CorpusError, SettingError, StorageError
 from npm.corpus.addresses import Address
-from npm.errors import ArtefactError, CorpusError, SettingError, StorageError
 from npm.indexing.settings import TransferSettings
 from npm.indexing.sizes.inspection import verify_index
 from npm.indexing.transfer import DIGEST_NAME, fetch, publish
@@ -99,16 +99,16 @@ def test_an_address_holds_one_index_whole_or_begun(built_index: Path, tmp_path: 
     assert npmlm("delete", f"index={other}", "ids=[bank]").status == 0
     publish(str(built_index), [], at())
     before = objects()
-    with pytest.raises(ArtefactError, match="holds something else") as caught:
+    with pytest.raises(ArtifactError, match="holds something else") as caught:
         publish(str(other), [], at())
     assert "another index" in caught.value.got
     Address(PLACE).fs.rm(f"{PLACE}/manifest.json")
-    with pytest.raises(ArtefactError, match="holds something else"):  # begun by another one
+    with pytest.raises(ArtifactError, match="holds something else"):  # begun by another one
         publish(str(other), [], at())
     assert publish(str(built_index), [], at())[0] == 1
     assert objects() == before
     Address("memory://bucket/texts/a.txt").write([b"text"])
-    with pytest.raises(ArtefactError, match="holds something else") as caught:
+    with pytest.raises(ArtifactError, match="holds something else") as caught:
         publish(str(built_index), [], at("memory://bucket/texts"))
     assert "1 other files" in caught.value.got
 
@@ -126,7 +126,7 @@ def test_what_was_lost_or_cut_at_the_address_is_copied_again(built_index: Path, 
 def test_a_half_published_index_is_not_fetched(built_index: Path, tmp_path: Path) -> None:
     publish(str(built_index), [], at())
     Address(PLACE).fs.rm(f"{PLACE}/manifest.json")
-    with pytest.raises(ArtefactError, match="cannot be fetched") as caught:
+    with pytest.raises(ArtifactError, match="cannot be fetched") as caught:
         fetch(str(tmp_path / "copy"), "", at())
     assert "only in part" in caught.value.got
     assert "publish again" in caught.value.fix
@@ -149,7 +149,7 @@ def test_a_damaged_file_at_the_address_is_refused_on_arrival(
     data = objects()[name]
     damaged = {"changed": data[:-9] + b"?" + data[-8:], "longer": data + b" ", "cut": data[:-7]}[how]
     (Address(PLACE) / name).write([damaged])
-    with pytest.raises(ArtefactError) as caught:
+    with pytest.raises(ArtifactError) as caught:
         fetch(str(tmp_path / "copy"), "", at())
     assert caught.value.where == str(Address(PLACE) / name)
     assert not (tmp_path / "copy" / name).exists()
@@ -167,7 +167,7 @@ def test_a_damaged_index_is_not_published_and_what_is_there_of_it_is_not_taken_f
     file = next(index.rglob("vectors.npy"))
     data = file.read_bytes()
     file.write_bytes(data[:-1] + bytes([data[-1] ^ 1])) if how == "changed" else file.unlink()
-    with pytest.raises(ArtefactError, match="missing, damaged") as caught:
+    with pytest.raises(ArtifactError, match="missing, damaged") as caught:
         publish(str(index), [], at())
     assert caught.value.where == str(file)
     assert "manifest.json" not in objects()
@@ -190,7 +190,7 @@ def test_a_folder_that_holds_something_else_is_not_written_to(
     (unfinished / "segments" / "00000" / "corpus" / "manifest.json").write_text("{}")
     for folder in (other, notes, unfinished):
         before = all_bytes(folder)
-        with pytest.raises(ArtefactError):
+        with pytest.raises(ArtifactError):
             fetch(str(folder), "", at())
         assert before.items() <= all_bytes(folder).items()
         assert folder is unfinished or before == all_bytes(folder)
@@ -238,7 +238,7 @@ def test_a_publish_and_a_fetch_that_are_killed_go_on_with_the_same_command(built
     count = len(files_of(built_index))
     killed("publish", built_index, address, 5)
     assert not (tmp_path / "bucket" / "index" / "manifest.json").exists()
-    with pytest.raises(ArtefactError, match="cannot be fetched"):
+    with pytest.raises(ArtifactError, match="cannot be fetched"):
         fetch(str(tmp_path / "copy"), "", at(address))
     assert publish(str(built_index), [], at(address))[0] == count - 5
     killed("fetch", tmp_path / "early", address, 1)  # before anything of a segment
@@ -258,7 +258,7 @@ def test_a_file_of_several_pieces_is_checked_before_its_last_one(tmp_path: Path)
     publish("", [str(tmp_path / "large.jsonl")], at())
     assert objects()["large.jsonl"] == text
     (Address(PLACE) / "large.jsonl").write([text[:-2], b"\n"])
-    with pytest.raises(ArtefactError, match="damaged"):
+    with pytest.raises(ArtifactError, match="damaged"):
         fetch("", str(tmp_path / "copy"), at())
     assert [path.name for path in (tmp_path / "copy").iterdir()] == []
 
@@ -275,7 +275,7 @@ def test_corpus_files_are_published_with_their_hashes_and_fetched(tmp_path: Path
     assert all(copied[name] == (tmp_path / name).read_bytes() for name in ("a.jsonl", "b.jsonl", "c.txt"))
     publish("", ["memory://bucket/index/*.jsonl"], at("memory://bucket/again"))  # from one store to another
     assert objects("memory://bucket/again")["a.jsonl"] == copied["a.jsonl"]
-    with pytest.raises(ArtefactError, match="cannot be fetched") as caught:
+    with pytest.raises(ArtifactError, match="cannot be fetched") as caught:
         fetch(str(tmp_path / "index"), "", at())
     assert "corpus=DIR" in caught.value.fix
     (tmp_path / "x").mkdir()

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from npm.types import Sequences, Spans, TokenFlag
+from npm.core.types import Sequences, Spans, TokenFlag
 from tests.helpers.groups import WORD
 
 REPOSITORY = Path(__file__).resolve().parents[2]

@@ -7,8 +7,8 @@ import math
 from collections import Counter
 from collections.abc import Iterable
 
+from npm.core.types import Sequences
 from npm.masking.collocations import Entries
-from npm.types import Sequences
 from tests.masking.plain_masking import Span, plain_neighbours, plain_phrase
 
 Word = tuple[int, ...]  # token ids

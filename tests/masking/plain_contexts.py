@@ -6,8 +6,8 @@ import itertools
 
 import numpy as np
 
+from npm.core.types import Sequences, Spans, TokenFlag
 from npm.masking.masker import NO_CONTEXT, QuestionForm
-from npm.types import Sequences, Spans, TokenFlag
 
 UNTELLING = TokenFlag.STOPWORD | TokenFlag.PUNCTUATION | TokenFlag.SPECIAL
 Chosen = tuple[int, int, int]

@@ -7,7 +7,7 @@ from collections import defaultdict
 
 import numpy as np
 
-from npm.types import Sequences, TokenFlag
+from npm.core.types import Sequences, TokenFlag
 
 # Plain ints: `&` with an IntFlag builds an enum member each time, and the benchmark is to be fair.
 WORD_START, WORD_END = int(TokenFlag.WORD_START), int(TokenFlag.WORD_END)

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from npm.core.errors import ArtifactError, CorpusError, SettingError
+from npm.core.types import Block, Sequences
 from npm.corpus.store import BlockStore, write_block_store
-from npm.errors import ArtefactError, CorpusError, SettingError
 from npm.masking import collocation_mining
 from npm.masking.collocation_mining import (
     BlockPieces,
@@ -22,7 +23,6 @@ from npm.masking.collocation_mining import (
     mutual_information,
 )
 from npm.masking.collocations import CollocationSettings, CollocationVocabulary
-from npm.types import Block, Sequences
 from tests.helpers.groups import WORD, group, random_group
 from tests.masking.plain_collocations import Ngram, ngrams_of, plain_counts, plain_mutual_information, plain_places
 
@@ -162,7 +162,7 @@ def test_collocations_of_other_text_or_settings_are_not_used_silently(tmp_path: 
         (store_of(tmp_path / "other", seed=1), settings()),
         (BlockStore.open(tmp_path / "corpus"), settings(count_power=2)),
     ):
-        with pytest.raises(ArtefactError, match="other text or with other settings"):
+        with pytest.raises(ArtifactError, match="other text or with other settings"):
             collocations_of(changed, store, tmp_path / "c")
 
 
@@ -173,7 +173,7 @@ def test_a_named_vocabulary_is_opened_and_one_of_another_tokenizer_refused(tmp_p
     assert isinstance(opened, CollocationVocabulary)
     assert opened.digest == mined_here.digest
     assert not (tmp_path / "not-made").exists()
-    with pytest.raises(ArtefactError, match="another tokenizer"):
+    with pytest.raises(ArtifactError, match="another tokenizer"):
         collocations_of(named, store_of(tmp_path / "third", fingerprint="g"), tmp_path / "c")
 
 

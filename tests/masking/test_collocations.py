@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from npm.errors import ArtefactError
+from npm.core.errors import ArtifactError
+from npm.core.types import Sequences, TokenFlag
 from npm.masking.collocations import (
     CollocationUnits,
     CollocationVocabulary,
@@ -17,7 +18,6 @@ from npm.masking.collocations import (
     write_collocations,
 )
 from npm.masking.units import MaskableSpans
-from npm.types import Sequences, TokenFlag
 from tests.helpers.groups import group, pairs, random_group
 from tests.masking.plain_collocations import Ngram, ngrams_of, plain_counts, plain_places
 from tests.masking.plain_masking import plain_words
@@ -147,7 +147,7 @@ def test_a_stored_vocabulary_is_read_back_the_same(tmp_path: Path) -> None:
 def test_a_vocabulary_of_another_tokenizer_is_refused(tmp_path: Path) -> None:
     entries = vocabulary_of(((5,), (6,))).entries
     write_collocations(tmp_path / "c", entries, tokenizer_fingerprint="abc", settings={})
-    with pytest.raises(ArtefactError, match="another tokenizer") as refusal:
+    with pytest.raises(ArtifactError, match="another tokenizer") as refusal:
         CollocationVocabulary.open(tmp_path / "c", tokenizer_fingerprint="xyz")
     assert "xyz" in refusal.value.expected
     assert "abc" in refusal.value.got
@@ -156,5 +156,5 @@ def test_a_vocabulary_of_another_tokenizer_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ArtefactError):
+    with pytest.raises(ArtifactError):
         CollocationVocabulary.open(tmp_path / "c", tokenizer_fingerprint="abc")

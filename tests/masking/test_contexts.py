@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from npm.core.types import Sequences, Spans, TokenFlag
 from npm.masking.masker import (
     NO_CONTEXT,
     Contexts,
@@ -19,7 +20,6 @@ from npm.masking.masker import (
     spans_kept,
 )
 from npm.masking.rendering import merge_groups
-from npm.types import Sequences, Spans, TokenFlag
 from tests.helpers.groups import WORD, group, pairs, random_group
 from tests.masking.plain_contexts import plain_contexts
 

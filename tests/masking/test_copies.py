@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from npm.core.types import MaskedBatch, Sequences, Spans, TokenFlag
 from npm.masking.corruption import (
     CorruptedTokens,
     CorruptionSampler,
@@ -17,7 +18,6 @@ from npm.masking.corruption import (
 )
 from npm.masking.masker import mask_rng
 from npm.masking.rendering import SingleMaskRenderer
-from npm.types import MaskedBatch, Sequences, Spans, TokenFlag
 from tests.helpers.groups import group, random_group
 
 MASK, PAD, CLS, SEP = 900, 901, 902, 903

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 from transformers import PreTrainedTokenizerFast
 
+from npm.core.errors import SettingError
+from npm.core.types import Document, Sequences
 from npm.corpus.blocks import BlockPacker, BlockSettings
-from npm.errors import SettingError
 from npm.masking.collocation_mining import mined_collocations
 from npm.masking.collocations import CollocationSettings, CollocationVocabulary
 from npm.masking.corruption import (
@@ -34,7 +35,6 @@ from npm.masking.samplers import (
     WordSpanSampler,
 )
 from npm.masking.units import CooccurringUnits, TokenUnits, WordUnits
-from npm.types import Document, Sequences
 from tests.helpers.groups import pairs
 from tests.helpers.tiny_models import SENTENCES, byte_bpe_tokenizer, wordpiece_tokenizer
 

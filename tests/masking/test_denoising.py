@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from npm.errors import EncoderError, SettingError
+from npm.core.errors import EncoderError, SettingError
+from npm.core.types import Sequences, TokenFlag
 from npm.masking.denoising import (
     DenoiserFamily,
     DenoiserSettings,
@@ -21,7 +22,6 @@ from npm.masking.denoising import (
     ul2_denoisers,
 )
 from npm.masking.units import has_flag, sequence_numbers
-from npm.types import Sequences, TokenFlag
 from tests.helpers.groups import group, pairs, random_group
 from tests.helpers.restored_texts import restored
 

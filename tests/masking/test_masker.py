@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from npm.errors import SettingError
+from npm.core.errors import SettingError
+from npm.core.types import Sequences, TokenFlag
 from npm.masking.masker import Masker, MaskingSettings, MaskingUnit, build_masker, mask_rng
-from npm.types import Sequences, TokenFlag
 from tests.helpers.groups import SPECIAL_ID, WORD, group, pairs, random_group, rich_group
 from tests.masking.plain_masking import plain_candidates, plain_select
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from npm.core.types import MaskedBatch, Spans
 from npm.masking.masker import NO_CONTEXT, Contexts, QuestionForm, draw_contexts, no_contexts, spans_kept
 from npm.masking.rendering import MaskPairRenderer, SingleMaskRenderer, split_into_tokens
-from npm.types import MaskedBatch, Spans
 from tests.helpers.groups import group
 from tests.masking.test_contexts import random_masked_group, rows, spans_of
 

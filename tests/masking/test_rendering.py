@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from npm.core.types import MaskedBatch, Sequences, Spans
 from npm.masking.masker import MaskingSettings, build_masker, mask_rng
 from npm.masking.rendering import MASKS_PER_SPAN, MaskPairRenderer, SingleMaskRenderer, merge_groups, split_into_tokens
-from npm.types import MaskedBatch, Sequences, Spans
 from tests.helpers.groups import group, pairs, random_group
 
 MASK, PAD, CLS, SEP = 900, 901, 902, 903

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from npm.core.types import Sequences, Spans, TokenFlag
 from npm.masking.samplers import PartitionSampler, SuffixSampler, random_composition, run_count, shared_budget
 from npm.masking.units import MaskableSpans, TokenUnits, has_flag, sequence_numbers
-from npm.types import Sequences, Spans, TokenFlag
 from tests.helpers.groups import WORD, group, pairs, random_group
 
 Sampler = PartitionSampler | SuffixSampler

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from npm.core.types import Sequences, Spans, TokenFlag
 from npm.masking import samplers
 from npm.masking.samplers import CandidateThinning, GeometricSpanSampler, Overflow, UniformSampler, geometric_lengths
 from npm.masking.units import CooccurringUnits, MaskableSpans
-from npm.types import Sequences, Spans, TokenFlag
 from tests.helpers.groups import CLAUSE_ID, WORD, group, pairs, random_group, rich_group
 from tests.masking.plain_masking import plain_phrase
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from npm.core.types import Sequences, TokenFlag
 from npm.masking.collocation_mining import mined_collocations
 from npm.masking.collocations import CollocationSettings, CollocationUnits, CollocationVocabulary, LongestUnits
 from npm.masking.corruption import (
@@ -24,7 +25,6 @@ from npm.masking.corruption import (
 from npm.masking.masker import mask_rng, masked_positions
 from npm.masking.samplers import Overflow
 from npm.masking.units import CooccurringUnits
-from npm.types import Sequences, TokenFlag
 from tests.helpers.groups import SPECIAL_ID, WORD, group, pairs, random_group
 from tests.masking.plain_collocations import ngrams_of, plain_places
 from tests.masking.plain_masking import plain_candidates, plain_words

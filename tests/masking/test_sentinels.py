@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from npm.errors import EncoderError
+from npm.core.errors import EncoderError
+from npm.core.types import DenoisingBatch, Sequences, Spans
 from npm.masking.denoising import NO_TARGET, Sentinels
 from npm.masking.samplers import PartitionSampler
 from npm.masking.units import TokenUnits
-from npm.types import DenoisingBatch, Sequences, Spans
 from tests.helpers.groups import group, pairs, random_group
 from tests.helpers.restored_texts import restored
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from npm.core.types import Sequences, Spans, TokenFlag
 from npm.masking.units import MAX_GROUP_TOKENS, CooccurringUnits, TokenUnits, WordUnits, words_that_go_on
-from npm.types import Sequences, Spans, TokenFlag
 from tests.helpers.groups import SPECIAL_ID, WORD, group, pairs, random_group
 from tests.masking.plain_masking import plain_candidates, plain_phrase, plain_words
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from npm.core.types import Sequences
 from npm.corpus.blocks import SentenceTokenizer
 from npm.masking.masker import MaskingSettings, MaskingUnit, build_masker, mask_rng
 from npm.masking.rendering import MaskPairRenderer
@@ -17,7 +18,6 @@ from npm.models.byte_tokenizer import byte_tokenizer
 from npm.objectives.encoded import EncodedBatch
 from npm.objectives.nonparametric import Keys, NonparametricMasked, following_tokens, positive_keys
 from npm.objectives.settings import KeyCopies, NonparametricSettings
-from npm.types import Sequences
 from tests.helpers.groups import pairs, random_group
 
 TEXTS = (

@@ -7,9 +7,9 @@ import itertools
 import numpy as np
 import pytest
 
+from npm.core.types import Sequences, Spans, TokenFlag
 from npm.masking.samplers import Overflow, WordSpanSampler
 from npm.masking.units import MaskableSpans, WordUnits
-from npm.types import Sequences, Spans, TokenFlag
 from tests.helpers.groups import SPECIAL_ID, WORD, group, pairs, random_group
 from tests.masking.plain_masking import plain_neighbours, plain_words
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from npm.errors import EncoderError
+from npm.core.errors import EncoderError
 from npm.models.bert import DEFAULTS, PlainBert, PlainConfig, load_plain_bert, plain_config
 from npm.models.encoder import Encoder
 from tests.helpers.tiny_models import tiny_encoder

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from npm.errors import SettingError
+from npm.core.errors import SettingError
 from npm.models.encoder import Encoder
 from tests.helpers.tiny_models import FAMILIES, tiny_encoder
 

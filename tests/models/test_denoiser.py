@@ -16,14 +16,14 @@ from transformers import (
     T5Tokenizer,
 )
 
+from npm.core.errors import EncoderError
+from npm.core.types import Document, Sequences
 from npm.corpus.blocks import BlockPacker, BlockSettings
-from npm.errors import EncoderError
 from npm.masking.denoising import DenoisingSettings, build_denoising_views
 from npm.models.denoiser import SENTINEL_COUNT, UNLIMITED_TOKENS, Denoiser, fresh_denoiser
 from npm.models.encoder import Encoder
 from npm.models.loading import check_decoder
 from npm.models.settings import FreshSettings
-from npm.types import Document, Sequences
 from tests.helpers.restored_texts import restored
 from tests.helpers.tiny_models import FAMILIES, SENTENCES, tiny_encoder
 

@@ -16,7 +16,7 @@ from torch import nn
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from npm.cli.verbs import config_folder
-from npm.errors import EncoderError, SettingError
+from npm.core.errors import EncoderError, SettingError
 from npm.models.edits.checkpoint import RECORD, Checkpoint, write_checkpoint
 from npm.models.edits.edits import edit_checkpoint
 from npm.models.edits.settings import EditSettings, EditStep, Scheme, Scope

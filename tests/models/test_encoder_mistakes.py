@@ -17,7 +17,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import FunnelConfig, FunnelModel
 
-from npm.errors import EncoderError
+from npm.core.errors import EncoderError
 from npm.models import folders
 from npm.models.encoder import Encoder, choose_device, choose_dtype
 from npm.models.folders import MINILM_SHA256, locate_encoder

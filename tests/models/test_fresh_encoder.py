@@ -11,7 +11,7 @@ import pytest
 import torch
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
-from npm.errors import EncoderError, SettingError
+from npm.core.errors import EncoderError, SettingError
 from npm.models.encoder import Encoder
 from npm.models.fresh import cut_vocabulary, fresh_encoder
 from npm.models.masked_lm import attach_masked_head

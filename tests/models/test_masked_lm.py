@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer
 
-from npm.errors import EncoderError
+from npm.core.errors import EncoderError
 from npm.models.encoder import Encoder
 from npm.models.folders import SCALE_KEY
 from npm.models.masked_lm import MaskedHead, attach_masked_head

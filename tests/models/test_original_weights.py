@@ -13,7 +13,7 @@ import pytest
 import torch
 from transformers import AutoModel, RobertaConfig, RobertaForMaskedLM
 
-from npm.errors import EncoderError
+from npm.core.errors import EncoderError
 from npm.models import folders
 from npm.models.encoder import Encoder
 from npm.models.masked_lm import attach_masked_head

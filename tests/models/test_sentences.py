@@ -10,7 +10,7 @@ import pytest
 import safetensors.torch
 import torch
 
-from npm.errors import EncoderError, QueryError
+from npm.core.errors import EncoderError, QueryError
 from npm.models.encoder import Encoder
 from npm.models.folders import POOLER_KEY
 from npm.models.sentences import Pooler, SavedSentenceEncoder, SentenceEncoder

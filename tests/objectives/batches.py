@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from npm.core.types import MaskedBatch, Sequences, Spans
 from npm.masking.rendering import MaskPairRenderer, SingleMaskRenderer
 from npm.objectives.encoded import EncodedBatch
-from npm.types import MaskedBatch, Sequences, Spans
 from tests.helpers.groups import group
 
 PAD_ID, MASK_ID, FIRST_ID, LAST_ID = 0, 99, 97, 98

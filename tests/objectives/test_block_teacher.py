@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from npm.errors import SettingError
+from npm.core.errors import SettingError
 from npm.models.encoder import Encoder
 from npm.models.settings import PoolerKind
 from npm.objectives.block_teacher import BlockTeacher

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
+from npm.core.types import MaskedBatch, Spans
 from npm.masking.masker import NO_CONTEXT, Contexts
 from npm.masking.rendering import MaskPairRenderer
 from npm.models.encoder import Encoder
 from npm.objectives.encoded import EncodedBatch
-from npm.types import MaskedBatch, Spans
 from tests.helpers.groups import group
 from tests.helpers.tiny_models import tiny_encoder
 

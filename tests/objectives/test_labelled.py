@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
+from npm.core.types import LabelledBatch
 from npm.models.encoder import Encoder
 from npm.objectives.encoded import EncodedLabelled, Passes, groups_by_length
 from npm.objectives.labelled import LabelledContrast, LabelledText, supervised_contrast
-from npm.types import LabelledBatch
 from tests.helpers.labelled_texts import encoder_of_pairs
 
 

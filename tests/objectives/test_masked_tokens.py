@@ -7,13 +7,13 @@ import pytest
 import torch
 from torch import nn
 
+from npm.core.types import MaskedBatch, TrainingBatch
 from npm.models.masked_lm import MaskedHead
 from npm.objectives.combine import WeightedSum
 from npm.objectives.encoded import EncodedBatch
 from npm.objectives.masked import MaskedTokens
 from npm.objectives.nonparametric import NonparametricMasked
 from npm.objectives.settings import NonparametricSettings
-from npm.types import MaskedBatch, TrainingBatch
 from tests.helpers.tiny_models import FAMILIES, tiny_encoder
 from tests.objectives.batches import EncodedInOnePass, batch_of, encoded_with, random_batch, random_vectors
 

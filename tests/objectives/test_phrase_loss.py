@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import torch
 
-from npm.errors import SettingError
+from npm.core.errors import SettingError
+from npm.core.types import Term
 from npm.objectives import nonparametric
 from npm.objectives.nonparametric import NonparametricMasked
 from npm.objectives.settings import KeyCopies, Negatives, NonparametricSettings, OwnSequence
-from npm.types import Term
 from tests.objectives.batches import batch_of, encoded_with, plain_phrase_loss, random_batch, random_vectors
 
 

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
+from npm.core.types import MaskedBatch, Spans, TokenFlag
 from npm.masking.masker import NO_CONTEXT, Contexts
 from npm.masking.rendering import MaskPairRenderer
 from npm.objectives.encoded import EncodedBatch
 from npm.objectives.reading import JointReading
-from npm.types import MaskedBatch, Spans, TokenFlag
 from tests.helpers.groups import WORD, group
 from tests.objectives.batches import FIRST_ID, LAST_ID, MASK_ID, PAD_ID
 

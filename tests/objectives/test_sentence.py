@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 import torch
 
-from npm.errors import SettingError
+from npm.core.errors import SettingError
+from npm.core.types import SentenceBatch
 from npm.models.encoder import Encoder
 from npm.models.settings import PoolerKind
 from npm.objectives.encoded import EncodedSentences, Passes
 from npm.objectives.sentence import SentenceContrast, contrast_logits, own_columns
 from npm.objectives.settings import SentenceSettings
-from npm.types import SentenceBatch
 from tests.helpers.sentence_batches import batch_of, sentences
 from tests.helpers.tiny_models import tiny_encoder
 

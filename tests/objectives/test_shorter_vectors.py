@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from npm.errors import SettingError
+from npm.core.errors import SettingError
+from npm.core.types import Term
 from npm.models.similarity import leading_scale
 from npm.objectives import nonparametric
 from npm.objectives.nonparametric import NonparametricMasked, span_losses
 from npm.objectives.settings import NonparametricSettings
-from npm.types import Term
 from tests.objectives.batches import (
     EncodedInOnePass,
     batch_of,

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 import torch
 
+from npm.core.types import QuestionBatch
 from npm.corpus.questions import Question
 from npm.models.settings import PoolerKind
 from npm.objectives.encoded import EncodedQuestions
 from npm.objectives.settings import SpanSupervisionSettings
 from npm.objectives.span_supervision import SpanSupervision
 from npm.training.questions import question_batch
-from npm.types import QuestionBatch
 from tests.objectives.batches import FIRST_ID, LAST_ID, MASK_ID, PAD_ID
 
 FRAME: Any = SimpleNamespace(

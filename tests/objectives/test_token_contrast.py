@@ -13,11 +13,11 @@ import pytest
 import torch
 from torch import nn
 
-from npm.errors import SettingError
+from npm.core.errors import SettingError
+from npm.core.types import MaskedBatch
 from npm.objectives.encoded import EncodedBatch
 from npm.objectives.settings import TokenContrastSettings
 from npm.objectives.token_contrast import TokenContrast
-from npm.types import MaskedBatch
 from tests.helpers.tiny_models import tiny_encoder
 from tests.objectives.batches import batch_of, random_batch
 

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import torch
 
-from npm.errors import EncoderError, SettingError
+from npm.core.errors import EncoderError, SettingError
+from npm.core.types import MaskedBatch
 from npm.models.encoder import Encoder, use_plain_attention
 from npm.models.masked_lm import VisibleOnly, attach_masked_head, visible_columns
 from npm.objectives.encoded import EncodedBatch, Passes
 from npm.objectives.masked import MaskedTokens
 from npm.objectives.settings import MaskedSettings
-from npm.types import MaskedBatch
 from tests.helpers.tiny_models import FAMILIES, tiny_encoder
 
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from npm.core.types import Block, TokenFlag
 from npm.corpus.store import BlockStore, write_block_store
 from npm.models.encoder import Encoder
-from npm.types import Block, TokenFlag
 
 
 def write_parity_store(folder: Path, recorded: dict[str, Any], encoder: Encoder) -> BlockStore:

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 import torch
 
+from npm.core.types import Sequences, Spans
 from npm.masking.rendering import MaskPairRenderer
 from npm.models.encoder import Encoder
 from npm.models.similarity import reference_scale
 from npm.objectives.encoded import EncodedBatch
 from npm.objectives.nonparametric import NonparametricMasked
 from npm.objectives.settings import NonparametricSettings
-from npm.types import Sequences, Spans
 
 
 @pytest.fixture(scope="module")

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from npm.core.types import Answer
 from npm.indexing.build import index_block_store
 from npm.indexing.generation import Segment
 from npm.indexing.settings import IndexBuildSettings, PruningRule, VectorSettings
@@ -19,7 +20,6 @@ from npm.models.encoder import Encoder
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.scoring import ScoringSettings
 from npm.retrieval.settings import FillSettings, Retrieval
-from npm.types import Answer
 from tests.parity.corpus import write_parity_store
 
 SCORE_TOLERANCE = 1e-4

@@ -11,6 +11,7 @@ import numpy as np
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
+from npm.core.types import Document
 from npm.corpus.blocks import BlockPacker, BlockSettings
 from npm.indexing.settings import PruningRule
 from npm.models.encoder import Encoder
@@ -18,7 +19,6 @@ from npm.retrieval.passage_store import EmbeddedPassage, PassageCache
 from npm.retrieval.passages import PassageFiller
 from npm.retrieval.scoring import Normalisation, ScoringSettings
 from npm.retrieval.settings import FillSettings
-from npm.types import Document
 from tests.retrieval.plain_filling import PlainCorpus, plain_kept, plain_span_allowed
 
 WORDS = ["the", "of", "Rome", "rome", "Oslo", "Seine", ".", ",", "fell", "and", "New", "York", "-", "is"]

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from npm.core.types import TokenFlag
 from npm.indexing.phrase_index import PhraseIndex
 from npm.indexing.settings import PruningRule
 from npm.retrieval.scoring import Aggregation, Combination, Normalisation, ScoringSettings, StopwordsInside
-from npm.types import TokenFlag
 
 
 @dataclass

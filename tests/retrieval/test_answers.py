@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from index.exact import ExactSearcher
+from npm.core.types import JointAnswer, Occurrence, Phrase
 from npm.corpus.text import words_of
 from npm.retrieval.answers import PhraseGroups, says_nothing_new, without_overlaps
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.settings import FillSettings, Overlaps, Retrieval
 from npm.retrieval.spans import CandidateSpans
-from npm.types import JointAnswer, Occurrence, Phrase
 from tests.evaluation.zero_shot.word_indexes import index_of_texts
 from tests.helpers.tiny_models import SENTENCES, tiny_encoder
 

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from npm.errors import SettingError
+from npm.core.errors import SettingError
+from npm.core.types import MASK_TEXT
 from npm.indexing.lexicon import BlockHits
 from npm.indexing.phrase_index import PhraseIndex
 from npm.models.encoder import Encoder
@@ -25,7 +26,6 @@ from npm.retrieval.blocks import (
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.queries import encode_queries
 from npm.retrieval.settings import FillSettings, Retrieval
-from npm.types import MASK_TEXT
 from tests.helpers.tiny_models import FAMILIES, tiny_encoder
 from tests.retrieval.test_reading import assert_same_answers, opened
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from npm import PhraseFiller
-from npm.errors import QueryError
+from npm.core.errors import QueryError
 from npm.models.encoder import Encoder
 from npm.retrieval.passages import ClaimMasks, PassageFiller
 from npm.retrieval.scoring import Combination, ScoringSettings

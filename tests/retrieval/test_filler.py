@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from npm.errors import QueryError, SettingError, UserError
+from npm.core.errors import QueryError, SettingError, UserError
+from npm.core.types import Answer, Phrase
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.settings import FillSettings, Retrieval
-from npm.types import Answer, Phrase
 from tests.helpers.command_line import QUESTION
 
 

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from index import exact
+from npm.core.types import Answer
 from npm.indexing.settings import PruningRule
 from npm.retrieval import fill, spans
 from npm.retrieval.blocks import Restriction
 from npm.retrieval.scoring import Aggregation, Combination, Normalisation, ScoringSettings, StopwordsInside
 from npm.retrieval.settings import FillSettings, Retrieval
-from npm.types import Answer
 from tests.helpers.random_indexes import SCALE, random_index, random_queries
 from tests.retrieval.plain_filling import LentToBlock, plain_fill
 

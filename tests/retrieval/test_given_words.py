@@ -6,9 +6,9 @@ from unicodedata import combining, normalize
 import numpy as np
 import pytest
 
+from npm.core.types import Document, TokenFlag
 from npm.models.encoder import Encoder
 from npm.retrieval.passage_store import GivenWords, PassageStore, embed_passages, folded_with_places, passage_packer
-from npm.types import Document, TokenFlag
 from tests.helpers.tiny_models import tiny_encoder
 
 TEXTS = (

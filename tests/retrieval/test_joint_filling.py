@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 import torch
 
+from npm.core.errors import QueryError
+from npm.core.types import Answer, Filling, JointAnswer, Phrase
 from npm.corpus.text import Stemming, words_of
-from npm.errors import QueryError
 from npm.indexing.changes import delete_documents
 from npm.indexing.settings import DeleteSettings, PruningRule
 from npm.retrieval.fill import PhraseFiller
@@ -22,7 +23,6 @@ from npm.retrieval.joint_filling import BlocksHolding, association, joint_fillin
 from npm.retrieval.queries import QueryVectors, encode_queries
 from npm.retrieval.scoring import ScoringSettings
 from npm.retrieval.settings import FillSettings, Overlaps, Retrieval
-from npm.types import Answer, Filling, JointAnswer, Phrase
 from tests.helpers.live_indexes import built, record
 from tests.helpers.random_indexes import random_index, random_queries
 from tests.helpers.tiny_models import SENTENCES, tiny_encoder

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from npm.core.types import MASK_TEXT
 from npm.corpus.text import STOP_WORDS, normalised_text, words_of
 from npm.indexing.changes import delete_documents
 from npm.indexing.phrase_index import PhraseIndex
@@ -25,7 +26,6 @@ from npm.retrieval.literal import MAX_GAP_PIECES, OPEN_SHARE, Gap, MaskContext, 
 from npm.retrieval.queries import encode_queries
 from npm.retrieval.settings import FillSettings
 from npm.retrieval.spans import CandidateSpans, ScannedSimilarities, span_hash
-from npm.types import MASK_TEXT
 from tests.evaluation.zero_shot.word_indexes import index_of_texts
 from tests.helpers.command_line import CommandLine
 from tests.helpers.live_indexes import built, record

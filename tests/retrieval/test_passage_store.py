@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import torch
 
+from npm.core.types import Document
 from npm.models.encoder import Encoder
 from npm.retrieval import passage_store
 from npm.retrieval.passage_store import EmbeddedPassage, PassageCache, embed_passages, passage_packer
 from npm.retrieval.passages import PassageFiller
-from npm.types import Document
 from tests.helpers.tiny_models import SENTENCES, tiny_encoder
 
 BYTES = 4 * 32  # of one vector of the tiny encoder

@@ -10,9 +10,10 @@ import pytest
 
 from index.settings import SearchSettings
 from npm import PhraseFiller
+from npm.core.errors import CorpusError, QueryError, SettingError
+from npm.core.types import Document
 from npm.corpus.blocks import BlockSettings
 from npm.corpus.documents import CorpusSettings
-from npm.errors import CorpusError, QueryError, SettingError
 from npm.indexing.build import build_index
 from npm.indexing.settings import IndexBuildSettings, VectorDtype, VectorSettings
 from npm.models.encoder import Encoder
@@ -21,7 +22,6 @@ from npm.retrieval.passages import PassageFiller
 from npm.retrieval.queries import QueryVectors
 from npm.retrieval.scoring import Combination, ScoringSettings, StopwordsInside
 from npm.retrieval.settings import FillSettings, Overlaps, Retrieval
-from npm.types import Document
 from tests.helpers.tiny_models import SENTENCES, tiny_encoder
 from tests.retrieval.handed_passages import WORDS, ChosenVectors, plain_score, token_encoder
 

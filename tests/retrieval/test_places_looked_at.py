@@ -7,13 +7,13 @@ from pathlib import Path
 
 import numpy as np
 
+from npm.core.types import Block, TokenFlag
 from npm.corpus.store import write_block_store
 from npm.indexing.settings import PruningRule
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.queries import QueryVectors
 from npm.retrieval.scoring import ScoringSettings
 from npm.retrieval.settings import FillSettings, Overlaps, Retrieval
-from npm.types import Block, TokenFlag
 from tests.helpers.random_indexes import WORDS, index_of
 
 WORD = TokenFlag.WORD_START | TokenFlag.WORD_END

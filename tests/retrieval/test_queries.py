@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from npm.errors import QueryError
+from npm.core.errors import QueryError
 from npm.models.settings import PoolerKind
 from npm.retrieval.queries import (
     MOST_MASKS,

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from index import exact
+from npm.core.types import MASK_TEXT, Answer, TokenFlag
 from npm.corpus.blocks import BlockSettings
 from npm.corpus.documents import CorpusSettings
 from npm.indexing.build import build_index
@@ -25,7 +26,6 @@ from npm.retrieval.reading import TRAINED_JOINT_SHARE, joint_share, joint_simila
 from npm.retrieval.scoring import ScoringSettings
 from npm.retrieval.settings import FillSettings, Overlaps, Retrieval
 from npm.retrieval.spans import ScannedSimilarities
-from npm.types import MASK_TEXT, Answer, TokenFlag
 from tests.helpers.tiny_models import FAMILIES, SENTENCES, tiny_encoder
 
 TEXTS = [

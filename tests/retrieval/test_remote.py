@@ -17,9 +17,9 @@ from typing import Any, cast
 import pytest
 
 from npm import QueryError, ServerError, SettingError
+from npm.core.types import Answer, Filling, JointAnswer, MaskPhrases, Occurrence, Phrase
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.remote import RemoteFiller
-from npm.types import Answer, Filling, JointAnswer, MaskPhrases, Occurrence, Phrase
 from tests.helpers.command_line import QUESTION
 from tests.helpers.running_server import RunningServer
 

@@ -10,8 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from npm.core.errors import QueryError, SettingError
+from npm.core.types import MASK_TEXT, Sentence
 from npm.corpus.text import lexical_query, sentence_bounds
-from npm.errors import QueryError, SettingError
 from npm.indexing.changes import delete_documents
 from npm.indexing.settings import DeleteSettings
 from npm.models.encoder import Encoder
@@ -21,7 +22,6 @@ from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.queries import encode_queries
 from npm.retrieval.sentences import SENTENCE_BLOCKS, SENTENCE_PHRASES
 from npm.retrieval.settings import FillSettings
-from npm.types import MASK_TEXT, Sentence
 from tests.helpers.command_line import QUESTION, CommandLine
 from tests.helpers.live_indexes import built, record
 from tests.helpers.tiny_models import tiny_encoder

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from transformers import PreTrainedTokenizerFast
 
+from npm.core.types import Document
 from npm.corpus.blocks import BlockPacker, BlockSettings
 from npm.corpus.store import BlockStore, build_block_store
 from npm.indexing.embed import kept_tokens
@@ -17,7 +18,6 @@ from npm.retrieval.queries import MaskNeighbors
 from npm.retrieval.scoring import ScoringSettings, StopwordsInside
 from npm.retrieval.settings import FillSettings
 from npm.retrieval.spans import NO_NEIGHBORS, SpanFinder, digit_tokens
-from npm.types import Document
 from tests.helpers.tiny_models import wordpiece_tokenizer
 
 TEXT = "Noah's Ark of Peace was in San Francisco"

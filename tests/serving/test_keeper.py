@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from npm import PhraseFiller, add
+from npm.core.types import Document
 from npm.serving.keeper import IndexKeeper
 from npm.serving.metrics import ServerMetrics
 from npm.serving.settings import ServeSettings
-from npm.types import Document
 
 
 class FailingOnce(ServerMetrics):

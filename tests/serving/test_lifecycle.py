@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from npm import PhraseFiller, add
-from npm.errors import UserError
+from npm.core.errors import UserError
+from npm.core.types import Document
 from npm.serving.opened import OpenedIndex
 from npm.serving.settings import ServeSettings
-from npm.types import Document
 from tests.helpers.command_line import QUESTION
 from tests.helpers.running_server import Reply, RunningServer, until
 from tests.serving.conftest import KEY

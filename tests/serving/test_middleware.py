@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import Message, Receive, Scope, Send
 
 import npm.serving
-from npm.errors import ArtefactError
+from npm.core.errors import ArtifactError
 from npm.retrieval.settings import FillSettings
 from npm.serving.app import make_app
 from npm.serving.compute import ComputeQueue
@@ -75,7 +75,7 @@ def asked(
 
 def test_a_server_that_is_stopping_is_not_ready_and_a_damaged_index_is_a_503_without_its_path() -> None:
     notes: list[str] = []
-    damage = ArtefactError("a shard is damaged", expected="a", got="b", where="/srv/secret/index/x.npy", fix="build")
+    damage = ArtifactError("a shard is damaged", expected="a", got="b", where="/srv/secret/index/x.npy", fix="build")
 
     class Damaged:
         folder, state = Path("/srv/secret/index"), IndexState(0, "digest")

@@ -14,7 +14,8 @@ import pytest
 from index.arrays import RowSet, ShardedArray
 from index.exact import ExactSearcher
 from index.types import Hits, Scan, Searcher
-from npm.errors import ArtefactError, QueryError, SettingError
+from npm.core.errors import ArtifactError, QueryError, SettingError
+from npm.core.types import Answer
 from npm.indexing.generation import Generation
 from npm.indexing.partitions import local_searcher, open_partition
 from npm.indexing.phrase_index import PhraseIndex
@@ -24,7 +25,6 @@ from npm.serving.opened import OpenedIndex
 from npm.serving.partitions import PartitionsLost, ServedPartitions
 from npm.serving.service import Service
 from npm.serving.settings import ServeSettings
-from npm.types import Answer
 from tests.helpers.running_server import until
 
 RETRIEVALS = ("dense", "hybrid", "bm25")
@@ -226,7 +226,7 @@ def test_more_partitions_than_vectors_are_refused(built_index: Path) -> None:
 
 
 def test_a_partition_of_a_generation_that_is_gone_is_refused(built_index: Path) -> None:
-    with pytest.raises(ArtefactError, match="changed meanwhile"):
+    with pytest.raises(ArtifactError, match="changed meanwhile"):
         open_partition(built_index, 0, count=2, digest="sha256:other")
 
 

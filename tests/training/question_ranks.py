@@ -11,6 +11,7 @@ import safetensors.torch
 import torch
 import torch.distributed as dist
 
+from npm.core.types import QuestionBatch
 from npm.corpus.questions import QuestionTable, SupervisionSettings
 from npm.models.sentences import token_mean
 from npm.models.settings import PoolerKind
@@ -19,7 +20,6 @@ from npm.objectives.ranks import sum_over_ranks
 from npm.objectives.settings import SpanSupervisionSettings
 from npm.objectives.span_supervision import SpanSupervision
 from npm.training.questions import QuestionSource
-from npm.types import QuestionBatch
 from tests.helpers.sentence_batches import LAST_WORD_ID
 from tests.training.sentence_ranks import SmallEncoder
 

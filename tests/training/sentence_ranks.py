@@ -11,13 +11,13 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from npm.core.types import LabelledBatch
 from npm.models.sentences import token_mean
 from npm.models.settings import PoolerKind
 from npm.objectives.encoded import EncodedLabelled, EncodedSentences, Passes
 from npm.objectives.labelled import LabelledContrast
 from npm.objectives.sentence import SentenceContrast
 from npm.objectives.settings import SentenceSettings
-from npm.types import LabelledBatch
 from tests.helpers.sentence_batches import LAST_WORD_ID, batch_of, sentences
 
 SHARES = {"even": (2, 2), "uneven": (3, 1)}

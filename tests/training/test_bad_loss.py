@@ -12,12 +12,12 @@ import torch
 from torch import nn
 
 from index.store import verify_folder
-from npm.errors import SettingError
+from npm.core.errors import SettingError
+from npm.core.types import MaskedBatch, Term
 from npm.models.encoder import Encoder
 from npm.objectives.combine import WeightedSum
 from npm.objectives.encoded import EncodedBatch
 from npm.training.trainer import BAD_BATCH_KIND, Trainer
-from npm.types import MaskedBatch, Term
 from tests.helpers.toy_training import parameters_of, toy_encoder, toy_trainer
 
 

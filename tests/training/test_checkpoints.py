@@ -13,10 +13,10 @@ import torch
 from safetensors import SafetensorError
 
 from index.store import write_folder
+from npm.core.errors import ArtifactError, SettingError, StorageError
 from npm.corpus.blocks import BlockSettings
 from npm.corpus.documents import CorpusSettings
 from npm.corpus.groups import GroupMixing
-from npm.errors import ArtefactError, SettingError, StorageError
 from npm.masking.masker import MaskingSettings
 from npm.models.encoder import Encoder
 from npm.models.sentences import Pooler, SavedSentenceEncoder
@@ -133,7 +133,7 @@ def test_a_flipped_byte_in_a_checkpoint_is_refused(run_folder: RunFolder, name: 
     run_folder.save_checkpoint(checkpoint_at(1))
     file = run_folder.path / "checkpoints" / "step-00000001" / name
     file.write_bytes(file.read_bytes()[:-1] + b"\x55")
-    with pytest.raises(ArtefactError) as caught:
+    with pytest.raises(ArtifactError) as caught:
         run_folder.latest_checkpoint()
     assert caught.value.where == str(file)
     assert caught.value.fix.startswith(f"remove {file.parent} alone")
@@ -162,7 +162,7 @@ def test_metrics_are_lines_of_json_cut_after_a_step(run_folder: RunFolder) -> No
 def test_settings_that_cannot_be_read_are_one_message(run_folder: RunFolder, content: bytes, got: str) -> None:
     file = run_folder.path / "settings.json"
     file.write_bytes(content)
-    with pytest.raises(ArtefactError, match="cannot be read") as caught:
+    with pytest.raises(ArtifactError, match="cannot be read") as caught:
         run_folder.start({"seed": 1})
     assert got in caught.value.got and "another run=DIR" in caught.value.fix
     assert file.read_bytes() == content
@@ -171,7 +171,7 @@ def test_settings_that_cannot_be_read_are_one_message(run_folder: RunFolder, con
 @pytest.mark.parametrize("name", ["metrics.jsonl", "checkpoints", "encoder", "corpus"])
 def test_a_run_whose_settings_are_gone_does_not_go_on_unchecked(run_folder: RunFolder, name: str) -> None:
     (run_folder.path / "settings.json").rename(run_folder.path / name)
-    with pytest.raises(ArtefactError, match=r"has no settings\.json") as caught:
+    with pytest.raises(ArtifactError, match=r"has no settings\.json") as caught:
         run_folder.start({"learning_rate": 0.5, "files": ("a", "b")})
     assert caught.value.got == name
     assert names_in(run_folder.path) == [name]
@@ -195,7 +195,7 @@ def test_metrics_that_are_no_lines_of_numbers_are_named_by_their_line(run_folder
     with run_folder.metrics_path.open("ab") as file:
         file.write(line + b"\n")
     before = run_folder.metrics_path.read_bytes()
-    with pytest.raises(ArtefactError, match="a line of metrics cannot be read") as caught:
+    with pytest.raises(ArtifactError, match="a line of metrics cannot be read") as caught:
         run_folder.cut_metrics(5)
     assert caught.value.where == f"{run_folder.metrics_path}:2"
     assert run_folder.metrics_path.read_bytes() == before
@@ -218,7 +218,7 @@ def test_counters_that_are_none_are_refused_with_the_folder_to_remove(
     folder = run_folder.path / "checkpoints" / "step-00000007"
     with write_folder(folder, kind=CHECKPOINT_KIND, settings=settings):
         pass
-    with pytest.raises(ArtefactError) as caught:
+    with pytest.raises(ArtifactError) as caught:
         run_folder.latest_checkpoint()
     assert caught.value.fix.startswith(f"remove {folder} alone")
 
@@ -274,7 +274,7 @@ def test_what_others_put_under_the_temporary_name_of_an_encoder_is_refused_and_s
     (run_folder.path / ".encoder.tmp" / "config.json").write_text("{}")
     (tmp_path / name).rename(run_folder.path / ".encoder.tmp" / name)
     for refused in (run_folder.check, lambda: run_folder.save_encoder(tiny_encoder("bert"))):
-        with pytest.raises(ArtefactError, match=r"is in the way|is a link"):
+        with pytest.raises(ArtifactError, match=r"is in the way|is a link"):
             refused()
     assert names_in(run_folder.path / ".encoder.tmp") == sorted(["config.json", name])
 

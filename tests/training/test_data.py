@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from npm.errors import SettingError
+from npm.core.errors import SettingError
+from npm.core.types import MaskedBatch, SentenceBatch, TrainingBatch, View
 from npm.masking.masker import MaskingSettings, QuestionForm
 from npm.masking.rendering import PHRASES
 from npm.training.data import TrainingBatches, iterate_batches
 from npm.training.run import run_training
-from npm.types import MaskedBatch, SentenceBatch, TrainingBatch, View
 from tests.helpers.groups import group
 from tests.helpers.toy_training import toy_batches, toy_encoder, toy_groups, toy_settings
 

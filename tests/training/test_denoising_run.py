@@ -12,9 +12,9 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
+from npm.core.errors import EncoderError, SettingError
 from npm.corpus.blocks import BlockSettings
 from npm.corpus.documents import CorpusSettings
-from npm.errors import EncoderError, SettingError
 from npm.masking.denoising import DenoisingSettings, MixtureName
 from npm.models.denoiser import Denoiser, fresh_denoiser
 from npm.models.settings import FreshSettings, Precision

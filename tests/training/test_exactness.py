@@ -12,9 +12,9 @@ import safetensors.torch
 import torch
 from torch import nn
 
+from npm.core.types import TrainingBatch
 from npm.training.acceleration import PreparedModel
 from npm.training.data import iterate_batches
-from npm.types import TrainingBatch
 from tests.helpers.toy_training import parameters_of, toy_batches, toy_encoder, toy_groups, toy_trainer
 
 VIEWS = ("phrases", "tokens")

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from npm.errors import ArtefactError, SettingError
+from npm.core.errors import ArtifactError, SettingError
 from npm.training.checkpoints import RunFolder
 from npm.training.run import run_training
 from npm.training.schedule import ScheduleSettings
@@ -128,7 +128,7 @@ def test_a_run_of_other_settings_is_refused_by_name(tmp_path: Path, origin: Path
 
 def test_what_is_no_run_and_a_run_without_a_checkpoint_are_refused(tmp_path: Path, origin: Path) -> None:
     settings = settings_of(tmp_path, from_run=str(tmp_path / "nothing"))
-    with pytest.raises(ArtefactError, match="cannot be read"):
+    with pytest.raises(ArtifactError, match="cannot be read"):
         run_training(tmp_path / "next", settings)
     shutil.rmtree(origin / "checkpoints")
     with pytest.raises(SettingError, match="has no checkpoint"):

@@ -10,8 +10,9 @@ import pytest
 import safetensors.torch
 import torch
 
+from npm.core.errors import SettingError
+from npm.core.types import LabelledBatch
 from npm.corpus.labelled import LabelledSettings, encode_labelled
-from npm.errors import SettingError
 from npm.models.encoder import Encoder
 from npm.models.settings import Precision
 from npm.objectives.encoded import EncodedLabelled, Passes
@@ -22,7 +23,6 @@ from npm.training.record import as_record
 from npm.training.run import run_training
 from npm.training.schedule import ScheduleSettings
 from npm.training.settings import StartSettings, TrainerSettings, TrainingEvaluationSettings, TrainingSettings
-from npm.types import LabelledBatch
 from tests.helpers.labelled_texts import PAIRS, SENTENCES, encoder_of_pairs, write_rows
 
 PAIR_COLUMNS: dict[str, Any] = {

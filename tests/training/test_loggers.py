@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from npm.errors import SettingError
+from npm.core.errors import SettingError
 from npm.training.settings import TrainingEvaluationSettings
 from npm.training.trainer import StepReport
 from tests.helpers.toy_training import toy_trainer

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from transformers import AlbertConfig, AlbertModel, T5Config, T5ForConditionalGeneration
 
-from npm.errors import SettingError
+from npm.core.errors import SettingError
 from npm.objectives.settings import MaskedSettings, ObjectiveSettings
 from npm.training.model import load_start, make_objective
 from npm.training.optimizer import Lion, freeze, layer_rates, layer_stacks, make_optimizer, parameter_groups

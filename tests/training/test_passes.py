@@ -9,13 +9,13 @@ import pytest
 import torch
 from torch import nn
 
+from npm.core.types import SentenceBatch, TrainingBatch
 from npm.objectives.combine import WeightedSum
 from npm.objectives.encoded import Passes, encode_views
 from npm.objectives.sentence import SentenceContrast
 from npm.objectives.settings import SentenceSettings
 from npm.training.acceleration import keep_few_activations
 from npm.training.model import TrainedModel
-from npm.types import SentenceBatch, TrainingBatch
 from tests.helpers.groups import group
 from tests.helpers.toy_training import (
     STEEP,

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from npm.errors import ArtefactError, SettingError
+from npm.core.errors import ArtifactError, SettingError
 from npm.training.plotting import (
     CurveSettings,
     PlotAxis,
@@ -155,7 +155,7 @@ def test_a_line_that_is_still_being_written_is_left_out(first: Path) -> None:
 def test_a_damaged_line_is_named(first: Path) -> None:
     with (first / "metrics.jsonl").open("a") as file:
         file.write("{broken\n")
-    with pytest.raises(ArtefactError, match="cannot be read") as refusal:
+    with pytest.raises(ArtifactError, match="cannot be read") as refusal:
         curves_picture([first], CurveSettings())
     assert refusal.value.where.endswith("metrics.jsonl:6")
 
@@ -163,7 +163,7 @@ def test_a_damaged_line_is_named(first: Path) -> None:
 def test_a_folder_without_metrics_is_refused(first: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     for folder, got in (("empty", "no metrics.jsonl"), ("nowhere", "no such folder")):
-        with pytest.raises(ArtefactError, match="not the folder of a training run") as refusal:
+        with pytest.raises(ArtifactError, match="not the folder of a training run") as refusal:
             curves_picture([first, tmp_path / folder], CurveSettings())
         assert refusal.value.got == got
 

@@ -11,9 +11,10 @@ import pytest
 import safetensors.torch
 import torch
 
+from npm.core.errors import CorpusError, SettingError
+from npm.core.types import Document, QuestionBatch
 from npm.corpus.blocks import BlockPacker, BlockSettings
 from npm.corpus.questions import SupervisionSettings, question_table
-from npm.errors import CorpusError, SettingError
 from npm.masking.masker import MaskingSettings
 from npm.models.encoder import Encoder
 from npm.models.settings import PoolerKind
@@ -23,7 +24,6 @@ from npm.training.questions import AlternatingSource, QuestionSource, question_b
 from npm.training.run import run_training
 from npm.training.schedule import ScheduleSettings
 from npm.training.settings import TrainerSettings, TrainingEvaluationSettings, TrainingSettings
-from npm.types import Document, QuestionBatch
 from tests.corpus.test_questions import ROW, written
 from tests.helpers.tiny_models import tiny_encoder
 from tests.helpers.toy_training import toy_settings

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from npm.errors import SettingError
+from npm.core.errors import SettingError
 from npm.training.schedule import ScheduleSettings
 from npm.training.settings import TrainerSettings
 

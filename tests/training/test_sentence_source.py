@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import torch
 
+from npm.core.errors import CorpusError
+from npm.core.types import MaskedBatch, SentenceBatch, Sequences, View
 from npm.corpus.documents import CorpusSettings
 from npm.corpus.sentence_pairs import PairTable, SentenceDataSettings, build_pair_table
-from npm.errors import CorpusError
 from npm.masking.rendering import SENTENCES, TOKENS
 from npm.training.data import EpochOrder, SentenceSource, TrainingBatches, iterate_batches
-from npm.types import MaskedBatch, SentenceBatch, Sequences, View
 from tests.helpers.tiny_models import wordpiece_tokenizer
 
 TOKENIZER = wordpiece_tokenizer()

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from index.files import CountingFile, storage_errors
-from npm.errors import SettingError, StorageError
+from npm.core.errors import SettingError, StorageError
 from npm.models.encoder import Encoder
 from npm.models.settings import Precision
 from npm.training import trainer as trainer_module

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from npm.errors import SettingError
+from npm.core.errors import SettingError
 from npm.models.encoder import Encoder
 from npm.training.settings import TrainingEvaluationSettings
 from npm.training.trainer import EarlyStopping, StepReport, Trainer

@@ -24,9 +24,10 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from npm.core.errors import SettingError
+from npm.core.types import MaskedBatch, Sequences, Term, TrainingBatch
 from npm.corpus.blocks import BlockSettings
 from npm.corpus.documents import CorpusSettings
-from npm.errors import SettingError
 from npm.models.settings import Precision
 from npm.objectives.combine import WeightedSum
 from npm.objectives.encoded import EncodedBatch
@@ -36,7 +37,6 @@ from npm.training.run import run_training
 from npm.training.schedule import ScheduleSettings
 from npm.training.settings import GroupSettings, TrainingSettings
 from npm.training.trainer import StepReport
-from npm.types import MaskedBatch, Sequences, Term, TrainingBatch
 from tests.helpers.groups import group
 from tests.helpers.tiny_models import SENTENCES, tiny_encoder
 from tests.helpers.toy_training import (

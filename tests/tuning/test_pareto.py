@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from npm.errors import ArtefactError, SettingError
+from npm.core.errors import ArtifactError, SettingError
 from npm.tuning.pareto import JSON_NAME, TuneMeasurements, draw_tunes, pareto_front, tune_picture
 
 pytest.importorskip("matplotlib")
@@ -98,13 +98,13 @@ def test_what_is_drawn_is_what_was_measured_on_a_log_axis(tmp_path: Path) -> Non
     ],
 )
 def test_a_damaged_record_is_refused(content: Any, problem: str, tmp_path: Path) -> None:
-    with pytest.raises(ArtefactError, match=problem) as refusal:
+    with pytest.raises(ArtifactError, match=problem) as refusal:
         tune_picture([tune_folder(tmp_path / "tune", content)])
     assert refusal.value.where.endswith(JSON_NAME)
 
 
 def test_a_folder_without_measurements_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ArtefactError, match="cannot be read"):
+    with pytest.raises(ArtifactError, match="cannot be read"):
         tune_picture([tmp_path])
     with pytest.raises(SettingError, match="no folder"):
         tune_picture([])

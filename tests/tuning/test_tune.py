@@ -11,8 +11,8 @@ import pytest
 
 from index.exact import ExactSearcher
 from index.search import open_search
+from npm.core.errors import ArtifactError, SettingError
 from npm.corpus.text import normalised_text
-from npm.errors import ArtefactError, SettingError
 from npm.indexing.changes import delete_documents
 from npm.indexing.generation import Generation
 from npm.indexing.phrase_index import PhraseIndex
@@ -221,7 +221,7 @@ def test_an_index_that_was_changed_after_it_was_measured_is_not_written(own_fold
     generation = Generation.read(own_folder)
     delete_documents(own_folder, DeleteSettings(ids=["d3"]))
     before = all_bytes(own_folder)
-    with pytest.raises(ArtefactError, match="changed while it was measured"):
+    with pytest.raises(ArtifactError, match="changed while it was measured"):
         write_searching(generation, tuned.chosen.choice)
     assert all_bytes(own_folder) == before
 
@@ -271,11 +271,11 @@ def test_another_encoder_and_numbers_that_do_not_fit_are_refused_before_anything
     def refuse(stage: str, done: int, total: int | None) -> None:
         raise AssertionError(f"{stage} began")
 
-    with pytest.raises(ArtefactError, match="another encoder"):
+    with pytest.raises(ArtifactError, match="another encoder"):
         tune_index(TuneSettings(index=str(lists_folder)), tiny_encoder("bert", seed=1), refuse)
     with pytest.raises(SettingError, match="probed_lists"):
         tune_index(TuneSettings(index=str(lists_folder), probed_lists=(LISTS + 1,)), bert, refuse)
-    with pytest.raises(ArtefactError):
+    with pytest.raises(ArtifactError):
         tune_index(TuneSettings(index=str(lists_folder / "nothing")), bert, refuse)
     before = all_bytes(lists_folder)
     for inside in (".", "report", "segments/report"):

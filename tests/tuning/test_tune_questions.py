@@ -5,14 +5,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from npm.core.errors import ArtifactError
+from npm.core.types import MASK_TEXT
 from npm.corpus.text import sentence_bounds
-from npm.errors import ArtefactError
 from npm.indexing.changes import delete_documents
 from npm.indexing.phrase_index import PhraseIndex
 from npm.indexing.settings import DeleteSettings
 from npm.models.encoder import Encoder
 from npm.tuning.tune import asked_documents, draw_questions
-from npm.types import MASK_TEXT
 from tests.helpers.tiny_models import FAMILIES, tiny_encoder
 from tests.helpers.tuned_indexes import DOCUMENTS, LISTS, build_measured
 
@@ -92,7 +92,7 @@ def test_deleted_documents_are_not_asked_about(bert: Encoder, tmp_path: Path) ->
 
 def test_an_index_of_which_training_left_nothing_out_is_refused(bert: Encoder, tmp_path: Path) -> None:
     index = PhraseIndex.open(build_measured(tmp_path / "index", bert, "IVF2,SQ8", documents=40))
-    with pytest.raises(ArtefactError, match="no question can be made") as caught:
+    with pytest.raises(ArtifactError, match="no question can be made") as caught:
         draw_questions(index, 5, seed=0)
     assert "one of 50" in caught.value.expected
     assert caught.value.got == "no such document"

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from npm.errors import SettingError
+from npm.core.errors import SettingError
 from npm.tuning.measures import SearchChoice, search_choices
 from npm.tuning.settings import TuneSettings
 

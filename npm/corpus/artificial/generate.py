@@ -30,14 +30,14 @@ from index.files import json_bytes, replace_file, sha256_of_file, storage_errors
 from index.locking import folder_lock
 from index.manifest import MANIFEST_NAME, manifest_bytes, read_manifest, read_object
 from index.store import check_folder, refuse_changed
+from npm.core.errors import ArtifactError, CorpusError, SettingError, named
+from npm.core.settings import WHOLE, Bounds, CheckedSettings, PathList, PathText, Shard, as_json
+from npm.core.types import Progress, silent
 from npm.corpus.artificial.grammar import Grammar, GrammarSettings, RelationSampler, count_grammar
 from npm.corpus.artificial.lexicons import SAMPLE, SENTENCES, Lexicon, LexiconSettings, TopicScope, stream
 from npm.corpus.artificial.treebank import read_treebank, treebank_files
 from npm.corpus.sources import read_lines
 from npm.corpus.tokenizers import TOKENIZER_KIND, pieces_of, word_tokenizer, write_tokenizer
-from npm.errors import ArtefactError, CorpusError, SettingError, named
-from npm.settings import WHOLE, Bounds, CheckedSettings, PathList, PathText, Shard, as_json
-from npm.types import Progress, silent
 
 KIND, TEXTS_KIND = "artificial-corpus", "artificial-texts"
 SETTINGS, GRAMMAR, LEXICON, GROUPS, REPORT = (
@@ -119,7 +119,7 @@ def generate(
     """Write the files of `shard` that are not there yet and, when all are there, the report.
 
     Raises CorpusError for what is no treebank, for a grammar whose sentences need not end and for words that the target
-    has too, ArtefactError if `out` holds something else, SettingError where no sentence is short enough.
+    has too, ArtifactError if `out` holds something else, SettingError where no sentence is short enough.
     """
     out = Path(out)
     grammar, record = _grammar(settings)
@@ -180,7 +180,7 @@ def _refuse_shared(words: Any, target: str) -> None:
 def _begin(out: Path, record: dict[str, Any], grammar: Grammar, lexicon: Lexicon) -> None:
     """Make the folder, or see that it was made with the same settings; write what stands beside the texts."""
     if out.is_file() or (out.is_dir() and not (out / SETTINGS).is_file() and _visible(out)):
-        raise ArtefactError(
+        raise ArtifactError(
             f"{out} holds something else",
             expected="nothing yet, or what npmlm generate left",
             got="a file" if out.is_file() else f"other files, such as {_visible(out)[0]}",

@@ -24,9 +24,9 @@ import numpy as np
 
 from index.manifest import read_object
 from index.settings import read_record
+from npm.core.errors import ArtifactError, CorpusError, SettingError
+from npm.core.settings import Bounds, CheckedSettings, PathText
 from npm.corpus.artificial.treebank import ROOT, Tree
-from npm.errors import ArtefactError, CorpusError, SettingError
-from npm.settings import Bounds, CheckedSettings, PathText
 
 ROOT_RELATION, PUNCTUATION = "root", "punct"
 MOST_REJECTED = 1000
@@ -107,7 +107,7 @@ class Grammar:
 
     @classmethod
     def read(cls, path: Path) -> Grammar:
-        """The grammar that a grammar.json holds. Raises ArtefactError if it holds none."""
+        """The grammar that a grammar.json holds. Raises ArtifactError if it holds none."""
         grammar: Grammar = read_record(
             cls, read_object(path, fix="give a grammar.json that npmlm generate wrote"), file=path
         )
@@ -115,7 +115,7 @@ class Grammar:
         used = {name for each in grammar.relations for rule in each.rules for name in rule.left + rule.right}
         bare = [each.name for each in grammar.relations if not each.rules]
         if faults := [*sorted(used - known), *bare, *({ROOT_RELATION} - known)]:
-            raise ArtefactError(
+            raise ArtifactError(
                 f"{path} is no grammar",
                 expected=f"rules for {ROOT_RELATION} and for every relation that a rule names",
                 got=f"none for {', '.join(faults)}",

@@ -20,8 +20,8 @@ from typing import Annotated, Any
 
 import numpy as np
 
+from npm.core.settings import Bounds, CheckedSettings
 from npm.corpus.artificial.grammar import Grammar
-from npm.settings import Bounds, CheckedSettings
 
 OPENED_SHARE = 0.4
 """Probability that the next word opens a bracket, where it may also close one."""

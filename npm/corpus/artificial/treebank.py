@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
+from npm.core.errors import CorpusError
 from npm.corpus.sources import read_lines
-from npm.errors import CorpusError
 
 COLUMNS = ("ID", "FORM", "LEMMA", "UPOS", "XPOS", "FEATS", "HEAD", "DEPREL", "DEPS", "MISC")
 NO_NODE = re.compile(r"\d+(-\d+|\.\d+)")

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from npm.core.errors import SettingError
 from npm.corpus.documents import CorpusSettings, read_corpus
 from npm.corpus.sources import find_sources
 from npm.corpus.text import folded_words
-from npm.errors import SettingError
 from npm.evaluation.analyses.panels import Line, Panel, Point
 from npm.evaluation.metrics import wilson_interval
 from npm.evaluation.pictures import equal_mass_bins

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from npm.errors import QueryError, SettingError
+from npm.core.errors import QueryError, SettingError
 from npm.evaluation.analyses.panels import Line, Panel, Point
 from npm.evaluation.metrics import Interval, bootstrap_interval
 from npm.evaluation.settings import SampleSettings

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable
 
 import numpy as np
 
-from npm.errors import CorpusError
+from npm.core.errors import CorpusError
 
 LEAST_LETTERS, MOST_LETTERS = 5, 10
 MOST_DRAWS = 10_000

@@ -13,11 +13,8 @@ from typing import TYPE_CHECKING
 from index.manifest import read_object
 from index.settings import read_record
 from index.store import check_folder
-from npm.errors import ArtefactError
-from npm.evaluation.metrics import Interval
-from npm.evaluation.report import Row, markdown_table, percent, terminal_table
-from npm.evaluation.results import EVALUATION_KIND, METRICS
-from npm.figures import (
+from npm.core.errors import ArtifactError
+from npm.core.figures import (
     NumberTable,
     Picture,
     check_panel_count,
@@ -29,6 +26,9 @@ from npm.figures import (
     plain_axes,
     shown_name,
 )
+from npm.evaluation.metrics import Interval
+from npm.evaluation.report import Row, markdown_table, percent, terminal_table
+from npm.evaluation.results import EVALUATION_KIND, METRICS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -104,7 +104,7 @@ def panels_markdown(panels: Sequence[Panel]) -> str:
 def panels_picture(folders: Sequence[Path]) -> Picture:
     """The panels of all `folders`, each with its numbers.
 
-    Raises SettingError without folders or for more panels than a picture can hold, ArtefactError for a folder without
+    Raises SettingError without folders or for more panels than a picture can hold, ArtifactError for a folder without
     any, or one that is damaged.
     """
     found = [
@@ -122,11 +122,11 @@ def panels_picture(folders: Sequence[Path]) -> Picture:
 
 
 def read_panels(folder: Path) -> Iterator[Panel]:
-    """The panels that an evaluation left in `folder`. Raises ArtefactError if there is none."""
+    """The panels that an evaluation left in `folder`. Raises ArtifactError if there is none."""
     check_folder(folder, kind=EVALUATION_KIND).file(METRICS)
     entries = read_object(folder / METRICS, fix="evaluate again").get(KEY)
     if not entries:
-        raise ArtefactError(
+        raise ArtifactError(
             f"there are no panels in {folder}",
             expected="results of breakdown=[…] or corpus_shares=[…], of article_questions, unseen_words or word_sense",
             got="other results",

@@ -12,11 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from index.arrays import to_float32
-from npm.corpus.conditions import matching_documents, parse_conditions
-from npm.display import one_line
-from npm.errors import SettingError
-from npm.evaluation.zero_shot.occurrences import find_occurrences
-from npm.figures import (
+from npm.core.display import one_line
+from npm.core.errors import SettingError
+from npm.core.figures import (
     NumberTable,
     Picture,
     colour,
@@ -26,6 +24,8 @@ from npm.figures import (
     plain_axes,
     shown_name,
 )
+from npm.corpus.conditions import matching_documents, parse_conditions
+from npm.evaluation.zero_shot.occurrences import find_occurrences
 from npm.indexing.phrase_index import PhraseIndex
 from npm.retrieval.answers import SurfaceReader
 

@@ -17,15 +17,14 @@ from typing import Any
 from index.files import check_writable, json_bytes, replace_file
 from index.manifest import read_object
 from index.store import refuse_changed
-from index.types import ArtefactError
+from npm.core.errors import ArtifactError, SettingError
+from npm.core.settings import parse_list
 from npm.corpus.documents import CorpusSettings, read_corpus
 from npm.corpus.sources import find_sources
-from npm.errors import SettingError
 from npm.evaluation.results import METRICS, read_predictions
 from npm.evaluation.tasks.synthetic_time import DATES, json_lines, synthetic_files, write_synthetic_time
 from npm.evaluation.tasks.task_file import load_task
 from npm.indexing.generation import input_record
-from npm.settings import parse_list
 
 OURS = {"out": "runs/temporal", "task": "", "old": "", "new": "", "data_dir": ""}
 """What can be said of the study itself; `build.KEY=` goes to builds, OF_ALL to all commands, the rest to evaluate."""
@@ -272,7 +271,7 @@ def _costs(study: TemporalStudy) -> dict[str, Any]:
                 continue
         expected = "seconds and bytes of each change"
         got = f"{name}: {cost}"
-        raise ArtefactError(f"{file} cannot be read", expected=expected, got=got, where=str(file), fix=fix)
+        raise ArtifactError(f"{file} cannot be read", expected=expected, got=got, where=str(file), fix=fix)
     return costs
 
 

@@ -22,11 +22,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from index.files import digest_of
+from npm.core.errors import CorpusError
+from npm.core.settings import as_json
+from npm.core.types import MASK_TEXT, Document, Progress, silent
 from npm.corpus.blocks import BlockSettings
 from npm.corpus.conditions import matching_documents, parse_conditions
 from npm.corpus.documents import CorpusSettings, read_corpus
 from npm.corpus.text import folded_words
-from npm.errors import CorpusError
 from npm.evaluation.analyses.invented_names import SCRIPTS, NameModel
 from npm.evaluation.analyses.panels import KEY, Line, Panel, Point, show_panels
 from npm.evaluation.held_out.article_questions import (
@@ -47,8 +49,6 @@ from npm.indexing.settings import IndexBuildSettings
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.queries import encode_queries
 from npm.retrieval.settings import FillSettings
-from npm.settings import as_json
-from npm.types import MASK_TEXT, Document, Progress, silent
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -18,8 +18,10 @@ import numpy as np
 
 from index.arrays import to_float32
 from index.files import digest_of
+from npm.core.errors import SettingError
+from npm.core.settings import as_json, changed_settings
+from npm.core.types import Progress, silent
 from npm.corpus.conditions import matching_documents, parse_conditions
-from npm.errors import SettingError
 from npm.evaluation.analyses.panels import KEY, Line, Panel, Point, show_panels
 from npm.evaluation.analyses.word_pairs import WordPair, WordPlace, read_pairs, shipped_pairs
 from npm.evaluation.metrics import Interval, bootstrap_interval, wilson_interval
@@ -28,8 +30,6 @@ from npm.evaluation.settings import SampleSettings, WordSenseSettings
 from npm.evaluation.tasks.document_conditions import check_conditions
 from npm.evaluation.zero_shot.occurrences import find_occurrences
 from npm.models.batches import encode_sequences, padded
-from npm.settings import as_json, changed_settings
-from npm.types import Progress, silent
 
 if TYPE_CHECKING:
     from rich.console import Console

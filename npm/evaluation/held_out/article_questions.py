@@ -29,10 +29,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from index.files import digest_of
+from npm.core.errors import CorpusError, SettingError
+from npm.core.settings import as_json
+from npm.core.types import MASK_TEXT, Answer, Document, Progress, silent
 from npm.corpus.blocks import BlockSettings
 from npm.corpus.documents import CorpusSettings, read_corpus
 from npm.corpus.text import Stemming, sentence_bounds, words_of
-from npm.errors import CorpusError, SettingError
 from npm.evaluation.analyses.breakdown import binned_points
 from npm.evaluation.analyses.panels import KEY, Line, Panel, show_panels
 from npm.evaluation.metrics import Interval, bootstrap_interval, hit_rank
@@ -47,8 +49,6 @@ from npm.retrieval.blocks import rank_blocks, rankings
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.queries import QueryVectors, encode_queries
 from npm.retrieval.settings import Retrieval
-from npm.settings import as_json
-from npm.types import MASK_TEXT, Answer, Document, Progress, silent
 
 if TYPE_CHECKING:
     from rich.console import Console

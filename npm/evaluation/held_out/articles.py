@@ -15,21 +15,21 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 
+from npm.core.errors import CorpusError, SettingError, put_under
+from npm.core.types import Progress, Sequences
 from npm.corpus.blocks import BlockPacker, BlockSettings
 from npm.corpus.documents import CorpusSettings, read_corpus
 from npm.corpus.store import BlockStore, write_block_store
 from npm.corpus.text import is_title
-from npm.errors import CorpusError, SettingError, put_under
 from npm.evaluation.results import model_facts, write_results
 from npm.evaluation.settings import HeldOutSettings
 from npm.indexing.embed import check_tokenizer
 from npm.models.encoder import StoredModel, evaluating
-from npm.types import Progress, Sequences
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from npm.types import Block, Document
+    from npm.core.types import Block, Document
 
 
 BLOCK_LENGTH = "max_block_tokens"
@@ -87,7 +87,7 @@ def measured_articles(
 ) -> list[Score]:
     """`measure` of each of the first long articles of `store`, with `model` and `heads` in evaluation mode.
 
-    Raises ArtefactError if the store is of another tokenizer, SettingError if the model does not take such blocks,
+    Raises ArtifactError if the store is of another tokenizer, SettingError if the model does not take such blocks,
     CorpusError if too few articles are long enough.
     """
     check_tokenizer(model, store)

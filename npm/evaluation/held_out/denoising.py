@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from npm.core.types import Progress, silent
 from npm.corpus.store import BlockStore
 from npm.evaluation.held_out.articles import Article, HeldOutResult, held_out_record, measured_articles
 from npm.evaluation.metrics import Interval, bootstrap_interval
@@ -27,13 +28,12 @@ from npm.masking.masker import mask_rng
 from npm.masking.rendering import VIEW_NUMBERS
 from npm.objectives.denoising import Denoising
 from npm.objectives.encoded import EncodedDenoising, Passes
-from npm.types import Progress, silent
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from npm.core.types import Sequences
     from npm.models.denoiser import Denoiser
-    from npm.types import Sequences
 
 
 TASK = "denoising"
@@ -107,7 +107,7 @@ def evaluate_denoising(
     """NLL of every denoiser under every mode token, on the first long articles of `store`.
 
     The masks of an article depend on the seed, its number and the denoiser alone. The model runs in its own number
-    format. Raises ArtefactError if the store is of another tokenizer, CorpusError if too few articles are long enough,
+    format. Raises ArtifactError if the store is of another tokenizer, CorpusError if too few articles are long enough,
     EncoderError if the tokenizer has too few sentinels.
     """
     sample = sample if sample is not None else SampleSettings()

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from npm.core.errors import CorpusError
+from npm.core.types import Progress, silent
 from npm.corpus.store import BlockStore
-from npm.errors import CorpusError
 from npm.evaluation.held_out.articles import (
     Article,
     HeldOutResult,
@@ -36,13 +37,12 @@ from npm.models.settings import check_leading_dimensions
 from npm.objectives.encoded import EncodedBatch
 from npm.objectives.nonparametric import NonparametricMasked, following_tokens, gather_keys, positive_keys
 from npm.objectives.settings import NonparametricSettings
-from npm.types import Progress, silent
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from npm.core.types import MaskedBatch
     from npm.models.encoder import Encoder
-    from npm.types import MaskedBatch
 
 
 TASK = "in_batch"
@@ -151,7 +151,7 @@ def evaluate_in_batch(
 
     Article i is masked by the seed, epoch 0 and i; one with too little to mask counts no span. For an encoder that asks
     with one mask single tokens are masked, and the one query counts for both sides, its loss once. The encoder runs in
-    its own number format. Raises ArtefactError if the store is of another tokenizer, CorpusError if too few articles
+    its own number format. Raises ArtifactError if the store is of another tokenizer, CorpusError if too few articles
     are long enough or nothing could be masked, SettingError for lengths that the vectors do not have and for blocks
     that the encoder does not take.
     """

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from npm.core.errors import CorpusError
+from npm.core.types import Progress, silent
 from npm.corpus.store import BlockStore
-from npm.errors import CorpusError
 from npm.evaluation.held_out.articles import Article, HeldOutResult, held_out_record, measured_articles
 from npm.evaluation.metrics import ratio_standard_error
 from npm.evaluation.report import Row, terminal_table
@@ -29,7 +30,6 @@ from npm.masking.masker import mask_rng
 from npm.masking.rendering import TOKENS, VIEW_NUMBERS
 from npm.objectives.encoded import EncodedBatch
 from npm.objectives.masked import MaskedTokens
-from npm.types import Progress, silent
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -115,7 +115,7 @@ def evaluate_masked_tokens(
 ) -> MaskedTokensResult:
     """Mask the first long articles of `store` and predict what stood there; the encoder in its own number format.
 
-    Article i is masked by the seed, epoch 0 and i. Raises ArtefactError if the store is of another tokenizer,
+    Article i is masked by the seed, epoch 0 and i. Raises ArtifactError if the store is of another tokenizer,
     SettingError if its blocks are too long, CorpusError if too few articles are long enough or nothing was masked.
     """
     sample = sample if sample is not None else SampleSettings()

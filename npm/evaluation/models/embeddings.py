@@ -25,20 +25,8 @@ import numpy as np
 from index.files import digest_of
 from index.manifest import read_object
 from index.settings import read_record
-from npm.corpus.rows import TaskDataError
-from npm.errors import named
-from npm.evaluation.analyses.senses import principal_components
-from npm.evaluation.report import terminal_table
-from npm.evaluation.results import (
-    METRICS,
-    PREDICTIONS,
-    CheckRecord,
-    any_record,
-    model_facts,
-    read_predictions,
-    write_results,
-)
-from npm.figures import (
+from npm.core.errors import named
+from npm.core.figures import (
     NumberTable,
     Picture,
     check_panel_count,
@@ -50,8 +38,20 @@ from npm.figures import (
     plain_axes,
     shown_name,
 )
+from npm.core.types import Progress, silent
+from npm.corpus.rows import TaskDataError
+from npm.evaluation.analyses.senses import principal_components
+from npm.evaluation.report import terminal_table
+from npm.evaluation.results import (
+    METRICS,
+    PREDICTIONS,
+    CheckRecord,
+    any_record,
+    model_facts,
+    read_predictions,
+    write_results,
+)
 from npm.models.encoder import Encoder
-from npm.types import Progress, silent
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -206,7 +206,7 @@ def silhouettes(vectors: np.ndarray, groups: np.ndarray) -> np.ndarray:
 def embeddings_picture(folders: Sequence[Path]) -> Picture:
     """The tokens in the plane of the first components, a panel a folder, a colour and marker a group.
 
-    Raises SettingError without folders or for too many, ArtefactError for a folder with other results.
+    Raises SettingError without folders or for too many, ArtifactError for a folder with other results.
     """
     names = folder_names(folders)
     check_panel_count(names)

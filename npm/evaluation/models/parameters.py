@@ -17,17 +17,8 @@ import torch
 
 from index.settings import read_record
 from index.store import check_folder
-from npm.errors import ArtefactError
-from npm.evaluation.report import Row, terminal_table
-from npm.evaluation.results import (
-    EVALUATION_KIND,
-    PREDICTIONS,
-    CheckRecord,
-    any_record,
-    read_predictions,
-    write_results,
-)
-from npm.figures import (
+from npm.core.errors import ArtifactError
+from npm.core.figures import (
     NumberTable,
     Picture,
     colour,
@@ -38,8 +29,17 @@ from npm.figures import (
     plain_axes,
     shown_name,
 )
+from npm.core.types import Progress, silent
+from npm.evaluation.report import Row, terminal_table
+from npm.evaluation.results import (
+    EVALUATION_KIND,
+    PREDICTIONS,
+    CheckRecord,
+    any_record,
+    read_predictions,
+    write_results,
+)
 from npm.models.edits.checkpoint import Checkpoint, new_tensors
-from npm.types import Progress, silent
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -186,7 +186,7 @@ def parameter_rows(model: str, tensors: dict[str, torch.Tensor], *, layers: str)
 def parameters_picture(folders: Sequence[Path]) -> Picture:
     """The standard deviation of the weights over the layers: a panel a kind of module, a line a model.
 
-    Raises SettingError without folders, ArtefactError for a folder with other results.
+    Raises SettingError without folders, ArtifactError for a folder with other results.
     """
     lines: dict[str, dict[str, list[tuple[int, float]]]] = {}
     for name, folder in zip(folder_names(folders), folders, strict=True):
@@ -222,7 +222,7 @@ def _read_rows(folder: Path) -> list[ParameterRow]:
     file = folder / PREDICTIONS
     rows = [read_record(ParameterRow, line, file=file, key=where) for where, line in read_predictions(folder)]
     if not any(row.layer is not None for row in rows):
-        raise ArtefactError(
+        raise ArtifactError(
             "these results hold no layers",
             expected="results of task=parameters",
             got="results of another task" if not rows else "a model without layers",

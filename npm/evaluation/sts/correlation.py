@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from npm.errors import EncoderError
+from npm.core.errors import EncoderError
 
 if TYPE_CHECKING:
     from npm.models.encoder import Encoder

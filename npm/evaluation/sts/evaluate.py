@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from npm.core.types import Progress, silent
 from npm.evaluation.metrics import Interval
 from npm.evaluation.report import Row, percent, terminal_table
 from npm.evaluation.results import CheckRecord, any_record, model_facts, write_results
@@ -24,7 +25,6 @@ from npm.evaluation.sts.data import PUBLIC_SETS
 from npm.evaluation.sts.geometry import Geometry, geometry_facts, measure_geometry, whitened
 from npm.models.sentences import SentenceEncoder
 from npm.models.settings import PoolerKind, Precision
-from npm.types import Progress, silent
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from npm.core.errors import SettingError
 from npm.corpus.rows import TaskDataError
-from npm.errors import SettingError
 from npm.evaluation.settings import GeometrySettings
 from npm.evaluation.sts.correlation import SentencePairs, SentenceVectors, encode_distinct
 from npm.models.encoder import evaluating

@@ -14,10 +14,8 @@ from typing import TYPE_CHECKING, Any
 from index.manifest import read_object
 from index.settings import read_record
 from index.store import check_folder
-from npm.errors import ArtefactError, SettingError
-from npm.evaluation.results import EVALUATION_KIND, METRICS
-from npm.evaluation.sts.evaluate import BEFORE_AND_AFTER
-from npm.figures import (
+from npm.core.errors import ArtifactError, SettingError
+from npm.core.figures import (
     NumberTable,
     Picture,
     colour,
@@ -28,6 +26,8 @@ from npm.figures import (
     plain_axes,
     shown_name,
 )
+from npm.evaluation.results import EVALUATION_KIND, METRICS
+from npm.evaluation.sts.evaluate import BEFORE_AND_AFTER
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -76,7 +76,7 @@ def geometry_picture(folders: Sequence[Path], *, arrows: bool = False) -> Pictur
     encoder, in the order in which they are named.
 
     Raises SettingError without folders, where results are of different sentences, or for arrows without a path;
-    ArtefactError for a folder without a geometry.
+    ArtifactError for a folder without a geometry.
     """
     paths = list(read_paths(folders, arrows=arrows))
     if arrows and all(len(path.points) == 1 for path in paths):
@@ -127,13 +127,13 @@ def read_paths(folders: Sequence[Path], *, arrows: bool) -> Iterator[PlanePath]:
 
 
 def _read_points(name: str, folder: Path) -> tuple[dict[str, Any], list[PlanePoint]]:
-    """What the geometry of a folder was measured on, and its encoders. Raises ArtefactError."""
+    """What the geometry of a folder was measured on, and its encoders. Raises ArtifactError."""
     check_folder(folder, kind=EVALUATION_KIND).file(METRICS)
     file = folder / METRICS
     metrics = read_record(_Metrics, read_object(file, fix="evaluate again"), file=file)
     encoders = [read_record(_Encoder, each, file=file, key="encoders") for each in metrics.encoders]
     if not encoders or not metrics.geometry or any(each.geometry is None for each in encoders):
-        raise ArtefactError(
+        raise ArtifactError(
             "these results hold no alignment and uniformity",
             expected="results of task=sts with a geometry",
             got="results of task=sts without one" if encoders else "results of another task",

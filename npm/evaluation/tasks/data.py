@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from npm.core.errors import check_range, near
+from npm.core.types import MASK_TEXT, SURROGATE
 from npm.corpus.rows import SEPARATORS, Row, TaskDataError
 from npm.corpus.text import words_of
-from npm.errors import check_range, near
 from npm.evaluation.settings import Split
 from npm.evaluation.tasks.document_conditions import filled_conditions
 from npm.evaluation.tasks.prompts import (
@@ -34,7 +35,6 @@ from npm.evaluation.tasks.prompts import (
 from npm.evaluation.tasks.readers import ALTERNATIVES, find_data, not_found, placed_rows
 from npm.evaluation.tasks.task import Development, Example, Macro, Suite, Task, TooLong
 from npm.retrieval.queries import check_query
-from npm.types import MASK_TEXT, SURROGATE
 
 if TYPE_CHECKING:
     from npm.models.encoder import Encoder

@@ -10,9 +10,9 @@ from dataclasses import replace
 from datetime import date
 from typing import TYPE_CHECKING, Any
 
+from npm.core.errors import SettingError
 from npm.corpus.conditions import NUMBER, OPERATOR, ORDERS, parse_conditions
 from npm.corpus.rows import TaskDataError
-from npm.errors import SettingError
 from npm.indexing.phrase_index import NoDocumentError, PhraseIndex, select
 
 if TYPE_CHECKING:

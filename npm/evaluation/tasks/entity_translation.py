@@ -23,8 +23,8 @@ from npm.evaluation.tasks.prompts import plain_token_ids
 from npm.evaluation.tasks.synthetic_time import json_lines
 
 if TYPE_CHECKING:
+    from npm.core.types import Document
     from npm.models.encoder import Encoder
-    from npm.types import Document
 
 
 LANGUAGES = (

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from npm.errors import UserError, near
+from npm.core.errors import UserError, near
+from npm.core.types import MASK_TEXT
 from npm.evaluation.tasks.task import Task, TooLong
 from npm.masking.rendering import MASKS_PER_SPAN
-from npm.types import MASK_TEXT
 
 if TYPE_CHECKING:
     from npm.models.encoder import Encoder, StoredModel

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from index.manifest import read_object
+from npm.core.errors import CorpusError, SettingError, named
 from npm.corpus.rows import Row, TaskDataError, json_rows, read_cells, read_hub_rows, read_rows
-from npm.errors import CorpusError, SettingError, named
 from npm.evaluation.settings import Split
 from npm.evaluation.tasks.document_conditions import is_iso_date
 from npm.evaluation.tasks.task import Reader, Task

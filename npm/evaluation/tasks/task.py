@@ -7,10 +7,10 @@ from dataclasses import asdict, dataclass, field, fields
 from enum import Enum
 from typing import Annotated, Any, Protocol
 
+from npm.core.settings import Bounds, CheckedSettings
+from npm.core.types import Answer, Occurrence, Progress
 from npm.evaluation.metrics import Interval
 from npm.retrieval.scoring import LEAST_TEMPERATURE, Combination
-from npm.settings import Bounds, CheckedSettings
-from npm.types import Answer, Occurrence, Progress
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,9 @@ from typing import Any, get_args, get_origin, get_type_hints
 import yaml
 
 from index.files import sha256_of_bytes
-from npm.errors import SettingError, UserError, near, put_under
+from npm.core.errors import SettingError, UserError, near, put_under
+from npm.core.settings import settings_given
+from npm.core.types import MASK_TEXT, SURROGATE
 from npm.evaluation.tasks.data import OLD_ANSWERS, columns_of
 from npm.evaluation.tasks.document_conditions import check_conditions, is_templated
 from npm.evaluation.tasks.prompts import ANSWERS, Template, TemplateError, parse_template
@@ -32,8 +34,6 @@ from npm.evaluation.tasks.task import (
     Task,
 )
 from npm.retrieval.settings import FillSettings
-from npm.settings import settings_given
-from npm.types import MASK_TEXT, SURROGATE
 
 ONLY_OPEN = ("fill", "subsets", "where")
 """Keys of open tasks."""

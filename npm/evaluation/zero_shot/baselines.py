@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from npm.core.errors import SettingError
+from npm.core.types import MASK_TEXT, Answer, Phrase, Progress
 from npm.corpus.text import words_of
-from npm.errors import SettingError
 from npm.evaluation.metrics import open_answer
 from npm.evaluation.results import filler_facts
 from npm.evaluation.tasks.document_conditions import NO_DOCUMENT, admissible_parts
@@ -21,7 +22,6 @@ from npm.evaluation.tasks.task import LabelPrediction
 from npm.indexing.rows import RowMap
 from npm.retrieval.answers import SurfaceReader, says_nothing_new
 from npm.retrieval.spans import SpanFinder
-from npm.types import MASK_TEXT, Answer, Phrase, Progress
 
 if TYPE_CHECKING:
     from npm.evaluation.tasks.task import Example, Task

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from npm.core.errors import SettingError
 from npm.corpus.text import sentence_bounds
-from npm.errors import SettingError
 from npm.evaluation.tasks.prompts import detokenise, parse_template
 
 if TYPE_CHECKING:

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from index.files import sha256_of_bytes
-from npm.errors import SettingError
+from npm.core.errors import SettingError
+from npm.core.types import Progress, silent
 from npm.evaluation.metrics import Interval, bootstrap_interval
 from npm.evaluation.tasks.task import ClosedMethod, Example, LabelPrediction, OpenMethod, Suite, Task, TaskScores
-from npm.types import Progress, silent
 
 BLIND_METHODS = ("majority",)
 """Methods that give every example the same label by what they are, which is worth no note."""

@@ -22,8 +22,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import torch
 
+from npm.core.errors import EncoderError
+from npm.core.types import MASK_TEXT, Answer, Phrase, Progress
 from npm.corpus.markup import visible
-from npm.errors import EncoderError
 from npm.evaluation.results import index_facts, model_facts
 from npm.evaluation.tasks.document_conditions import NO_DOCUMENT, admissible_parts
 from npm.evaluation.tasks.prompts import plain_token_ids
@@ -31,7 +32,6 @@ from npm.evaluation.zero_shot.baselines import lexicon_of
 from npm.evaluation.zero_shot.parametric import check_word
 from npm.models.batches import length_sorted_batches, padded
 from npm.retrieval.settings import FillSettings
-from npm.types import MASK_TEXT, Answer, Phrase, Progress
 
 if TYPE_CHECKING:
     from npm.evaluation.tasks.task import Example, Task

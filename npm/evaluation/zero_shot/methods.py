@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from index.manifest import MANIFEST_NAME
-from npm.errors import EncoderError, SettingError
+from npm.core.errors import EncoderError, SettingError
+from npm.core.settings import changed_settings, settings_given
+from npm.core.types import MASK_TEXT
 from npm.evaluation.results import index_facts, model_facts
 from npm.evaluation.settings import ZeroShotEvaluation
 from npm.evaluation.tasks.document_conditions import is_templated
@@ -56,8 +58,6 @@ from npm.models.folders import MINILM, SHIPPED, locate_encoder
 from npm.models.masked_lm import MaskedHead, attach_masked_head
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.settings import FillSettings
-from npm.settings import changed_settings, settings_given
-from npm.types import MASK_TEXT
 
 if TYPE_CHECKING:
     from npm.evaluation.tasks.task import Example
@@ -226,7 +226,7 @@ class Methods:
     def index(self, task: Task, *, parametric: bool = False) -> tuple[PhraseIndex, Encoder]:
         """The index over the reference corpus of `task` and the encoder that made it.
 
-        `parametric`: that of the masked language model. Raises SettingError if there is none, ArtefactError if it is
+        `parametric`: that of the masked language model. Raises SettingError if there is none, ArtifactError if it is
         damaged or was made with another encoder.
         """
         setting = "zero_shot.mlm.index" if parametric else "index"

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from npm.core.errors import SettingError
+from npm.core.types import TokenFlag
 from npm.corpus.blocks import concatenated_ranges
 from npm.corpus.text import normalised_text
-from npm.errors import SettingError
 from npm.evaluation.zero_shot.occurrences import WordOccurrences, find_occurrences
 from npm.retrieval.answers import SurfaceReader
-from npm.types import TokenFlag
 
 if TYPE_CHECKING:
     from npm.indexing.phrase_index import PhraseIndex
@@ -61,7 +61,7 @@ def neighbouring_words(
     Compared are whole words of letters of the live corpus, function words and those of the groups aside. Of those whose
     nearest group it is, the `NEAREST_PER_WORD` · `count` nearest to a group are ranked by cosine with this group less
     the largest cosine with another; the mean of all words is taken off every vector first. Without another group,
-    by the cosine alone. The same index gives the same words. Raises ArtefactError if `encoder` did not make the index,
+    by the cosine alone. The same index gives the same words. Raises ArtifactError if `encoder` did not make the index,
     SettingError if no word of a group has a vector in it.
     """
     occurrences = find_occurrences(index, encoder, [word for group in groups for word in group])

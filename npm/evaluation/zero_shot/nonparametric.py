@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from npm.errors import SettingError
+from npm.core.errors import SettingError
+from npm.core.types import Answer, Progress
 from npm.evaluation.results import filler_facts, model_facts
 from npm.evaluation.tasks.document_conditions import NO_DOCUMENT, examples_by_condition
 from npm.evaluation.tasks.prompts import empty_prompt
@@ -41,7 +42,6 @@ from npm.retrieval.answers import SurfaceReader
 from npm.retrieval.queries import QueryVectors, encode_masks
 from npm.retrieval.scoring import Combination
 from npm.retrieval.settings import Retrieval
-from npm.types import Answer, Progress
 
 if TYPE_CHECKING:
     from npm.evaluation.zero_shot.verbalizers import Verbalizer
@@ -77,7 +77,7 @@ class NonparametricLabels:
     ) -> None:
         """`scoring` stands in for what a task says; `masks` None asks as the encoder was trained.
 
-        Raises ArtefactError if `encoder` did not make the index.
+        Raises ArtifactError if `encoder` did not make the index.
         """
         self.name = name
         self._index = index

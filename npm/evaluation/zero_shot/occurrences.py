@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from index.arrays import RowSet, to_float32
+from npm.core.types import TokenFlag
 from npm.corpus.blocks import concatenated_ranges
 from npm.evaluation.tasks.prompts import plain_token_ids
 from npm.models.similarity import scaled_similarity
 from npm.retrieval.scoring import Combination
-from npm.types import TokenFlag
 
 if TYPE_CHECKING:
     from index.arrays import ShardedArray
@@ -75,7 +75,7 @@ def find_occurrences(
 
     With `single_tokens` a word is the one token that it is behind a space, also where that is a part of a word.
 
-    Takes 40 bytes an occurrence, besides what a chunk of the corpus takes. Raises ArtefactError unless `encoder` made
+    Takes 40 bytes an occurrence, besides what a chunk of the corpus takes. Raises ArtifactError unless `encoder` made
     the index.
     """
     encoder = index.check_encoder(encoder)

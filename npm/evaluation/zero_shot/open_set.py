@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from npm.core.types import Answer, Progress, silent
 from npm.corpus.markup import visible
 from npm.evaluation.metrics import Interval, bootstrap_interval, exact_match, group_mean_interval
 from npm.evaluation.tasks.data import LONGEST_ANSWER_GROUP, answer_groups
@@ -22,7 +23,6 @@ from npm.evaluation.tasks.task import Example, Macro, OpenMethod, Task, TaskScor
 from npm.evaluation.zero_shot.closed_set import check_something_to_do, examples_digest
 from npm.evaluation.zero_shot.occurrences import name_counts
 from npm.indexing.embed import check_tokenizer
-from npm.types import Answer, Progress, silent
 
 if TYPE_CHECKING:
     from npm.indexing.phrase_index import PhraseIndex
@@ -51,7 +51,7 @@ def coverage_of(
     """Look up the names of all subjects and all answers in the blocks of `index`, in one pass over its tokens.
 
     Only in what meets `where` and is among `documents`; examples with conditions of their own take a pass for each set
-    of conditions, over what meets them too. Raises ArtefactError if the tokens of the index are not those of the
+    of conditions, over what meets them too. Raises ArtifactError if the tokens of the index are not those of the
     encoder, and as `admissible_parts` does.
     """
     check_tokenizer(encoder, index.store)
@@ -315,7 +315,7 @@ def evaluate_open(
     coverage, in what meets `where` and is among `documents`: those that the methods answer from. `subsets` are those of
     the task's that are known; `data_notes` go before other notes. `progress` counts examples over all methods.
     Intervals of all methods are drawn with the same `seed`. Raises SettingError without examples or methods,
-    ArtefactError if `index` holds tokens of another tokenizer, and whatever `coverage_of` or a method raises.
+    ArtifactError if `index` holds tokens of another tokenizer, and whatever `coverage_of` or a method raises.
     """
     check_something_to_do(task, examples, methods)
     answer_tokens = answer_token_groups([example.answers for example in examples], tokenizer_encoder)

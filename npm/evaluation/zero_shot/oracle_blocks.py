@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from npm.core.types import Answer, Progress
 from npm.evaluation.results import filler_facts
 from npm.evaluation.tasks.document_conditions import NO_DOCUMENT, admissible_parts
 from npm.evaluation.zero_shot.baselines import lexicon_of
 from npm.evaluation.zero_shot.occurrences import name_blocks
-from npm.types import Answer, Progress
 
 if TYPE_CHECKING:
     from npm.evaluation.tasks.task import Example, Task

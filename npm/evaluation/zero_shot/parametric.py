@@ -24,8 +24,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from npm.core.errors import UserError
+from npm.core.types import MASK_TEXT, Answer, Phrase, Progress
 from npm.corpus.text import CONTRACTION_TAILS, STOP_WORDS, words_of
-from npm.errors import UserError
 from npm.evaluation.results import model_facts
 from npm.evaluation.tasks.prompts import empty_prompt, plain_token_ids
 from npm.evaluation.tasks.task import BY_CORPUS, Calibration, LabelPrediction
@@ -33,7 +34,6 @@ from npm.evaluation.zero_shot.calibration import relative_logs
 from npm.evaluation.zero_shot.verbalizers import label_shares
 from npm.models.batches import encode_sequences
 from npm.retrieval.queries import encode_masks, mask_strips, masked_inputs, query_notes
-from npm.types import MASK_TEXT, Answer, Phrase, Progress
 
 if TYPE_CHECKING:
     from npm.evaluation.tasks.task import Example, Task

@@ -7,7 +7,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from npm.errors import SettingError
+from npm.core.errors import SettingError
+from npm.core.settings import as_json
+from npm.core.types import Progress
 from npm.evaluation.analyses.breakdown import breakdown_panels, check_breakdown
 from npm.evaluation.analyses.corpus_shares import (
     ShareResult,
@@ -33,8 +35,6 @@ from npm.evaluation.zero_shot.report import SuiteTable, fitting_rows, suite_mark
 from npm.evaluation.zero_shot.unhelpful_names import lacks_name_filter, without_guessed_names
 from npm.models.encoder import Encoder
 from npm.retrieval.settings import FillSettings
-from npm.settings import as_json
-from npm.types import Progress
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -8,11 +8,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from npm.core.types import MASK_TEXT
 from npm.evaluation.tasks.data import TaskExamples
 from npm.evaluation.tasks.readers import UHN_BY_STRING
 from npm.evaluation.zero_shot.parametric import masked_logits
 from npm.retrieval.queries import encode_masks
-from npm.types import MASK_TEXT
 
 if TYPE_CHECKING:
     from npm.evaluation.tasks.task import Example

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from npm.core.errors import SettingError, named
+from npm.core.types import SURROGATE
 from npm.corpus.text import normalised_text
-from npm.errors import SettingError, named
 from npm.evaluation.tasks.task import LABEL_WORDS, LabelMean
 from npm.evaluation.zero_shot.neighbours import NEIGHBOURS_PER_GROUP, neighbouring_words
-from npm.types import SURROGATE
 
 if TYPE_CHECKING:
     from npm.evaluation.tasks.task import Task

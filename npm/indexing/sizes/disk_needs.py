@@ -20,6 +20,8 @@ import numpy as np
 
 from index.files import check_room, stored_bytes
 from index.settings import SearchSettings, SearchTier, resolved_settings
+from npm.core.errors import UserError
+from npm.core.types import Block, Document
 from npm.corpus.addresses import StoredFile, file_state
 from npm.corpus.blocks import BlockPacker
 from npm.corpus.documents import CorpusSettings, DocumentSplit, read_corpus
@@ -28,12 +30,10 @@ from npm.corpus.shards import document_line
 from npm.corpus.sources import CHUNK_BYTES, COMPRESSED, Source, find_sources, parquet_row_count, read_lines
 from npm.corpus.store import DOCUMENTS_PER_BATCH, LARGEST_U16_VOCABULARY, TOKENS_PER_SHARD
 from npm.corpus.text import is_title
-from npm.errors import UserError
 from npm.indexing.block_vectors import block_bytes
 from npm.indexing.embed import kept_tokens
 from npm.indexing.lexicon import count_words
 from npm.indexing.settings import LexiconSettings, Rotation, VectorSettings
-from npm.types import Block, Document
 
 if TYPE_CHECKING:
     from npm.indexing.settings import EstimateSettings, IndexBuildSettings

@@ -26,9 +26,11 @@ import numpy as np
 from index.files import CHUNK_BYTES, CountingFile, shown_bytes
 from index.lists import BATCH_BYTES, PART_BYTES
 from index.quantiser import CODEC_TRAIN_ROWS
+from npm.core.errors import CorpusError
+from npm.core.memory import PeakMemory, private_bytes, return_freed_memory
+from npm.core.types import Progress, silent
 from npm.corpus.blocks import Block, BlockPacker
 from npm.corpus.store import TOKENS_PER_SHARD, build_block_store
-from npm.errors import CorpusError
 from npm.indexing.embed import ShardBlocks, frequent_token_ids, recorded_vectors
 from npm.indexing.lexicon import count_words
 from npm.indexing.rotation import refuse_few_vectors, rotation_tokens
@@ -47,8 +49,6 @@ from npm.indexing.sizes.disk_needs import (
     search_shape,
 )
 from npm.indexing.sizes.simulation import ClusterEstimate, StageCosts, shown_seconds, simulate
-from npm.memory import PeakMemory, private_bytes, return_freed_memory
-from npm.types import Progress, silent
 
 if TYPE_CHECKING:
     from npm.corpus.store import BlockStore

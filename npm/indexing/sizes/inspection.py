@@ -19,8 +19,8 @@ from index.quantiser import QUANTISER_KIND, TRAINED_FILE
 from index.settings import SearchTier, read_record
 from index.sign_codes import EXACT_ROWS
 from index.store import verify_folder
+from npm.core.errors import ArtifactError
 from npm.corpus.store import BlockStore
-from npm.errors import ArtefactError
 from npm.indexing.block_vectors import BLOCK_FILES, recorded_pooler
 from npm.indexing.embed import VECTORS_KIND, VectorCheck, reencode_sample
 from npm.indexing.generation import ENCODER_FOLDER, INDEX_KIND, SEGMENTS_FOLDER, Count, Generation
@@ -81,7 +81,7 @@ class Footprint:
 
 
 def footprint(generation: Generation) -> Footprint:
-    """The bytes of `generation`. Raises ArtefactError if a manifest of it is missing or damaged."""
+    """The bytes of `generation`. Raises ArtifactError if a manifest of it is missing or damaged."""
     disk: dict[str, int] = {"manifest": _manifest_bytes(generation.folder)}
     cold = disk["manifest"]
     for name in generation.manifest.parts:
@@ -250,7 +250,7 @@ class Inspection:
 
 
 def inspect_index(folder: str | Path) -> Inspection:
-    """What the manifests of the index in `folder` say; raises ArtefactError if one is missing or damaged.
+    """What the manifests of the index in `folder` say; raises ArtifactError if one is missing or damaged.
 
     Files are not read: `npmlm verify` does that.
     """
@@ -311,7 +311,7 @@ LEAST_COSINE = 0.99
 def verify_index(folder: Path, progress: Callable[[str, int], None] | None = None) -> None:
     """Read every byte of an index and check it; `progress(file, bytes)` after each piece.
 
-    Raises ArtefactError on the first fault. If a change replaces the generation meanwhile, the new one is checked.
+    Raises ArtifactError on the first fault. If a change replaces the generation meanwhile, the new one is checked.
     """
     while True:
         before = Generation.read(folder).manifest.digest
@@ -319,7 +319,7 @@ def verify_index(folder: Path, progress: Callable[[str, int], None] | None = Non
             verify_folder(folder, INDEX_KIND, progress)
             check_partitions(Generation.read(folder))
             return
-        except (ArtefactError, FileNotFoundError):
+        except (ArtifactError, FileNotFoundError):
             if Generation.read(folder).manifest.digest == before:
                 raise
 
@@ -327,7 +327,7 @@ def verify_index(folder: Path, progress: Callable[[str, int], None] | None = Non
 def index_encoder(folder: Path, name: str, *, device: str = "auto", dtype: Precision = Precision.auto) -> Encoder:
     """The encoder that made the index, for reading, by `name` or as `fill` finds it; vectors as long as those stored.
 
-    Raises ArtefactError if it is another one.
+    Raises ArtifactError if it is another one.
     """
     manifest = Generation.read(folder).manifest
     return check_encoder(
@@ -340,7 +340,7 @@ def index_encoder(folder: Path, name: str, *, device: str = "auto", dtype: Preci
 def verify_vectors(folder: Path, encoder: Encoder, *, batches: int, seed: int) -> VectorCheck:
     """Encode up to `batches` random batches of every segment again and compare with what is stored.
 
-    Raises ArtefactError if a vector points elsewhere: its cosine with the new one is below 0.99.
+    Raises ArtifactError if a vector points elsewhere: its cosine with the new one is below 0.99.
     """
     rng = np.random.default_rng(seed)
     row_count, worst_cosine = 0, 1.0
@@ -352,7 +352,7 @@ def verify_vectors(folder: Path, encoder: Encoder, *, batches: int, seed: int) -
         row_count += found.row_count
         worst_cosine = min(worst_cosine, found.worst_cosine)
         if found.worst_cosine < LEAST_COSINE:
-            raise ArtefactError(
+            raise ArtifactError(
                 "stored vectors are not those of the encoder",
                 expected=f"cosines of at least {LEAST_COSINE} with the same tokens encoded again",
                 got=f"{found.worst_cosine:.4f}, the worst of {found.row_count} rows",

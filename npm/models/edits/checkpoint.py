@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from index.files import json_bytes, made_parents, replace_file, storage_errors
-from npm.errors import ArtefactError
+from npm.core.errors import ArtifactError
 from npm.models.edits.schemes import generator_of
 from npm.models.edits.scopes import Family, family_of, names_in
 from npm.models.edits.settings import Scope
@@ -113,11 +113,11 @@ def new_tensors(checkpoint: Checkpoint, *, seed: int, position: int) -> tuple[di
 
 
 def check_new_folder(out: Path) -> None:
-    """Raise ArtefactError unless nothing, or an empty folder other than the one we are in, is at `out`."""
+    """Raise ArtifactError unless nothing, or an empty folder other than the one we are in, is at `out`."""
     is_free = not os.path.lexists(out) or (out.is_dir() and not any(out.iterdir()))
     if not is_free or out.resolve() == Path.cwd():
         found = "the folder you are in" if is_free else "a folder with files" if out.is_dir() else "a file"
-        raise ArtefactError(
+        raise ArtifactError(
             f"{out} is there already",
             expected="a path where nothing is, or an empty folder",
             got=found,

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
+from npm.core.errors import EncoderError, SettingError
 from npm.corpus.blocks import tokenizer_fingerprint
-from npm.errors import EncoderError, SettingError
 from npm.models.edits.checkpoint import Checkpoint, check_new_folder, new_tensors, write_checkpoint
 from npm.models.edits.schemes import generator_of, redrawn
 from npm.models.edits.scopes import check_layers

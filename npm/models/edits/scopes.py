@@ -10,7 +10,7 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from npm.errors import EncoderError, SettingError
+from npm.core.errors import EncoderError, SettingError
 from npm.models.edits.settings import Scope
 
 

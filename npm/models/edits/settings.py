@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass, field, fields
 from enum import Enum
 from typing import Annotated, Any, ClassVar, get_type_hints
 
-from npm.errors import SettingError, check_range, put_under
-from npm.settings import Bounds, CheckedSettings, PathText, as_json, settings_given
+from npm.core.errors import SettingError, check_range, put_under
+from npm.core.settings import Bounds, CheckedSettings, PathText, as_json, settings_given
 
 
 class EditName(Enum):

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from npm.core.errors import EncoderError
 from npm.corpus.blocks import tokenizer_fingerprint
-from npm.errors import EncoderError
 from npm.models.edits.checkpoint import Checkpoint, new_tensors
 from npm.models.edits.schemes import generator_of
 from npm.models.edits.settings import EditStep, Scope

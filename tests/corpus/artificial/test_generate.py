@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from npm.core.errors import ArtifactError, CorpusError, SettingError
+from npm.core.settings import Shard
 from npm.corpus.artificial import generate as generating
 from npm.corpus.artificial.generate import GenerateSettings, generate
 from npm.corpus.artificial.grammar import GrammarSettings, RelationSampler
 from npm.corpus.artificial.lexicons import LexiconSettings
-from npm.errors import ArtefactError, CorpusError, SettingError
 from npm.models.loading import load_tokenizer
-from npm.settings import Shard
 from tests.helpers.command_line import all_bytes
 from tests.helpers.treebanks import write_treebank
 
@@ -160,31 +160,31 @@ def test_a_finished_folder_is_left_alone_and_another_one_refused(made: Path, tre
     before = all_bytes(made)
     again = generate(made, settings_for(treebank))
     assert again.was_finished and again.report == json.loads((made / "report.json").read_text())
-    with pytest.raises(ArtefactError, match="other settings"):
+    with pytest.raises(ArtifactError, match="other settings"):
         generate(made, settings_for(treebank, sentences=96))
-    with pytest.raises(ArtefactError, match="input"):
+    with pytest.raises(ArtifactError, match="input"):
         generate(made, settings_for(write_treebank(tmp_path / "other.conllu", [[("a", 0, "root")]])))
     assert all_bytes(made) == before
     (tmp_path / "foreign").mkdir()
     (tmp_path / "foreign" / "notes.txt").write_text("mine")
-    with pytest.raises(ArtefactError, match="something else"):
+    with pytest.raises(ArtifactError, match="something else"):
         generate(tmp_path / "foreign", settings_for(treebank))
     assert all_bytes(tmp_path / "foreign") == {"notes.txt": b"mine"}
     (tmp_path / "others" / "texts").mkdir(parents=True)
     (tmp_path / "others" / "texts" / "00000.jsonl").write_text("mine")
-    with pytest.raises(ArtefactError, match="something else"):
+    with pytest.raises(ArtifactError, match="something else"):
         generate(tmp_path / "others", settings_for(treebank))
     assert all_bytes(tmp_path / "others") == {"texts/": b"", "texts/00000.jsonl": b"mine"}
 
 
 def test_unfinished_folders_keep_their_settings_and_damage_is_found(treebank: Path, tmp_path: Path) -> None:
     generate(tmp_path / "part", settings_for(treebank), shard=Shard(1, 2))
-    with pytest.raises(ArtefactError, match="seed"):
+    with pytest.raises(ArtifactError, match="seed"):
         generate(tmp_path / "part", settings_for(treebank, seed=3), shard=Shard(2, 2))
     generate(tmp_path / "part", settings_for(treebank), shard=Shard(2, 2))
     text = tmp_path / "part" / "texts" / "00001.jsonl"
     text.write_bytes(text.read_bytes()[:-5])
-    with pytest.raises(ArtefactError, match=r"00001\.jsonl"):
+    with pytest.raises(ArtifactError, match=r"00001\.jsonl"):
         generate(tmp_path / "part", settings_for(treebank))
 
 

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from npm.core.errors import ArtifactError, CorpusError, SettingError
 from npm.corpus.artificial.grammar import Grammar, GrammarSettings, Relation, RelationSampler, Rule, count_grammar
 from npm.corpus.artificial.treebank import Tree, read_treebank
-from npm.errors import ArtefactError, CorpusError, SettingError
 from tests.helpers.treebanks import BARKS, LIST, SEES, Word
 
 FRENCH = Path(__file__).parents[4] / "shared" / "data" / "treebanks" / "fr_gsd-dev.conllu"
@@ -131,10 +131,10 @@ def test_a_grammar_goes_through_its_file_and_one_that_lacks_rules_or_an_end_is_r
     with pytest.raises(CorpusError, match="need not end"):
         endless.refuse_endless("file")
     file.write_text(json.dumps({"relations": [{"name": "x", "lemmas": 1, "rules": []}]}), encoding="utf-8")
-    with pytest.raises(ArtefactError, match="none for x, root"):
+    with pytest.raises(ArtifactError, match="none for x, root"):
         Grammar.read(file)
     file.write_text(json.dumps({"relations": [{"name": "root", "lemmas": 0, "rules": []}]}), encoding="utf-8")
-    with pytest.raises(ArtefactError, match="lemmas"):
+    with pytest.raises(ArtifactError, match="lemmas"):
         Grammar.read(file)
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from npm.core.errors import CorpusError
 from npm.corpus.artificial.treebank import ROOT, read_treebank, treebank_files
-from npm.errors import CorpusError
 from tests.helpers.treebanks import BARKS, LIST, SEES, conllu, write_treebank
 
 

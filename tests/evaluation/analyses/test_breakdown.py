@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from npm.errors import CorpusError, SettingError
+from npm.core.errors import CorpusError, SettingError
 from npm.evaluation.analyses.breakdown import breakdown_panels, check_breakdown, text_counts
 from npm.evaluation.analyses.panels import Panel
 from npm.evaluation.metrics import wilson_interval

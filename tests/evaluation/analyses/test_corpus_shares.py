@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from npm.errors import QueryError, SettingError
+from npm.core.errors import QueryError, SettingError
 from npm.evaluation.analyses.corpus_shares import (
     check_parts,
     check_shares,

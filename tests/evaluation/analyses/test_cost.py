@@ -21,8 +21,8 @@ from benchmarks.bench_cost import (
     quality_panel,
     read_quality,
 )
+from npm.core.errors import SettingError
 from npm.corpus.documents import CorpusSettings
-from npm.errors import SettingError
 from npm.evaluation.metrics import Interval
 from npm.evaluation.results import write_results
 from npm.indexing.build import build_index

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from npm.errors import ArtefactError
+from npm.core.errors import ArtifactError
 from npm.evaluation.analyses.panels import Line, Panel, Point, draw_panels, panel_rows, panels_markdown, panels_picture
 from npm.evaluation.metrics import Interval
 from npm.evaluation.results import write_results
@@ -40,8 +40,8 @@ def test_names_stand_side_by_side_and_numbers_at_their_place() -> None:
 
 def test_results_without_panels_and_damaged_ones_are_refused(tmp_path: Path) -> None:
     write_results(tmp_path / "none", record={}, predictions=[], metrics={})
-    with pytest.raises(ArtefactError, match="no panels"):
+    with pytest.raises(ArtifactError, match="no panels"):
         panels_picture([tmp_path / "none"])
     write_results(tmp_path / "other", record={}, predictions=[], metrics={"panels": [{"title": 1}]})
-    with pytest.raises(ArtefactError, match="does not hold"):
+    with pytest.raises(ArtifactError, match="does not hold"):
         panels_picture([tmp_path / "other"])

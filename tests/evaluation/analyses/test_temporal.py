@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from index.types import ArtefactError
 from npm.cli.main import main
-from npm.errors import SettingError
+from npm.core.errors import ArtifactError, SettingError
 from npm.evaluation.analyses.temporal import TemporalStudy, agreement, run_temporal, temporal_table
 from npm.evaluation.tasks.data import read_task
 from npm.evaluation.tasks.synthetic_time import DATES, KINDS, write_synthetic_time
@@ -192,7 +191,7 @@ def test_an_index_is_changed_again_where_it_is_not_known_that_it_was(study: Temp
         assert run_temporal(own, lambda given, verbs=verbs: verbs.append(given[0]) or 0) == 0
         assert verbs == ["build"] * 3 + ["add"]
     (own.out / "changes.json").write_text('{"rebuild": 3}', "utf-8")
-    with pytest.raises(ArtefactError, match="cannot be read") as raised:
+    with pytest.raises(ArtifactError, match="cannot be read") as raised:
         run_temporal(own, lambda _: 0)
     assert raised.value.got == "rebuild: 3"
 

@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from npm.core.errors import CorpusError
+from npm.core.types import Document
 from npm.corpus.text import folded_words
-from npm.errors import CorpusError
 from npm.evaluation.analyses.invented_names import LEAST_LETTERS, SCRIPTS, NameModel
 from npm.evaluation.analyses.unseen_words import (
     VARIANTS,
@@ -22,7 +23,6 @@ from npm.evaluation.analyses.unseen_words import (
 )
 from npm.evaluation.metrics import wilson_interval
 from npm.evaluation.settings import SampleSettings, UnseenWordsSettings
-from npm.types import Document
 from tests.helpers.command_line import CommandLine, write_corpus
 from tests.helpers.language_models import random_language_model
 from tests.helpers.tiny_models import tiny_encoder

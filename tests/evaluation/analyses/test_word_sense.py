@@ -10,8 +10,8 @@ import pytest
 import torch
 from scipy.stats import mannwhitneyu
 
+from npm.core.errors import SettingError
 from npm.corpus.rows import TaskDataError
-from npm.errors import SettingError
 from npm.evaluation.analyses.senses import nearest_pairs, principal_components
 from npm.evaluation.analyses.word_pairs import WordPair, WordPlace, read_pairs, shipped_pairs
 from npm.evaluation.analyses.word_sense import (

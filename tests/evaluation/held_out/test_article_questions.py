@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from npm.core.errors import CorpusError, SettingError
+from npm.core.types import Document
 from npm.corpus.documents import CorpusSettings
-from npm.errors import CorpusError, SettingError
 from npm.evaluation.analyses.panels import read_panels
 from npm.evaluation.analyses.unseen_words import evaluate_unseen_words
 from npm.evaluation.compare import compare_results
@@ -25,7 +26,6 @@ from npm.evaluation.held_out.article_questions import (
 )
 from npm.evaluation.settings import ArticleQuestionSettings, SampleSettings, UnseenWordsSettings
 from npm.retrieval.settings import FillSettings, Retrieval
-from npm.types import Document
 from tests.helpers.language_models import deaf_head
 from tests.helpers.tiny_models import SENTENCES, tiny_encoder
 

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 import torch
 
+from npm.core.errors import ArtifactError, CorpusError, EncoderError, SettingError
+from npm.core.types import Document, Sequences
 from npm.corpus.documents import CorpusSettings
 from npm.corpus.store import BlockStore
-from npm.errors import ArtefactError, CorpusError, EncoderError, SettingError
 from npm.evaluation.held_out.articles import build_held_out_store, held_out_store
 from npm.evaluation.held_out.denoising import DenoisingResult, denoising_rows, evaluate_denoising
 from npm.evaluation.settings import DenoisingTaskSettings, SampleSettings
@@ -20,7 +21,6 @@ from npm.masking.masker import mask_rng
 from npm.masking.units import TokenUnits
 from npm.models.denoiser import Denoiser, fresh_denoiser
 from npm.models.settings import FreshSettings
-from npm.types import Document, Sequences
 from tests.helpers.tiny_models import SENTENCES, tiny_encoder
 
 SETTINGS = DenoisingTaskSettings(articles=2, least_tokens=60, blocks_per_article=2, max_block_tokens=24)
@@ -172,7 +172,7 @@ def test_documents_of_a_corpus_are_cut_and_measured(
 
 def test_blocks_of_another_tokenizer_are_refused(encoder_folder: Path, store: BlockStore) -> None:
     other = fresh_denoiser(str(encoder_folder), FreshSettings(layers=1, dimensions=16), device="cpu")
-    with pytest.raises(ArtefactError, match="another tokenizer"):
+    with pytest.raises(ArtifactError, match="another tokenizer"):
         evaluate_denoising(other, store, SETTINGS)
 
 

@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 import torch
 
+from npm.core.errors import ArtifactError, CorpusError, SettingError
+from npm.core.types import Document, TokenFlag
 from npm.corpus.blocks import BlockPacker, BlockSettings
 from npm.corpus.documents import CorpusSettings
 from npm.corpus.store import BlockStore, build_block_store
-from npm.errors import ArtefactError, CorpusError, SettingError
 from npm.evaluation.held_out.articles import build_held_out_store, held_out_store
 from npm.evaluation.held_out.in_batch import InBatchResult, evaluate_in_batch, in_batch_rows
 from npm.evaluation.settings import InBatchSettings, SampleSettings
 from npm.masking.masker import MaskingSettings, MaskingUnit, build_masker, mask_rng
 from npm.models.encoder import Encoder
-from npm.types import Document, TokenFlag
 from tests.helpers.tiny_models import SENTENCES, tiny_encoder
 
 SETTINGS = InBatchSettings(articles=2, least_tokens=90, blocks_per_article=4, max_block_tokens=32)
@@ -250,7 +250,7 @@ def test_articles_without_a_repeated_phrase_are_refused(encoder: Encoder, tmp_pa
 
 
 def test_a_store_of_another_tokenizer_and_settings_out_of_range_are_refused(store: BlockStore) -> None:
-    with pytest.raises(ArtefactError, match="another tokenizer"):
+    with pytest.raises(ArtifactError, match="another tokenizer"):
         evaluate_in_batch(tiny_encoder("roberta"), store, SETTINGS)
     with pytest.raises(SettingError, match="blocks_per_article is out of range"):
         InBatchSettings(blocks_per_article=1)

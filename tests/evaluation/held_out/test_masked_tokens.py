@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 
+from npm.core.errors import ArtifactError, CorpusError, SettingError
 from npm.corpus.documents import CorpusSettings
 from npm.corpus.store import BlockStore
-from npm.errors import ArtefactError, CorpusError, SettingError
 from npm.evaluation.held_out.articles import build_held_out_store, held_out_store
 from npm.evaluation.held_out.masked_tokens import ArticleSums, MaskedTokensResult, evaluate_masked_tokens
 from npm.evaluation.metrics import ratio_standard_error
@@ -196,5 +196,5 @@ def test_what_cannot_be_asked_is_refused(model: Model, tmp_path: Path) -> None:
         evaluate_masked_tokens(encoder, head, blocks, tiny)
     assert raised.value.where == "corpus.files"  # the folder of the blocks is gone
     other = tiny_encoder("roberta" if encoder.name == "tiny-bert" else "bert")
-    with pytest.raises(ArtefactError, match="another tokenizer"):
+    with pytest.raises(ArtifactError, match="another tokenizer"):
         evaluate_masked_tokens(other, head, store, SETTINGS)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import rankdata, spearmanr
 
-from npm.errors import EncoderError
+from npm.core.errors import EncoderError
 from npm.evaluation.sts.correlation import (
     pair_cosines,
     resampled_spearman,

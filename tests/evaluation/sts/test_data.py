@@ -10,8 +10,8 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
+from npm.core.errors import CorpusError, UserError
 from npm.corpus.rows import TaskDataError
-from npm.errors import CorpusError, UserError
 from npm.evaluation.sts.data import PUBLIC_SETS, SICK_R, STS_B, YEARS, read_set, read_sets
 from tests.evaluation.sts.sentence_pairs import write_lines
 

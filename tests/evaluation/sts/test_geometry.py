@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from npm.errors import SettingError
+from npm.core.errors import SettingError
 from npm.evaluation.settings import GeometrySettings
 from npm.evaluation.sts.correlation import unit_rows
 from npm.evaluation.sts.geometry import (

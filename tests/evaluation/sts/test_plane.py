@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from npm.errors import ArtefactError, SettingError
+from npm.core.errors import ArtifactError, SettingError
 from npm.evaluation.results import write_results
 from npm.evaluation.sts.plane import draw_plane, geometry_picture, read_paths
 
@@ -72,12 +72,12 @@ def test_results_without_a_geometry_are_refused(tmp_path: Path) -> None:
         "unmeasured": results(tmp_path / "unmeasured", (0.1, -1.0), sentences={}),
         "other": results(tmp_path / "other"),
     }.items():
-        with pytest.raises(ArtefactError, match="no alignment and uniformity") as refusal:
+        with pytest.raises(ArtifactError, match="no alignment and uniformity") as refusal:
             geometry_picture([folder])
         assert ("another task" in refusal.value.got) == (name == "other")
     damaged = results(tmp_path / "damaged", (0.1, -1.0))
     (damaged / "metrics.json").write_text("{}")
-    with pytest.raises(ArtefactError, match="is damaged"):
+    with pytest.raises(ArtifactError, match="is damaged"):
         geometry_picture([damaged])
-    with pytest.raises(ArtefactError):
+    with pytest.raises(ArtifactError):
         geometry_picture([tmp_path / "nowhere"])

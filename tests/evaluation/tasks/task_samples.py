@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import yaml
 
+from npm.core.errors import UserError
 from npm.corpus.rows import TaskDataError
-from npm.errors import UserError
 from npm.evaluation.tasks.data import read_task
 from npm.evaluation.tasks.task import Example, Label, Suite, Task, TaskData
 from npm.evaluation.tasks.task_file import EXAMPLE, TaskFileError, load_task

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from npm.core.errors import SettingError
 from npm.corpus.rows import TaskDataError
-from npm.errors import SettingError
 from npm.evaluation.settings import Split
 from npm.evaluation.tasks.data import answer_groups
 from npm.evaluation.tasks.task import Development, Example, Macro, TooLong

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from npm.core.errors import CorpusError
 from npm.corpus import rows
 from npm.corpus.rows import TaskDataError
-from npm.errors import CorpusError
 from npm.evaluation.settings import Split
 from npm.evaluation.tasks.readers import OFFLINE_VARIABLES, data_file, find_data, missing_data
 from npm.evaluation.tasks.task import Development, Task

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from npm.cli.main import main
+from npm.core.errors import SettingError
+from npm.core.types import silent
 from npm.corpus.blocks import BlockSettings
 from npm.corpus.documents import CorpusSettings
 from npm.corpus.rows import TaskDataError
-from npm.errors import SettingError
 from npm.evaluation.analyses.breakdown import breakdown_panels
 from npm.evaluation.settings import Breakdown, ZeroShotEvaluation
 from npm.evaluation.tasks.data import read_task
@@ -31,7 +32,6 @@ from npm.models.decoder import Decoder
 from npm.models.encoder import Encoder
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.settings import FillSettings
-from npm.types import silent
 from tests.evaluation.tasks.task_samples import OPEN_SMALL, SHIPPED, file_refused, read_examples, task_written, written
 from tests.evaluation.zero_shot.test_open_set import Told
 from tests.helpers.language_models import tiny_decoder

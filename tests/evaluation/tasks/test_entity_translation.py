@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from npm.core.types import Document
 from npm.corpus.rows import TaskDataError
 from npm.evaluation.tasks.entity_translation import (
     LANGUAGES,
@@ -17,7 +18,6 @@ from npm.evaluation.tasks.entity_translation import (
     write_name_passages,
 )
 from npm.evaluation.tasks.task_file import load_task
-from npm.types import Document
 from tests.evaluation.tasks.task_samples import SHIPPED, read_examples, written
 from tests.helpers.tiny_models import tiny_encoder
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from npm.core.errors import CorpusError, SettingError
 from npm.corpus.rows import TaskDataError
-from npm.errors import CorpusError, SettingError
 from npm.evaluation.tasks.data import TaskExamples, read_task
 from npm.evaluation.tasks.readers import UHN_BY_STRING, read_published
 from npm.evaluation.tasks.task import Example, Task

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from npm.core.errors import QueryError
 from npm.corpus.rows import TaskDataError
-from npm.errors import QueryError
 from npm.evaluation.tasks.task import Example, Suite, Task, TaskData, TooLong
 from npm.evaluation.tasks.task_file import load_task
 from npm.models.encoder import Encoder

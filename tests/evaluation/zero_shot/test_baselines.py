@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from npm.errors import SettingError
+from npm.core.errors import SettingError
+from npm.core.types import Answer, silent
 from npm.evaluation.tasks.task import Example, Label, Suite, Task, TaskData
 from npm.evaluation.zero_shot.baselines import FrequentAnswer, MajorityLabel, RandomLabel, RandomSpanOfBestBlock
 from npm.models.encoder import Encoder
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.scoring import ScoringSettings
-from npm.types import Answer, silent
 
 LABELS = tuple(Label(number, name, (name,)) for number, name in enumerate(("bad", "good", "mixed")))
 CLOSED = Task("films", Suite.closed, TaskData("films.csv"), "{text} It was <mask>.", LABELS)

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from npm.errors import SettingError
+from npm.core.errors import SettingError
+from npm.core.types import Occurrence, Progress
 from npm.evaluation.metrics import bootstrap_interval
 from npm.evaluation.tasks.task import Evidence, Example, Label, LabelPrediction, Suite, Task, TaskData
 from npm.evaluation.zero_shot.closed_set import confusion_counts, evaluate_closed, examples_digest, macro_f1
-from npm.types import Occurrence, Progress
 
 LABELS = (Label(0, "bad", ("bad",)), Label(1, "good", ("good", "great")), Label(2, "mixed", ("mixed",)))
 TASK = Task("films", Suite.closed, TaskData("films.csv"), "{text} It was <mask>.", LABELS, paper={"npm": 87.2})

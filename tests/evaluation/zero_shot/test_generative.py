@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from npm.errors import EncoderError
+from npm.core.errors import EncoderError
+from npm.core.types import silent
 from npm.evaluation.settings import CausalSettings, ZeroShotEvaluation, ZeroShotSettings
 from npm.evaluation.tasks.task import Example, Label, Suite, Task, TaskData
 from npm.evaluation.zero_shot import generative
@@ -32,7 +33,6 @@ from npm.models.denoiser import Denoiser
 from npm.models.encoder import Encoder
 from npm.models.masked_lm import MaskedHead
 from npm.retrieval.settings import FillSettings
-from npm.types import silent
 from tests.helpers.language_models import examples_of, plain_log_probabilities, published, tiny_decoder, tiny_t5
 from tests.helpers.tiny_models import tiny_encoder
 

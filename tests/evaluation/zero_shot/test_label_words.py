@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from npm.errors import SettingError
+from npm.core.errors import SettingError
 from npm.evaluation.tasks.task import LabelMean
 from npm.evaluation.zero_shot.occurrences import WordOccurrences, WordScores, find_occurrences
 from npm.evaluation.zero_shot.verbalizers import LabelWords, label_logs, label_shares

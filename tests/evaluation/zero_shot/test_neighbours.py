@@ -15,8 +15,9 @@ from transformers import PreTrainedTokenizerFast
 
 from index.arrays import ShardedArray
 from index.exact import ExactSearcher
+from npm.core.errors import SettingError
+from npm.core.types import Block, TokenFlag
 from npm.corpus.store import write_block_store
-from npm.errors import SettingError
 from npm.evaluation.tasks.task import Label, Suite, Task, TaskData
 from npm.evaluation.zero_shot import neighbours
 from npm.evaluation.zero_shot.neighbours import NEAREST_PER_WORD, neighbouring_words
@@ -27,7 +28,6 @@ from npm.indexing.phrase_index import PhraseIndex
 from npm.indexing.rows import RowMap
 from npm.indexing.settings import DeleteSettings
 from npm.models.encoder import Encoder
-from npm.types import Block, TokenFlag
 from tests.helpers.live_indexes import built, record
 from tests.helpers.random_indexes import PlainEncoder
 from tests.helpers.tiny_models import tiny_encoder

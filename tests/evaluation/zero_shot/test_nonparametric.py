@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from npm.errors import ArtefactError, SettingError
+from npm.core.errors import ArtifactError, SettingError
+from npm.core.types import silent
 from npm.evaluation.tasks.task import (
     Calibration,
     ClosedRetrieval,
@@ -31,7 +32,6 @@ from npm.indexing.phrase_index import PhraseIndex
 from npm.models.encoder import Encoder
 from npm.retrieval.queries import encode_masks
 from npm.retrieval.scoring import Combination
-from npm.types import silent
 from tests.evaluation.zero_shot.word_indexes import index_of_texts
 from tests.helpers.tiny_models import SENTENCES, tiny_encoder
 
@@ -295,5 +295,5 @@ def test_a_label_without_a_word_in_the_corpus_is_refused(index: PhraseIndex, enc
 
 
 def test_another_encoder_than_the_index_was_made_with_is_refused(index: PhraseIndex) -> None:
-    with pytest.raises(ArtefactError, match="another encoder"):
+    with pytest.raises(ArtifactError, match="another encoder"):
         method(index, tiny_encoder("roberta", seed=5))

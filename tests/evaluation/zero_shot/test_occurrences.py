@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from npm.errors import ArtefactError
+from npm.core.errors import ArtifactError
 from npm.evaluation.zero_shot import occurrences
 from npm.evaluation.zero_shot.occurrences import WordOccurrences, find_occurrences, name_counts, token_forms
 from npm.retrieval.answers import SurfaceReader
@@ -88,5 +88,5 @@ def test_a_word_that_the_tokenizer_does_not_know_has_no_form() -> None:
 
 def test_an_encoder_that_did_not_make_the_index_is_refused(tmp_path: Path) -> None:
     index = index_of_texts(tmp_path / "index", SENTENCES[:1], tiny_encoder("bert"))
-    with pytest.raises(ArtefactError, match="another encoder"):
+    with pytest.raises(ArtifactError, match="another encoder"):
         find_occurrences(index, tiny_encoder("bert", seed=1), ["river"])

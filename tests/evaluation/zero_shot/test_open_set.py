@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from npm.errors import SettingError
+from npm.core.errors import SettingError
+from npm.core.types import Answer, Occurrence, Phrase, Progress
 from npm.evaluation.metrics import bootstrap_interval, exact_match
 from npm.evaluation.results import write_results
 from npm.evaluation.tasks.task import Example, Macro, Suite, Task, TaskData
@@ -22,7 +23,6 @@ from npm.indexing.phrase_index import PhraseIndex
 from npm.models.encoder import Encoder
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.settings import FillSettings
-from npm.types import Answer, Occurrence, Phrase, Progress
 
 TASK = Task(
     "capitals",

@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from npm.errors import SettingError
+from npm.core.errors import SettingError
+from npm.core.types import Answer, silent
 from npm.evaluation.metrics import exact_match
 from npm.evaluation.settings import ZeroShotEvaluation
 from npm.evaluation.tasks.task import Example, Suite, Task, TaskData
@@ -21,7 +22,6 @@ from npm.indexing.settings import PruningRule
 from npm.models.encoder import Encoder
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.settings import FillSettings, Retrieval
-from npm.types import Answer, silent
 from tests.evaluation.zero_shot.word_indexes import index_of_texts, random_words, word_index
 from tests.helpers.random_indexes import random_index
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from npm.errors import ArtefactError
+from npm.core.errors import ArtifactError
 from npm.evaluation.tasks.task import Example, Macro
 from npm.evaluation.zero_shot.open_set import answer_token_groups, coverage_of, macro_groups
 from npm.indexing.phrase_index import PhraseIndex
@@ -94,7 +94,7 @@ def test_one_example_without_a_subject_among_others_is_not_covered(index: Phrase
 
 def test_an_index_of_another_tokenizer_is_refused(index: PhraseIndex) -> None:
     other = tiny_encoder("roberta", sentences=tuple(PASSAGES.values()))
-    with pytest.raises(ArtefactError, match="another tokenizer") as refusal:
+    with pytest.raises(ArtifactError, match="another tokenizer") as refusal:
         coverage_of([asked("Norway", "Oslo")], index, other)
     assert index.store.tokenizer_fingerprint in refusal.value.got
     assert other.tokenizer_fingerprint in refusal.value.expected

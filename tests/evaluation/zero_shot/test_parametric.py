@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from npm.core.types import silent
 from npm.evaluation.tasks.task import Calibration, Label, Suite, Task, TaskData
 from npm.evaluation.zero_shot import parametric
 from npm.evaluation.zero_shot.parametric import (
@@ -22,7 +23,6 @@ from npm.evaluation.zero_shot.parametric import (
 from npm.evaluation.zero_shot.verbalizers import Verbalizer
 from npm.models.encoder import Encoder
 from npm.models.masked_lm import MaskedHead
-from npm.types import silent
 from tests.helpers.language_models import deaf_head, examples_of, plain_log_probabilities, published
 
 WORDS = ("Paris", "paris", "capital", "the capital", "Bank of America", "o", "Reykjavík", "Switzerland", "sea")

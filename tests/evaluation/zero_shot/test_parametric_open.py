@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from npm.core.types import Answer, silent
 from npm.corpus.text import CONTRACTION_TAILS, STOP_WORDS
 from npm.evaluation.tasks.task import Example, Suite, Task, TaskData
 from npm.evaluation.zero_shot import parametric
@@ -14,7 +15,6 @@ from npm.evaluation.zero_shot.open_set import evaluate_open
 from npm.evaluation.zero_shot.parametric import TOO_LONG, GoldLengthPhrases, ParametricPhrases
 from npm.models.encoder import Encoder
 from npm.models.masked_lm import MaskedHead
-from npm.types import Answer, silent
 from tests.helpers.language_models import deaf_head, examples_of, plain_log_probabilities, published
 from tests.helpers.tiny_models import tiny_encoder
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from npm.errors import SettingError
+from npm.core.errors import SettingError
+from npm.core.types import silent
 from npm.evaluation.results import filler_facts
 from npm.evaluation.tasks.task import Example, Suite, Task, TaskData
 from npm.evaluation.zero_shot.nonparametric import RETRIEVAL_OF, TEXTS_PER_CALL, PhraseAnswers
@@ -17,7 +18,6 @@ from npm.indexing.settings import PruningRule
 from npm.models.encoder import Encoder
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.settings import FillSettings, Retrieval
-from npm.types import silent
 from tests.helpers.random_indexes import random_index
 
 TASK = Task("capitals", Suite.open, TaskData("capitals.jsonl"), "{question} <mask>.")

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from npm.cli.settings import compose_settings
+from npm.core.types import silent
 from npm.evaluation.tasks.task import ClosedScoring, Example, Label, LabelPrediction, Suite, Task, TaskData
 from npm.evaluation.zero_shot.methods import Methods
 from npm.evaluation.zero_shot.nonparametric import Masks, NonparametricLabels
@@ -18,7 +19,6 @@ from npm.evaluation.zero_shot.verbalizers import load_verbalizer
 from npm.indexing.phrase_index import PhraseIndex
 from npm.models.encoder import Encoder
 from npm.retrieval.queries import encode_masks
-from npm.types import silent
 from tests.evaluation.zero_shot.word_indexes import index_of_texts
 from tests.helpers.tiny_models import SENTENCES, tiny_encoder
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from npm.errors import SettingError
+from npm.core.errors import SettingError
 from npm.evaluation.tasks.task import Label, Suite, Task, TaskData
 from npm.evaluation.zero_shot.verbalizers import load_verbalizer, shipped_verbalizers
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from index.arrays import ShardedArray
 from index.exact import ExactSearcher
+from npm.core.types import TokenFlag
 from npm.corpus.blocks import BlockSettings
 from npm.corpus.documents import CorpusSettings
 from npm.indexing.build import build_index
@@ -17,7 +18,6 @@ from npm.indexing.phrase_index import PhraseIndex, rows_of_blocks
 from npm.indexing.settings import IndexBuildSettings, PruningRule
 from npm.models.encoder import Encoder
 from npm.retrieval.settings import FillSettings
-from npm.types import TokenFlag
 from tests.helpers.live_indexes import record, write_records
 from tests.helpers.random_indexes import random_index
 from tests.retrieval.plain_filling import PlainCorpus

@@ -14,9 +14,9 @@ import zstandard
 
 from index.manifest import read_any_manifest
 from index.settings import SearchSettings, SearchTier
+from npm.core.errors import CorpusError, SettingError
 from npm.corpus.blocks import BlockPacker, BlockSettings
 from npm.corpus.documents import CorpusSettings, DocumentSplit, read_corpus
-from npm.errors import CorpusError, SettingError
 from npm.indexing.build import build_index
 from npm.indexing.changes import partition_index
 from npm.indexing.generation import Generation

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from npm.core.errors import ArtifactError
 from npm.corpus.documents import CorpusSettings
-from npm.errors import ArtefactError
 from npm.indexing.changes import add_documents, delete_documents
 from npm.indexing.embed import kept_tokens
 from npm.indexing.generation import Generation
@@ -125,5 +125,5 @@ def test_its_record_is_json_without_a_place_of_this_machine(inspection: Inspecti
 
 def test_what_is_no_index_is_refused(folder: Path, tmp_path: Path) -> None:
     for wrong in (tmp_path / "nothing", folder / "segments" / "00000" / "corpus"):
-        with pytest.raises(ArtefactError):
+        with pytest.raises(ArtifactError):
             inspect_index(wrong)

@@ -15,7 +15,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from npm.types import INVISIBLE, MASK_TEXT, Answer, JointAnswer, Occurrence, Phrase, Sentence
+from npm.core.types import INVISIBLE, MASK_TEXT, Answer, JointAnswer, Occurrence, Phrase, Sentence
 
 OPENING_MARK, CLOSING_MARK = "«", "»"
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from index.files import made_parents, replace_file
-from npm.errors import ArtefactError, SettingError
+from npm.core.errors import ArtifactError, SettingError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -64,7 +64,7 @@ def can_draw() -> bool:
 def check_picture(picture: Path) -> None:
     """Refuse a picture that cannot be drawn or may not be written, before the work.
 
-    Raises SettingError without matplotlib or for a name that is neither PNG nor SVG, ArtefactError for a file that is
+    Raises SettingError without matplotlib or for a name that is neither PNG nor SVG, ArtifactError for a file that is
     there and that we did not draw.
     """
     if not can_draw():
@@ -84,7 +84,7 @@ def check_picture(picture: Path) -> None:
             fix="give a name that ends in .png or .svg",
         )
     if picture.is_file() and MARK.encode() not in picture.read_bytes()[:MARKED_BYTES]:
-        raise ArtefactError(
+        raise ArtifactError(
             f"{picture} is another picture",
             expected="a new file, or a picture that npmlm plot drew",
             got="a file that it did not make",

@@ -13,7 +13,7 @@ from operator import attrgetter
 from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
 from index.settings import take_typed
-from npm.errors import ArtefactError, SettingError, check_range, near, put_under
+from npm.core.errors import ArtifactError, SettingError, check_range, near, put_under
 
 Settings = TypeVar("Settings")
 Item = TypeVar("Item")
@@ -96,7 +96,7 @@ def _changed(key: str, value: Any, default: Any) -> Iterator[str]:
 
 
 def settings_from(kind: type[Settings], recorded: Mapping[str, Any], absent: Mapping[str, Any] = {}) -> Settings:
-    """The settings of class `kind` that a manifest recorded; raises ArtefactError for any that are not of its kind.
+    """The settings of class `kind` that a manifest recorded; raises ArtifactError for any that are not of its kind.
 
     `absent` has the values of settings that a manifest may lack, because they came later.
 
@@ -112,7 +112,7 @@ def settings_from(kind: type[Settings], recorded: Mapping[str, Any], absent: Map
         )
     except SettingError as error:
         file = str(getattr(recorded, "file", "a manifest"))
-        raise ArtefactError(
+        raise ArtifactError(
             f"{file} records settings that nothing can be made with",
             expected=f"{error.where}: {error.expected}",
             got=error.got,

@@ -1,0 +1,1 @@
+"""Errors, settings, types and display: what every package of the project may use."""
