@@ -1,0 +1,225 @@
+"""Golden record: what the commands answer, lose and predict, to be compared after a change that must not change it.
+
+    python scripts/golden.py write FOLDER [data=DIR] [only=answers,masks]
+    python scripts/golden.py compare FOLDER [data=DIR] [only=…]
+
+`write` makes FOLDER/NAME.json for each part, with the shipped encoder, seed 0 and one thread; `compare` makes the
+parts again and names the numbers that differ (by more than 1e-4 of their size) and the texts. Parts that read
+evaluation data (DIR has classification/, open/, sts/ and treebanks/) are left out without data=. Write and compare on
+the same machine, for example `write` in a worktree of the commit before.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+REPOSITORY = Path(__file__).parents[1]
+DEMO = REPOSITORY / "npm" / "assets" / "demo"
+TOLERANCE = 1e-4
+TIMES = {"seconds", "tokens_per_second"}
+EXPERIMENTS = {
+    "encoder_mini_2": 20,
+    "mlm_uniform": 20,
+    "simcse_unsup": 20,
+    **dict.fromkeys(["mlm_word", "mlm_span", "mlm_collocation", "mlm_80_10_10", "npm_single", "npm_mlm", "tacl"], 2),
+    **dict.fromkeys(["matryoshka", "span_supervision"], 2),
+}
+EDITS = ("every_second", "matched_norm", "oracle", "reversed", "shuffled_word_embeddings", "untied")
+TASKS = {"subj": "subj-unlabelled.jsonl", "sst2": "reviews.jsonl.zst", "agn": "wikinews.jsonl.zst"}
+
+
+def npmlm(*arguments: str) -> str:
+    """Standard output of one command."""
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY), "COLUMNS": "80"}
+    command = [sys.executable, "-m", "npm", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=REPOSITORY, check=False)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(arguments)}\n{done.stderr}")
+    return done.stdout
+
+
+def demo_index(work: Path) -> Path:
+    """Index of the demo corpus, built once."""
+    if not (work / "index").exists():
+        npmlm("build", f"corpus.files=[{DEMO}/*.jsonl]", f"index={work / 'index'}")
+    return work / "index"
+
+
+def questions() -> list[str]:
+    """All questions of the demo."""
+    names = ("questions.json", "other-questions.json")
+    return [row["text"] for name in names for row in json.loads((DEMO / name).read_text("utf-8"))["questions"]]
+
+
+def answers(work: Path) -> dict[str, Any]:
+    """First ten phrases with scores and places, of each retrieval, with the reference scoring, and as sentences."""
+    index, texts = demo_index(work), questions()
+    modes = {
+        "hybrid": ([], texts),
+        "dense": (["retrieval=dense"], texts[:60]),
+        "reference": (["scoring=reference"], texts[:60]),
+        "kept": (["overlaps=keep"], texts[:60]),
+    }
+    found = {}
+    for name, (settings, asked) in modes.items():
+        (work / "texts.txt").write_text("\n".join(asked), "utf-8")
+        out = npmlm("fill", f"index={index}", f"texts={work / 'texts.txt'}", "k=10", "output=json", *settings)
+        found[name] = [json.loads(line) for line in out.splitlines()]
+    sentences = npmlm("fill", f"index={index}", "output=sentences", *texts[:20])
+    return found | {"sentences": sentences}
+
+
+def masks(_: Path) -> dict[str, Any]:
+    """Masked spans of 200 groups of random text, under each unit of the phrase loss."""
+    import numpy as np
+
+    from npm.core.types import Sequences, TokenFlag
+    from npm.masking.masker import MaskingSettings, MaskingUnit, build_masker, mask_rng
+
+    drawn: dict[str, list[Any]] = {unit.value: [] for unit in MaskingUnit}
+    for group in range(200):
+        rng = np.random.default_rng(group)
+        lengths = rng.integers(20, 128, size=8)  # i64 [8]
+        token_ids = np.minimum(rng.zipf(1.3, lengths.sum()), 3000).astype(np.int32)  # i32 [T]
+        starts, ends = np.uint8(TokenFlag.WORD_START), np.uint8(TokenFlag.WORD_END)
+        flags = np.full(len(token_ids), starts | ends, dtype=np.uint8)  # u8 [T]
+        sequences = Sequences(token_ids, flags, np.cumsum([0, *lengths]))
+        for unit in MaskingUnit:
+            spans = build_masker(MaskingSettings(unit=unit)).select(sequences, mask_rng(0, 0, group))
+            drawn[unit.value].append(None if spans is None else [spans.starts.tolist(), spans.lengths.tolist()])
+    return drawn
+
+
+def train(run: Path, experiment: str, steps: int, *settings: str) -> None:
+    """Train a few steps, each with a line of metrics."""
+    settings += ("schedule.max_minutes=null", f"schedule.max_steps={steps}", "trainer.log_every_steps=1")
+    npmlm("train", f"experiment={experiment}", f"run={run}", "encoder=encoder-mini", "precision=float32", *settings)
+
+
+def losses(work: Path) -> dict[str, Any]:
+    """Losses of the first steps of each experiment, which show its masks, terms and gradients."""
+    lines = [json.loads(line) for path in sorted(DEMO.glob("*.jsonl")) for line in path.read_text("utf-8").splitlines()]
+    asked = []
+    for text in (line["text"] for line in lines):
+        name, _, rest = text.partition(" is ")
+        asked += [{"question": f"<mask> is {rest[:60]}.", "answers": [name], "block": text[:300]}] if rest else []
+    (work / "questions.jsonl").write_text("\n".join(map(json.dumps, asked)), "utf-8")
+    found = {}
+    for experiment, steps in EXPERIMENTS.items():
+        run = work / "runs" / experiment
+        source = "sentences" if experiment.startswith("simcse") else "corpus"
+        settings = [f"{source}.files=[{DEMO}/*.jsonl]"]
+        if experiment == "span_supervision":
+            settings = [f"questions={work / 'questions.jsonl'}", "supervision.questions_per_device_batch=8"]
+        train(run, experiment, steps, *settings)
+        metrics = [json.loads(line) for line in (run / "metrics.jsonl").read_text("utf-8").splitlines()]
+        found[experiment] = [{key: row[key] for key in row.keys() - TIMES} for row in metrics]
+        shutil.rmtree(run)
+    return found
+
+
+def edits(work: Path) -> dict[str, Any]:
+    """Digests of the weights of a masked language model after each kind of edit."""
+    train(work / "mlm", "mlm_uniform", 1, f"corpus.files=[{DEMO}/*.jsonl]")
+    found = {}
+    for edit in EDITS:
+        out = work / "edits" / edit
+        npmlm("edit", f"encoder={work / 'mlm' / 'encoder'}", f"edit={edit}", f"out={out}")
+        found[edit] = hashlib.sha256((out / "model.safetensors").read_bytes()).hexdigest()
+        shutil.rmtree(out)
+    return found
+
+
+def predictions(work: Path) -> dict[str, Any]:
+    """Predictions of three closed and two open tasks on 200 rows, and correlations of sentence pairs."""
+    found: dict[str, Any] = {}
+    for task, corpus in TASKS.items():
+        index = work / "tasks" / task
+        npmlm(
+            "build",
+            f"corpus.files=[{work / 'data' / 'corpora' / corpus}]",
+            "corpus.max_documents=300",
+            f"index={index}",
+        )
+    for task in (*TASKS, "trex", "nq"):
+        index = work / "tasks" / task if task in TASKS else demo_index(work)
+        settings = ["method=npm", f"index={index}", f"data_dir={work / 'data'}", "limit=200", "seed=0"]
+        npmlm("evaluate", f"task={task}", *settings, f"out={work / 'out' / task}")
+        lines = (work / "out" / task / "predictions.jsonl").read_text("utf-8").splitlines()
+        found[task] = [json.loads(line) for line in lines]
+    npmlm(
+        "evaluate",
+        "task=sts",
+        "encoder=encoder-mini",
+        f"data_dir={work / 'data'}",
+        "split=dev",
+        f"out={work / 'out' / 'sts'}",
+    )
+    return found | {"sts": json.loads((work / "out" / "sts" / "metrics.json").read_text("utf-8"))}
+
+
+def generated(work: Path) -> dict[str, Any]:
+    """Digest of artificial text."""
+    out = work / "artificial"
+    npmlm("generate", f"treebank=[{work / 'data'}/treebanks/fr_gsd-dev.conllu]", f"out={out}", "sentences=2000")
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(out.rglob("*.jsonl*"))}
+
+
+PARTS: dict[str, Callable[[Path], dict[str, Any]]] = {
+    each.__name__: each for each in (answers, masks, losses, edits, predictions, generated)
+}
+OF_DATA = {"predictions", "generated"}
+
+
+def differences(old: Any, new: Any, key: str = "") -> Iterator[str]:
+    """Each place where two records differ, and how."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        for name in sorted(old.keys() | new.keys()):
+            yield from differences(old.get(name), new.get(name), f"{key}.{name}")
+    elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        for number, pair in enumerate(zip(old, new, strict=True)):
+            yield from differences(*pair, f"{key}[{number}]")
+    elif isinstance(old, float) and isinstance(new, float):
+        if not math.isclose(old, new, rel_tol=TOLERANCE, abs_tol=TOLERANCE):
+            yield f"{key}: {old} → {new}"
+    elif old != new:
+        yield f"{key}: {str(old)[:80]} → {str(new)[:80]}"
+
+
+def main(arguments: list[str]) -> int:
+    """Write or compare the record; status 1 where something differs."""
+    given = dict(each.partition("=")[::2] for each in arguments[2:])
+    if len(arguments) < 2 or arguments[0] not in ("write", "compare") or not given.keys() <= {"data", "only"}:
+        sys.stderr.write(__doc__ or "")
+        return 2
+    folder, data = Path(arguments[1]), Path(given["data"]).resolve() if "data" in given else None
+    folder.mkdir(parents=True, exist_ok=True)
+    chosen = given["only"].split(",") if "only" in given else [name for name in PARTS if data or name not in OF_DATA]
+    count = 0
+    with tempfile.TemporaryDirectory() as work:
+        if data:
+            Path(work, "data").symlink_to(data)
+        for name in chosen:
+            record, file = json.loads(json.dumps(PARTS[name](Path(work)))), folder / f"{name}.json"
+            if arguments[0] == "write":
+                file.write_text(json.dumps(record, ensure_ascii=False), "utf-8")
+                sys.stdout.write(f"{name}: written\n")
+                continue
+            found = list(differences(json.loads(file.read_text("utf-8")), record))
+            count += len(found)
+            sys.stdout.write("\n".join([f"{name}: {len(found)} differences", *found[:20], ""]))
+    return 1 if count else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
