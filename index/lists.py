@@ -65,7 +65,7 @@ def attach_lists(index: FaissIndex, folders: Sequence[Path], *, quantiser_digest
         found = (settings["quantiser"], settings["code_bytes"], settings["first_list"])
         expected = (quantiser_digest, ivf.code_size, next_list)
         if found != expected:
-            raise _foreign_part(folder, f"quantiser, code bytes, first list {expected}, got {found}")
+            raise _foreign_part(folder, f"quantizer, code bytes, first list {expected}, got {found}")
         sizes = open_array(folder, "list_sizes")  # i64 [k]
         mapped.append(_map_part(folder / LISTS_FILE, sizes, ivf.code_size))
         parts.push_back(mapped[-1])
@@ -180,7 +180,7 @@ def open_code_shard(folder: Path, quantiser: Quantiser, *, hash_all: bool) -> Co
     check_files(folder, manifest, hashed=lambda name, _: hash_all or name == "list_offsets.npy")
     if manifest.settings["quantiser"] != quantiser.digest:
         raise ArtifactError(
-            f"the codes in {folder} come from another quantiser; remove this folder and run stage=code again"
+            f"the codes in {folder} come from another quantizer; remove this folder and run stage=code again"
         )
     offsets = np.array(open_array(folder, "list_offsets"))  # i64 [K + 1]
     rows, codes = open_array(folder, "rows"), open_array(folder, "codes")

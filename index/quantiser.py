@@ -146,7 +146,7 @@ class Quantiser:
         if opened.dimensions != manifest.settings["dimensions"]:
             raise ArtifactError(
                 f"{folder / TRAINED_FILE} must have {manifest.settings['dimensions']} dimensions, got "
-                f"{opened.dimensions}; remove this folder and train the quantiser again (stage=quantise)"
+                f"{opened.dimensions}; remove this folder and train the quantizer again (stage=quantise)"
             )
         return opened
 
@@ -155,7 +155,7 @@ class Quantiser:
         if dimensions != self.dimensions:
             raise ArtifactError(
                 f"{self.file} was trained for vectors of {self.dimensions} dimensions, got {dimensions}; "
-                "train a quantiser on vectors of this encoder (stage=quantise)"
+                "train a quantizer on vectors of this encoder (stage=quantise)"
             )
 
     def encode(self, vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

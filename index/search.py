@@ -223,6 +223,6 @@ def _recorded_quantiser(path: Path | None, manifest: Manifest, folder: Path) -> 
     opened = None if path is None else Quantiser.open(path)
     if opened is None or opened.digest != expected:
         raise ArtifactError(
-            f"{folder} was built with another quantiser than {path}: code and merge again (stage=code, stage=merge)"
+            f"{folder} was built with another quantizer, got {path}: code and merge again (stage=code, stage=merge)"
         )
     return opened

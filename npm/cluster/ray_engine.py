@@ -30,7 +30,6 @@ JOBS_PER_WORKER = 4
 RETRIES = 3
 """Of a job whose worker or machine is lost; a mistake of the user is not tried again."""
 CONNECT_SECONDS, POLL_SECONDS, CANCEL_SECONDS = 5.0, 1.0, 10.0
-INSTALL = 'pip install "ray>=2.60"'
 
 
 @contextmanager
@@ -49,7 +48,7 @@ def connect(settings: ClusterSettings) -> Iterator[None]:
     try:
         import ray
     except ImportError as error:
-        raise SettingError(f"cluster needs Ray ({error}): {INSTALL}") from error
+        raise SettingError(f'cluster needs Ray ({error}): pip install "ray>=2.60"') from error
     if ray.is_initialized():
         yield
         return

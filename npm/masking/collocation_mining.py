@@ -228,8 +228,8 @@ def mined_collocations(pieces: Iterable[Sequences], settings: CollocationSetting
         levels.append(frequent_ngrams(pieces, word_count, shorter, min_count=settings.min_count))
     if not len(levels[1].keys):
         raise CorpusError(
-            f"no collocation among {levels[0].window_count} words, no two that occur together at least "
-            f"{settings.min_count} times: give more text, or lower corruption.collocations.min_count"
+            f"no collocation: no two of {levels[0].window_count} words occur together {settings.min_count} times; give "
+            "more text, or lower corruption.collocations.min_count"
         )
     scores = mutual_information(levels, count_power=settings.count_power)
     sizes = [

@@ -342,8 +342,8 @@ class CorruptionSettings(CheckedSettings):
         masks_bytes = of_bytes and alone and self.sampler is CorruptionSampler.uniform
         if masks_bytes is not self.allow_bytes:
             raise SettingError(
-                f"corruption.unit={self.unit.name} would mask single bytes: set corruption.unit=word, or corruption."
-                "sampler=partition and corruption.mean_span_tokens=20 as ByT5, or corruption.allow_bytes=true"
+                f"corruption.unit={self.unit.name} would mask single bytes: set corruption.unit=word, or "
+                "corruption.sampler=partition with corruption.mean_span_tokens=20, or corruption.allow_bytes=true"
                 if masks_bytes
                 else "no single bytes are masked: leave corruption.allow_bytes out"
             )

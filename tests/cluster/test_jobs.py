@@ -141,7 +141,7 @@ def test_a_build_on_ray_without_ray_says_how_to_get_it(
 ) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     command = ["build", f"corpus.files={corpus}/*.jsonl", f"index={tmp_path / 'index'}", "cluster=ray", "jobs=2"]
-    npmlm(*command).refused("Ray is not installed", 'pip install "ray>=2.60"')
+    npmlm(*command).refused("needs Ray", 'pip install "ray>=2.60"')
     assert not (tmp_path / "index").exists()
 
 

@@ -207,10 +207,10 @@ def test_codes_and_lists_of_another_quantiser_are_refused(built: Path) -> None:
         lambda: list_parts(foreign, quantiser),
         lambda: write_list_part(built / "part", foreign, [0, 300, 301], quantiser, lists=(0, 8)),
     ):
-        with pytest.raises(ArtifactError, match=f"{foreign[1]} come from another quantiser"):
+        with pytest.raises(ArtifactError, match=f"{foreign[1]} come from another quantizer"):
             read()
     for given in (None, other / "quantiser"):
-        with pytest.raises(ArtifactError, match="built with another quantiser"):
+        with pytest.raises(ArtifactError, match="built with another quantizer"):
             open_search(built / "search", sample_vectors(), quantiser=given)
     part = next(path for path in sorted((built / "search").iterdir()) if path.is_dir())
     shutil.rmtree(part)

@@ -122,7 +122,7 @@ def test_the_vocabulary_is_as_large_as_the_coverage_asks_and_no_larger() -> None
 
 
 def test_a_text_without_collocations_is_refused() -> None:
-    with pytest.raises(CorpusError, match=r"among 4 words.* 11 times"):
+    with pytest.raises(CorpusError, match=r"of 4 words.* 11 times"):
         mined_collocations([group([5, 6, 7, 8])], CollocationSettings())
 
 
