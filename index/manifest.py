@@ -156,7 +156,7 @@ def _require_file(file: Path) -> None:
         raise linked(file)
     if not file.is_file():
         raise ArtifactError(
-            f"{folder} has no manifest: its build did not finish; run the same build command again, or check the path"
+            f"{folder} has no {MANIFEST_NAME}: its build did not finish; run the same build command again"
         )
 
 
