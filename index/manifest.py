@@ -103,7 +103,15 @@ def read_any_manifest(path: Path) -> Manifest:
     """The manifest of folder `path` of whatever kind; raises ArtifactError as `read_manifest` does."""
     file = path / MANIFEST_NAME
     try:
-        _require_file(file)
+        if not path.is_dir():
+            fix = "check the path, or build it first" if _whole(path) is None else build_again(path)
+            raise ArtifactError(f"no folder {path}: {fix}")
+        if file.is_symlink():
+            raise linked(file)
+        if not file.is_file():
+            raise ArtifactError(
+                f"{path} has no {MANIFEST_NAME}: its build did not finish; run the same build command again"
+            )
         if (size := file.stat().st_size) > MOST_MANIFEST_BYTES:
             raise _foreign(file, f"{size} bytes, more than {MOST_MANIFEST_BYTES}")
         data = file.read_bytes()
@@ -145,19 +153,6 @@ def _foreign(file: Path, got: str) -> ArtifactError:
     return ArtifactError(
         f"{file.parent} is not a folder of this program, or its manifest was overwritten: {got}; check the path"
     )
-
-
-def _require_file(file: Path) -> None:
-    folder = file.parent
-    if not folder.is_dir():
-        fix = "check the path, or build it first" if _whole(folder) is None else build_again(folder)
-        raise ArtifactError(f"no folder {folder}: {fix}")
-    if file.is_symlink():
-        raise linked(file)
-    if not file.is_file():
-        raise ArtifactError(
-            f"{folder} has no {MANIFEST_NAME}: its build did not finish; run the same build command again"
-        )
 
 
 def read_object(file: Path, *, fix: str) -> dict[str, Any]:
