@@ -24,11 +24,10 @@ from index.exact import check_finite
 from index.files import NPY_HEADER_BYTES, npy_header
 from index.manifest import Manifest
 from index.store import FolderWriter, open_array
-from npm.core.errors import ArtifactError
+from npm.core.errors import damaged
 
 CHECKSUMMED_FROM_BYTES = 1 << 20
 """Files of this size on get checksums of their rows. Smaller ones are hashed whole in half a millisecond."""
-RESTORE = "npmlm verify index=… finds all damage; restore the folder from a copy, or remove it and build it again"
 
 
 @functools.cache
@@ -85,29 +84,14 @@ def open_checksums(folder: Path, name: str, manifest: Manifest, *, pieces: int) 
         return None
     values = np.asarray(open_array(folder, stored))  # u32 [n]
     if (values.dtype, values.shape) != (np.uint32, (pieces,)):
-        raise ArtifactError(
-            f"{folder / stored}.npy does not fit {name}",
-            expected=f"checksums u32 [{pieces}]",
-            got=f"{values.dtype} {list(values.shape)}",
-            where=str(folder),
-            fix=RESTORE,
+        raise damaged(
+            folder / f"{stored}.npy", f"checksums must be uint32 [{pieces}], got {values.dtype} {list(values.shape)}"
         )
     return values
 
 
 def _stored_name(name: str) -> str:
     return f"{Path(name).stem}.checksums"
-
-
-def damaged_piece(file: Path, start: int, stop: int, expected: np.uint32, got: np.uint32) -> ArtifactError:
-    """The refusal of the bytes [start, stop) of a file."""
-    return ArtifactError(
-        f"{file} is damaged",
-        expected=f"checksum {expected:08x}",
-        got=f"checksum {got:08x}",
-        where=f"{file}, bytes {start} to {stop - 1}",
-        fix=RESTORE,
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +150,7 @@ class ShardChecks:
             shard = int(np.searchsorted(self._starts, numbers[place], side="right")) - 1
             file, array = self._shards[shard].file, self._shards[shard].array
             first = NPY_HEADER_BYTES + int(numbers[place] - self._starts[shard]) * array[:1].nbytes
-            raise damaged_piece(file, first, first + array[:1].nbytes, expected[place], got[place])
+            raise damaged(file, f"invalid checksum of bytes {first} to {first + array[:1].nbytes - 1}")
 
     def _hash(self, number: int) -> None:
         """Hash a whole file, as it is mapped: a newer generation may have taken the place of its folder."""
@@ -174,11 +158,5 @@ class ShardChecks:
         content = hashlib.sha256(npy_header(shard.array.dtype, shard.array.shape))
         content.update(shard.array.reshape(-1).view(np.uint8).data)
         if content.hexdigest() != shard.sha256:
-            raise ArtifactError(
-                f"{shard.file} is damaged",
-                expected=f"SHA-256 {shard.sha256}",
-                got=f"SHA-256 {content.hexdigest()}",
-                where=str(shard.file),
-                fix=RESTORE,
-            )
+            raise damaged(shard.file, f"expected SHA-256 {shard.sha256}, got {content.hexdigest()}")
         self._is_unread[number] = False

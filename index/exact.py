@@ -224,11 +224,8 @@ def checked_scores(scores: np.ndarray) -> np.ndarray:
         total = scores.sum()  # not finite if one score is not; or of huge ones, which are then looked at
     if not np.isfinite(total) and not np.isfinite(scores).all():
         raise ArtifactError(
-            "a similarity is not finite",
-            expected="finite similarities, from finite stored vectors",
-            got=f"NaN or infinity in {np.count_nonzero(~np.isfinite(scores))} of {scores.size} similarities",
-            where="the stored vectors or lists of the index",
-            fix="npmlm verify index=… finds damaged files; restore the index from a copy, or build it again",
+            f"{np.count_nonzero(~np.isfinite(scores))} of {scores.size} similarities are not finite: find the damaged "
+            "files with npmlm verify, and fetch the index again, or build it again"
         )
     return scores
 
@@ -307,11 +304,7 @@ def check_finite(vectors: np.ndarray, rows: np.ndarray) -> None:
     if not finite.all():
         row = int(rows[np.argmin(finite)])
         raise ArtifactError(
-            "a stored vector is not finite",
-            expected="finite numbers",
-            got=f"NaN or infinity in row {row}",
-            where=f"row {row} of the vectors",
-            fix="encode the corpus again; if it stays, the encoder overflows: use float32 vectors",
+            f"the vector in row {row} is not finite: encode the corpus again; if it stays, use float32 vectors"
         )
 
 

@@ -26,11 +26,7 @@ def import_faiss() -> Any:
         import faiss
     except ImportError as error:
         raise UserError(
-            "approximate search needs FAISS, which is not installed",
-            expected="the module faiss, from faiss-cpu or faiss-gpu",
-            got=str(error),
-            where="this Python environment",
-            fix="pip install faiss-cpu (or faiss-gpu with an NVIDIA GPU), or search exactly",
+            f"approximate search needs FAISS ({error}): pip install faiss-cpu (or faiss-gpu), or set search.tier=exact"
         ) from error
     return faiss
 
@@ -102,11 +98,8 @@ def assert_inner_product(index: FaissIndex) -> None:
     for part in (index, ivf, None if ivf is None else ivf.quantizer):
         if part is not None and part.metric_type != faiss.METRIC_INNER_PRODUCT:
             raise ArtifactError(
-                "a FAISS index does not search by inner product",
-                expected=f"metric {faiss.METRIC_INNER_PRODUCT} (inner product)",
-                got=f"metric {part.metric_type} in {type(part).__name__}",
-                where="the search index",
-                fix="choose another factory string, or build the search index again",
+                f"a FAISS index must search by inner product, got metric {part.metric_type} in {type(part).__name__}; "
+                "choose another search.factory, or build the search index again"
             )
 
 
@@ -126,11 +119,8 @@ def read_faiss(path: Path, *, mapped: bool = True) -> FaissIndex:
         index = faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC if mapped else 0)
     except RuntimeError as error:
         raise ArtifactError(
-            f"FAISS cannot read {path}",
-            expected=f"an index that FAISS {faiss.__version__} knows",
-            got=last_line(error),
-            where=str(path),
-            fix="build the search index again, or install the FAISS version that its manifest names",
+            f"FAISS {faiss.__version__} cannot read {path}: {last_line(error)}; install the FAISS version that its "
+            "manifest names, or build the search index again"
         ) from error
     assert_inner_product(index)
     return index
@@ -142,13 +132,9 @@ def last_line(error: Exception) -> str:
 
 
 def factory_error(factory: str, got: str) -> UserError:
-    """The refusal of a factory string that does not work."""
+    """Error for a factory string that does not work."""
     return UserError(
-        f"no FAISS index can be made from factory={factory}",
-        expected="a FAISS factory string that suits the number of rows, such as Flat or IVF1024,SQ8",
-        got=got,
-        where="search.factory",
-        fix="leave factory and list_count unset to have them chosen, or give other values",
+        f"cannot make a FAISS index with search.factory={factory}: {got}; leave factory and list_count unset"
     )
 
 

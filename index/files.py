@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import math
@@ -24,23 +23,6 @@ from npm.core.errors import StorageError
 
 NPY_HEADER_BYTES = 128
 CHUNK_BYTES = 16 << 20
-
-STORAGE_ADVICE = {
-    errno.ENOSPC: ("the disk is full", "free some space, or choose a folder on another disk, and run it again"),
-    errno.EDQUOT: (
-        "the disk quota is used up",
-        "free some space, or choose a folder on another disk, and run it again",
-    ),
-    errno.EACCES: ("no permission to write", "choose a folder that you may write to, or change its permissions"),
-    errno.EPERM: ("no permission to write", "choose a folder that you may write to, or change its permissions"),
-    errno.EROFS: ("the file system is read-only", "choose a folder on a disk that can be written"),
-    errno.ENOTDIR: ("a part of the path is a file, not a folder", "choose another path, or move that file away"),
-    errno.EEXIST: ("a part of the path is a file, not a folder", "choose another path, or move that file away"),
-    errno.ENAMETOOLONG: ("a name in the path is too long", "choose a shorter path"),
-    errno.ELOOP: ("links in the path lead in a circle", "choose another path, or repair the links"),
-    errno.ENOENT: ("a folder of the path is gone", "leave the folder alone while it is written, and run it again"),
-    errno.EIO: ("the disk reports an input/output error", "check the disk, or choose a folder on another one"),
-}
 
 
 Size = Annotated[int, range(2**63)]
@@ -106,19 +88,11 @@ def storage_errors(path: Path, *also: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        number = error.errno or 0
         named = [Path(os.fsdecode(name)) for name in (error.filename, error.filename2) if isinstance(name, str | bytes)]
         ours = not named or any(_is_near(name, target) for name in named for target in (path, *also))
-        if number not in STORAGE_ADVICE or not ours:
+        if not error.strerror or isinstance(error, ConnectionError) or not ours:
             raise
-        meaning, advice = STORAGE_ADVICE[number]
-        raise StorageError(
-            f"cannot write {path}: {meaning}",
-            expected="a disk with room and a folder that may be written",
-            got=f"{errno.errorcode[number]} ({os.strerror(number)})",
-            where=str(path),
-            fix=advice,
-        ) from error
+        raise StorageError(f"cannot write {path}: {error.strerror}") from error
 
 
 def _is_near(path: Path, target: Path) -> bool:
@@ -297,11 +271,8 @@ def check_room(folder: Path, needed_bytes: float, *, what: str) -> None:
     free_bytes = shutil.disk_usage(place).free
     if needed_bytes > 0 and needed_bytes + KEPT_FREE_BYTES > free_bytes:
         raise StorageError(
-            f"the disk has no room for the {what}",
-            expected=f"{shown_bytes(needed_bytes)} free, and {shown_bytes(KEPT_FREE_BYTES)} to spare",
-            got=f"{shown_bytes(free_bytes)} free",
-            where=str(folder),
-            fix="free some space, or choose a folder on another disk; what is finished is kept",
+            f"the disk has no room for the {what} in {folder}: expected {shown_bytes(needed_bytes + KEPT_FREE_BYTES)} "
+            f"free, got {shown_bytes(free_bytes)}; free some space, or choose another disk"
         )
 
 

@@ -65,14 +65,16 @@ def attach_lists(index: FaissIndex, folders: Sequence[Path], *, quantiser_digest
         found = (settings["quantiser"], settings["code_bytes"], settings["first_list"])
         expected = (quantiser_digest, ivf.code_size, next_list)
         if found != expected:
-            raise _foreign_part(folder, "quantiser {}, codes of {} bytes, first list {}", expected, found)
+            raise _foreign_part(folder, f"quantizer, code bytes, first list {expected}, got {found}")
         sizes = open_array(folder, "list_sizes")  # i64 [k]
         mapped.append(_map_part(folder / LISTS_FILE, sizes, ivf.code_size))
         parts.push_back(mapped[-1])
         next_list, rows_seen = settings.typed("stop_list", int), rows_seen + int(sizes.sum())
     if (next_list, rows_seen) != (ivf.nlist, row_count):
         where = folders[0].parent if folders else Path()
-        raise _foreign_part(where, "{} lists with {} rows", (ivf.nlist, row_count), (next_list, rows_seen))
+        raise _foreign_part(
+            where, f"{ivf.nlist} lists with {row_count} rows, got {next_list} lists with {rows_seen} rows"
+        )
     stacked = faiss.VStackInvertedLists(parts.size(), parts.data())
     ivf.replace_invlists(stacked, False)
     ivf.ntotal = index.ntotal = row_count
@@ -86,7 +88,7 @@ def _map_part(path: Path, sizes: np.ndarray, code_bytes: int) -> Any:
     ends = np.cumsum(space * code_bytes + sizes * 8)  # i64 [k]
     total = int(ends[-1]) if len(ends) else 0
     if (size := path.stat().st_size) != total:
-        raise _foreign_part(path, "a file of {} bytes by its list sizes", (total,), (size,))
+        raise _foreign_part(path, f"{total} bytes by the list sizes, got {size}")
     offsets = np.concatenate([[0], ends[:-1]])  # i64 [k]
     lists = faiss.OnDiskInvertedLists()
     lists.nlist, lists.code_size = len(sizes), code_bytes
@@ -101,13 +103,10 @@ def _map_part(path: Path, sizes: np.ndarray, code_bytes: int) -> Any:
     return lists
 
 
-def _foreign_part(where: Path, form: str, expected: tuple[object, ...], got: tuple[object, ...]) -> ArtifactError:
+def _foreign_part(where: Path, expected: str) -> ArtifactError:
     return ArtifactError(
-        f"the lists in {where} do not belong to this index",
-        expected=form.format(*expected),
-        got=form.format(*got),
-        where=str(where),
-        fix="remove the search folder and merge again (stage=merge)",
+        f"the lists in {where} do not belong to this index: expected {expected}; "
+        "remove the search folder and merge again (stage=merge)"
     )
 
 
@@ -131,7 +130,7 @@ def write_code_shard(
     """
     if settings["quantiser"] != quantiser.digest:
         raise ValueError(f"settings name quantiser {settings['quantiser']}, not {quantiser.digest}")
-    quantiser.check_dimensions(vectors.shape[1], where=str(folder))
+    quantiser.check_dimensions(vectors.shape[1])
     if (kept := finished_folder(folder, kind=CODE_SHARD_KIND, settings=settings)) is not None:
         return kept
     sharded = vectors if isinstance(vectors, ShardedArray) else ShardedArray([vectors])
@@ -181,22 +180,15 @@ def open_code_shard(folder: Path, quantiser: Quantiser, *, hash_all: bool) -> Co
     check_files(folder, manifest, hashed=lambda name, _: hash_all or name == "list_offsets.npy")
     if manifest.settings["quantiser"] != quantiser.digest:
         raise ArtifactError(
-            f"the codes in {folder} come from another quantiser",
-            expected=f"quantiser {quantiser.digest}",
-            got=f"quantiser {manifest.settings['quantiser']}",
-            where=str(folder),
-            fix="remove this folder and code its vectors again (stage=code)",
+            f"the codes in {folder} come from another quantizer; remove this folder and run stage=code again"
         )
     offsets = np.array(open_array(folder, "list_offsets"))  # i64 [K + 1]
     rows, codes = open_array(folder, "rows"), open_array(folder, "codes")
     shapes = ((quantiser.list_count + 1,), (len(codes),), (int(offsets[-1]), quantiser.code_bytes))
     if (offsets.shape, rows.shape, codes.shape) != shapes:
         raise ArtifactError(
-            f"the arrays in {folder} do not fit each other",
-            expected=f"list_offsets, rows, codes of {shapes}",
-            got=f"{(offsets.shape, rows.shape, codes.shape)}",
-            where=str(folder),
-            fix="remove this folder and code its vectors again (stage=code)",
+            f"list_offsets, rows and codes in {folder} must be of {shapes}, got "
+            f"{(offsets.shape, rows.shape, codes.shape)}; remove this folder and run stage=code again"
         )
     return CodeShard(folder=folder, digest=manifest.digest, list_offsets=offsets)
 
@@ -294,7 +286,7 @@ def write_search_folder(
         folder.mkdir(parents=True, exist_ok=True)
         return write_manifest(folder, kind=SEARCH_KIND, settings=settings)
     assert quantiser is not None, "only exact search has no quantiser"
-    quantiser.check_dimensions(dimensions, where=str(folder))
+    quantiser.check_dimensions(dimensions)
     settings |= {
         "quantiser": quantiser.digest,
         "probed_lists": default_probed_lists(quantiser.list_count),
@@ -381,9 +373,6 @@ def _check_rows(
     starts = list(itertools.accumulate(sizes, initial=0))
     if [*map(int, first_rows), row_count] != starts:
         raise ArtifactError(
-            "the code shards do not make up the rows of the vectors",
-            expected=f"{row_count} rows, in shards that start at {list(map(int, first_rows))[:8]}…",
-            got=f"{starts[-1]} rows, in shards that start at {starts[:-1][:8]}…",
-            where=str(folder),
-            fix="code the vector shards that are missing or were made again (stage=code)",
+            f"the code shards do not make up the {row_count} rows of {folder}: they have {starts[-1]}; "
+            "code the vector shards that are missing or were made again (stage=code)"
         )

@@ -111,13 +111,9 @@ def remove_temporary(path: Path) -> None:
 
 
 def in_the_way(path: Path) -> ArtifactError:
-    """The refusal of what lies under a name that this program writes, and is not its own."""
+    """Error for a file or folder under a name that npmlm writes, which npmlm did not make."""
     return ArtifactError(
-        f"{path} is in the way",
-        expected="nothing under this name, or what a process that was killed left there",
-        got="something that this program did not make",
-        where=str(path),
-        fix="check that no other process is building here; then move it elsewhere and run the same command again",
+        f"{path} is in the way: npmlm did not make it; move it elsewhere and run the same command again"
     )
 
 
@@ -129,7 +125,7 @@ def _refuse_owned(temporary: Path, target: Path) -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise _refusal(temporary / OWNER_FILE, target, _holders(descriptor)) from None
+        raise _refusal(target, _holders(descriptor)) from None
     finally:
         os.close(descriptor)
 
@@ -157,7 +153,7 @@ def _lock(path: Path, folder: Path, *, shared: bool, wait: bool, on_wait: Callab
             if time.monotonic() >= refused_at:
                 if not wait:
                     os.close(descriptor)
-                    raise _refusal(path, folder, holders) from None
+                    raise _refusal(folder, holders) from None
                 if on_wait is not None and not has_waited:
                     on_wait(holders)
                     has_waited = True
@@ -206,14 +202,8 @@ def _is_alive(process: int) -> bool:
     return True
 
 
-def _refusal(path: Path, folder: Path, holders: str) -> ArtifactError:
-    return ArtifactError(
-        f"another process is building {folder}",
-        expected="one build or change of a folder at a time; only jobs of its stages share it",
-        got=holders,
-        where=str(path),
-        fix="wait until it ends, or stop it and run the same command again",
-    )
+def _refusal(folder: Path, holders: str) -> ArtifactError:
+    return ArtifactError(f"another process is building {folder}: {holders}; wait until it ends, or stop it")
 
 
 def _is_same_file(descriptor: int, path: Path) -> bool:

@@ -52,11 +52,8 @@ class RecordedSettings(dict[str, Any]):
 
     def __missing__(self, name: str) -> Any:
         raise ArtifactError(
-            f"{self.file.parent} was written by another version of this program",
-            expected=f"a manifest that records {self._prefix}{name}",
-            got="a manifest without it",
-            where=str(self.file),
-            fix=build_again(self.file.parent),
+            f"{self.file} was written by another version of this program, without {self._prefix}{name}; "
+            f"{build_again(self.file.parent)}"
         )
 
 
@@ -74,7 +71,7 @@ class Manifest:
     def file(self, name: str) -> FileRecord:
         """What it says of the file `name`; raises ArtifactError if it names none."""
         if (record := self.files.get(name)) is None:
-            raise damaged(self.settings.file, f"a manifest that names {name}", "one that does not")
+            raise damaged(self.settings.file, f"the file {name}", "none")
         return record
 
 
@@ -98,13 +95,7 @@ def read_manifest(path: Path, *, kind: str) -> Manifest:
     """
     manifest = read_any_manifest(path)
     if manifest.kind != kind:
-        raise ArtifactError(
-            f"{path} holds something else",
-            expected=f"a folder of kind {kind!r}",
-            got=f"a folder of kind {manifest.kind!r}",
-            where=str(path),
-            fix=f"give the path of a folder of kind {kind!r}",
-        )
+        raise ArtifactError(f"{path} must be a folder of kind {kind!r}, got {manifest.kind!r}")
     return manifest
 
 
@@ -112,18 +103,20 @@ def read_any_manifest(path: Path) -> Manifest:
     """The manifest of folder `path` of whatever kind; raises ArtifactError as `read_manifest` does."""
     file = path / MANIFEST_NAME
     try:
-        _require_file(file)
+        if not path.is_dir():
+            fix = "check the path, or build it first" if _whole(path) is None else build_again(path)
+            raise ArtifactError(f"no folder {path}: {fix}")
+        if file.is_symlink():
+            raise linked(file)
+        if not file.is_file():
+            raise ArtifactError(
+                f"{path} has no {MANIFEST_NAME}: its build did not finish; run the same build command again"
+            )
         if (size := file.stat().st_size) > MOST_MANIFEST_BYTES:
             raise _foreign(file, f"{size} bytes, more than {MOST_MANIFEST_BYTES}")
         data = file.read_bytes()
     except OSError as error:
-        raise ArtifactError(
-            f"{path} cannot be read",
-            expected="a folder that may be read",
-            got=error.strerror or str(error),
-            where=str(file),
-            fix="check the path and its permissions",
-        ) from error
+        raise ArtifactError(f"{file} cannot be read: {error.strerror or error}") from error
     return parsed_manifest(data, file)
 
 
@@ -141,13 +134,8 @@ def parsed_manifest(data: bytes, file: Path) -> Manifest:
     if not isinstance(version, int) or version != FORMAT_VERSION:
         is_older = isinstance(version, int) and version < FORMAT_VERSION
         raise ArtifactError(
-            f"{path} was written by {'an older' if is_older else 'a newer'} version of this program",
-            expected=f"format version {FORMAT_VERSION}",
-            got=f"format version {version}",
-            where=str(file),
-            fix=build_again(path)
-            if is_older
-            else "install a newer version of npmlm, or build the folder again with this one",
+            f"{path} was written by {'an older' if is_older else 'a newer'} version of this program: expected format "
+            f"{FORMAT_VERSION}, got {version}; {build_again(path) if is_older else 'install a newer version of npmlm'}"
         )
     if (recorded := content.get("digest")) != digest:
         raise damaged(file, f"a manifest with digest {recorded}", f"digest {digest}")
@@ -163,62 +151,27 @@ def parsed_manifest(data: bytes, file: Path) -> Manifest:
 
 def _foreign(file: Path, got: str) -> ArtifactError:
     return ArtifactError(
-        f"{file.parent} is not a folder of this program, or its manifest was overwritten",
-        expected=f"a {MANIFEST_NAME} that this program wrote",
-        got=got,
-        where=str(file),
-        fix="check the path; to build, give a folder of its own",
+        f"{file.parent} is not a folder of this program, or its manifest was overwritten: {got}; check the path"
     )
-
-
-def _require_file(file: Path) -> None:
-    folder, expected = file.parent, "a finished folder with its manifest"
-    if not folder.is_dir():
-        got = "a file" if folder.exists() else "nothing there"
-        whole = _whole(folder)
-        raise ArtifactError(
-            f"no folder {folder}",
-            expected=expected,
-            got=got,
-            where=str(folder),
-            fix="check the path, or build it first"
-            if whole is None
-            else f"check the path; if it was a part of {whole}, copy all of {whole} from where it is undamaged, or "
-            f"remove all of {whole} and run the commands that made it",
-        )
-    if file.is_symlink():
-        raise linked(file)
-    if not file.is_file():
-        raise ArtifactError(
-            f"{folder} has no manifest: its build did not finish, or it is not a folder of this program",
-            expected=expected,
-            got=f"no {MANIFEST_NAME}",
-            where=str(file),
-            fix="if it is an unfinished build, run the same build command again, it continues; else check the path",
-        )
 
 
 def read_object(file: Path, *, fix: str) -> dict[str, Any]:
     """The JSON object in a file that no manifest names. Raises ArtifactError, with this `fix`, for anything else."""
     try:
         content = json.loads(file.read_bytes())
-        got = f"a JSON {type(content).__name__}"
+        got = f"expected a JSON object, got {type(content).__name__}"
     except OSError as error:
         content, got = None, error.strerror or str(error)
     except (ValueError, RecursionError) as error:  # not JSON, or not UTF-8
         content, got = None, str(error)
     if not isinstance(content, dict):
-        raise ArtifactError(
-            f"{file} cannot be read", expected="the JSON object that was written", got=got, where=str(file), fix=fix
-        )
+        raise ArtifactError(f"{file} cannot be read: {got}; {fix}")
     return content
 
 
 def build_again(folder: Path) -> str:
     """What to do about a folder that is damaged, or of another version: a part of something finished is not enough."""
-    return (
-        f"do not use it but build it again: remove all of {_whole(folder) or folder} and run the commands that made it"
-    )
+    return f"build it again: remove all of {_whole(folder) or folder} and run the commands that made it"
 
 
 def _whole(folder: Path) -> Path | None:
@@ -240,21 +193,13 @@ def _named_parts(folder: Path) -> Collection[str]:
 
 
 def damaged(file: Path, expected: str, got: str) -> ArtifactError:
-    """The refusal of a file that is not what was written."""
-    return ArtifactError(
-        f"{file} is damaged", expected=expected, got=got, where=str(file), fix=build_again(file.parent)
-    )
+    """Error for a file that is not what was written."""
+    return ArtifactError(f"{file} is damaged: expected {expected}, got {got}; {build_again(file.parent)}")
 
 
 def linked(path: Path) -> ArtifactError:
-    """The refusal of a link inside a folder that was written: it may lead anywhere."""
-    return ArtifactError(
-        f"{path} is a link",
-        expected="files and folders that lie in the folder itself",
-        got=f"a symbolic link to {path.readlink()}",
-        where=str(path),
-        fix="put what it leads to in its place; the outermost folder may lie anywhere and be named by a link",
-    )
+    """Error for a link inside a folder that was written: it may lead anywhere."""
+    return ArtifactError(f"{path} is a link to {path.readlink()}: put what it leads to in its place")
 
 
 def part_folder(folder: Path, name: str) -> Path:

@@ -145,23 +145,17 @@ class Quantiser:
         )
         if opened.dimensions != manifest.settings["dimensions"]:
             raise ArtifactError(
-                f"{folder} is not the quantiser that its manifest names",
-                expected=f"{manifest.settings['dimensions']} dimensions",
-                got=f"{opened.dimensions} dimensions",
-                where=str(folder / TRAINED_FILE),
-                fix="remove this folder and train the quantiser again (stage=quantise)",
+                f"{folder / TRAINED_FILE} must have {manifest.settings['dimensions']} dimensions, got "
+                f"{opened.dimensions}; remove this folder and train the quantizer again (stage=quantise)"
             )
         return opened
 
-    def check_dimensions(self, dimensions: int, where: str) -> None:
+    def check_dimensions(self, dimensions: int) -> None:
         """Raise ArtifactError unless vectors of `dimensions` numbers fit this quantiser."""
         if dimensions != self.dimensions:
             raise ArtifactError(
-                "the quantiser was trained for vectors of other dimensions",
-                expected=f"vectors of {self.dimensions} dimensions",
-                got=f"vectors of {dimensions} dimensions",
-                where=where,
-                fix="use the quantiser trained on vectors of this encoder, or train one (stage=quantise)",
+                f"{self.file} was trained for vectors of {self.dimensions} dimensions, got {dimensions}; "
+                "train a quantizer on vectors of this encoder (stage=quantise)"
             )
 
     def encode(self, vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -20,7 +20,6 @@ from npm.core.errors import ArtifactError, named
 NUMBERED = re.compile(r"[0-9a-f]{1,16}")
 """Shards, parts, checkpoints: what an unfinished folder holds before it has a manifest."""
 LEFT_BEHIND = re.compile(r"\.(.+)\.(lock|tmp)")
-NAMED_AT_MOST = 5
 
 
 def remove_written(folder: Path, *, also: Collection[str] = ()) -> None:
@@ -32,24 +31,15 @@ def remove_written(folder: Path, *, also: Collection[str] = ()) -> None:
     """
     if others := foreign_files(folder, also=also):
         raise ArtifactError(
-            f"{folder} holds files that are not of its own",
-            expected="a folder with nothing but the files that its manifest names",
-            got=named(others, most=NAMED_AT_MOST),
-            where=str(folder),
-            fix="move them elsewhere and run the same command again; nothing was removed",
+            f"{folder} holds files that npmlm did not write: {named(others)}; "
+            "move them elsewhere and run the same command again"
         )
     remove_own_files(folder, also=also)
 
 
 def holds_others(folder: Path, names: Sequence[str], *, expected: str, fix: str) -> ArtifactError:
-    """The refusal to write into a folder where somebody else has put `names`."""
-    return ArtifactError(
-        f"{folder} holds other files",
-        expected=expected,
-        got=named(names, most=NAMED_AT_MOST),
-        where=str(folder),
-        fix=fix,
-    )
+    """Error for a folder to be written where somebody else has put `names`."""
+    return ArtifactError(f"{folder} holds other files: {named(names)}; expected {expected}; {fix}")
 
 
 def foreign_files(folder: Path, *, also: Collection[str] = ()) -> list[str]:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from index.arrays import RowSet, ShardedArray
-from index.checksums import RESTORE
 from index.exact import (
     ExactScan,
     ExactSearcher,
@@ -31,7 +30,7 @@ from index.quantiser import Quantiser
 from index.settings import SearchTier
 from index.store import check_folder
 from index.types import Hits
-from npm.core.errors import ArtifactError
+from npm.core.errors import ArtifactError, damaged
 
 if TYPE_CHECKING:
     from index.gpu import TorchExactSearcher
@@ -108,13 +107,7 @@ class FaissSearcher:
         # FAISS fills places without a hit with -1, which must never be used as a row.
         checked_scores(estimates[ids >= 0])
         if ids.max(initial=-1) >= self.row_count:
-            raise ArtifactError(
-                "the lists of the index are damaged",
-                expected=f"rows of the {self.row_count} in the index",
-                got=f"row {ids.max()}",
-                where="the lists of the index",
-                fix=RESTORE,
-            )
+            raise damaged("the index", f"its lists name row {ids.max()} of {self.row_count}")
         return [np.sort(found[found >= 0]) for found in ids]
 
     def score(self, query: np.ndarray, rows: np.ndarray) -> np.ndarray:
@@ -199,11 +192,8 @@ def open_search(
     built_over = (settings.typed("row_count", int), settings.typed("dimensions", int))
     if built_over != vectors.shape:
         raise ArtifactError(
-            f"{folder} was built over other vectors",
-            expected=f"{built_over[0]} rows of {built_over[1]} dimensions",
-            got=f"{vectors.shape[0]} rows of {vectors.shape[1]} dimensions",
-            where=str(folder),
-            fix="remove this folder and build the search index again",
+            f"{folder} was built over other vectors: expected {list(built_over)}, got {list(vectors.shape)}; "
+            "remove this folder and build the search index again"
         )
     if settings["tier"] == SearchTier.exact.value:
         from index.gpu import TorchExactSearcher, fitting_device
@@ -233,10 +223,6 @@ def _recorded_quantiser(path: Path | None, manifest: Manifest, folder: Path) -> 
     opened = None if path is None else Quantiser.open(path)
     if opened is None or opened.digest != expected:
         raise ArtifactError(
-            f"{folder} was built with another quantiser",
-            expected=f"quantiser {expected}",
-            got="no quantiser" if opened is None else f"quantiser {opened.digest}",
-            where=str(folder if path is None else path),
-            fix="open it with the quantiser of its own index, or code and merge again (stage=code, stage=merge)",
+            f"{folder} was built with another quantizer, got {path}: code and merge again (stage=code, stage=merge)"
         )
     return opened

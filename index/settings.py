@@ -119,19 +119,13 @@ def read_record(hint: Any, value: Any, *, file: Path, key: str = "") -> Any:
         return tuple(read_record(inner[0], entry, file=file, key=f"{key}[{at}]") for at, entry in enumerate(value))
     typed = _typed(value, hint)
     if typed is _MISFIT:
-        shown = repr(value)
-        raise _unfit(hint, shown if len(shown) <= 80 else shown[:79] + "…", file, key)
+        raise _unfit(hint, repr(value)[:80], file, key)
     return typed
 
 
 def _unfit(hint: Any, got: str, file: Path, key: str) -> ArtifactError:
-    return ArtifactError(
-        f"{file} does not hold what this program writes there",
-        expected=f"{key}: {_in_words(hint)}" if key else _in_words(hint),
-        got=got,
-        where=str(file),
-        fix="do not use it: get the folder again from where it came, or make it again",
-    )
+    what = f"{key} in {file}" if key else file
+    return ArtifactError(f"{what} must be {_in_words(hint)}, got {got}; fetch the folder again, or make it again")
 
 
 def _in_words(hint: Any) -> str:

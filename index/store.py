@@ -161,13 +161,7 @@ def write_manifest(folder: Path, *, kind: str, settings: Mapping[str, Any], part
 
 def _refuse_existing(path: Path) -> None:
     if path.exists():
-        raise ArtifactError(
-            f"{path} exists already",
-            expected="a path where nothing is yet",
-            got="a folder" if path.is_dir() else "a file",
-            where=str(path),
-            fix="choose another path, or remove what is there",
-        )
+        raise ArtifactError(f"{path} exists already: choose another path, or remove it")
 
 
 def _sync_folder(folder: Path) -> None:
@@ -229,13 +223,7 @@ def _check_file(
     if path.is_symlink():
         raise linked(path)
     if not path.is_file():
-        raise ArtifactError(
-            f"{path} is missing",
-            expected=f"a file of {record.bytes} bytes",
-            got="no file",
-            where=str(path),
-            fix=build_again(path.parent),
-        )
+        raise ArtifactError(f"{path} is missing; {build_again(path.parent)}")
     if (size := path.stat().st_size) != record.bytes:
         raise damaged(path, f"{record.bytes} bytes", f"{size} bytes")
     on_bytes = None if progress is None else partial(progress, path.name)
@@ -273,7 +261,7 @@ def _mapped(path: Path) -> np.ndarray:
     return array
 
 
-OTHER_SETTINGS = "choose another folder, give the same settings as before, or remove this folder and run it again"
+OTHER_SETTINGS = "choose another folder, give the same settings as before, or remove this folder"
 
 
 def finished_folder(
@@ -303,9 +291,8 @@ def refuse_changed(
     # what was not recorded is as good as null: a setting that came later does not refuse what was made before it
     names = sorted(name for name in ours.keys() | theirs.keys() if ours.get(name, "null") != theirs.get(name, "null"))
     if names:
-        expected_values, got_values = (_shown(names, part) for part in (ours, theirs))
         problem = problem or f"{where} was made from something else, or with other settings"
-        raise error(problem, expected=expected_values, got=got_values, where=str(where), fix=fix)
+        raise error(f"{problem}: expected {_shown(names, ours)}, got {_shown(names, theirs)}; {fix}")
 
 
 MOST_SHOWN, MOST_SHOWN_CHARS = 5, 600

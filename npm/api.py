@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from index.settings import typed_value
-from npm.core.errors import ArtifactError, CorpusError, SettingError, check_range
+from npm.core.errors import ArtifactError, CorpusError, check_range, exclusive
 from npm.core.settings import PathText, settings_given
 from npm.core.types import Document, Progress, silent
 from npm.indexing.build import build_index
@@ -154,7 +154,7 @@ def verify(
     except ArtifactError as error:
         if encoder is not None:
             raise
-        note = f"no vector was encoded again: {error.problem}; give its encoder with encoder=…"
+        note = f"no vector was encoded again: {error}; give its encoder with encoder=…"
         return Verification(checked_bytes, 0, 1.0, (note,))
     found = verify_vectors(folder, made_by, batches=reencoded_batches, seed=seed)
     return Verification(checked_bytes, found.row_count, found.worst_cosine, ())
@@ -194,10 +194,8 @@ def _encoder_of(folder: Path, encoder: Encoder | str | Path | None, device: str,
 @contextmanager
 def _corpus_files(documents: Documents, named_files: list[str]) -> Iterator[tuple[list[Any], list[str]]]:
     """Files to read, and which fields are kept of them; documents are written to one that is removed at the end."""
-    expected = "paths, or documents with fields that JSON can hold"
     if named_files:
-        got, fix = f"corpus.files={named_files}", "leave corpus.files out"
-        raise SettingError("documents are given twice", expected=expected, got=got, where="corpus.files", fix=fix)
+        raise exclusive("documents", "corpus.files")
     one = isinstance(documents, str | bytes | Document) or not isinstance(documents, Iterable)
     several: list[Any] = [documents] if one else list(documents)  # type: ignore[arg-type]
     handed_over = [each for each in several if isinstance(each, Document)]
@@ -212,10 +210,9 @@ def _corpus_files(documents: Documents, named_files: list[str]) -> Iterator[tupl
             records = [{**each.fields, "id": each.id, "title": each.title, "text": each.text} for each in handed_over]
             file.write_text("".join(json.dumps(record, allow_nan=False) + "\n" for record in records))
         except (TypeError, ValueError) as error:
-            problem, fix = "the documents cannot be read", "give documents alone, or paths alone; check their fields"
-            raise CorpusError(problem, expected=expected, got=str(error), where="documents", fix=fix) from error
+            problem = "documents must be all paths, or all Documents with fields that JSON can hold"
+            raise CorpusError(f"{problem}: {error}") from error
         try:
             yield [str(file)], sorted({name for each in handed_over for name in each.fields})
         except CorpusError as error:
-            error.where, error.got = (text.replace(str(file), "documents") for text in (error.where, error.got))
-            raise
+            raise CorpusError(str(error).replace(str(file), "documents")) from None

@@ -115,7 +115,7 @@ def test_fields_of_documents_are_kept_and_filter_answers(encoder: Encoder, tmp_p
         ([Document("a", "", "Oslo \ud800.")], {}, "documents"),
         ([], {}, "files"),
         (3, {}, "files is of the wrong kind"),
-        (HANDED[0], {"corpus.files": ["a.jsonl"]}, "given twice"),
+        (HANDED[0], {"corpus.files": ["a.jsonl"]}, "corpus.files exclude"),
         (HANDED[0], {"bogus": 1}, "unknown setting bogus"),
         (HANDED[0], {"blocks.bogus": 1}, "unknown setting blocks.bogus"),
         (HANDED[0], {"blocks": {"max_block_tokens": "64"}}, "blocks.max_block_tokens is of the wrong kind"),

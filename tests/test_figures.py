@@ -53,7 +53,7 @@ def test_a_picture_takes_the_place_of_none_but_our_own(suffix: str, tmp_path: Pa
     picture = tmp_path / f"picture{suffix}"
     check_picture(picture)
     picture.write_bytes(MAGIC[suffix] + b" of somebody else")
-    with pytest.raises(ArtifactError, match="is another picture"):
+    with pytest.raises(ArtifactError, match="was not drawn by npmlm"):
         check_picture(picture)
     save_figure(drawing("a"), picture)
     check_picture(picture)
@@ -83,9 +83,8 @@ def test_folders_with_the_same_name_are_told_apart_by_the_folders_above(tmp_path
 
 def test_without_matplotlib_one_message_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(figures, "find_spec", lambda _: None)
-    with pytest.raises(SettingError, match="matplotlib is not installed") as refusal:
+    with pytest.raises(SettingError, match="pip install matplotlib"):
         check_picture(tmp_path / "x.png")
-    assert refusal.value.fix == "pip install matplotlib"
 
 
 def test_a_place_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
@@ -93,9 +92,8 @@ def test_a_place_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="cannot write"):
         save_figure(drawing("a"), tmp_path / "file" / "x.png")
     (tmp_path / "folder.png").mkdir()
-    with pytest.raises(SettingError, match="PNG") as refusal:
+    with pytest.raises(SettingError, match="PNG"):
         check_picture(tmp_path / "folder.png")
-    assert refusal.value.got.endswith("folder.png, a folder")
     with pytest.raises(SettingError, match="SVG"):
         check_picture(tmp_path / "x.pdf")
 

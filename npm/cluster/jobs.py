@@ -48,11 +48,8 @@ class Job:
         """Do it; returns what there is to say. Raises ArtifactError where the folder is not, else as build_index."""
         if not self.folder.is_dir():
             raise ArtifactError(
-                f"{self.folder} is not there on {socket.gethostname()}",
-                expected="one folder, and the corpus files, under the same path on all machines of the cluster",
-                got="no such folder",
-                where=str(self.folder),
-                fix="give index= on a disk that all of them share, such as NFS",
+                f"no folder {self.folder} on {socket.gethostname()}: index must be on a disk that all machines of the "
+                "cluster share under one path, such as NFS"
             )
         notices: list[str] = []
         settings = self.settings

@@ -30,7 +30,6 @@ JOBS_PER_WORKER = 4
 RETRIES = 3
 """Of a job whose worker or machine is lost; a mistake of the user is not tried again."""
 CONNECT_SECONDS, POLL_SECONDS, CANCEL_SECONDS = 5.0, 1.0, 10.0
-INSTALL = 'pip install "ray>=2.60"'
 
 
 @contextmanager
@@ -49,9 +48,7 @@ def connect(settings: ClusterSettings) -> Iterator[None]:
     try:
         import ray
     except ImportError as error:
-        raise SettingError(
-            "Ray is not installed", expected="the extra cluster", got=f"no {error.name}", where="cluster", fix=INSTALL
-        ) from error
+        raise SettingError(f'cluster needs Ray ({error}): pip install "ray>=2.60"') from error
     if ray.is_initialized():
         yield
         return
@@ -67,7 +64,12 @@ def connect(settings: ClusterSettings) -> Iterator[None]:
             logging_level=logging.ERROR,
         )
     except (OSError, OverflowError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
-        raise _no_cluster(settings.address, error) from error
+        text = " ".join(str(getattr(error, "message", error)).split())  # without Ray's own advice
+        raise SettingError(
+            f"no Ray cluster at cluster.address={settings.address} ({text or type(error).__name__}): check the "
+            "address, the versions of Ray and Python, and the token (~/.ray/auth_token, or RAY_AUTH_TOKEN); without "
+            "cluster.address one is started on this machine"
+        ) from error
     # Ray's own handler would end this process with a trace of C++ and a status of its own
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, at_terminate)
@@ -112,11 +114,8 @@ def _jobs_at_once(cluster: BuildCluster) -> int:
         return sum(fitting)
     held = "; ".join(f"{node.get('CPU', 0):g} cores and {node.get('GPU', 0):g} GPUs" for node in nodes)
     raise SettingError(
-        "no machine of the Ray cluster has what a job asks for",
-        expected=f"one with {cluster.cpus_per_job} cores and {cluster.gpus_per_job:g} GPUs",
-        got=held,
-        where="cluster.cpus_per_job, cluster.gpus_per_job",
-        fix="ask for less, or start Ray on such a machine; a cluster that grows by itself must have one by now",
+        f"no machine of the Ray cluster has {cluster.cpus_per_job} cores and {cluster.gpus_per_job:g} GPUs, only "
+        f"{held}: lower cluster.cpus_per_job or cluster.gpus_per_job, or start Ray on such a machine"
     )
 
 
@@ -138,11 +137,8 @@ def run_on_ray(cluster: BuildCluster, jobs: Sequence[Job]) -> Iterator[list[str]
         raise error.cause from error
     except ray.exceptions.RayError as error:
         raise UserError(
-            f"a job of stage {jobs[0].stage.value} was lost {1 + RETRIES} times, or could not begin",
-            expected="workers that live as long as their job, with npmlm installed on all machines",
-            got=" ".join(str(error).split()),
-            where="cluster",
-            fix="see the logs of Ray, in /tmp/ray of the machine in question; then give the same command again",
+            f"a job of stage {jobs[0].stage.value} was lost {1 + RETRIES} times, or could not begin "
+            f"({' '.join(str(error).split())}): see the logs of Ray in /tmp/ray, then run the same command again"
         ) from error
     finally:
         for each in pending:
@@ -153,16 +149,3 @@ def run_on_ray(cluster: BuildCluster, jobs: Sequence[Job]) -> Iterator[list[str]
 
 def _run_job(job: Job) -> list[str]:
     return job.run()
-
-
-def _no_cluster(address: str, error: Exception) -> SettingError:
-    """Why Ray does not let us in."""
-    text = " ".join(str(getattr(error, "message", error)).split())  # without Ray's own advice
-    return SettingError(
-        f"no Ray cluster at cluster.address={address}",
-        expected="a running cluster of the versions of Ray and Python that are here, and its token",
-        got=text or type(error).__name__,
-        where="cluster.address",
-        fix="check the address, the versions and the token (~/.ray/auth_token, or RAY_AUTH_TOKEN); without "
-        "cluster.address= one is started on this machine",
-    )

@@ -206,7 +206,12 @@ def serving_on_ray(
         try:
             parts = [RayPart(own, timeout_seconds=timeout_seconds, ended=ended) for own in actors]
         except ConnectionError as error:
-            raise _not_started(generation.folder, error) from error
+            lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+            reason = shown_start(lines[-1] if lines else type(error).__name__, MOST_SHOWN_CHARS)
+            raise ArtifactError(
+                f"the partitions of {generation.folder} do not start ({reason}): every machine needs the index under "
+                "the same path and this version of npmlm; see the logs of Ray"
+            ) from error
         served[:] = [*(each for each in served if not each.closed), ServedPartitions(parts, notice=notice)]
         return served[-1]
 
@@ -226,21 +231,6 @@ def _check_room(cpus: float) -> None:
 
     if (there := ray.available_resources().get("CPU", 0.0)) < cpus:
         raise SettingError(
-            "the partitions have no room in the cluster",
-            expected=f"{cpus:g} free processor cores, cpus_per_replica for each replica of each partition; a new "
-            "generation of an index is opened beside the old one",
-            got=f"{there:g}",
-            where="cluster.cpus_per_replica",
-            fix="lower cluster.cpus_per_replica, such as to 0.25, or add machines",
+            f"the partitions need {cpus:g} free cores, but the cluster has {there:g}: lower cluster.cpus_per_replica, "
+            "or add machines"
         )
-
-
-def _not_started(folder: Path, error: Exception) -> ArtifactError:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return ArtifactError(
-        "the partitions do not start",
-        expected="that every machine of the cluster opens the index under the same path, with this version of npmlm",
-        got=shown_start(lines[-1] if lines else type(error).__name__, MOST_SHOWN_CHARS),
-        where=str(folder),
-        fix="put the index where all machines see it; the logs of Ray say more",
-    )

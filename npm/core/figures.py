@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from index.files import made_parents, replace_file
-from npm.core.errors import ArtifactError, SettingError
+from npm.core.errors import ArtifactError, SettingError, named
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -68,29 +68,12 @@ def check_picture(picture: Path) -> None:
     there and that we did not draw.
     """
     if not can_draw():
-        raise SettingError(
-            "matplotlib is not installed",
-            expected="the package matplotlib",
-            got="no module matplotlib",
-            where="npmlm plot",
-            fix="pip install matplotlib",
-        )
+        raise SettingError("matplotlib is not installed: pip install matplotlib")
     if picture.suffix.lower() not in SUFFIXES or picture.is_dir():
-        raise SettingError(
-            "the picture is a PNG or an SVG file",
-            expected="out=FILE.png or out=FILE.svg",
-            got=f"{picture}{', a folder' if picture.is_dir() else ''}",
-            where="out",
-            fix="give a name that ends in .png or .svg",
-        )
+        got = f"the folder {picture}" if picture.is_dir() else picture
+        raise SettingError(f"out must be a PNG or SVG file, such as out=plot.png, got {got}")
     if picture.is_file() and MARK.encode() not in picture.read_bytes()[:MARKED_BYTES]:
-        raise ArtifactError(
-            f"{picture} is another picture",
-            expected="a new file, or a picture that npmlm plot drew",
-            got="a file that it did not make",
-            where="out",
-            fix="choose another name with out=, or move that file away",
-        )
+        raise ArtifactError(f"{picture} was not drawn by npmlm plot: choose another name with out=, or move it")
 
 
 def save_figure(figure: Figure, path: Path) -> None:
@@ -133,11 +116,8 @@ def check_panel_count(names: Sequence[str]) -> None:
     """Raise SettingError for more panels, by their names, than a picture can hold."""
     if len(names) > MOST_PANELS:
         raise SettingError(
-            "these are too many panels for one picture",
-            expected=f"at most {MOST_PANELS}",
-            got=f"{len(names)}: {', '.join(names)}",
-            where="npmlm plot",
-            fix="choose some with tasks=[…] and methods=[…], or name fewer folders",
+            f"too many panels for one picture, {len(names)} of at most {MOST_PANELS} ({named(names)}): choose some "
+            "with tasks=[…] and methods=[…], or name fewer folders"
         )
 
 
@@ -211,22 +191,10 @@ def folder_names(folders: Sequence[Path]) -> list[str]:
     (['long', 'short'], ['a/same', 'b/same'])
     """
     if not folders:
-        raise SettingError(
-            "no folder is named",
-            expected="npmlm plot FOLDER [FOLDER …] out=FILE.png",
-            got="no folder",
-            where="npmlm plot",
-            fix="name the folders that npmlm train, tune or evaluate wrote",
-        )
+        raise SettingError("no folder is named: give those that npmlm train, tune or evaluate wrote")
     parts = [folder.resolve().parts for folder in folders]
     for depth in range(1, max(map(len, parts)) + 1):
         names = ["/".join(part[-depth:]) for part in parts]
         if len(set(names)) == len(names):
             return names
-    raise SettingError(
-        "a folder is named twice",
-        expected="different folders",
-        got=", ".join(map(str, folders)),
-        where="npmlm plot FOLDER …",
-        fix="name each folder once",
-    )
+    raise SettingError(f"a folder is named twice: {', '.join(map(str, folders))}")

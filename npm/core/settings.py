@@ -187,13 +187,7 @@ class Shard:
         """
         found = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text.strip())
         if found is None or not 1 <= int(found[1]) <= int(found[2]):
-            raise SettingError(
-                f"{text!r} is no shard",
-                expected="shard=i/n, with i from 1 to n, such as shard=3/20",
-                got=text,
-                where="shard",
-                fix="give the job's number, counted from 1, and the number of jobs",
-            )
+            raise SettingError(f"shard must be i/n with i from 1 to n, such as shard=3/20, got {text[:80]!r}")
         return cls(int(found[1]), int(found[2]))
 
     def of(self, items: Sequence[Item]) -> Sequence[Item]:
@@ -226,11 +220,7 @@ def parse_list(value: str, key: str) -> list[str]:
         match = LIST_ENTRY.match(inside, place)
         if match is None:
             raise SettingError(
-                f"the list in {key}= cannot be read",
-                expected="[a,b], with quotes around entries that hold commas",
-                got=value,
-                where=key,
-                fix="close the quotes, or give one entry without brackets",
+                f"{key} must be a list such as [a,b], with quotes around entries that hold commas, got {value[:80]!r}"
             )
         single, double, plain = match.groups()
         quoted = single if single is not None else double

@@ -228,11 +228,8 @@ def mined_collocations(pieces: Iterable[Sequences], settings: CollocationSetting
         levels.append(frequent_ngrams(pieces, word_count, shorter, min_count=settings.min_count))
     if not len(levels[1].keys):
         raise CorpusError(
-            "the text holds no collocation",
-            expected=f"two words that stand together at least {settings.min_count} times",
-            got=f"none, in {levels[0].window_count} words",
-            where="corpus.files, corruption.collocations.min_count",
-            fix="give more text, choose a smaller min_count, or another corruption.unit",
+            f"no collocation: no two of {levels[0].window_count} words occur together {settings.min_count} times; give "
+            "more text, or lower corruption.collocations.min_count"
         )
     scores = mutual_information(levels, count_power=settings.count_power)
     sizes = [

@@ -71,12 +71,8 @@ class CollocationVocabulary:
         manifest = check_folder(folder, kind=KIND, hash_all=True)
         if (mined_with := manifest.settings["tokenizer_fingerprint"]) != tokenizer_fingerprint:
             raise ArtifactError(
-                f"the collocations in {folder} were mined with another tokenizer",
-                expected=f"tokenizer {tokenizer_fingerprint}, that of the encoder",
-                got=f"tokenizer {mined_with}",
-                where=str(folder),
-                fix="leave corruption.collocations.vocabulary empty to mine the training text, "
-                "or name a vocabulary mined with this encoder",
+                f"the collocations in {folder} were mined with another tokenizer: expected {tokenizer_fingerprint}, "
+                f"got {mined_with}; leave corruption.collocations.vocabulary unset to mine the training text"
             )
         return cls(
             Entries(**{name: np.array(open_array(folder, name)) for name in ENTRY_ARRAYS}), digest=manifest.digest

@@ -342,14 +342,10 @@ class CorruptionSettings(CheckedSettings):
         masks_bytes = of_bytes and alone and self.sampler is CorruptionSampler.uniform
         if masks_bytes is not self.allow_bytes:
             raise SettingError(
-                "single bytes would be masked" if masks_bytes else "no single bytes are masked",
-                expected="words, or runs of bytes" if masks_bytes else "allow_bytes=true with tokens that are bytes",
-                got=f"unit={self.unit.name}, sampler={self.sampler.name}, allow_bytes={self.allow_bytes}",
-                where="corruption.unit, corruption.allow_bytes",
-                fix="set corruption.unit=word, or corruption.sampler=partition corruption.mean_span_tokens=20 as ByT5, "
-                "or corruption.allow_bytes=true to mask them all the same"
+                f"corruption.unit={self.unit.name} would mask single bytes: set corruption.unit=word, or "
+                "corruption.sampler=partition with corruption.mean_span_tokens=20, or corruption.allow_bytes=true"
                 if masks_bytes
-                else "leave corruption.allow_bytes out",
+                else "no single bytes are masked: leave corruption.allow_bytes out"
             )
 
     @property

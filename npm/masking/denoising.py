@@ -106,11 +106,8 @@ def check_sentinel_count(available: int, needed: int) -> None:
     """Raise EncoderError if a sequence may have more spans than there are sentinels."""
     if needed > available:
         raise EncoderError(
-            "the tokenizer has too few sentinels",
-            expected=f"{needed} sentinels (<extra_id_0>, <extra_id_1>, …), one for each span of the longest block",
-            got=str(available),
-            where="denoising, blocks.max_block_tokens",
-            fix="make blocks shorter, spans longer or rates lower, or choose a tokenizer with more sentinels",
+            f"the tokenizer has too few sentinels: {available} of {needed}, one for each span; lower "
+            "blocks.max_block_tokens, make spans longer or rates lower, or choose a tokenizer with more sentinels"
         )
 
 

@@ -151,9 +151,8 @@ def test_an_index_of_another_metric_is_refused() -> None:
 
 @pytest.mark.parametrize("factory", ["Nonsense", "IVF8192,Flat", "IVF8,PQ7", "IDMap,Flat", "IVF8192,PQ4x4fs"])
 def test_a_factory_string_that_does_not_work_is_the_users_mistake(tmp_path: Path, factory: str) -> None:
-    with pytest.raises(UserError, match="factory") as caught:
+    with pytest.raises(UserError, match=f"factory={factory}"):
         build_search(tmp_path, sample_vectors(), settings_for(factory))
-    assert factory in caught.value.problem
 
 
 def test_without_faiss_one_message_gives_the_install_line(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,10 +164,8 @@ def test_without_faiss_one_message_gives_the_install_line(monkeypatch: pytest.Mo
         return real_import(name, *rest, **more)
 
     monkeypatch.setattr(builtins, "__import__", no_faiss)
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(UserError, match="pip install faiss-cpu"):
         resolved_settings(SearchSettings(factory="Flat"), ROWS, DIMENSIONS)
-    assert "pip install faiss-cpu" in caught.value.fix
-    assert "faiss-gpu" in caught.value.fix
 
 
 def test_exact_search_does_not_import_faiss(tmp_path: Path) -> None:
@@ -229,7 +226,7 @@ def test_the_same_input_and_settings_give_the_same_bytes(tmp_path: Path, factory
 
 def test_a_file_that_faiss_cannot_read_is_refused(tmp_path: Path) -> None:
     (tmp_path / "search.faiss").write_bytes(b"not an index")
-    with pytest.raises(ArtifactError, match="FAISS cannot read"):
+    with pytest.raises(ArtifactError, match="cannot read"):
         read_faiss(tmp_path / "search.faiss")
 
 
@@ -237,9 +234,8 @@ def test_a_file_that_faiss_cannot_read_is_refused(tmp_path: Path) -> None:
 def test_vectors_that_are_not_finite_are_refused_and_leave_no_folder(tmp_path: Path, factory: str | None) -> None:
     vectors = np.ones((500, 4), dtype=np.float16)
     vectors[450, 2] = np.nan
-    with pytest.raises(ArtifactError, match="not finite") as caught:
+    with pytest.raises(ArtifactError, match="row 450 is not finite"):
         build_search(tmp_path, ShardedArray([vectors]), SearchSettings(factory=factory))
-    assert "row 450" in caught.value.got
     assert list(tmp_path.iterdir()) == []
 
 

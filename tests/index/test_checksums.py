@@ -83,11 +83,9 @@ def test_a_flipped_bit_is_refused_wherever_its_row_is_read_and_nowhere_else(
         lambda: opened.slice(0, ROWS),
         lambda: open_shards(places[2:]).take(np.array([9, 5])),
     ):
-        with pytest.raises(ArtifactError, match=r"00002/vectors\.npy is damaged") as caught:
-            read()
         stop = start + whole[:1].nbytes
-        assert caught.value.where == f"{places[2] / 'vectors.npy'}, bytes {start} to {stop - 1}"
-        assert "checksum" in caught.value.expected and "npmlm verify" in caught.value.fix
+        with pytest.raises(ArtifactError, match=rf"00002/vectors\.npy is damaged.* {start} to {stop - 1};"):
+            read()
 
 
 @pytest.mark.usefixtures("large")
@@ -131,9 +129,8 @@ def test_a_small_file_has_no_checksums_and_is_hashed_when_it_is_first_read(tmp_p
     opened = open_shards(places)
     shutil.rmtree(places[0])  # what was opened stays readable
     np.testing.assert_array_equal(opened.slice(0, 301), np.concatenate(vectors.arrays[:2]))
-    with pytest.raises(ArtifactError, match=r"vectors\.npy is damaged") as caught:
+    with pytest.raises(ArtifactError, match=r"vectors\.npy is damaged: expected SHA-256"):
         opened.take(np.array([0, 400]))
-    assert "SHA-256" in caught.value.expected
 
 
 @pytest.mark.usefixtures("large")
@@ -166,9 +163,8 @@ def test_an_older_index_without_checksums_is_read_but_its_numbers_must_be_finite
 def test_checksums_of_another_number_of_rows_are_refused(tmp_path: Path) -> None:
     places = write_shards(tmp_path, sample_vectors())
     shutil.copy(places[2] / "vectors.checksums.npy", places[0])
-    with pytest.raises(ArtifactError, match="does not fit") as caught:
+    with pytest.raises(ArtifactError, match=r"uint32 \[300\], got uint32 \[399\]"):
         open_shards(places)
-    assert (caught.value.expected, caught.value.got) == ("checksums u32 [300]", "uint32 [399]")
 
 
 def test_rows_that_no_index_has_are_refused_where_lists_name_them(
@@ -181,9 +177,8 @@ def test_rows_that_no_index_has_are_refused_where_lists_name_them(
     data = np.frombuffer(file.read_bytes(), dtype=np.int64).copy()
     data[(data >= 0) & (data < ROWS)] += 1 << 40
     file.write_bytes(data.tobytes())
-    with pytest.raises(ArtifactError, match="lists of the index are damaged") as caught:
+    with pytest.raises(ArtifactError, match=f"index is damaged.*of {ROWS}"):
         open_built(tmp_path, vectors).scan(sample_queries()).top(5)
-    assert str(ROWS) in caught.value.expected
 
 
 @pytest.mark.parametrize("factory", FACTORIES)
@@ -205,9 +200,8 @@ def test_lists_of_another_number_of_rows_are_refused(tmp_path: Path) -> None:
     fewer = sample_vectors(rows=ROWS - 1)
     settings = dict(read_manifest(tmp_path / "search", kind="search").settings)
     rewrite_manifest(tmp_path / "search", settings=settings | {"row_count": ROWS - 1})
-    with pytest.raises(ArtifactError, match="do not belong to this index") as caught:
+    with pytest.raises(ArtifactError, match=f"8 lists with {ROWS - 1} rows, got 8 lists with {ROWS} rows"):
         open_search(tmp_path / "search", fewer, quantiser=tmp_path / "quantiser")
-    assert (caught.value.expected, caught.value.got) == (f"8 lists with {ROWS - 1} rows", f"8 lists with {ROWS} rows")
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
@@ -217,9 +211,8 @@ def test_each_number_that_is_not_finite_is_found(dtype: str, value: float) -> No
         vectors = np.full((3, 4), rest, dtype=dtype)
         check_finite(vectors, np.arange(3))
         vectors[1, 2] = value
-        with pytest.raises(ArtifactError, match="not finite") as caught:
+        with pytest.raises(ArtifactError, match="row 11 is not finite"):
             check_finite(vectors, np.arange(10, 13))
-        assert "row 11" in caught.value.got
 
 
 def test_similarities_too_large_for_single_precision_are_refused() -> None:
@@ -229,5 +222,5 @@ def test_similarities_too_large_for_single_precision_are_refused() -> None:
         lambda: exact_top(huge, np.ones((QUERIES, DIMENSIONS), dtype=np.float32), 2),
     ]
     for search in read:
-        with pytest.raises(ArtifactError, match="a similarity is not finite"), np.errstate(over="ignore"):
+        with pytest.raises(ArtifactError, match="not finite"), np.errstate(over="ignore"):
             search()

@@ -205,9 +205,8 @@ def test_a_batch_that_needs_too_much_memory_is_refused(monkeypatch: pytest.Monke
 def test_values_that_are_not_finite_are_refused() -> None:
     vectors = np.ones((5, 2), dtype=np.float16)
     vectors[3, 1] = np.inf
-    with pytest.raises(ArtifactError, match="not finite") as caught:
+    with pytest.raises(ArtifactError, match="row 3 is not finite"):
         ExactSearcher(vectors)
-    assert "row 3" in caught.value.got
     with pytest.raises(ValueError, match="NaN"):
         ExactSearcher(vectors[:3]).scan(np.array([[np.nan, 0]], dtype=np.float32))
 

@@ -26,11 +26,8 @@ def test_a_flipped_byte_is_refused_with_both_hashes(tmp_path: Path, name: str, c
     folder = write_sample(tmp_path / "folder")
     recorded = read_manifest(folder, kind="sample").files[name].sha256
     flip_byte(folder / name, -1)
-    with pytest.raises(ArtifactError) as caught:
+    with pytest.raises(ArtifactError, match=f"{name}.*{recorded}.*{sha256_of_file(folder / name)}"):
         check_folder(folder, kind="sample") if check == "open" else verify_folder(folder, "sample")
-    assert name in caught.value.problem
-    assert recorded in caught.value.expected
-    assert sha256_of_file(folder / name) in caught.value.got
 
 
 def test_every_flipped_byte_of_a_manifest_is_refused(tmp_path: Path) -> None:
@@ -48,9 +45,8 @@ def test_every_flipped_byte_of_a_manifest_is_refused(tmp_path: Path) -> None:
 def test_a_truncated_and_a_missing_file_are_refused(tmp_path: Path) -> None:
     folder = write_sample(tmp_path / "folder")
     os.truncate(folder / "matrix.npy", 150)
-    with pytest.raises(ArtifactError, match=r"matrix\.npy is damaged") as caught:
+    with pytest.raises(ArtifactError, match=r"matrix\.npy is damaged: expected 176 bytes, got 150"):
         check_folder(folder, kind="sample")
-    assert (caught.value.expected, caught.value.got) == ("176 bytes", "150 bytes")
     (folder / "matrix.npy").unlink()
     with pytest.raises(ArtifactError, match=r"matrix\.npy is missing"):
         check_folder(folder, kind="sample")
@@ -80,21 +76,17 @@ def test_missing_unfinished_foreign_newer_and_older_folders_are_refused(tmp_path
     with pytest.raises(ArtifactError, match="no folder"):
         read_manifest(tmp_path / "nowhere", kind="sample")
     (tmp_path / "unfinished").mkdir()
-    with pytest.raises(ArtifactError, match="no manifest") as unfinished:
+    with pytest.raises(ArtifactError, match="no manifest"):
         read_manifest(tmp_path / "unfinished", kind="sample")
-    assert "run the same build command again" in unfinished.value.fix
     folder = write_sample(tmp_path / "folder")
-    with pytest.raises(ArtifactError, match="something else") as other:
+    with pytest.raises(ArtifactError, match="'search', got 'sample'"):
         read_manifest(folder, kind="search")
-    assert ("search" in other.value.expected, "sample" in other.value.got) == (True, True)
     rewrite_manifest(folder, format_version=99)
     with pytest.raises(ArtifactError, match="newer version"):
         read_manifest(folder, kind="sample")
     rewrite_manifest(folder, format_version=1)
-    with pytest.raises(ArtifactError, match="older version") as older:
+    with pytest.raises(ArtifactError, match=r"older version.*build it again"):
         read_manifest(folder, kind="sample")
-    assert ("version 2" in older.value.expected, "version 1" in older.value.got) == (True, True)
-    assert "build it again" in older.value.fix
     rewrite_manifest(folder, format_version="2")
     with pytest.raises(ArtifactError, match="newer version"):
         read_manifest(folder, kind="sample")
@@ -117,9 +109,8 @@ def test_a_folder_of_parts_is_checked_through(tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match=r"raw\.bin is damaged"):
         verify_folder(tmp_path / "whole", "whole")
     rewrite_manifest(tmp_path / "whole" / "b", settings={"seed": 8})
-    with pytest.raises(ArtifactError, match="damaged") as caught:
+    with pytest.raises(ArtifactError, match=r"damaged.*another build"):
         check_folder(tmp_path / "whole", kind="whole")
-    assert "another build" in caught.value.got
     shutil.rmtree(tmp_path / "whole" / "a")
     with pytest.raises(ArtifactError, match="no folder"):
         check_folder(tmp_path / "whole", kind="whole")
@@ -133,13 +124,11 @@ def test_what_to_build_again_is_the_outermost_folder_that_names_the_damaged_one(
     write_sample(whole / "unfinished")
     for folder, again in ((whole / "a" / "b", whole), (whole / "unfinished", whole / "unfinished")):
         flip_byte(folder / "raw.bin", 0)
-        with pytest.raises(ArtifactError, match="is damaged") as caught:
+        with pytest.raises(ArtifactError, match=f"is damaged.*remove all of {again} and run"):
             check_folder(folder, kind="sample")
-        assert f"remove all of {again} and run" in caught.value.fix
     shutil.rmtree(whole / "a" / "b")
-    with pytest.raises(ArtifactError, match="no folder") as caught:
+    with pytest.raises(ArtifactError, match=f"no folder.*remove all of {whole} and run"):
         verify_folder(whole, "whole", hash_all=False)
-    assert f"remove all of {whole} and run" in caught.value.fix
 
 
 def test_a_setting_that_a_manifest_does_not_record_is_told_by_its_whole_name(tmp_path: Path) -> None:
@@ -153,28 +142,23 @@ def test_a_setting_that_a_manifest_does_not_record_is_told_by_its_whole_name(tmp
         (lambda: settings["search"]["factory"], "search.factory"),
         (lambda: settings["search"]["lists"]["count"], "search.lists.count"),
     ):
-        with pytest.raises(ArtifactError, match="another version of this program") as caught:
+        with pytest.raises(ArtifactError, match=f"another version of this program, without {name};"):
             asked()
-        assert caught.value.expected == f"a manifest that records {name}"
-        assert caught.value.where == str(folder / "manifest.json")
-        assert "build it again" in caught.value.fix
 
 
 def test_a_folder_that_the_system_does_not_let_us_read_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = write_sample(tmp_path / "folder")
-    with pytest.raises(ArtifactError, match="cannot be read") as too_long:
+    with pytest.raises(ArtifactError, match="too long"):
         read_manifest(tmp_path / ("x" * 300), kind="sample")
-    assert "too long" in too_long.value.got
 
     def refused(_: Path) -> bytes:
         raise PermissionError(errno.EACCES, "Permission denied")
 
     monkeypatch.setattr(Path, "read_bytes", refused)
-    with pytest.raises(ArtifactError, match="cannot be read") as denied:
+    with pytest.raises(ArtifactError, match="Permission denied"):
         read_manifest(folder, kind="sample")
-    assert "Permission denied" in denied.value.got
 
 
 class Garbage:

@@ -59,9 +59,7 @@ def test_a_lock_is_held_by_one_and_leaves_no_file(tmp_path: Path) -> None:
         for shared in (False, True):
             with pytest.raises(ArtifactError, match="another process") as caught, folder_lock(folder, shared=shared):
                 pass
-            assert str(os.getpid()) in caught.value.got
-            assert socket.gethostname() in caught.value.got
-            assert caught.value.got.endswith(" s")
+            assert f"process {os.getpid()} on {socket.gethostname()}, since" in str(caught.value)
     assert list(folder.parent.iterdir()) == []
     with folder_lock(folder):
         pass
@@ -73,13 +71,13 @@ def test_sharers_hold_it_together_and_are_all_named_and_the_last_one_removes_the
     with folder_lock(folder, shared=True):
         with pytest.raises(ArtifactError, match="another process") as caught, folder_lock(folder):
             pass
-        assert f"process {first.pid} on" in caught.value.got
-        assert f"process {os.getpid()} on" in caught.value.got
+        assert f"process {first.pid} on" in str(caught.value)
+        assert f"process {os.getpid()} on" in str(caught.value)
         pipe.send("go")
         first.join()
         with pytest.raises(ArtifactError) as caught, folder_lock(folder):
             pass
-        assert f"process {first.pid} on" not in caught.value.got
+        assert f"process {first.pid} on" not in str(caught.value)
     assert list(tmp_path.iterdir()) == []
     with folder_lock(folder):
         pass
@@ -101,8 +99,8 @@ def test_many_jobs_may_share_a_lock_one_after_the_other_while_one_holds_it(
         assert lock_path(folder).stat().st_size > 4096
         with pytest.raises(ArtifactError, match="another process") as caught, folder_lock(folder):
             pass
-        assert "208 others" in caught.value.got or not host
-        assert len(caught.value.got) < 1000
+        assert "208 others" in str(caught.value) or not host
+        assert len(str(caught.value)) < 1200
     assert list(tmp_path.iterdir()) == []
 
 
@@ -124,7 +122,7 @@ def test_the_lock_of_a_killed_owner_is_taken_over(tmp_path: Path, hold: Callable
     assert (tmp_path / ".index.lock").exists()
     with folder_lock(tmp_path / "index"), pytest.raises(ArtifactError) as caught, folder_lock(tmp_path / "index"):
         pass
-    assert f"process {process.pid} on" not in caught.value.got
+    assert f"process {process.pid} on" not in str(caught.value)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -144,9 +142,8 @@ def test_who_waits_is_told_the_owner_once_and_gets_the_lock_when_it_is_free(tmp_
 
 def test_a_folder_that_another_process_is_writing_is_refused_and_left_alone(tmp_path: Path) -> None:
     process, pipe = in_process(hold_half_written, tmp_path / "folder")
-    with pytest.raises(ArtifactError, match="another process") as caught:
+    with pytest.raises(ArtifactError, match=f"another process.*: process {process.pid} on"):
         write_sample(tmp_path / "folder")
-    assert f"process {process.pid} on" in caught.value.got
     pipe.send("go")
     process.join()
     assert list(read_manifest(tmp_path / "folder", kind="sample").files) == ["half.npy"]

@@ -190,8 +190,7 @@ def test_a_manifest_of_another_program_is_not_called_damaged_and_nothing_is_to_b
     (tmp_path / "manifest.json").write_text(content, encoding="utf-8")
     with pytest.raises(ArtifactError, match="is not a folder of this program") as caught:
         read_manifest(tmp_path, kind="sample")
-    assert "remove" not in caught.value.fix
-    assert "Error" not in caught.value.got
+    assert "remove" not in str(caught.value) and "Error" not in str(caught.value)
 
 
 @pytest.mark.parametrize("name", [".manifest.json.tmp", ".manifest.json.lock"])
@@ -213,18 +212,10 @@ def test_an_existing_folder_is_never_overwritten(tmp_path: Path) -> None:
     assert (folder / "manifest.json").read_bytes() == before
 
 
-@pytest.mark.parametrize(
-    ("number", "meaning"),
-    [
-        (errno.ENOSPC, "disk is full"),
-        (errno.EACCES, "no permission"),
-        (errno.EROFS, "read-only"),
-        (errno.ENOTDIR, "a file, not a folder"),
-    ],
-)
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EACCES, errno.EROFS, errno.ENOTDIR])
 @pytest.mark.parametrize("writes_before", [0, 1, 3, 8])
 def test_a_refused_write_becomes_one_message_and_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, meaning: str, writes_before: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, writes_before: int
 ) -> None:
     written: list[int] = []
     real_write = CountingFile.write
@@ -236,12 +227,8 @@ def test_a_refused_write_becomes_one_message_and_leaves_nothing(
         return real_write(self, data)
 
     monkeypatch.setattr(CountingFile, "write", write)
-    with pytest.raises(StorageError) as caught:
+    with pytest.raises(StorageError, match=f"folder.*: {os.strerror(number)}"):
         write_sample(tmp_path / "new" / "folder")
-    assert meaning in caught.value.problem
-    assert errno.errorcode[number] in caught.value.got
-    assert "folder" in caught.value.where
-    assert caught.value.fix
     assert list(tmp_path.iterdir()) == []
 
 
@@ -249,7 +236,7 @@ def test_a_really_full_disk_is_told_too(tmp_path: Path) -> None:
     if not Path("/dev/full").exists():
         pytest.skip("no /dev/full here")
     file = CountingFile(Path("/dev/full"))
-    with pytest.raises(StorageError, match="disk is full"):
+    with pytest.raises(StorageError, match="No space left"):
         file.write(bytes(1 << 20))
         file.close()
     file.abandon()
@@ -260,7 +247,7 @@ def test_a_disk_too_full_for_the_lock_file_leaves_nothing(tmp_path: Path, monkey
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("index.locking._sign", full)
-    with pytest.raises(StorageError, match="disk is full"):
+    with pytest.raises(StorageError, match="No space left"):
         write_sample(tmp_path / "deep" / "folder")
     assert list(tmp_path.iterdir()) == []
 
@@ -268,9 +255,9 @@ def test_a_disk_too_full_for_the_lock_file_leaves_nothing(tmp_path: Path, monkey
 def test_a_path_through_a_file_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     for path in (tmp_path / "file" / "folder", tmp_path / "file" / "deep" / "folder"):
-        with pytest.raises(StorageError, match="a file, not a folder"):
+        with pytest.raises(StorageError, match="cannot write"):
             write_sample(path)
-        with pytest.raises(StorageError, match="a file, not a folder"), folder_lock(path):
+        with pytest.raises(StorageError, match="cannot write"), folder_lock(path):
             pass
 
 

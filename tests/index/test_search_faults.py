@@ -109,17 +109,15 @@ def test_what_is_finished_is_kept_and_what_was_made_otherwise_is_refused(tmp_pat
     (tmp_path / ".q.partial").mkdir()  # as a kill between the last two steps leaves it
     assert train_quantiser(tmp_path / "q", vectors, None, resolved, progress=stop_after(0)) == manifest
     assert [path.name for path in tmp_path.iterdir()] == ["q"]
-    with pytest.raises(ArtifactError, match="other settings") as caught:
+    with pytest.raises(ArtifactError, match="expected seed=4, got seed=0;"):
         train_quantiser(tmp_path / "q", vectors, None, resolved | {"seed": 4})
-    assert (caught.value.expected, caught.value.got) == ("seed=4", "seed=0")
     quantiser = Quantiser.open(tmp_path / "q")
     settings = code_shard_settings(quantiser, "v")
     shard = write_code_shard(tmp_path / "c", vectors, quantiser, settings=settings)
     unread = np.full((ROWS, DIMENSIONS), np.nan, dtype=np.float32)  # refused as soon as they are coded again
     assert write_code_shard(tmp_path / "c", unread, quantiser, settings=settings) == shard
-    with pytest.raises(ArtifactError, match="something else") as caught:
+    with pytest.raises(ArtifactError, match="expected vectors=w, got vectors=v;"):
         write_code_shard(tmp_path / "c", vectors, quantiser, settings=code_shard_settings(quantiser, "w"))
-    assert (caught.value.expected, caught.value.got) == ("vectors=w", "vectors=v")
 
 
 def test_one_process_at_a_time_trains_a_quantiser(tmp_path: Path) -> None:
@@ -191,10 +189,9 @@ def test_an_empty_vector_shard_has_an_empty_code_shard(tmp_path: Path) -> None:
 def test_a_quantiser_of_other_dimensions_is_refused(built: Path, tmp_path: Path) -> None:
     quantiser = Quantiser.open(built / "quantiser")
     other = sample_vectors(dimensions=8)
-    with pytest.raises(ArtifactError, match="other dimensions") as caught:
+    with pytest.raises(ArtifactError, match="16 dimensions, got 8"):
         write_code_shard(tmp_path / "c", other, quantiser, settings=code_shard_settings(quantiser, "v"))
-    assert ("16" in caught.value.expected, "8" in caught.value.got) == (True, True)
-    with pytest.raises(ArtifactError, match="other dimensions"):
+    with pytest.raises(ArtifactError, match="16 dimensions, got 8"):
         lists_module.write_search_folder(
             tmp_path / "s", resolved_settings(settings_for(FACTORY), ROWS, 8), other, quantiser=quantiser
         )
@@ -210,19 +207,16 @@ def test_codes_and_lists_of_another_quantiser_are_refused(built: Path) -> None:
         lambda: list_parts(foreign, quantiser),
         lambda: write_list_part(built / "part", foreign, [0, 300, 301], quantiser, lists=(0, 8)),
     ):
-        with pytest.raises(ArtifactError, match="another quantiser") as caught:
+        with pytest.raises(ArtifactError, match=f"{foreign[1]} come from another quantizer"):
             read()
-        assert quantiser.digest in caught.value.expected
-        assert caught.value.where == str(foreign[1])
     for given in (None, other / "quantiser"):
-        with pytest.raises(ArtifactError, match="built with another quantiser"):
+        with pytest.raises(ArtifactError, match="built with another quantizer"):
             open_search(built / "search", sample_vectors(), quantiser=given)
     part = next(path for path in sorted((built / "search").iterdir()) if path.is_dir())
     shutil.rmtree(part)
     shutil.copytree(other / "search" / part.name, part)
-    with pytest.raises(ArtifactError, match="damaged") as caught:
+    with pytest.raises(ArtifactError, match=r"damaged.*another build"):
         open_built(built, sample_vectors())
-    assert "another build" in caught.value.got
 
 
 def test_a_part_merged_from_other_codes_is_not_kept(built: Path) -> None:
@@ -245,7 +239,7 @@ def test_a_missing_code_shard_is_told(built: Path, missing: int) -> None:
     folders, first_rows = code_all(built / "codes", sample_vectors(), quantiser)
     resolved = resolved_settings(settings_for(FACTORY), ROWS, DIMENSIONS)
     del folders[missing], first_rows[missing]
-    with pytest.raises(ArtifactError, match="do not make up the rows"):
+    with pytest.raises(ArtifactError, match=f"do not make up the {ROWS} rows"):
         lists_module.write_search_folder(
             built / "search2",
             resolved,
@@ -297,9 +291,8 @@ def test_parts_that_do_not_make_up_all_lists_are_refused(built: Path) -> None:
     parts = dict(manifest.parts)
     del parts[max(parts)]
     rewrite_manifest(built / "search", parts=parts)
-    with pytest.raises(ArtifactError, match="do not belong") as caught:
+    with pytest.raises(ArtifactError, match=f"do not belong.*8 lists with {ROWS} rows"):
         open_built(built, sample_vectors())
-    assert f"8 lists with {ROWS} rows" in caught.value.expected
 
 
 def test_other_vectors_are_refused(built: Path) -> None:
@@ -322,7 +315,7 @@ def test_a_full_disk_in_any_stage_is_told_and_the_build_goes_on_when_there_is_sp
             raise OSError(errno.ENOSPC, "No space left on device")
         return real_write(self, data)
 
-    with monkeypatch.context() as full, pytest.raises(StorageError, match="disk is full"):
+    with monkeypatch.context() as full, pytest.raises(StorageError, match="No space left"):
         full.setattr(CountingFile, "write", write)
         build_search(built, sample_vectors(), settings_for(FACTORY))
     assert not [path for path in built.rglob("*.tmp")]

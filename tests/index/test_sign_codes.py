@@ -118,7 +118,7 @@ def test_a_damaged_row_is_refused_when_it_is_scored(rng: np.random.Generator) ->
 
     def refuse(numbers: np.ndarray, rows: Any) -> None:
         if 7 in numbers:
-            raise ArtifactError("damaged", expected="", got="", where="", fix="")
+            raise ArtifactError("damaged")
 
     searcher = SignSearcher(ShardedArray([values], refuse), exact_rows=10, candidates=8)
     searcher.top(-values[7:8].astype(np.float32), 1)

@@ -122,10 +122,8 @@ def test_the_vocabulary_is_as_large_as_the_coverage_asks_and_no_larger() -> None
 
 
 def test_a_text_without_collocations_is_refused() -> None:
-    with pytest.raises(CorpusError, match="no collocation") as refusal:
+    with pytest.raises(CorpusError, match=r"of 4 words.* 11 times"):
         mined_collocations([group([5, 6, 7, 8])], CollocationSettings())
-    assert "11 times" in refusal.value.expected
-    assert "4 words" in refusal.value.got
 
 
 def store_of(folder: Path, *, fingerprint: str = "f", seed: int = 0) -> BlockStore:

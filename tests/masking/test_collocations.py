@@ -147,12 +147,8 @@ def test_a_stored_vocabulary_is_read_back_the_same(tmp_path: Path) -> None:
 def test_a_vocabulary_of_another_tokenizer_is_refused(tmp_path: Path) -> None:
     entries = vocabulary_of(((5,), (6,))).entries
     write_collocations(tmp_path / "c", entries, tokenizer_fingerprint="abc", settings={})
-    with pytest.raises(ArtifactError, match="another tokenizer") as refusal:
+    with pytest.raises(ArtifactError, match="another tokenizer: expected xyz, got abc"):
         CollocationVocabulary.open(tmp_path / "c", tokenizer_fingerprint="xyz")
-    assert "xyz" in refusal.value.expected
-    assert "abc" in refusal.value.got
-    assert refusal.value.where == str(tmp_path / "c")
-    assert "corruption.collocations.vocabulary" in refusal.value.fix
 
 
 def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:

@@ -197,9 +197,8 @@ def test_too_few_sentinels_for_the_longest_block_are_refused_beforehand() -> Non
     settings = DenoisingSettings()
     few = replace(with_modes(settings), sentinel_ids=tuple(range(9000, 9022)))
     build_denoising_views(settings, few, max_text_tokens=126)  # 63 tokens in 21 spans, one of them cut in two
-    with pytest.raises(EncoderError, match="too few sentinels") as caught:
+    with pytest.raises(EncoderError, match="too few sentinels: 22 of 86"):
         build_denoising_views(settings, few, max_text_tokens=512)
-    assert caught.value.expected.startswith("86 sentinels")
 
 
 def test_a_denoiser_that_is_never_drawn_needs_no_sentinels() -> None:

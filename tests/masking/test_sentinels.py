@@ -104,7 +104,5 @@ def test_more_spans_than_sentinels_are_refused() -> None:
     few = replace(SENTINELS, sentinel_ids=(2000, 2001))
     sequences = group([10, 11, 12, 13, 14], [20, 21])
     few.render(sequences, Spans(np.array([0, 2, 5]), np.array([1, 1, 1])), np.array([0, 0]))
-    with pytest.raises(EncoderError, match="too few sentinels") as caught:
+    with pytest.raises(EncoderError, match="too few sentinels: 2 of 3"):
         few.render(sequences, Spans(np.array([0, 2, 4]), np.array([1, 1, 1])), np.array([0, 0]))
-    assert caught.value.got == "2"
-    assert caught.value.expected.startswith("3 sentinels")
