@@ -213,9 +213,6 @@ def load_task(name_or_path: str | Path, *, folder: Path, others: Sequence[str] =
     filled = {"name": path.stem, **content}
     if isinstance(filled.get("where"), str):
         filled["where"] = [filled["where"]]
-    if "max_phrase_tokens" in filled:  # a key of its own in earlier versions
-        own = filled["fill"] if isinstance(filled.get("fill"), dict) else {}
-        filled["fill"] = {"max_phrase_tokens": filled.pop("max_phrase_tokens"), **own}
     if "template_column" in filled and "template" not in filled:
         filled["template"] = "{" + str(filled["template_column"]) + "}"
     task = replace(_built(Task, filled, where=str(path), key=""), digest=digest)

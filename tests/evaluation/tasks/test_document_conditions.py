@@ -224,11 +224,6 @@ def test_settings_of_filling_that_are_none_are_told_with_the_file(
     assert part in told and "fill" in told
 
 
-def test_the_key_of_earlier_versions_still_bounds_phrases(tmp_path: Path) -> None:
-    task = load_task(task_written(tmp_path, {**OPEN_SMALL, "max_phrase_tokens": 20}), folder=SHIPPED)
-    assert task.fill == {"max_phrase_tokens": 20}
-
-
 def test_a_subset_column_holds_true_or_false(tmp_path: Path) -> None:
     written(tmp_path, [{**ROWS[0], "changed": "maybe"}], "q.jsonl")
     task = load_task(task_written(tmp_path, CONTENT), folder=SHIPPED)
