@@ -150,7 +150,7 @@ def build_held_out_store(
     try:
         packer = BlockPacker(model.tokenizer, blocks)
     except SettingError as error:  # of the settings of training and building
-        raise SettingError(f"{BLOCK_LENGTH} must be larger: {error}") from error
+        raise SettingError(f"{BLOCK_LENGTH}={settings.max_block_tokens} has too little room for text") from error
     return write_block_store(
         folder,
         _long_documents(documents, packer, settings),

@@ -195,9 +195,9 @@ def test_pairs_and_places_are_measured_and_drawn(npmlm: CommandLine, tmp_path: P
     assert npmlm("plot", tmp_path / "out", f"out={tmp_path / 'panels.svg'}").status == 0
     npmlm(*ask, "word_sense.words=[nowhere]", "overwrite=true").refused("word_sense.words: none has")
     npmlm(*ask, "word_sense.low=stars<=2", "overwrite=true").refused("no document has a kept field stars")
-    npmlm(*ask, "word_sense.high=good", "overwrite=true").refused("is not a condition", "where:    word_sense.high")
-    npmlm(*ask, f"word_sense.encoders=[{folders['first']}]", "overwrite=true").refused("reads word_sense.encoders")
-    npmlm(*ask[:2], ask[3], given[0], "word_sense.low=stars<=2", "overwrite=true").refused("reads word_sense.low")
+    npmlm(*ask, "word_sense.high=good", "overwrite=true").refused("word_sense.high: invalid condition")
+    npmlm(*ask, f"word_sense.encoders=[{folders['first']}]", "overwrite=true").refused("word_sense.encoders: only")
+    npmlm(*ask[:2], ask[3], given[0], "word_sense.low=stars<=2", "overwrite=true").refused("word_sense.low: only")
     drawn = npmlm("plot", "senses", f"index={index}", "word=cheap", "colour_by=rating", f"out={tmp_path / 'x.png'}")
     assert drawn.status == 0, drawn.err
     assert "very cheap" in drawn.out
@@ -207,8 +207,8 @@ def test_pairs_and_places_are_measured_and_drawn(npmlm: CommandLine, tmp_path: P
     (record,) = numbers.answers()
     assert len(record["places"]) == 12 and len(record["pairs"]) == 10
     plot = ["plot", "senses", f"out={tmp_path / 'x.png'}"]
-    npmlm(*plot, "word=cheap").refused("needs an index and a word")
-    npmlm(*plot, f"index={index}", "word=nowhere").refused("too few places")
+    npmlm(*plot, "word=cheap").refused("needs index=DIR and word=WORD")
+    npmlm(*plot, f"index={index}", "word=nowhere").refused("got 0")
     npmlm(*plot, f"index={index}", "word=cheap", "colour_by=stars").refused("no document has a kept field stars")
     npmlm("plot", tmp_path / "out", "word=cheap", f"out={tmp_path / 'x.png'}").refused("no use for word")
 
