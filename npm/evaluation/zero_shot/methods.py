@@ -348,5 +348,6 @@ def index_folder(given: str, task: Task, *, setting: str) -> Path:
         return folder
     if task.corpus and (folder / task.corpus).is_dir():
         return folder / task.corpus
-    own = folder / (task.corpus or "DIR")
-    raise SettingError(f"{setting}={given} has no index for task {task.name}: npmlm build corpus.files=[…] index={own}")
+    held = ", ".join(sorted(path.parent.name for path in folder.glob(f"*/{MANIFEST_NAME}"))) or "none"
+    expected = task.corpus or "the one that corpus: of the task's file names"
+    raise SettingError(f"{setting}={given} has no index for task {task.name}: it has {held}, expected {expected}")
