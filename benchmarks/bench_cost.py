@@ -201,7 +201,7 @@ def cost_of(
 
 def language_model(name: str, device: str) -> tuple[Encoder, MaskedHead]:
     """The masked language model and its head. Raises EncoderError if there is none of that name."""
-    with loading("masked language model", setting="mlm"):
+    with loading("mlm"):
         model = Encoder.load(name, device=device)
         return model, attach_masked_head(model, locate_encoder(name), trained=True)
 

@@ -174,21 +174,12 @@ def read_judgements(folder: Path) -> Judgements:
         wrong = [key for key, kind in _LINE_TYPES.items() if not isinstance(line.get(key), kind)]
         if wrong or "gold" not in line:
             raise ArtifactError(
-                "these results cannot be paired by example",
-                expected=f"lines with {expected_keys}, as evaluate writes for task=… or suite=…",
-                got=f"a line with {', '.join(sorted(line)) or 'no JSON object'}",
-                where=where,
-                fix="give two folders that npmlm evaluate suite=… or task=… wrote, or two of task=masked_tokens",
+                f"{where}: expected an object with {expected_keys}; give two folders that npmlm evaluate suite=… or "
+                "task=… wrote, or two of task=masked_tokens"
             )
         of_method = judged.setdefault((line["task"], line["method"]), {})
         if line["id"] in of_method:
-            raise ArtifactError(
-                f"{line['method']} answers one example of {line['task']} twice",
-                expected="one line an example and method",
-                got=f"id {line['id']} again",
-                where=where,
-                fix="evaluate again",
-            )
+            raise ArtifactError(f"{where}: {line['method']} answers the example {line['id']} of {line['task']} twice")
         prompt_sha256 = sha256(line["text"].encode()).digest()
         of_method[line["id"]] = Judged(json.dumps(line["gold"], sort_keys=True), line["correct"], prompt_sha256)
     return judged
@@ -255,11 +246,7 @@ def _method_pairs(
     if not tasks:
         asked = "" if methods is None else f" for {methods[0]} in A and {methods[1]} in B"
         raise SettingError(
-            f"the two results have nothing in common{asked}",
-            expected="a method and a task that both hold",
-            got=f"A: {_named(judged_a)}; B: {_named(judged_b)}",
-            where=where,
-            fix="choose two runs of the same task, or name a method of each",
+            f"{where} have no task and method in common{asked}: A has {_named(judged_a)}; B has {_named(judged_b)}"
         )
     return pairs
 
@@ -268,21 +255,12 @@ def _paired(task: str, a: Mapping[str, Judged], b: Mapping[str, Judged], *, wher
     """Which of the examples in both are right in A (first row) and in B: bool [2, n]."""
     shared = [example for example in a if example in b]
     if not shared:
-        raise SettingError(
-            f"no example of {task} is in both results",
-            expected="runs on the same file, with the same split= and seed=",
-            got=f"{len(a)} and {len(b)} examples with other ids",
-            where=where,
-            fix="evaluate one of them again as the other was",
-        )
+        raise SettingError(f"{where} have no example of {task} in common: evaluate both with the same split and seed")
     for example in shared:
         if a[example].gold != b[example].gold:
             raise SettingError(
-                f"the two results are not of the same data of {task}",
-                expected=f"the gold {a[example].gold} of A for example {example}",
-                got=b[example].gold,
-                where=where,
-                fix="evaluate both on the same file",
+                f"{where} are of different data: the gold of example {example} of {task} is {a[example].gold:.80} in A "
+                f"and {b[example].gold:.80} in B"
             )
     return np.array([[each[example].correct for example in shared] for each in (a, b)])  # bool [2, n]
 

@@ -145,13 +145,7 @@ def evaluate_demo(
     asked_all = with_letter_noise(read_questions(file), settings.letter_noise, seed=sample.seed)
     questions = [question for question in asked_all if question.split is sample.split][: sample.limit]
     if not questions:
-        raise SettingError(
-            "the file has no question of this split",
-            expected="at least one question",
-            got="none",
-            where=f"{file}, split={sample.split.value}",
-            fix="choose the other split",
-        )
+        raise SettingError(f"{file} has no question with split={sample.split.value}")
     # By name: a command's settings are a sample too, with paths beside it.
     asked = {name: getattr(sample, name) for name in ("split", "limit", "seed", "resamples")}
     noise = {"letter_noise": settings.letter_noise} if settings.letter_noise else {}  # as before there was the setting
@@ -312,13 +306,8 @@ def read_questions(path: str | Path) -> list[Question]:
     for number, entry in enumerate(entries, start=1):
         question = _question(entry, where=f"{path}: question {number}")
         if question.id in first_places:
-            raise QuestionFileError(
-                f"the question id {question.id!r} comes twice",
-                expected="every question has an id of its own",
-                got=f"questions {first_places[question.id]} and {number}",
-                where=str(path),
-                fix="give one of them another id",
-            )
+            first = first_places[question.id]
+            raise QuestionFileError(f"{path}: questions {first} and {number} have the same id {question.id!r}")
         first_places[question.id] = number
         questions.append(question)
     return questions
@@ -327,45 +316,29 @@ def read_questions(path: str | Path) -> list[Question]:
 def _entries(path: Path) -> list[Any]:
     try:
         content = json.loads(path.read_bytes())
-        got = f"a JSON {type(content).__name__}"
-    except OSError as error:
-        content, got = None, error.strerror or str(error)
-    except ValueError as error:  # not JSON, or not UTF-8
-        content, got = None, str(error)
+    except (OSError, ValueError) as error:  # not JSON, or not UTF-8
+        detail = error.strerror if isinstance(error, OSError) else error
+        raise QuestionFileError(f"cannot read the questions {path}: {detail}") from error
     entries = content.get("questions") if isinstance(content, dict) else None
     if isinstance(entries, list) and entries:
         return entries
-    if isinstance(content, dict):
-        got = "an empty list" if entries == [] else f"the keys {sorted(content)}"
-    raise QuestionFileError(
-        f"{path.name} is not a file of questions", expected=EXAMPLE, got=got, where=str(path), fix="correct the file"
-    )
+    raise QuestionFileError(f"{path} must have a list of questions, such as {EXAMPLE}")
 
 
 def _question(entry: object, *, where: str) -> Question:
     if not isinstance(entry, Mapping):
-        raise _malformed("is not an object", f"an object as in {EXAMPLE}", repr(entry), where)
+        raise QuestionFileError(f"{where} must be an object as in {EXAMPLE}, got {entry!r:.80}")
     for key in _STRING_KEYS:
         if not isinstance(entry.get(key), str) or not entry[key]:
-            got = repr(entry[key]) if key in entry else f"the keys {sorted(entry)}"
-            raise _malformed(f"lacks {key!r}", f"a string under {key!r}", got, where)
+            raise QuestionFileError(f"{where}: {key!r} must be a string, got {entry.get(key)!r:.80}")
     answers = entry.get("answers")
     if not isinstance(answers, list) or not answers or not all(isinstance(answer, str) for answer in answers):
-        got = repr(answers) if "answers" in entry else f"the keys {sorted(entry)}"
-        raise _malformed("lacks 'answers'", "a list of at least one string under 'answers'", got, where)
+        raise QuestionFileError(f"{where}: 'answers' must be a list of strings, got {answers!r:.80}")
     if empty := [answer for answer in answers if not normalise_answer(answer)]:
-        raise _malformed(
-            "has an answer that nothing can equal", "answers with letters or digits", repr(empty[0]), where
-        )
+        raise QuestionFileError(f"{where}: the answer {empty[0]!r} has no letter or digit that counts")
     if halves := [text for text in (*answers, *(entry[key] for key in _STRING_KEYS)) if SURROGATE.search(text)]:
-        raise _malformed("is not valid Unicode", "whole characters", ascii(halves[0]), where)
+        raise QuestionFileError(f"{where}: {halves[0]!a:.80} is not valid Unicode")
     if entry["split"] not in Split.__members__:
-        raise _malformed("has an unknown split", " or ".join(Split.__members__), entry["split"], where)
+        raise QuestionFileError(f"{where}: split must be {' or '.join(Split.__members__)}, got {entry['split']!r:.80}")
     check_query(entry["text"], where=where)
     return Question(entry["id"], entry["kind"], entry["text"], tuple(answers), Split(entry["split"]))
-
-
-def _malformed(what: str, expected: str, got: str, where: str) -> QuestionFileError:
-    return QuestionFileError(
-        f"a question {what}", expected=expected, got=got, where=where, fix="correct this question in the file"
-    )

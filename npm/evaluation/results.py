@@ -48,29 +48,22 @@ def check_out(out: str | Path, *, report: bool = True) -> Path:
     """
     out = Path(out)
     if out.is_symlink() and not (out / MANIFEST_NAME).is_file():
-        raise _no_folder(out, "a link to something else", "give the path of a folder, not a link")
+        raise ArtifactError(f"{out} is not a folder for results, but a link to something else")
     out = Path(os.path.realpath(out)) if out.is_symlink() else out  # beside the target, not beside the link
     found = {path.name for path in out.iterdir()} - {FRESH, f".{FRESH}.tmp"} if out.is_dir() else set()
+    if out.exists() and not out.is_dir():
+        raise ArtifactError(f"{out} is not a folder for results, but a file")
+    others = sorted(found)
     if MANIFEST_NAME in found:
         own = read_manifest(out, kind=EVALUATION_KIND).files
         names = (PREDICTIONS, METRICS, REPORT) if report else (PREDICTIONS, METRICS)
         others = [name for name in names if name in found and (name not in own or (out / name).is_dir())]
-        if others:
-            got = f"{named(others)}, which that evaluation did not write"
-            raise _no_folder(out, got, "move these away, or choose another folder with out=DIR")
-    elif found or (out.exists() and not out.is_dir()):
-        got = f"a folder with other files: {named(sorted(found))}" if found else "a file"
-        raise _no_folder(out, got, "choose another folder with out=DIR")
-    if left := foreign_files(out / FRESH):
-        got = f"in {FRESH}, {named(left)}, which no evaluation wrote"
-        raise _no_folder(out, got, "move these away, or choose another folder with out=DIR")
+    if others := others or foreign_files(out / FRESH):
+        raise ArtifactError(
+            f"{out} is not a folder for results: it has other files ({named(others)}); choose another with out=DIR"
+        )
     check_writable(out)
     return out
-
-
-def _no_folder(out: Path, got: str, fix: str) -> ArtifactError:
-    expected = "a path where nothing is yet, or the results of an earlier evaluation"
-    return ArtifactError(f"{out} is not a folder for results", expected=expected, got=got, where=str(out), fix=fix)
 
 
 def refuse_other_results(out: str | Path, record: Mapping[str, Any]) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from index.files import sha256_of_file
-from npm.core.errors import SettingError
+from npm.core.errors import SettingError, exclusive
 from npm.core.settings import changed_settings
 from npm.core.types import Progress
 from npm.corpus.documents import read_corpus
@@ -149,11 +149,8 @@ def _refuse_other_corpus(settings: EvaluationSettings) -> None:
     held = {source.get("sha256") for segment in manifest.segments.values() for source in segment.sources}
     if not {sha256_of_file(file) for file in shipped_questions_file().parent.glob("*.jsonl")} <= held:
         raise SettingError(
-            "evaluate needs task= or suite=",
-            expected="what is asked of this index, such as task=my-task.yaml or suite=closed",
-            got="neither; without them the demo questions are asked, but the demo corpus is not in this index",
-            where=f"task, index={settings.index}",
-            fix="name the task; task=demo asks the demo questions anyway",
+            f"evaluate needs task= or suite=: the demo corpus is not in this index ({settings.index}); task=demo asks "
+            "its questions anyway"
         )
 
 
@@ -269,13 +266,7 @@ def _sts(settings: EvaluationSettings, check_record: CheckRecord, progress: Prog
     unused = changed_settings(chosen.before, BeforeSettings(), ("pooler", "pooler_post"))
     if unused and not chosen.before.encoder:
         name = f"sts.before.{unused[0]}"
-        raise SettingError(
-            f"{name} is of no use without sts.before.encoder",
-            expected=f"sts.before.encoder=…, or no {name}",
-            got=f"{name}={getattr(chosen.before, unused[0]).value} alone",
-            where=name,
-            fix="name the other encoder with sts.before.encoder=, or give the pooler of encoder= with sts.pooler=",
-        )
+        raise SettingError(f"{name} needs sts.before.encoder; the pooler of encoder= is sts.pooler")
     sets = read_sets(settings.data_dir, split=split)
     measured = {GeometryPairs.all: ("train", "dev", "test"), GeometryPairs.split: (split,), GeometryPairs.none: ()}
     found = [read_set(STS_B, settings.data_dir, split=each) for each in measured[chosen.geometry.pairs]]
@@ -327,21 +318,13 @@ def _held_out(settings: EvaluationSettings, group: HeldOut) -> HeldOut:
     """The settings of a task on held-out text, with as many articles as limit= says. Raises SettingError."""
     _require(",".join(settings.corpus.files), "corpus.files", "held-out documents, such as the last file of the corpus")
     if settings.limit and group.takes_every_document:
-        raise SettingError(
-            "every document is asked",
-            expected="masked_tokens.every_document=true, or limit=",
-            got="both",
-            where="limit",
-            fix="leave one of them out; corpus.max_documents= takes the first documents alone",
-        )
+        raise exclusive("limit", "masked_tokens.every_document")
     return replace(group, articles=settings.limit or group.articles)
 
 
 def _require(value: str, name: str, what: str) -> None:
     if not value:
-        raise SettingError(
-            f"this task needs {name}=", expected=f"{name}=…", got="nothing", where=name, fix=f"give {what}"
-        )
+        raise SettingError(f"{name} is required: {what}")
 
 
 def _built_in_task(settings: EvaluationSettings) -> BuiltInTask | None:
@@ -352,13 +335,8 @@ def _built_in_task(settings: EvaluationSettings) -> BuiltInTask | None:
     if not named:
         return None
     if len(settings.task) > 1 or settings.suite is not None:
-        raise SettingError(
-            f"task={named[0].name} stands alone",
-            expected=f"task={named[0].name}, or zero-shot tasks",
-            got=", ".join([*settings.task, *([f"suite={settings.suite.value}"] if settings.suite else [])]),
-            where="task",
-            fix="evaluate them one after the other, each with an out= of its own",
-        )
+        others = ", ".join([*settings.task, *([f"suite={settings.suite.value}"] if settings.suite else [])])
+        raise SettingError(f"task={named[0].name} must be the only task, got {others}; evaluate one after the other")
     return named[0]
 
 
@@ -377,15 +355,7 @@ def _refuse_unused(
     if changed:
         readers = [refused[name] for name in changed if refused.get(name)]
         others = f"give {', '.join(readers)}" if readers else "choose another task or method"
-        read = ", ".join(name for name in reads if name not in (*READ_BY_ALL, *refused))
-        only = f"of the settings of single tasks only {read}"
-        raise SettingError(
-            f"{asked} has no use for {', '.join(changed)}",
-            expected=", ".join(readers) if len(readers) == len(changed) else only,
-            got=f"{asked} and {', '.join(changed)}",
-            where=", ".join(changed),
-            fix=f"leave these out, or {others}",
-        )
+        raise SettingError(f"{asked} has no use for {', '.join(changed)}: leave it out, or {others}")
 
 
 def _without_unread_reference(
@@ -411,13 +381,7 @@ def _unused_by(settings: EvaluationSettings, tasks: Sequence[Task]) -> Iterator[
     known = dict.fromkeys((*closed, *opened))
     for name in settings.method:
         if name not in known and name in (*CLOSED_METHODS, *OPEN_METHODS):
-            raise SettingError(
-                f"method {name} answers none of the tasks",
-                expected=", ".join(known),
-                got=name,
-                where="method",
-                fix="leave it out, or ask a task of the other suite",
-            )
+            raise SettingError(f"method {name} answers none of the tasks, whose methods are {', '.join(known)}")
     if any(name not in (*CLOSED_METHODS, *OPEN_METHODS) for name in settings.method):
         return  # that there is no such method is said where methods are made
     asked = settings.method or list(known)

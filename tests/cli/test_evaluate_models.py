@@ -140,7 +140,7 @@ def test_denoisers_are_measured_shown_and_written(
         ("sts.pooler=mean", ["pooler", "cls_before_pooler"]),
         ("encoder=./nowhere", ["no such encoder"]),
         ("sts.before.encoder=./nowhere", ["no such encoder"]),
-        ("sts.before.pooler=cls", ["before.pooler is of no use without sts.before.encoder", "pooler="]),
+        ("sts.before.pooler=cls", ["before.pooler needs sts.before.encoder"]),
         ("sts.geometry.pairs=train", ["sts.geometry.pairs", "all"]),
         ("sts.geometry.layer_sentences=-1", ["where:    sts.geometry.layer_sentences", "at least 0"]),
         ("index=nowhere", ["task=sts has no use for index"]),
@@ -148,8 +148,8 @@ def test_denoisers_are_measured_shown_and_written(
         ("masked_tokens.masked_fraction=0.2", ["task=sts has no use for masked_tokens.masked_fraction"]),
         ("masked_tokens.unit=word", ["task=sts has no use for masked_tokens.unit"]),
         ("corpus.files=texts.jsonl", ["task=sts has no use for corpus.files"]),
-        ("suite=all", ["task=sts stands alone"]),
-        ("task=[sts,masked_tokens]", ["task=sts stands alone"]),
+        ("suite=all", ["task=sts must be the only task"]),
+        ("task=[sts,masked_tokens]", ["task=sts must be the only task"]),
     ],
 )
 def test_what_cannot_be_asked_of_sentence_pairs_is_refused_and_nothing_is_made(
@@ -186,14 +186,16 @@ def test_what_cannot_be_asked_of_masked_tokens_is_refused_and_nothing_is_made(
 
 @pytest.mark.parametrize("task", ["in_batch", "masked_tokens", "denoising"])
 def test_tasks_on_held_out_text_need_some(task: str, npmlm: CommandLine, tmp_path: Path) -> None:
-    npmlm("evaluate", f"task={task}", f"out={tmp_path / 'out'}", "encoder=e").refused("needs corpus.files=")
+    npmlm("evaluate", f"task={task}", f"out={tmp_path / 'out'}", "encoder=e").refused("corpus.files is required")
 
 
 @pytest.mark.parametrize("task", ["masked_tokens", "denoising"])
 def test_the_shipped_encoder_does_not_stand_in_for_a_model_that_is_needed(
     task: str, npmlm: CommandLine, held_out: Path, tmp_path: Path
 ) -> None:
-    npmlm("evaluate", f"task={task}", f"out={tmp_path / 'out'}", f"corpus.files={held_out}").refused("needs encoder=")
+    npmlm("evaluate", f"task={task}", f"out={tmp_path / 'out'}", f"corpus.files={held_out}").refused(
+        "encoder is required"
+    )
 
 
 def test_an_encoder_without_a_head_is_refused_with_one_message(
@@ -205,7 +207,7 @@ def test_an_encoder_without_a_head_is_refused_with_one_message(
 
 
 def test_sentence_pairs_without_data_dir_say_what_is_needed(npmlm: CommandLine, sts: list[str]) -> None:
-    npmlm(*without(sts, "data_dir=")).refused("needs data_dir=", "STS-B")
+    npmlm(*without(sts, "data_dir=")).refused("data_dir is required")
 
 
 def test_an_encoder_that_says_nothing_of_a_pooler_needs_one(npmlm: CommandLine, sts: list[str]) -> None:
@@ -220,8 +222,7 @@ def test_blocks_longer_than_the_encoder_takes_are_refused_by_a_setting_of_the_ta
     small = (f"{task}.articles=1", f"{task}.least_tokens=1", f"{task}.blocks_per_article=2")
     outcome = npmlm("evaluate", *given, *small, f"{task}.max_block_tokens=600")
     setting = f"{task}.max_block_tokens"
-    outcome.refused("blocks are longer than the model takes", "at most 128 tokens", f"where:    {setting}", "600")
-    assert f"give shorter blocks with {setting}=" in outcome.err
+    outcome.refused(f"{setting} must be", "128 tokens", "600")
 
 
 @pytest.mark.parametrize("task", ["in_batch", "masked_tokens"])
@@ -234,5 +235,4 @@ def test_blocks_too_short_for_the_titles_of_the_encoder_are_refused_by_a_setting
     (folder / "config.json").write_text(json.dumps({**config, "title_tokens": 16}), encoding="utf-8")
     given = (f"task={task}", f"encoder={folder}", f"corpus.files={held_out}", f"out={tmp_path / 'out'}")
     outcome = npmlm("evaluate", *given, f"{task}.max_block_tokens=32")
-    outcome.refused("titles leave too little room", f"where:    {task}.max_block_tokens", "give longer blocks")
-    assert "blocks." not in outcome.err
+    outcome.refused(f"{task}.max_block_tokens=32 has too little room")

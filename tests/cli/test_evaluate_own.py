@@ -46,27 +46,26 @@ def tasks(tmp_path: Path) -> dict[str, Path]:
         (
             "closed",
             ["method=[npm,mlm]", "zero_shot.mlm.encoder=zz", "zero_shot.mlm.index=i"],
-            ["no use for zero_shot.mlm.index\n"],
+            ["no use for zero_shot.mlm.index:"],
         ),
         (
             "closed",
             ["method=npm", "zero_shot.mlm.encoder=zz", "zero_shot.mlm.index=i"],
-            ["no use for zero_shot.mlm.encoder, zero_shot.mlm.index\n"],
+            ["no use for zero_shot.mlm.encoder, zero_shot.mlm.index:"],
         ),
-        ("closed", ["method=[npm,mlm-fuzy]", "zero_shot.mlm.encoder=zz"], ["there is no method 'mlm-fuzy'"]),
+        ("closed", ["method=[npm,mlm-fuzy]", "zero_shot.mlm.encoder=zz"], ["unknown method 'mlm-fuzy'"]),
         (
             "closed",
             ["zero_shot.closed.k=5"],
             [
-                "no use for zero_shot.closed.k\n",
-                "expected: zero_shot.closed.retrieval=top_k",
+                "no use for zero_shot.closed.k:",
                 "or give zero_shot.closed.ret",
             ],
         ),
         (
             "closed",
             ["zero_shot.closed.k=5", "demo.questions=q"],
-            ["no use for demo.questions, zero_shot.closed.k\n", "expected: of the settings"],
+            ["no use for demo.questions, zero_shot.closed.k:"],
         ),
         (
             "closed",
@@ -82,14 +81,14 @@ def tasks(tmp_path: Path) -> dict[str, Path]:
         (
             "closed",
             ["method=causal", "zero_shot.causal.model=zz", "zero_shot.causal.knn_k=5"],
-            ["no use for zero_shot.causal.knn_k\n", "method=causal-knn"],
+            ["no use for zero_shot.causal.knn_k:", "method=causal-knn"],
         ),
-        ("closed", ["method=causal"], ["method causal cannot answer", "zero_shot.causal.model="]),
-        ("open", ["method=t5"], ["method t5 cannot answer", "zero_shot.t5.model="]),
+        ("closed", ["method=causal"], ["method causal needs zero_shot.causal.model="]),
+        ("open", ["method=t5"], ["method t5 needs zero_shot.t5.model="]),
         ("open", ["method=npm-dense", "zero_shot.mlm.encoder=zz"], ["no use for zero_shot.mlm.encoder"]),
         ("open", ["method=[npm-dense,npm-bm25]", "fill.retrieval=bm25"], ["no use for fill.retrieval", "method=npm,"]),
         ("open", ["fill.retrieval=bm25"], ["no use for fill.retrieval", "method=npm,"]),
-        ("open", ["method=random", "fill.retrieval=dense", "fill.k=3"], ["no use for fill.retrieval\n"]),
+        ("open", ["method=random", "fill.retrieval=dense", "fill.k=3"], ["no use for fill.retrieval:"]),
     ],
 )
 def test_a_setting_that_no_method_reads_is_refused_with_what_would_read_it(
@@ -146,8 +145,8 @@ def test_a_language_model_that_measures_prompts_is_not_refused(
 @pytest.mark.parametrize(
     ("change", "part"),
     [
-        ({"country": "Norway", "answers": ["\ud800"]}, "'answers' has the wrong content"),
-        ({"country": float("nan"), "answers": ["Oslo"]}, "'country' has the wrong content"),
+        ({"country": "Norway", "answers": ["\ud800"]}, "'answers' must be"),
+        ({"country": float("nan"), "answers": ["Oslo"]}, "'country' must be"),
     ],
 )
 def test_a_row_that_no_encoder_takes_is_refused_with_its_line(
@@ -164,7 +163,7 @@ def test_a_folder_of_data_that_is_not_there_is_refused_though_the_file_is_beside
     npmlm: CommandLine, tasks: dict[str, Path], tmp_path: Path
 ) -> None:
     command = ["evaluate", f"task={tasks['closed']}", "method=majority", f"out={tmp_path / 'out'}"]
-    npmlm(*command, f"data_dir={tmp_path / 'nowhere'}").refused("there is no folder", "where:    data_dir\n")
+    npmlm(*command, f"data_dir={tmp_path / 'nowhere'}").refused("data_dir=", "is not a folder")
 
 
 def test_where_to_put_a_missing_file_is_told_as_it_is_named(
@@ -172,12 +171,9 @@ def test_where_to_put_a_missing_file_is_told_as_it_is_named(
 ) -> None:
     out = f"out={tmp_path / 'out'}"
     (tmp_path / "places.csv").unlink()
-    message = npmlm("evaluate", f"task={tasks['closed']}", "method=majority", out).refused("expected: places.csv\n")
-    assert "do:       give data_dir=DIR with the files, or put them beside the task's own file\n" in message
+    npmlm("evaluate", f"task={tasks['closed']}", "method=majority", out).refused("(places.csv)", "data_dir=DIR")
     tasks["closed"].write_text(TASK.replace("places.csv", "/nonexist/m.csv"), encoding="utf-8")
-    message = npmlm("evaluate", f"task={tasks['closed']}", "method=majority", out).refused("/nonexist/m.csv")
-    assert "do:       correct the absolute path in the task's own file\n" in message
-    assert "data_dir" not in message and "where:    data of places\n" in message
+    npmlm("evaluate", f"task={tasks['closed']}", "method=majority", out).refused("/nonexist/m.csv")
 
 
 def test_methods_that_are_left_out_for_lack_of_an_index_are_named_wherever_the_numbers_are(

@@ -182,12 +182,12 @@ def test_two_methods_of_one_evaluation_are_compared_example_by_example(
 @pytest.mark.parametrize(
     ("settings", "parts"),
     [
-        (["method=gpt"], ["no method 'gpt'", "mlm-knn"]),
+        (["method=gpt"], ["unknown method 'gpt'", "mlm-knn"]),
         (["method=mlm"], ["zero_shot.mlm.encoder="]),
         (["method=mlm-knn", "zero_shot.mlm.encoder=minilm"], ["zero_shot.mlm.index="]),
         (["zero_shot.mlm.encoder=ENCODER"], ["no trained head for masked tokens", "experiment=mlm_uniform"]),
-        (["task=agm"], ["no task 'agm'", "did you mean agn"]),
-        (["task=[demo,sst2]"], ["task=demo stands alone"]),
+        (["task=agm"], ["unknown task 'agm'", "did you mean agn"]),
+        (["task=[demo,sst2]"], ["task=demo must be the only task"]),
         (["zero_shot.closed.temperature=0"], ["zero_shot.closed.temperature"]),
         (["zero_shot.closed.verbalizer=nowhere.json"], ["nowhere.json"]),
         (["corpus.files=a.jsonl"], ["no use for corpus.files"]),
@@ -251,7 +251,7 @@ def test_the_parametric_baseline_trains_and_answers(
         (["zero_shot.closed.k=7"], "no use for zero_shot.closed.k"),
         (["zero_shot.closed.temperature=9", "method=majority"], "no use for zero_shot.closed.temperature"),
         (["fill.bm25_blocks=9"], "no use for fill.bm25_blocks"),
-        (["method=[npm,npm]"], "column of its own"),
+        (["method=[npm,npm]"], "each once"),
     ],
 )
 def test_what_would_change_nothing_is_refused(

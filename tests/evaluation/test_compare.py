@@ -165,17 +165,16 @@ def test_the_table_shows_points_with_their_sign(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("other", "problem"),
     [
-        (lines([1], task="agn"), "have nothing in common"),
-        ([*lines([1], method="mlm"), *lines([1], method="random")], "have nothing in common"),
-        (lines([1], first=9), "no example of sst2 is in both"),
-        (lines([1], gold="terrible"), "are not of the same data of sst2"),
+        (lines([1], task="agn"), "no task and method in common"),
+        ([*lines([1], method="mlm"), *lines([1], method="random")], "no task and method in common"),
+        (lines([1], first=9), "no example of sst2"),
+        (lines([1], gold="terrible"), "of different data"),
     ],
 )
 def test_runs_that_do_not_belong_together_are_refused(tmp_path: Path, other: Lines, problem: str) -> None:
     a, b = results(tmp_path / "a", lines([1, 0])), results(tmp_path / "b", other)
-    with pytest.raises(SettingError, match=problem) as refused:
+    with pytest.raises(SettingError, match=problem):
         compare_results(a, b)
-    assert str(a) in refused.value.where and refused.value.got
 
 
 def test_a_method_that_a_run_does_not_hold_is_refused(tmp_path: Path) -> None:
@@ -186,9 +185,8 @@ def test_a_method_that_a_run_does_not_hold_is_refused(tmp_path: Path) -> None:
 
 def test_results_of_another_kind_of_evaluation_are_refused(tmp_path: Path) -> None:
     run = results(tmp_path / "a", [{"id": "q1", "text": "…", "hit_rank": 1}])
-    with pytest.raises(ArtifactError, match="cannot be paired") as refused:
+    with pytest.raises(ArtifactError, match=r"predictions\.jsonl, line 1"):
         read_judgements(run)
-    assert refused.value.where.endswith("predictions.jsonl, line 1")
 
 
 def test_an_example_answered_twice_is_refused(tmp_path: Path) -> None:
@@ -245,16 +243,14 @@ def test_masked_tokens_are_paired_by_document_and_whole_documents_drawn(tmp_path
 )
 def test_masked_tokens_that_are_not_the_same_are_refused(other: dict[str, Any], named: str, tmp_path: Path) -> None:
     a, b = masked_results(tmp_path / "a", [(1, 2)]), masked_results(tmp_path / "b", [(1, 2)], **other)
-    with pytest.raises(ArtifactError) as caught:
+    with pytest.raises(ArtifactError, match=named):
         compare_results(a, b)
-    assert caught.value.got == named and "the same settings" in caught.value.fix
-    with pytest.raises(ArtifactError, match="paired by example"):
+    with pytest.raises(ArtifactError, match="line 1: expected an object"):
         compare_results(a, results(tmp_path / "c", lines([1, 0])))
 
 
 @pytest.mark.parametrize("counts", [[(3, 10), (2, 4)], [(3, 10), (2, 4), (1, 5)]])
 def test_masked_tokens_of_other_documents_are_refused(counts: list[tuple[int, int]], tmp_path: Path) -> None:
     a = masked_results(tmp_path / "a", [(1, 10), (2, 4), (0, 6)])
-    with pytest.raises(ArtifactError, match="made from something else") as caught:
+    with pytest.raises(ArtifactError, match="2=2, 6 tokens"):
         compare_results(a, masked_results(tmp_path / "b", counts))
-    assert caught.value.expected == "2=2, 6 tokens"

@@ -31,57 +31,52 @@ def test_questions_come_in_the_order_of_the_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        ({"kind": None}, "lacks 'kind'"),
-        ({"text": 3}, "lacks 'text'"),
-        ({"id": ""}, "lacks 'id'"),
-        ({"answers": []}, "lacks 'answers'"),
-        ({"answers": "Danube"}, "lacks 'answers'"),
-        ({"answers": ["Danube", "…"]}, "an answer that nothing can equal"),
-        ({"split": "train"}, "unknown split"),
+        ({"kind": None}, "'kind'"),
+        ({"text": 3}, "'text'"),
+        ({"id": ""}, "'id'"),
+        ({"answers": []}, "'answers'"),
+        ({"answers": "Danube"}, "'answers'"),
+        ({"answers": ["Danube", "…"]}, "the answer '…'"),
+        ({"split": "train"}, "split must be"),
         ({"answers": ["Danube", "\ud800"]}, "not valid Unicode"),
         ({"kind": "river\udfff"}, "not valid Unicode"),
     ],
 )
 def test_a_malformed_question_is_named_with_its_number(tmp_path: Path, change: dict[str, Any], named: str) -> None:
-    with pytest.raises(QuestionFileError) as raised:
+    with pytest.raises(QuestionFileError, match=rf"questions\.json: question 2.*{named}"):
         read_questions(written(tmp_path, GOOD, {**GOOD, "id": "q2", **change}))
-    assert named in raised.value.problem
-    assert raised.value.where.endswith("questions.json: question 2")
 
 
 @pytest.mark.parametrize("key", ["id", "kind", "text", "answers", "split"])
 def test_a_missing_key_is_named(tmp_path: Path, key: str) -> None:
-    with pytest.raises(QuestionFileError, match=f"lacks '{key}'"):
+    with pytest.raises(QuestionFileError, match=f"'{key}' must be"):
         read_questions(written(tmp_path, {name: value for name, value in GOOD.items() if name != key}))
 
 
 @pytest.mark.parametrize("text", ["Vienna lies on the Danube.", "<mask> lies on <mask>."])
 def test_a_text_without_exactly_one_mask_is_refused(tmp_path: Path, text: str) -> None:
-    with pytest.raises(QueryError) as raised:
+    with pytest.raises(QueryError, match="question 1"):
         read_questions(written(tmp_path, {**GOOD, "text": text}))
-    assert "question 1" in raised.value.where
 
 
 def test_a_repeated_id_is_refused_with_both_places(tmp_path: Path) -> None:
-    with pytest.raises(QuestionFileError, match="comes twice") as raised:
+    with pytest.raises(QuestionFileError, match="questions 1 and 2"):
         read_questions(written(tmp_path, GOOD, GOOD))
-    assert raised.value.got == "questions 1 and 2"
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"{}", b'{"questions": []}', b"{", b"\xff", b'{"questions": {}}'])
 def test_what_is_no_file_of_questions_is_refused(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "questions.json"
     file.write_bytes(content)
-    with pytest.raises(QuestionFileError, match="not a file of questions"):
+    with pytest.raises(QuestionFileError, match=r"questions\.json"):
         read_questions(file)
 
 
 def test_a_question_that_is_no_object_and_a_missing_file_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(QuestionFileError, match="not an object"):
+    with pytest.raises(QuestionFileError, match="must be an object"):
         read_questions(written(tmp_path, "Vienna lies on <mask>."))
-    with pytest.raises(QuestionFileError, match="not a file of questions") as raised:
+    with pytest.raises(QuestionFileError, match="No such file or directory"):
         read_questions(tmp_path / "absent.json")
-    assert raised.value.got == "No such file or directory"
 
 
 def test_the_shipped_questions_can_be_read_and_have_both_halves() -> None:

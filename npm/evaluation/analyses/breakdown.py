@@ -47,32 +47,25 @@ def check_breakdown(settings: ZeroShotEvaluation, tasks: Sequence[Task]) -> None
     """Raise SettingError for a breakdown without what it needs, and for training text that none reads."""
     chosen, opened = settings.breakdown, [task for task in tasks if task.suite is Suite.open]
     needs = {
-        Breakdown.answer_count: ("an index", bool(settings.index), "give index=DIR"),
+        Breakdown.answer_count: ("index=DIR", bool(settings.index)),
         Breakdown.subject_count: (
-            "an index, and data.columns.subject in the task's file",
+            "index=DIR and data.columns.subject in the task's file",
             bool(settings.index) and any("subject" in task.data.columns for task in opened),
-            "give index=DIR and a task that names its subjects",
         ),
         Breakdown.popularity: (
             "data.columns.popularity in the task's file",
             any("popularity" in task.data.columns for task in opened),
-            "name the column of numbers there",
         ),
-        Breakdown.trained_count: ("the files trained_on=[…]", bool(settings.trained_on), "give trained_on=[FILES]"),
+        Breakdown.trained_count: ("trained_on=[FILES]", bool(settings.trained_on)),
     }
-    problem = None
     if chosen and not opened:
-        problem = ("breakdown= is for open tasks", "a task of the open suite", "closed tasks", "leave it out")
+        raise SettingError("breakdown needs a task of the open suite")
     for each in chosen:
-        expected, is_there, fix = needs.get(each, ("", True, ""))
-        if not is_there and problem is None:
-            problem = (f"breakdown={each.value} lacks what it counts in", expected, "nothing", fix)
+        needed, is_there = needs.get(each, ("", True))
+        if not is_there:
+            raise SettingError(f"breakdown={each.value} needs {needed}")
     if settings.trained_on and Breakdown.trained_count not in chosen:
-        fix = "leave trained_on out, or add it"
-        problem = ("nothing reads trained_on=", "breakdown=[trained_count]", "other breakdowns or none", fix)
-    if problem is not None:
-        what, expected, got, fix = problem
-        raise SettingError(what, expected=expected, got=got, where="breakdown, trained_on", fix=fix)
+        raise SettingError("trained_on needs breakdown=[trained_count]")
     if settings.trained_on:
         find_sources(settings.trained_on)  # refuses what is not there
 

@@ -40,16 +40,11 @@ HELD = "answer in the corpus"
 
 def check_shares(shares: Sequence[float], *, reads_index: bool) -> None:
     """Raise SettingError for shares that are none or repeat, and without a method that `reads_index`."""
-    problem = None
     if shares and not reads_index:
-        problem = ("nothing that is asked reads an index", "index=DIR and methods that answer from it", "neither")
-    elif not all(0 < share <= 1 for share in shares) or len(set(shares)) < len(shares):
+        raise SettingError("corpus_shares needs index=DIR and methods that all read it")
+    if not all(0 < share <= 1 for share in shares) or len(set(shares)) < len(shares):
         got = ", ".join(f"{share:g}" for share in shares)
-        problem = ("these are no shares of the documents", "different numbers above 0, at most 1", got)
-    if problem is not None:
-        what, expected, got = problem
-        fix = "correct corpus_shares=, such as [0.1,0.25,0.5,1.0], or leave it out"
-        raise SettingError(what, expected=expected, got=got, where="corpus_shares", fix=fix)
+        raise SettingError(f"corpus_shares must be different numbers above 0, at most 1, got [{got}]")
 
 
 def check_parts(shares: Sequence[float], seed: int, asked: Iterable[tuple[PhraseIndex, FillSettings]]) -> None:
@@ -65,13 +60,7 @@ def check_parts(shares: Sequence[float], seed: int, asked: Iterable[tuple[Phrase
             try:
                 select(part, fill.documents, fill.where)
             except QueryError as error:
-                raise SettingError(
-                    f"share {min(shares):g} leaves out documents that answers are to come from",
-                    expected="a filter that some document meets, and documents= that stand in each draw",
-                    got=error.got,
-                    where="corpus_shares",
-                    fix="give larger shares, or loosen fill.where or fill.documents",
-                ) from error
+                raise SettingError(f"corpus_shares: no document left at share {min(shares):g}: {error}") from error
 
 
 def document_places(ids: Sequence[str], seed: int) -> np.ndarray:
@@ -87,13 +76,7 @@ def part_of(index: PhraseIndex, share: float, seed: int) -> PhraseIndex:
     chosen = document_places(index.store.document_ids(range(index.store.document_count)), seed) < share  # bool [docs]
     part = with_documents(index, chosen)
     if part.live_documents is not None and not part.live_documents.any():
-        raise SettingError(
-            f"no document is left of share {share:g}",
-            expected="a share that holds at least one document",
-            got=f"none of {len(chosen)}",
-            where="corpus_shares",
-            fix="leave it out, or give a larger one",
-        )
+        raise SettingError(f"corpus_shares: no document left at share {share:g} of {len(chosen)}; give a larger one")
     return part
 
 

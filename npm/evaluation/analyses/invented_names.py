@@ -37,13 +37,7 @@ class NameModel:
                 for at in range(2, len(padded)):
                     counts[padded[at - 2 : at]][padded[at]] += 1
         if not counts:
-            raise CorpusError(
-                "no name can be invented",
-                expected="a corpus with capitalised words in ASCII letters, whose letters are imitated",
-                got="none",
-                where="corpus.files",
-                fix="give a corpus with names",
-            )
+            raise CorpusError("corpus.files has no capitalized words in ASCII letters to invent names from")
         self._letters = {before: "".join(sorted(own)) for before, own in counts.items()}
         self._sums = {
             before: np.cumsum([own[letter] for letter in self._letters[before]])  # i64 [letters]
@@ -84,13 +78,7 @@ class NameModel:
                 words.append(drawn)
             if len(words) == word_count:
                 return {script: written(words, script) for script in SCRIPTS}
-        raise CorpusError(
-            "no new name can be invented",
-            expected=f"a word that is not in the corpus, after {MOST_DRAWS} draws",
-            got=f"{len(taken)} spellings taken",
-            where="corpus.files",
-            fix="give a corpus with more and other names, or ask for fewer sentences",
-        )
+        raise CorpusError(f"no new name after {MOST_DRAWS} draws: give more corpus.files, or ask for fewer sentences")
 
 
 def written(words: Iterable[str], script: str) -> str:

@@ -127,11 +127,8 @@ def read_panels(folder: Path) -> Iterator[Panel]:
     entries = read_object(folder / METRICS, fix="evaluate again").get(KEY)
     if not entries:
         raise ArtifactError(
-            f"there are no panels in {folder}",
-            expected="results of breakdown=[…] or corpus_shares=[…], of article_questions, unseen_words or word_sense",
-            got="other results",
-            where=str(folder),
-            fix="name the folder of such an evaluation",
+            f"{folder} has no panels: name results of breakdown, corpus_shares, article_questions, unseen_words or "
+            "word_sense"
         )
     yield from read_record(tuple[Panel, ...], entries, file=folder / METRICS, key=KEY)
 

@@ -59,23 +59,13 @@ def senses_picture(folder: str, word: str, colour_by: str) -> Picture:
     word with too few places or a field that the index does not keep, and what opening an index raises.
     """
     if not folder or not word.strip():
-        raise SettingError(
-            "picture=senses needs an index and a word",
-            expected="npmlm plot senses index=DIR word=WORD out=FILE.png",
-            got=f"index={folder} word={word}",
-            where="index, word",
-            fix="give both",
-        )
+        raise SettingError("picture=senses needs index=DIR and word=WORD")
     index = PhraseIndex.open(Path(folder))
     encoder = index.load_encoder(None)
     found = find_occurrences(index, encoder, [word.strip()])
     if len(found) < LEAST_PLACES or index.vectors is None:
         raise SettingError(
-            f"the word {word!r} has too few places",
-            expected=f"at least {LEAST_PLACES} places with a vector",
-            got=str(len(found)),
-            where=f"index={folder}",
-            fix="name another word, or an index over more text",
+            f"index={folder} must have at least {LEAST_PLACES} vectors of the word {word!r}, got {len(found)}"
         )
     chosen = np.sort(np.random.default_rng(0).permutation(len(found))[:MOST_PLACES])  # i64 [m]
     rows = (found.start_rows[chosen], found.end_rows[chosen])  # i64 [m] each

@@ -67,29 +67,13 @@ class TemporalStudy:
         given = [bool(ours[key]) for key in ("task", *OF_DUMPS)]
         if is_wrong or any(given) != all(given) or not ours["out"]:
             raise SettingError(
-                "the study cannot begin",
-                expected="task=, old=FILES and new=FILES together, or none of them for the synthetic set; KEY=VALUE, "
-                "each key once",
-                got=" ".join(arguments),
-                where="the command line",
-                fix="correct these; --help shows an example",
+                f"invalid arguments {' '.join(arguments)!r}: give KEY=VALUE, each key once, out=DIR, and task=, old= "
+                "and new= together or not at all"
             )
         if owned := [key for key in pairs if key in OF_ROWS]:
-            raise SettingError(
-                "the study says this itself, otherwise for each of its commands",
-                expected="settings that are the same for all builds or all evaluations",
-                got=", ".join(owned),
-                where="the command line",
-                fix="leave these out",
-            )
+            raise SettingError(f"the study sets {', '.join(owned)} itself: leave it out")
         if of_dumps := [key for key in pairs if key.startswith("build.corpus.")]:
-            raise SettingError(
-                "the dumps are read as they are",
-                expected="files with id, title and text, all of which are used",
-                got=", ".join(of_dumps),
-                where="the command line",
-                fix="leave these out, and cut the files first",
-            )
+            raise SettingError(f"the study reads its files as they are: leave {', '.join(of_dumps)} out")
         dates: Sequence[int | str] = DATES
         if any(given):
             dates = _dates_of(ours["task"], task_folder)
@@ -166,13 +150,7 @@ def _dates_of(task: str, folder: Path) -> tuple[int | str, ...]:
     """The two dates that a task compares. Raises SettingError for a task without them, or without the two subsets."""
     loaded = load_task(task, folder=folder)
     if len(loaded.data.dates) != 2 or not {*SUBSETS} <= loaded.subsets.keys():
-        raise SettingError(
-            "the task compares no two dates",
-            expected="data.dates in the task's file, and subsets: {unchanged: unchanged, changed: changed}",
-            got=f"{task}, dates: {[*loaded.data.dates]}, subsets: {', '.join(loaded.subsets) or 'none'}",
-            where="task",
-            fix="name a task such as templama",
-        )
+        raise SettingError(f"task={task} needs two data.dates and subsets: {{unchanged: unchanged, changed: changed}}")
     return loaded.data.dates
 
 
@@ -269,9 +247,7 @@ def _costs(study: TemporalStudy) -> dict[str, Any]:
         match cost:
             case [int() | float() | None, int()]:
                 continue
-        expected = "seconds and bytes of each change"
-        got = f"{name}: {cost}"
-        raise ArtifactError(f"{file} cannot be read", expected=expected, got=got, where=str(file), fix=fix)
+        raise ArtifactError(f"{file}: expected seconds and bytes of {name}, got {cost!r:.80}; {fix}")
     return costs
 
 

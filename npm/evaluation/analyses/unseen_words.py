@@ -335,11 +335,8 @@ def evaluate_unseen_words(
     questions, others = make_questions(documents, settings, rng)
     if not questions:
         raise CorpusError(
-            "no question can be made of these documents",
-            expected="capitalised phrases that stand in at least two documents, in sentences with words in common",
-            got=f"{len(documents)} documents without any",
-            where="corpus.files",
-            fix="give more documents, or raise unseen_words.most_documents",
+            f"corpus.files has no capitalized phrase in two of its {len(documents)} documents, in sentences with "
+            "common words: give more documents, or raise unseen_words.most_documents"
         )
     names = _invented(documents, questions, settings, rng)
     record = _record(encoder, questions, names, others, settings, sample, fill, language_model)

@@ -71,23 +71,10 @@ def read_pairs(path: Path) -> list[WordPair]:
     if path.is_dir():
         file = next((path / name for name in FORMS if (path / name).is_file()), None)
         if file is None:
-            held = sorted(each.name for each in path.iterdir())
-            raise TaskDataError(
-                f"{path} is no folder of pairs",
-                expected=f"one of {', '.join(FORMS)}",
-                got=", ".join(held[:8]) or "an empty folder",
-                where="word_sense.pairs",
-                fix="name the folder of WiC or of SuperGLUE's WiC, or a .jsonl file of your own",
-            )
+            raise TaskDataError(f"word_sense.pairs={path} has no {' or '.join(FORMS)}")
         path = file
     elif not path.is_file():
-        raise TaskDataError(
-            "there is no such file of pairs",
-            expected=f"a .jsonl file with lines such as {EXAMPLE}, or the folder of WiC",
-            got="nothing there",
-            where=str(path),
-            fix="correct word_sense.pairs=",
-        )
+        raise TaskDataError(f"word_sense.pairs={path} does not exist")
     pairs = list(_wic_pairs(path) if path.name.endswith(WIC_DATA) else _json_pairs(path))
     if len({pair.same for pair in pairs}) < 2:
         raise _no_pair("pairs of one sense and pairs of two", f"{len(pairs)} of one kind", str(path))
@@ -146,10 +133,4 @@ def _counted_place(sentence: str, number: int, where: str) -> WordPlace:
 
 
 def _no_pair(expected: str, got: str, where: str) -> TaskDataError:
-    return TaskDataError(
-        "this is no pair of a word in two sentences",
-        expected=f"{expected}; a line of our own form is {EXAMPLE}",
-        got=got,
-        where=where,
-        fix="correct the file, or name another with word_sense.pairs=",
-    )
+    return TaskDataError(f"{where}: expected {expected}, got {got[:160]}; a line is such as {EXAMPLE}")

@@ -119,13 +119,8 @@ def place_vectors(encoder: Encoder, places: Sequence[WordPlace], *, layers: bool
     for place, ids, offsets in zip(places, given["input_ids"], given["offset_mapping"], strict=True):
         own = [at for at, (start, end) in enumerate(offsets) if start < place.end and end > place.start]
         if not own:
-            raise SettingError(
-                "the tokenizer sees nothing of a word",
-                expected="a word of characters that the encoder's tokenizer knows",
-                got=repr(place.sentence[place.start : place.end]),
-                where=encoder.name,
-                fix="take the pair out, or choose another encoder",
-            )
+            word = place.sentence[place.start : place.end]
+            raise SettingError(f"{encoder.name} has no token of the word {word!r}: take the pair out")
         first = max(0, min(own[0] - room // 2, len(ids) - room))
         kept = ids[first : first + room]
         sequences.append(np.array([*encoder.prefix_ids, *kept, *encoder.suffix_ids], dtype=np.int64))
@@ -308,13 +303,8 @@ def evaluate_word_sense(
     unread = [] if pairs else ["encoders", "layers"]
     unread += [] if index is not None else ["words", "low", "high", "places"]
     if changed := changed_settings(settings, WordSenseSettings(), unread):
-        raise SettingError(
-            f"nothing reads {', '.join(f'word_sense.{name}' for name in changed)}",
-            expected="index=DIR beside words, low, high and places; word_sense.pairs=FILE beside encoders and layers",
-            got="pairs and no index" if pairs else "an index and no pairs",
-            where=", ".join(f"word_sense.{name}" for name in changed),
-            fix="add what reads them, or leave them out",
-        )
+        needed = "index=DIR" if pairs else "word_sense.pairs=FILE"
+        raise SettingError(f"{', '.join(f'word_sense.{name}' for name in changed)}: only read with {needed}")
     own = asdict(settings) | {"pairs": digest_of([asdict(pair) for pair in pairs]), "encoders": None}
     record = {
         "task": TASK,
@@ -372,11 +362,8 @@ def rated_words(
         found.append(RatedWord(word, (len(sides[0]), len(sides[1])), interval))
     if not found:
         raise SettingError(
-            "no word has places under both ratings",
-            expected=f"at least {LEAST_PLACES} places under {settings.low} and under {settings.high}",
-            got=f"too few of {', '.join(settings.words)}",
-            where="word_sense.words",
-            fix="give other words, or an index over more rated texts",
+            f"word_sense.words: none has {LEAST_PLACES} places under both {settings.low} and {settings.high}: "
+            f"{', '.join(settings.words)}"
         )
     return found, left_out
 

@@ -287,11 +287,8 @@ def evaluate_article_questions(
     questions, passages = make_questions(list(read_corpus(corpus)), settings)
     if not questions:
         raise CorpusError(
-            "no question can be made of these documents",
-            expected=f"titled articles of at least {MIN_PASSAGES} passages of {settings.passage_words} words",
-            got="articles that are too short, or do not name their titles",
-            where="corpus.files",
-            fix="give longer articles",
+            f"corpus.files: no title is named in articles of {MIN_PASSAGES} passages of {settings.passage_words} "
+            "words: give longer articles"
         )
     record = _record(encoder, questions, passages, settings, sample, fill)
     if language_model is not None:
@@ -336,11 +333,8 @@ def check_retrievals(retrievals: Sequence[Retrieval], encoder: Encoder, *, where
     if retrievals and (Retrieval.blocks not in retrievals or encoder.block_pooler is not None):
         return
     raise SettingError(
-        "the questions cannot be answered so",
-        expected="at least one of dense, bm25, hybrid and, with an encoder that has sentence vectors, blocks",
-        got=", ".join(each.value for each in retrievals) or "an empty list",
-        where=where,
-        fix="name others, such as [hybrid,dense]",
+        f"{where} must be one or more of dense, bm25, hybrid and, if the encoder has sentence vectors, blocks, "
+        f"got [{', '.join(each.value for each in retrievals)}]"
     )
 
 

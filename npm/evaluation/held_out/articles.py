@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 
-from npm.core.errors import CorpusError, SettingError, put_under
+from npm.core.errors import CorpusError, SettingError
 from npm.core.types import Progress, Sequences
 from npm.corpus.blocks import BlockPacker, BlockSettings
 from npm.corpus.documents import CorpusSettings, read_corpus
@@ -107,13 +107,9 @@ def check_block_length(model: StoredModel, token_count: int, *, block_tokens: in
     """Raise SettingError unless `model` takes `token_count` tokens: a block, or what `block_tokens` have become."""
     excess = token_count - model.max_input_tokens
     if excess > 0:
-        enough = "" if block_tokens is None else f"{max(1, block_tokens - excess)} or less"
+        enough = "less" if block_tokens is None else f"{max(1, block_tokens - excess)} or less"
         raise SettingError(
-            "blocks are longer than the model takes",
-            expected=f"at most {model.max_input_tokens} tokens, special tokens and masks included",
-            got=f"up to {token_count}",
-            where=BLOCK_LENGTH,
-            fix=f"give shorter blocks with {BLOCK_LENGTH}={enough}",
+            f"{BLOCK_LENGTH} must be {enough}: the model takes {model.max_input_tokens} tokens, got up to {token_count}"
         )
 
 
@@ -129,13 +125,9 @@ def held_out_store(
         place = Path(folder) / "blocks"
         try:
             yield build_held_out_store(place, read_corpus(corpus), model, settings)
-        except CorpusError as error:
-            if error.where == str(place):  # which is gone when this is read
-                error.where = "corpus.files"
-            raise
         except SettingError as error:
-            if error.where == BLOCK_LENGTH:
-                put_under(error, prefix, [BLOCK_LENGTH])
+            if str(error).startswith(BLOCK_LENGTH):
+                raise SettingError(f"{prefix}{error}") from error
             raise
 
 
@@ -158,8 +150,7 @@ def build_held_out_store(
     try:
         packer = BlockPacker(model.tokenizer, blocks)
     except SettingError as error:  # of the settings of training and building
-        error.where, error.fix = BLOCK_LENGTH, f"give longer blocks with {BLOCK_LENGTH}="
-        raise
+        raise SettingError(f"{BLOCK_LENGTH}={settings.max_block_tokens} has too little room for text") from error
     return write_block_store(
         folder,
         _long_documents(documents, packer, settings),
@@ -182,7 +173,7 @@ def _long_documents(
             if found == settings.articles and not settings.takes_every_document:
                 return
     if not (found and settings.takes_every_document):
-        raise _too_few(found, settings, where="corpus.files")
+        raise _too_few(found, settings)
 
 
 def long_articles(store: BlockStore, settings: HeldOutSettings) -> list[range]:
@@ -204,7 +195,7 @@ def long_articles(store: BlockStore, settings: HeldOutSettings) -> list[range]:
         if _is_long(int(tokens), int(blocks), settings)
     ]
     if len(long) < settings.articles:
-        raise _too_few(len(long), settings, where=str(store.folder))
+        raise _too_few(len(long), settings)
     return long[: settings.articles]
 
 
@@ -214,12 +205,10 @@ def _is_long(token_count: int, block_count: int, settings: HeldOutSettings) -> b
     return token_count >= settings.least_tokens and block_count >= settings.blocks_per_article
 
 
-def _too_few(found: int, settings: HeldOutSettings, *, where: str) -> CorpusError:
-    long = f"{settings.articles} of at least {settings.least_tokens} tokens in {settings.blocks_per_article} blocks"
+def _too_few(found: int, settings: HeldOutSettings) -> CorpusError:
+    if settings.takes_every_document:
+        return CorpusError("corpus.files has no text")
     return CorpusError(
-        "the corpus has too few long articles" if not settings.takes_every_document else "the corpus has no text",
-        expected=long if not settings.takes_every_document else "a document",
-        got=str(found),
-        where=where,
-        fix="give more text, or ask for fewer articles with limit=",
+        f"too few long articles: {found} of {settings.articles} with at least {settings.least_tokens} tokens in "
+        f"{settings.blocks_per_article} blocks; give more text, or a smaller limit"
     )

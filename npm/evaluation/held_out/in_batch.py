@@ -177,13 +177,7 @@ def evaluate_in_batch(
     scores = measured_articles(score, encoder, store, settings, progress=progress)
     span_count = sum(score.spans for score in scores)
     if span_count == 0:
-        raise CorpusError(
-            "no phrase of the articles occurs in two blocks",
-            expected="articles of running text",
-            got="nothing that could be masked",
-            where=str(store.folder),
-            fix="choose other documents",
-        )
+        raise CorpusError("no phrase of the articles occurs in two blocks: choose other documents")
     spans = np.array([score.spans for score in scores])  # i64 [A]
     whole = _means(encoder.dimensions, [score.whole for score in scores], spans, sample)
     return InBatchResult(

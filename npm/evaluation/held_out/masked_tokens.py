@@ -135,11 +135,7 @@ def evaluate_masked_tokens(
     counts = np.array([each.predictions for each in sums], dtype=np.float64)  # f64 [A]
     if not counts.sum():
         raise CorpusError(
-            "no token of the articles was masked",
-            expected="blocks of more tokens, or a higher masked_fraction",
-            got=f"masked_fraction={settings.masked_fraction} of blocks of {settings.max_block_tokens} tokens",
-            where=str(store.folder),
-            fix="raise masked_tokens.masked_fraction=",
+            f"no token of the articles was masked: raise masked_tokens.masked_fraction={settings.masked_fraction}"
         )
     losses = np.array([each.loss for each in sums])  # f64 [A]
     correct = np.array([each.correct for each in sums], dtype=np.float64)  # f64 [A]

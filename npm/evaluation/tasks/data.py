@@ -90,13 +90,8 @@ class RowReader:
         group = _aside(task, row, "group", where)
         text = self.template.fill(values, answers)
         if text.count(MASK_TEXT) != 1:
-            raise TaskDataError(
-                f"the prompt has {'several' if MASK_TEXT in text else 'no'} {MASK_TEXT}",
-                expected=f"exactly one {MASK_TEXT}, from the template",
-                got=text if len(text) <= _SHOWN_CHARS else text[:_SHOWN_CHARS] + "…",
-                where=where,
-                fix=f"take {MASK_TEXT} out of the example's fields, or correct its template",
-            )
+            shown = text if len(text) <= _SHOWN_CHARS else text[:_SHOWN_CHARS] + "…"
+            raise TaskDataError(f"{where}: a prompt must have one {MASK_TEXT}, got {shown!r}")
         check_query(text, where=where)
         conditions = filled_conditions(
             self.conditions, lambda field: _cell(row, task.data.columns.get(field, field), where), where=where
@@ -162,11 +157,7 @@ def _cell(row: Row, expression: str, where: str) -> Any:
         if found is not _ABSENT:
             return found
     raise TaskDataError(
-        f"the data has no column {expression!r}",
-        expected=f"a column {expression!r}",
-        got=f"the columns {', '.join(row)}",
-        where=where,
-        fix=f"name the right one in data.columns of the task's file: {near(expression, list(row))}",
+        f"{where}: no column {expression!r}: {near(expression, list(row))}; data.columns of the task's file names it"
     )
 
 
@@ -214,7 +205,7 @@ def _number_aside(task: Task, row: Row, name: str, where: str) -> float | None:
 def _check_whole(column: str, text: str, where: str) -> None:
     """Refuse half a character, which an escape in JSON can write and neither a tokenizer nor a UTF-8 file takes."""
     if SURROGATE.search(text):
-        raise _wrong_cell(column, "whole characters, no half of one (\\ud800 to \\udfff)", text, where)
+        raise _wrong_cell(column, "complete characters, no half of one (\\ud800 to \\udfff)", text, where)
 
 
 def _label(task: Task, row: Row, where: str) -> int:
@@ -224,23 +215,12 @@ def _label(task: Task, row: Row, where: str) -> int:
     for number, label in enumerate(task.labels):
         if str(label.value) == str(value):  # a CSV file has 0 as "0"
             return number
-    raise TaskDataError(
-        f"no label of {task.name} has the value {value!r}",
-        expected=f"one of {', '.join(repr(label.value) for label in task.labels)} in the column {column!r}",
-        got=repr(value),
-        where=where,
-        fix="add it to labels in the task's file, or correct data.columns.label",
-    )
+    labels = ", ".join(repr(label.value) for label in task.labels)
+    raise TaskDataError(f"{where}: {column!r} must be one of the labels of {task.name}, {labels}, got {value!r}")
 
 
 def _wrong_cell(column: str, expected: str, value: object, where: str) -> TaskDataError:
-    return TaskDataError(
-        f"the column {column!r} has the wrong content",
-        expected=expected,
-        got=repr(value)[:_SHOWN_CHARS],
-        where=where,
-        fix="correct the row, or name another column in data.columns of the task's file",
-    )
+    return TaskDataError(f"{where}: {column!r} must be {expected}, got {repr(value)[:_SHOWN_CHARS]}")
 
 
 LONGEST_ANSWER_GROUP = 4
@@ -335,34 +315,21 @@ def _chosen_rows(
     """Numbers i64 [m] of the rows of a split that are asked, ascending."""
     of_split = _split_rows(task, facts.groups, split)  # i64 [rows of the split]
     if len(of_split) == 0:
-        raise TaskDataError(
-            f"the {split.value} set of {task.name} is empty",
-            expected="at least one example",
-            got="no rows",
-            where=place,
-            fix="check the file, or name another with data.file",
-        )
-    fix = "check data.columns.label and the file: the same answer every time would always be right"
-    _check_classes(task, facts.labels[of_split], place, fix=fix)
+        raise TaskDataError(f"{place}: the {split.value} set of {task.name} is empty")
+    _check_classes(task, facts.labels[of_split], place, fix="check data.columns.label")
     of_all = len(of_split)
     if task.examples_per_group is not None:
         groups = facts.groups  # i64 [n]
         if task.macro is Macro.answer_tokens:
             if encoder is None:
-                raise TaskDataError(
-                    f"{task.name} samples by the number of tokens of an answer",
-                    expected="an encoder, whose tokenizer counts them",
-                    got="none",
-                    where="encoder",
-                    fix="give encoder= or an index",
-                )
+                raise TaskDataError(f"{task.name} samples by the tokens of answers: give encoder= or index=")
             groups = answer_groups(encoder, facts.answers)  # i64 [n]
         own = groups[of_split]  # i64 [rows of the split]
         kept = [_sample(of_split[own == group], task.examples_per_group, seed) for group in np.unique(own)]
         of_split = np.sort(np.concatenate(kept))  # i64 [at most examples_per_group a group]
     chosen = np.sort(_sample(of_split, limit, seed))  # i64 [m]
     if len(chosen) < of_all:
-        _check_classes(task, facts.labels[chosen], f"the sample of {place}", fix="raise limit=, or take another seed=")
+        _check_classes(task, facts.labels[chosen], f"the sample of {place}", fix="raise limit or change seed")
     return chosen
 
 
@@ -404,16 +371,12 @@ def _check_classes(task: Task, labels: np.ndarray, place: str, *, fix: str) -> N
     if task.suite is Suite.closed and len(present) < 2:
         only = task.labels[present[0]]
         raise TaskDataError(
-            f"all examples of {task.name} have one label",
-            expected=f"examples of at least two of the labels {', '.join(label.name for label in task.labels)}",
-            got=f"{len(labels)} example{'s' * (len(labels) > 1)} with the label {only.value!r} ({only.name})",
-            where=place,
-            fix=fix,
+            f"{place}: all {len(labels)} examples of {task.name} have the label {only.value!r} ({only.name}); {fix}"
         )
 
 
 def _fitted(reader: RowReader, asked: Sequence[Asked], encoder: Encoder | None) -> list[Example]:
-    """Examples whose prompts the encoder takes whole; without an encoder all as they are."""
+    """Examples whose prompts fit the encoder; without an encoder all as they are."""
     task, template = reader.task, reader.template
     plain = [reader.marked(each.example, each.values) for each in asked]
     if encoder is None or not asked:
@@ -421,11 +384,8 @@ def _fitted(reader: RowReader, asked: Sequence[Asked], encoder: Encoder | None) 
     most_tokens = task.max_prompt_tokens or encoder.max_input_tokens
     if most_tokens > encoder.max_input_tokens:
         raise TaskDataError(
-            f"{task.name} allows longer prompts than the encoder takes",
-            expected=f"max_prompt_tokens of at most {encoder.max_input_tokens}",
-            got=f"max_prompt_tokens: {most_tokens}",
-            where=f"max_prompt_tokens of {task.name}",
-            fix="take it out of the task's file, or choose less",
+            f"max_prompt_tokens of {task.name} must be at most {encoder.max_input_tokens} for this encoder, "
+            f"got {most_tokens}"
         )
     counts = prompt_tokens(encoder, [example.text for example in plain])
     examples: list[Example] = []
@@ -437,12 +397,8 @@ def _fitted(reader: RowReader, asked: Sequence[Asked], encoder: Encoder | None) 
                 cut = cut_values(encoder, each.values, render, most_tokens=most_tokens, keep=task.too_long)
             if cut is None:
                 raise TaskDataError(
-                    "an example is too long",
-                    expected=f"a prompt of at most {most_tokens} tokens",
-                    got=f"{count} tokens with too_long: {task.too_long.value}",
-                    where=each.where,
-                    fix="write too_long: keep_start or keep_end in the task's file, which cuts the longest field, or "
-                    "shorten it",
+                    f"{each.where}: the prompt has {count} tokens, at most {most_tokens} are allowed; shorten it, or "
+                    "cut it with too_long: keep_start or keep_end in the task's file"
                 )
             examples.append(reader.marked(replace(example, text=render(cut), cut=True), cut))
         else:

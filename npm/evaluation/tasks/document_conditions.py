@@ -36,19 +36,11 @@ def check_conditions(conditions: Sequence[str], *, where: str) -> None:
     """Refuse what is no condition once it is filled; raises SettingError that names the place `where`."""
     for condition in conditions:
         if re.search(r"[{}]", FIELD.sub("", condition)):
-            raise SettingError(
-                f"{condition!r} has braces that name no column",
-                expected="{column} of letters, digits and _, for what an example's row has there",
-                got=repr(condition),
-                where=where,
-                fix="correct the name, or take the braces out",
-            )
+            raise SettingError(f"{where}: invalid braces in {condition!r}, expected such as {{column}}")
         try:
             parse_conditions([FIELD.sub("0", condition)])
         except SettingError as error:
-            error.problem, error.got = f"{condition!r} is not a condition on documents", repr(condition)
-            error.where = where
-            raise
+            raise SettingError(f"{where}: invalid condition {condition!r}, expected such as date<={{date}}") from error
 
 
 def filled_conditions(conditions: Sequence[str], cell: Callable[[str], Any], *, where: str) -> tuple[str, ...]:
@@ -72,11 +64,8 @@ def _operand(condition: str, name: str, value: Any, where: str) -> str:
     if isinstance(value, str) and not ordered:
         return json.dumps(value, ensure_ascii=False)
     raise TaskDataError(
-        f"the column {name!r} holds no {'date' if ordered else 'text'} for the condition {condition}",
-        expected="a number such as 2019, or an ISO date such as 2019-05-01" if ordered else "text or a number",
-        got=repr(value),
-        where=where,
-        fix="correct the row, or the condition in where of the task's file or in fill.where=",
+        f"{where}: {name!r} must be {'a number or an ISO date' if ordered else 'text or a number'} for the condition "
+        f"{condition}, got {value!r:.80}"
     )
 
 

@@ -116,11 +116,8 @@ def write_entity_translation(files: list[str], out: Path, encoder: Encoder) -> B
     built = build_entity_translation(read_corpus(CorpusSettings(files=files)), encoder)
     if not built.rows:
         raise TaskDataError(
-            "no document names itself in another language in a way that the tokenizer can write",
-            expected=f"documents that begin such as: Beijing (Chinese: 北京) is …; one of {', '.join(LANGUAGES)}",
-            got=f"{built.found.total()} names, {built.left_out.total()} of them with characters that it lacks",
-            where=", ".join(files),
-            fix="take a corpus with such names, or an encoder whose tokenizer knows their scripts",
+            f"{', '.join(files)}: no text begins as in 'Beijing (Chinese: 北京)' with a name that the tokenizer can "
+            f"write; names: {built.found.total()}, with unknown characters: {built.left_out.total()}"
         )
     out.parent.mkdir(parents=True, exist_ok=True)
     replace_file(out, json_lines(built.rows))
@@ -156,9 +153,6 @@ def _name_row(row: Row, where: str) -> tuple[str, str, str]:
     ):
         return name.strip(), str(language), translation.strip()
     raise TaskDataError(
-        "this is no row of a list of names",
-        expected=f"the columns {', '.join(_COLUMNS)}, the language one of {', '.join(LANGUAGES)}",
-        got=", ".join(f"{column}={row.get(column)!r}" for column in _COLUMNS),
-        where=where,
-        fix="correct the row",
+        f"{where}: expected name, language ({', '.join(LANGUAGES)}) and translation, got "
+        + ", ".join(f"{column}={row.get(column)!r:.40}" for column in _COLUMNS)
     )

@@ -124,7 +124,7 @@ def parse_template(text: str, *, where: str = "template") -> Template:
     try:
         pieces = list(string.Formatter().parse(text))
     except ValueError as error:
-        raise _malformed("its braces do not fit", text, str(error), where) from None
+        raise TemplateError(f"{where}: invalid template {text!r}: {error}; a brace of the text is doubled") from None
     parts: list[Part] = []
     for literal, name, options, conversion in pieces:
         if name is None:
@@ -133,40 +133,21 @@ def parse_template(text: str, *, where: str = "template") -> Template:
         field, *edits = name.split("|")
         if options or conversion or not re.fullmatch(r"\w+", field):
             shown = "{" + name + (f"!{conversion}" if conversion else "") + (f":{options}" if options else "") + "}"
-            raise _malformed(f"{shown} is no field", text, shown, where)
-        _check_edits(field, edits, text, where)
+            raise TemplateError(f"{where}: invalid field {shown}, expected such as {{text}} or {{text|edit}}")
+        _check_edits(field, edits, where)
         parts.append(Part(literal, field, tuple(edits)))
     return Template(tuple(parts))
 
 
-def _check_edits(field: str, edits: Sequence[str], text: str, where: str) -> None:
+def _check_edits(field: str, edits: Sequence[str], where: str) -> None:
     if field in GOLD_FIELDS and not (field == ANSWERS and list(edits) == [STOP_EDIT]):
         raise TemplateError(
-            f"the template shows the {field} of an example",
-            expected=f"a prompt that does not show what is right; only {{{ANSWERS}|{STOP_EDIT}}} may look at it",
-            got=text,
-            where=where,
-            fix=f"take {{{field}}} out of the template, or give the column another name in data.columns",
+            f"{where} shows what is right: take {{{field}}} out, or rename the column in data.columns; only "
+            f"{{{ANSWERS}|{STOP_EDIT}}} is allowed"
         )
     for edit in edits if field != ANSWERS else []:
         if edit not in EDITS:
-            raise TemplateError(
-                f"unknown edit {edit!r} in the template",
-                expected=f"one of {', '.join(EDITS)}",
-                got=edit,
-                where=where,
-                fix=f"{near(edit, EDITS)}, or take it out",
-            )
-
-
-def _malformed(what: str, text: str, got: str, where: str) -> TemplateError:
-    return TemplateError(
-        f"the template cannot be read: {what}",
-        expected=f"text with {{field}} or {{field|edit}} and one {MASK_TEXT}, such as: {{text}} It was {MASK_TEXT}.",
-        got=f"{got} in: {text}" if got != text else text,
-        where=where,
-        fix="correct the template; a brace that is text is written twice",
-    )
+            raise TemplateError(f"{where}: unknown edit {edit!r}: {near(edit, EDITS)}")
 
 
 def filled_cloze(template: str, subject: str) -> str:

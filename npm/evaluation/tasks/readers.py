@@ -54,24 +54,11 @@ def find_data(task: Task, data_dir: Path | None, *, split: Split) -> Path | None
     Raises TaskDataError if there is neither, or no development data.
     """
     if split is Split.dev and not task.has_development:
-        raise TaskDataError(
-            f"{task.name} has no development data",
-            expected="data.development: first_half, or data.development_file, in the task's file",
-            got="neither",
-            where=f"split={split.value}",
-            fix="add one of them, or ask for split=test",
-        )
+        raise TaskDataError(f"{task.name} has no development data: add data.development or data.development_file")
     path = _at_hand(task, data_dir, split)
     if path is not None or (task.data.hub and not _has_own_file(task, split)):
         return path
-    looked_for = data_file(task, split).replace(ALTERNATIVES, " or ")
-    raise TaskDataError(
-        f"the data of {task.name} is not there",
-        expected=f"the file {looked_for} under data_dir=, or beside the task's own file",
-        got=not_found(task, data_dir, split),
-        where=f"data.file of {task.name}",
-        fix="give data_dir=DIR, the folder that holds it",
-    )
+    raise TaskDataError(f"the data of {task.name} is missing ({not_found(task, data_dir, split)}): give data_dir=DIR")
 
 
 def _has_own_file(task: Task, split: Split) -> bool:
@@ -108,13 +95,7 @@ def placed_rows(
         notes = tuple(f"{task.name}: {note}" for note in published.notes)
         return lambda: iter(published.rows), str(path), notes
     if date:
-        raise SettingError(
-            "zero_shot.date is of use with a published folder only",
-            expected="a folder whose facts are dated, which the reader compares",
-            got=f"zero_shot.date={date} and a table, all of whose rows are asked",
-            where="zero_shot.date",
-            fix="leave it out, or give data_dir=DIR with the folder and without the table",
-        )
+        raise SettingError(f"zero_shot.date={date} needs a published folder, and {task.name} has a table")
     place = str(path) if path is not None else f"hub:{task.data.hub}"
     rows = partial(read_rows, path) if path is not None else partial(_hub_rows, task, not_found)
     return lambda: ((f"{place}:{line}", row) for line, row in rows()), place, ()
@@ -126,15 +107,7 @@ def _hub_rows(task: Task, not_found: str) -> Iterator[tuple[int, Row]]:
     try:
         yield from read_hub_rows(data.hub, data.config, data.split)
     except CorpusError as error:
-        own = f"the file {data.file} under data_dir=, or " if data.file else ""
-        give = f"give data_dir=DIR, the folder that holds {data.file}" if data.file else "name a file with data.file"
-        raise TaskDataError(
-            f"the data of {task.name} is neither at hand nor on the hub",
-            expected=f"{own}the hub data set {data.hub}",
-            got=f"{not_found}; from the hub {error.got}",
-            where=error.where,
-            fix=f"{give}, or connect to the hub",
-        ) from error
+        raise TaskDataError(f"the data of {task.name} is missing: {not_found}; {error}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,13 +149,7 @@ def read_published(task: Task, folder: Path, *, date: str = "") -> PublishedRows
 
 def _read_lama(folder: Path, part: str) -> PublishedRows:
     if part not in LAMA_PARTS:
-        raise TaskDataError(
-            f"LAMA has no part {part!r}",
-            expected=f"data.config: {' or '.join(LAMA_PARTS)}",
-            got=repr(part),
-            where="data.config",
-            fix="name the part of the folder that the task asks about",
-        )
+        raise TaskDataError(f"data.config must be {' or '.join(LAMA_PARTS)}, got {part!r}")
     files = sorted((folder / part).glob(LAMA_PARTS[part]))
     needed = [f"{part}/{LAMA_PARTS[part]}", *([TEMPLATES] if part == "TREx" else [])]
     if not files or (part == "TREx" and not (folder / TEMPLATES).is_file()):
@@ -235,13 +202,7 @@ UHN_BY_STRING = (
 def _known_template(templates: dict[str, str], relation: str, file: Path, named_by: str) -> str:
     if relation in templates:
         return templates[relation]
-    raise TaskDataError(
-        f"the relation {relation} has no template",
-        expected=f"one for each file, in {named_by}",
-        got=f"templates of {named(sorted(templates), most=6)}" if templates else "no templates",
-        where=str(file),
-        fix="add it there, or take the file away",
-    )
+    raise TaskDataError(f"{file}: no template of the relation {relation} in {named_by}")
 
 
 def _has_one_mask(row: Row, evidences: Sequence[Row]) -> bool:
@@ -266,7 +227,7 @@ def _evidences(row: Row, where: str) -> list[dict[str, Any]]:
     found = row.get("evidences", [])
     if isinstance(found, list) and all(isinstance(each, dict) for each in found):
         return found
-    raise _wrong(Path(where), "evidences", "a list of objects", found, where)
+    raise _wrong("evidences", "a list of objects", found, where)
 
 
 def _published_ids(folder: Path, names: Sequence[str]) -> dict[str, str] | None:
@@ -281,13 +242,7 @@ def _published_ids(folder: Path, names: Sequence[str]) -> dict[str, str] | None:
         for line, row in json_rows(file, example=LAMA_ROW, error=TaskDataError)
     }
     if not found:
-        raise TaskDataError(
-            f"{place} holds no ids of a published subset",
-            expected="files *.jsonl in it, with a uuid in each row",
-            got=f"no row in {named([file.name for file in files], most=6)}" if files else _content(place),
-            where=str(place),
-            fix="unpack the published files there without a folder between, or take this folder away",
-        )
+        raise TaskDataError(f"{place} has no uuid in any *.jsonl: unpack the published subset there, or remove it")
     return found
 
 
@@ -295,11 +250,8 @@ def _refuse_other_ids(ids: dict[str, str], part: str, known: str) -> None:
     """Raise TaskDataError for a published subset that has none of the rows read."""
     first, where = next(iter(ids.items()))
     raise TaskDataError(
-        f"no id of a published subset is that of a row of {part}",
-        expected=f"the uuid of some rows of {part}, such as {known}",
-        got=f"{_count(len(ids), 'id')} of no row, such as {first}",
-        where=where,
-        fix=f"get the subset that was made of these files of {part}, or take its folder away",
+        f"{where}: none of {len(ids)} ids, such as {first!r}, is in {part}, where they are such as {known!r}; get the "
+        "subset of these files, or remove its folder"
     )
 
 
@@ -315,11 +267,8 @@ def _read_kamel(folder: Path, split: str) -> PublishedRows:
             questions[relation] = question
         elif any(cells) and line > 1:  # the first may name the columns
             raise TaskDataError(
-                f"{QUESTIONS} has a line that is no question",
-                expected="a relation, a comma and a question with [S], such as: P364, What is the language of [S]?",
-                got=",".join(cells),
-                where=f"{folder / QUESTIONS}:{line}",
-                fix="correct or remove this line",
+                f"{folder / QUESTIONS}:{line}: expected such as 'P364, What is the language of [S]?', "
+                f"got {','.join(cells)[:80]!r}"
             )
     rows: list[tuple[str, Row]] = []
     for file in files:
@@ -337,13 +286,13 @@ def _read_trivia_qa(folder: Path) -> PublishedRows:
         raise _not_published(folder, "TriviaQA", [TRIVIA_QA])
     found = read_object(file, fix="get the file again from where it is published").get("Data")
     if not isinstance(found, list) or not found:
-        raise _wrong(file, "Data", "a list of questions", found, str(file))
+        raise _wrong("Data", "a list of questions", found, str(file))
     rows: list[tuple[str, Row]] = []
     for number, row in enumerate(found, start=1):
         where = f"{file}: item {number}"
         answer = row.get("Answer") if isinstance(row, dict) else None
         if not isinstance(answer, dict):
-            raise _wrong(file, "Answer", "an object with Value and Aliases", answer, where)
+            raise _wrong("Answer", "an object with Value and Aliases", answer, where)
         names = {"value": _string(answer, "Value", where), "aliases": answer.get("Aliases", [])}
         names["normalized_aliases"] = answer.get("NormalizedAliases", [])
         rows.append((where, {"question": _string(row, "Question", where), "answer": names}))
@@ -358,20 +307,14 @@ def _read_templama(folder: Path, split: str, dates: Sequence[str], *, asked: str
         raise _not_published(folder, "TempLAMA", [" or ".join(names)])
     asked = asked or dates[1]
     if asked not in dates:
-        raise SettingError(
-            "zero_shot.date is not one that the task compares",
-            expected=" or ".join(dates),
-            got=asked,
-            where="zero_shot.date",
-            fix="choose one of these, or other data.dates in the task's file",
-        )
+        raise SettingError(f"zero_shot.date must be one of data.dates, {' or '.join(dates)}, got {asked}")
     facts: dict[tuple[str, str], dict[str, tuple[str, Row, dict[str, list[str]]]]] = {}
     seen: set[str] = set()
     for line, row in _json_table(file):
         where = f"{file}:{line}"
         date, identifier, relation = (_string(row, name, where) for name in ("date", "id", "relation"))
         if not is_iso_date(date):
-            raise _wrong(file, "date", "a year such as 2019, or an ISO date", date, where)
+            raise _wrong("date", "a year such as 2019, or an ISO date", date, where)
         seen.add(date)
         if date in dates:
             at_dates = facts.setdefault((identifier.split("_")[0], relation), {})
@@ -379,13 +322,8 @@ def _read_templama(folder: Path, split: str, dates: Sequence[str], *, asked: str
             for key, own in _templama_answers(row, where):
                 names_of.setdefault(key, []).extend(own)
     if absent := [date for date in dates if not any(date in at_dates for at_dates in facts.values())]:
-        raise TaskDataError(
-            f"no fact of {file.name} is dated {absent[0]}",
-            expected=f"facts at {' and at '.join(dates)}",
-            got=f"dates from {min(seen)} to {max(seen)}" if seen else "no rows",
-            where=str(file),
-            fix="choose other data.dates in the task's file",
-        )
+        got = f"{min(seen)} to {max(seen)}" if seen else "none"
+        raise TaskDataError(f"{file}: no fact of {absent[0]}, one of data.dates; its dates are {got}")
     other = dates[1 - dates.index(asked)]
     return _compared_facts(facts, asked, other, file)
 
@@ -410,13 +348,7 @@ def _compared_facts(
             partly += 1
     left_out = f"{_count(partly, 'fact')} that changed in part and {at_one} with one date only"
     if not rows:
-        raise TaskDataError(
-            "no fact can be compared",
-            expected=f"facts whose answers at {asked} and at {other} are all the same or all others",
-            got=left_out,
-            where=str(file),
-            fix="choose other data.dates in the task's file",
-        )
+        raise TaskDataError(f"{file}: data.dates {asked} and {other} have no fact to compare, only {left_out}")
     return PublishedRows(tuple(rows), (f"asked about {asked}; left out: {left_out}.",))
 
 
@@ -425,10 +357,10 @@ def _templama_answers(row: Row, where: str) -> Iterator[tuple[str, list[str]]]:
     given = row.get("answer")
     for answer in given if isinstance(given, list) and given else [given]:
         if not isinstance(answer, dict):
-            raise _wrong(Path(where), "answer", "a list of {wikidata_id, name}", given, where)
+            raise _wrong("answer", "a list of {wikidata_id, name}", given, where)
         name, aliases = _string(answer, "name", where), answer.get("aliases") or []
         if not isinstance(aliases, list) or not all(isinstance(alias, str) for alias in aliases):
-            raise _wrong(Path(where), "aliases", "a list of strings", aliases, where)
+            raise _wrong("aliases", "a list of strings", aliases, where)
         yield str(answer.get("wikidata_id") or name), [name, *aliases]
 
 
@@ -444,17 +376,12 @@ def _string(row: Row, name: str, where: str) -> str:
     value = row.get(name)
     if isinstance(value, str | int) and not isinstance(value, bool) and str(value).strip():
         return str(value)
-    raise _wrong(Path(where), name, "text", value, where)
+    raise _wrong(name, "text", value, where)
 
 
-def _wrong(file: Path, name: str, expected: str, value: object, where: str) -> TaskDataError:
-    return TaskDataError(
-        f"{file.name.partition(':')[0]} has a row with the wrong {name}",
-        expected=expected,
-        got=json.dumps(value, ensure_ascii=True, default=str)[:120] if value is not None else f"no {name}",
-        where=where,
-        fix="correct the row, or get the file again from where it is published",
-    )
+def _wrong(name: str, expected: str, value: object, where: str) -> TaskDataError:
+    got = json.dumps(value, default=str)[:120] if value is not None else "none"
+    return TaskDataError(f"{where}: {name} must be {expected}, got {got}")
 
 
 def _count(number: int, name: str) -> str:
@@ -466,17 +393,8 @@ def _count(number: int, name: str) -> str:
     return f"{number} {name}{'s' * (number != 1)}"
 
 
-def _content(folder: Path) -> str:
-    """What a folder holds, for messages."""
-    held = sorted(path.name for path in folder.iterdir())
-    return f"a folder with {named(held, most=6)}" if held else "an empty folder"
-
-
 def _not_published(folder: Path, name: str, looked_for: Sequence[str]) -> TaskDataError:
+    held = named(sorted(path.name for path in folder.iterdir()), most=6) or "nothing"
     return TaskDataError(
-        f"{folder} is not the published folder of {name}",
-        expected=" and ".join(looked_for),
-        got=_content(folder),
-        where=str(folder),
-        fix="unpack the published files there as they are, or give data_dir=DIR, the folder that holds this one",
+        f"{folder} is not the published folder of {name}: expected {' and '.join(looked_for)}, got {held}"
     )

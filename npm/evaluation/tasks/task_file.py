@@ -15,7 +15,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 import yaml
 
 from index.files import sha256_of_bytes
-from npm.core.errors import SettingError, UserError, near, put_under
+from npm.core.errors import SettingError, UserError, near
 from npm.core.settings import settings_given
 from npm.core.types import MASK_TEXT, SURROGATE
 from npm.evaluation.tasks.data import OLD_ANSWERS, columns_of
@@ -41,10 +41,6 @@ LEAST_PROMPT_TOKENS = 8
 """The mask pair, an encoder's special tokens and a few words: a prompt of fewer says nothing of the example."""
 
 
-Problem = tuple[str, str, str, str]
-"""What is wrong with a task, what is expected, what was got, and the fix."""
-
-
 class TaskFileError(UserError):
     """A task's file is missing, cannot be read, or does not describe a task."""
 
@@ -54,55 +50,28 @@ def check_task(task: Task, where: str) -> None:
     template = parse_template(task.template, where=f"{where}: template")
     masks = template.mask_count
     if masks > 1 or (masks == 0 and not task.template_column):
-        raise TemplateError(
-            f"the template has {'several' if masks else 'no'} {MASK_TEXT}",
-            expected=f"exactly one {MASK_TEXT}, where a label's word or an answer is to stand",
-            got=task.template,
-            where=f"{where}: template",
-            fix=f"such as: {{text}} It was {MASK_TEXT}.",
-        )
+        raise TemplateError(f"{where}: template must have one {MASK_TEXT}, got {masks}: {task.template!r}")
     if not template.fields:
-        raise TemplateError(
-            "the template takes nothing from an example",
-            expected="at least one {field}",
-            got=task.template,
-            where=f"{where}: template",
-            fix="name the field that holds the text, such as {text}",
-        )
+        raise TemplateError(f"{where}: template has no field of an example, such as {{text}}: {task.template!r}")
     gold = "label" if task.suite is Suite.closed else ANSWERS
     named = sorted(
         {*template.fields, gold, "group", "subject", "popularity", *((OLD_ANSWERS,) if gold == ANSWERS else ())}
     )
     for name in task.data.columns:
         if name not in named:
-            raise TaskFileError(
-                f"data.columns names {name}, which nothing asks for",
-                expected=f"the template's fields, or one of {', '.join(named)}",
-                got=name,
-                where=where,
-                fix=f"{near(name, named)}, or take it out",
-            )
+            raise TaskFileError(f"{where}: unknown data.columns.{name}: {near(name, named)}")
     _check_leaks(task, template, gold, where)
     problem = (_label_problem(task) if task.suite is Suite.closed else _open_problem(task)) or _problem(task)
-    if problem is not None:
-        what, expected, got, fix = problem
-        raise TaskFileError(f"{task.name} {what}", expected=expected, got=got, where=where, fix=fix)
+    if problem:
+        raise TaskFileError(f"{where}: {problem}")
     try:
         settings_given(FillSettings, task.fill)
     except SettingError as error:
-        put_under(error, "fill.", [item.name for item in fields(FillSettings)])
-        error.where = f"{where}: {error.where}"
-        raise
+        raise SettingError(f"{where}: fill: {error}") from error
     for key, conditions in {"where": task.where, "fill.where": task.fill.get("where", [])}.items():
         check_conditions(conditions, where=f"{where}: {key}")
     if filled := [each for each in task.fill.get("where", []) if is_templated(each)]:
-        raise TaskFileError(
-            f"{task.name} fills a condition from its rows in the wrong place",
-            expected="where: beside fill:, for conditions with {column}",
-            got=f"fill.where: {filled[0]}",
-            where=where,
-            fix="move it there",
-        )
+        raise TaskFileError(f"{where}: move {filled[0]!r} from fill.where to where, which is filled from the rows")
 
 
 def _check_leaks(task: Task, template: Template, gold: str, where: str) -> None:
@@ -114,89 +83,66 @@ def _check_leaks(task: Task, template: Template, gold: str, where: str) -> None:
         for column in columns_of(columns.get(field, field)):
             if column in right:
                 raise TemplateError(
-                    f"the template shows the {gold} of an example",
-                    expected=f"fields from other columns than {', '.join(right)}",
-                    got=f"the field {field}, from the column {column}",
-                    where=f"{where}: template",
-                    fix=f"take {field} out of the template, or name another column for it in data.columns",
+                    f"{where}: template shows the {gold}: take out {{{field}}}, which is the column {column!r}"
                 )
 
 
-def _label_problem(task: Task) -> Problem | None:
-    """What is wrong with the labels of a closed task."""
-    problem = None
+def _label_problem(task: Task) -> str:
+    """What is wrong with the labels of a closed task; "" for nothing."""
+    problem = ""
     values = [str(label.value) for label in task.labels]  # in a CSV file 0 and "0" are the same
     names = [label.name for label in task.labels]
     words = [word for label in task.labels for word in label.words]
-    wordless = [label for label in task.labels if not label.words]
     if len(task.labels) < 2:
-        problem = ("has too few labels", "at least two labels", f"{len(task.labels)}", "list all labels of the data")
-    elif wordless:
-        got = f"no words for the label {wordless[0].value!r}"
-        problem = ("has a label without words", "at least one word a label", got, "add words: [...] to that label")
+        problem = f"labels must be at least two, got {len(task.labels)}"
+    elif wordless := [label for label in task.labels if not label.words]:
+        problem = f"add words: […] to the label {wordless[0].value!r}"
     elif repeated := _repeated(values):
-        problem = ("has two labels with one value", "a value of its own for each", repeated, "correct one of them")
+        problem = f"two labels have the value {repeated}"
     elif repeated := _repeated(names):
-        problem = ("has two labels with one name", "a name of its own for each", repeated, "give one another name")
+        problem = f"two labels have the name {repeated!r}"
     elif repeated := next(filter(None, (_repeated(_folded(label.words)) for label in task.labels)), ""):
-        problem = ("lists a word twice for one label", "each word once", repeated, "take it out once")
+        problem = f"a label has the word {repeated!r} twice"
     elif repeated := _repeated(_folded(words)):
-        problem = ("has a word that names two labels", "each word once", repeated, "take it out of one of them")
+        problem = f"two labels have the word {repeated!r}"
     elif unclean := [word for word in words if not word or word != " ".join(word.split())]:
-        problem = ("has a word with stray spaces", "words without space around them", repr(unclean[0]), "trim it")
+        problem = f"a word of a label is empty or has extra spaces: {unclean[0]!r}"
     elif task.template_column:
-        problem = ("is closed and has template_column", "one template for all", task.template_column, "take it out")
+        problem = "template_column is for open tasks only"
     return problem
 
 
-def _open_problem(task: Task) -> Problem | None:
+def _open_problem(task: Task) -> str:
     """What is wrong with an open task alone."""
-    data, problem = task.data, None
-    if task.labels:
-        problem = ("is open and has labels", "labels in closed tasks only", "labels", "take them out, or suite: closed")
-    elif task.scoring != ClosedScoring():
-        problem = ("is open and has scoring", "scoring in closed tasks only", "scoring", "take it out: fill.scoring.…=")
-    elif task.verbalizer != LABEL_WORDS:
-        problem = ("is open and has a verbalizer", "one in closed tasks only", task.verbalizer, "take it out")
-    elif (data.reader is Reader.templama) != bool(data.dates) or len(data.dates) not in (0, 2):
-        got = f"reader: {data.reader.value if data.reader else 'none'} and {len(data.dates)} dates"
-        problem = ("compares no two dates", "data.dates: [2019, 2022] with reader: templama", got, "correct data.dates")
-    return problem
+    data = task.data
+    closed = {"labels": task.labels, "scoring": task.scoring != ClosedScoring()}
+    closed["verbalizer"] = task.verbalizer != LABEL_WORDS
+    if given := [key for key, is_given in closed.items() if is_given]:
+        return f"{', '.join(given)}: for closed tasks only"
+    if (data.reader is Reader.templama) != bool(data.dates) or len(data.dates) not in (0, 2):
+        return f"reader: templama needs two data.dates, such as [2019, 2022], and no other reader any; got {data.dates}"
+    return ""
 
 
-def _problem(task: Task) -> Problem | None:
+def _problem(task: Task) -> str:
     """What else contradicts itself."""
-    data, problem = task.data, None
+    data, problem = task.data, ""
     if task.macro is Macro.answer_tokens and task.suite is Suite.closed:
-        problem = ("has no answers to count", "macro: answer_tokens in open tasks only", "closed", "take macro out")
+        problem = "macro: answer_tokens is for open tasks only"
     elif task.macro is Macro.group and "group" not in data.columns:
-        problem = ("has no groups", "data.columns.group with macro: group", "no such column", "name the column")
+        problem = "macro: group needs data.columns.group"
     elif task.examples_per_group is not None and (task.macro is Macro.none or task.examples_per_group < 1):
-        got = f"examples_per_group: {task.examples_per_group} with macro: {task.macro.value}"
-        problem = ("samples groups that it does not have", "at least 1, and macro", got, "add macro, or take it out")
+        problem = f"examples_per_group must be at least 1 and needs macro, got {task.examples_per_group}"
     elif data.development is not Development.none and data.development_file:
-        got = f"development: {data.development.value} and development_file: {data.development_file}"
-        problem = ("has development data twice", "one of the two", got, "take one of them out")
+        problem = "data.development and data.development_file exclude each other"
     elif not data.file and not data.hub:
-        problem = ("names no data", "data.file, data.hub or both", "neither", "add data.file")
+        problem = "data.file or data.hub is required"
     elif task.scoring.k is not None and task.scoring.retrieval is not ClosedRetrieval.top_k:
-        got = f"scoring.k: {task.scoring.k} without it"
-        problem = (
-            "has scoring.k that nothing reads",
-            "scoring.retrieval: top_k beside it",
-            got,
-            "add it, or take k out",
-        )
+        problem = "scoring.k needs scoring.retrieval: top_k"
     elif task.suite is Suite.closed and (only_open := [key for key in ONLY_OPEN if getattr(task, key)]):
-        problem = ("is closed", "fill, subsets and where in open tasks only", ", ".join(only_open), "take them out")
+        problem = f"{', '.join(only_open)}: for open tasks only"
     elif task.max_prompt_tokens is not None and task.max_prompt_tokens < LEAST_PROMPT_TOKENS:
-        got = f"max_prompt_tokens: {task.max_prompt_tokens}"
-        problem = (
-            "has no room for a prompt",
-            f"at least {LEAST_PROMPT_TOKENS} tokens",
-            got,
-            "choose more, or take it out",
-        )
+        problem = f"max_prompt_tokens must be at least {LEAST_PROMPT_TOKENS}, got {task.max_prompt_tokens}"
     return problem
 
 
@@ -217,12 +163,8 @@ labels:
   - {value: 0, words: [terrible, bad]}
   - {value: 1, words: [great]}
 """
-"""The smallest whole task; the documentation shows it too."""
+"""The smallest task; the documentation shows it too."""
 _NOT_IN_FILES = {"digest"}
-
-
-class _HalfCharacter(yaml.constructor.ConstructorError):
-    """A string with a surrogate, which an escape can write and neither a tokenizer nor a UTF-8 file takes."""
 
 
 class _Loader(yaml.SafeLoader):
@@ -231,8 +173,8 @@ class _Loader(yaml.SafeLoader):
     def construct_scalar(self, node: yaml.ScalarNode) -> Any:
         value = super().construct_scalar(node)
         if SURROGATE.search(value):
-            problem = f"{value!a}, whose escape \\ud800 to \\udfff is no character"
-            raise _HalfCharacter(None, None, problem, node.start_mark)
+            problem = f"{value!a}: an escape \\ud800 to \\udfff is half a character"
+            raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
         return value
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
@@ -266,20 +208,11 @@ def load_task(name_or_path: str | Path, *, folder: Path, others: Sequence[str] =
         path = folder / f"{given}.yaml"
         if given not in (shipped := task_names(folder)):
             names = [*others, *shipped]
-            raise TaskFileError(
-                f"there is no task {given!r}",
-                expected=f"one of {', '.join(names)}, or a file that ends in .yaml",
-                got=given,
-                where="task",
-                fix=f"{near(given, names)}, or give the path of your own task's file",
-            )
+            raise TaskFileError(f"unknown task {given!r}: {near(given, names)}, or give the path of a .yaml file")
     content, digest = _read(path)
     filled = {"name": path.stem, **content}
     if isinstance(filled.get("where"), str):
         filled["where"] = [filled["where"]]
-    if "max_phrase_tokens" in filled:  # a key of its own in earlier versions
-        own = filled["fill"] if isinstance(filled.get("fill"), dict) else {}
-        filled["fill"] = {"max_phrase_tokens": filled.pop("max_phrase_tokens"), **own}
     if "template_column" in filled and "template" not in filled:
         filled["template"] = "{" + str(filled["template_column"]) + "}"
     task = replace(_built(Task, filled, where=str(path), key=""), digest=digest)
@@ -305,22 +238,14 @@ def _beside(task: Task, folder: Path) -> Task:
 
 
 def _read(path: Path) -> tuple[dict[str, Any], str]:
-    expected = f"a YAML file such as:{EXAMPLE.rstrip()}"
     try:
         data = path.read_bytes()
         content = yaml.load(data.decode("utf-8"), Loader=_Loader)
-        problem, got = "does not describe a task", f"a YAML {type(content).__name__}" if content else "an empty file"
-    except OSError as error:
-        content, problem, got = None, "cannot be read", error.strerror or str(error)
-    except UnicodeDecodeError as error:
-        content, problem, got = None, "is not UTF-8", f"byte 0x{error.object[error.start]:02x} at byte {error.start}"
-    except yaml.YAMLError as error:
-        problem = "holds half a character" if isinstance(error, _HalfCharacter) else "is not YAML"
-        content, got = None, " ".join(str(error).split())
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        detail = error.strerror if isinstance(error, OSError) else " ".join(str(error).split())
+        raise TaskFileError(f"cannot read the task {path}: {detail}") from error
     if not isinstance(content, dict) or not content:
-        raise TaskFileError(
-            f"{path.name} {problem}", expected=expected, got=got, where=str(path), fix="correct the file"
-        )
+        raise TaskFileError(f"{path} must be a YAML file such as:{EXAMPLE.rstrip()}")
     return content, sha256_of_bytes(data)
 
 
@@ -336,22 +261,10 @@ def _built(kind: Any, content: object, *, where: str, key: str) -> Any:
     dotted = f"{key}." if key else ""
     for name in content:
         if name not in known:
-            raise TaskFileError(
-                f"unknown key {dotted}{name}",
-                expected=f"one of {', '.join(known)}",
-                got=str(name),
-                where=where,
-                fix=f"{near(str(name), known)}, or take it out",
-            )
+            raise TaskFileError(f"{where}: unknown key {dotted}{name}: {near(str(name), known)}")
     for name, item in known.items():
         if item.default is MISSING and item.default_factory is MISSING and name not in content:
-            raise TaskFileError(
-                f"the task lacks {dotted}{name}",
-                expected=f"the keys {', '.join(known)}, of which {name} has no default",
-                got=f"the keys {', '.join(map(str, content)) or 'none'}",
-                where=where,
-                fix=f"add {name}: … as in:{EXAMPLE.rstrip()}",
-            )
+            raise TaskFileError(f"{where}: {dotted}{name} is required, as in:{EXAMPLE.rstrip()}")
     hints = get_type_hints(kind)
     values = {
         name: _converted(hints[name], value, where=where, key=f"{dotted}{name}") for name, value in content.items()
@@ -359,9 +272,7 @@ def _built(kind: Any, content: object, *, where: str, key: str) -> Any:
     try:
         return kind(**values)
     except SettingError as error:
-        put_under(error, f"{key}.", hints)
-        error.where = f"{where}: {key}"
-        raise
+        raise SettingError(f"{where}: {key}: {error}") from error
 
 
 def _converted(hint: Any, value: object, *, where: str, key: str) -> Any:
@@ -399,9 +310,5 @@ _TYPE_NAMES = {str: "a string", int: "a whole number", float: "a number", bool: 
 
 
 def _wrong(key: str, expected: str, value: object, where: str) -> TaskFileError:
-    fix = f"correct {key or 'the file'}"
-    if isinstance(value, bool):
-        fix = "put the word in quotation marks: YAML reads a bare yes, no, on, off as true or false"
-    return TaskFileError(
-        f"{key or 'the task'} has the wrong form", expected=expected, got=repr(value), where=where, fix=fix
-    )
+    hint = "; YAML reads a bare yes, no, on, off as true or false: quote it" if isinstance(value, bool) else ""
+    return TaskFileError(f"{where}: {key or 'the task'} must be {expected}, got {value!r:.80}{hint}")

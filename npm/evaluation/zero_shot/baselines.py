@@ -62,13 +62,7 @@ class BlockSpans:
 def lexicon_of(index: PhraseIndex, *, fix: str) -> BlockLexicon:
     """The lexicon of an index. Raises SettingError, which advises `fix`, if the index has no text."""
     if index.lexicon is None:
-        raise SettingError(
-            "the baseline needs the text of the blocks",
-            expected="an index over blocks with text",
-            got="an index over blocks of token ids",
-            where=str(index.folder),
-            fix=fix,
-        )
+        raise SettingError(f"index={index.folder} has no text, which a baseline needs: {fix}")
     return index.lexicon
 
 

@@ -53,11 +53,8 @@ def corpus_prompts(task: Task, index: PhraseIndex) -> list[str]:
                 break
     if not prompts:
         raise SettingError(
-            "the corpus has no sentences to calibrate with",
-            expected=f"sentences of {SHORTEST_CHARS} to {LONGEST_CHARS} characters",
-            got="none" if index.store.start_chars is not None else "an index over blocks of token ids",
-            where=f"zero_shot.closed.calibration, task {task.name}, index {index.folder}",
-            fix="choose zero_shot.closed.calibration=prompt or none",
+            f"index={index.folder} has no sentences of {SHORTEST_CHARS} to {LONGEST_CHARS} characters to calibrate "
+            f"{task.name} with: choose zero_shot.closed.calibration=prompt or none"
         )
     return prompts
 

@@ -219,23 +219,11 @@ def check_something_to_do(
 ) -> None:
     """Raise SettingError without examples or methods, or if a method is named twice."""
     if not examples:
-        raise SettingError(
-            f"task {task.name} has no examples",
-            expected="at least one example",
-            got="none",
-            where=f"task {task.name}",
-            fix="choose another file, split= or limit=",
-        )
+        raise SettingError(f"task {task.name} has no examples: choose another file, split or limit")
     check_distinct([method.name for method in methods])
 
 
 def check_distinct(methods: Sequence[str]) -> None:
     """Raise SettingError without methods, or if one is named twice."""
     if not methods or len(set(methods)) < len(methods):
-        raise SettingError(
-            "each method of a table needs a column of its own",
-            expected="one or more methods, each once",
-            got=", ".join(methods) or "no method",
-            where="method",
-            fix="name each method once, as in method=[npm,mlm]",
-        )
+        raise SettingError(f"method must have one or more names, each once, got [{', '.join(methods)}]")

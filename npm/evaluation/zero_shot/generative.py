@@ -137,11 +137,7 @@ class SentinelWriter:
         self._sentinels = model.sentinel_ids
         if len(self._sentinels) < 2:
             raise EncoderError(
-                "the encoder-decoder has no sentinels to put in the place of a mask",
-                expected="a tokenizer with <extra_id_0> and <extra_id_1> (T5, mT5, UL2, …)",
-                got=f"{len(self._sentinels)} of them",
-                where=model.name,
-                fix="choose another with zero_shot.t5.model=; experiment=ul2_small trains one",
+                f"{model.name} has no sentinels <extra_id_0> and <extra_id_1>: choose a T5 with zero_shot.t5.model"
             )
         stored: Any = model.model
         starts = [getattr(each, "decoder_start_token_id", None) for each in (stored.config, stored.generation_config)]

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from index.manifest import MANIFEST_NAME
-from npm.core.errors import EncoderError, SettingError
+from npm.core.errors import EncoderError, SettingError, unknown
 from npm.core.settings import changed_settings, settings_given
 from npm.core.types import MASK_TEXT
 from npm.evaluation.results import index_facts, model_facts
@@ -54,7 +54,7 @@ from npm.indexing.phrase_index import PhraseIndex
 from npm.models.decoder import Decoder
 from npm.models.denoiser import Denoiser
 from npm.models.encoder import Encoder
-from npm.models.folders import MINILM, SHIPPED, locate_encoder
+from npm.models.folders import locate_encoder
 from npm.models.masked_lm import MaskedHead, attach_masked_head
 from npm.retrieval.fill import PhraseFiller
 from npm.retrieval.settings import FillSettings
@@ -94,21 +94,13 @@ READS_LANGUAGE_MODEL, READS_ITS_INDEX = (*PARAMETRIC, "mlm-n", "mlm-knn"), ("mlm
 
 
 @contextmanager
-def loading(kind: str, *, setting: str) -> Iterator[None]:
-    """What is loaded within is a model of this kind, named by `setting`: messages say so, and not encoder=."""
+def loading(setting: str) -> Iterator[None]:
+    """Name this `setting` instead of encoder= in what cannot be loaded within."""
     try:
         yield
     except EncoderError as error:
-        error.problem = re.sub(r"\b(the|such) encoder\b(?!-)", rf"\1 {kind}", error.problem)
-        if SHIPPED in error.expected + error.fix:  # which is none for such a setting
-            error.expected = error.expected.replace(f", {MINILM} or {SHIPPED}", "")
-            error.fix = (
-                f"check it, or give another {kind} with {setting}=: a folder that save_pretrained wrote, or a name"
-            )
-        given = re.compile(r"(?<![\w.])encoder=")
-        error.got, error.fix = (given.sub(f"{setting}=", text) for text in (error.got, error.fix))
-        error.where = setting if error.where == "encoder" else error.where
-        raise
+        message = re.sub(r"(?<![\w.])encoder=", f"{setting}=", str(error))
+        raise EncoderError(f"{setting}: {message}") from error
 
 
 class Methods:
@@ -140,21 +132,9 @@ class Methods:
             check_distinct(self._settings.method)
         for name in self._settings.method:
             if name not in (*CLOSED_METHODS, *OPEN_METHODS):
-                raise SettingError(
-                    f"there is no method {name!r}",
-                    expected=", ".join(dict.fromkeys((*CLOSED_METHODS, *OPEN_METHODS))),
-                    got=name,
-                    where="method",
-                    fix="choose among these",
-                )
+                raise unknown("method", name, dict.fromkeys((*CLOSED_METHODS, *OPEN_METHODS)))
             if name in known and (lacking := self._lacking(name, task)):
-                raise SettingError(
-                    f"method {name} cannot answer task {task.name}",
-                    expected=lacking,
-                    got="nothing",
-                    where="method",
-                    fix="give it, or leave this method out",
-                )
+                raise SettingError(f"method {name} needs {lacking} for task {task.name}")
         unnamed = known if task.suite is Suite.closed else [name for name in known if name not in ONLY_IF_NAMED]
         asked = self._settings.method or unnamed
         return [name for name in asked if name in known and not self._lacking(name, task)]
@@ -245,16 +225,16 @@ class Methods:
         """The masked language model, loaded once. Raises EncoderError if it has no trained head."""
         if self._language_model is None:
             name = self._settings.zero_shot.mlm.encoder
-            with loading("encoder", setting="zero_shot.mlm.encoder"):
+            with loading("zero_shot.mlm.encoder"):
                 encoder = Encoder.load(name, device=self._settings.device, dtype=self._settings.precision)
                 self._language_model = encoder, attach_masked_head(encoder, locate_encoder(name), trained=True)
         return self._language_model
 
     def locate_models(self) -> None:
         """Raise EncoderError for a language model or writer that is not there; none is loaded."""
-        for setting, kind in (("mlm.encoder", "encoder"), ("causal.model", "decoder"), ("t5.model", "encoder-decoder")):
+        for setting in ("mlm.encoder", "causal.model", "t5.model"):
             if name := attrgetter(setting)(self._settings.zero_shot):
-                with loading(kind, setting=f"zero_shot.{setting}"):
+                with loading(f"zero_shot.{setting}"):
                     locate_encoder(name)
 
     def writer(self, name: str) -> DecoderWriter | SentinelWriter:
@@ -264,10 +244,10 @@ class Methods:
             given: dict[str, Any] = {"device": self._settings.device, "dtype": self._settings.precision}
             chosen = self._settings.zero_shot
             if kind == "t5":
-                with loading("encoder-decoder", setting="zero_shot.t5.model"):
+                with loading("zero_shot.t5.model"):
                     self._writers[kind] = SentinelWriter(Denoiser.load(chosen.t5.model, **given))
             else:
-                with loading("decoder", setting="zero_shot.causal.model"):
+                with loading("zero_shot.causal.model"):
                     self._writers[kind] = DecoderWriter(Decoder.load(chosen.causal.model, **given))
         return self._writers[kind]
 
@@ -368,11 +348,6 @@ def index_folder(given: str, task: Task, *, setting: str) -> Path:
         return folder
     if task.corpus and (folder / task.corpus).is_dir():
         return folder / task.corpus
-    held = sorted(path.parent.name for path in folder.glob(f"*/{MANIFEST_NAME}"))
-    raise SettingError(
-        f"there is no index for task {task.name}",
-        expected=f"an index, or a folder with an index named {task.corpus or 'as the corpus: of the task'}",
-        got=f"a folder with {', '.join(held)}" if held else "a folder without an index",
-        where=f"{setting}={given}",
-        fix=f"build it: npmlm build corpus.files=[…] index={folder / (task.corpus or 'DIR')}",
-    )
+    held = ", ".join(sorted(path.parent.name for path in folder.glob(f"*/{MANIFEST_NAME}"))) or "none"
+    expected = task.corpus or "the one that corpus: of the task's file names"
+    raise SettingError(f"{setting}={given} has no index for task {task.name}: it has {held}, expected {expected}")

@@ -108,15 +108,8 @@ def _group_means(index: PhraseIndex, found: WordOccurrences, groups: Sequence[Se
         words = np.arange(first, first + len(group))  # i64 [words of the group]
         first += len(group)
         if not counts[words].any():
-            raise SettingError(
-                "the corpus holds none of the words whose neighbours are looked for",
-                expected="at least one of them with a vector",
-                got=", ".join(
-                    f"{found.words[word]}: {found.total_counts[word]} without a vector" for word in words[:8]
-                ),
-                where=str(index.folder),
-                fix="give the label other words, or an index of a corpus that holds them",
-            )
+            shown = ", ".join(found.words[word] for word in words[:8])
+            raise SettingError(f"index={index.folder} has no vector of any of the words {shown}: choose other words")
         chosen = [
             np.linspace(found.offsets[word], found.offsets[word + 1] - 1, min(counts[word], OCCURRENCES_AVERAGED))
             for word in words[counts[words] > 0]

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from npm.core.errors import SettingError
+from npm.core.errors import SettingError, unknown
 from npm.core.types import Answer, Progress
 from npm.evaluation.results import filler_facts, model_facts
 from npm.evaluation.tasks.document_conditions import NO_DOCUMENT, examples_by_condition
@@ -170,12 +170,10 @@ class NonparametricLabels:
         scores = self._word_scores(labels, self._encoded((empty_prompt(task),), scoring.last_tokens), scoring)
         logs = label_logs(scores, labels, scoring.label_mean)  # f64 [1, L]
         if np.isneginf(logs).any():
+            missing = ", ".join(np.array(labels.names)[np.isneginf(logs[0])].tolist())
             raise SettingError(
-                "a label cannot be calibrated",
-                expected="evidence for every label at the template without an example",
-                got="none for " + ", ".join(np.array(labels.names)[np.isneginf(logs[0])].tolist()),
-                where=f"zero_shot.closed.calibration, task {task.name}",
-                fix="choose zero_shot.closed.retrieval=exact, a larger k, or zero_shot.closed.calibration=none",
+                f"zero_shot.closed.calibration: {task.name} has no evidence for {missing} at the empty template: set "
+                "zero_shot.closed.retrieval=exact, a larger k, or zero_shot.closed.calibration=none"
             )
         return logs
 
@@ -183,11 +181,8 @@ class NonparametricLabels:
         """Prompts made of the corpus. Raises SettingError where they cannot calibrate, or cannot be made."""
         if scoring.retrieval is not ClosedRetrieval.exact:
             raise SettingError(
-                "calibration by the corpus needs the evidence of every word",
-                expected="zero_shot.closed.retrieval=exact",
-                got=f"zero_shot.closed.retrieval={scoring.retrieval.value}",
-                where=f"zero_shot.closed.calibration, task {task.name}",
-                fix="choose zero_shot.closed.retrieval=exact, or zero_shot.closed.calibration=prompt or none",
+                f"zero_shot.closed.calibration by the corpus needs zero_shot.closed.retrieval=exact, "
+                f"got {scoring.retrieval.value} (task {task.name})"
             )
         return tuple(corpus_prompts(task, self._index))
 
@@ -264,25 +259,13 @@ class PhraseAnswers:
     def __init__(self, filler: PhraseFiller, name: str = "npm") -> None:
         """`name` is one of `RETRIEVAL_OF`; raises SettingError for another, and for one that the index cannot serve."""
         if name not in RETRIEVAL_OF:
-            raise SettingError(
-                f"no method fills open tasks under the name {name}",
-                expected=", ".join(RETRIEVAL_OF),
-                got=name,
-                where="method",
-                fix="choose one of these",
-            )
+            raise unknown("method of open tasks", name, RETRIEVAL_OF)
         self.name = name
         self._filler = filler
         self._settings = replace(filler.settings, retrieval=RETRIEVAL_OF[name] or filler.settings.retrieval)
         needs_text = self._settings.retrieval in (Retrieval.bm25, Retrieval.hybrid)
         if needs_text and filler.index.lexicon is None:
-            raise SettingError(
-                f"method={name} needs the text of the blocks",
-                expected="an index over blocks with text, or method=npm-dense",
-                got="an index over blocks of token ids",
-                where=str(filler.index.folder),
-                fix="use method=npm-dense",
-            )
+            raise SettingError(f"index={filler.index.folder} has no text, which method={name} needs: use npm-dense")
         self._cut = self._unanswered = self._inadmissible = 0
 
     def predict(self, task: Task, examples: Sequence[Example], progress: Progress) -> list[Answer]:

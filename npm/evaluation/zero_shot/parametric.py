@@ -241,11 +241,7 @@ def check_word(model: StoredModel, word: str, ids: Sequence[int]) -> None:
     unknown = model.tokenizer.unk_token_id  # that of GPT-2 is its end of a text, which no word has
     if not ids or (unknown in ids and unknown != model.tokenizer.eos_token_id):
         raise LabelWordError(
-            f"the language model cannot write the word {word!r}",
-            expected="words of characters that its tokenizer knows",
-            got=f"the tokens {model.tokenizer.convert_ids_to_tokens(list(ids))}",
-            where=model.name,
-            fix="take the word out of the verbalizer, or choose another model",
+            f"{model.name} has unknown tokens in {word!r}: take it out of the verbalizer, or choose another model"
         )
 
 

@@ -130,13 +130,7 @@ def chosen_tasks(settings: ZeroShotEvaluation, folder: Path, others: Sequence[st
     tasks += [task for task in named if task not in tasks]
     names = [task.name for task in tasks]
     if repeated := sorted({name for name in names if names.count(name) > 1}):
-        raise SettingError(
-            f"two tasks are named {repeated[0]}",
-            expected="every task has a name of its own",
-            got=", ".join(names),
-            where="task",
-            fix="leave one out, or rename its file",
-        )
+        raise SettingError(f"two tasks are named {repeated[0]}: leave one out, or rename its file")
     return tasks
 
 
@@ -149,13 +143,7 @@ def _methods(
     names = {task.name: methods.names(task) for task in tasks}
     for task in tasks:
         if not names[task.name]:
-            raise SettingError(
-                f"no method is left for task {task.name}",
-                expected="a method that answers such tasks, and what it needs (index=, zero_shot.mlm.encoder=)",
-                got=", ".join(settings.method) or "neither",
-                where="method",
-                fix="give index=DIR, or choose another method",
-            )
+            raise SettingError(f"task {task.name} has no method: give index=DIR, or choose another method")
     reading = {task.name: [each for each in names[task.name] if methods.reads_index(each, task)] for task in tasks}
     check_shares(settings.corpus_shares, reads_index=all(reading.values()))
     check_conditions(settings.fill.where, where="fill.where")
@@ -255,32 +243,16 @@ def _refuse_missing_data(settings: ZeroShotEvaluation, tasks: Sequence[Task]) ->
     """One message for all files that are not at hand, before anything is looked for on a network."""
     data_dir = Path(settings.data_dir) if settings.data_dir else None
     if data_dir is not None and not data_dir.is_dir():
-        raise SettingError(
-            f"there is no folder {data_dir}",
-            expected="the folder that holds the files of tasks",
-            got="a file" if data_dir.exists() else "nothing there",
-            where="data_dir",
-            fix="correct the path, or leave data_dir out where the files lie beside the task's own",
-        )
+        raise SettingError(f"data_dir={data_dir} is not a folder")
     missing = missing_data(tasks, data_dir, split=settings.split)
     if not missing:
         return
     left = [task.name for task in tasks if task not in missing]
-    files = [data_file(task, settings.split) for task in missing]
-    is_looked_for = not all(file and Path(file).is_absolute() for file in files)
-    ways = [f"choose the others, task=[{','.join(left)}]"] if left else []
-    ways += ["give data_dir=DIR with the files, or put them beside the task's own file"] if is_looked_for else []
-    ways += (
-        ["correct the absolute path in the task's own file"] if any(Path(file).is_absolute() for file in files) else []
-    )
+    files = [data_file(task, settings.split).replace(ALTERNATIVES, " or ") for task in missing]
+    other = f", or choose task=[{','.join(left)}]" if left else ""
     raise SettingError(
-        f"the data of {len(missing)} of {len(tasks)} tasks is not at hand",
-        expected=", ".join(file.replace(ALTERNATIVES, " or ") for file in files),
-        got="no such files",
-        where=f"data_dir={settings.data_dir}"
-        if is_looked_for
-        else f"data of {', '.join(task.name for task in missing)}",
-        fix="; or ".join(ways),
+        f"the data of {len(missing)} of {len(tasks)} tasks is missing ({', '.join(files)}): give data_dir=DIR, or "
+        f"correct data.file{other}"
     )
 
 

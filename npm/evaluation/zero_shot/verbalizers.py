@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from npm.core.errors import SettingError, named
+from npm.core.errors import SettingError, named, near
 from npm.core.types import SURROGATE
 from npm.corpus.text import normalised_text
 from npm.evaluation.tasks.task import LABEL_WORDS, LabelMean
@@ -54,12 +54,8 @@ class LabelWords:
             if not counts[numbers].any():
                 shown = ", ".join(f"{self.words[n]} ({totals[n]})" for n in numbers[:WORDS_NAMED].tolist())
                 raise SettingError(
-                    f"the corpus holds no word of the label {name!r}",
-                    expected="at least one of its words in the corpus, with vectors at its ends",
-                    got=f"none of {len(numbers)}, by how often they stand there at all: {shown}",
-                    where=where,
-                    fix="give the label other words with zero_shot.closed.verbalizer, or take a corpus that uses them; "
-                    "npmlm inspect index=… says which tokens have vectors",
+                    f"{where}: no word of the label {name!r} has a vector in the corpus, by their counts: {shown}; "
+                    "choose others with zero_shot.closed.verbalizer"
                 )
         alike = _alike(occurrences)
         owners: dict[int, tuple[str, int]] = {}  # first of the words that are alike → label and word it counts for
@@ -72,13 +68,8 @@ class LabelWords:
                 if counted != number and owner != name:
                     one, other = self.words[counted], self.words[number]
                     raise SettingError(
-                        "two labels have words that cannot be told apart",
-                        expected="words of different labels at different places of the corpus",
-                        got=f"{one!r} of the label {owner!r} and {other!r} of the label {name!r}, both at the same "
-                        f"{occurrences.counts[counted]} places",
-                        where=where,
-                        fix="take one of them out with zero_shot.closed.verbalizer or in the task's labels, or choose "
-                        "an index whose encoder keeps case and accents",
+                        f"{where}: {one!r} of the label {owner!r} and {other!r} of {name!r} are the same tokens: "
+                        "take one out"
                     )
                 if counted == number:
                     own.append(number)
@@ -225,24 +216,15 @@ def load_verbalizer(
         return _checked(LABEL_WORDS, [label.words for label in task.labels], task, where=f"task {task.name}")
     if choice == EXPANDED:
         if index is None or encoder is None:
-            raise SettingError(
-                "words near the label words are looked for in an index",
-                expected="an index",
-                got=f"verbalizer {EXPANDED} without one",
-                where=f"task {task.name}",
-                fix="give the index with index=DIR, or choose another verbalizer",
-            )
+            raise SettingError(f"task {task.name}: the verbalizer {EXPANDED} needs index=DIR")
         return expand(index, encoder, load_verbalizer(task, LABEL_WORDS), NEIGHBOURS_PER_GROUP)
     if choice in shipped_verbalizers():
         return _read(SHIPPED_LISTS / f"{choice}.json", task, name=choice)
     path = Path(choice).expanduser()
     if path.suffix.lower() not in FILE_ENDINGS:
+        known = [LABEL_WORDS, *shipped_verbalizers(), EXPANDED]
         raise SettingError(
-            f"there is no verbalizer {choice!r}",
-            expected=", ".join([LABEL_WORDS, *shipped_verbalizers(), EXPANDED, "or a file (.json, .txt)"]),
-            got=choice,
-            where=f"task {task.name}",
-            fix="name one of these, or give the path of a file of your own",
+            f"task {task.name}: unknown verbalizer {choice!r}: {near(choice, known)}, or a .json or .txt file"
         )
     return _read(path, task, name=path.name, cut_lists=cut_lists)
 
@@ -263,16 +245,9 @@ def _read(path: Path, task: Task, *, name: str, cut_lists: bool = False) -> Verb
     """The lists of a file, brought into the order of the task's labels."""
     try:
         text = path.read_text(encoding="utf-8-sig")
-    except OSError as error:
-        raise SettingError(
-            "the verbalizer cannot be read",
-            expected="a file of words",
-            got=error.strerror or "no such file",
-            where=str(path),
-            fix="check the path; one that is not absolute starts at the task's YAML file or the working directory",
-        ) from error
-    except UnicodeDecodeError as error:
-        raise _refused("the verbalizer is not UTF-8 text", path, got=f"byte {error.object[error.start]:#x}") from error
+    except (OSError, UnicodeDecodeError) as error:
+        detail = error.strerror if isinstance(error, OSError) else error
+        raise SettingError(f"cannot read the verbalizer {path}: {detail}") from error
     if path.suffix.lower() == ".txt":
         separated = _comma_separated(text)
         shortest = min(map(len, separated), default=0) if cut_lists else None
@@ -280,7 +255,7 @@ def _read(path: Path, task: Task, *, name: str, cut_lists: bool = False) -> Verb
     try:
         lists: Any = json.loads(text, object_pairs_hook=_without_repeats)
     except (ValueError, RecursionError) as error:
-        raise _refused("the verbalizer is not JSON", path, got=str(error)) from error
+        raise SettingError(f"{path} is not JSON: {error}") from error
     if isinstance(lists, dict):
         for label, words in lists.items():
             _check_words(words, path, place=f"under {label!r}")
@@ -288,7 +263,7 @@ def _read(path: Path, task: Task, *, name: str, cut_lists: bool = False) -> Verb
         notes = (f"no label of task {task.name} has the lists {', '.join(unused)} of {name}",) if unused else ()
         return _checked(name, ordered, task, where=str(path), notes=notes)
     if not isinstance(lists, list):
-        raise _refused("the verbalizer has another form", path, got=f"JSON of type {type(lists).__name__}")
+        raise SettingError(f"{path} must be {FORMS}, got a JSON {type(lists).__name__}")
     for number, words in enumerate(lists, start=1):
         _check_words(words, path, place=f"in list {number}")
     return _in_order(name, lists, task, path)
@@ -313,22 +288,16 @@ def _comma_separated(text: str) -> list[list[str]]:
 
 def _check_words(words: Any, path: Path, *, place: str) -> None:
     if not isinstance(words, list):
-        raise _refused("the verbalizer has another form", path, got=f"{type(words).__name__} {place}, not a list")
+        raise SettingError(f"{path}: expected a list of words {place}, got {words!r:.80}")
     for word in words:
         if not isinstance(word, str) or not word.strip() or SURROGATE.search(word):
-            raise _refused("the verbalizer has another form", path, got=f"{word!r} {place}, not a word")
+            raise SettingError(f"{path}: expected a word {place}, got {word!a:.80}")
 
 
 def _in_order(name: str, lists: Sequence[Sequence[str]], task: Task, path: Path) -> Verbalizer:
     """Lists that stand in the order of the task's labels."""
     if len(lists) != len(task.labels):
-        raise SettingError(
-            f"{name} has {len(lists)} lists, task {task.name} has {len(task.labels)} labels",
-            expected=f"a list each for {', '.join(label.name for label in task.labels)}, in this order",
-            got=f"lists that begin with {', '.join(words[0] for words in lists[:SHOWN] if words) or 'nothing'}",
-            where=str(path),
-            fix="bring the list and the task's labels together, or name the labels in a JSON object",
-        )
+        raise SettingError(f"{path} has {len(lists)} lists of words, task {task.name} has {len(task.labels)} labels")
     return _checked(name, lists, task, where=str(path))
 
 
@@ -338,13 +307,7 @@ def _by_label(lists: Mapping[str, list[str]], task: Task, path: Path) -> tuple[l
     for name in lists:
         first = spelt.setdefault(normalised_text(name), name)
         if first != name:
-            raise SettingError(
-                "the verbalizer has two lists of one name",
-                expected="names that differ in more than case and spaces",
-                got=f"{first!r} and {name!r}",
-                where=str(path),
-                fix="put the two lists together, or rename one of them",
-            )
+            raise SettingError(f"{path} has two lists with the same name, {first!r} and {name!r}")
     holding: dict[str, list[str]] = {}
     for name, words in lists.items():
         for word in {normalised_text(word) for word in words}:
@@ -356,12 +319,8 @@ def _by_label(lists: Mapping[str, list[str]], task: Task, path: Path) -> tuple[l
         candidates = [own_name] if own_name is not None else sorted(by_words)
         if len(candidates) != 1 or candidates[0] in chosen:
             raise SettingError(
-                f"the verbalizer does not name the label {label.name!r} of task {task.name}",
-                expected=f"a list under {label.name!r}, or one that alone holds {named(label.words, most=SHOWN)}",
-                got=f"lists for {named(list(lists), most=SHOWN)}"
-                + (f"; {' and '.join(candidates)} would be it, but not alone" if candidates else ""),
-                where=str(path),
-                fix="add the list, or rename it to the label",
+                f"{path} must have one list for the label {label.name!r} of task {task.name}, got lists for "
+                f"{named(list(lists), most=SHOWN)}" + (f"; fitting: {', '.join(candidates)}" if candidates else "")
             )
         chosen.append(candidates[0])
     return [lists[name] for name in chosen], [name for name in lists if name not in chosen]
@@ -384,26 +343,10 @@ def _checked(
             elif owners[plain] == label.name:
                 repeated.append(word)
             else:
-                raise SettingError(
-                    f"{name} gives the word {word!r} to two labels",
-                    expected="words that stand for one label each, whatever their case",
-                    got=f"{word!r} for {owners[plain]} and for {label.name}",
-                    where=where,
-                    fix="take it out of one of the lists, or of both",
-                )
+                raise SettingError(f"{where}: {word!r} is a word of two labels, {owners[plain]} and {label.name}")
         if not own:
-            raise SettingError(
-                f"{name} has no words for the label {label.name!r}",
-                expected="at least one word for each label",
-                got="an empty list",
-                where=where,
-                fix=f"add words, such as {named(label.words, most=SHOWN)}",
-            )
+            raise SettingError(f"{where}: no words for the label {label.name!r} in {name}")
         kept.append(tuple(own))
     if repeated:
         notes += (f"listed twice for a label in {name}, counted once: {named(repeated, most=SHOWN)}",)
     return Verbalizer(name, tuple(kept), notes)
-
-
-def _refused(problem: str, path: Path, *, got: str) -> SettingError:
-    return SettingError(problem, expected=FORMS, got=got, where=str(path), fix="write it in one of these forms")

@@ -82,9 +82,9 @@ def test_a_task_without_what_is_counted_has_no_panel(encoder: Encoder) -> None:
 @pytest.mark.parametrize(
     ("given", "problem"),
     [
-        ({"breakdown": [Breakdown.answer_count]}, "answer_count lacks"),
-        ({"breakdown": [Breakdown.trained_count]}, "trained_count lacks"),
-        ({"trained_on": ["x.jsonl"]}, "nothing reads trained_on"),
+        ({"breakdown": [Breakdown.answer_count]}, "answer_count needs index=DIR"),
+        ({"breakdown": [Breakdown.trained_count]}, "trained_count needs trained_on"),
+        ({"trained_on": ["x.jsonl"]}, "trained_on needs"),
     ],
 )
 def test_a_breakdown_without_what_it_needs_is_refused(given: dict[str, list[str]], problem: str) -> None:
@@ -100,9 +100,9 @@ def test_training_text_that_is_not_there_is_refused_before_anything_is_asked(tmp
 
 def test_a_breakdown_of_closed_tasks_or_of_tasks_without_the_column_is_refused() -> None:
     closed = Task("closed", Suite.closed, TaskData("x.jsonl"), "{text} <mask>")
-    with pytest.raises(SettingError, match="for open tasks"):
+    with pytest.raises(SettingError, match="open suite"):
         check_breakdown(ZeroShotEvaluation(breakdown=[Breakdown.answer_tokens]), [closed])
     plain = Task("plain", Suite.open, TaskData("x.jsonl"), "{q} <mask>")
-    with pytest.raises(SettingError, match="popularity lacks"):
+    with pytest.raises(SettingError, match="popularity needs"):
         check_breakdown(ZeroShotEvaluation(breakdown=[Breakdown.popularity]), [plain])
     check_breakdown(ZeroShotEvaluation(breakdown=[Breakdown.popularity]), [TASK])

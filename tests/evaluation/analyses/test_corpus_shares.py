@@ -104,14 +104,14 @@ def test_the_smallest_corpus_that_is_almost_as_good_is_named() -> None:
 
 def test_shares_that_are_none_are_refused(index: PhraseIndex) -> None:
     for shares in ([0.0], [1.5], [0.5, 0.5]):
-        with pytest.raises(SettingError, match="no shares"):
+        with pytest.raises(SettingError, match="corpus_shares must be"):
             check_shares(shares, reads_index=True)
-    with pytest.raises(SettingError, match="reads an index"):
+    with pytest.raises(SettingError, match="index=DIR"):
         check_shares([0.5], reads_index=False)
     check_shares([], reads_index=False)
-    with pytest.raises(SettingError, match="no document is left"):
+    with pytest.raises(SettingError, match="no document left"):
         part_of(index, 1e-9, 0)
-    with pytest.raises(SettingError, match="no document is left"):
+    with pytest.raises(SettingError, match="no document left"):
         check_parts([1.0, 1e-9], 0, [(index, FillSettings())])
 
 
@@ -122,9 +122,8 @@ def test_a_share_that_filters_leave_nothing_of_is_refused_by_its_name(index: Phr
     first, last = names[int(places.argmin())], names[int(places.argmax())]
     share = (places.min() + places.max()) / 2
     check_parts([share], 0, [(index, FillSettings(documents=[first]))])
-    with pytest.raises(SettingError, match=f"share {share:g} leaves out") as raised:
+    with pytest.raises(SettingError, match=f"corpus_shares: .*{share:g}"):
         check_parts([share, 1.0], 0, [(index, FillSettings(documents=[last]))])
-    assert last in raised.value.got and raised.value.where == "corpus_shares"
     with pytest.raises(QueryError, match="no such document"):
         check_parts([share], 0, [(index, FillSettings(documents=["nowhere"]))])
 
@@ -155,4 +154,4 @@ def test_tasks_are_asked_of_shares_and_broken_down(npmlm: CommandLine, built_ind
     drawn = npmlm("plot", tmp_path / "out", f"out={tmp_path / 'x.png'}", "output=json")
     assert drawn.status == 0 and len(drawn.answers()[0]["panels"]) == 4, drawn.err
     npmlm("plot", tmp_path / "plain", "picture=panels", f"out={tmp_path / 'y.png'}").refused("no panels")
-    npmlm(*given, "corpus_shares=[2]").refused("no shares")
+    npmlm(*given, "corpus_shares=[2]").refused("corpus_shares must be")

@@ -197,7 +197,7 @@ def test_a_masked_language_model_counts_among_results_where_it_is_measured(tmp_p
     ("wrong", "part"),
     [
         ("devices=cpu,gpu", "unknown device"),
-        ("mlm=absent", "no such masked language model"),
+        ("mlm=absent", "mlm: "),
         ("corpus=absent.jsonl", "absent.jsonl does not exist"),
         ("out=corpus.jsonl", "a part of the path is a file"),
     ],

@@ -174,9 +174,8 @@ def test_a_change_of_builds_does_not_mix_with_what_was_built_before_even_if_the_
     for name in ("old", "new", "both", "results"):
         shutil.rmtree(own.out / name)
     rebuilt = replace(own, build=(*own.build, "blocks.max_block_tokens=64"))
-    with pytest.raises(SettingError, match="holds indexes of other settings") as raised:
+    with pytest.raises(SettingError, match="holds indexes of other settings"):
         run_temporal(rebuilt, lambda _: 0)
-    assert "blocks.max_block_tokens=64" in raised.value.expected
     asked_otherwise = replace(own, evaluate=(*own.evaluate, "fill.bm25_blocks=1"))
     assert run_temporal(asked_otherwise, lambda _: 5) == 5  # nothing was asked yet
 
@@ -191,9 +190,8 @@ def test_an_index_is_changed_again_where_it_is_not_known_that_it_was(study: Temp
         assert run_temporal(own, lambda given, verbs=verbs: verbs.append(given[0]) or 0) == 0
         assert verbs == ["build"] * 3 + ["add"]
     (own.out / "changes.json").write_text('{"rebuild": 3}', "utf-8")
-    with pytest.raises(ArtifactError, match="cannot be read") as raised:
+    with pytest.raises(ArtifactError, match="of rebuild, got 3"):
         run_temporal(own, lambda _: 0)
-    assert raised.value.got == "rebuild: 3"
 
 
 def test_commands_that_fail_end_the_study_with_their_status(tmp_path: Path) -> None:
@@ -221,27 +219,26 @@ def test_commands_that_fail_end_the_study_with_their_status(tmp_path: Path) -> N
 def test_a_study_that_cannot_begin_is_refused(tmp_path: Path, arguments: list[str], part: str) -> None:
     with pytest.raises(SettingError) as raised:
         TemporalStudy.of([f"out={tmp_path}", *arguments], task_folder=SHIPPED)
-    assert part in raised.value.got and not [*tmp_path.iterdir()]
+    assert part in str(raised.value) and not [*tmp_path.iterdir()]
 
 
 def test_a_task_whose_subsets_are_not_those_of_the_table_is_refused_before_the_work(tmp_path: Path) -> None:
     made = write_synthetic_time(tmp_path, facts=8)
     made.task.write_text(made.task.read_text("utf-8").replace("unchanged: unchanged, ", ""), "utf-8")
-    with pytest.raises(SettingError, match="compares no two dates") as raised:
+    with pytest.raises(SettingError, match="subsets: "):
         TemporalStudy.of([f"task={made.task}", "old=a.jsonl", "new=b.jsonl"], task_folder=SHIPPED)
-    assert "subsets: changed" in raised.value.got
 
 
 @pytest.mark.parametrize(
     ("arguments", "part"),
     [
-        (["method=[foo]"], "there is no method 'foo'"),
-        (["method=[majority]"], "method majority cannot answer"),
+        (["method=[foo]"], "unknown method 'foo'"),
+        (["method=[majority]"], "method majority needs"),
         (
             ["method=[mlm]", "zero_shot.mlm.encoder=absent"],
-            "give another encoder with zero_shot.mlm.encoder=",
+            "zero_shot.mlm.encoder: ",
         ),
-        (["data_dir=absent"], "there is no folder absent"),
+        (["data_dir=absent"], "data_dir=absent is not a folder"),
         (["build.nosuch=1"], "nosuch"),
         (["out=file"], "a part of the path is a file"),
     ],
@@ -271,9 +268,8 @@ def test_a_dump_that_has_changed_does_not_mix_with_what_was_built_of_it_before(
     assert run_temporal(own, lambda _: 0) == 0
     Path(dump).write_text(Path(dump).read_text("utf-8").replace("president", "leader"), "utf-8")
     shutil.rmtree(own.out / "new")
-    with pytest.raises(SettingError, match="of other settings or files") as raised:
+    with pytest.raises(SettingError, match=r"files\.new\.new\.jsonl="):
         run_temporal(own, lambda _: 0)
-    assert raised.value.got.startswith("files.new.new.jsonl=") and "old" not in raised.value.got
     with pytest.raises(SettingError, match="of other settings or files"):
         run_temporal(replace(own, dates=("2018", "2022"), dumps=study.dumps), lambda _: 0)
 

@@ -208,19 +208,17 @@ def test_retrievals_that_the_index_would_not_have_are_refused_before_it_is_built
 ) -> None:
     settings = replace(SETTINGS, retrievals=retrievals)
     missing = CorpusSettings(files=[str(tmp_path / "is not read.jsonl")])
-    with pytest.raises(SettingError, match="cannot be answered so") as raised:
+    with pytest.raises(SettingError, match=r"article_questions\.retrievals"):
         evaluate_article_questions(tiny_encoder("bert"), missing, settings, SampleSettings(), FillSettings())
-    assert raised.value.where == "article_questions.retrievals"
     names = UnseenWordsSettings(retrievals=retrievals)
-    with pytest.raises(SettingError, match="cannot be answered so") as raised:
+    with pytest.raises(SettingError, match=r"unseen_words\.retrievals"):
         evaluate_unseen_words(tiny_encoder("bert"), missing, names, SampleSettings(), FillSettings())
-    assert raised.value.where == "unseen_words.retrievals"
 
 
 def test_articles_without_questions_are_refused(tmp_path: Path) -> None:
     corpus = tmp_path / "articles.jsonl"
     corpus.write_text(json.dumps({"id": "a", "title": "Oslo", "text": "Oslo lies in Norway."}) + "\n")
-    with pytest.raises(CorpusError, match="no question can be made"):
+    with pytest.raises(CorpusError, match=r"corpus\.files"):
         evaluate_article_questions(
             tiny_encoder("bert"), CorpusSettings(files=[str(corpus)]), SETTINGS, SampleSettings(), FillSettings()
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -172,9 +173,8 @@ def test_a_table_has_a_row_for_each_length(encoder: Encoder, store: BlockStore) 
 def test_lengths_that_the_vectors_do_not_have_are_refused(
     dimensions: list[int], encoder: Encoder, store: BlockStore
 ) -> None:
-    with pytest.raises(SettingError) as caught:
+    with pytest.raises(SettingError, match="dimensions"):
         evaluate_in_batch(encoder, store, replace(SETTINGS, dimensions=dimensions))
-    assert (caught.value.where, caught.value.got) == ("dimensions", ", ".join(map(str, dimensions)))
 
 
 def test_only_as_many_documents_are_read_as_are_needed(encoder: Encoder, tmp_path: Path) -> None:
@@ -233,9 +233,8 @@ def test_an_encoder_in_training_is_evaluated_without_dropout_and_goes_on_trainin
 
 def test_too_few_long_articles_are_refused(encoder: Encoder, store: BlockStore, tmp_path: Path) -> None:
     settings = InBatchSettings(articles=4, least_tokens=90, blocks_per_article=4, max_block_tokens=32)
-    with pytest.raises(CorpusError, match="too few long articles") as raised:
+    with pytest.raises(CorpusError, match="too few long articles: 3 of 4"):
         build_held_out_store(tmp_path / "blocks", DOCUMENTS, encoder, settings)
-    assert raised.value.got == "3"
     assert not (tmp_path / "blocks").exists()
     with pytest.raises(CorpusError, match="too few long articles"):
         evaluate_in_batch(encoder, store, settings)
@@ -262,8 +261,7 @@ def test_blocks_that_masks_make_longer_than_the_encoder_takes_are_refused_by_the
     monkeypatch.setattr(Encoder, "max_input_tokens", SETTINGS.max_block_tokens)
     masker = build_masker(MaskingSettings(span_success_probability=1.0))  # each span of one token becomes two masks
     monkeypatch.setattr("npm.evaluation.held_out.in_batch.build_masker", lambda _: masker)
-    with pytest.raises(SettingError, match="blocks are longer than the model takes") as raised:
+    with pytest.raises(SettingError, match="max_block_tokens must be") as raised:
         evaluate_in_batch(encoder, store, SETTINGS, SAMPLE)
-    excess = int(raised.value.got.removeprefix("up to ")) - SETTINGS.max_block_tokens
-    fix = f"give shorter blocks with max_block_tokens={SETTINGS.max_block_tokens - excess} or less"
-    assert excess > 0 and (raised.value.where, raised.value.fix) == ("max_block_tokens", fix)
+    most, _, got = map(int, re.findall(r"\d+", str(raised.value)))
+    assert got - SETTINGS.max_block_tokens == SETTINGS.max_block_tokens - most > 0

@@ -179,22 +179,13 @@ def test_what_cannot_be_asked_is_refused(model: Model, tmp_path: Path) -> None:
         MaskedTokensSettings(masked_fraction=1.0)
     with pytest.raises(SettingError, match="blocks_per_article is out of range"):
         MaskedTokensSettings(blocks_per_article=1)
-    with pytest.raises(SettingError, match="blocks are longer than the model takes"):
+    with pytest.raises(SettingError, match="max_block_tokens must be"):
         evaluate_masked_tokens(encoder, head, store, MaskedTokensSettings(max_block_tokens=4096))
-    with pytest.raises(CorpusError, match="no token of the articles was masked") as raised:
+    with pytest.raises(CorpusError, match="no token of the articles was masked"):
         tiny = MaskedTokensSettings(
             articles=2, least_tokens=90, blocks_per_article=4, max_block_tokens=32, masked_fraction=1e-9
         )
         evaluate_masked_tokens(encoder, head, store, tiny)
-    assert raised.value.where == str(store.folder)
-    corpus = tmp_path / "held-out.jsonl"
-    corpus.write_text("".join(json.dumps({"id": each.id, "text": each.text}) + "\n" for each in DOCUMENTS), "utf-8")
-    with (
-        pytest.raises(CorpusError, match="no token of the articles was masked") as raised,
-        held_out_store(encoder, CorpusSettings(files=[str(corpus)]), tiny) as blocks,
-    ):
-        evaluate_masked_tokens(encoder, head, blocks, tiny)
-    assert raised.value.where == "corpus.files"  # the folder of the blocks is gone
     other = tiny_encoder("roberta" if encoder.name == "tiny-bert" else "bert")
     with pytest.raises(ArtifactError, match="another tokenizer"):
         evaluate_masked_tokens(other, head, store, SETTINGS)

@@ -52,13 +52,11 @@ def facts(count: int, groups: int = 3) -> list[dict[str, Any]]:
     ]
 
 
-def refused(folder: Path, task: Task, rows: Sequence[dict[str, Any]] = REVIEWS, **more: Any) -> TaskDataError:
+def refused(folder: Path, task: Task, rows: Sequence[dict[str, Any]] = REVIEWS, **more: Any) -> str:
     written(folder, rows)
     with pytest.raises(TaskDataError) as raised:
         read_examples(task, folder, **more)
-    told = raised.value
-    assert all((told.problem, told.expected, told.got, told.where, told.fix))
-    return told
+    return str(raised.value)
 
 
 def task_written(folder: Path, content: object) -> Path:
@@ -67,10 +65,9 @@ def task_written(folder: Path, content: object) -> Path:
     return file
 
 
-def file_refused(folder: Path, content: object, error: type[UserError] = TaskFileError) -> UserError:
-    """The error for a task's file with this content; all its parts are filled."""
+def file_refused(folder: Path, content: object, error: type[UserError] = TaskFileError) -> str:
+    """The message for a task's file with this content."""
     with pytest.raises(error) as raised:
         load_task(task_written(folder, content), folder=SHIPPED)
-    told = raised.value
-    assert all((told.problem, told.expected, told.got, told.fix)) and "mine" in told.where
-    return told
+    assert "mine" in str(raised.value)
+    return str(raised.value)

@@ -97,9 +97,8 @@ def test_answers_are_grouped_by_the_tokens_of_the_shortest(encoder: Encoder) -> 
 
 def test_a_long_example_is_refused_or_its_longest_field_cut(tmp_path: Path, encoder: Encoder) -> None:
     written(tmp_path, [*REVIEWS, {"text": "the river " * 20 + "flows", "label": 0}])
-    with pytest.raises(TaskDataError, match="too long") as raised:
+    with pytest.raises(TaskDataError, match=r"data\.jsonl:4: .*at most 24"):
         read_examples(closed(), tmp_path, encoder=encoder)
-    assert raised.value.where.endswith("data.jsonl:4") and "at most 24 tokens" in raised.value.expected
     assert len(read_examples(closed(), tmp_path)) == 4  # whole, for methods without an encoder
     for too_long, kept in ((TooLong.keep_start, "the river the"), (TooLong.keep_end, "flows It was <mask>.")):
         task = replace(closed(), too_long=too_long)
@@ -117,32 +116,28 @@ def test_the_same_data_gives_the_same_examples(tmp_path: Path) -> None:
 
 
 def test_an_empty_set_and_one_class_alone_are_refused(tmp_path: Path) -> None:
-    assert "the test set of reviews is empty" in refused(tmp_path, closed(), []).problem
+    assert "the test set of reviews is empty" in refused(tmp_path, closed(), [])
     halves = closed(development=Development.first_half)
-    assert "the dev set of reviews is empty" in refused(tmp_path, halves, REVIEWS[:1], split=Split.dev).problem
-    told = refused(tmp_path, closed(), REVIEWS[1:])
-    assert "one label" in told.problem and told.got == "2 examples with the label 1 (good)"
+    assert "the dev set of reviews is empty" in refused(tmp_path, halves, REVIEWS[:1], split=Split.dev)
+    assert "have the label 1 (good)" in refused(tmp_path, closed(), REVIEWS[1:])
 
 
 @pytest.mark.parametrize("limit", [1, 2])
 def test_a_sample_of_one_class_is_refused_with_what_to_change(tmp_path: Path, limit: int) -> None:
     rows = [{"text": str(number), "label": int(number == 0)} for number in range(50)]
     told = refused(tmp_path, closed(), rows, limit=limit)
-    assert "one label" in told.problem and told.got == f"{limit} example{'s'[: limit - 1]} with the label 0 (bad)"
-    assert told.where.startswith("the sample of ") and "limit=" in told.fix
+    assert "the sample of " in told and "raise limit" in told
     assert len(read_examples(closed(), tmp_path, limit=50)) == 50  # the whole is no sample
     written(tmp_path, facts(5))
     assert len(read_examples(opened(), tmp_path, limit=limit)) == limit  # answers are no classes
 
 
 def test_a_task_without_development_data_is_refused_for_dev(tmp_path: Path) -> None:
-    told = refused(tmp_path, closed(), split=Split.dev)
-    assert "no development data" in told.problem and "first_half" in told.expected
+    assert "no development data" in refused(tmp_path, closed(), split=Split.dev)
 
 
 def test_groups_by_answer_length_need_an_encoder(tmp_path: Path) -> None:
-    told = refused(tmp_path, opened(macro=Macro.answer_tokens, examples_per_group=2), facts(5))
-    assert told.where == "encoder"
+    assert "encoder=" in refused(tmp_path, opened(macro=Macro.answer_tokens, examples_per_group=2), facts(5))
 
 
 @pytest.mark.parametrize("limit", [0, -1])

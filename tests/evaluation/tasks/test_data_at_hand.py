@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -26,12 +27,10 @@ def online(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_data_that_is_not_there_is_told_with_the_file_looked_for(tmp_path: Path) -> None:
-    with pytest.raises(TaskDataError, match="is not there") as raised:
+    with pytest.raises(TaskDataError, match=re.escape(str(tmp_path / "data.jsonl"))):
         read_examples(closed(), tmp_path)
-    assert str(tmp_path / "data.jsonl") in raised.value.got
-    with pytest.raises(TaskDataError, match="is not there") as raised:
+    with pytest.raises(TaskDataError, match=r"data\.jsonl.*data_dir=DIR"):
         read_examples(closed())
-    assert raised.value.got == "no data_dir= to look for data.jsonl in" and "data.jsonl" in raised.value.expected
 
 
 def test_a_file_at_hand_is_read_and_else_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,23 +54,19 @@ def test_a_hub_that_does_not_answer_is_told_with_the_file_that_was_looked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def hub(source: rows.Source) -> Iterator[tuple[int, dict[str, Any]]]:
-        raise CorpusError("no", expected="a data set", got="ConnectionError", where=source.path, fix="connect")
+        raise CorpusError(f"cannot read {source.path}: ConnectionError")
 
     monkeypatch.setattr(rows, "read_hub", hub)
 
-    def told(task: Task, data_dir: Path | None) -> TaskDataError:
-        with pytest.raises(TaskDataError, match="neither at hand nor on the hub") as raised:
+    def told(task: Task, data_dir: Path | None) -> str:
+        with pytest.raises(TaskDataError, match="ConnectionError") as raised:
             read_examples(task, data_dir)
-        return raised.value
+        return str(raised.value)
 
     named = closed(hub="owner/reviews")
-    assert told(named, tmp_path).got == f"no file {tmp_path / 'data.jsonl'}; from the hub ConnectionError"
-    assert "the file data.jsonl under data_dir=" in told(named, tmp_path).expected
-    assert told(named, None).got == "no data_dir= to look for data.jsonl in; from the hub ConnectionError"
-    assert "data.jsonl" in told(named, None).fix
-    only_hub = told(closed(file="", hub="owner/reviews"), tmp_path)
-    assert only_hub.got == "no data.file; from the hub ConnectionError"
-    assert only_hub.expected == "the hub data set owner/reviews"
+    assert f"no file {tmp_path / 'data.jsonl'}" in told(named, tmp_path)
+    assert "no data_dir=" in told(named, None)
+    assert "no data.file" in told(closed(file="", hub="owner/reviews"), tmp_path)
 
 
 @pytest.mark.parametrize("value", ["0", "1", "true", ""])

@@ -197,9 +197,8 @@ def test_conditions_are_filled_with_numbers_dates_and_quoted_text() -> None:
 def test_a_date_that_is_none_is_told_with_its_row(tmp_path: Path, value: object) -> None:
     written(tmp_path, [ROWS[0], {**ROWS[0], "date": value}], "q.jsonl")
     task = load_task(task_written(tmp_path, {**CONTENT, "where": ["date<={date}"]}), folder=SHIPPED)
-    with pytest.raises(TaskDataError, match=r"holds no date for the condition date<=\{date\}") as raised:
+    with pytest.raises(TaskDataError, match=r"q.jsonl:2: 'date' must be"):
         read_examples(task, tmp_path)
-    assert raised.value.where.endswith("q.jsonl:2") and "ISO date" in raised.value.expected
 
 
 def test_a_condition_on_a_column_that_is_not_there_or_that_is_none_is_refused(tmp_path: Path) -> None:
@@ -207,8 +206,7 @@ def test_a_condition_on_a_column_that_is_not_there_or_that_is_none_is_refused(tm
     task = load_task(task_written(tmp_path, {**CONTENT, "where": "date<={year}"}), folder=SHIPPED)
     with pytest.raises(TaskDataError, match="no column 'year'"):
         read_examples(task, tmp_path)
-    told = file_refused(tmp_path, {**CONTENT, "where": ["{date}"]}, SettingError)
-    assert "'{date}' is not a condition" in told.problem and told.where.endswith("where")
+    assert "'{date}'" in file_refused(tmp_path, {**CONTENT, "where": ["{date}"]}, SettingError)
 
 
 @pytest.mark.parametrize(
@@ -223,18 +221,13 @@ def test_settings_of_filling_that_are_none_are_told_with_the_file(
     tmp_path: Path, change: dict[str, Any], part: str
 ) -> None:
     told = file_refused(tmp_path, {**CONTENT, **change}, SettingError)
-    assert part in told.problem and "fill." in told.where
-
-
-def test_the_key_of_earlier_versions_still_bounds_phrases(tmp_path: Path) -> None:
-    task = load_task(task_written(tmp_path, {**OPEN_SMALL, "max_phrase_tokens": 20}), folder=SHIPPED)
-    assert task.fill == {"max_phrase_tokens": 20}
+    assert part in told and "fill" in told
 
 
 def test_a_subset_column_holds_true_or_false(tmp_path: Path) -> None:
     written(tmp_path, [{**ROWS[0], "changed": "maybe"}], "q.jsonl")
     task = load_task(task_written(tmp_path, CONTENT), folder=SHIPPED)
-    with pytest.raises(TaskDataError, match="'changed' has the wrong content"):
+    with pytest.raises(TaskDataError, match="'changed' must be"):
         read_examples(task, tmp_path)
 
 
@@ -247,13 +240,11 @@ def test_a_users_own_filter_that_leaves_nothing_is_refused_as_before(dated: Phra
 
 @pytest.mark.parametrize("condition", ["date<={}", "date<={my date}", "date<={date", "kind={a}}"])
 def test_braces_that_name_no_column_are_refused_and_not_compared_as_text(tmp_path: Path, condition: str) -> None:
-    told = file_refused(tmp_path, {**CONTENT, "where": condition}, SettingError)
-    assert "braces" in told.problem and repr(condition) == told.got
+    assert f"braces in {condition!r}" in file_refused(tmp_path, {**CONTENT, "where": condition}, SettingError)
 
 
 def test_conditions_filled_from_rows_stand_beside_the_settings_of_filling(tmp_path: Path) -> None:
-    told = file_refused(tmp_path, {**CONTENT, "fill": {"where": ["date<={date}"]}})
-    assert "wrong place" in told.problem and "where: beside fill:" in told.expected
+    assert "from fill.where to where" in file_refused(tmp_path, {**CONTENT, "fill": {"where": ["date<={date}"]}})
 
 
 def test_every_method_that_reads_an_index_says_which_examples_no_document_may_answer(

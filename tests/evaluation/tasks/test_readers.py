@@ -113,33 +113,24 @@ def test_the_published_subsets_are_taken_by_id_where_they_lie_beside_the_part(
     assert not lacks_name_filter(read)
 
 
-@pytest.mark.parametrize(
-    ("rows", "got"),
-    [
-        ({}, "an empty folder"),
-        ({"inner/P19.jsonl": ["a"]}, "a folder with inner"),
-        ({"P19.jsonl": []}, "no row in P19.jsonl"),
-    ],
-)
+@pytest.mark.parametrize("rows", [{}, {"inner/P19.jsonl": ["a"]}, {"P19.jsonl": []}])
 @pytest.mark.parametrize("subset", ["TREx_UHN", "TREx-easy-hard/Hard"])
 def test_a_folder_of_a_subset_without_ids_is_told_with_what_it_holds(
-    tmp_path: Path, subset: str, rows: dict[str, list[str]], got: str
+    tmp_path: Path, subset: str, rows: dict[str, list[str]]
 ) -> None:
     place = write_lama(tmp_path) / subset
     place.mkdir(parents=True)
     for name, ids in rows.items():
         written(place, [trex_row(uuid, "Ann", "Rome") for uuid in ids], name)
     told = refusal(load_task("trex", folder=SHIPPED), tmp_path)
-    assert told.problem == f"{place} holds no ids of a published subset" and told.where == str(place)
-    assert "*.jsonl" in told.expected and "uuid" in told.expected and told.got == got
+    assert str(place) in told and "uuid" in told
 
 
 def test_a_subset_none_of_whose_ids_is_known_is_told_with_one_of_them(tmp_path: Path, counting: Encoder) -> None:
     lama = write_lama(tmp_path)
     written(lama, [trex_row("x1", "Ann", "Rome"), trex_row("x2", "Ann", "Rome")], "TREx_hard/P19.jsonl")
     told = refusal(lama_task(tmp_path), tmp_path, encoder=counting)
-    assert "no id of a published subset" in told.problem and told.where.endswith("TREx_hard/P19.jsonl:1")
-    assert told.got == "2 ids of no row, such as x1" and told.expected.endswith("such as a")
+    assert "TREx_hard/P19.jsonl:1" in told and "'x1'" in told
 
 
 @pytest.mark.parametrize(
@@ -265,25 +256,21 @@ def test_templama_compares_two_dates_and_counts_what_lies_between(tmp_path: Path
     )
     before = read_task(task, tmp_path, date="2010").examples
     assert [(each.answers, each.old_answers) for each in before][:2] == [(("Ajax",), ()), (("Ajax",), ("Lyon",))]
-    with pytest.raises(SettingError, match=r"zero_shot\.date is not one") as raised:
+    with pytest.raises(SettingError, match=r"zero_shot\.date .*2010 or 2020.*2015"):
         read_task(task, tmp_path, date="2015")
-    assert raised.value.expected == "2010 or 2020" and raised.value.got == "2015"
 
 
 def test_facts_none_of_which_can_be_compared_are_counted_in_the_message(tmp_path: Path) -> None:
     partly = [fact("two", "2010", "Ajax", "Roma"), fact("two", "2020", "Ajax")]
     written(tmp_path / "templama", [*FACTS[5:8], *partly], "test.json")
     told = refusal(load_task("templama", folder=SHIPPED), tmp_path)
-    assert told.problem == "no fact can be compared" and told.where.endswith("test.json")
-    assert told.got == "2 facts that changed in part and 1 with one date only"
+    assert "2 facts that changed in part and 1 with one date only" in told
 
 
-def refusal(task: Task, data_dir: Path, **more: Any) -> TaskDataError:
+def refusal(task: Task, data_dir: Path, **more: Any) -> str:
     with pytest.raises(TaskDataError) as raised:
         read_task(task, data_dir, **more)
-    told = raised.value
-    assert all((told.problem, told.expected, told.got, told.where, told.fix))
-    return told
+    return str(raised.value)
 
 
 @pytest.mark.parametrize(
@@ -300,29 +287,25 @@ def test_a_folder_of_another_form_is_told_with_what_was_looked_for_and_found(
 ) -> None:
     task = load_task(name, folder=SHIPPED)
     (tmp_path / folder).mkdir()
-    told = refusal(task, tmp_path)
-    assert "is not the published folder" in told.problem
-    assert (told.expected, told.got) == (looked_for, "an empty folder")
+    assert f"{looked_for}, got nothing" in refusal(task, tmp_path)
     written(tmp_path / folder, [{}], "readme.txt")
-    assert refusal(task, tmp_path).got == "a folder with readme.txt"
+    assert refusal(task, tmp_path).endswith("got readme.txt")
 
 
 def test_a_relation_without_template_is_told_with_its_file(tmp_path: Path, counting: Encoder) -> None:
     lama = write_lama(tmp_path)
     written(lama, [trex_row("x", "Ann", "Rome")], "TREx/P999.jsonl")
     told = refusal(lama_task(tmp_path), tmp_path, encoder=counting)
-    assert told.problem == "the relation P999 has no template" and told.where.endswith("P999.jsonl")
-    assert told.got == "templates of P19, P37"
+    assert "P999.jsonl: no template of the relation P999" in told
     written(lama, [{}], "Google_RE/shoe_size_test.jsonl")
     told = refusal(load_task("google_re", folder=SHIPPED), tmp_path, encoder=counting)
-    assert told.problem == "the relation shoe_size has no template" and "Google-RE" in told.expected
+    assert "no template of the relation shoe_size" in told
     kamel = tmp_path / "KAMEL"
     written(kamel, [{"sub_label": "Ann", "obj_label": ["x"]}], "P1/dev.jsonl")
     (kamel / "question-templates.csv").write_text("P2, Who is [S]?\nP3, no question\n", encoding="utf-8")
-    told = refusal(load_task("kamel", folder=SHIPPED), tmp_path)
-    assert "is no question" in told.problem and told.where.endswith(":2")
+    assert "question-templates.csv:2" in refusal(load_task("kamel", folder=SHIPPED), tmp_path)
     (kamel / "question-templates.csv").write_text("P2, Who is [S]?\n", encoding="utf-8")
-    assert refusal(load_task("kamel", folder=SHIPPED), tmp_path).problem == "the relation P1 has no template"
+    assert "no template of the relation P1" in refusal(load_task("kamel", folder=SHIPPED), tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -341,7 +324,7 @@ def test_a_date_that_is_none_and_other_wrong_cells_are_told_with_their_line(
 ) -> None:
     written(tmp_path / "templama", [*FACTS, {**FACTS[0], **change}], "test.json")
     told = refusal(load_task("templama", folder=SHIPPED), tmp_path)
-    assert expected in told.expected and told.where.endswith("test.json:12")
+    assert expected in told and "test.json:12" in told
 
 
 def test_a_date_that_no_fact_has_is_told_with_those_there_are(tmp_path: Path) -> None:
@@ -350,14 +333,14 @@ def test_a_date_that_no_fact_has_is_told_with_those_there_are(tmp_path: Path) ->
         task_written(tmp_path, (SHIPPED / "templama.yaml").read_text("utf-8").replace("2020]", "2021]")), folder=SHIPPED
     )
     told = refusal(task, tmp_path)
-    assert told.problem == "no fact of test.json is dated 2021" and told.got == "dates from 2010 to 2020"
+    assert "2021" in told and "2010 to 2020" in told
 
 
 def test_a_part_that_lama_does_not_have_is_refused(tmp_path: Path) -> None:
     write_lama(tmp_path)
     text = (SHIPPED / "trex.yaml").read_text("utf-8").replace("config: TREx", "config: Squad")
     told = refusal(load_task(task_written(tmp_path, text), folder=SHIPPED), tmp_path)
-    assert told.got == "'Squad'" and "TREx or Google_RE" in told.expected
+    assert told.endswith("got 'Squad'")
 
 
 QUIZ = {"Question": "Who wrote it?", "QuestionId": "q", "Answer": {"Value": "Ann", "Aliases": ["Ann B", "Ann"]}}
@@ -385,20 +368,19 @@ def test_trivia_qa_is_read_as_it_is_published(tmp_path: Path) -> None:
 )
 def test_a_quiz_of_another_form_is_told(tmp_path: Path, content: dict[str, Any], expected: str) -> None:
     written(tmp_path / "triviaqa-unfiltered", [content], "unfiltered-web-dev.json")
-    assert expected in refusal(load_task("trivia_qa", folder=SHIPPED), tmp_path).expected
+    assert expected in refusal(load_task("trivia_qa", folder=SHIPPED), tmp_path)
 
 
 def test_lama_with_strange_evidences_templates_and_folders_for_files_is_told(tmp_path: Path, counting: Encoder) -> None:
     lama, task = write_lama(tmp_path), load_task("trex", folder=SHIPPED)
     for strange in ("Ann was born in [MASK]", ["[MASK]"]):
         written(lama, [{**trex_row("x", "Ann", "Rome"), "evidences": strange}], "TREx/P37.jsonl")
-        told = refusal(task, tmp_path, encoder=counting)
-        assert "wrong evidences" in told.problem and told.where.endswith("P37.jsonl:1")
+        assert "P37.jsonl:1: evidences" in refusal(task, tmp_path, encoder=counting)
     written(lama, [{"relation": "P19"}], "relations.jsonl")
-    assert refusal(task, tmp_path, encoder=counting).where.endswith("relations.jsonl:1")
+    assert "relations.jsonl:1" in refusal(task, tmp_path, encoder=counting)
     (lama / "relations.jsonl").unlink()
     (lama / "relations.jsonl").mkdir()
-    assert "is not the published folder" in refusal(task, tmp_path, encoder=counting).problem
+    assert "is not the published folder" in refusal(task, tmp_path, encoder=counting)
     written(write_lama(tmp_path / "other"), [], "TREx/P37.jsonl").unlink()
     (tmp_path / "other" / "LAMA" / "TREx" / "P37.jsonl").mkdir()
     with pytest.raises(CorpusError, match=r"P37\.jsonl cannot be read"):
@@ -410,5 +392,5 @@ def test_a_date_asked_of_a_table_which_no_reader_compares_is_refused(tmp_path: P
     text = (SHIPPED / "templama.yaml").read_text("utf-8").replace("open/templama-test.jsonl", "templama-test.jsonl")
     task = load_task(task_written(tmp_path, text), folder=SHIPPED)
     assert len(read_task(task, tmp_path).examples) == 1
-    with pytest.raises(SettingError, match="published folder only"):
+    with pytest.raises(SettingError, match=r"zero_shot\.date=2010"):
         read_task(task, tmp_path, date="2010")

@@ -145,83 +145,75 @@ def test_the_shipped_tasks_are_those_of_the_paper_with_its_labels_and_numbers() 
     ("name", "fix"), [("sst", "did you mean sst2"), ("trecs", "did you mean trex"), ("zzz", "choose one")]
 )
 def test_an_unknown_name_is_answered_with_the_nearest(name: str, fix: str) -> None:
-    with pytest.raises(TaskFileError, match="there is no task") as raised:
+    with pytest.raises(TaskFileError, match="unknown task.*" + fix):
         load_task(name, folder=SHIPPED)
-    assert fix in raised.value.fix and "sst2" in raised.value.expected
 
 
 @pytest.mark.parametrize(
-    ("change", "problem", "fix"),
+    ("change", "problem"),
     [
-        ({"templat": "x"}, "unknown key templat", "did you mean template"),
-        ({"digest": "x"}, "unknown key digest", "take it out"),
-        ({"data": {"file": "a.csv", "colums": {}}}, "unknown key data.colums", "did you mean columns"),
-        ({"scoring": {"temprature": 1}}, "unknown key scoring.temprature", "did you mean temperature"),
+        ({"templat": "x"}, "unknown key templat: did you mean template"),
+        ({"digest": "x"}, "unknown key digest"),
+        ({"data": {"file": "a.csv", "colums": {}}}, "unknown key data.colums: did you mean columns"),
+        ({"scoring": {"temprature": 1}}, "unknown key scoring.temprature: did you mean temperature"),
         (
             {"labels": [{"value": 0, "words": ["a"]}, {"valu": 1, "words": ["b"]}]},
-            "unknown key labels[1].valu",
-            "value",
+            "unknown key labels[1].valu: did you mean value",
         ),
-        ({"data": {"file": "a.csv", "columns": {"texts": "review"}}}, "data.columns names texts", "did you mean text"),
-        ({"data": {"columns": {}}}, "lacks data.file", "add file"),
-        ({"labels": [{"value": 0, "words": ["a"]}, {"words": ["b"]}]}, "lacks labels[1].value", "add value"),
-        ({"labels": [{"value": 0, "words": ["a"]}, {"value": 1}]}, "lacks labels[1].words", "add words"),
-        ({"suite": "close"}, "suite has the wrong form", "correct suite"),
-        ({"labels": "good"}, "labels has the wrong form", "correct labels"),
-        ({"labels": [{"value": 1, "words": ["a"]}, {"value": 0, "words": "bad"}]}, "words has the wrong form", "words"),
-        ({"labels": [{"value": 0, "words": [True]}, {"value": 1, "words": ["No"]}]}, "words[0]", "quotation marks"),
-        ({"max_prompt_tokens": 1.5}, "max_prompt_tokens has the wrong form", "correct max_prompt_tokens"),
-        ({"paper": {"npm": "76"}}, "paper.npm has the wrong form", "correct paper.npm"),
-        ({"data": ["a.csv"]}, "data has the wrong form", "correct data"),
-        ({"data": {"file": "a.csv", "detokenise": "yes please"}}, "data.detokenise", "correct"),
+        ({"data": {"file": "a.csv", "columns": {"texts": "review"}}}, "data.columns.texts: did you mean text"),
+        ({"data": {"columns": {}}}, "data.file is required"),
+        ({"labels": [{"value": 0, "words": ["a"]}, {"words": ["b"]}]}, "labels[1].value is required"),
+        ({"labels": [{"value": 0, "words": ["a"]}, {"value": 1}]}, "labels[1].words is required"),
+        ({"suite": "close"}, "suite must be"),
+        ({"labels": "good"}, "labels must be"),
+        ({"labels": [{"value": 1, "words": ["a"]}, {"value": 0, "words": "bad"}]}, "labels[1].words must be"),
+        ({"labels": [{"value": 0, "words": [True]}, {"value": 1, "words": ["No"]}]}, "yes, no, on, off"),
+        ({"max_prompt_tokens": 1.5}, "max_prompt_tokens must be"),
+        ({"paper": {"npm": "76"}}, "paper.npm must be"),
+        ({"data": ["a.csv"]}, "data must be"),
+        ({"data": {"file": "a.csv", "detokenise": "yes please"}}, "data.detokenise must be"),
     ],
 )
-def test_unknown_missing_and_misshapen_keys_are_named(
-    tmp_path: Path, change: dict[str, Any], problem: str, fix: str
-) -> None:
-    told = file_refused(tmp_path, {**SMALL, **change})
-    assert problem in told.problem and fix in told.fix
+def test_unknown_missing_and_misshapen_keys_are_named(tmp_path: Path, change: dict[str, Any], problem: str) -> None:
+    assert problem in file_refused(tmp_path, {**SMALL, **change})
 
 
 @pytest.mark.parametrize("key", ["suite", "data", "template"])
 def test_a_missing_key_is_named(tmp_path: Path, key: str) -> None:
     told = file_refused(tmp_path, {name: value for name, value in SMALL.items() if name != key})
-    assert told.problem == f"the task lacks {key}" and "suite" in told.fix
+    assert f"{key} is required" in told
 
 
 def test_a_setting_out_of_its_range_is_told_with_the_file(tmp_path: Path) -> None:
-    told = file_refused(tmp_path, {**SMALL, "scoring": {"k": 0}}, SettingError)
-    assert "scoring.k" in told.problem and told.where.endswith("scoring")
+    assert "scoring: k" in file_refused(tmp_path, {**SMALL, "scoring": {"k": 0}}, SettingError)
     told = file_refused(tmp_path, {**SMALL, "scoring": {"temperature": 1e-4}}, SettingError)
-    assert "scoring.temperature" in told.problem and told.expected == "at least 0.001"
+    assert "scoring: temperature" in told and "0.001" in told
 
 
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        (b"\xff\xfe", "is not UTF-8"),
-        (b"suite: [closed", "is not YAML"),
-        (b"suite: closed\nsuite: open\n", "is not YAML"),
-        (b"data: {file: a, file: b}\n", "is not YAML"),
-        (b"a: !!python/object/apply:os.getcwd []\n", "is not YAML"),
-        (b"\x00", "is not YAML"),
-        (b"", "does not describe a task"),
-        (b"- suite\n", "does not describe a task"),
-        (b"just text", "does not describe a task"),
+        (b"\xff\xfe", "cannot read"),
+        (b"suite: [closed", "cannot read"),
+        (b"suite: closed\nsuite: open\n", "cannot read"),
+        (b"data: {file: a, file: b}\n", "cannot read"),
+        (b"a: !!python/object/apply:os.getcwd []\n", "cannot read"),
+        (b"\x00", "cannot read"),
+        (b"", "must be a YAML file"),
+        (b"- suite\n", "must be a YAML file"),
+        (b"just text", "must be a YAML file"),
     ],
 )
 def test_what_is_no_yaml_mapping_is_refused(tmp_path: Path, content: bytes, problem: str) -> None:
     file = tmp_path / "mine.yaml"
     file.write_bytes(content)
-    with pytest.raises(TaskFileError, match=problem) as raised:
+    with pytest.raises(TaskFileError, match=problem):
         load_task(str(file), folder=SHIPPED)
-    assert raised.value.where == str(file) and raised.value.got
 
 
 def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(TaskFileError, match="cannot be read") as raised:
+    with pytest.raises(TaskFileError, match="absent: No such file"):
         load_task(f"{tmp_path}/absent", folder=SHIPPED)
-    assert raised.value.got == "No such file or directory"
 
 
 @pytest.mark.parametrize(
@@ -235,5 +227,5 @@ def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
 )
 def test_half_a_character_is_refused_with_its_line(tmp_path: Path, text: str) -> None:
     told = file_refused(tmp_path, text)
-    assert "holds half a character" in told.problem and "line " in told.got and "\\ud" in told.got
-    str(told).encode()
+    assert "half a character" in told and "line " in told
+    told.encode()

@@ -48,15 +48,14 @@ def test_an_empty_cell_of_a_table_is_refused_as_null_in_json_is(tmp_path: Path) 
     (tmp_path / "data.csv").write_text("text,label\nDull,0\n,1\n", encoding="utf-8")
     written(tmp_path, [{"text": "Dull", "label": 0}, {"text": None, "label": 1}])
     for name, line in (("data.csv", 3), ("data.jsonl", 2)):
-        with pytest.raises(TaskDataError, match="the column 'text' has the wrong content") as caught:
+        with pytest.raises(TaskDataError, match=f"{name}:{line}: 'text' must be"):
             read_examples(closed(file=name), tmp_path)
-        assert caught.value.where == f"{tmp_path / name}:{line}"
 
 
 def test_prompts_longer_than_the_encoder_takes_cannot_be_allowed(tmp_path: Path, encoder: Encoder) -> None:
     written(tmp_path, REVIEWS)
     assert read_examples(replace(closed(), max_prompt_tokens=24), tmp_path, encoder=encoder)
-    with pytest.raises(TaskDataError, match="allows longer prompts than the encoder takes"):
+    with pytest.raises(TaskDataError, match="max_prompt_tokens of reviews must be at most"):
         read_examples(replace(closed(), max_prompt_tokens=100_000), tmp_path, encoder=encoder)
 
 
@@ -173,37 +172,34 @@ def test_a_row_of_which_the_cut_leaves_nothing_is_marked(tmp_path: Path, encoder
 
 def test_a_column_that_is_not_there_is_named_with_those_that_are(tmp_path: Path) -> None:
     told = refused(tmp_path, closed(columns={"text": "txt"}))
-    assert "no column 'txt'" in told.problem and told.got == "the columns text, label"
-    assert "did you mean text" in told.fix and told.where.endswith("data.jsonl:1")
-    assert "no column 'a.b'" in refused(tmp_path, closed(columns={"text": "a.b"})).problem
-    assert "no column 'gold'" in refused(tmp_path, closed(columns={"label": "gold"})).problem
-    assert "no column 'answers'" in refused(tmp_path, opened(), [{"relation": "r", "subject": "s"}]).problem
+    assert "data.jsonl:1: no column 'txt': did you mean text" in told
+    assert "no column 'a.b'" in refused(tmp_path, closed(columns={"text": "a.b"}))
+    assert "no column 'gold'" in refused(tmp_path, closed(columns={"label": "gold"}))
+    assert "no column 'answers'" in refused(tmp_path, opened(), [{"relation": "r", "subject": "s"}])
 
 
 def test_a_label_that_no_label_names_is_refused_with_its_line(tmp_path: Path) -> None:
     told = refused(tmp_path, closed(), [*REVIEWS, {"text": "so so", "label": 2}], limit=1)
-    assert "has the value 2" in told.problem and told.expected.startswith("one of 0, 1")
-    assert told.where.endswith("data.jsonl:4")
+    assert "data.jsonl:4" in told and told.endswith("got 2")
 
 
 @pytest.mark.parametrize("value", [None, ["a"], True, {"a": 1}])
 def test_a_field_that_is_no_text_is_refused(tmp_path: Path, value: object) -> None:
-    assert "'text' has the wrong content" in refused(tmp_path, closed(), [{"text": value, "label": 0}]).problem
+    assert "'text' must be" in refused(tmp_path, closed(), [{"text": value, "label": 0}])
 
 
 @pytest.mark.parametrize("answers", [[], "", [" "], [1], None, 5])
 def test_an_example_without_answers_is_refused(tmp_path: Path, answers: object) -> None:
     row = {"relation": "r", "subject": "s", "answers": answers}
-    assert "'answers' has the wrong content" in refused(tmp_path, opened(), [row]).problem
+    assert "'answers' must be" in refused(tmp_path, opened(), [row])
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
 def test_a_number_that_is_none_is_refused_and_others_are_written_out(tmp_path: Path, value: float) -> None:
     told = refused(tmp_path, closed(), [*REVIEWS, {"text": value, "label": 0}])
-    assert "'text' has the wrong content" in told.problem and told.got == repr(value)
-    assert told.where.endswith("data.jsonl:4")
+    assert "data.jsonl:4: 'text' must be" in told
     told = refused(tmp_path, opened(), [{"relation": value, "subject": "s", "answers": ["a"]}])
-    assert "'relation' has the wrong content" in told.problem
+    assert "'relation' must be" in told
     written(tmp_path, [{"text": 1.5, "label": 0}, {"text": 10**400, "label": 1}])
     assert [each.passage for each in read_examples(closed(), tmp_path)] == ["1.5", str(10**400)]
 
@@ -220,23 +216,20 @@ def test_a_number_that_is_none_is_refused_and_others_are_written_out(tmp_path: P
 def test_half_a_character_beside_the_prompt_is_refused(tmp_path: Path, change: dict[str, Any], column: str) -> None:
     row = {"relation": "r", "subject": "s", "answers": ["a"], "text": "t"}
     told = refused(tmp_path, replace(opened(), template="{text} is <mask>."), [row, {**row, **change}])
-    assert f"{column!r} has the wrong content" in told.problem and "\\ud" in told.got
-    assert "no half of one" in told.expected and told.where.endswith("data.jsonl:2")
-    str(told).encode()
+    assert f"data.jsonl:2: {column!r} must be" in told
+    told.encode()
 
 
 def test_a_prompt_with_a_mask_of_its_own_or_none_is_refused(tmp_path: Path) -> None:
     told = refused(tmp_path, closed(), [*REVIEWS, {"text": "what a <mask>", "label": 0}])
-    assert "several <mask>" in told.problem and told.where.endswith(":4")
+    assert "data.jsonl:4: " in told and "what a <mask>" in told
     cloze = replace(opened(), template="{cloze}", template_column="cloze")
     row = {"relation": "r", "subject": "s", "answers": ["a"]}
-    assert "no <mask>" in refused(tmp_path, cloze, [{**row, "cloze": "[X] is here ."}]).problem
-    assert "'subject'" in refused(tmp_path, cloze, [{**row, "subject": "", "cloze": "[X] is [Y] ."}]).problem
+    assert "one <mask>" in refused(tmp_path, cloze, [{**row, "cloze": "[X] is here ."}])
+    assert "'subject'" in refused(tmp_path, cloze, [{**row, "subject": "", "cloze": "[X] is [Y] ."}])
 
 
 def test_text_that_is_not_valid_unicode_is_refused(tmp_path: Path) -> None:
     written(tmp_path, [*REVIEWS, {"text": "half \ud800", "label": 0}])
-    with pytest.raises(QueryError, match="not valid Unicode") as raised:
+    with pytest.raises(QueryError, match="not valid Unicode"):
         read_examples(closed(), tmp_path)
-    assert raised.value.where.endswith("data.jsonl:4")
-    assert raised.value.got == "half a character, '\\ud800', at character 5" and "UTF-8" in raised.value.fix

@@ -185,11 +185,10 @@ def test_texts_that_were_cut_are_noted_and_counted() -> None:
 def test_nothing_to_ask_and_nobody_to_answer_are_refused() -> None:
     with pytest.raises(SettingError, match="has no examples"):
         evaluate_closed(TASK, [], [Fixed([])])
-    with pytest.raises(SettingError, match="a column of its own"):
+    with pytest.raises(SettingError, match="each once"):
         evaluate_closed(TASK, examples([0]), [])
-    with pytest.raises(SettingError, match="a column of its own") as refused:
+    with pytest.raises(SettingError, match="npm, npm"):
         evaluate_closed(TASK, examples([0]), [Fixed([0]), Fixed([0])])
-    assert refused.value.got == "npm, npm"
 
 
 @pytest.mark.parametrize(

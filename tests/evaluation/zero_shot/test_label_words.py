@@ -87,11 +87,8 @@ def test_words_that_the_corpus_lacks_are_told_with_counts() -> None:
 
 def test_a_label_none_of_whose_words_the_corpus_holds_is_refused_with_counts() -> None:
     occurrences = occurrences_of({"great": 0, "fine": 3, "superb": 0, "awful": 0}, totals=[5, 3, 0, 0])
-    with pytest.raises(SettingError) as refused:
+    with pytest.raises(SettingError, match=r"task t: .*'bad'.*awful \(0\), great \(5\)"):
         LABELS.check(occurrences, where="task t")
-    assert "'bad'" in refused.value.problem
-    assert "awful (0), great (5)" in refused.value.got
-    assert refused.value.where == "task t"
 
 
 def places(of_words: dict[str, list[int]], lengths: dict[str, int]) -> WordOccurrences:
@@ -121,12 +118,8 @@ def test_words_of_two_labels_at_the_same_places_are_refused_with_both_named() ->
     labels = LabelWords(("money", "form"), (("cash", "payment"), ("sheet", "páyment")))
     apart = places({"cash": [1], "payment": [3, 9], "sheet": [2], "páyment": [3, 10]}, lengths={})
     labels.check(apart, where="task t")
-    with pytest.raises(SettingError, match="cannot be told apart") as refused:
+    with pytest.raises(SettingError, match="'payment' of the label 'money' and 'páyment' of 'form'"):
         labels.check(places(dict(zip(labels.words, [[1], [3, 9], [2], [3, 9]], strict=True)), {}), where="task t")
-    assert (
-        refused.value.got
-        == "'payment' of the label 'money' and 'páyment' of the label 'form', both at the same 2 places"
-    )
 
 
 def test_an_uncased_index_refuses_labels_that_only_an_accent_tells_apart(tmp_path: Path) -> None:

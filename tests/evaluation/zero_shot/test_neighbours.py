@@ -144,11 +144,10 @@ def test_a_large_corpus_is_sampled_in_blocks_from_its_start_to_its_end(
     assert not {"early", "middle", "late"} & set(neighbouring_words(index, encoder, [["hot"], ["cold"]], 9)[0])
 
 
-def test_a_group_without_a_vector_is_refused_with_counts(tmp_path: Path) -> None:
+def test_a_group_without_a_vector_is_refused(tmp_path: Path) -> None:
     index, encoder = index_of_words(tmp_path, TEMPERATURES, [list(TEMPERATURES)] * OFTEN, without_vector=["hot"])
-    with pytest.raises(SettingError) as raised:
+    with pytest.raises(SettingError, match="hot, nowhere"):
         neighbouring_words(index, encoder, [["hot", "nowhere"], ["cold"]], 2)
-    assert raised.value.got == f"hot: {OFTEN} without a vector, nowhere: 0 without a vector"
 
 
 def test_a_corpus_of_rare_words_only_adds_nothing(tmp_path: Path) -> None:

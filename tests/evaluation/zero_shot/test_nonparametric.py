@@ -221,7 +221,7 @@ def test_scaled_calibration_divides_the_logarithm_by_its_spread_over_the_prompts
 
 def test_calibration_by_the_corpus_and_the_best_rows_do_not_go_together(index: PhraseIndex, encoder: Encoder) -> None:
     labels = method(index, encoder, calibration=Calibration.corpus, retrieval=ClosedRetrieval.top_k)
-    with pytest.raises(SettingError, match="every word"):
+    with pytest.raises(SettingError, match="retrieval=exact"):
         labels.predict(TASK, EXAMPLES, silent)
 
 
@@ -283,15 +283,14 @@ def test_without_evidence_among_the_best_rows_the_first_label_wins_and_is_counte
     assert {prediction.label for prediction in without} == {0}
     assert all(prediction.evidence == () for prediction in without)
     calibrated = method(index, encoder, retrieval=ClosedRetrieval.top_k, k=1, calibration=Calibration.prompt)
-    with pytest.raises(SettingError, match="cannot be calibrated"):
+    with pytest.raises(SettingError, match="no evidence for"):
         calibrated.predict(task, EXAMPLES, silent)
 
 
 def test_a_label_without_a_word_in_the_corpus_is_refused(index: PhraseIndex, encoder: Encoder) -> None:
     task = replace(TASK, labels=(TASK.labels[0], Label(1, "volcano", ("volcano", "crater"))))
-    with pytest.raises(SettingError, match="no word of the label 'volcano'") as refused:
+    with pytest.raises(SettingError, match=r"'volcano'.*volcano \(0\), crater \(0\)"):
         method(index, encoder).predict(task, EXAMPLES, silent)
-    assert "volcano (0), crater (0)" in refused.value.got
 
 
 def test_another_encoder_than_the_index_was_made_with_is_refused(index: PhraseIndex) -> None:

@@ -164,9 +164,8 @@ def test_a_model_that_does_not_read_has_no_calibrated_preference(bert: Encoder) 
 def test_a_word_that_the_tokenizer_cannot_write_is_refused_by_name(bert: Encoder) -> None:
     head = deaf_head(bert, {})
     method = ParametricLabels("mlm", bert, head, verbalizer=with_words(["sea"], ["東京"]))
-    with pytest.raises(LabelWordError, match="東京") as refusal:
+    with pytest.raises(LabelWordError, match="東京"):
         method.predict(TASK, examples_of(["It is <mask>."]), silent)
-    assert "[UNK]" in refusal.value.got and refusal.value.where == bert.name
 
 
 def test_facts_tell_apart_heads_encoders_words_and_calibration_and_count_what_was_cut(

@@ -99,16 +99,14 @@ def test_facts_hold_settings_and_fingerprints_but_no_path_and_nothing_that_is_on
 
 
 def test_another_name_is_refused(filler: PhraseFiller) -> None:
-    with pytest.raises(SettingError, match="no method fills open tasks") as refusal:
+    with pytest.raises(SettingError, match=r"unknown method .*npm-single"):
         PhraseAnswers(filler, "npm-single")
-    assert refusal.value.got == "npm-single"
-    assert "npm-hybrid" in refusal.value.expected
 
 
 def test_an_index_without_text_serves_dense_retrieval_only(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     filler, _ = random_index(tmp_path, rng, rule=PruningRule.all, settings=FillSettings())
     for name in ("npm", "npm-bm25", "npm-hybrid"):
-        with pytest.raises(SettingError, match=f"method={name} needs the text of the blocks"):
+        with pytest.raises(SettingError, match=f"no text, which method={name} needs"):
             PhraseAnswers(filler, name)
     assert PhraseAnswers(filler, "npm-dense").name == "npm-dense"

@@ -48,12 +48,10 @@ def written(folder: Path, name: str, content: object) -> str:
     return str(path)
 
 
-def refused(choice: str, task: Task = TOY) -> SettingError:
+def refused(choice: str, task: Task = TOY) -> str:
     with pytest.raises(SettingError) as raised:
         load_verbalizer(task, choice)
-    error = raised.value
-    assert all((error.problem, error.expected, error.got, error.where, error.fix))
-    return error
+    return str(raised.value)
 
 
 def test_label_words_are_those_of_the_task() -> None:
@@ -116,8 +114,7 @@ def test_a_list_under_the_name_goes_before_one_with_the_word(tmp_path: Path) -> 
 @pytest.mark.parametrize("other", ["Bad", "BAD", " bad "])
 def test_two_names_that_differ_in_case_or_spaces_are_refused(tmp_path: Path, other: str) -> None:
     error = refused(written(tmp_path, "mine.json", {"bad": ["awful"], other: ["fine"], "good": ["great"]}))
-    assert "two lists of one name" in error.problem and error.got == f"'bad' and {other!r}"
-    assert error.where.endswith("mine.json")
+    assert f"'bad' and {other!r}" in error
 
 
 def test_a_text_file_has_a_line_of_words_for_each_label(tmp_path: Path) -> None:
@@ -140,73 +137,69 @@ def test_a_word_listed_twice_for_one_label_counts_once_and_is_told(tmp_path: Pat
 
 def test_a_word_of_two_labels_is_refused_whatever_its_case(tmp_path: Path) -> None:
     error = refused(written(tmp_path, "mine.json", [["bad", "fine"], ["good", "Fine"]]))
-    assert "'Fine'" in error.problem
-    assert "for bad and for good" in error.got
-    assert "two labels" in refused("label_words", task_with(("a", "fine"), ("b", "Fine"))).problem
+    assert "'Fine'" in error and "bad and good" in error
+    assert "two labels" in refused("label_words", task_with(("a", "fine"), ("b", "Fine")))
 
 
 def test_a_label_that_the_list_does_not_name_is_refused(tmp_path: Path) -> None:
     error = refused(written(tmp_path, "mine.json", {"bad": ["awful"], "goood": ["fine"]}))
-    assert "'good'" in error.problem
-    assert "bad, goood" in error.got
+    assert "'good'" in error and "bad, goood" in error
 
 
 def test_a_list_that_would_be_that_of_two_labels_is_refused(tmp_path: Path) -> None:
     error = refused(written(tmp_path, "mine.json", {"all": ["terrible", "great"], "rest": ["fine"]}))
-    assert "'good'" in error.problem
+    assert "'good'" in error
 
 
 def test_a_label_whose_words_stand_in_two_lists_is_refused(tmp_path: Path) -> None:
     file = written(tmp_path, "mine.json", {"low": ["terrible"], "high": ["great"], "peak": ["great", "superb"]})
-    assert "high and peak" in refused(file).got
+    assert "high, peak" in refused(file)
 
 
 @pytest.mark.parametrize("content", ['[[], ["good"]]', '{"bad": [], "good": ["fine"]}'])
 def test_a_label_without_words_is_refused(tmp_path: Path, content: str) -> None:
-    assert "no words for the label 'bad'" in refused(written(tmp_path, "mine.json", content)).problem
+    assert "no words for the label 'bad'" in refused(written(tmp_path, "mine.json", content))
 
 
 def test_a_line_of_commas_is_a_label_without_words(tmp_path: Path) -> None:
-    assert "no words for the label 'bad'" in refused(written(tmp_path, "mine.txt", ", ,\ngood")).problem
+    assert "no words for the label 'bad'" in refused(written(tmp_path, "mine.txt", ", ,\ngood"))
 
 
 @pytest.mark.parametrize("name, content", [("a.json", '[["bad"]]'), ("a.txt", "bad\ngood\nfair"), ("b.txt", "")])
 def test_another_number_of_lists_than_labels_is_refused(tmp_path: Path, name: str, content: str) -> None:
-    assert "task toy has 2 labels" in refused(written(tmp_path, name, content)).problem
+    assert "task toy has 2 labels" in refused(written(tmp_path, name, content))
 
 
 @pytest.mark.parametrize(
     "content, got",
     [
         ('[["bad"], ["good"]', "delimiter"),
-        ('"bad"', "JSON of type str"),
-        ('["bad", "good"]', "str in list 1"),
-        ('[["bad"], [1]]', "1 in list 2"),
-        ('{"bad": ["bad"], "good": [" "]}', "' ' under 'good'"),
+        ('"bad"', "JSON str"),
+        ('["bad", "good"]', "in list 1, got 'bad'"),
+        ('[["bad"], [1]]', "in list 2, got 1"),
+        ('{"bad": ["bad"], "good": [" "]}', "under 'good', got ' '"),
         ('{"bad": ["bad"], "bad": ["good"]}', "stands twice"),
-        ('[["bad"], ["\\ud800"]]', "'\\ud800' in list 2"),
+        ('[["bad"], ["\\ud800"]]', "in list 2, got '\\ud800'"),
         ("[" * 100_000, "recursion"),
     ],
 )
 def test_json_of_another_form_is_refused(tmp_path: Path, content: str, got: str) -> None:
     error = refused(written(tmp_path, "mine.json", content))
-    assert got in error.got
-    assert "mine.json" in error.where
+    assert got in error and "mine.json" in error
 
 
 def test_a_file_that_is_not_utf_8_is_refused(tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_bytes(b"bad\nd\xe9j\xe0 vu")
-    assert "0xe9" in refused(str(tmp_path / "mine.txt")).got
+    assert "0xe9" in refused(str(tmp_path / "mine.txt"))
 
 
 def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    assert "No such file" in refused(str(tmp_path / "none.json")).got
+    assert "No such file" in refused(str(tmp_path / "none.json"))
 
 
-def test_an_unknown_name_is_refused_with_those_there_are() -> None:
-    error = refused("sentimnet")
-    assert "agn, rte, sentiment, subj, yahoo" in error.expected
+def test_an_unknown_name_is_refused_with_the_nearest() -> None:
+    assert "did you mean sentiment" in refused("sentimnet")
 
 
 def test_expanding_without_an_index_is_refused() -> None:
-    assert refused("expanded").expected == "an index"
+    assert "index=DIR" in refused("expanded")
