@@ -118,7 +118,7 @@ def test_the_scopes_are_those_of_the_names_and_nothing_else_changes(
         step = {"name": "reinitialise", "scope": scope.value, "scheme": "permute_elements"}
         if not expected:
             assert family == "modernbert" and scope in (Scope.position_embeddings, Scope.token_type_embeddings)
-            with pytest.raises(SettingError, match="change nothing"):
+            with pytest.raises(SettingError, match="changes nothing"):
                 edited(sources[family], tmp_path / scope.value, step)
             continue
         after = tensors_in(edited(sources[family], tmp_path / scope.value, step))
@@ -217,7 +217,7 @@ def test_kept_layers_give_the_hidden_state_behind_them(family: str, sources: Fol
 
 def test_layers_that_differ_move_only_by_force(sources: Folders, tmp_path: Path) -> None:
     for step in ({"name": "reverse_layers"}, {"name": "keep_layers", "layers": [1, 2]}):
-        with pytest.raises(SettingError, match="not of one form"):
+        with pytest.raises(SettingError, match="layer 0"):
             edited(sources["modernbert"], tmp_path / "refused", step)
         assert not (tmp_path / "refused").exists()
     before = tensors_in(sources["modernbert"])
@@ -332,7 +332,7 @@ def test_an_untied_head_predicts_as_before_and_keeps_its_matrix_when_the_word_ve
     assert {name for name in changed(before, after) if of_scope(family, Scope.word_embeddings, name)} == changed(
         before, after
     )
-    with pytest.raises(SettingError, match="change nothing"):
+    with pytest.raises(SettingError, match="changes nothing"):
         edited(untied, tmp_path / "again", {"name": "untie"})
 
 
@@ -446,9 +446,8 @@ def test_another_family_is_refused(tmp_path: Path) -> None:
     sizes = {"vocab_size": len(tokenizer), "dim": 8, "hidden_dim": 8, "n_heads": 2, "n_layers": 1}
     DistilBertForMaskedLM(DistilBertConfig(**sizes)).save_pretrained(tmp_path / "other")
     tokenizer.save_pretrained(tmp_path / "other")
-    with pytest.raises(EncoderError, match="kind of encoder") as refusal:
+    with pytest.raises(EncoderError, match="distilbert"):
         edited(tmp_path / "other", tmp_path / "out", {"name": "reverse_layers"})
-    assert refusal.value.got == "distilbert"
 
 
 def test_a_step_in_python_is_checked_as_one_on_the_command_line() -> None:
