@@ -60,11 +60,8 @@ class Decoder(StoredModel):
         begin = tokenizer.bos_token_id if tokenizer.bos_token_id is not None else tokenizer.eos_token_id
         if not self.prefix_ids and begin is None:
             raise EncoderError(
-                "the decoder cannot begin a text with nothing before it",
-                expected="a tokenizer with bos_token or eos_token, or a template with words before <mask>",
-                got="neither token, and a prompt that is empty before <mask>",
-                where=self.name,
-                fix="name bos_token in its tokenizer_config.json, or change the template",
+                f"{self.name}: no token to begin a text with; "
+                "set bos_token in tokenizer_config.json, or put words before <mask> in the template"
             )
         return list(self.prefix_ids or [begin])
 

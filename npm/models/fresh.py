@@ -49,11 +49,8 @@ def cut_vocabulary(
     definition: dict[str, Any] = json.loads(tokenizer.backend_tokenizer.to_str())
     if definition["model"]["type"] != "WordPiece":
         raise EncoderError(
-            "only a WordPiece vocabulary can be cut",
-            expected="a WordPiece tokenizer, such as BERT's",
-            got=f"a {definition['model']['type']} tokenizer",
-            where=where,
-            fix="set start.fresh.vocabulary_size=0 to keep its vocabulary, or start from another tokenizer",
+            f"{where}: only a WordPiece vocabulary can be cut, got {definition['model']['type']}; "
+            "set start.fresh.vocabulary_size=0 to keep all of it"
         )
     counts = piece_counts(tokenizer, texts)  # i64 [V]
     kept = kept_ids(definition, counts, size=size)  # i64 [size], ascending
@@ -92,11 +89,8 @@ def kept_ids(definition: dict[str, Any], counts: np.ndarray, *, size: int) -> np
             needed |= {vocabulary[character] for character in _characters(piece, prefix) if character in vocabulary}
     if not len(needed) <= size <= len(vocabulary):
         raise SettingError(
-            "the vocabulary cannot be cut to this size",
-            expected=f"{len(needed)} (special tokens and characters of the text) to {len(vocabulary)} (all there are)",
-            got=str(size),
-            where="start.fresh.vocabulary_size",
-            fix="choose a size in that range, or 0 to keep the whole vocabulary",
+            f"start.fresh.vocabulary_size must be {len(needed)} (special tokens and characters of the text) to "
+            f"{len(vocabulary)}, or 0 for all, got {size}"
         )
     order = np.argsort(-counts, kind="stable")  # i64 [V], most frequent first, equal ones by id
     known = np.zeros(len(counts), dtype=bool)  # [V]

@@ -17,7 +17,7 @@ from safetensors import SafetensorError
 from npm.core.errors import EncoderError
 from npm.models.bert import load_plain_bert, plain_config
 from npm.models.byte_tokenizer import byt5_tokenizer, byte_tokenizer
-from npm.models.folders import BYTES, SHIPPED, check_folder_files, read_json_object
+from npm.models.folders import BYTES, check_folder_files, read_json_object
 from npm.models.plain_tokenizer import plain_tokenizer
 
 if TYPE_CHECKING:
@@ -62,11 +62,8 @@ def load_pretrained(
     model_class: Any = AutoModel._model_mapping.get(type(config), ())
     if type(config) not in AutoModelForMaskedLM._model_mapping or isinstance(model_class, tuple):  # Funnel has two
         raise EncoderError(
-            "the model is no encoder for masked tokens",
-            expected="an encoder (BERT, RoBERTa, ModernBERT, …)",
-            got=f"a model of type {config.model_type}",
-            where=place,
-            fix="choose another encoder",
+            f"{place}: model type {config.model_type} is not an encoder for masked tokens; "
+            "choose another encoder (BERT, RoBERTa, ModernBERT, …)"
         )
     _override(config, _HIDDEN_DROPOUT_KEYS, hidden_dropout)
     _override(config, _ATTENTION_DROPOUT_KEYS, attention_dropout)
@@ -113,11 +110,8 @@ def _load_encoder_half(
     tokenizer = _tokenizer(place) if config.model_type in HALVES else None
     if tokenizer is None or (tokenizer.mask_token is None and FIRST_SENTINEL not in tokenizer.get_vocab()):
         raise EncoderError(
-            "the model has no encoder half that can be taken",
-            expected=f"a T5, mT5 or ByT5 whose tokenizer has {FIRST_SENTINEL}",
-            got=f"a model of type {config.model_type}" + ("" if tokenizer is None else " without sentinels"),
-            where=place,
-            fix="set start.encoder_half=false for an encoder, or choose an encoder-decoder",
+            f"{place}: no encoder half with {FIRST_SENTINEL} in a model of type {config.model_type}; "
+            "choose a T5, mT5 or ByT5, or set start.encoder_half=false"
         )
     if tokenizer.mask_token is None:
         tokenizer.mask_token = FIRST_SENTINEL
@@ -143,11 +137,8 @@ def _check_files(place: str) -> None:
     """Raise EncoderError as `check_folder_files` does, and for `bytes`, which has no weights."""
     if place == BYTES:
         raise EncoderError(
-            f"{BYTES} is a tokenizer, not an encoder",
-            expected="a folder or hub name of an encoder with weights",
-            got=f"encoder={BYTES}",
-            where="encoder",
-            fix=f"train one: npmlm train encoder={BYTES} start.fresh.layers=4 masking.unit=phrase_words run=DIR",
+            f"encoder={BYTES} is a tokenizer without weights: train an encoder with "
+            f"npmlm train encoder={BYTES} start.fresh.layers=4 masking.unit=phrase_words run=DIR"
         )
     check_folder_files(place)
 
@@ -187,30 +178,20 @@ def _tokenizer(place: str) -> PreTrainedTokenizerFast:
         tokenizer("A trial.")  # a rule that names a token it lacks shows only here
     if not tokenizer.is_fast:
         raise EncoderError(
-            "the encoder's tokenizer keeps no character offsets",
-            expected="a fast tokenizer (tokenizer.json)",
-            got=type(tokenizer).__name__,
-            where=place,
-            fix="convert it with transformers' convert_slow_tokenizer and save it beside the weights",
+            f"{place}: {type(tokenizer).__name__} keeps no character offsets; "
+            "convert it with transformers' convert_slow_tokenizer"
         )
     if known < 1:  # what transformers makes of a folder that lacks the files of its tokenizer
-        raise EncoderError(
-            "the encoder's tokenizer knows no word",
-            expected="tokenizer.json, with the vocabulary that the encoder was trained with",
-            got=f"{len(tokenizer)} special tokens only"
-            + ("" if (Path(place) / "tokenizer.json").is_file() else ", and no tokenizer.json"),
-            where=place,
-            fix="give the whole folder as save_pretrained wrote it",
-        )
+        raise EncoderError(f"{place}: the tokenizer has {len(tokenizer)} special tokens only; add its tokenizer.json")
     fast: PreTrainedTokenizerFast = tokenizer
     return fast
 
 
 def _load_model(
-    kind: Any, place: str, config: PreTrainedConfig, *, problem: str = "the encoder cannot be loaded", **options: Any
+    kind: Any, place: str, config: PreTrainedConfig, *, what: str = "the encoder", **options: Any
 ) -> tuple[PreTrainedModel, dict[str, Any]]:
     """The model of the class that `kind` has for `config`, in float32, and what `transformers` says of its weights."""
-    with _refused(place, problem=problem):
+    with _refused(place, what=what):
         model, report = kind.from_pretrained(
             place,
             config=config,
@@ -238,13 +219,9 @@ def _check_weights(model: PreTrainedModel, report: dict[str, Any], place: str, *
         name for name, inner in names.items() if inner.partition(".")[0] in parts and not inner.endswith(buffers)
     )
     if missing or surplus:
-        first, what = (missing[0], "lacking") if missing else (surplus[0], "left over")
         raise EncoderError(
-            "the encoder's weights are incomplete" if missing else "the encoder has more weights than its config says",
-            expected="a weight for every parameter of its config.json, and no other",
-            got=f"{len(missing)} lacking, {len(surplus)} left over; {what} is {first}",
-            where=place,
-            fix="give the whole folder as save_pretrained wrote it",
+            f"{place}: {len(missing)} weights missing and {len(surplus)} left over, such as {(missing or surplus)[0]}; "
+            "give the folder as save_pretrained wrote it"
         )
 
 
@@ -254,15 +231,12 @@ def _check_vocabulary(tokenizer: PreTrainedTokenizerFast, config: PreTrainedConf
     with _refused(place):
         used = 1 + max(tokenizer.get_vocab().values())
         if (getattr(config, "pad_token_id", None) or 0) < 0:
-            raise ValueError(f"pad_token_id {config.pad_token_id} in config.json, which is no token")
+            raise ValueError(f"pad_token_id in config.json must be at least 0, got {config.pad_token_id}")
     spare = max(MOST_SPARE_ROWS, int(size * MOST_SPARE_SHARE)) if isinstance(size, int) else 0
     if isinstance(size, int) and not size - spare <= used <= size:
         raise EncoderError(
-            "the tokenizer does not belong to this encoder",
-            expected=f"token ids up to {size - 1}, as the vocab_size of config.json says, and few less",
-            got=f"ids up to {used - 1}",
-            where=place,
-            fix="give the folder with the tokenizer that the encoder was trained with, as save_pretrained wrote it",
+            f"{place}: the tokenizer has ids up to {used - 1}, but vocab_size in config.json is {size}; "
+            "give the tokenizer that the encoder was trained with"
         )
 
 
@@ -275,13 +249,11 @@ def check_decoder(config: PreTrainedConfig, *, wanted: bool, where: str) -> None
     if bool(config.is_encoder_decoder) is wanted:
         return
     raise EncoderError(
-        "the model is no encoder-decoder" if wanted else "the model is an encoder-decoder, not an encoder",
-        expected="an encoder-decoder (T5, mT5, UL2, …)" if wanted else "an encoder (BERT, RoBERTa, ModernBERT, …)",
-        got=f"a model of type {config.model_type}",
-        where=where,
-        fix="choose an encoder-decoder with encoder=; experiment=ul2_small makes and trains one around a tokenizer"
+        f"{where}: model type {config.model_type} is not an encoder-decoder; "
+        "choose a T5, mT5 or UL2, or train one with experiment=ul2_small"
         if wanted
-        else "choose an encoder with encoder=; an encoder-decoder is trained with objective.denoising_weight=1 alone",
+        else f"{where}: model type {config.model_type} is an encoder-decoder; "
+        "choose an encoder, or train with objective.denoising_weight=1 alone"
     )
 
 
@@ -331,9 +303,8 @@ def load_language_model(place: str, config: PreTrainedConfig) -> tuple[PreTraine
     """
     from transformers import AutoModelForMaskedLM
 
-    problem = "the encoder cannot be loaded as a masked language model"
     kind = _half_with_head(config.model_type) if config.model_type in HALVES else AutoModelForMaskedLM
-    model, report = _load_model(kind, place, config, problem=problem)
+    model, report = _load_model(kind, place, config, what="the masked language model")
     return model, set(report["missing_keys"])
 
 
@@ -347,7 +318,7 @@ def new_language_model(config: PreTrainedConfig) -> PreTrainedModel:
 
 
 @contextmanager
-def _refused(place: str, *, problem: str = "the encoder cannot be loaded") -> Iterator[None]:
+def _refused(place: str, *, what: str = "the encoder") -> Iterator[None]:
     """Turn what `transformers` raises over the folder `place` into one EncoderError, and keep it quiet."""
     try:
         with quiet_transformers():
@@ -361,16 +332,10 @@ def _refused(place: str, *, problem: str = "the encoder cannot be loaded") -> It
         reason = " ".join([first, *more[:1]]) if first.endswith(":") else first
         kind = "" if isinstance(error, OSError | ValueError | RuntimeError) else f"{type(error).__name__}: "
         if "ignore_mismatched_sizes" in reason:
-            reason = "weights of other sizes than its config.json says"
+            reason = "the sizes of the weights differ from config.json"
         if isinstance(error, KeyError):
-            kind, reason = "", f"{reason} is lacking, or is no value that transformers knows"
-        raise EncoderError(
-            problem,
-            expected="a Hugging Face model with its tokenizer, as save_pretrained writes it",
-            got=f"{kind}{reason}",
-            where=place,
-            fix=f"check its files, or choose another encoder, such as the shipped one: encoder={SHIPPED}",
-        ) from error
+            kind, reason = "", f"missing or unknown value {reason}"
+        raise EncoderError(f"cannot load {what} from {place}: {kind}{reason}") from error
 
 
 def _override(config: PreTrainedConfig, keys: tuple[str, ...], value: float | None) -> None:
@@ -426,7 +391,7 @@ def load_encoder_decoder(place: str, *, dropout: float | None) -> tuple[PreTrain
     _override(config, ("dropout_rate", "dropout"), dropout)
     tokenizer = _tokenizer(place)
     _check_vocabulary(tokenizer, config, place)
-    model, report = _load_model(AutoModelForSeq2SeqLM, place, config, problem="the encoder-decoder cannot be loaded")
+    model, report = _load_model(AutoModelForSeq2SeqLM, place, config, what="the encoder-decoder")
     _check_weights(model, report, place)
     return model, tokenizer
 
@@ -443,16 +408,12 @@ def load_decoder(place: str) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
     is_encoder = type(config) in AutoModelForMaskedLM._model_mapping and not getattr(config, "is_decoder", False)
     if config.is_encoder_decoder or is_encoder or type(config) not in AutoModelForCausalLM._model_mapping:
         raise EncoderError(
-            "the model is no decoder",
-            expected="a decoder with a head for the next token (GPT-2, OPT, Pythia, Llama, …)",
-            got=f"a model of type {config.model_type}",
-            where=place,
-            fix="choose another with zero_shot.causal.model=; encoders serve as zero_shot.mlm.encoder=, "
-            "encoder-decoders as zero_shot.t5.model=",
+            f"{place}: model type {config.model_type} is not a decoder; choose a GPT-2, OPT, Llama, … with "
+            "zero_shot.causal.model="
         )
     tokenizer = _tokenizer(place)
     _check_vocabulary(tokenizer, config, place)
-    model, report = _load_model(AutoModelForCausalLM, place, config, problem="the decoder cannot be loaded")
+    model, report = _load_model(AutoModelForCausalLM, place, config, what="the decoder")
     _check_weights(model, report, place)
     return model, tokenizer
 
@@ -464,10 +425,4 @@ def special_ids_around(tokenizer: PreTrainedTokenizerFast) -> tuple[list[int], l
     for start in range(len(framed) - len(plain) + 1):
         if plain and framed[start : start + len(plain)] == plain:
             return list(framed[:start]), list(framed[start + len(plain) :])
-    raise EncoderError(
-        "the tokenizer changes a text when it adds special tokens",
-        expected="special tokens only before and after the text",
-        got=str(framed),
-        where=type(tokenizer).__name__,
-        fix="choose another encoder",
-    )
+    raise EncoderError(f"{type(tokenizer).__name__} changes a text when it adds special tokens; choose another encoder")

@@ -103,11 +103,8 @@ def _loaded_language_model(encoder: Encoder, place: str, *, trained: bool) -> Pr
     lacking = sorted(name for name in missing if not name.startswith(own))
     if trained and lacking:
         raise EncoderError(
-            "the encoder has no trained head for masked tokens",
-            expected="a masked language model, such as a run of experiment=mlm_uniform writes",
-            got=f"{len(lacking)} weights are not there, the first of them {lacking[0]}",
-            where=place,
-            fix="train one with npmlm train experiment=mlm_uniform, or name a published masked language model",
+            f"{place}: {len(lacking)} weights of the head for masked tokens are missing, such as {lacking[0]}; "
+            "train one with npmlm train experiment=mlm_uniform, or choose a masked language model"
         )
     return language_model
 
@@ -125,11 +122,7 @@ def _parts(language_model: PreTrainedModel, place: str) -> tuple[nn.Module, nn.P
     if kind in HALVES:
         return model.masked_transform, model.masked_output.bias
     raise EncoderError(
-        "the head of this kind of encoder is not known",
-        expected="bert, roberta, xlm-roberta, camembert, modernbert, or the encoder of a T5",
-        got=kind,
-        where=place,
-        fix="choose another encoder, or add its head to npm/models/masked_lm.py",
+        f"{place}: unknown head of model type {kind!r}; choose another encoder, or add it to npm/models/masked_lm.py"
     )
 
 
@@ -193,11 +186,8 @@ def _first_position(encoder: Encoder) -> int:
     model: Any = encoder.model
     if "position_ids" not in inspect.signature(model.forward).parameters:
         raise EncoderError(
-            "this encoder takes no positions, so it cannot read the visible tokens alone",
-            expected="an encoder of the BERT, RoBERTa or ModernBERT family",
-            got=type(model).__name__,
-            where=encoder.name,
-            fix="set objective.masked.visible_only=false, or choose another encoder",
+            f"{encoder.name}: {type(model).__name__} takes no positions; "
+            "set objective.masked.visible_only=false, or choose another encoder"
         )
     table = getattr(getattr(model, "embeddings", None), "position_embeddings", None)
     padding = table.padding_idx if isinstance(table, nn.Embedding) else None

@@ -28,7 +28,7 @@ from safetensors import SafetensorError
 from torch import nn
 
 from index.files import storage_errors
-from npm.core.errors import EncoderError, QueryError
+from npm.core.errors import EncoderError, QueryError, near
 from npm.models.encoder import LAST_LAYER_POOLERS, Encoder, evaluating
 from npm.models.folders import MODULES_FILE, POOLER_KEY, POOLING_MODES, locate_encoder, pooler_of_modules
 from npm.models.loading import safetensors_errors
@@ -164,22 +164,15 @@ def read_pooler(folder: Path, *, kind: PoolerKind, dimensions: int) -> Pooler:
         weights = folder / "2_Dense" / "model.safetensors"
         if not weights.is_file():
             raise EncoderError(
-                "the encoder has no trained MLP for the pooler cls",
-                expected="weights in 2_Dense/model.safetensors",
-                got="no such file",
-                where=str(folder),
-                fix="choose pooler=cls_before_pooler, or an encoder trained with objective.sentence.pooler=cls",
+                f"{weights} is missing: choose pooler=cls_before_pooler, "
+                "or an encoder trained with objective.sentence.pooler=cls"
             )
         try:
             tensors = safetensors.torch.load_file(weights)
             pooler.mlp.load_state_dict({name.removeprefix("linear."): tensor for name, tensor in tensors.items()})
         except (SafetensorError, OSError, RuntimeError) as error:
             raise EncoderError(
-                "the trained MLP for the pooler cls cannot be loaded",
-                expected=f"a linear map from {dimensions} to {dimensions} numbers, with its bias",
-                got=str(error).splitlines()[0],
-                where=str(weights),
-                fix="give the whole folder as training wrote it",
+                f"cannot read {weights} as a linear map of {dimensions} dimensions: {str(error).splitlines()[0]}"
             ) from error
     return pooler.eval()
 
@@ -195,11 +188,8 @@ def pooler_kind_of(folder: Path, encoder: Encoder) -> PoolerKind:
     kind = pooler_of_modules(folder) if saved is None else None
     if kind is None:
         raise EncoderError(
-            "nothing says how this encoder makes the vector of a sentence",
-            expected=f"{POOLER_KEY} in config.json, or {MODULES_FILE} with Transformer, Pooling and Normalize only",
-            got=repr(saved) if saved is not None else "neither",
-            where=str(folder),
-            fix=f"choose one with pooler=: {', '.join(PoolerKind.__members__)}",
+            f"{folder}: no usable {MODULES_FILE}, and {POOLER_KEY} in config.json is {saved!r:.80}; "
+            f"set pooler to one of {', '.join(PoolerKind.__members__)}"
         )
     return kind
 
@@ -276,13 +266,7 @@ class SentenceEncoder:
         they leave as they found it. Raises QueryError for a text that is empty.
         """
         if (empty := next((number for number, text in enumerate(texts) if not text.strip()), None)) is not None:
-            raise QueryError(
-                f"sentence {empty + 1} of {len(texts)} is empty",
-                expected="text",
-                got=repr(texts[empty]),
-                where=f"sentence {empty + 1}",
-                fix="leave it out",
-            )
+            raise QueryError(f"sentence {empty + 1} of {len(texts)} is empty: leave it out")
         longest = self.encoder.max_input_tokens if max_sentence_tokens is None else max_sentence_tokens
         order = np.argsort([-len(text) for text in texts], kind="stable")  # [n]; the longest first: little padding
         vectors = np.empty((len(texts), self.encoder.dimensions), dtype=np.float32)  # f32 [n, d]
@@ -314,11 +298,5 @@ def _kind(name: PoolerKind | str) -> PoolerKind:
     if isinstance(name, PoolerKind):
         return name
     if name not in PoolerKind.__members__:
-        raise EncoderError(
-            "there is no such pooler",
-            expected=", ".join(PoolerKind.__members__),
-            got=name,
-            where="pooler",
-            fix="choose one of these",
-        )
+        raise EncoderError(f"unknown pooler {name!r}: {near(name, PoolerKind.__members__)}")
     return PoolerKind[name]

@@ -120,24 +120,15 @@ def rankings(index: PhraseIndex) -> dict[str, Retrieval]:
 def _lexicon(index: PhraseIndex, settings: FillSettings) -> BlockLexicon:
     if index.lexicon is None:
         others = "retrieval=dense" if index.block_vectors is None else "retrieval=blocks or retrieval=dense"
-        raise SettingError(
-            f"retrieval={settings.retrieval.value} needs the text of the blocks",
-            expected=f"{others}, or an index over blocks with text",
-            got="an index over blocks of token ids",
-            where="retrieval",
-            fix=f"use {others}",
-        )
+        raise SettingError(f"retrieval={settings.retrieval.value} needs an index with text: choose {others}")
     return index.lexicon
 
 
 def _block_vectors(index: PhraseIndex) -> BlockVectors:
     if index.block_vectors is None:
         raise SettingError(
-            "retrieval=blocks needs block vectors",
-            expected="an index with a vector for each block, as an encoder with a sentence pooler makes it",
-            got="an index without block vectors",
-            where="retrieval",
-            fix="use retrieval=hybrid, or build into another folder with such an encoder and vectors.blocks=true",
+            "retrieval=blocks needs an index with block vectors: choose retrieval=hybrid, or build one with "
+            "vectors.blocks=true and an encoder with a sentence pooler"
         )
     return index.block_vectors
 

@@ -461,25 +461,13 @@ class Filler(ABC):
         numbers = np.unique(np.array(typed_value(_listed(blocks), list[int], "blocks"), dtype=np.int64))
         block_count = self.index.store.block_count
         if len(numbers) and not (numbers[0] >= 0 and numbers[-1] < block_count):
-            raise SettingError(
-                "there is no such block",
-                expected=f"block numbers from 0 to {block_count - 1}",
-                got=f"{numbers[0]} to {numbers[-1]}",
-                where="blocks",
-                fix="give numbers of blocks of this index",
-            )
+            raise SettingError(f"blocks must be numbers from 0 to {block_count - 1}, got {numbers[0]} to {numbers[-1]}")
         return numbers
 
 
 def closed_error(filler: object) -> SettingError:
     """What to say where a filler is asked after `close`."""
-    return SettingError(
-        "this filler is closed",
-        expected="an open one",
-        got="a filler after close(), or behind its with block",
-        where=type(filler).__name__,
-        fix="open another one",
-    )
+    return SettingError(f"this {type(filler).__name__} is closed: open another one")
 
 
 def given_options(k: Any, occurrences: Any, retrieval: Any, documents: Any, where: Any) -> dict[str, Any]:

@@ -191,43 +191,28 @@ def _chars(offsets: np.ndarray | None) -> np.ndarray:
 
 def checked_passages(passages: Sequence[str | Document]) -> list[Document]:
     """The passages as documents; a text has its place as id, from "0". Raises CorpusError for what is no passage."""
-    if isinstance(passages, str):
-        raise _no_passages("passages are one text", got="a string", fix="put it in a list")
-    if isinstance(passages, bytes | Mapping) or not isinstance(passages, Iterable):
-        got = type(passages).__name__
-        raise _no_passages("passages are no list", got=got, fix="give a list, even of one text")
+    if isinstance(passages, str | bytes | Mapping) or not isinstance(passages, Iterable):
+        raise CorpusError(f"passages must be a list of texts or documents, got {type(passages).__name__}")
     documents = [
         passage if isinstance(passage, Document) else Document(id=str(place), title="", text=passage)
         for place, passage in enumerate(passages)
     ]
     if not documents:
-        raise _no_passages("there are no passages", got="an empty list", fix="give one text at least")
+        raise CorpusError("passages is empty: give one text at least")
     places: dict[str, int] = {}
     for place, document in enumerate(documents):
         where = f"passages[{place}]"
         if not isinstance(document.text, str):
-            got = type(document.text).__name__
-            raise _no_passages("a passage is no text", got=got, where=where, fix="give texts or npm.Document")
+            raise CorpusError(f"{where} must be a text or npm.Document, got {type(document.text).__name__}")
         if not document.text.strip():
-            fix = "leave this passage out"
-            raise _no_passages("a passage is empty", got="nothing but space", where=where, fix=fix)
+            raise CorpusError(f"{where} is empty: leave it out")
         if not isinstance(document.title, str):
-            got = type(document.title).__name__
-            fix = 'give a title, or "" for none'
-            raise _no_passages("a passage's title is no text", got=got, where=f"{where}.title", fix=fix)
-        if SURROGATE.search(document.text) or SURROGATE.search(document.title):
-            got = "half a surrogate pair"
-            raise _no_passages("a passage is not valid Unicode", got=got, where=where, fix="correct it or leave it out")
+            raise CorpusError(f"{where}.title must be a string, got {type(document.title).__name__}")
+        if half := SURROGATE.search(document.text) or SURROGATE.search(document.title):
+            raise CorpusError(f"{where} is not valid Unicode: got {half.group()!a}")
         if (earlier := places.setdefault(document.id, place)) != place:
-            got = f"{document.id!r} in passages[{earlier}] and passages[{place}]"
-            raise _no_passages("two passages have one id", got=got, where=where, fix="give one of them another id")
+            raise CorpusError(f"passages[{earlier}] and {where} have the same id {document.id!r}")
     return documents
-
-
-def _no_passages(problem: str, *, got: str, fix: str, where: str = "passages") -> CorpusError:
-    return CorpusError(
-        problem, expected="a list of texts or documents with ids of their own", got=got, where=where, fix=fix
-    )
 
 
 SPANS_IN_MEMORY = 1024

@@ -75,13 +75,7 @@ class PassageFiller(Filler):
         documents = checked_passages(passages)
         embedded = cache.embed(encoder, documents, tokens_per_batch=settings.tokens_per_batch)
         if not any(passage.blocks for passage in embedded):
-            raise CorpusError(
-                "no passage holds a token",
-                expected="text that the encoder's tokenizer makes tokens of",
-                got=f"{len(documents)} passages without any",
-                where="passages",
-                fix="check the passages, or choose another encoder",
-            )
+            raise CorpusError(f"the encoder's tokenizer makes no token of the {len(documents)} passages: check them")
         store = PassageStore(documents, embedded)
         self._vectors = np.concatenate([passage.vectors for passage in embedded])  # f32 [T, d]
         kept = kept_tokens(store.flags.slice(0, store.token_count), PruningRule.without_stopwords)  # bool [T]
@@ -126,24 +120,12 @@ class PassageFiller(Filler):
         if not isinstance(texts, str) and (isinstance(spans, str) or len(several) != len(words)):
             given = ((texts, several), (spans, words))
             kinds = ("one string" if isinstance(one, str) else f"a list of {len(every)}" for one, every in given)
-            raise QueryError(
-                "texts and spans are no pairs",
-                expected="one text with one span or a list of them, or as many texts as spans",
-                got=" and ".join(kinds),
-                where="texts, spans",
-                fix="give one span for each text",
-            )
+            raise QueryError(f"give one span for each text, or one text with several spans, got {' and '.join(kinds)}")
         for number, text in enumerate(several, start=1):
             check_query(text, where=place_of(number, len(several)))
         for number, span in enumerate(words, start=1):
             if not span.strip():
-                raise QueryError(
-                    "there are no words to score",
-                    expected="words that may stand at <mask>",
-                    got="nothing but space",
-                    where=place_of(number, len(words), "span"),
-                    fix="give the words",
-                )
+                raise QueryError(f"{place_of(number, len(words), 'span')} is empty")
         several = several * len(words) if isinstance(texts, str) else several
         unique = list(dict.fromkeys(several))
         vectors = encode_queries(self.encoder, unique, tokens_per_batch=self.settings.tokens_per_batch)
@@ -175,11 +157,8 @@ class PassageFiller(Filler):
         for number, claim in enumerate(several, start=1):
             if MASK_TEXT in claim:
                 raise QueryError(
-                    f"a claim holds {MASK_TEXT}",
-                    expected="a statement with all its words",
-                    got=repr(claim[:80]),
-                    where=place_of(number, len(several), "claim"),
-                    fix="write the claim out; `score` takes a text with a mask and words for it",
+                    f"{place_of(number, len(several), 'claim')} must not have {MASK_TEXT}, got {claim[:80]!r}; "
+                    "`score` takes a text with a mask and words for it"
                 )
         masks = ClaimMasks.of(several, self.encoder)
         vectors = masks.encode(self.encoder, tokens_per_batch=self.settings.tokens_per_batch)
@@ -294,11 +273,7 @@ def _spans(starts: np.ndarray, lengths: np.ndarray) -> CandidateSpans:
 def _check_retrieval(settings: FillSettings) -> None:
     if settings.retrieval is not Retrieval.dense:
         raise SettingError(
-            "passages that are handed over are all looked in",
-            expected="retrieval=dense",
-            got=f"retrieval={settings.retrieval.value}",
-            where="retrieval",
-            fix="give FillSettings(retrieval=Retrieval.dense, …), or build an index over the passages",
+            f"retrieval must be dense for passages, got {settings.retrieval.value}; or build an index over them"
         )
 
 
@@ -327,24 +302,15 @@ class ClaimMasks:
             where = place_of(number + 1, len(claims), "claim")
             if len(blocks) > 1:
                 raise QueryError(
-                    "the claim is longer than the encoder takes",
-                    expected=f"at most {room} tokens",
-                    got=f"{sum(len(block.token_ids) for block in blocks)} tokens",
-                    where=where,
-                    fix="split it into claims of one sentence each",
+                    f"{where} must have at most {room} tokens, got {sum(len(block.token_ids) for block in blocks)}; "
+                    "split it into sentences"
                 )
             # Pieces within a word are content too.
             places = (
                 np.flatnonzero((blocks[0].flags & NO_CONTENT) == 0) if blocks else np.zeros(0, dtype=np.int64)
             )  # i64 [own]
             if len(places) == 0:
-                raise QueryError(
-                    "the claim has no content words",
-                    expected="a word that is neither a stop-word nor punctuation",
-                    got=repr(claims[number][:80]),
-                    where=where,
-                    fix="give a claim that says something",
-                )
+                raise QueryError(f"{where} must have a word that is not a stop-word, got {claims[number][:80]!r}")
             ids = blocks[0].token_ids.astype(np.int64)  # i64 [tokens of the claim]
             for place in places.tolist():
                 rest = (encoder.prefix_ids, ids[:place], masks, ids[place + 1 :], encoder.suffix_ids)

@@ -65,28 +65,16 @@ class QueryVectors:
 
 def check_query(text: str, *, where: str = "text", most_masks: int = 1) -> None:
     """Raise QueryError for a text that is empty or broken, or has no `<mask>` or more than `most_masks`."""
-    mask_count = text.count(MASK_TEXT)
-    masks = f"exactly one {MASK_TEXT}" if most_masks == 1 else f"one to {most_masks} {MASK_TEXT}"
     if not text.strip():
-        problem, expected, got = "the text is empty", f"a text with {masks}", "nothing but space"
-    elif half := SURROGATE.search(text):
+        raise QueryError(f"{where} is empty: write a text with {MASK_TEXT}")
+    if half := SURROGATE.search(text):
+        raise QueryError(f"{where} is not valid Unicode: got {half.group()!a} at character {half.start()}")
+    if not 1 <= (count := text.count(MASK_TEXT)) <= most_masks:
+        masks = f"exactly one {MASK_TEXT}" if most_masks == 1 else f"one to {most_masks} {MASK_TEXT}"
         raise QueryError(
-            "the text is not valid Unicode",
-            expected="UTF-8",
-            got=f"half a character, {half.group()!a}, at character {half.start()}",
-            where=where,
-            fix="save the text as UTF-8, or take out the escape that stands there in place of a character",
+            f"{where} must have {masks}, such as 'The capital of Iceland is {MASK_TEXT}.', "
+            f"got {count}: {shown_start(text)}"
         )
-    elif mask_count == 0:
-        problem, expected, got = f"the text has no {MASK_TEXT}", masks, shown_start(text)
-    elif mask_count > most_masks:
-        problem = f"the text has {'several' if most_masks == 1 else 'too many'} {MASK_TEXT}"
-        expected, got = masks, f"{mask_count}: {shown_start(text)}"
-    else:
-        return
-    once = "once, where the phrase is missing" if most_masks == 1 else "where a phrase is missing"
-    fix = f"write {MASK_TEXT} {once}, as in: The capital of Iceland is {MASK_TEXT}."
-    raise QueryError(problem, expected=expected, got=got, where=where, fix=fix)
 
 
 def check_masked_text(encoder: Encoder, text: str, *, where: str = "text") -> None:
@@ -98,24 +86,15 @@ def check_masked_text(encoder: Encoder, text: str, *, where: str = "text") -> No
 
 def checked_texts(given: object, *, name: str) -> list[str]:
     """One text or several as a list; `name` is what messages call each. Raises QueryError for anything else."""
-    expected = "a string, or a list of strings"
     if isinstance(given, bytes | Mapping) or not isinstance(given, Iterable):
-        got, fix = type(given).__name__, f"give one {name} as a string, or several in a list"
-        raise QueryError(f"a {name} is no text", expected=expected, got=got, where=f"{name}s", fix=fix)
+        raise QueryError(f"{name}s must be a string or a list of strings, got {type(given).__name__}")
     several = [given] if isinstance(given, str) else list(given)
     for number, text in enumerate(several, start=1):
         where = place_of(number, len(several), name)
         if not isinstance(text, str):
-            fix = "give strings alone, or leave this one out"
-            raise QueryError(f"a {name} is no text", expected=expected, got=type(text).__name__, where=where, fix=fix)
+            raise QueryError(f"{where} must be a string, got {type(text).__name__}")
         if half := SURROGATE.search(text):
-            raise QueryError(
-                f"a {name} is not valid Unicode",
-                expected="text that can be written as UTF-8",
-                got=f"half a surrogate pair, {half.group()!a}, at character {half.start()}",
-                where=where,
-                fix="take out the escape that stands there in place of a character",
-            )
+            raise QueryError(f"{where} is not valid Unicode: got {half.group()!a} at character {half.start()}")
     return several
 
 
@@ -265,7 +244,10 @@ def masked_inputs(encoder: Encoder, texts: Sequence[str], masks_per_text: int, *
         lengths = masks_per_text + np.array([0, *map(len, between)])  # i64 [m], from the mask before to each mask
         kept = room - int(lengths.sum())  # tokens of the text before and after the masks
         if kept < 0 and count > 1:
-            raise _too_far_apart(text, room=room, tokens=room - kept, where=where)
+            raise QueryError(
+                f"{where} must have at most {room} tokens from the first {MASK_TEXT} to the last, got {room - kept}: "
+                f"{shown_start(text)}"
+            )
         cut[number] = len(before) + len(after) > kept
         if cut[number]:
             kept_before = min(len(before), max(kept // 2, kept - len(after)))
@@ -275,16 +257,6 @@ def masked_inputs(encoder: Encoder, texts: Sequence[str], masks_per_text: int, *
         sequences.append(np.array(ids, dtype=np.int64))
         slots.append(len(encoder.prefix_ids) + len(before) + np.cumsum(lengths) - masks_per_text)  # i64 [m]
     return MaskedInputs(sequences, slots, cut)
-
-
-def _too_far_apart(text: str, *, room: int, tokens: int, where: str) -> QueryError:
-    return QueryError(
-        f"the {MASK_TEXT} of the text are too far apart",
-        expected=f"at most the {room} tokens of the encoder from the first {MASK_TEXT} to the last",
-        got=f"{tokens}: {shown_start(text)}",
-        where=where,
-        fix=f"shorten what stands between them, or ask for each {MASK_TEXT} in a text of its own",
-    )
 
 
 @dataclass(frozen=True, slots=True)

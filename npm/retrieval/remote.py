@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import time
 from collections.abc import Mapping, Sequence
 from email.message import Message
@@ -34,7 +35,7 @@ PIECE_BYTES, MOST_BODY_BYTES = 1 << 16, 1 << 29
 SHOWN_CHARS = 500
 """Of what a server sent, in a message."""
 BUSY = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
-ABOUT_TEXTS = ("text", "documents")
+ABOUT_TEXTS = re.compile(r"(text|documents|body)\b")
 """Fields for which a filler on this machine raises QueryError; for all others it is SettingError."""
 
 
@@ -129,8 +130,7 @@ class RemoteFiller:
             try:
                 answers += self._answers(batch, body)
             except (QueryError, SettingError) as error:
-                error.where = _where_of_all(error.where, first, len(several))
-                raise
+                raise type(error)(_numbered(str(error), first, len(several))) from error
         return answers[0] if isinstance(texts, str) else answers
 
     def _answers(self, texts: list[str], options: Mapping[str, Any]) -> list[Answer]:
@@ -138,14 +138,14 @@ class RemoteFiller:
         reply = self._ask(address, {"text": texts, **options})
         found = reply.get("answers") if isinstance(reply, dict) else None
         if not isinstance(found, list) or [isinstance(each, dict) and each.get("text") for each in found] != texts:
-            raise _not_ours(address, got="other answers than to the texts that were sent")
+            raise _not_ours(address, "other answers than to the texts that were sent")
         try:
             return [
                 read_record(JointAnswer if "masks" in each else Answer, each, file=Path(address), key=f"answers[{at}]")
                 for at, each in enumerate(found)
             ]
         except ArtifactError as error:
-            raise _not_ours(address, got=error.got, expected=error.expected) from error
+            raise _not_ours(address, str(error)) from error
 
     def _facts(self) -> dict[str, Any]:
         """What the server says of its index, as far as it is needed here."""
@@ -158,7 +158,7 @@ class RemoteFiller:
         except (KeyError, TypeError):
             right = False
         if not right:
-            raise _not_ours(address, got=shown_start(json.dumps(found), SHOWN_CHARS))
+            raise _not_ours(address, shown_start(json.dumps(found), SHOWN_CHARS))
         return dict(found)
 
     def _ask(self, address: str, body: Mapping[str, Any] | None = None) -> Any:
@@ -177,7 +177,7 @@ class RemoteFiller:
         try:
             return json.loads(content)
         except (ValueError, RecursionError) as error:
-            raise _not_ours(address, got=shown_start(content.decode(errors="replace"), SHOWN_CHARS)) from error
+            raise _not_ours(address, shown_start(content.decode(errors="replace"), SHOWN_CHARS)) from error
 
     def _reply(self, address: str, body: Mapping[str, Any] | None, deadline: float) -> tuple[int, Message, bytes]:
         """Status, headers and body of one try."""
@@ -203,20 +203,11 @@ class RemoteFiller:
         reason = error.reason if isinstance(error, URLError) else error
         if isinstance(reason, TimeoutError):
             return ServerError(
-                "the server did not answer in time",
-                expected=f"an answer within {self._timeout_seconds:g} seconds",
-                got="none",
-                where=self.url,
-                fix="give more with timeout_seconds=…, or ask for less at once",
+                f"{self.url} did not answer within {self._timeout_seconds:g} seconds; "
+                "give a longer timeout_seconds, or ask for less at once"
             )
         got = getattr(reason, "strerror", None) or str(reason) or type(reason).__name__
-        return ServerError(
-            "the server cannot be reached",
-            expected="a server started with npmlm serve index=DIR",
-            got=got,
-            where=self.url,
-            fix="check the address, and whether the server runs",
-        )
+        return ServerError(f"cannot reach {self.url}: {got}; check the address, and whether npmlm serve runs")
 
 
 def _batch(texts: Sequence[str], most_texts: int, room_bytes: int) -> list[str]:
@@ -262,40 +253,20 @@ def _refusal(address: str, status: int, headers: Message, content: bytes) -> Use
     """The error that stands for an answer with a status other than 200."""
     if 300 <= status < 400:
         target = shown_start(headers.get("Location") or "nowhere", SHOWN_CHARS)
-        return ServerError(
-            "the server redirects to another address",
-            expected="the address of the server itself",
-            got=f"status {status}, to {target}",
-            where=address,
-            fix="connect to the address that it leads to, if you know it",
-        )
+        return ServerError(f"{address} redirects to {target}: connect to the server itself")
     problem = _problem(content)
+    title = problem.get("title", "")
     if status == HTTPStatus.UNAUTHORIZED:
-        return SettingError(
-            problem.get("title") or "the server wants a key",
-            expected="a key that the server knows",
-            got=problem.get("got") or "none that it knows",
-            where="key",
-            fix='give it with connect(url, key="…")',
-        )
-    if "title" not in problem:
-        return _not_ours(
-            address,
-            got=f"status {status}, {shown_start(content.decode(errors='replace'), SHOWN_CHARS) or 'without a body'}",
-        )
-    where = problem.get("where", "")
-    parts = {
-        "expected": problem.get("expected") or "an answer",
-        "got": problem.get("got") or f"status {status}",
-        "fix": problem.get("fix") or "ask again later",
-    }
+        return SettingError(f'key: {title or "the server requires one"}; give it with connect(url, key="…")')
+    if not title:
+        return _not_ours(address, f"status {status}, {shown_start(content.decode(errors='replace'), SHOWN_CHARS)}")
+    where = problem.get("where", "").replace("body.", "")
+    message = title if title.startswith(where) else f"{where}: {title}"
+    message += "".join(f", {name} {problem[name]}" for name in ("expected", "got") if name in problem)
+    message += f"; {problem['fix']}" if "fix" in problem else ""
     if status in (HTTPStatus.UNPROCESSABLE_ENTITY, HTTPStatus.REQUEST_ENTITY_TOO_LARGE):
-        fields = [key.removeprefix("body.") for key in where.split(", ")]
-        kind = QueryError if fields[0].partition(".")[0] in (*ABOUT_TEXTS, "body") else SettingError
-        return kind(problem["title"], where=", ".join(fields), **parts)
-    if request := problem.get("request_id"):
-        parts["got"] += f", status {status} to request {request}"
-    return ServerError(problem["title"], where=address, **parts)
+        return (QueryError if ABOUT_TEXTS.match(where or title) else SettingError)(message)
+    return ServerError(f"{address}: {message} (status {status}, request {problem.get('request_id', 'unknown')})")
 
 
 def _problem(content: bytes) -> dict[str, str]:
@@ -313,16 +284,13 @@ def _problem(content: bytes) -> dict[str, str]:
     }
 
 
-def _where_of_all(where: str, first: int, count: int) -> str:
-    """Where in all texts a mistake is, which the server told by the number in its request.
+def _numbered(message: str, first: int, count: int) -> str:
+    """A message of the server with the number of a text in its request replaced by that among all texts.
 
-    >>> _where_of_all("text.3", 64, 100), _where_of_all("k", 64, 100), _where_of_all("text.0", 0, 1)
-    ('text 68 of 100', 'k', 'text')
+    >>> _numbered("text.3 is empty", 64, 100), _numbered("k: out of range", 64, 100), _numbered("text.0 is empty", 0, 1)
+    ('text 68 of 100 is empty', 'k: out of range', 'text is empty')
     """
-    name, _, number = where.partition(".")
-    if name != "text" or not number.isdecimal():
-        return where
-    return place_of(first + int(number) + 1, count)
+    return re.sub(r"\btext\.(\d+)", lambda found: place_of(first + int(found[1]) + 1, count), message, count=1)
 
 
 def _checked_url(url: str) -> str:
@@ -335,33 +303,18 @@ def _checked_url(url: str) -> str:
     except ValueError:
         usable = False
     if not usable:
-        raise SettingError(
-            "the address of the server cannot be used",
-            expected="an address such as http://127.0.0.1:8080 or https://host/prefix",
-            got=shown_start(url, SHOWN_CHARS),
-            where="url",
-            fix="give the address that npmlm serve printed, without what it serves there; a key goes into key=",
-        )
+        raise SettingError(f"url must be such as http://127.0.0.1:8080, got {shown_start(url, SHOWN_CHARS)!r}")
     return urlunsplit((parts.scheme, parts.netloc, parts.path.rstrip("/"), "", ""))
 
 
 def _checked_key(key: str | None) -> str | None:
     if key is not None and not (key and key.isascii() and key.isprintable() and " " not in key):
-        raise SettingError(
-            "the key cannot be sent",
-            expected="letters, digits and signs of ASCII, without spaces",
-            got="another one" if key else "nothing",  # which is nobody else's business
-            where="key",
-            fix="give a line of the server's key_file, without its line break",
-        )
+        raise SettingError("key must be printable ASCII without spaces")  # its value is a secret
     return key
 
 
-def _not_ours(address: str, *, got: str, expected: str = "what npmlm serve answers") -> ServerError:
+def _not_ours(address: str, got: str) -> ServerError:
     return ServerError(
-        "the server does not answer as npmlm serve does",
-        expected=expected,
-        got=got,
-        where=address,
-        fix="check the address, and that client and server are of the same version",
+        f"{address} does not answer as npmlm serve does, got {got}; "
+        "check the address, and that client and server have the same version"
     )

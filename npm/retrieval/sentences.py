@@ -42,13 +42,7 @@ SENTENCE_PHRASES = 5
 def check_sentences(index: PhraseIndex) -> None:
     """Raise SettingError for an index without text."""
     if index.lexicon is None:
-        raise SettingError(
-            "sentences need the text of the blocks",
-            expected="an index over blocks with text",
-            got="an index over blocks of token ids",
-            where="output",
-            fix="use output=table or output=json",
-        )
+        raise SettingError("output=sentences needs an index with text: choose output=table or output=json")
 
 
 def ranked_sentences(

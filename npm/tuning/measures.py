@@ -65,11 +65,8 @@ def search_choices(
     ):
         if values and not serves:
             raise SettingError(
-                f"this index has no use for {name}",
-                expected=f"nothing for {name}: " + ("it has no inverted lists" if reranks else "it searches exactly"),
-                got=f"{name}={list(values)}",
-                where=name,
-                fix=f"leave {name} out",
+                f"{name} must be empty, got {list(values)}: this index "
+                + ("has no inverted lists" if reranks else "searches exactly")
             )
     candidates = _fitting("candidates_per_side", settings.candidates_per_side, AUTOMATIC_CANDIDATES_PER_SIDE, row_count)
     probed: list[int | None] = [None]
@@ -83,11 +80,7 @@ def search_choices(
     ]
     if not choices:
         raise SettingError(
-            "no number of reranked rows is a multiple of a number of candidates",
-            expected="reranked_rows that are multiples of candidates_per_side",
-            got=f"reranked_rows={list(settings.reranked_rows)}, candidates_per_side={candidates}",
-            where="reranked_rows, candidates_per_side",
-            fix="give larger reranked_rows, such as twice candidates_per_side",
+            f"reranked_rows must be multiples of candidates_per_side={candidates}, got {list(settings.reranked_rows)}"
         )
     return sorted(choices, key=widest_first)
 
@@ -102,13 +95,7 @@ def _fitting(name: str, given: Sequence[int], automatic: Sequence[int], most: in
     if not given:
         return [value for value in automatic if value <= most] or [most]
     if max(given) > most:
-        raise SettingError(
-            f"{name} is out of range",
-            expected=f"at most {most}, as many as the index has",
-            got=f"{max(given)}",
-            where=name,
-            fix="choose smaller numbers",
-        )
+        raise SettingError(f"{name} must be at most {most}, as many as the index has, got {max(given)}")
     return list(given)
 
 

@@ -119,11 +119,9 @@ class TuneMeasurements:
         wrong = [point for point in points if not point.recall.keys() >= {*RANKS} or not point.p50_ms > 0]
         if wrong or not points:
             raise ArtifactError(
-                f"{file} does not hold measurements",
-                expected=f"recall at {', '.join(RANKS)} and a latency above 0 of each way to search",
-                got=f"recall at {', '.join(wrong[0].recall)} and {wrong[0].p50_ms} ms" if wrong else "no measurement",
-                where=str(file),
-                fix=MEASURE_AGAIN,
+                f"{file} must have recall at {', '.join(RANKS)} and a latency above 0, got "
+                + (f"recall at {', '.join(wrong[0].recall)} and {wrong[0].p50_ms} ms" if wrong else "no measurement")
+                + f"; {MEASURE_AGAIN}"
             )
         plain = {name: value for name, value in record.items() if name != "points"}
         found = read_record(cls, plain, file=file)

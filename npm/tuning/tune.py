@@ -161,11 +161,8 @@ def _unchanged(folder: Path, measured: IndexManifest) -> Generation:
     present = Generation.read(folder)
     if present.manifest.digest != measured.digest:
         raise ArtifactError(
-            f"{folder} was changed while it was measured",
-            expected=f"generation {measured.generation}, manifest digest {measured.digest}",
-            got=f"generation {present.manifest.generation}, manifest digest {present.manifest.digest}",
-            where=str(folder),
-            fix="run npmlm tune again: the numbers are those of an index that is no more",
+            f"{folder} was changed while it was measured, from generation {measured.generation} to "
+            f"{present.manifest.generation}; run npmlm tune again"
         )
     return present
 
@@ -239,11 +236,8 @@ def draw_questions(index: PhraseIndex, count: int, *, seed: int, words_only: boo
         left_out = f", one of {HELD_OUT_EVERY}, that its quantiser has not seen" if index.manifest.quantiser else ""
         lengths = f"{MIN_SENTENCE_CHARS} to {MAX_SENTENCE_CHARS} characters"
         raise ArtifactError(
-            "no question can be made from the documents of this index",
-            expected=f"documents{left_out} with text, in sentences of {lengths}",
-            got=f"{len(documents)} such documents, without such a sentence" if len(documents) else "no such document",
-            where=str(index.folder),
-            fix="add documents, or build the index with search.tier=exact, which leaves none out",
+            f"{index.folder}: no question from {len(documents)} documents{left_out}, expected sentences of {lengths}; "
+            "add documents, or build the index with search.tier=exact"
         )
     return questions
 
@@ -323,13 +317,7 @@ def check_out(settings: TuneSettings, index: PhraseIndex) -> None:
     """
     folder, place = Path(settings.out), index.folder.resolve()
     if place in (folder.resolve(), *folder.resolve().parents):
-        raise SettingError(
-            "out lies in the index",
-            expected="a folder outside of the index, which holds nothing but its own parts",
-            got=f"out={settings.out}",
-            where="out",
-            fix="choose a folder beside the index",
-        )
+        raise SettingError(f"out must be outside of the index, got {settings.out}")
     fix = "choose another folder with out=DIR, or give overwrite=true to replace them"
     found = [folder / name for name in (JSON_NAME, PLOT_NAME) if (folder / name).exists()]
     if found and not settings.overwrite:

@@ -165,7 +165,7 @@ def test_weights_that_do_not_fit_get_the_message_of_every_encoder(folder: Path, 
 
 def test_an_encoder_loaded_for_reading_cannot_be_saved(folder: Path, tmp_path: Path) -> None:
     for place in (folder, changed(folder, tmp_path / "left", architectures=["BertForMaskedLM"])):
-        with pytest.raises(EncoderError, match="loaded for reading cannot be saved"):
+        with pytest.raises(EncoderError, match="loaded for reading"):
             Encoder.load(str(place), for_reading=True).cut_to(None).save(tmp_path / "saved")
     assert not (tmp_path / "saved").exists()
 

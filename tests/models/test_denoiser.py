@@ -144,9 +144,8 @@ def test_mode_tokens_that_are_lacking_are_added_with_embeddings_that_are_always_
 
 
 def test_a_mode_token_that_the_tokenizer_lacks_is_refused(saved: Path) -> None:
-    with pytest.raises(EncoderError, match="lacks a mode token") as caught:
+    with pytest.raises(EncoderError, match=r"\[Q\]"):
         loaded(saved).sentinels(("[R]", "[Q]"))
-    assert caught.value.got == "no [Q]"
 
 
 def test_a_published_t5_keeps_its_own_sentinels_and_gets_mode_tokens(tmp_path: Path) -> None:
@@ -176,22 +175,19 @@ def test_dropout_can_be_set(saved: Path) -> None:
 
 
 def test_an_encoder_is_refused_where_a_decoder_is_needed(encoder_folders: dict[str, Path]) -> None:
-    with pytest.raises(EncoderError, match="no encoder-decoder") as caught:
+    with pytest.raises(EncoderError, match="bert is not an encoder-decoder"):
         loaded(encoder_folders["bert"])
-    assert caught.value.got == "a model of type bert"
-    assert "experiment=ul2_small" in caught.value.fix
 
 
 def test_an_encoder_decoder_is_refused_where_an_encoder_is_needed(saved: Path) -> None:
-    with pytest.raises(EncoderError, match="is an encoder-decoder") as caught:
+    with pytest.raises(EncoderError, match="t5 is an encoder-decoder"):
         check_decoder(AutoConfig.from_pretrained(saved), wanted=False, where="encoder")
-    assert caught.value.got == "a model of type t5"
     with pytest.raises(EncoderError):
         Encoder.load(str(saved), device="cpu")
 
 
 def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(EncoderError, match="cannot be loaded"):
+    with pytest.raises(EncoderError, match="config"):
         loaded(tmp_path)
 
 
@@ -202,9 +198,8 @@ def test_weights_that_are_lacking_are_refused(denoiser: Denoiser, tmp_path: Path
     weights = load_file(tmp_path / "cut" / "model.safetensors")
     weights.pop("decoder.final_layer_norm.weight")
     save_file(weights, tmp_path / "cut" / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(EncoderError, match="incomplete") as caught:
+    with pytest.raises(EncoderError, match="final_layer_norm"):
         loaded(tmp_path / "cut")
-    assert "decoder.final_layer_norm.weight" in caught.value.got
 
 
 def test_corrupted_blocks_of_a_text_decode_back_to_the_text(denoiser: Denoiser) -> None:

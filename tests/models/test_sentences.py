@@ -110,9 +110,8 @@ def test_folders_of_sentence_transformers_say_their_pooler_themselves(tmp_path: 
 
 def test_a_pooler_that_is_not_known_is_never_guessed(tmp_path: Path) -> None:
     tiny_encoder("bert").save(tmp_path / "encoder")
-    with pytest.raises(EncoderError, match="nothing says how") as told:
+    with pytest.raises(EncoderError, match="avg_first_last"):
         SentenceEncoder.load(str(tmp_path / "encoder"), device="cpu")
-    assert "avg_first_last" in told.value.fix
     given = SentenceEncoder.load(str(tmp_path / "encoder"), pooler="avg", device="cpu")
     assert given.pooler.kind is PoolerKind.avg
 
@@ -120,11 +119,11 @@ def test_a_pooler_that_is_not_known_is_never_guessed(tmp_path: Path) -> None:
 def test_an_unknown_pooler_a_missing_mlp_and_an_empty_sentence_are_refused(tmp_path: Path) -> None:
     tiny_encoder("bert").save(tmp_path / "encoder")
     place = str(tmp_path / "encoder")
-    with pytest.raises(EncoderError, match="no such pooler"):
+    with pytest.raises(EncoderError, match="'max'"):
         SentenceEncoder.load(place, pooler="max", device="cpu")
-    with pytest.raises(EncoderError, match="no trained MLP"):
+    with pytest.raises(EncoderError, match="2_Dense"):
         SentenceEncoder.load(place, pooler="cls", device="cpu")
-    with pytest.raises(QueryError, match="sentence 2 of 2 is empty"):
+    with pytest.raises(QueryError, match="sentence 2 of 2"):
         SentenceEncoder.load(place, pooler="avg", device="cpu").encode(["Oslo", " "])
 
 
@@ -146,7 +145,7 @@ def test_a_masked_language_model_is_saved_as_both(tmp_path: Path) -> None:
 def test_a_damaged_list_of_modules_names_no_pooler(tmp_path: Path, text: str) -> None:
     tiny_encoder("bert").save(tmp_path / "encoder")
     (tmp_path / "encoder" / "modules.json").write_text(text)
-    with pytest.raises(EncoderError, match="nothing says how"):
+    with pytest.raises(EncoderError, match="sentence_pooler"):
         SentenceEncoder.load(str(tmp_path / "encoder"), device="cpu")
 
 
@@ -157,7 +156,7 @@ def test_modules_lie_inside_of_the_folder(tmp_path: Path, path: object) -> None:
     (tmp_path / "elsewhere" / "config.json").write_text('{"pooling_mode_mean_tokens": true}')
     modules = [{"type": "m.Transformer", "path": ""}, {"type": "m.Pooling", "path": path}]
     (tmp_path / "encoder" / "modules.json").write_text(json.dumps(modules))
-    with pytest.raises(EncoderError, match="nothing says how"):
+    with pytest.raises(EncoderError, match="sentence_pooler"):
         SentenceEncoder.load(str(tmp_path / "encoder"), device="cpu")
 
 
@@ -166,5 +165,5 @@ def test_a_damaged_mlp_of_a_pooler_is_one_message(tmp_path: Path, data: bytes) -
     tiny_encoder("bert").save(tmp_path / "encoder")
     (tmp_path / "encoder" / "2_Dense").mkdir()
     (tmp_path / "encoder" / "2_Dense" / "model.safetensors").write_bytes(data)
-    with pytest.raises(EncoderError, match="the pooler cls cannot be loaded"):
+    with pytest.raises(EncoderError, match="2_Dense"):
         SentenceEncoder.load(str(tmp_path / "encoder"), pooler="cls", device="cpu")

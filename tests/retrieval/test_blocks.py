@@ -134,9 +134,8 @@ def test_vectors_that_were_asked_for_and_are_not_there_are_noted(filler: PhraseF
     assert [len(found) for found in notes.values()] == [0, 0, 1]
     given = PhraseFiller(without, filler.encoder, replace(BOTH, vector_share=0.5)).fill(TEXTS[0], blocks=[0])
     assert not any("no block vectors" in note for note in given.notes)
-    with pytest.raises(SettingError, match="retrieval=blocks needs block vectors") as caught:
+    with pytest.raises(SettingError, match="retrieval=hybrid"):
         PhraseFiller(without, filler.encoder, BOTH).fill(TEXTS[0], retrieval="blocks")
-    assert "retrieval=hybrid" in str(caught.value.fix)
 
 
 def test_blocks_looks_in_the_nearest_blocks_and_lends_them_nothing(filler: PhraseFiller) -> None:

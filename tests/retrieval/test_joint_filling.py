@@ -350,10 +350,9 @@ def test_refined_fillings_are_made_of_the_answers_to_the_text_with_the_other_mas
 
 
 def test_what_the_masks_of_a_text_cannot_be(filler: PhraseFiller) -> None:
-    with pytest.raises(QueryError, match="too many <mask>") as caught:
+    with pytest.raises(QueryError, match="text 2 of 2"):
         filler.fill([TEXT, "<mask> " * 9])
-    assert caught.value.where == "text 2 of 2"
-    with pytest.raises(QueryError, match="too far apart"):
+    with pytest.raises(QueryError, match="tokens from the first <mask>"):
         filler.fill([TEXT, "<mask>" + " of" * 500 + " <mask>"])
     cut = joint(filler, "of " * 500 + TEXT + " of" * 500, FillSettings())
     assert cut.cut and "cut around the masks" in cut.notes[0] and cut.fillings
@@ -380,7 +379,7 @@ def test_passages_at_hand_are_filled_jointly_and_count_where_phrases_stand(fille
     expected = plain_fillings(masks, held, len(SENTENCES), 0.1)
     assert_fillings(answer.fillings, expected)
     for texts in ([TEXT], ["It is <mask>.", TEXT]):
-        with pytest.raises(QueryError, match="several <mask>"):
+        with pytest.raises(QueryError, match="exactly one <mask>"):
             passages.score(texts, ["Oslo"] * len(texts))
 
 

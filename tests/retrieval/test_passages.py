@@ -256,8 +256,8 @@ def test_an_empty_list_of_documents_lets_no_passage_answer_or_score(encoder: Enc
 @pytest.mark.parametrize(
     ("passages", "told"),
     [
-        ("Paris is a city.", "put it in a list"),
-        ([], "empty list"),
+        ("Paris is a city.", "str"),
+        ([], "empty"),
         (None, "NoneType"),
         (b"Paris", "bytes"),
         ({"0": "Paris"}, "dict"),
@@ -265,7 +265,7 @@ def test_an_empty_list_of_documents_lets_no_passage_answer_or_score(encoder: Enc
         (["Paris", "  \n"], r"passages\[1\]"),
         ([b"Paris"], "bytes"),
         (["\ud83d"], "Unicode"),
-        (["Paris", Document("0", "", "Rome")], r"'0' in passages\[0\] and passages\[1\]"),
+        (["Paris", Document("0", "", "Rome")], r"passages\[0\] and passages\[1\] .* '0'"),
     ],
 )
 def test_what_is_no_passage_is_refused(passages: Any, told: str, encoder: Encoder) -> None:
@@ -274,14 +274,14 @@ def test_what_is_no_passage_is_refused(passages: Any, told: str, encoder: Encode
 
 
 def test_passages_without_a_token_are_refused(encoder: Encoder) -> None:
-    with pytest.raises(CorpusError, match="2 passages without any"):
+    with pytest.raises(CorpusError, match="2 passages"):
         PhraseFiller.over(["\u200b", "\x00"], encoder)
 
 
 def test_other_retrieval_than_in_all_passages_is_refused(encoder: Encoder) -> None:
-    with pytest.raises(SettingError, match="retrieval=hybrid"):
+    with pytest.raises(SettingError, match="hybrid"):
         PhraseFiller.over(SENTENCES, encoder, settings=FillSettings())
-    with pytest.raises(SettingError, match="retrieval=bm25"):
+    with pytest.raises(SettingError, match="bm25"):
         PhraseFiller.over(SENTENCES, encoder).fill(QUESTION, retrieval="bm25")
 
 
@@ -289,20 +289,20 @@ def test_other_retrieval_than_in_all_passages_is_refused(encoder: Encoder) -> No
     ("texts", "spans", "told"),
     [
         ([QUESTION], "Paris", "a list of 1 and one string"),
-        ("no mask", ["Paris", "Rome"], "no <mask>"),
-        ("no mask", [], "no <mask>"),
+        ("no mask", ["Paris", "Rome"], "exactly one <mask>"),
+        ("no mask", [], "exactly one <mask>"),
         (QUESTION, ["Paris", " "], "span 2 of 2"),
         ([QUESTION, QUESTION], ["Paris"], "a list of 2 and a list of 1"),
-        (QUESTION, "  ", "no words to score"),
+        (QUESTION, "  ", "span is empty"),
         ([QUESTION, "no mask"], ["Paris", "Paris"], "text 2 of 2"),
         ([QUESTION, QUESTION], ["Paris", ""], "span 2 of 2"),
-        (QUESTION, None, "a span is no text"),
-        (None, "Paris", "a text is no text"),
+        (QUESTION, None, "spans must be"),
+        (None, "Paris", "texts must be"),
         (QUESTION, b"Paris", "bytes"),
         ([QUESTION, None], ["Paris", "Paris"], "text 2 of 2"),
         ([QUESTION, QUESTION], ["Paris", 7], "span 2 of 2"),
-        (QUESTION, "\ud800 Paris", r"'\\ud800', at character 0"),
-        (QUESTION + "\udfff", "Paris", r"'\\udfff', at character 13"),
+        (QUESTION, "\ud800 Paris", r"'\\ud800' at character 0"),
+        (QUESTION + "\udfff", "Paris", r"'\\udfff' at character 13"),
     ],
 )
 def test_what_cannot_be_scored_is_refused(texts: Any, spans: Any, told: str, encoder: Encoder) -> None:
@@ -310,9 +310,7 @@ def test_what_cannot_be_scored_is_refused(texts: Any, spans: Any, told: str, enc
         PhraseFiller.over(SENTENCES, encoder).score(texts, spans)
 
 
-@pytest.mark.parametrize(
-    ("title", "told"), [(None, "title is no text"), (5, "title is no text"), ("\ud800", "valid Unicode")]
-)
+@pytest.mark.parametrize(("title", "told"), [(None, "title"), (5, "title"), ("\ud800", "valid Unicode")])
 def test_a_passage_whose_title_is_no_text_is_refused(title: Any, told: str) -> None:
     with pytest.raises(CorpusError, match=told):
         PhraseFiller.over([Document("a", title, SENTENCES[0])], tiny_encoder("bert"))

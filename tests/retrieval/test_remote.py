@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import pickle
-import re
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -146,40 +145,41 @@ def test_an_answer_to_several_masks_is_decoded_too(server: Scripted, filler: Rem
     ("texts", "options", "kind", "part"),
     [
         (["<mask>", "no gap"], {}, QueryError, "text 2 of 2"),
-        ("", {}, QueryError, "the text is empty"),
-        (3, {}, QueryError, "a text is no text"),
-        (QUESTION, {"k": 0}, SettingError, "k is out of range"),
-        (QUESTION, {"retrieval": "zz"}, SettingError, "retrieval is of the wrong kind"),
-        (QUESTION, {"documents": "bank"}, SettingError, "documents is of the wrong kind"),
+        ("", {}, QueryError, "text is empty"),
+        (3, {}, QueryError, "texts must be"),
+        (QUESTION, {"k": 0}, SettingError, "k"),
+        (QUESTION, {"retrieval": "zz"}, SettingError, "retrieval"),
+        (QUESTION, {"documents": "bank"}, SettingError, "documents"),
     ],
 )
 def test_mistakes_that_are_plain_are_told_as_on_this_machine_and_nothing_is_sent(
     texts: Any, options: dict[str, Any], kind: type, part: str, filler: RemoteFiller, server: Scripted
 ) -> None:
-    with pytest.raises(kind, match=re.escape(part) if "of" not in part else None) as caught:
+    with pytest.raises(kind, match=part):
         filler.fill(texts, **options)
-    assert part in str(caught.value)
     assert server.requests == []
 
 
 @pytest.mark.parametrize(
     ("reply", "kind", "parts"),
     [
-        (problem(422, "the text is too long", "body.text.1"), QueryError, ["where:    text 2 of 2", "do:       do so"]),
         (
-            problem(422, "k is out of range", "body.k"),
-            SettingError,
-            ["expected: this", "got:      that", "where:    k"],
+            problem(422, "the text is too long", "body.text.1"),
+            QueryError,
+            ["text 2 of 2: the text is too long", "; do so"],
         ),
+        (problem(422, "k must be 1", "body.k"), SettingError, ["k must be 1, expected this, got that; do so"]),
+        ((422, {}, b'{"title": "text.1 has no mask"}'), QueryError, ["text 2 of 2 has no mask"]),
+        ((422, {}, b'{"title": "k must be 1"}'), SettingError, ["k must be 1"]),
         (problem(422, "no document is left", "body.documents, body.where"), QueryError, ["documents, where"]),
-        (problem(422, "a condition cannot be read", "body.where"), SettingError, ["where:    where"]),
-        (problem(413, "the body is too long", "body"), QueryError, ["where:    body"]),
-        (problem(401, "the key is wrong", "Authorization"), SettingError, ["where:    key", 'key="']),
+        (problem(422, "a condition cannot be read", "body.where"), SettingError, ["where: a condition"]),
+        (problem(413, "the body is too long", "body"), QueryError, ["body: the body"]),
+        (problem(401, "the key is wrong", "Authorization"), SettingError, ["key: the key is wrong"]),
         (problem(422, "\x1b[31mred\x07" + "x" * 9999, "body.k"), SettingError, ["[31mred x"]),
-        (problem(504, "the answer took too long"), ServerError, ["the answer took too long", "request r7"]),
-        (problem(500, "internal error"), ServerError, ["status 500 to request r7"]),
+        (problem(504, "the answer took too long"), ServerError, ["the answer took too long", "504, request r7"]),
+        (problem(500, "internal error"), ServerError, ["status 500, request r7"]),
         ((500, {}, b"<h1>oops"), ServerError, ["status 500, <h1>oops"]),
-        ((404, {}, b""), ServerError, ["status 404, without a body"]),
+        ((404, {}, b""), ServerError, ["status 404"]),
         (
             (307, {"Location": "http://elsewhere.example/"}, b""),
             ServerError,
@@ -223,9 +223,8 @@ def test_an_answer_of_another_form_is_refused_with_its_place(
     spoilt: dict[str, Any], filler: RemoteFiller, server: Scripted
 ) -> None:
     server.answer = lambda body: {"answers": [{"text": QUESTION, **spoilt}]}
-    with pytest.raises(ServerError, match="does not answer as npmlm serve does") as caught:
+    with pytest.raises(ServerError, match=r"answers\[0\]"):
         filler.fill(QUESTION)
-    assert "answers[0]" in caught.value.expected
 
 
 def test_a_busy_server_is_asked_again_as_it_says_within_the_timeout(filler: RemoteFiller, server: Scripted) -> None:
@@ -237,7 +236,7 @@ def test_a_busy_server_is_asked_again_as_it_says_within_the_timeout(filler: Remo
     server.replies = [busy] * 9
     with pytest.raises(ServerError, match="the queue is full") as caught:
         filler.fill(QUESTION)
-    assert "status 429 to request r7" in str(caught.value) and len(server.replies) == 4  # five tries
+    assert "status 429, request r7" in str(caught.value) and len(server.replies) == 4  # five tries
     server.replies = [problem(503, "the index cannot be read", Retry_After="3600")]
     with pytest.raises(ServerError, match="the index cannot be read"):
         filler.fill(QUESTION)
@@ -270,7 +269,7 @@ def test_the_key_goes_along_and_is_never_shown(server: Scripted) -> None:
     ],
 )
 def test_an_address_that_cannot_be_one_is_refused(url: str) -> None:
-    with pytest.raises(SettingError, match="the address of the server cannot be used"):
+    with pytest.raises(SettingError, match="url"):
         PhraseFiller.connect(url)
 
 
@@ -288,9 +287,8 @@ def test_an_address_that_cannot_be_one_is_refused(url: str) -> None:
     ],
 )
 def test_arguments_of_another_kind_are_refused(arguments: dict[str, Any], where: str) -> None:
-    with pytest.raises(SettingError) as caught:
+    with pytest.raises(SettingError, match=where):
         PhraseFiller.connect(**{"url": "http://127.0.0.1:9", **arguments})
-    assert caught.value.where == where
 
 
 @pytest.mark.parametrize(
@@ -331,16 +329,13 @@ def raw_server(reply: bytes) -> Iterator[str]:
 def test_what_does_not_answer_or_speaks_something_else_is_one_message() -> None:
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
-    with pytest.raises(ServerError, match="the server cannot be reached") as caught:
+    with pytest.raises(ServerError, match=f":{port}: Connection refused"):
         PhraseFiller.connect(f"http://127.0.0.1:{port}")
-    assert "Connection refused" in caught.value.got and f":{port}" in caught.value.where
     for begun in (b"", b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{"):
-        with raw_server(begun) as url, pytest.raises(ServerError, match="did not answer in time") as caught:
+        with raw_server(begun) as url, pytest.raises(ServerError, match=r"within 0\.3 seconds"):
             PhraseFiller.connect(url, timeout_seconds=0.3)
-        assert "0.3 seconds" in caught.value.expected
-    with raw_server(b"SSH-2.0-OpenSSH\r\n") as url, pytest.raises(ServerError, match="cannot be reached") as caught:
+    with raw_server(b"SSH-2.0-OpenSSH\r\n") as url, pytest.raises(ServerError, match="SSH-2"):
         PhraseFiller.connect(url, timeout_seconds=5)
-    assert "SSH-2.0" in caught.value.got
 
 
 def test_a_remote_filler_is_shown_closed_and_copied(server: Scripted, filler: RemoteFiller) -> None:
@@ -351,7 +346,7 @@ def test_a_remote_filler_is_shown_closed_and_copied(server: Scripted, filler: Re
         assert isinstance(other.fill(QUESTION), Answer)
     assert repr(other) == "RemoteFiller(closed)"
     for ask in (lambda: other.fill(QUESTION), lambda: other.index):
-        with pytest.raises(SettingError, match="this filler is closed"):
+        with pytest.raises(SettingError, match="closed"):
             ask()
 
 
@@ -384,8 +379,7 @@ def test_a_real_server_answers_as_the_library_and_tells_its_limits(
                     filler.fill(QUESTION, **cast(dict[str, Any], wrong))
             with pytest.raises(SettingError, match="kept field"):
                 filler.fill(QUESTION, where="lang=en")
-            with pytest.raises(QueryError) as caught:
+            with pytest.raises(QueryError, match="text 18 of 18"):
                 filler.fill([QUESTION] * 17 + ["x" * 20_000 + QUESTION])
-            assert caught.value.where == "text 18 of 18"
-    with pytest.raises(ServerError, match="cannot be reached"):
+    with pytest.raises(ServerError, match="cannot reach"):
         PhraseFiller.connect(running.url)

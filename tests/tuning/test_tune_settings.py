@@ -50,15 +50,14 @@ def test_automatic_numbers_go_as_far_as_the_index_does() -> None:
     ],
 )
 def test_numbers_that_the_index_cannot_serve_are_refused(values: dict[str, Any], name: str) -> None:
-    with pytest.raises(SettingError) as caught:
+    with pytest.raises(SettingError, match=name):
         search_choices(TuneSettings(**values), row_count=100, list_count=8, reranks=True)
-    assert name in caught.value.where
 
 
 @pytest.mark.parametrize("name", ["probed_lists", "reranked_rows"])
 def test_exact_search_takes_no_numbers_of_approximate_search(name: str) -> None:
     settings = TuneSettings(**{name: (8,)})  # type: ignore[arg-type]
-    with pytest.raises(SettingError, match=f"no use for {name}"):
+    with pytest.raises(SettingError, match=name):
         search_choices(settings, row_count=100, list_count=None, reranks=False)
 
 
@@ -76,6 +75,5 @@ def test_exact_search_takes_no_numbers_of_approximate_search(name: str) -> None:
     ],
 )
 def test_settings_out_of_range_are_refused_by_name(wrong: dict[str, Any]) -> None:
-    with pytest.raises(SettingError) as caught:
+    with pytest.raises(SettingError, match=next(iter(wrong))):
         TuneSettings(**wrong)
-    assert caught.value.where == next(iter(wrong))

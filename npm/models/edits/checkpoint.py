@@ -117,13 +117,7 @@ def check_new_folder(out: Path) -> None:
     is_free = not os.path.lexists(out) or (out.is_dir() and not any(out.iterdir()))
     if not is_free or out.resolve() == Path.cwd():
         found = "the folder you are in" if is_free else "a folder with files" if out.is_dir() else "a file"
-        raise ArtifactError(
-            f"{out} is there already",
-            expected="a path where nothing is, or an empty folder",
-            got=found,
-            where="out",
-            fix="choose another folder with out=DIR, or move that one away",
-        )
+        raise ArtifactError(f"out must be a new or empty folder, but {out} is {found}")
 
 
 def write_checkpoint(encoder: Encoder, out: Path, record: Mapping[str, Any]) -> None:

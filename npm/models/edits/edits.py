@@ -97,13 +97,9 @@ def _edit(checkpoint: Checkpoint, step: EditStep, *, seed: int, position: int) -
         torch.equal(tensor, checkpoint.tensors[name]) for name, tensor in tensors.items()
     )
     if is_same and tokenizer is checkpoint.tokenizer:
-        in_scope = f"; {len(checkpoint.names(step.scope, step.layers))} tensors in its scope" if step.scope else ""
+        in_scope = f" with {len(checkpoint.names(step.scope, step.layers))} tensors in scope" if step.scope else ""
         raise SettingError(
-            "an edit would change nothing",
-            expected="an edit that changes a tensor or the tokenizer of this encoder",
-            got=", ".join(f"{key}: {value}" for key, value in step.record().items()) + in_scope,
-            where=where,
-            fix="leave it out, or choose another scope, layers or encoder",
+            f"{where} changes nothing, got {step.record()}{in_scope}; leave it out, or choose another scope or layers"
         )
     return step.record() | facts
 
@@ -123,11 +119,8 @@ def _put_layers(checkpoint: Checkpoint, order: Sequence[int], step: EditStep, *,
     family, config = checkpoint.family, checkpoint.config
     if family.layers_differ and order[0] != 0 and not step.force:
         raise SettingError(
-            "the layers of this encoder are not of one form",
-            expected="layer 0, which has no norm before its attention, in its place",
-            got=f"layer {order[0]} there",
-            where=where,
-            fix="keep layer 0 first, or give force: true",
+            f"{where}: layer 0 must stay first, since it has no norm before its attention, got layer {order[0]}; "
+            "or give force: true"
         )
     places = {old: new for new, old in enumerate(order)}
     moved: dict[str, torch.Tensor] = {}
@@ -165,13 +158,7 @@ def _untie(checkpoint: Checkpoint) -> None:
     """Copy the word vectors, and what else is tied, under the names of the head."""
     family, tensors = checkpoint.family, checkpoint.tensors
     if not checkpoint.has_head:
-        raise EncoderError(
-            "the encoder has no head for masked tokens that could be untied",
-            expected="a masked language model, such as a run of experiment=mlm_uniform writes",
-            got="an encoder alone",
-            where=checkpoint.name,
-            fix="choose another encoder",
-        )
+        raise EncoderError(f"{checkpoint.name} has no head for masked tokens to untie; choose a masked language model")
     if family.output not in tensors:
         checkpoint.config.tie_word_embeddings = False
         copies = {family.output: family.words} | {name: family.bias[0] for name in family.bias[1:]}

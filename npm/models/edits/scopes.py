@@ -94,11 +94,8 @@ def family_of(model_type: str, *, where: str) -> Family:
     """The names of a family. Raises EncoderError for one that is not known here."""
     if model_type not in FAMILIES:
         raise EncoderError(
-            "the names of the tensors of this kind of encoder are not known",
-            expected=", ".join(FAMILIES),
-            got=model_type,
-            where=where,
-            fix="choose another encoder, or add its names to npm/models/edits/scopes.py",
+            f"{where}: unknown model type {model_type!r}; choose one of {', '.join(FAMILIES)}, "
+            "or add it to npm/models/edits/scopes.py"
         )
     return FAMILIES[model_type]
 
@@ -118,12 +115,5 @@ def names_in(family: Family, scope: Scope, layers: Collection[int], names: Colle
 
 def check_layers(layers: Collection[int], count: int, *, where: str) -> None:
     """Raise SettingError unless all of `layers` differ and are among the `count` of an encoder."""
-    unknown = sorted(set(layers) - set(range(count)))
-    if unknown or len(set(layers)) < len(layers):
-        raise SettingError(
-            f"there is no layer {unknown[0]}" if unknown else "a layer is named twice",
-            expected=f"numbers from 0 to {count - 1}, each once",
-            got=", ".join(map(str, layers)),
-            where=where,
-            fix="correct the list",
-        )
+    if len(set(layers)) < len(layers) or not set(layers) <= set(range(count)):
+        raise SettingError(f"{where} must be different numbers from 0 to {count - 1}, got {list(layers)}")

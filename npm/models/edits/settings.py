@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, fields
 from enum import Enum
 from typing import Annotated, Any, ClassVar, get_type_hints
 
-from npm.core.errors import SettingError, check_range, put_under
+from npm.core.errors import SettingError, check_range, exclusive, missing, put_under
 from npm.core.settings import Bounds, CheckedSettings, PathText, as_json, settings_given
 
 
@@ -168,14 +168,10 @@ class EditSettings(CheckedSettings):
 
     def steps(self) -> list[EditStep]:
         """The edits, checked. Raises SettingError for what cannot be read, both edit= and edits=, or neither."""
-        if not self.edits or {"edit", "edits"} <= self.given:
-            raise SettingError(
-                "edit needs edit= or edits=" if not self.edits else "edit= and edits= are both given",
-                expected="edit=NAME or edits=[{name: …}, …]",
-                got="neither" if not self.edits else "both",
-                where="edit, edits",
-                fix="give one of them; npmlm edit --help shows the names",
-            )
+        if not self.edits:
+            raise missing("edit or edits", "edit=NAME; npmlm edit --help lists them")
+        if {"edit", "edits"} <= self.given:
+            raise exclusive("edit", "edits")
         steps = []
         unused = {name for name in ("donor", "tokenizer") if getattr(self, name)}
         for number, given in enumerate(self.edits):
@@ -190,10 +186,7 @@ class EditSettings(CheckedSettings):
                 raise
         for name in sorted(unused):
             raise SettingError(
-                f"no edit takes {name}=",
-                expected=f"{name}= beside {'swap_embeddings' if name == 'donor' else 'new_vocabulary'} without one",
-                got=getattr(self, name),
-                where=name,
-                fix="leave it out",
+                f"no edit takes {name}={getattr(self, name)}: "
+                f"it is for a {'swap_embeddings' if name == 'donor' else 'new_vocabulary'} without one"
             )
         return steps

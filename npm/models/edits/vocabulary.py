@@ -77,11 +77,8 @@ def swap_embeddings(checkpoint: Checkpoint, step: EditStep) -> dict[str, Any]:
     words = donor.tensors[donor.family.words]  # f32 [V', d']
     if donor.config.hidden_size != checkpoint.config.hidden_size:
         raise EncoderError(
-            "the donor's vectors have another length",
-            expected=f"{checkpoint.config.hidden_size} dimensions, as the encoder has",
-            got=str(donor.config.hidden_size),
-            where=step.donor,
-            fix="choose a donor of the same size",
+            f"{step.donor}: vectors must have {checkpoint.config.hidden_size} dimensions, as the encoder's, "
+            f"got {donor.config.hidden_size}; choose another donor"
         )
     output = donor.tensors.get(donor.family.output, words)  # f32 [V', d]
     bias = donor.tensors.get(donor.family.bias[-1], donor.tensors.get(donor.family.bias[0]))  # f32 [V'] or none
@@ -112,11 +109,7 @@ def _take_tokenizer(checkpoint: Checkpoint, tokenizer: PreTrainedTokenizerFast, 
     lacking = [role for role in ("mask", "pad") if getattr(tokenizer, f"{role}_token_id") is None]
     if lacking:
         raise EncoderError(
-            f"the tokenizer has no {lacking[0]} token",
-            expected="the tokenizer of a masked language model (BERT, RoBERTa, ModernBERT, …)",
-            got=type(tokenizer).__name__,
-            where=str(tokenizer.name_or_path),
-            fix="choose one that was made for masks",
+            f"{tokenizer.name_or_path}: the tokenizer has no {lacking[0]} token; choose that of a masked language model"
         )
     config = checkpoint.config
     config.vocab_size = size
