@@ -249,12 +249,9 @@ class RunFolder:
             yield
         except torch.OutOfMemoryError:
             raise
-        except (
-            *(ArtifactError, SafetensorError),
-            *(KeyError, IndexError, TypeError, ValueError, RuntimeError, OSError),
-        ) as error:
-            # what is wrong alone: another message may say what else to do
-            reason = (str(error) or type(error).__name__).splitlines()[0].partition("; ")[0]
+        except (ArtifactError, LookupError, TypeError, ValueError, RuntimeError, OSError, SafetensorError) as error:
+            reason = str(error) if isinstance(error, ArtifactError) else f"{type(error).__name__}: {error}"
+            reason = reason.splitlines()[0].partition("; ")[0]  # without another thing to do
             raise ArtifactError(
                 f"cannot go on from {folder}: {reason}; remove this folder alone and run the same command to begin anew"
             ) from error

@@ -274,7 +274,7 @@ class Trainer:
             save_bad_batches(folder, step=self.step + 1, rank=rank(), window=window, sums=sums)
         shown = ", ".join(f"{name}={number}" for name, number in wrong.items())
         raise SettingError(
-            f"the loss of step {self.step + 1} is not finite ({shown}): choose a schedule.learning_rate below"
+            f"the loss is not finite at step {self.step + 1} ({shown}): choose a schedule.learning_rate below"
             f" {self.learning_rate:.3g} or a lower trainer.max_gradient_norm in a new run folder. The batch is kept in"
             f" {self.run_folder.bad_batch_path}"
         )
