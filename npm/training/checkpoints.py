@@ -157,7 +157,7 @@ class RunFolder:
         refuse_changed(
             read_object(file, fix="put it back from a copy, or choose another run=DIR"),
             settings,
-            problem="this run folder was begun with other settings",
+            problem=f"{self.path} was begun with other settings",
             where=file,
             fix="repeat the old settings to continue, or choose another run=DIR",
             error=SettingError,
@@ -173,7 +173,7 @@ class RunFolder:
         refuse_changed(
             ours,
             theirs,
-            problem="this run cannot go on from one with other settings",
+            problem=f"{origin.path} has other settings, so that this run cannot go on from it",
             where=origin.path / SETTINGS,
             fix=f"repeat the settings of that run; only those of {', '.join(OF_EACH_RUN)} may differ",
             error=SettingError,

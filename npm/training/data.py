@@ -402,7 +402,7 @@ def _packed_blocks(folder: Path, packer: BlockPacker) -> BlockStore:
     refuse_changed(
         {name: store.settings[name] for name in ours},
         ours,
-        problem="the blocks were cut with other settings, or with another tokenizer",
+        problem=f"{folder} was cut with other settings or another tokenizer",
         where=folder,
         fix="repeat the settings of that run, or name another one as packed=DIR",
     )
