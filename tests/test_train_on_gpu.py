@@ -154,6 +154,6 @@ def test_blocks_cut_otherwise_and_files_beside_them_are_refused(tmp_path: Path, 
     }
     with pytest.raises(ArtifactError, match="cut with other settings"):
         run_training(tmp_path / "run", settings_of(tmp_path, **nothing, blocks=BlockSettings(max_block_tokens=20)))
-    with pytest.raises(SettingError, match="in the place of all text"):
+    with pytest.raises(SettingError, match="packed replaces"):
         run_training(tmp_path / "run", settings_of(tmp_path, packed=str(packed)))
     assert not (tmp_path / "run").exists()

@@ -21,7 +21,7 @@ import numpy as np
 from index.files import json_bytes, replace_file, storage_errors
 from index.manifest import read_object
 from index.removal import remove_own_files
-from npm.core.errors import ArtifactError, SettingError
+from npm.core.errors import ArtifactError, missing
 from npm.corpus.blocks import concatenated_ranges
 from npm.corpus.labelled import LabelledExamples, LabelledSettings, encode_labelled, labelled_sources
 from npm.evaluation.metrics import sample_summary
@@ -215,29 +215,17 @@ def run_once(
 def _finished(folder: Path, prepared: PreparedTask, *, keep_encoder: bool) -> list[dict[str, float]]:
     """What a finished run measured. Raises ArtifactError if that is not what is asked for now."""
     file, own = folder / RESULT, prepared.sources["development"]
-    fix = f"remove {folder} and run the same command again, which repeats this run"
+    fix = f"remove {folder} to repeat this run"
     result = read_object(file, fix=fix)
     found, development = result.get("epochs"), result.get("development", own)
     if not (isinstance(found, list) and found and all(isinstance(each, dict) for each in found)):
-        raise ArtifactError(
-            f"{file} holds no metrics", expected="a list epochs", got=repr(found)[:80], where=str(file), fix=fix
-        )
+        raise ArtifactError(f"{file}: expected a list of epochs, got {found!r:.80}; {fix}")
     if development != own:
         raise ArtifactError(
-            "this run was measured on other development data",
-            expected=str(own),
-            got=str(development),
-            where=str(file),
-            fix=f"put the old data back, choose another out=DIR, or {fix}",
+            f"{file} was measured on {development}, expected {own}: put the old data back, choose another out, or {fix}"
         )
     if keep_encoder and not (folder / ENCODER).is_dir():
-        raise ArtifactError(
-            "the encoder of a finished run was not kept",
-            expected=f"the folder {ENCODER}, with keep_encoders=true",
-            got="a run that was finished without",
-            where=str(folder),
-            fix=f"leave keep_encoders out, or {fix}",
-        )
+        raise ArtifactError(f"{folder / ENCODER} was not kept: leave keep_encoders out, or {fix}")
     return found
 
 
@@ -289,9 +277,7 @@ def finetune(
     """
     for name in ("data_dir", "out"):
         if not getattr(settings, name):
-            raise SettingError(
-                f"finetune needs {name}=", expected="a folder", got="nothing", where=name, fix=f"give {name}=DIR"
-            )
+            raise missing(name, f"{name}=DIR")
     tasks, out = chosen_tasks(settings.task), Path(settings.out)
     encoder = load_start(TrainingSettings(encoder=settings.encoder, start=settings.start, device="cpu"))
     assert isinstance(encoder, Encoder), "an encoder-decoder is for denoising"
@@ -329,13 +315,7 @@ def _check_out(out: Path, encoder: Encoder) -> None:
     there = read_object(file, fix="choose another out=DIR")
     own = there.get("encoder") if "tasks" in there else None
     if not isinstance(own, dict) or own.get("fingerprint") != encoder.fingerprint:
-        raise ArtifactError(
-            f"{out} holds other results",
-            expected=f"nothing yet, or what npmlm finetune left of this encoder, {encoder.fingerprint}",
-            got=f"results of the encoder {own.get('fingerprint')}" if isinstance(own, dict) else "another metrics.json",
-            where=str(file),
-            fix="choose another out=DIR",
-        )
+        raise ArtifactError(f"{file} has results of another encoder or command: choose another out=DIR")
 
 
 def _shown_settings(settings: FinetuneSettings) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from npm.core.errors import CorpusError, SettingError, named, near
+from npm.core.errors import CorpusError, SettingError, named, unknown
 from npm.corpus.labelled import LabelledSettings, LabelLevel
 from npm.corpus.sources import HUB_PREFIX
 
@@ -132,15 +132,11 @@ TASKS = {
 
 def chosen_tasks(names: list[str]) -> list[Task]:
     """The tasks called so. Raises SettingError for another name, none, or one that comes twice."""
-    unknown = [name for name in names if name not in TASKS]
-    if unknown or not names or len(set(names)) < len(names):
-        raise SettingError(
-            f"there is no task {unknown[0]}" if unknown else "the tasks are not named, each once",
-            expected=", ".join(TASKS),
-            got=named(names) or "nothing",
-            where="task",
-            fix=near(unknown[0], TASKS) if unknown else "task=[cola,stsb], or another list",
-        )
+    for name in names:
+        if name not in TASKS:
+            raise unknown("task", name, TASKS)
+    if not names or len(set(names)) < len(names):
+        raise SettingError(f"task must be one or more tasks, each once, got {named(names) or 'none'}")
     return [TASKS[name] for name in names]
 
 
@@ -197,9 +193,5 @@ def task_data(task: Task, data_dir: str, *, max_tokens: int, limit: int | None) 
         *([f"{task.folder}/train.tsv", f"{task.name}/train-*.parquet"] * bool(task.hub)),
     ]
     raise CorpusError(
-        f"the data of {task.name} is not there",
-        expected=f"{' or '.join(forms)}, and the development data beside it",
-        got="none of them" if folder.is_dir() else "no such folder",
-        where=f"data_dir={data_dir}",
-        fix="check data_dir, or leave this task out",
+        f"data_dir={data_dir}: the data of {task.name} is missing: expected {' or '.join(forms)}, and development data"
     )

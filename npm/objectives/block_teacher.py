@@ -58,11 +58,8 @@ class BlockTeacher(nn.Module):
             wanted, got = getattr(encoder, name), getattr(teacher, name)
             if wanted != got:
                 raise SettingError(
-                    "the teacher does not fit the encoder",
-                    expected=f"the {name.replace('_', ' ')} of {encoder.name}, {wanted}",
-                    got=f"{got} of {teacher.name}",
-                    where="objective.block_teacher.encoder",
-                    fix="choose a teacher with the same tokenizer and size, or leave it out: it is then the start",
+                    f"objective.block_teacher.encoder must have the {name.replace('_', ' ')} of {encoder.name},"
+                    f" {wanted}, got {got}"
                 )
         self.pooler = teacher.block_pooler or PoolerKind.avg
         self.fingerprint = teacher.fingerprint

@@ -123,7 +123,13 @@ class TokenContrastSettings(CheckedSettings):
     def check_copies(self, copy_count: int) -> None:
         """Raise SettingError if each sequence is shown in several copies: their rows are not those of the teacher."""
         if copy_count > 1:
-            raise not_in_place(got=f"{copy_count} masked copies of each sequence")
+            raise SettingError(
+                "the contrast with a teacher needs each sequence masked once, in place",
+                expected="one masked copy of each sequence, as long as the sequence",
+                got=f"{copy_count} masked copies of each sequence",
+                where="objective.token_contrast_weight, corruption",
+                fix="choose a corruption.predicted_fraction of at most masked_fraction, or token_contrast_weight=0",
+            )
 
 
 @dataclass(kw_only=True, slots=True)
@@ -161,17 +167,6 @@ class LabelledContrastSettings(CheckedSettings):
 
     temperature: Annotated[float, Bounds(above=0)] = 0.3
     """Cosines are divided by it; above 0."""
-
-
-def not_in_place(*, got: str) -> SettingError:
-    """The refusal of masked copies that do not lie on the clean ones, position by position."""
-    return SettingError(
-        "the contrast with a teacher needs each sequence masked once, in place",
-        expected="one masked copy of each sequence, as long as the sequence",
-        got=got,
-        where="objective.token_contrast_weight, corruption",
-        fix="choose a corruption.predicted_fraction of at most masked_fraction, or token_contrast_weight=0",
-    )
 
 
 @dataclass(kw_only=True, slots=True)

@@ -21,7 +21,7 @@ from npm.core.types import MaskedBatch, Term
 from npm.models.encoder import Encoder
 from npm.objectives.block_teacher import FrozenModel
 from npm.objectives.encoded import EncodedBatch
-from npm.objectives.settings import TokenContrastSettings, not_in_place
+from npm.objectives.settings import TokenContrastSettings
 
 
 class TokenContrast(nn.Module):
@@ -75,13 +75,8 @@ class TokenContrast(nn.Module):
 def _check_positions_coincide(batch: MaskedBatch) -> None:
     """Raise SettingError unless every position of the masked copies stands for the same one of the clean copies."""
     shapes = tuple(batch.query_input_ids.shape), tuple(batch.key_input_ids.shape)
-    if shapes[0] != shapes[1]:
-        raise not_in_place(got=f"masked copies [rows, tokens] of shape {shapes[0]}, clean ones of shape {shapes[1]}")
-    if bool((batch.start_slots != batch.end_slots).any()):
+    if shapes[0] != shapes[1] or bool((batch.start_slots != batch.end_slots).any()):
         raise SettingError(
-            "the contrast with a teacher needs single masks",
-            expected="one masked position a span",
-            got="mask pairs",
-            where="objective.token_contrast_weight, corruption",
-            fix="choose masks in place, or token_contrast_weight=0",
+            "objective.token_contrast_weight needs each sequence masked once, in place and by single masks, got copies"
+            f" of shape {shapes[0]} for {shapes[1]}: change corruption"
         )

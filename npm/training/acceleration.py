@@ -42,13 +42,7 @@ def shard(model: nn.Module, kept: Iterable[nn.Module]) -> None:
     process group.
     """
     if not dist.is_initialized():
-        raise SettingError(
-            "there are no ranks to share the weights out among",
-            expected="several processes",
-            got="one process",
-            where="trainer.sharding",
-            fix="start them with accelerate launch, or leave trainer.sharding at none",
-        )
+        raise SettingError("trainer.sharding=full needs several processes: start them with accelerate launch")
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     places = [
         (module, key, names[id(parameter)])
@@ -210,11 +204,8 @@ def keep_few_activations(network: Any) -> None:
     """Gradient checkpointing by the network's own class. Raises SettingError if that has none."""
     if not getattr(network, "supports_gradient_checkpointing", False):
         raise SettingError(
-            "this kind of model has no gradient checkpointing",
-            expected="a transformers model that supports it",
-            got=type(network).__name__,
-            where="trainer.gradient_checkpointing",
-            fix="leave it at false; trainer.rows_per_pass saves memory with every model",
+            f"trainer.gradient_checkpointing is not supported by {type(network).__name__};"
+            " trainer.rows_per_pass saves memory with every model"
         )
     # one method under its new and its old name
     enable = getattr(network, "activation_checkpointing_enable", None) or network.gradient_checkpointing_enable

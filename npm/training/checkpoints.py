@@ -148,11 +148,7 @@ class RunFolder:
         if not file.is_file():
             if found := [name for name in PARTS if (self.path / name).exists()]:
                 raise ArtifactError(
-                    f"{self.path} has no {SETTINGS}: with which settings it was begun is not known",
-                    expected=f"the {SETTINGS} of that run, or a folder without {named(PARTS, most=len(PARTS))}",
-                    got=named(found),
-                    where=str(file),
-                    fix=f"put {SETTINGS} back, or choose another run=DIR",
+                    f"{file} is missing, but there is {named(found)} of a run: put it back, or choose another run=DIR"
                 )
             with made_parents(file):
                 data = json.dumps(settings, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
@@ -161,7 +157,7 @@ class RunFolder:
         refuse_changed(
             read_object(file, fix="put it back from a copy, or choose another run=DIR"),
             settings,
-            problem="this run folder was begun with other settings",
+            problem=f"{self.path} was begun with other settings",
             where=file,
             fix="repeat the old settings to continue, or choose another run=DIR",
             error=SettingError,
@@ -177,7 +173,7 @@ class RunFolder:
         refuse_changed(
             ours,
             theirs,
-            problem="this run cannot go on from one with other settings",
+            problem=f"{origin.path} has other settings, so that this run cannot go on from it",
             where=origin.path / SETTINGS,
             fix=f"repeat the settings of that run; only those of {', '.join(OF_EACH_RUN)} may differ",
             error=SettingError,
@@ -186,13 +182,7 @@ class RunFolder:
             return
         checkpoint = origin._checkpoint_while_training()
         if checkpoint is None:
-            raise SettingError(
-                f"{origin.path} has no checkpoint",
-                expected="a run that has saved one",
-                got="none",
-                where="start.from_run",
-                fix="wait for its first one (trainer.checkpoint_every_minutes), or name another run",
-            )
+            raise SettingError(f"start.from_run: {origin.path} has no checkpoint yet")
         done = checkpoint.counters
         begun = replace(done, first_step=done.step, first_seconds=done.seconds, best={})
         self.save_checkpoint(replace(checkpoint, counters=begun))
@@ -253,23 +243,17 @@ class RunFolder:
 
     @contextmanager
     def checkpoint_errors(self) -> Iterator[None]:
-        """Say of whatever is wrong in the newest checkpoint which folder to remove, in an ArtifactError."""
+        """Turn whatever is wrong in the newest checkpoint into an ArtifactError with the folder to remove."""
         folder = self._checkpoint_folders()[-1]
-        fix = f"remove {folder} alone, and run the same command: the run then begins anew"
         try:
             yield
-        except ArtifactError as error:
-            error.fix = fix
-            raise
         except torch.OutOfMemoryError:
             raise
-        except (KeyError, IndexError, TypeError, ValueError, RuntimeError, OSError, SafetensorError) as error:
+        except (ArtifactError, LookupError, TypeError, ValueError, RuntimeError, OSError, SafetensorError) as error:
+            reason = str(error) if isinstance(error, ArtifactError) else f"{type(error).__name__}: {error}"
+            reason = reason.splitlines()[0].partition("; ")[0]  # without another thing to do
             raise ArtifactError(
-                f"{folder} is no checkpoint of this run",
-                expected="counters, weights, optimiser state and generators as they were saved",
-                got=f"{type(error).__name__}: {error}".splitlines()[0],
-                where=str(folder),
-                fix=fix,
+                f"cannot go on from {folder}: {reason}; remove this folder alone and run the same command to begin anew"
             ) from error
 
     def cut_metrics(self, last_step: int) -> None:
@@ -379,23 +363,17 @@ def restore_state(checkpoint: Checkpoint, model: nn.Module, optimizer: torch.opt
     ranks = len({name.split("-")[0] for name in checkpoint.generators})
     if ranks != world_size():
         raise SettingError(
-            "this run was begun with another number of processes",
-            expected=f"{ranks} processes",
-            got=str(world_size()),
-            where=str(where),
-            fix=f"start {ranks} processes to continue exactly, or choose another run=DIR",
+            f"{where} was begun with {ranks} processes, got {world_size()}: start {ranks}, or choose another run=DIR"
         )
     own = own_weights(model)
     saved_shapes = {name: tuple(tensor.shape) for name, tensor in checkpoint.weights.items()}
     own_shapes = {name: tuple(tensor.shape) for name, tensor in own.items()}
     names = sorted(saved_shapes.keys() | own_shapes.keys())
     if different := [name for name in names if saved_shapes.get(name) != own_shapes.get(name)]:
+        shapes = [f"{name} {saved_shapes.get(name, 'absent')} ({own_shapes.get(name, 'absent')})" for name in different]
         raise SettingError(
-            "the checkpoint is of another architecture",
-            expected=named([f"{name} {own_shapes.get(name, 'absent')}" for name in different]),
-            got=named([f"{name} {saved_shapes.get(name, 'absent')}" for name in different]),
-            where=str(where / "checkpoints"),
-            fix="continue with the encoder and the objective that the run was begun with, or choose another run=DIR",
+            f"{where / CHECKPOINTS} is of another architecture than this run: {named(shapes)}; take the encoder and"
+            " the objective that it was begun with, or choose another run=DIR"
         )
     weights = {name: own_share(tensor, own[name]) for name, tensor in checkpoint.weights.items()}
     model.load_state_dict(weights, strict=False)  # the names were compared; tied ones come with their first

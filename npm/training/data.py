@@ -123,11 +123,8 @@ class BlockSource:
         self._order: tuple[int, np.ndarray] | None = None
         if self.micro_steps_per_epoch == 0:
             raise SettingError(
-                "the corpus is too small for one batch",
-                expected=f"at least {groups_per_device_batch * world_size} groups of blocks",
-                got=f"{len(groups)}",
-                where="corpus.files, trainer.groups_per_device_batch",
-                fix="give more text, fewer sequences per group, or fewer groups per device batch",
+                f"corpus.files has {len(groups)} groups, expected at least {groups_per_device_batch * world_size} for a"
+                " batch: give more text, or reduce groups.sequences_per_group or trainer.groups_per_device_batch"
             )
 
     def views(self, micro_step: int) -> dict[str, View]:
@@ -255,11 +252,8 @@ class SentenceSource:
     def _too_few(self, got: str) -> CorpusError:
         size = self.pairs_per_device_batch * self.world_size
         return CorpusError(
-            "there are too few sentences for one batch",
-            expected=f"at least {size} sentences or pairs, {self.pairs_per_device_batch} for each device",
-            got=got,
-            where="sentences.files, sentences.pairs_per_device_batch",
-            fix="give more text, or a smaller sentences.pairs_per_device_batch",
+            f"sentences.files: expected at least {size} sentences or pairs for a batch, got {got}: give more text,"
+            " or reduce sentences.pairs_per_device_batch"
         )
 
 
@@ -408,7 +402,7 @@ def _packed_blocks(folder: Path, packer: BlockPacker) -> BlockStore:
     refuse_changed(
         {name: store.settings[name] for name in ours},
         ours,
-        problem="the blocks were cut with other settings, or with another tokenizer",
+        problem=f"{folder} was cut with other settings or another tokenizer",
         where=folder,
         fix="repeat the settings of that run, or name another one as packed=DIR",
     )
@@ -484,10 +478,4 @@ def _collocations(texts: Texts, encoder: Encoder, store: BlockStore | None) -> C
         return collocations_of(chosen.collocations, store, texts.folder / "collocations")
     if given := chosen.collocations.vocabulary:
         return CollocationVocabulary.open(Path(given), tokenizer_fingerprint=encoder.tokenizer_fingerprint)
-    raise SettingError(
-        "there are no blocks to mine collocations from",
-        expected="corruption.collocations.vocabulary=DIR, or another unit",
-        got="unit=collocation in a run on sentences alone",
-        where="corruption.unit",
-        fix="name a vocabulary that another run has mined, or choose corruption.unit=word",
-    )
+    raise SettingError("corruption.unit=collocation needs corruption.collocations.vocabulary for sentences alone")

@@ -14,10 +14,10 @@ from npm.training.settings import TrainerSettings
 
 
 def read_metrics(file: Path) -> list[tuple[str, dict[str, Any]]]:
-    """The lines of metrics.jsonl, each as written and as its numbers by name; null stands for one that is not finite.
+    """The lines of metrics.jsonl, each as written and as its numbers by name; null is one that is not finite.
 
-    A last line that is still being written, or was when a run was killed, does not count. Raises ArtifactError for a
-    line that is no such object.
+    A last line that is still being written, or was when a run was killed, does not count. Raises ArtifactError for
+    another object.
     """
     found: list[tuple[str, dict[str, Any]]] = []
     for number, data in enumerate(file.read_bytes().splitlines(keepends=True), start=1):
@@ -32,13 +32,8 @@ def read_metrics(file: Path) -> list[tuple[str, dict[str, Any]]]:
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
             right = False
         if not right:
-            raise ArtifactError(
-                "a line of metrics cannot be read",
-                expected="a JSON object of numbers with that of its step",
-                got=ascii(data.strip()[:100].decode("utf-8", errors="replace"))[1:-1],
-                where=f"{file}:{number}",
-                fix="remove this line",
-            )
+            shown = ascii(data.strip()[:80].decode(errors="replace"))
+            raise ArtifactError(f"{file}:{number}: invalid line of metrics {shown}: remove it")
         found.append((line, record))
     return found
 
@@ -99,13 +94,7 @@ def check_loggers(settings: TrainerSettings) -> None:
         ("wandb_project", bool(settings.wandb_project), "wandb"),
     ):
         if asked and importlib.util.find_spec(module) is None:
-            raise SettingError(
-                f"the package {module} is not installed",
-                expected=f"the package {module}",
-                got=f"trainer.{name}={getattr(settings, name)} without it",
-                where=f"trainer.{name}",
-                fix=f"pip install {module}, or leave the setting out; metrics.jsonl is always written",
-            )
+            raise SettingError(f"trainer.{name} needs the package {module}: pip install {module}, or leave it out")
 
 
 def open_loggers(settings: TrainerSettings, run: Path, *, first_step: int) -> list[MetricsLogger]:

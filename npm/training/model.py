@@ -64,25 +64,16 @@ def load_start(settings: TrainingSettings) -> TrainableModel:
     model: TrainableModel = _load_denoiser(settings) if settings.objective.denoising_weight else _load_encoder(settings)
     freeze(model.model, settings.start.frozen)
     if settings.objective.labelled_weight and settings.labelled.layer is not None:
-        _check_probe(settings, model)
+        layers = int(model.model.config.num_hidden_layers)
+        if settings.labelled.layer not in range(layers + 1):
+            raise SettingError(f"labelled.layer must be from 0 to {layers}, got {settings.labelled.layer}")
+        weights = settings.objective.weights()
+        if others := [name for name, weight in weights.items() if weight and name != "labelled_weight"]:
+            raise SettingError(f"labelled.layer trains a head alone: set objective.{others[0]}=0, or leave it out")
         model.model.requires_grad_(False)
     if model.device.type == "cpu":
         keep_freed_memory()
     return model
-
-
-def _check_probe(settings: TrainingSettings, model: TrainableModel) -> None:
-    """Raise SettingError for a layer that is not there, or objectives beside it that would train the encoder."""
-    layers = int(model.model.config.num_hidden_layers)
-    others = [name for name, weight in settings.objective.weights().items() if weight and name != "labelled_weight"]
-    if settings.labelled.layer not in range(layers + 1) or others:
-        raise SettingError(
-            "this probe cannot be trained",
-            expected=f"labelled.layer from 0 (the embeddings) to {layers}, and objective.labelled_weight alone",
-            got=f"layer {settings.labelled.layer}" + "".join(f", {name}" for name in others),
-            where="labelled.layer",
-            fix="choose another layer, or leave it out to train the encoder too",
-        )
 
 
 def _corpus_texts(settings: TrainingSettings) -> Iterator[str]:
@@ -141,11 +132,8 @@ def check_input_length(settings: TrainingSettings, encoder: TrainableModel, view
     sentence_tokens = settings.sentences.max_sentence_tokens if SENTENCES in views else 0
     if sentence_tokens > encoder.max_input_tokens:
         raise SettingError(
-            "sentences may be longer than the encoder takes",
-            expected=f"at most {encoder.max_input_tokens} tokens, special tokens included",
-            got=str(sentence_tokens),
-            where="sentences.max_sentence_tokens",
-            fix="make it smaller",
+            f"sentences.max_sentence_tokens must be at most {encoder.max_input_tokens}, which the encoder takes,"
+            f" got {sentence_tokens}"
         )
     if LABELLED in views:
         check_range(
@@ -163,11 +151,8 @@ def check_input_length(settings: TrainingSettings, encoder: TrainableModel, view
     added_tokens = min(settings.masking.max_spans_per_sequence, block_tokens) if pairs else 0
     if block_tokens + added_tokens > encoder.max_input_tokens:
         raise SettingError(
-            "masked blocks may be longer than the encoder takes",
-            expected=f"at most {encoder.max_input_tokens} tokens, special tokens and masks included",
-            got=f"{block_tokens} tokens of a block and up to {added_tokens} that its masks add",
-            where="blocks.max_block_tokens, masking.max_spans_per_sequence",
-            fix="make one of the two smaller",
+            f"the encoder takes {encoder.max_input_tokens} tokens, but a block has {block_tokens} and masks add up to"
+            f" {added_tokens}: reduce blocks.max_block_tokens or masking.max_spans_per_sequence"
         )
 
 
@@ -257,11 +242,7 @@ def _check_poolers(kind: PoolerKind, teacher: BlockTeacher | None) -> None:
     """Raise SettingError if sentences would have other vectors than blocks, for which one pooler is saved."""
     if teacher is not None and teacher.pooler is not kind:
         raise SettingError(
-            "sentences and blocks are pooled otherwise",
-            expected=f"the pooler of the teacher of blocks, {teacher.pooler.name}",
-            got=kind.name,
-            where="objective.sentence.pooler, objective.block_teacher_weight",
-            fix=f"set objective.sentence.pooler={teacher.pooler.name}, or one of the two weights to 0",
+            f"objective.sentence.pooler must be {teacher.pooler.name}, that of objective.block_teacher, got {kind.name}"
         )
 
 
@@ -276,39 +257,26 @@ def _masked_tokens(settings: TrainingSettings, encoder: Encoder) -> MaskedTokens
 
 
 def _other_objective(name: str, other: OtherObjective, trained: TrainableModel) -> nn.Module:
-    """An objective that stands in a file of its own, made by its class."""
+    """An objective from a file of its own, made by its class."""
     module, _, attribute = other.target.rpartition(".")
-    where = f"objective.others.{name}"
     try:
         chosen = getattr(importlib.import_module(module), attribute)
         # looked at before it is called: any function that can be imported would be called with these settings
         if not (isinstance(chosen, type) and issubclass(chosen, nn.Module)):
-            raise TypeError(f"{other.target} is no class of torch modules")
+            raise TypeError(f"{other.target} is not a class of torch modules")
         made: nn.Module = chosen(trained, **other.settings)
     except (ImportError, AttributeError, TypeError) as error:
-        raise SettingError(
-            f"the objective {name} cannot be made",
-            expected="target=module.Class, called with the encoder and the settings",
-            got=str(error),
-            where=where,
-            fix="check the name of the class and of its settings; a module outside the package must be on PYTHONPATH",
-        ) from error
+        raise SettingError(f"objective.others.{name}: cannot make {other.target} from its settings: {error}") from error
     view = getattr(made, "view", None)
     if view not in VIEW_NUMBERS or not callable(getattr(made, "counts", None)):
         raise SettingError(
-            f"{other.target} is no objective",
-            expected=f"a torch module with counts(view) and a view out of {', '.join(VIEW_NUMBERS)}",
-            got=f"{type(made).__name__} with view {view!r}",
-            where=where,
-            fix="docs/own-objective.md shows what an objective has",
+            f"objective.others.{name} must be a torch module with counts(view) and a view out of"
+            f" {', '.join(VIEW_NUMBERS)}, got {type(made).__name__} with view {view!r}; see docs/own-objective.md"
         )
     if (view == DENOISING) != isinstance(trained, Denoiser):
         raise SettingError(
-            f"the model has nothing that the objective {name} reads",
-            expected="denoising_weight above 0, which loads an encoder-decoder, and only then the view denoising",
-            got=f"view {view} of {type(trained).__name__.lower()} {trained.name}",
-            where=where,
-            fix="set objective.denoising_weight, or choose an objective for encoders",
+            f"objective.others.{name} with view {view} does not fit {trained.name}: only encoder-decoders"
+            " (objective.denoising_weight above 0) have the view denoising, and no other"
         )
     return made
 

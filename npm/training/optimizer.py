@@ -41,13 +41,7 @@ def freeze(model: Any, settings: FrozenSettings) -> list[str]:
         module.requires_grad_(False)
     names = [name for name, parameter in model.named_parameters() if not parameter.requires_grad]
     if frozen and len(names) == len(list(model.named_parameters())):
-        raise SettingError(
-            "nothing of the encoder is left to train",
-            expected="at least one layer that is trained",
-            got=f"layers={settings.layers}, embeddings={settings.embeddings}",
-            where="start.frozen",
-            fix="freeze fewer layers",
-        )
+        raise SettingError(f"start.frozen leaves nothing of the encoder to train: reduce layers={settings.layers}")
     return names
 
 
@@ -73,11 +67,8 @@ def layer_stacks(model: nn.Module) -> list[nn.ModuleList]:
             inside |= {id(part) for part in module.modules()}
     if not stacks:
         raise SettingError(
-            "this encoder has no layers of their own weights",
-            expected=f"a stack of {config.num_hidden_layers} layers",
-            got=f"{type(model).__name__}, without one",
-            where="start.frozen.layers, trainer.layer_decay, trainer.optimizer",
-            fix="leave all three at their defaults (0, 1 and adamw), or choose another encoder",
+            f"{type(model).__name__} has no layers with weights of their own: leave out start.frozen.layers,"
+            " trainer.layer_decay and trainer.optimizer=muon"
         )
     return stacks
 
@@ -124,13 +115,7 @@ def parameter_groups(
             kind = 2 if parameter.ndim == 0 else int(is_bias or is_norm(module))
             members.setdefault((kind, rates.get(parameter, 1.0)), []).append(parameter)
     if not seen:
-        raise SettingError(
-            "nothing is left to train",
-            expected="at least one parameter that is not frozen",
-            got="0",
-            where="start.frozen",
-            fix="freeze less",
-        )
+        raise SettingError("start.frozen leaves nothing to train: freeze less")
     return [
         {"params": members[kind, rate], "weight_decay": 0.0 if kind else weight_decay, "rate_share": rate}
         for kind, rate in sorted(members)
@@ -215,13 +200,7 @@ def make_optimizer(model: nn.Module, network: nn.Module, settings: TrainerSettin
     if settings.optimizer is OptimizerKind.lion:
         return Lion(groups)
     if not hasattr(torch.optim, "Muon"):
-        raise SettingError(
-            "this torch has no Muon",
-            expected="torch 2.9 or newer",
-            got=f"torch {torch.__version__}",
-            where="trainer.optimizer",
-            fix="install a newer torch, or choose trainer.optimizer=adamw",
-        )
+        raise SettingError(f"trainer.optimizer=muon needs torch 2.9 or newer, got {torch.__version__}")
     chosen = layer_matrices(network)
     matrices, others = _chosen(groups, chosen, inside=True), _chosen(groups, chosen, inside=False)
     if not matrices:

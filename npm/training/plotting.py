@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
-from npm.core.errors import ArtifactError, SettingError
+from npm.core.errors import ArtifactError, SettingError, unknown
 from npm.core.figures import (
     NumberTable,
     Picture,
@@ -114,7 +114,10 @@ def _json(values: np.ndarray) -> list[float | None]:
 
 def read_curves(run: Path, settings: CurveSettings) -> dict[str, Curve]:
     """Every number in the metrics of a run, by name."""
-    records = _records(run / "metrics.jsonl")
+    file = run / "metrics.jsonl"
+    if not file.is_file():
+        raise ArtifactError(f"{file} is missing: name the folder of a training run that has logged its first steps")
+    records = [record for _, record in read_metrics(file)]
     tokens_at = _tokens_at(records)
     points: dict[str, list[tuple[float, float]]] = {}
     measured: set[str] = set()
@@ -158,24 +161,13 @@ def chosen_terms(curves: dict[str, dict[str, Curve]], asked: Sequence[str]) -> l
     everything = sorted(set().union(*curves.values()))
     for term in asked:
         if term not in everything:
-            raise SettingError(
-                f"no run has the term {term}",
-                expected=", ".join(everything) or "a run with metrics",
-                got=term,
-                where="terms",
-                fix="choose among these, or leave terms out",
-            )
+            raise unknown("term", term, everything)
     common = sorted(set.intersection(*terms_of_runs))
     if not asked and not common:
-        raise SettingError(
-            "the runs have no term in common",
-            expected="runs of the same objective, or terms=[…]",
-            got="; ".join(
-                f"{run}: {', '.join(sorted(terms)) or 'none'}" for run, terms in zip(curves, terms_of_runs, strict=True)
-            ),
-            where="npmlm plot RUN …",
-            fix="name terms with terms=[…], or draw the runs apart",
+        shown = "; ".join(
+            f"{run}: {', '.join(sorted(terms)) or 'none'}" for run, terms in zip(curves, terms_of_runs, strict=True)
         )
+        raise SettingError(f"the runs have no term in common: set terms, or draw them apart; they have {shown}")
     return list(asked) or common
 
 
@@ -204,19 +196,6 @@ def draw_curves(curves: dict[str, dict[str, Curve]], terms: Sequence[str], *, ax
         count_ticks(panel)
     legend_below(figure, panels, columns=len(panels))
     return figure
-
-
-def _records(file: Path) -> list[dict[str, Any]]:
-    """What the lines of metrics hold. Raises ArtifactError."""
-    if not file.is_file():
-        raise ArtifactError(
-            "this is not the folder of a training run with metrics",
-            expected="a folder that npmlm train wrote, after its first line of metrics (trainer.log_every_steps)",
-            got="no metrics.jsonl" if file.parent.is_dir() else "no such folder",
-            where=str(file.parent),
-            fix="check the name, or wait for the first steps",
-        )
-    return [record for _, record in read_metrics(file)]
 
 
 def _tokens_at(records: Sequence[dict[str, Any]]) -> Any:

@@ -77,11 +77,8 @@ class QuestionSource:
         self.micro_steps_per_epoch = len(table) // self.questions_per_step
         if self.micro_steps_per_epoch == 0:
             raise CorpusError(
-                "there are too few questions for one batch",
-                expected=f"at least {self.questions_per_step}",
-                got=str(len(table)),
-                where="questions, supervision.questions_per_device_batch",
-                fix="give more questions, or a smaller supervision.questions_per_device_batch",
+                f"questions: expected at least {self.questions_per_step} for a batch, got {len(table)}: give more,"
+                " or reduce supervision.questions_per_device_batch"
             )
 
     def views(self, micro_step: int) -> dict[str, View]:

@@ -12,7 +12,7 @@ from torch import nn
 
 from index.locking import folder_lock
 from index.manifest import MANIFEST_NAME, read_any_manifest
-from npm.core.errors import SettingError, UserError, check_range, named
+from npm.core.errors import SettingError, UserError, check_range, missing, named
 from npm.core.types import Progress, silent
 from npm.corpus.labelled import labelled_sources
 from npm.corpus.sentence_pairs import sentence_sources
@@ -114,11 +114,7 @@ def refuse_no_text(settings: TrainingSettings) -> None:
     """Raise CorpusError where no text at all is given; that of labelled rows is asked for where they are read."""
     given = settings.packed or settings.corpus.files or settings.sentences.files or settings.labelled.files
     if settings.objective.span_supervision_weight and not settings.questions:
-        expected, fix = (
-            "files of questions with their answers",
-            "give questions=FILE.jsonl; docs/training.md has the form",
-        )
-        raise SettingError("no questions are given", expected=expected, got="none", where="questions", fix=fix)
+        raise missing("questions", "questions=FILE.jsonl")
     given = given or settings.questions
     if not given and settings.objective.labelled_weight + settings.objective.labelled_contrast_weight == 0:
         find_sources([])
@@ -152,15 +148,10 @@ def recorded_facts(settings: TrainingSettings, trained: TrainableModel, views: s
 def packed_facts(settings: TrainingSettings, views: set[str]) -> dict[str, str]:
     """The blocks of `packed`, and those held out that may lie beside them, by content."""
     files = (*settings.corpus.files, *settings.evaluation.files)
-    beside = sorted(views & {SENTENCES, LABELLED})
-    if files or beside:
-        raise SettingError(
-            "packed=DIR stands in the place of all text",
-            expected="no corpus.files and no evaluation.files, and objectives that read blocks",
-            got=named(files) if files else f"an objective that reads {beside[0]} text",
-            where="packed",
-            fix="leave packed=DIR out, or the files",
-        )
+    if files:
+        raise SettingError(f"packed replaces corpus.files and evaluation.files: remove {named(files)}")
+    if others := sorted(views & {SENTENCES, LABELLED}):
+        raise SettingError(f"packed has blocks only, but an objective reads {others[0]}: remove packed")
     folders = {"packed": Path(settings.packed), "packed_held_out": Path(settings.packed) / HELD_OUT}
     if not has_held_out(settings):
         del folders["packed_held_out"]
@@ -254,13 +245,7 @@ def _held_out(
 ) -> HeldOut | None:
     if not has_held_out(settings) and not evaluators:
         if settings.evaluation != TrainingEvaluationSettings():
-            raise SettingError(
-                "there is nothing to evaluate",
-                expected="evaluation.files=[…], or sts_dir= for sentences",
-                got="other settings of evaluation without them",
-                where="evaluation.files",
-                fix="give held-out text, or leave the settings of evaluation out",
-            )
+            raise SettingError("evaluation.files (or sts_dir) is required by other settings of evaluation")
         return None
     batches = None
     if has_held_out(settings):

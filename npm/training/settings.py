@@ -367,11 +367,7 @@ def refuse_unused(settings: TrainingSettings, views: set[str]) -> None:
     changed = [key for key in changed_settings(settings, TrainingSettings(), unused) if key != KEPT_WITH_THE_ENCODER]
     if changed:
         raise SettingError(
-            f"this run has no use for {', '.join(changed)}",
-            expected="settings of what its objectives read",
-            got=f"objectives that read {', '.join(sorted(views))}, and {', '.join(changed)}",
-            where=", ".join(changed),
-            fix="leave these out, or give the objective that reads them a weight",
+            f"unused settings: {', '.join(changed)}; remove them, or give the objective that reads them a weight"
         )
 
 
@@ -379,19 +375,11 @@ def refuse_unused_of_start(settings: TrainingSettings) -> None:
     """Raise SettingError for sizes of random weights where `encoder=` gives the weights, and those that T5 lacks."""
     fresh = "start.fresh"
     if not settings.start.fresh.layers:
-        changed = changed_settings(settings, TrainingSettings(), [fresh])
-        expected, fix = f"{fresh}.layers of at least 1 beside them", f"set {fresh}.layers, or leave these out"
+        names, fix = [fresh], f"set {fresh}.layers too, or remove them"
     elif settings.objective.denoising_weight:
         names = [f"{fresh}.window_tokens", f"{fresh}.max_input_tokens"]
-        changed = changed_settings(settings, TrainingSettings(), names)
-        expected, fix = "an encoder-decoder that reads the whole of an input of any length", "leave these out"
+        fix = "remove them: an encoder-decoder takes inputs of any length"
     else:
         return
-    if changed:
-        raise SettingError(
-            f"this start has no use for {', '.join(changed)}",
-            expected=expected,
-            got=f"{fresh}.layers={settings.start.fresh.layers}, and {', '.join(changed)}",
-            where=", ".join(changed),
-            fix=fix,
-        )
+    if changed := changed_settings(settings, TrainingSettings(), names):
+        raise SettingError(f"unused settings: {', '.join(changed)}; {fix}")

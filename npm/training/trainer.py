@@ -272,13 +272,11 @@ class Trainer:
         if own_terms_are_bad or wrong.keys() == {"length of the gradient"}:  # else the batch of another rank is
             folder = self.run_folder.bad_batch_path
             save_bad_batches(folder, step=self.step + 1, rank=rank(), window=window, sums=sums)
+        shown = ", ".join(f"{name}={number}" for name, number in wrong.items())
         raise SettingError(
-            "the loss is not finite",
-            expected="finite numbers",
-            got=", ".join(f"{name}={number}" for name, number in wrong.items()),
-            where=f"step {self.step + 1}, learning rate {self.learning_rate:.3g}; "
-            f"the batch is kept in {self.run_folder.bad_batch_path}",
-            fix="choose a lower schedule.learning_rate or trainer.max_gradient_norm in a new run folder",
+            f"the loss is not finite at step {self.step + 1} ({shown}): choose a schedule.learning_rate below"
+            f" {self.learning_rate:.3g} or a lower trainer.max_gradient_norm in a new run folder. The batch is kept in"
+            f" {self.run_folder.bad_batch_path}"
         )
 
     def _count(self, own_tokens: int, own_seconds: float) -> None:

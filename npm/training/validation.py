@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from npm.core.errors import SettingError
+from npm.core.errors import unknown
 from npm.models.encoder import evaluating
 from npm.objectives.ranks import of_first_rank, sum_over_ranks
 from npm.training.acceleration import PreparedModel
@@ -60,13 +60,7 @@ class HeldOut:
                     metrics |= evaluator()
         metrics = of_first_rank(metrics)
         if self.settings.best not in metrics:
-            raise SettingError(
-                "the metric that decides about the best encoder is not measured",
-                expected=", ".join(metrics),
-                got=self.settings.best,
-                where="evaluation.best",
-                fix="choose one of these",
-            )
+            raise unknown("evaluation.best", self.settings.best, metrics)
         return metrics
 
     def _held_out_terms(self, prepared: PreparedModel) -> dict[str, float]:

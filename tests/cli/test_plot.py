@@ -108,7 +108,7 @@ def test_folders_without_anything_to_draw_are_refused(npmlm: CommandLine, tmp_pa
         ("curves", "bins=5", ("picture=curves has no use for bins", "terms")),
         ("confusion", "bins=5", ("picture=confusion has no use for bins", "tasks, methods")),
         ("confusion", "tasks=[agm]", ("no folder holds answers of agm", "agn")),
-        ("geometry", "arrows=true", ("no path for arrows",)),
+        ("geometry", "arrows=true", ("arrows",)),
         ("reliability", "bins=0", ("bins is out of range",)),
         ("reliability", "picture=pie", ("picture", "confusion")),
         ("reliability", "out=x.pdf", ("PNG or an SVG",)),

@@ -191,7 +191,7 @@ def test_metrics_that_are_none_are_refused_before_the_encoder_is_loaded(
     (tmp_path / "run" / "metrics.jsonl").write_bytes(b"mine, without an end of line")
     before = all_bytes(tmp_path)
     kept = [part for part in train if not part.startswith("encoder=")]
-    npmlm(*kept, "encoder=./nowhere").refused("a line of metrics cannot be read", "metrics.jsonl:1")
+    npmlm(*kept, "encoder=./nowhere").refused("metrics.jsonl:1")
     assert all_bytes(tmp_path) == before
 
 
@@ -294,12 +294,12 @@ def test_blocks_that_their_masks_can_lengthen_to_just_what_the_encoder_takes_are
         (["device=cuda:1"], ["where:    device", "CUDA_VISIBLE_DEVICES"]),
         (["trainer.seed=18446744073709551616"], ["where:    trainer.seed"]),
         (["groups.sequences_per_group=50000"], ["where:    groups.sequences_per_group", "at most 43690"]),
-        (["blocks.max_block_tokens=120"], ["masked blocks may be longer", "at most 128 tokens", "max_block_tokens"]),
-        (["blocks.max_block_tokens=129", "masking.unit=token", TOKEN], ["at most 128 tokens", "129 tokens of a block"]),
-        (["corruption.masked_fraction=0.4"], ["no use for corruption.masked_fraction"]),
-        (["sentences.files=[a.jsonl]"], ["no use for sentences.files"]),
-        (["start.fresh.window_tokens=4"], ["no use for start.fresh.window_tokens", "start.fresh.layers"]),
-        (["start.fresh.dimensions=64"], ["no use for start.fresh.dimensions", "start.fresh.layers"]),
+        (["blocks.max_block_tokens=120"], ["128 tokens", "blocks.max_block_tokens"]),
+        (["blocks.max_block_tokens=129", "masking.unit=token", TOKEN], ["128 tokens", "129"]),
+        (["corruption.masked_fraction=0.4"], ["corruption.masked_fraction"]),
+        (["sentences.files=[a.jsonl]"], ["sentences.files"]),
+        (["start.fresh.window_tokens=4"], ["start.fresh.window_tokens", "start.fresh.layers"]),
+        (["start.fresh.dimensions=64"], ["start.fresh.dimensions", "start.fresh.layers"]),
         (
             [
                 "start.fresh.layers=1",
@@ -307,15 +307,15 @@ def test_blocks_that_their_masks_can_lengthen_to_just_what_the_encoder_takes_are
                 "objective.nonparametric_weight=0",
                 "objective.denoising_weight=1",
             ],
-            ["no use for start.fresh.window_tokens", "whole of an input"],
+            ["start.fresh.window_tokens"],
         ),
         (
             ["start.fresh.layers=1", "start.fresh.window_tokens=4", "start.fresh.dimensions=6"],
             ["where:    start.fresh.dimensions", "even"],
         ),
         (["objective.masked_weight=1", "corruption.span_success_probability=0.5"], ["corruption.sampler=geometric"]),
-        (["objective.masked.visible_only=true"], ["no use for objective.masked.visible_only"]),
-        (["evaluation.patience_evaluations=3"], ["nothing to evaluate", "evaluation.files"]),
+        (["objective.masked.visible_only=true"], ["objective.masked.visible_only"]),
+        (["evaluation.patience_evaluations=3"], ["evaluation.files"]),
         (["evaluation.files=[no.jsonl]"], ["no.jsonl"]),
         (["objective.denoising_weight=1"], ["no head for the other objectives"]),
         (
@@ -414,7 +414,7 @@ def test_a_misspelt_metric_of_evaluation_leaves_no_run_folder(
 ) -> None:
     before = all_bytes(tmp_path)
     npmlm(*train, f"evaluation.files=[{texts}]", "evaluation.best=held_out_los").refused(
-        "held_out_loss", "got:      held_out_los\n"
+        "held_out_loss", "evaluation.best"
     )
     assert all_bytes(tmp_path) == before
 
@@ -477,8 +477,10 @@ def test_titles_that_fill_the_blocks_are_refused(npmlm: CommandLine, train: list
 def test_a_teacher_of_another_tokenizer_is_refused(npmlm: CommandLine, train: list[str], tmp_path: Path) -> None:
     tiny_encoder("roberta").save(tmp_path / "other")
     teacher = f"objective.block_teacher.encoder={tmp_path / 'other'}"
-    npmlm(*train, "objective.block_teacher_weight=1", teacher).refused("does not fit", "tokenizer fingerprint")
-    npmlm(*train, teacher).refused("has no use for objective.block_teacher.encoder")
+    npmlm(*train, "objective.block_teacher_weight=1", teacher).refused(
+        "objective.block_teacher.encoder", "tokenizer fingerprint"
+    )
+    npmlm(*train, teacher).refused("objective.block_teacher.encoder")
 
 
 def test_a_teacher_is_recorded_by_its_last_name_and_by_content(
@@ -500,4 +502,4 @@ def test_sentences_and_blocks_that_are_pooled_otherwise_are_refused(
     npmlm: CommandLine, train: list[str], texts: Path
 ) -> None:
     both = ["objective.block_teacher_weight=1", "objective.sentence_weight=1"]
-    npmlm(*train, *both).refused("sentences and blocks are pooled otherwise", "objective.sentence.pooler=avg")
+    npmlm(*train, *both).refused("objective.sentence.pooler must be avg")

@@ -204,10 +204,8 @@ def test_counts_are_those_of_the_terms() -> None:
     [("similarity_scale", 0.0), ("similarity_scale", -1.0), ("similarity_scale", 2.0), ("max_logits_per_chunk", 0)],
 )
 def test_settings_out_of_range_are_refused(setting: str, value: float) -> None:
-    with pytest.raises(SettingError) as caught:
+    with pytest.raises(SettingError, match=setting):
         NonparametricSettings(**{setting: value})  # type: ignore[arg-type]
-    assert caught.value.where == setting
-    assert caught.value.got == str(value)
 
 
 def test_the_own_sequence_can_be_made_of_negatives() -> None:

@@ -150,17 +150,14 @@ def test_a_batch_without_spans_has_zero_gradients_at_all_lengths() -> None:
 
 @pytest.mark.parametrize("dimensions", [[0], [-64], [2, 2]])
 def test_lengths_that_are_none_are_refused(dimensions: list[int]) -> None:
-    with pytest.raises(SettingError) as caught:
+    with pytest.raises(SettingError, match="dimensions"):
         NonparametricSettings(dimensions=dimensions)
-    assert caught.value.where == "dimensions"
-    assert caught.value.got == ", ".join(map(str, dimensions))
 
 
 @pytest.mark.parametrize("dimensions", [[WHOLE], [2, WHOLE + 1]])
 def test_lengths_that_are_not_shorter_than_the_encoders_vectors_are_refused(dimensions: list[int]) -> None:
-    with pytest.raises(SettingError) as caught:
+    with pytest.raises(SettingError, match="dimensions"):
         objective_of(dimensions=dimensions)
-    assert caught.value.expected == f"numbers from 1 to {WHOLE - 1}, each once"
 
 
 def test_a_chunk_holds_no_more_logits_than_allowed_those_of_all_lengths_counted(

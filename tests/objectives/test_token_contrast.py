@@ -189,25 +189,23 @@ def test_a_batch_without_masked_positions_has_no_loss_and_zero_gradients() -> No
 def test_sequences_shown_in_several_copies_are_refused() -> None:
     batch = batch_of([[5, 6], [5]], [(0, 0, 1)], mask_pairs=False)
     twice = {name: getattr(batch, name).repeat(2, 1) for name in ("query_input_ids", "query_attention_mask")}
-    with pytest.raises(SettingError, match="masked once, in place") as caught:
+    with pytest.raises(SettingError, match="token_contrast_weight"):
         contrast_of(torch.zeros(2, 2, 3)).counts(replace(batch, **twice))
-    assert "(4, 2), clean ones of shape (2, 2)" in caught.value.got
     TokenContrastSettings().check_copies(1)
-    with pytest.raises(SettingError, match="masked once, in place"):
+    with pytest.raises(SettingError, match="token_contrast_weight"):
         TokenContrastSettings().check_copies(2)
 
 
 def test_mask_pairs_are_refused() -> None:
     batch = batch_of([[5, 6, 7], [5, 6, 7]], [(0, 0, 2)])  # two masks for two tokens: the lengths agree
-    with pytest.raises(SettingError, match="single masks"):
+    with pytest.raises(SettingError, match="token_contrast_weight"):
         contrast_of(torch.zeros(2, 3, 3)).counts(batch)
 
 
 @pytest.mark.parametrize("temperature", [0.0, -1.0])
 def test_a_temperature_out_of_range_is_refused(temperature: float) -> None:
-    with pytest.raises(SettingError) as caught:
+    with pytest.raises(SettingError, match="temperature"):
         TokenContrastSettings(temperature=temperature)
-    assert caught.value.where == "temperature"
 
 
 def test_the_teacher_follows_the_batch_to_its_device() -> None:

@@ -245,17 +245,15 @@ def test_an_encoder_that_takes_no_positions_is_refused() -> None:
     config = encoder.model.config
     encoder.model = WithoutPositions()  # type: ignore[assignment]
     encoder.model.config = config
-    with pytest.raises(EncoderError, match="takes no positions") as refusal:
+    with pytest.raises(EncoderError, match="WithoutPositions"):
         VisibleOnly(encoder, decoder_layers=1)
-    assert refusal.value.got == "WithoutPositions"
 
 
 def test_kept_or_replaced_tokens_do_not_go_with_encoding_the_visible_alone() -> None:
     MaskedSettings(visible_only=True).check_masks(1.0)
     MaskedSettings(visible_only=False).check_masks(0.8)
-    with pytest.raises(SettingError, match="would be visible") as refusal:
+    with pytest.raises(SettingError, match="visible_only"):
         MaskedSettings(visible_only=True).check_masks(0.8)
-    assert "probability 0.8" in refusal.value.got
 
 
 def test_a_decoder_without_layers_is_refused() -> None:

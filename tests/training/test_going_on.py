@@ -120,15 +120,14 @@ def test_a_decay_by_the_clock_counts_from_the_checkpoint_too(tmp_path: Path, ori
 
 
 def test_a_run_of_other_settings_is_refused_by_name(tmp_path: Path, origin: Path) -> None:
-    with pytest.raises(SettingError, match="cannot go on from one with other settings") as caught:
+    with pytest.raises(SettingError, match=r"trainer.layer_decay"):
         run_training(tmp_path / "next", settings_of(tmp_path, from_run=str(origin), layer_decay=0.5))
-    assert "trainer.layer_decay" in caught.value.got
     assert not (tmp_path / "next").exists()
 
 
 def test_what_is_no_run_and_a_run_without_a_checkpoint_are_refused(tmp_path: Path, origin: Path) -> None:
     settings = settings_of(tmp_path, from_run=str(tmp_path / "nothing"))
-    with pytest.raises(ArtifactError, match="cannot be read"):
+    with pytest.raises(ArtifactError, match=r"settings.json"):
         run_training(tmp_path / "next", settings)
     shutil.rmtree(origin / "checkpoints")
     with pytest.raises(SettingError, match="has no checkpoint"):

@@ -117,14 +117,12 @@ def test_frozen_parts_stay_as_they_are_in_training(tmp_path: Path, settings: Fro
 
 @pytest.mark.parametrize(("settings", "where"), [({"layers": 3}, "start.frozen.layers"), ({"layers": -1}, "layers")])
 def test_layers_that_are_not_there_are_refused(settings: dict[str, int], where: str) -> None:
-    with pytest.raises(SettingError) as caught:
+    with pytest.raises(SettingError, match=where):
         freeze(tiny_encoder("bert").model, FrozenSettings(**settings))
-    assert caught.value.where == where
-    assert caught.value.got == str(settings["layers"])
 
 
 def test_an_encoder_without_anything_to_train_is_refused() -> None:
-    with pytest.raises(SettingError, match="nothing of the encoder is left to train"):
+    with pytest.raises(SettingError, match=r"start.frozen"):
         freeze(tiny_encoder("bert").model, FrozenSettings(layers=2, embeddings=True))
 
 
@@ -192,25 +190,21 @@ def test_layers_that_share_their_weights_are_refused_where_layers_are_told_apart
     sizes = {"hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2, "num_hidden_layers": 3}
     model = AlbertModel(AlbertConfig(vocab_size=20, embedding_size=8, **sizes))
     assert make_optimizer(model, model, TrainerSettings()).param_groups
-    with pytest.raises(SettingError, match="no layers of their own weights") as caught:
+    with pytest.raises(SettingError, match="AlbertModel"):
         make_optimizer(model, model, TrainerSettings(**settings))
-    assert caught.value.got == "AlbertModel, without one"
-    assert next(iter(settings)) in caught.value.where
-    with pytest.raises(SettingError, match="no layers of their own weights"):
+    with pytest.raises(SettingError, match=r"start.frozen.layers"):
         freeze(model, FrozenSettings(layers=1))
 
 
 def test_a_torch_without_muon_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(torch.optim, "Muon")
-    with pytest.raises(SettingError, match="no Muon") as caught:
+    with pytest.raises(SettingError, match=r"trainer.optimizer"):
         moves(OptimizerKind.muon, tiny_encoder("bert").model, rate=1e-2)
-    assert caught.value.where == "trainer.optimizer"
 
 
 def test_muon_with_shared_weights_is_refused() -> None:
-    with pytest.raises(SettingError) as caught:
+    with pytest.raises(SettingError, match="optimizer"):
         TrainerSettings(optimizer=OptimizerKind.muon, sharding=Sharding.full)
-    assert caught.value.where == "optimizer"
 
 
 def test_frozen_word_embeddings_leave_an_untied_head_its_own_matrix(tmp_path: Path) -> None:

@@ -155,30 +155,26 @@ def test_a_line_that_is_still_being_written_is_left_out(first: Path) -> None:
 def test_a_damaged_line_is_named(first: Path) -> None:
     with (first / "metrics.jsonl").open("a") as file:
         file.write("{broken\n")
-    with pytest.raises(ArtifactError, match="cannot be read") as refusal:
+    with pytest.raises(ArtifactError, match=r"metrics.jsonl:6"):
         curves_picture([first], CurveSettings())
-    assert refusal.value.where.endswith("metrics.jsonl:6")
 
 
 def test_a_folder_without_metrics_is_refused(first: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    for folder, got in (("empty", "no metrics.jsonl"), ("nowhere", "no such folder")):
-        with pytest.raises(ArtifactError, match="not the folder of a training run") as refusal:
+    for folder in ("empty", "nowhere"):
+        with pytest.raises(ArtifactError, match=folder):
             curves_picture([first, tmp_path / folder], CurveSettings())
-        assert refusal.value.got == got
 
 
 def test_runs_without_a_common_term_are_refused(first: Path, tmp_path: Path) -> None:
     other = run_with(tmp_path / "other", [{"step": 1, "tokens": 5, **TRAINING, "sentence": 1.0}])
-    with pytest.raises(SettingError, match="no term in common") as refusal:
+    with pytest.raises(SettingError, match="other: sentence"):
         curves_picture([first, other], CurveSettings())
-    assert refusal.value.got == "first: masked, masked_top1, stsb; other: sentence"
     curves_picture([first, other], CurveSettings(terms=["masked", "sentence"]))
 
 
 def test_a_term_of_no_run_is_refused(first: Path) -> None:
-    with pytest.raises(SettingError, match="no run has the term maskd") as refusal:
+    with pytest.raises(SettingError, match="maskd"):
         curves_picture([first], CurveSettings(terms=["maskd"]))
-    assert "masked_top1" in refusal.value.expected
     with pytest.raises(SettingError, match="smoothed_points"):
         CurveSettings(smoothed_points=0)

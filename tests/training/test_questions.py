@@ -199,11 +199,10 @@ def test_questions_alternate_with_the_phrase_loss_in_one_window(tmp_path: Path) 
 
 
 def test_questions_without_files_and_next_to_other_objectives_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(SettingError, match="no questions"):
+    with pytest.raises(SettingError, match="questions is required"):
         run_training(tmp_path / "run", question_settings(tmp_path, questions=[]))
-    with pytest.raises(SettingError) as caught:
+    with pytest.raises(SettingError, match="span_supervision_weight"):
         question_settings(tmp_path, objective=ObjectiveSettings(masked_weight=1.0, span_supervision_weight=1.0))
-    assert "span_supervision_weight" in caught.value.where
     with pytest.raises(SettingError):
         run_training(
             tmp_path / "run",

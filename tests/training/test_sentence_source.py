@@ -203,10 +203,8 @@ def test_what_cannot_be_found_by_chance_is_searched_for(tmp_path: Path) -> None:
 )
 def test_too_few_sentences_for_one_batch_are_one_clear_message(tmp_path: Path, rows: list[list[str]], got: str) -> None:
     table = table_of(tmp_path, rows)
-    with pytest.raises(CorpusError, match="too few sentences") as told:
+    with pytest.raises(CorpusError, match=f"got {got}"):
         source_of(table, 3).views(0)
-    assert told.value.got.startswith(got)
-    assert "sentences.pairs_per_device_batch" in told.value.where
 
 
 @pytest.mark.parametrize("columns", [1, 3])

@@ -177,10 +177,9 @@ def test_a_kill_between_checkpoint_and_best_encoder_is_made_good(
 
 def test_a_metric_that_is_not_measured_is_refused_before_the_first_step(tmp_path: Path) -> None:
     trainer = toy_trainer(tmp_path / "run", max_steps=3, evaluation=TrainingEvaluationSettings(best="held_out_startt"))
-    with pytest.raises(SettingError) as caught:
+    with pytest.raises(SettingError, match=r"evaluation.best"):
         trainer.train()
-    assert "held_out_start" in caught.value.expected
-    assert (caught.value.got, caught.value.where, trainer.step) == ("held_out_startt", "evaluation.best", 0)
+    assert trainer.step == 0
 
 
 def test_a_number_that_is_not_finite_is_never_the_best() -> None:
@@ -203,6 +202,5 @@ def test_a_metric_that_is_not_finite_is_written_as_null(tmp_path: Path) -> None:
     [("every_steps", 0), ("max_batches", 0), ("patience_evaluations", 0), ("masked_fraction", 1.0)],
 )
 def test_settings_of_the_evaluation_out_of_range_are_refused(setting: str, value: float) -> None:
-    with pytest.raises(SettingError) as caught:
+    with pytest.raises(SettingError, match=setting):
         TrainingEvaluationSettings(**{setting: value})  # type: ignore[arg-type]
-    assert (caught.value.where, caught.value.got) == (setting, str(value))

@@ -111,24 +111,14 @@ class EmbeddingsResult:
 def read_groups(path: Path) -> dict[str, str]:
     """The group of each token of a JSON file. Raises TaskDataError for another form, or fewer than two groups."""
     if not path.is_file():
-        raise _no_groups("a JSON file", "no such file", path)
+        raise TaskDataError(f"{path} is missing: give the groups of tokens, such as {EXAMPLE}")
     groups = read_object(path, fix=f"give a file such as {EXAMPLE}")
     wrong = [token for token, group in groups.items() if not isinstance(group, str)]
     if wrong:
-        raise _no_groups("the name of a group for each token", f"{groups[wrong[0]]!r} for {wrong[0]!r}", path)
+        raise TaskDataError(f"{path}: the group of {wrong[0]!r} must be a name, got {groups[wrong[0]]!r:.80}")
     if len(set(groups.values())) < 2:
-        raise _no_groups("two groups at least", named(sorted(set(groups.values()))) or "none", path)
+        raise TaskDataError(f"{path}: expected two groups at least, such as {EXAMPLE}")
     return groups
-
-
-def _no_groups(expected: str, got: str, path: Path) -> TaskDataError:
-    return TaskDataError(
-        "these are no groups of tokens",
-        expected=f"{expected}, as in {EXAMPLE}",
-        got=got,
-        where=str(path),
-        fix="correct the file; npmlm generate writes one of relations, OUT/groups.json",
-    )
 
 
 def evaluate_embeddings(
@@ -145,7 +135,7 @@ def evaluate_embeddings(
     """
     vocabulary = encoder.tokenizer.get_vocab()
     if unknown := [token for token in groups if token not in vocabulary]:
-        raise _no_groups("tokens of the encoder's vocabulary", f"{named(unknown)}, which are none", Path(where))
+        raise TaskDataError(f"{where}: not in the vocabulary of the encoder: {named(unknown)}")
     facts = {**model_facts(encoder), "tokenizer_fingerprint": encoder.tokenizer_fingerprint}
     record = {"task": TASK, "groups_digest": digest_of(json.loads(json.dumps(groups))), "encoder": facts}
     check_record(record)

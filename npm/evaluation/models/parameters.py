@@ -222,11 +222,5 @@ def _read_rows(folder: Path) -> list[ParameterRow]:
     file = folder / PREDICTIONS
     rows = [read_record(ParameterRow, line, file=file, key=where) for where, line in read_predictions(folder)]
     if not any(row.layer is not None for row in rows):
-        raise ArtifactError(
-            "these results hold no layers",
-            expected="results of task=parameters",
-            got="results of another task" if not rows else "a model without layers",
-            where=str(folder),
-            fix="evaluate task=parameters, and name its folder",
-        )
+        raise ArtifactError(f"{folder} has no layers: name results of task=parameters of a model with layers")
     return rows

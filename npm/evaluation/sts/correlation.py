@@ -96,11 +96,8 @@ def unit_rows(vectors: np.ndarray) -> np.ndarray:
     if not (np.isfinite(lengths) & (lengths > 0)).all():
         wrong = int(np.flatnonzero(~(np.isfinite(lengths) & (lengths > 0))[:, 0])[0])
         raise EncoderError(
-            "the encoder gives a sentence a vector without a direction",
-            expected="finite numbers that are not all zero",
-            got=f"a vector of length {float(lengths[wrong, 0])}",
-            where=f"sentence {wrong + 1} of {len(rows)}",
-            fix="the weights may be damaged: choose an earlier checkpoint",
+            f"sentence {wrong + 1} of {len(rows)} has a vector of length {float(lengths[wrong, 0])}:"
+            " the weights may be damaged, choose an earlier checkpoint"
         )
     return rows / lengths
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -50,15 +50,11 @@ def subset_rows(name: str, sentences: Path, golds: Path) -> Iterator[PairRow]:
     for number, line in read_lines(sentences):
         cells = line.split("\t")
         if len(cells) < 2:
-            raise broken_pairs(
-                f"{sentences}:{number}", "two sentences with a tab between them", f"{len(cells)} cell: {line!r:.60}"
-            )
+            raise TaskDataError(f"{sentences}:{number}: expected two sentences with a tab between, got {line!r:.80}")
         gold = gold_lines[number - 1] if number <= len(gold_lines) else ""
         yield PairRow(cells[0], cells[1], gold, f"{sentences}:{number}", name)
     if number != len(gold_lines):
-        raise broken_pairs(
-            str(golds), f"a line for each of the {number} of {sentences.name}", f"{len(gold_lines)} lines"
-        )
+        raise TaskDataError(f"{golds}: expected {number} lines as in {sentences.name}, got {len(gold_lines)}")
 
 
 def benchmark_rows(file: Path) -> Iterator[PairRow]:
@@ -66,9 +62,7 @@ def benchmark_rows(file: Path) -> Iterator[PairRow]:
     for number, line in read_lines(file):
         cells = line.split("\t")
         if len(cells) <= BENCHMARK_SECOND:
-            raise broken_pairs(
-                f"{file}:{number}", "7 or more cells with tabs between them", f"{len(cells)}: {line!r:.60}"
-            )
+            raise TaskDataError(f"{file}:{number}: expected 7 or more cells with tabs between, got {line!r:.80}")
         gold = cells[BENCHMARK_SCORE].strip()
         yield PairRow(cells[BENCHMARK_FIRST], cells[BENCHMARK_SECOND], gold, f"{file}:{number}")
 
@@ -78,11 +72,11 @@ def sick_rows(file: Path) -> Iterator[PairRow]:
     lines = read_lines(file)
     names = next((line for _, line in lines), "").split("\t")
     if missing := [name for name in SICK_COLUMNS if name not in names]:
-        raise _lacks(file, missing, names)
+        raise _missing(file, missing, names)
     for number, line in lines:
         cells = line.split("\t")
         if len(cells) != len(names):
-            raise broken_pairs(f"{file}:{number}", f"{len(names)} cells with tabs between them", f"{len(cells)}")
+            raise TaskDataError(f"{file}:{number}: expected {len(names)} cells with tabs between, got {len(cells)}")
         row = dict(zip(names, cells, strict=True))
         if row.get(SICK_PART, "TEST") == "TEST":
             first, second, gold = (row[name] for name in SICK_COLUMNS)
@@ -93,31 +87,14 @@ def table_rows(file: Path) -> Iterator[PairRow]:
     """JSON lines or Parquet with sentence1, sentence2 and score; `subset` names the subset, if it is there."""
     for number, row in read_rows(file, columns=COLUMNS, optional=[SUBSET_COLUMN]):
         if missing := [name for name in COLUMNS if name not in row]:
-            raise _lacks(file, missing, list(row))
+            raise _missing(file, missing, row)
         first, second, score = (row[name] for name in COLUMNS)
         subset = row.get(SUBSET_COLUMN)
         yield PairRow(first, second, score, f"{file}:{number}", subset if isinstance(subset, str) else "")
 
 
-def broken_pairs(where: str, expected: str, got: str) -> TaskDataError:
-    """The error for a file that is not in its form."""
-    return TaskDataError(
-        "a file of sentence pairs is not in its form",
-        expected=expected,
-        got=got,
-        where=where,
-        fix="fetch the file again, or correct this line",
-    )
-
-
-def _lacks(file: Path, missing: Iterable[str], names: Sequence[str]) -> TaskDataError:
-    return TaskDataError(
-        f"{file.name} lacks the columns {', '.join(missing)}",
-        expected=", ".join(SICK_COLUMNS if file.suffix == ".txt" else COLUMNS),
-        got=", ".join(map(repr, names)) or "nothing",
-        where=str(file),
-        fix="rename the columns of the file",
-    )
+def _missing(file: Path, missing: Iterable[str], names: Iterable[str]) -> TaskDataError:
+    return TaskDataError(f"{file}: no column {', '.join(missing)}; the columns are {', '.join(names) or 'none'}")
 
 
 HIGHEST_GOLD = 5.0
@@ -192,24 +169,15 @@ def read_set(chosen: PublicSet, data_dir: str | Path, *, split: str) -> Sentence
 def read_sets(data_dir: str | Path, *, split: str) -> list[SentencePairs]:
     """All public sets whose `split` lies in `data_dir`; see `read_set`. Raises TaskDataError if there is none."""
     if not Path(data_dir).is_dir():
-        raise TaskDataError(
-            "there is no folder of sentence pairs",
-            expected="a folder with the files of STS12–16, STS-B or SICK-R",
-            got="a file" if Path(data_dir).exists() else "nothing there",
-            where=f"data_dir={data_dir}",
-            fix="check the path",
-        )
+        raise TaskDataError(f"data_dir={data_dir} must be a folder with the files of STS12–16, STS-B or SICK-R")
     read = [read_set(each, data_dir, split=split) for each in PUBLIC_SETS]
     sets = [pairs for pairs in read if pairs is not None]
     if not sets:
         looked = [f"{STS_B.short}-{split}.jsonl", f"{STS_B.folder}/{split}.parquet"]
         looked += ["STS12-en-test/", "SICK_test_annotated.txt"] if split == "test" else []
         raise TaskDataError(
-            f"no sentence pairs for the split {split}",
-            expected=f"files such as {', '.join(looked)}",
-            got=", ".join(sorted(path.name for path in Path(data_dir).iterdir())[:8]) or "an empty folder",
-            where=f"data_dir={data_dir}",
-            fix="put the files of STS12–16, STS-B or SICK-R there; docs/evaluation.md names their forms",
+            f"data_dir={data_dir} has no pairs of the split {split}: expected files such as {', '.join(looked)};"
+            " docs/evaluation.md names their forms"
         )
     return sets
 
@@ -237,11 +205,8 @@ def _year(chosen: PublicSet, folder: Path) -> _Found:
     lacking = [file.name for both in files.values() for file in both if not file.is_file()]
     if lacking:
         raise TaskDataError(
-            f"{folder.name} is not whole: another set of subsets has another score",
-            expected=f"STS.input.NAME.txt and STS.gs.NAME.txt for {', '.join(chosen.subsets)}",
-            got=f"no {', '.join(lacking)}",
-            where=str(folder),
-            fix="add what is missing, or take this folder out of data_dir",
+            f"{folder}: missing {', '.join(lacking)}: another set of subsets has another score; add them, or take this"
+            " folder out of data_dir"
         )
 
     def rows() -> Iterator[PairRow]:
@@ -269,7 +234,8 @@ def _pairs(chosen: PublicSet, found: _Found) -> SentencePairs:
         gold.append(score)
         numbers.append(subsets.setdefault(row.subset, len(subsets)))
     if len(gold) < 2:
-        raise broken_pairs(", ".join(map(str, found.files)), "at least two pairs with a gold score", str(len(gold)))
+        files = ", ".join(map(str, found.files))
+        raise TaskDataError(f"{files}: expected at least two pairs with a gold score, got {len(gold)}")
     is_all = chosen is SICK_R and len(gold) + without_gold == SICK_R_PAIRS
     return SentencePairs(
         name=chosen.name,
@@ -293,11 +259,11 @@ def _score(row: PairRow) -> float | None:
     except (TypeError, ValueError):
         score = math.nan
     if not 0 <= score <= HIGHEST_GOLD:
-        raise broken_pairs(row.where, f"a gold score from 0 to {HIGHEST_GOLD:g}", repr(row.gold))
+        raise TaskDataError(f"{row.where}: the gold score must be from 0 to {HIGHEST_GOLD:g}, got {row.gold!r:.80}")
     return score
 
 
 def _sentence(value: object, where: str) -> str:
     if not isinstance(value, str) or not value.strip():
-        raise broken_pairs(where, "two sentences", f"{value!r:.60} in place of one")
+        raise TaskDataError(f"{where}: expected a sentence, got {value!r:.80}")
     return value

@@ -103,11 +103,8 @@ def whitened(vectors: np.ndarray) -> np.ndarray:
     kept = variances > LEAST_VARIANCE * max(variances[-1], 0.0)  # bool [d]
     if len(centred) <= kept.sum() + 1:
         raise SettingError(
-            "these are too few sentences to whiten their vectors",
-            expected=f"more distinct sentences in a set than the {vectors.shape[1]} dimensions of a vector",
-            got=str(len(centred)),
-            where="sts.pooler_post",
-            fix="leave pooler_post out, or score larger sets",
+            f"sts.pooler_post needs sets of more distinct sentences than the {vectors.shape[1]} dimensions of a vector,"
+            f" got {len(centred)}"
         )
     result: np.ndarray = centred @ (directions[:, kept] / np.sqrt(variances[kept]))  # f64 [n, k]
     return result
@@ -232,12 +229,10 @@ def measure_geometry(
     same = np.concatenate([pairs.gold for pairs in sets]) > SAME_MEANING  # bool [n]
     if not same.any():
         highest = max(float(pairs.gold.max()) for pairs in sets)
+        names = ", ".join(f"{pairs.name} {pairs.split}" for pairs in sets)
         raise TaskDataError(
-            "no pair of sentences means the same",
-            expected=f"gold scores from 0 to 5, some above {SAME_MEANING:g}",
-            got=f"scores up to {highest:g}",
-            where=", ".join(f"{pairs.name} {pairs.split}" for pairs in sets),
-            fix="multiply scores from 0 to 1 by 5, or leave geometry out with sts.geometry.pairs=none",
+            f"{names}: some gold scores must be above {SAME_MEANING:g}, got scores up to {highest:g}: multiply scores"
+            " from 0 to 1 by 5, or set sts.geometry.pairs=none"
         )
     numbers, units = encode_distinct(vectors.encode, [*first, *second])  # i64 [2n], f64 [distinct, d]
     firsts, seconds = numbers[: len(first)][same], numbers[len(first) :][same]  # i64 [pairs that mean the same] each

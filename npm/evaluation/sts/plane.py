@@ -80,13 +80,7 @@ def geometry_picture(folders: Sequence[Path], *, arrows: bool = False) -> Pictur
     """
     paths = list(read_paths(folders, arrows=arrows))
     if arrows and all(len(path.points) == 1 for path in paths):
-        raise SettingError(
-            "there is no path for arrows",
-            expected="two results at least that lie in one folder, such as RUN/sts/step-1000 and RUN/sts/step-2000",
-            got=", ".join(map(str, folders)),
-            where="arrows",
-            fix="leave arrows out, or evaluate more checkpoints",
-        )
+        raise SettingError("arrows needs two results in one folder, such as RUN/sts/step-1000 and RUN/sts/step-2000")
     rows = tuple(
         (f"{number} {point.name}" if len(path.points) > 1 else point.name, point.encoder, *_cells(point))
         for path in paths
@@ -112,11 +106,8 @@ def read_paths(folders: Sequence[Path], *, arrows: bool) -> Iterator[PlanePath]:
         sentences, points = _read_points(name, folder)
         if (measured_on := measured_on or sentences) != sentences:
             raise SettingError(
-                "the encoders were not measured on the same sentences",
-                expected=f"the pairs of the first: {_flat(measured_on)}",
-                got=_flat(sentences),
-                where=str(folder),
-                fix="evaluate them with the same data_dir=, split= and sts.geometry.pairs=",
+                f"{folder} was measured on other sentences ({_flat(sentences)}) than the first ({_flat(measured_on)}):"
+                " evaluate with the same data_dir, split and sts.geometry.pairs"
             )
         if arrows:
             by_parent.setdefault(folder.resolve().parent, []).extend(points)
@@ -134,11 +125,8 @@ def _read_points(name: str, folder: Path) -> tuple[dict[str, Any], list[PlanePoi
     encoders = [read_record(_Encoder, each, file=file, key="encoders") for each in metrics.encoders]
     if not encoders or not metrics.geometry or any(each.geometry is None for each in encoders):
         raise ArtifactError(
-            "these results hold no alignment and uniformity",
-            expected="results of task=sts with a geometry",
-            got="results of task=sts without one" if encoders else "results of another task",
-            where=str(folder),
-            fix="evaluate task=sts with STS-B in data_dir, and without sts.geometry.pairs=none",
+            f"{folder} has no alignment and uniformity: evaluate task=sts with STS-B in data_dir, and without"
+            " sts.geometry.pairs=none"
         )
     names = [name] if len(encoders) == 1 else [f"{name}, {when}" for when in BEFORE_AND_AFTER]
     points = [

@@ -99,15 +99,15 @@ def test_word_vectors_that_lie_by_group_are_told_apart(npmlm: CommandLine, tmp_p
     assert [point["token"] for point in json.loads(drawn.out)["encoders"][0]["points"]] == list(groups)
     bad = tmp_path / "bad.json"
     for content, part in (
-        ('{"a": 1, "b": "x"}', "1 for 'a'"),
+        ('{"a": 1, "b": "x"}', "got 1"),
         ('{"a": "x", "b": "x"}', "two groups"),
         ('{"a": "x", "nowhere-in-it": "y"}', "nowhere-in-it"),
-        ("[]", "a JSON list"),
+        ("[]", "bad.json"),
     ):
         bad.write_text(content)
         npmlm(*command, "overwrite=true", f"embeddings.groups={bad}").refused(part)
-    npmlm(*command, "overwrite=true", "embeddings.groups=absent.json").refused("no such file")
-    npmlm(*command, "overwrite=true").refused("needs embeddings.groups=")
+    npmlm(*command, "overwrite=true", "embeddings.groups=absent.json").refused("absent.json")
+    npmlm(*command, "overwrite=true").refused("embeddings.groups")
 
 
 def test_contexts_are_ten_pieces_of_which_more_than_five_are_latin() -> None:
@@ -134,4 +134,4 @@ def test_vocabularies_share_what_is_spelt_alike(npmlm: CommandLine, tmp_path: Pa
         assert each["shared"] == len(own[0] & own[1])
         assert each["shared_matching"] == sum(token.removeprefix("##").isalpha() for token in own[0] & own[1])
     assert metrics["contexts"] > 0 and 0 < metrics["english_like_share"] <= 1
-    npmlm(*arguments, "overwrite=true").refused("needs vocabulary.other=")
+    npmlm(*arguments, "overwrite=true").refused("vocabulary.other")

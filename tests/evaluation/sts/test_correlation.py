@@ -93,6 +93,5 @@ def test_pairs_are_scored_by_the_angle_and_each_sentence_is_encoded_once() -> No
 
 @pytest.mark.parametrize("wrong", [[0.0, 0.0], [np.nan, 1.0], [np.inf, 1.0]])
 def test_a_vector_without_a_direction_is_refused(wrong: list[float]) -> None:
-    with pytest.raises(EncoderError, match="without a direction") as raised:
+    with pytest.raises(EncoderError, match="sentence 2 of 2"):
         unit_rows(np.array([[1.0, 0.0], wrong]))
-    assert raised.value.where == "sentence 2 of 2"

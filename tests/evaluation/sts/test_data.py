@@ -123,20 +123,17 @@ def test_sets_come_in_the_order_of_the_published_tables(tmp_path: Path) -> None:
 
 def test_a_folder_without_any_set_or_none_at_all_is_refused(tmp_path: Path) -> None:
     write_lines(tmp_path / "notes.txt", "nothing")
-    with pytest.raises(TaskDataError, match="no sentence pairs for the split dev") as raised:
+    with pytest.raises(TaskDataError, match="split dev"):
         read_sets(tmp_path, split="dev")
-    assert "notes.txt" in raised.value.got
-    with pytest.raises(TaskDataError, match="no folder of sentence pairs") as raised:
+    with pytest.raises(TaskDataError, match="nowhere"):
         read_sets(tmp_path / "nowhere", split="dev")
-    assert raised.value.got == "nothing there"
 
 
 def test_a_year_that_lacks_a_subset_is_refused_and_not_scored_without_it(tmp_path: Path) -> None:
     folder = write_year(tmp_path / "STS13-en-test")
     (folder / "STS.gs.OnWN.txt").unlink()
-    with pytest.raises(TaskDataError, match="is not whole") as raised:
+    with pytest.raises(TaskDataError, match=r"STS.gs.OnWN.txt"):
         read_sets(tmp_path, split="test")
-    assert raised.value.got == "no STS.gs.OnWN.txt"
 
 
 def broken_year(tmp_path: Path, *, sentences: list[str], golds: list[str]) -> None:
@@ -148,9 +145,9 @@ def broken_year(tmp_path: Path, *, sentences: list[str], golds: list[str]) -> No
 @pytest.mark.parametrize(
     ("sentences", "golds", "got"),
     [
-        (["a\tb", "no tab"], ["1", "2"], "1 cell"),
-        (["a\tb", "c\td"], ["1", "2", "3"], "3 lines"),
-        (["a\tb", "c\td"], ["1"], "1 lines"),
+        (["a\tb", "no tab"], ["1", "2"], "no tab"),
+        (["a\tb", "c\td"], ["1", "2", "3"], "got 3"),
+        (["a\tb", "c\td"], ["1"], "got 1"),
         (["a\tb", "c\td"], ["1", "5.1"], "'5.1'"),
         (["a\tb", "c\td"], ["1", "nan"], "'nan'"),
         (["a\tb", "c\t "], ["1", "2"], "' '"),
@@ -160,29 +157,17 @@ def test_broken_lines_of_a_year_are_refused_with_their_place(
     sentences: list[str], golds: list[str], got: str, tmp_path: Path
 ) -> None:
     broken_year(tmp_path, sentences=sentences, golds=golds)
-    with pytest.raises(TaskDataError, match="not in its form") as raised:
+    with pytest.raises(TaskDataError, match=rf"OnWN\.txt.*{got}"):
         read_sets(tmp_path, split="test")
-    assert got in raised.value.got
-    assert "OnWN.txt" in raised.value.where
 
 
 @pytest.mark.parametrize(
-    ("change", "problem"),
-    [
-        ({"score": "high"}, "not in its form"),
-        ({"score": -0.5}, "not in its form"),
-        ({"score": True}, "not in its form"),
-        ({"sentence2": ""}, "not in its form"),
-        ({"sentence1": 7}, "not in its form"),
-    ],
+    "change", [{"score": "high"}, {"score": -0.5}, {"score": True}, {"sentence2": ""}, {"sentence1": 7}]
 )
-def test_broken_rows_of_a_table_are_refused_with_their_line(
-    change: dict[str, Any], problem: str, tmp_path: Path
-) -> None:
+def test_broken_rows_of_a_table_are_refused_with_their_line(change: dict[str, Any], tmp_path: Path) -> None:
     file = write_jsonl(tmp_path / "stsb-test.jsonl", [ROWS[0], {**ROWS[1], **change}, ROWS[2]])
-    with pytest.raises(TaskDataError, match=problem) as raised:
+    with pytest.raises(TaskDataError, match=f"{file}:2"):
         read_sets(tmp_path, split="test")
-    assert raised.value.where == f"{file}:2"
 
 
 def test_missing_columns_are_named(tmp_path: Path) -> None:
@@ -191,12 +176,11 @@ def test_missing_columns_are_named(tmp_path: Path) -> None:
     (tmp_path / "parquet").mkdir()
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "parquet" / "stsb-test.parquet")
     write_lines(tmp_path / "sick" / "SICK_test_annotated.txt", "pair_ID\tsentence_A\tsentence_B\tlabel", "1\ta\tb\tN")
-    with pytest.raises(TaskDataError, match="lacks the columns sentence1"):
+    with pytest.raises(TaskDataError, match="no column sentence1"):
         read_sets(tmp_path / "json", split="test")
-    with pytest.raises(CorpusError, match="lacks the column 'sentence1'") as raised:
+    with pytest.raises(CorpusError, match="sentence1"):
         read_sets(tmp_path / "parquet", split="test")
-    assert raised.value.fix == "name the columns sentence1, sentence2, score"
-    with pytest.raises(TaskDataError, match="lacks the columns relatedness_score"):
+    with pytest.raises(TaskDataError, match="no column relatedness_score"):
         read_sets(tmp_path / "sick", split="test")
 
 

@@ -92,9 +92,8 @@ def test_geometry_is_over_distinct_sentences_and_alignment_over_gold_scores_abov
 
 def test_scores_from_0_to_1_have_no_pair_that_means_the_same() -> None:
     shrunk = pairs_of([("a", "b", 1.0), ("a", "d", 0.4)])
-    with pytest.raises(TaskDataError, match="no pair of sentences means the same") as raised:
+    with pytest.raises(TaskDataError, match="scores up to 1"):
         evaluate_sts([PLANE], [shrunk], SETTINGS, SAMPLE, geometry_pairs=[shrunk])
-    assert raised.value.got == "scores up to 1"
 
 
 def test_what_is_written_has_a_line_a_pair_and_is_the_same_again(tmp_path: Path) -> None:

@@ -54,30 +54,28 @@ def test_with_arrows_results_of_one_folder_are_states_of_one_run_in_the_order_na
         ("sts", ["sts"]),
     ]
     assert len(list(read_paths(steps, arrows=False))) == 3
-    with pytest.raises(SettingError, match="no path for arrows"):
+    with pytest.raises(SettingError, match="arrows"):
         geometry_picture([steps[0], other], arrows=True)
 
 
 def test_encoders_measured_on_other_sentences_are_not_compared(tmp_path: Path) -> None:
     one = results(tmp_path / "one", (0.25, -3.0))
     two = results(tmp_path / "two", (0.25, -3.0), sentences={**SENTENCES, "splits": ["dev"]})
-    with pytest.raises(SettingError, match="not measured on the same sentences") as refusal:
+    with pytest.raises(SettingError, match="'dev'"):
         geometry_picture([one, two])
-    assert "'dev'" in refusal.value.got
 
 
 def test_results_without_a_geometry_are_refused(tmp_path: Path) -> None:
-    for name, folder in {
-        "none": results(tmp_path / "none", None),
-        "unmeasured": results(tmp_path / "unmeasured", (0.1, -1.0), sentences={}),
-        "other": results(tmp_path / "other"),
-    }.items():
-        with pytest.raises(ArtifactError, match="no alignment and uniformity") as refusal:
+    for folder in (
+        results(tmp_path / "none", None),
+        results(tmp_path / "unmeasured", (0.1, -1.0), sentences={}),
+        results(tmp_path / "other"),
+    ):
+        with pytest.raises(ArtifactError, match="no alignment and uniformity"):
             geometry_picture([folder])
-        assert ("another task" in refusal.value.got) == (name == "other")
     damaged = results(tmp_path / "damaged", (0.1, -1.0))
     (damaged / "metrics.json").write_text("{}")
-    with pytest.raises(ArtifactError, match="is damaged"):
+    with pytest.raises(ArtifactError, match=r"metrics.json"):
         geometry_picture([damaged])
     with pytest.raises(ArtifactError):
         geometry_picture([tmp_path / "nowhere"])
