@@ -156,9 +156,7 @@ def _publish(
 ) -> tuple[int, int]:
     there, digest = place.sizes(), sha256_of_bytes(root).encode()
     if there and (DIGEST_NAME not in there or _content(place / DIGEST_NAME) != digest):
-        raise ArtifactError(
-            f"{place} already contains something else ({named(sorted(there))}); publish to a new address"
-        )
+        raise ArtifactError(f"{place} contains something else ({named(sorted(there))}); publish to a new address")
     if not there:
         (place / DIGEST_NAME).write([digest])
     left = [{name: each for name, each in group.items() if there.get(name) != each.bytes} for group in groups]
