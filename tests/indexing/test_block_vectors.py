@@ -183,7 +183,7 @@ def test_an_unfinished_build_without_block_vectors_is_not_gone_on_with(encoder: 
     assert PhraseIndex.open(folder).block_vectors is None
     (folder / "manifest.json").unlink()
     other = replace(settings_for(folder, blocks=False), vectors=VectorSettings(tokens_per_shard=100, blocks=False))
-    with pytest.raises(ArtifactError, match="tokens_per_shard"):
+    with pytest.raises(ArtifactError, match="tokens_per_batch"):
         build_index(folder, other, encoder)
 
 

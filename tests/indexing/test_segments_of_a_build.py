@@ -14,7 +14,7 @@ from index.settings import SearchSettings, SearchTier
 from npm.core.errors import ArtifactError, CorpusError, SettingError
 from npm.core.settings import Shard
 from npm.corpus.blocks import BlockSettings
-from npm.corpus.documents import CorpusSettings, read_corpus
+from npm.corpus.documents import CorpusSettings
 from npm.corpus.store import BlockStore
 from npm.indexing.build import build_index
 from npm.indexing.embed import VECTORS_KIND
@@ -120,14 +120,11 @@ def test_an_id_in_two_segments_is_refused_as_in_one_with_both_places(encoder: En
     with files[3].open("a", encoding="utf-8") as file:
         file.write(json.dumps({"id": "0-4", "text": SENTENCES[0]}) + "\n")
     settings = settings_of(files, 3)
-    with pytest.raises(CorpusError) as expected:
-        list(read_corpus(settings.corpus))
-    assert f"{files[0]}:5 and {files[3]}:21" in str(expected.value)
     for count in (1, 2):
         build_index(tmp_path / "index", settings, encoder, stage=Stage.pack, shard=Shard(count, 2))
     with pytest.raises(CorpusError, match="'0-4' comes twice") as caught:
         build_index(tmp_path / "index", settings, encoder, stage=Stage.encode, shard=Shard(1, 9))
-    assert str(caught.value) == str(expected.value)
+    assert f"{files[0]}:5 and {files[3]}:21" in str(caught.value)
     assert not list(tmp_path.glob("index/segments/*/vectors/*/manifest.json"))
     with pytest.raises(CorpusError, match="'0-4' comes twice"):
         build_index(tmp_path / "undivided", settings, encoder)
