@@ -304,7 +304,7 @@ def delete_documents(folder: str | Path, settings: DeleteSettings) -> ChangeResu
             raise SettingError(f"ids: {names} not in the index, or already deleted; nothing was deleted")
         live[numbers] = False
         if not store.blocks_of_documents(live).any():
-            raise SettingError(f"ids: no document with text would remain; remove the folder {folder} instead")
+            raise SettingError(f"ids: no document would be left; remove the folder {folder} instead")
         manifest = commit(generation, generation.manifest, deleted=np.flatnonzero(~live), request=request)
     return ChangeResult(manifest, was_finished=False, deleted_documents=len(ids), advice=advice(folder))
 

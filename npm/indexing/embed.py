@@ -422,8 +422,8 @@ def check_blocks(store: BlockStore, encoder: Encoder) -> None:
     """Raise EncoderError if the blocks were cut by another tokenizer or are longer than the encoder takes."""
     if store.tokenizer_fingerprint != encoder.tokenizer_fingerprint:
         raise EncoderError(
-            f"{store.folder} was cut with the tokenizer {store.tokenizer_fingerprint}, {encoder.name} has "
-            f"{encoder.tokenizer_fingerprint}; set encoder to the one of the blocks, or build into another folder"
+            f"{store.folder} was cut by another tokenizer ({store.tokenizer_fingerprint}) than that of {encoder.name} "
+            f"({encoder.tokenizer_fingerprint}); set encoder to the one of the blocks, or build into another folder"
         )
     specials = 0 if store.special_tokens_in_blocks else len(encoder.prefix_ids) + len(encoder.suffix_ids)
     check_input_tokens(encoder, store.max_block_tokens + specials)
@@ -442,6 +442,6 @@ def check_tokenizer(model: StoredModel, store: BlockStore) -> None:
     """Raise ArtifactError unless the blocks of `store` were cut by the tokenizer of `model`."""
     if store.tokenizer_fingerprint != model.tokenizer_fingerprint:
         raise ArtifactError(
-            f"{store.folder} was cut with the tokenizer {store.tokenizer_fingerprint}, {model.name} has "
-            f"{model.tokenizer_fingerprint}; build the blocks with {model.name}"
+            f"{store.folder} was cut by another tokenizer ({store.tokenizer_fingerprint}) than that of {model.name} "
+            f"({model.tokenizer_fingerprint}); build the blocks with {model.name}"
         )

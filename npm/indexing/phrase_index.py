@@ -158,8 +158,8 @@ def check_encoder(folder: Path, manifest: IndexManifest, encoder: Encoder) -> En
         wanted, got = getattr(made_by, name), getattr(encoder, name)
         if wanted != got:
             raise ArtifactError(
-                f"{folder} was built with {made_by.name} ({name} {wanted}), got {encoder.name} ({got}); "
-                "set encoder to the one that built it, or build another index"
+                f"{folder} was made with another encoder: {made_by.name} ({name} {wanted}), "
+                f"not {encoder.name} ({got}); set encoder to that one, or build another index"
             )
     if manifest.rotation is Rotation.none:
         return encoder.cut_to(manifest.dimensions)
@@ -270,7 +270,7 @@ def select(index: PhraseIndex, documents: Sequence[str] | None, where: Sequence[
     # Whose list of documents is empty, such as one who filters by permission, is to see nothing, and is told.
     if not chosen.any() and (documents is None or len(documents)):
         conditions = [*([f"documents={named(documents)}"] if documents else []), *where]
-        raise NoDocumentError(f"no document of the index meets {' and '.join(conditions)}; change documents or where")
+        raise NoDocumentError(f"no document is left with {' and '.join(conditions)}; change documents or where")
     blocks = index.store.blocks_of_documents(chosen)  # bool [blocks]
     if index.live_blocks is not None:  # of a live document, too, some may be out of reach
         blocks &= index.live_blocks
@@ -283,7 +283,7 @@ def _named_documents(index: PhraseIndex, ids: Sequence[str]) -> np.ndarray:
     unknown = [name for name, number in zip(ids, numbers.tolist(), strict=True) if number < 0]
     if unknown:
         names = named(list(map(repr, unknown)))
-        raise QueryError(f"documents: {names} not in the index; {_document_advice(index, unknown[0])}")
+        raise QueryError(f"no such document: {names}; {_document_advice(index, unknown[0])}")
     mask = np.zeros(index.store.document_count, dtype=bool)  # [documents]
     mask[numbers] = True
     return mask

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from index.files import CHUNK_BYTES, FileRecord, check_room, replace_file, sha256_of_bytes, stored_bytes
+from index.files import CHUNK_BYTES, FileRecord, check_room, replace_file, sha256_of_bytes, storage_errors, stored_bytes
 from index.locking import folder_lock
 from index.manifest import MANIFEST_NAME, MOST_MANIFEST_BYTES, Manifest, manifest_bytes, parsed_manifest, part_folder
 from npm.core.errors import ArtifactError, CorpusError, SettingError, named
@@ -191,7 +191,8 @@ def fetch(index: str, corpus: str, settings: TransferSettings, progress: Progres
 
         def copy(item: tuple[str, FileRecord]) -> None:
             file = part_folder(folder, item[0])
-            file.parent.mkdir(parents=True, exist_ok=True)
+            with storage_errors(file):
+                file.parent.mkdir(parents=True, exist_ok=True)
             if file.exists():
                 deque(copies.pieces(file, item[1]), maxlen=0)
             else:
