@@ -349,11 +349,8 @@ class _Build:
         for segment in self.segments:
             if not BlockStore.is_finished(segment.corpus):
                 raise ArtifactError(
-                    f"{self.folder} has no blocks yet",
-                    expected="the vectors of all shards",
-                    got="no finished block store",
-                    where=str(segment.corpus),
-                    fix="run `npmlm build … stage=encode` with the settings of this build first",
+                    f"{segment.corpus} is missing or unfinished; "
+                    "run `npmlm build … stage=encode` with the same settings first"
                 )
         stores, made_with = self._stores(), self._made_with()
         return [
@@ -421,12 +418,8 @@ def _finished(
     was_added_to = any(segment.corpus for segment in finished.segments.values())
     if FIRST not in finished.segments or was_added_to or finished.deleted is not None:
         raise ArtifactError(
-            f"{folder} was changed after it was built",
-            expected="an index with the documents of one build",
-            got=f"generation {finished.generation}, segments {', '.join(finished.segments)}, "
-            f"{finished.deleted_documents} documents deleted",
-            where=str(folder),
-            fix="use npmlm add and npmlm delete to change it, or build into another folder",
+            f"{folder} was changed after it was built ({len(finished.segments)} segments, {finished.deleted_documents} "
+            "documents deleted); change it with npmlm add and npmlm delete, or build into another folder"
         )
     ours, theirs = _comparable(made, len(shares)), _comparable(finished.settings, len(finished.segments))
     refuse_changed(ours, theirs, where=folder)
@@ -474,14 +467,9 @@ def refuse_other_files(
             files,
             *(f"corpus.{name}={str(value).lower() if isinstance(value, bool) else value}" for name, value in reading),
         ]
-        fix = shlex.join(command) + (" and so on" if len(added) > MOST_SUGGESTED else "")
-    raise ArtifactError(
-        f"{where} was built from other files",
-        expected=f"the files of then, unchanged ({len(recorded)})",
-        got="; ".join(differences) or "the same files in another order",
-        where=str(where),
-        fix=fix,
-    )
+        fix = "run " + shlex.join(command) + (" and so on" if len(added) > MOST_SUGGESTED else "")
+    found = "; ".join(differences) or "the same files in another order"
+    raise ArtifactError(f"{where} was built from other files ({found}); {fix}")
 
 
 def _comparable(settings: Mapping[str, Any], segment_count: int) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from index.manifest import MANIFEST_NAME, read_manifest
 from index.quantiser import Quantiser
 from index.settings import chosen_tier, read_record
 from index.store import check_folder, verify_folder, write_folder
-from npm.core.errors import ArtifactError, CorpusError, SettingError, named
+from npm.core.errors import ArtifactError, CorpusError, SettingError, missing, named
 from npm.core.settings import settings_from
 from npm.core.types import Progress, silent
 from npm.corpus.blocks import BlockPacker, BlockSettings
@@ -70,7 +70,6 @@ if TYPE_CHECKING:
 CHANGE_FOLDER, CHANGE_KIND = "change", "change"
 ADD, COMPACT, PARTITION = "add", "compact", "partition"
 IDS_AT_ONCE = 1 << 16
-NAMED_AT_MOST = 5
 WORTH_A_COMPACT = 0.25
 """From this share of deleted documents on, a compact is advised."""
 
@@ -152,15 +151,9 @@ def other_change(folder: Path, unfinished: ChangeNote) -> ArtifactError:
     """The refusal of a change while another one is unfinished."""
     sources = ", ".join(source["name"] for source in unfinished.request.get("sources", [])[:3])
     count = unfinished.request.get("partitions")
+    what = unfinished.verb + (f" of {sources}" if sources else "") + (f" partitions={count}" if count else "")
     return ArtifactError(
-        f"{folder} holds an unfinished change",
-        expected="no other change, or the same command again",
-        got=f"npmlm {unfinished.verb}"
-        + (f" of {sources}" if sources else "")
-        + (f" partitions={count}" if count else ""),
-        where=str(folder / CHANGE_FOLDER),
-        fix="finish it with the command that began it; or, to abandon it, remove the folder "
-        f"{folder / CHANGE_FOLDER}: the next change takes away what it left",
+        f"{folder} contains an unfinished npmlm {what}: run it again, or remove {folder / CHANGE_FOLDER} to abandon it"
     )
 
 
@@ -270,13 +263,7 @@ def add_documents(
         verify_folder(folder, INDEX_KIND, hash_all=False)  # before anything is encoded
         encoder = check_encoder(folder, generation.manifest, encoder)
         if not generation.segments[0].lexicon.is_dir():
-            raise ArtifactError(
-                "the index holds token ids without text",
-                expected="an index built from documents",
-                got="one built over a block store without characters",
-                where=str(folder),
-                fix="build an index from the documents themselves",
-            )
+            raise ArtifactError(f"{folder} contains token ids without text: build an index from documents to add some")
         corpus = _kept_as_in(generation, settings.corpus)
         states = file_states(corpus.files)
         sources = input_record(find_sources(corpus.files))
@@ -313,28 +300,11 @@ def delete_documents(folder: str | Path, settings: DeleteSettings) -> ChangeResu
             return ChangeResult(generation.manifest, was_finished=True)
         if (numbers < 0).any():
             refused = [ids[place] for place in np.flatnonzero(numbers < 0).tolist()]
-            once = store.find_documents(refused) >= 0  # bool [refused], deleted by another call
-            parts = []
-            for what, chosen in (("unknown", ~once), ("deleted already", once)):
-                if chosen.any():
-                    names = [repr(refused[place]) for place in np.flatnonzero(chosen).tolist()]
-                    parts.append(f"{what}: {named(names, most=NAMED_AT_MOST)}")
-            raise SettingError(
-                f"{len(refused)} of {len(ids)} ids {'is' if len(refused) == 1 else 'are'} not in the index",
-                expected="ids of documents in the index",
-                got="; ".join(parts),
-                where="ids",
-                fix="check the ids; nothing was deleted",
-            )
+            names = named(list(map(repr, refused)))
+            raise SettingError(f"ids: {names} not in the index, or already deleted; nothing was deleted")
         live[numbers] = False
         if not store.blocks_of_documents(live).any():
-            raise SettingError(
-                "no document would be left",
-                expected="an index that keeps at least one document with text",
-                got=f"{len(ids)} documents to delete, all that there are",
-                where="ids",
-                fix="remove the folder of the index instead, or build another one",
-            )
+            raise SettingError(f"ids: no document would be left; remove the folder {folder} instead")
         manifest = commit(generation, generation.manifest, deleted=np.flatnonzero(~live), request=request)
     return ChangeResult(manifest, was_finished=False, deleted_documents=len(ids), advice=advice(folder))
 
@@ -353,11 +323,8 @@ def partition_index(folder: str | Path, partitions: int, *, progress: Progress =
         shard_count = present[-1].shards[1]
         if not 1 <= partitions <= shard_count:
             raise SettingError(
-                "the index cannot be cut into so many partitions",
-                expected=f"at least 1 and at most {shard_count}, as many as it has vector shards",
-                got=f"partitions={partitions}",
-                where="partitions",
-                fix=f"give 1 to {shard_count}; an index built with smaller vectors.tokens_per_shard has more shards",
+                f"partitions must be between 1 and {shard_count}, the number of vector shards, got {partitions}; "
+                "an index built with smaller vectors.tokens_per_shard has more"
             )
         if len(present) == partitions and unfinished is None and partitions_are_whole(generation):
             return ChangeResult(generation.manifest, was_finished=True)
@@ -432,12 +399,10 @@ class _Addition:
         numbers = np.concatenate(found)  # i64 [documents added]
         existing = np.unique(numbers[numbers >= 0])  # i64 [m]
         if len(existing) and not self.request["replace"]:
+            names = named(list(map(repr, store.document_ids(existing))))
             raise CorpusError(
-                f"{len(existing)} of the documents to add {'has' if len(existing) == 1 else 'have'} an id that exists",
-                expected="ids that no document of the index has",
-                got=named(list(map(repr, store.document_ids(existing))), most=NAMED_AT_MOST),
-                where=str(self.generation.folder),
-                fix="give replace=true to put them in the place of those in the index, or take them out of the corpus",
+                f"ids that the index already has: {names}; set replace=true to replace their documents, "
+                "or remove them from the corpus"
             )
         live[existing] = False
         return np.flatnonzero(~live), len(existing)
@@ -448,11 +413,7 @@ def _kept_as_in(generation: Generation, corpus: CorpusSettings) -> CorpusSetting
     kept = generation.manifest.kept_fields
     if corpus.kept_fields and sorted(corpus.kept_fields) != sorted(kept):
         raise SettingError(
-            "an index keeps the same fields of all its documents",
-            expected=f"corpus.kept_fields=[{','.join(kept)}], or leave it out",
-            got=f"[{','.join(corpus.kept_fields)}]",
-            where="corpus.kept_fields",
-            fix="leave it out, or build an index that keeps these fields",
+            f"corpus.kept_fields must be [{','.join(kept)}] as in the index, got [{','.join(corpus.kept_fields)}]"
         )
     return replace(corpus, kept_fields=kept)
 
@@ -475,11 +436,5 @@ def _ids(settings: DeleteSettings) -> list[str]:
     if settings.ids_file:
         ids += [line for _, line in read_lines(Path(settings.ids_file)) if line and not line.isspace()]
     if not ids:
-        raise SettingError(
-            "no document is named",
-            expected="ids=[…] or ids_file=FILE",
-            got="no id",
-            where="ids",
-            fix="give the ids of the documents to delete; answers show them in brackets behind titles",
-        )
+        raise missing("ids or ids_file", "ids=[ID]")
     return list(dict.fromkeys(ids))

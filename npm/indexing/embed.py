@@ -25,7 +25,6 @@ from index.locking import folder_lock
 from index.manifest import MANIFEST_NAME, part_folder, read_manifest
 from index.store import (
     HASHED_AT_OPENING_BYTES,
-    OTHER_SETTINGS,
     check_files,
     check_folder,
     check_part,
@@ -140,8 +139,7 @@ def embed_shard(
     settings = shard_settings(store, ranges[number], recorded)
     place = shard_folder(folder, number)
     with folder_lock(place):
-        fix = _fix(place, VECTOR_SHARD_KIND, recorded)
-        if (finished := finished_folder(place, kind=VECTOR_SHARD_KIND, settings=settings, fix=fix)) is not None:
+        if (finished := finished_folder(place, kind=VECTOR_SHARD_KIND, settings=settings)) is not None:
             progress("vectors", settings["token_count"], settings["token_count"])
             return finished
         blocks = ShardBlocks(store, encoder, settings)
@@ -224,7 +222,7 @@ def finish_vectors(folder: Path, store: BlockStore, *, recorded: Mapping[str, An
     if (folder / MANIFEST_NAME).is_file():
         made_with = dict(read_manifest(folder, kind=VECTORS_KIND).settings)
         made_with.pop(_COUNTS_KEY)
-        refuse_changed(recorded, made_with, where=folder, fix=_fix(folder, VECTORS_KIND, recorded))
+        refuse_changed(recorded, made_with, where=folder)
         return check_folder(folder, kind=VECTORS_KIND)
     ranges = vector_shards(store, recorded["tokens_per_shard"])
     wanted = {f"{number:05d}": shard_settings(store, blocks, recorded) for number, blocks in enumerate(ranges)}
@@ -232,14 +230,6 @@ def finish_vectors(folder: Path, store: BlockStore, *, recorded: Mapping[str, An
     dropped = np.array(recorded["frequent_token_ids"], dtype=np.int64)  # i64 [dropped]
     counts = pruning_counts(store, PruningRule(recorded["pruning"]), dropped)
     return write_manifest(folder, kind=VECTORS_KIND, settings={**recorded, _COUNTS_KEY: counts}, parts=parts)
-
-
-def _fix(folder: Path, kind: str, recorded: Mapping[str, Any]) -> str:
-    """What to do if `folder` was made with other settings than `recorded`: maybe before there were block vectors."""
-    is_to_have = POOLER_KEY in recorded and (folder / MANIFEST_NAME).is_file()
-    if is_to_have and POOLER_KEY not in read_manifest(folder, kind=kind).settings:
-        return "give vectors.blocks=false to go on without block vectors, or build into another folder"
-    return OTHER_SETTINGS
 
 
 class OpenedVectors(NamedTuple):
@@ -432,11 +422,8 @@ def check_blocks(store: BlockStore, encoder: Encoder) -> None:
     """Raise EncoderError if the blocks were cut by another tokenizer or are longer than the encoder takes."""
     if store.tokenizer_fingerprint != encoder.tokenizer_fingerprint:
         raise EncoderError(
-            "the blocks were cut by another tokenizer than the encoder's",
-            expected=f"tokenizer fingerprint {store.tokenizer_fingerprint}",
-            got=f"{encoder.name}, tokenizer fingerprint {encoder.tokenizer_fingerprint}",
-            where=str(store.folder),
-            fix="give the encoder that the blocks were made for with encoder=…, or build into another folder",
+            f"{store.folder} was cut by another tokenizer ({store.tokenizer_fingerprint}) than that of {encoder.name} "
+            f"({encoder.tokenizer_fingerprint}); set encoder to the one of the blocks, or build into another folder"
         )
     specials = 0 if store.special_tokens_in_blocks else len(encoder.prefix_ids) + len(encoder.suffix_ids)
     check_input_tokens(encoder, store.max_block_tokens + specials)
@@ -446,11 +433,8 @@ def check_input_tokens(encoder: Encoder, token_count: int) -> None:
     """Raise EncoderError if blocks of up to `token_count` tokens, special tokens included, are too long for it."""
     if token_count > encoder.max_input_tokens:
         raise EncoderError(
-            "blocks are longer than the encoder takes",
-            expected=f"at most {encoder.max_input_tokens} tokens, special tokens included",
-            got=f"up to {token_count}",
-            where=f"encoder {encoder.name}",
-            fix=f"set blocks.max_block_tokens={encoder.max_input_tokens} or less",
+            f"blocks.max_block_tokens must be at most {encoder.max_input_tokens} with special tokens, "
+            f"the input of {encoder.name}, got {token_count}"
         )
 
 
@@ -458,9 +442,6 @@ def check_tokenizer(model: StoredModel, store: BlockStore) -> None:
     """Raise ArtifactError unless the blocks of `store` were cut by the tokenizer of `model`."""
     if store.tokenizer_fingerprint != model.tokenizer_fingerprint:
         raise ArtifactError(
-            "the blocks were cut by another tokenizer",
-            expected=f"tokenizer fingerprint {model.tokenizer_fingerprint}, of {model.name}",
-            got=f"tokenizer fingerprint {store.tokenizer_fingerprint}",
-            where=str(store.folder),
-            fix="build the blocks with this model",
+            f"{store.folder} was cut by another tokenizer ({store.tokenizer_fingerprint}) than that of {model.name} "
+            f"({model.tokenizer_fingerprint}); build the blocks with {model.name}"
         )

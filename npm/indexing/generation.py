@@ -303,11 +303,8 @@ def write_generation(folder: Path, wanted: IndexManifest, *, replaces: str | Non
     # Everything that the new generation names is on the disk by now, flushed: readers see this one or the one before.
     if replaces is not None and (present := Generation.read(folder).manifest.digest) != replaces:
         raise ArtifactError(
-            f"{folder} was changed by another process meanwhile",
-            expected=f"a manifest with digest {replaces}",
-            got=f"digest {present}",
-            where=str(folder),
-            fix="run it again; where locks do not work, as on some network disks, change it from one machine",
+            f"{folder} was changed by another process meanwhile (digest {present}, expected {replaces}); "
+            "run the command again, on one machine where file locks do not work"
         )
     return IndexManifest.of(write_manifest(folder, kind=INDEX_KIND, settings=settings, parts=parts))
 
@@ -395,11 +392,8 @@ def finished_shards(
     found = {name: finished_folder(folder / name, kind=kind, settings=settings) for name, settings in wanted.items()}
     if missing := [name for name, shard in found.items() if shard is None]:
         raise ArtifactError(
-            f"{what} are missing",
-            expected=f"{len(wanted)} of them, numbered from 0",
-            got=f"{len(wanted) - len(missing)}; missing: {named(missing, most=8)}",
-            where=str(folder),
-            fix=f"run `npmlm build … stage={stage}` with the settings of this build; finished shards are kept",
+            f"{folder}: {len(missing)} of {len(wanted)} {what} are missing ({named(missing, most=8)}); "
+            f"run `npmlm build … stage={stage}` with the same settings"
         )
     return {name: shard.digest for name, shard in found.items() if shard is not None}
 
@@ -424,11 +418,8 @@ def copy_encoder(folder: Path, name: str, encoder: Encoder) -> Manifest:
     original = encoder if whole else Encoder.load(name, device="cpu", dtype="float32")
     if original.fingerprint != encoder.fingerprint:
         raise SettingError(
-            "copy_encoder=true needs the encoder's own weights",
-            expected=f"fingerprint {encoder.fingerprint}",
-            got=f"{original.name}, fingerprint {original.fingerprint}",
-            where="encoder",
-            fix="give the encoder's folder as encoder=, or load it with precision=float32",
+            f"copy_encoder=true: {name or original.name} has other weights than the encoder in use (fingerprint "
+            f"{original.fingerprint}, expected {encoder.fingerprint}); set precision=float32, or encoder to its folder"
         )
     saved = folder.parent / f".{folder.name}.saved"
     try:

@@ -71,28 +71,26 @@ def refuse_file(folder: Path) -> None:
     """Raise ArtifactError if a file lies where a folder is to be, or an address is given in place of a path."""
     is_address = bool(folder.parts) and re.fullmatch(r"\w[\w+.-]+:", folder.parts[0]) is not None
     if is_address or (folder.exists() and not folder.is_dir()):
-        raise ArtifactError(
-            f"{folder} cannot be a folder",
-            expected="a path on a disk, where nothing is yet or a folder",
-            got="an address" if is_address else "a file",
-            where=str(folder),
-            fix="npmlm publish and fetch copy to and from an address" if is_address else "give another path",
-        )
+        found = "an address; npmlm publish and fetch copy to and from addresses" if is_address else "a file"
+        raise ArtifactError(f"{folder} must be a folder, got {found}")
 
 
-def refuse_others(folder: Path) -> None:
-    """Raise ArtifactError if `folder` holds something, and is neither an index nor an unfinished build of one."""
+def refuse_others(folder: Path, *, own: Collection[str] = ()) -> None:
+    """Raise ArtifactError if `folder` holds something, and is neither an index nor an unfinished build of one.
+
+    Names in `own` may be there, as a fetch leaves them.
+    """
     refuse_file(folder)
     with storage_errors(folder):
         if not folder.is_dir() or (folder / MANIFEST_NAME).exists():
             return
-        names = [path.name for path in sorted(folder.iterdir()) if not LOCK.fullmatch(path.name)]
+        names = sorted(path.name for path in folder.iterdir() if not LOCK.fullmatch(path.name))
         begun = folder / SEGMENTS_FOLDER
         if begun.is_dir() and (
             any(map(_is_segment, begun.iterdir())) or (names == [SEGMENTS_FOLDER] and not any(begun.iterdir()))
         ):
             return
-    if not names:
+    if set(names) <= set(own):
         return
     expected = "a path where nothing is yet, an empty folder, or an index, finished or not"
     raise holds_others(folder, names, expected=expected, fix="give a folder of its own as index=DIR")

@@ -8,7 +8,6 @@ and term counts stay whole.
 from __future__ import annotations
 
 import itertools
-import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -128,16 +127,11 @@ def served_count(generation: Generation, wanted: int | None) -> int:
     stored, rows = len(partitions_of(generation)), generation.manifest.counts.rows
     if wanted is None or wanted == stored:
         return stored
-    if searches_exactly(generation.search) and wanted <= rows:
+    is_exact = searches_exactly(generation.search)
+    if is_exact and wanted <= rows:
         return wanted
-    index = shlex.quote(f"index={generation.folder}")
-    raise SettingError(
-        f"the index is not stored in {wanted} partitions",
-        expected=f"partitions={stored}" if wanted <= rows else f"at most one partition for each of the {rows} vectors",
-        got=f"partitions={wanted}",
-        where="partitions",
-        fix=f"leave partitions= out; npmlm partition {index} partitions=… stores others",
-    )
+    allowed = f"at most {rows}, the number of vectors" if is_exact else f"{stored}, as stored"
+    raise SettingError(f"partitions must be {allowed}, got {wanted}; `npmlm partition` stores others")
 
 
 def open_partition(folder: Path, number: int, *, count: int | None = None, digest: str | None = None) -> Searcher:
@@ -149,26 +143,14 @@ def open_partition(folder: Path, number: int, *, count: int | None = None, diges
     generation = Generation.read(folder)
     manifest = generation.manifest
     if digest not in (None, manifest.digest):
-        raise ArtifactError(
-            "the index was changed meanwhile",
-            expected=f"the generation with digest {digest}",
-            got=f"digest {manifest.digest}",
-            where=str(folder),
-            fix="nothing: the new generation is opened by itself",
-        )
+        raise ArtifactError(f"{folder} was changed meanwhile: digest {manifest.digest}, expected {digest}")
     vectors = [segment.vectors for segment in generation.segments]
     for name in (*map(generation.name_of, vectors), manifest.search_folder):
         check_part(folder / name, manifest.parts[name])
     partitions = partitions_of(generation)
     served = served_count(generation, count)
     if not 0 <= number < served:
-        raise SettingError(
-            "there is no such partition",
-            expected=f"a number from 0 to {served - 1}",
-            got=str(number),
-            where=str(folder),
-            fix="npmlm inspect index=… shows the partitions; npmlm partition index=… partitions=P makes others",
-        )
+        raise SettingError(f"{folder}: the partition must be between 0 and {served - 1}, got {number}")
     if served != len(partitions):
         tokens = open_vectors(vectors).tokens  # [rows, d], mapped
         first, stop = (len(tokens) * side // served for side in (number, number + 1))

@@ -14,7 +14,7 @@ import numpy as np
 from index.arrays import RowSet
 from index.search import searches_exactly
 from index.store import check_folder, verify_folder
-from npm.core.errors import ArtifactError, QueryError, named
+from npm.core.errors import ArtifactError, QueryError, damaged, named
 from npm.corpus.conditions import matching_documents, parse_conditions
 from npm.corpus.store import BlockStore
 from npm.indexing.embed import open_vectors
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
 OpenSearcher = Callable[[Generation, "ShardedArray"], "Searcher"]
 OPENING_ATTEMPTS = 5
-NAMED_AT_MOST = 5
 BLOCKS_LOOKED_THROUGH = 32
 """How many blocks are looked through for the document that somebody meant."""
 
@@ -95,13 +94,7 @@ class PhraseIndex:
         expected = generation.manifest.counts
         got = Counts(store.document_count, store.block_count, store.token_count, len(rows))
         if expected != got:
-            raise ArtifactError(
-                "the segments do not make up the index",
-                expected=f"{astuple(expected)} documents, blocks, tokens and rows",
-                got=str(astuple(got)),
-                where=str(folder),
-                fix="remove this folder and build the index again",
-            )
+            raise damaged(folder, f"{astuple(got)} documents, blocks, tokens and rows, expected {astuple(expected)}")
         searcher = (open_searcher or open_parts)(generation, vectors)
         has_text = store.start_chars is not None
         lexicon = BlockLexicon.open([segment.lexicon for segment in segments]) if has_text else None
@@ -165,11 +158,8 @@ def check_encoder(folder: Path, manifest: IndexManifest, encoder: Encoder) -> En
         wanted, got = getattr(made_by, name), getattr(encoder, name)
         if wanted != got:
             raise ArtifactError(
-                "the index was made with another encoder",
-                expected=f"{made_by.name}, {name.replace('_', ' ')} {wanted}",
-                got=f"{encoder.name}, {name.replace('_', ' ')} {got}",
-                where=str(folder),
-                fix=f"give the encoder that built it with encoder=…, or build an index with {encoder.name}",
+                f"{folder} was made with another encoder: {made_by.name} ({name} {wanted}), "
+                f"not {encoder.name} ({got}); set encoder to that one, or build another index"
             )
     if manifest.rotation is Rotation.none:
         return encoder.cut_to(manifest.dimensions)
@@ -200,19 +190,14 @@ def load_index_encoder(
     choose_device(device)  # a mistake in it is reported whether an encoder is found or not
     inside = folder / ENCODER_FOLDER
     made_by = manifest.encoder
-    was_shipped = (shipped_encoder_folder() / "config.json").is_file()
-    shipped = load() if was_shipped else None
-    if shipped is not None and shipped.fingerprint == made_by.fingerprint:
+    if (shipped_encoder_folder() / "config.json").is_file() and (shipped := load()).fingerprint == made_by.fingerprint:
         return shipped
     if inside.is_dir():
         verify_folder(inside, ENCODER_KIND)
         return load(str(inside))
     raise ArtifactError(
-        "the index was made with an encoder that is not at hand",
-        expected=f"{made_by.name}, fingerprint {made_by.fingerprint}",
-        got="no such encoder" if shipped is None else f"the shipped one, fingerprint {shipped.fingerprint}",
-        where=str(folder),
-        fix=f"give it with encoder=…, such as encoder={made_by.name}; build copy_encoder=true keeps it inside",
+        f"{folder} was built with the encoder {made_by.name} (fingerprint {made_by.fingerprint}), which is not found; "
+        f"set encoder, such as encoder={made_by.name}, or build with copy_encoder=true"
     )
 
 
@@ -284,13 +269,8 @@ def select(index: PhraseIndex, documents: Sequence[str] | None, where: Sequence[
         chosen &= matching_documents(index.store, parse_conditions(where))
     # Whose list of documents is empty, such as one who filters by permission, is to see nothing, and is told.
     if not chosen.any() and (documents is None or len(documents)):
-        raise NoDocumentError(
-            "no document is left to answer from",
-            expected="a filter that at least one document of the index meets",
-            got=" and ".join([*([f"documents={','.join(documents[:NAMED_AT_MOST])}"] if documents else []), *where]),
-            where="documents, where",
-            fix="loosen the filter; npmlm inspect index=… lists the fields that are kept",
-        )
+        conditions = [*([f"documents={named(documents)}"] if documents else []), *where]
+        raise NoDocumentError(f"no document is left with {' and '.join(conditions)}; change documents or where")
     blocks = index.store.blocks_of_documents(chosen)  # bool [blocks]
     if index.live_blocks is not None:  # of a live document, too, some may be out of reach
         blocks &= index.live_blocks
@@ -302,13 +282,8 @@ def _named_documents(index: PhraseIndex, ids: Sequence[str]) -> np.ndarray:
     numbers = index.store.find_documents(ids, among=index.live_documents)  # i64 [ids]
     unknown = [name for name, number in zip(ids, numbers.tolist(), strict=True) if number < 0]
     if unknown:
-        raise QueryError(
-            "there is no such document",
-            expected="ids of documents in the index",
-            got=named(list(map(repr, unknown)), most=NAMED_AT_MOST),
-            where="documents",
-            fix=_document_advice(index, unknown[0]),
-        )
+        names = named(list(map(repr, unknown)))
+        raise QueryError(f"no such document: {names}; {_document_advice(index, unknown[0])}")
     mask = np.zeros(index.store.document_count, dtype=bool)  # [documents]
     mask[numbers] = True
     return mask

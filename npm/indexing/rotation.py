@@ -82,11 +82,7 @@ def refuse_few_vectors(count: int, dimensions: int) -> None:
     """Raise CorpusError if `count` vectors have not as many principal axes as `dimensions`."""
     if count < dimensions:
         raise CorpusError(
-            "the corpus has too few vectors for its principal axes",
-            expected=f"at least as many as dimensions={dimensions}",
-            got=f"{count} vectors",
-            where="rotation=pca",
-            fix="give fewer dimensions=, or build such a small corpus without rotation",
+            f"dimensions must be at most {count}, the number of vectors, with rotation=pca, got {dimensions}"
         )
 
 
@@ -141,13 +137,7 @@ def stored_axes(folder: Path, manifest: IndexManifest, whole: int) -> np.ndarray
 def axes_of_build(folder: Path, encoder: Encoder) -> np.ndarray:
     """The axes f32 [k, d] in `folder`, which an earlier stage of a build with `encoder` made. Raises ArtifactError."""
     if not (folder / MANIFEST_NAME).is_file():
-        raise ArtifactError(
-            f"{folder.parent} has no rotation yet",
-            expected="the principal axes of its vectors",
-            got="nothing there",
-            where=str(folder),
-            fix="run `npmlm build … stage=encode` with the settings of this build first",
-        )
+        raise ArtifactError(f"{folder} is missing; run `npmlm build … stage=encode` with the same settings first")
     return _opened(folder, (encoder.dimensions, encoder.whole_dimensions))
 
 

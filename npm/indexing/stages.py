@@ -159,12 +159,8 @@ def finish_segment(
     kept: int = manifest.settings.typed("pruning_counts.kept", int)
     if kept == 0:
         raise CorpusError(
-            "no token of the corpus has a vector",
-            expected="words that the pruning rule keeps",
-            got=f"{store.token_count} tokens, none kept by vectors.pruning={recorded['pruning']}",
-            where=str(segment.index),
-            fix="build with another rule, such as vectors.pruning=word_boundaries; to an index that has "
-            "its rule, add documents with other words",
+            f"vectors.pruning={recorded['pruning']} keeps none of the {store.token_count} tokens of the corpus; "
+            "use another rule, such as word_boundaries, or other documents"
         )
     return Counts(store.document_count, store.block_count, store.token_count, kept)
 

@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from index.files import CHUNK_BYTES, FileRecord, check_room, replace_file, sha256_of_bytes, stored_bytes
+from index.files import CHUNK_BYTES, FileRecord, check_room, replace_file, sha256_of_bytes, storage_errors, stored_bytes
 from index.locking import folder_lock
 from index.manifest import MANIFEST_NAME, MOST_MANIFEST_BYTES, Manifest, manifest_bytes, parsed_manifest, part_folder
-from npm.core.errors import ArtifactError, CorpusError, SettingError
+from npm.core.errors import ArtifactError, CorpusError, SettingError, named
 from npm.core.types import Progress, silent
 from npm.corpus.addresses import Address, StoredFile
 from npm.corpus.sources import find_sources
@@ -80,11 +80,8 @@ class _Copies:
                 held = piece
         if (size, content.hexdigest()) != (record.bytes, record.sha256):
             raise ArtifactError(
-                f"{file} is missing, damaged or another file",
-                expected=f"{record.bytes} bytes with SHA-256 {record.sha256}",
-                got=f"{size} bytes with SHA-256 {content.hexdigest()}",
-                where=str(file),
-                fix="take a whole copy of the index or corpus, and a folder or an address of its own",
+                f"{file} is missing, damaged or another file: {size} bytes with SHA-256 {content.hexdigest()}, "
+                f"expected {record.bytes} with {record.sha256}; copy it again"
             )
         yield held
 
@@ -95,13 +92,11 @@ def _manifest(file: StoredFile, digest: str | None = None) -> tuple[Manifest, by
         with file.open("rb") as stream:
             data = stream.read(MOST_MANIFEST_BYTES)
         manifest = parsed_manifest(data, Path(str(file)))
-        got, expected = f"digest {manifest.digest}, of another build", f"digest {digest}"
-        if digest in (None, manifest.digest):
-            return manifest, data
     except (ArtifactError, OSError) as error:
-        expected, got = getattr(error, "expected", "a manifest"), getattr(error, "got", str(error))
-    fix = "take a whole copy of the index, of a version that this program reads"
-    raise ArtifactError(f"{file} cannot be used", expected=expected, got=got, where=str(file), fix=fix)
+        raise ArtifactError(f"cannot read {file}: {error}") from error
+    if digest not in (None, manifest.digest):
+        raise ArtifactError(f"{file} is of another build: digest {manifest.digest}, expected {digest}; copy it again")
+    return manifest, data
 
 
 def _all_files(root: Manifest, data: bytes, file_of: Callable[[str], StoredFile], copies: _Copies) -> list[Files]:
@@ -148,9 +143,7 @@ def _publish_corpus(files: list[str], place: Address, copies: _Copies) -> tuple[
     sources = {source.name: source for source in find_sources(files)}
     for name, source in sources.items():
         if source.format == "hub" or "/" in name:
-            got = "a data set" if source.format == "hub" else "several files of this name"
-            expected, fix = "files, each with a name of its own", "rename them, or publish to several addresses"
-            raise CorpusError(f"{name} cannot be published", expected=expected, got=got, where="corpus.files", fix=fix)
+            raise CorpusError(f"cannot publish {name}: corpus.files must be files with distinct names, not data sets")
     records = {record.pop("name"): record for record in input_record(list(sources.values()))}
     data = manifest_bytes(CORPUS_KIND, {}, records, {})
     root = parsed_manifest(data, Path(MANIFEST_NAME))
@@ -163,13 +156,7 @@ def _publish(
 ) -> tuple[int, int]:
     there, digest = place.sizes(), sha256_of_bytes(root).encode()
     if there and (DIGEST_NAME not in there or _content(place / DIGEST_NAME) != digest):
-        raise ArtifactError(
-            f"{place} holds something else",
-            expected="nothing, or what an earlier publish of the same left",
-            got="another index or corpus, whole or in part" if DIGEST_NAME in there else f"{len(there)} other files",
-            where=str(place),
-            fix="publish every generation to an address of its own",
-        )
+        raise ArtifactError(f"{place} contains something else ({named(sorted(there))}); publish to a new address")
     if not there:
         (place / DIGEST_NAME).write([digest])
     left = [{name: each for name, each in group.items() if there.get(name) != each.bytes} for group in groups]
@@ -193,23 +180,19 @@ def fetch(index: str, corpus: str, settings: TransferSettings, progress: Progres
     refuse_file(folder)
     place, copies = Address(settings.address), _Copies("fetch", settings.parallel, progress)
     with folder_lock(folder):
-        if kind == INDEX_KIND:
-            refuse_others(folder)
         root, data = _published(place, kind)
+        if kind == INDEX_KIND:
+            refuse_others(folder, own={name.partition("/")[0] for name in root.parts})
         here = folder / MANIFEST_NAME
         if here.exists() and here.read_bytes() != data:
-            expected, fix = "a folder of its own, or what a fetch of the same left", "fetch into another folder"
-            got = f"another {MANIFEST_NAME}"
-            raise ArtifactError(
-                f"{folder} holds something else", expected=expected, got=got, where=str(folder), fix=fix
-            )
+            raise ArtifactError(f"{folder} contains another {MANIFEST_NAME}; fetch into another folder")
         groups = _all_files(root, data, lambda name: place / name, copies)
         check_room(folder, copies.total - stored_bytes(folder), what="files to be fetched")
-        for name in {**groups[0], **groups[1]}:  # by its segments a folder is known as an index that is not finished
-            part_folder(folder, name).parent.mkdir(parents=True, exist_ok=True)
 
         def copy(item: tuple[str, FileRecord]) -> None:
             file = part_folder(folder, item[0])
+            with storage_errors(file):
+                file.parent.mkdir(parents=True, exist_ok=True)
             if file.exists():
                 deque(copies.pieces(file, item[1]), maxlen=0)
             else:
@@ -226,24 +209,17 @@ def _published(place: Address, kind: str) -> tuple[Manifest, bytes]:
         root, data = _manifest(place / MANIFEST_NAME)
         if root.kind == kind:
             return root, data
-        got, fix = f"a folder of kind {root.kind!r}", "fetch an index to index=DIR, a corpus to corpus=DIR"
-    elif (place / DIGEST_NAME).exists():
-        got, fix = "one that was published only in part", "give its npmlm publish again, which goes on"
-    else:
-        got, fix = f"no {MANIFEST_NAME}", "check the bucket, or folder, and the path"
-    expected = f"a folder of kind {kind!r}, as npmlm publish leaves it"
-    raise ArtifactError(f"{place} cannot be fetched", expected=expected, got=got, where=str(place), fix=fix)
+        raise ArtifactError(
+            f"{place} contains {root.kind}, expected {kind}; fetch an index to index=DIR, a corpus to corpus=DIR"
+        )
+    if (place / DIGEST_NAME).exists():
+        raise ArtifactError(f"{place} was published only in part; run its npmlm publish again")
+    raise ArtifactError(f"{place} has no {MANIFEST_NAME}; check the bucket, or folder, and the path")
 
 
 def _refuse_both(index: str, other: object, *, corpus: str) -> None:
     if bool(index) == bool(other):
-        raise SettingError(
-            "an index or a corpus is copied",
-            expected=f"index=DIR or {corpus}",
-            got="both" if index else "neither",
-            where="index, corpus",
-            fix="give one of them",
-        )
+        raise SettingError(f"index=DIR or {corpus} is required, got {'both' if index else 'neither'}")
 
 
 def _content(file: Address) -> bytes:

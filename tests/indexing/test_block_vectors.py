@@ -163,9 +163,8 @@ def test_without_a_pooler_or_with_blocks_false_an_index_is_the_same_byte_for_byt
 def test_a_build_with_the_other_choice_is_refused(encoder: Encoder, folder: Path, tmp_path: Path) -> None:
     again = build_index(folder, settings_for(folder), encoder)
     assert again.was_finished
-    with pytest.raises(ArtifactError, match="other settings") as caught:
+    with pytest.raises(ArtifactError, match=r"vectors\.blocks"):
         build_index(folder, settings_for(folder, blocks=False), encoder)
-    assert caught.value.expected == "vectors.blocks=False"
     off = built(tmp_path / "off", encoder, blocks=False)
     with pytest.raises(ArtifactError, match="other settings"):
         build_index(off, settings_for(off), encoder)
@@ -178,17 +177,14 @@ def test_an_unfinished_build_without_block_vectors_is_not_gone_on_with(encoder: 
         if left == "shards":
             (folder / "segments/00000/vectors/manifest.json").unlink()
             shutil.rmtree(folder / "segments/00000/vectors/00001")
-        with pytest.raises(ArtifactError, match="other settings") as caught:
+        with pytest.raises(ArtifactError, match="block_pooler"):
             build_index(folder, settings_for(folder), encoder, stage=stage)
-        assert caught.value.expected == "block_pooler=avg"
-        assert "vectors.blocks=false" in caught.value.fix
     assert not build_index(folder, settings_for(folder, blocks=False), encoder).was_finished
     assert PhraseIndex.open(folder).block_vectors is None
     (folder / "manifest.json").unlink()
     other = replace(settings_for(folder, blocks=False), vectors=VectorSettings(tokens_per_shard=100, blocks=False))
-    with pytest.raises(ArtifactError, match="other settings") as caught:
+    with pytest.raises(ArtifactError, match="tokens_per_batch"):
         build_index(folder, other, encoder)
-    assert "vectors.blocks" not in caught.value.fix
 
 
 def test_a_finished_index_from_before_block_vectors_stays_and_is_noted(encoder: Encoder, tmp_path: Path) -> None:
@@ -290,7 +286,7 @@ def test_a_flipped_byte_is_found_at_opening_or_when_it_is_read(
         PhraseIndex.open(folder)
     with pytest.raises(ArtifactError, match="damaged") as caught:
         verify_index(folder)
-    assert caught.value.where == str(file)
+    assert str(file) in str(caught.value)
     monkeypatch.setattr("npm.indexing.embed.HASHED_AT_OPENING_BYTES", 100)
     _, _, blocks = open_vectors([segment.vectors for segment in Generation.read(folder).segments])
     assert blocks is not None
@@ -309,7 +305,7 @@ def test_a_block_vector_of_another_encoder_is_found_by_encoding_again(
         return -np.asarray(array) if Path(file).name == "blocks.npy" else array
 
     monkeypatch.setattr(np, "load", turned)
-    with pytest.raises(ArtifactError, match="not those of the encoder"):
+    with pytest.raises(ArtifactError, match="cosine"):
         verify_vectors(folder, encoder, batches=1, seed=0)
 
 
@@ -318,9 +314,8 @@ def test_segments_with_and_without_block_vectors_are_not_opened_together(encoder
         built(tmp_path / kind, encoder, blocks=blocks) / "segments/00000/vectors"
         for kind, blocks in (("with", True), ("without", False))
     ]
-    with pytest.raises(ArtifactError, match="other settings") as caught:
+    with pytest.raises(ArtifactError, match="block_pooler"):
         open_vectors(folders)
-    assert "block_pooler" in caught.value.got
 
 
 def test_a_pooler_that_is_none_of_ours_is_refused(folder: Path) -> None:

@@ -151,7 +151,7 @@ def test_the_same_add_again_has_nothing_to_do(live: Path, encoder: Encoder) -> N
     assert first.manifest == again.manifest
     assert all_bytes(live) == before
     deleted(live, "d8")
-    with pytest.raises(CorpusError, match="2 of the documents to add have an id that exists"):
+    with pytest.raises(CorpusError, match="replace=true"):
         added(live, MORE, encoder)
 
 
@@ -242,10 +242,9 @@ def unfinished_add(folder: Path, encoder: Encoder, stage: str = "vectors") -> No
 def test_another_change_is_refused_while_an_add_is_unfinished_and_a_delete_is_not(live: Path, encoder: Encoder) -> None:
     unfinished_add(live, encoder)
     before = all_bytes(live)
-    with pytest.raises(ArtifactError, match="unfinished change") as refused:
+    with pytest.raises(ArtifactError, match=r"npmlm add of more\.jsonl"):
         added(live, [record(30)], encoder, name="another")
-    assert "npmlm add of more.jsonl" in refused.value.got
-    with pytest.raises(ArtifactError, match="unfinished change"):
+    with pytest.raises(ArtifactError, match="unfinished"):
         compact_index(live, CompactSettings())
     assert all_bytes(live) == before
     deleted(live, "d0")
@@ -273,10 +272,8 @@ def test_ids_that_exist_are_refused_before_anything_is_encoded(
     before = all_bytes(live)
     monkeypatch.setattr("npm.indexing.changes.IDS_AT_ONCE", 4)
     monkeypatch.setattr("npm.indexing.changes.encode_segments", lambda *_, **__: pytest.fail("encoded"))
-    with pytest.raises(CorpusError, match="6 of the documents to add have an id that exists") as refused:
+    with pytest.raises(CorpusError, match=r"'d0', .* 2 more.*replace=true"):
         added(live, [record(40), *FIRST, *MORE], encoder)
-    assert refused.value.got == "'d0', 'd1', 'd2', 'd3', 'd4' and 1 more"
-    assert "replace=true" in refused.value.fix
     assert all_bytes(live) == before
 
 
@@ -286,28 +283,26 @@ def test_a_corpus_with_a_fault_leaves_the_index_as_it_was(live: Path, encoder: E
     file.write_text(file.read_text() + "{}\n")
     with pytest.raises(CorpusError, match="lacks text"):
         add_documents(live, AddSettings(corpus=CorpusSettings(files=[str(file)])), encoder)
-    with pytest.raises(CorpusError, match="no token of the corpus has a vector"):
+    with pytest.raises(CorpusError, match=r"vectors\.pruning"):
         added(live, [{"id": "x", "title": "", "text": "of the and ..."}], encoder)
     assert all_bytes(live) == before
 
 
 def test_another_encoder_or_other_kept_fields_are_refused(live: Path, encoder: Encoder) -> None:
     before = all_bytes(live)
-    with pytest.raises(ArtifactError, match="made with another encoder"):
+    with pytest.raises(ArtifactError, match="fingerprint"):
         added(live, MORE, tiny_encoder("bert", seed=1))
     corpus = CorpusSettings(files=[write_records(live.parent / "more.jsonl", MORE)], kept_fields=["topic"])
-    with pytest.raises(SettingError, match="keeps the same fields") as refused:
+    with pytest.raises(SettingError, match=r"corpus\.kept_fields.*\[lang\]"):
         add_documents(live, AddSettings(corpus=corpus), encoder)
-    assert "[lang]" in refused.value.expected
     assert all_bytes(live) == before
 
 
 def test_a_delete_with_one_wrong_id_changes_nothing(live: Path) -> None:
     deleted(live, "d1")
     before = all_bytes(live)
-    with pytest.raises(SettingError, match="3 of 4 ids are not in the index") as refused:
+    with pytest.raises(SettingError, match="'d1', 'nobody', 'd99'"):
         deleted(live, "d0", "d1", "nobody", "d99")
-    assert refused.value.got == "unknown: 'nobody', 'd99'; deleted already: 'd1'"
     for ids in ([], ["d0", "d2", "d3", "d4", "d5"]):
         with pytest.raises(SettingError):
             deleted(live, *ids)
@@ -440,7 +435,7 @@ def test_an_add_that_reads_damaged_vectors_is_refused(factory: str | None, encod
     before = Generation.read(live).manifest.digest
     with pytest.raises(ArtifactError, match=r"00001/vectors\.npy is damaged") as caught:
         added(live, MORE, encoder)
-    assert "checksum" in caught.value.expected
+    assert "checksum" in str(caught.value)
     assert Generation.read(live).manifest.digest == before
 
 

@@ -280,9 +280,8 @@ def test_other_changes_are_refused_while_a_compact_is_unfinished(live: Path, enc
         lambda: added(live, [record(30)], encoder, name="another"),
         lambda: delete_documents(live, DeleteSettings(ids=["d1"])),
     ):
-        with pytest.raises(ArtifactError, match="unfinished change") as refused:
+        with pytest.raises(ArtifactError, match="npmlm compact"):
             change()
-        assert refused.value.got == "npmlm compact"
     assert all_bytes(live) == before
 
 

@@ -165,7 +165,7 @@ def test_the_same_build_again_has_nothing_to_do_and_another_length_is_refused(en
     for other in (None, 16):
         with pytest.raises(ArtifactError, match="with other settings") as caught:
             build_index(tmp_path / "index", replace(settings, dimensions=other), encoder)
-        assert f"dimensions={CUT}" in caught.value.got
+        assert f"dimensions={CUT}" in str(caught.value)
     assert all_bytes(tmp_path / "index") == before
 
 
@@ -200,9 +200,8 @@ def test_an_encoder_that_was_not_trained_for_the_length_gets_a_note(tmp_path: Pa
 def test_a_length_that_the_encoder_does_not_have_is_refused_and_nothing_is_made(
     dimensions: int, encoder: Encoder, tmp_path: Path
 ) -> None:
-    with pytest.raises(SettingError) as caught:
+    with pytest.raises(SettingError, match=rf"dimensions(.|\n)*{dimensions}"):
         build_index(tmp_path / "index", settings_for(tmp_path / "index", range(4), dimensions=dimensions), encoder)
-    assert (caught.value.where, caught.value.got) == ("dimensions", str(dimensions))
     assert not (tmp_path / "index").exists()
 
 

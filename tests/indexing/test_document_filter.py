@@ -123,14 +123,12 @@ def test_a_filter_does_not_change_how_bm25_weighs_words(filler: PhraseFiller) ->
 def test_an_unknown_document_a_field_not_kept_and_a_filter_that_leaves_nothing_are_refused(
     filler: PhraseFiller,
 ) -> None:
-    with pytest.raises(QueryError, match="no such document") as caught:
+    with pytest.raises(QueryError, match="'x9', 'x10'"):
         filler.fill(QUESTIONS[0], documents=["d1", "x9", "x10"])
-    assert "'x9', 'x10'" in caught.value.got
     with pytest.raises(SettingError) as refused:
         filler.fill(QUESTIONS[0], where="year>=1990")
     assert "lang" in str(refused.value)
-    assert "corpus.kept_fields" in refused.value.fix
-    with pytest.raises(QueryError, match="no document is left"):
+    with pytest.raises(QueryError, match="lang=xx"):
         filler.fill(QUESTIONS[0], where="lang=xx")
     with pytest.raises(SettingError):
         filler.fill(QUESTIONS[0], where="lang")
@@ -145,7 +143,7 @@ def test_a_deleted_document_is_unknown_and_never_matches(encoder: Encoder, tmp_p
     assert before.refresh()
     assert not before.refresh()
     assert documents_of(before.fill(list(QUESTIONS), k=50, occurrences=50, where="lang=de")) == {"d4"}
-    with pytest.raises(QueryError, match="no such document"):
+    with pytest.raises(QueryError, match="'d1'"):
         before.fill(QUESTIONS[0], documents=["d1"])
     everything = before.fill(list(QUESTIONS), k=50, occurrences=50, blocks=range(before.index.store.block_count))
     assert "d1" not in documents_of(everything)

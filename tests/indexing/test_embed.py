@@ -171,7 +171,7 @@ def test_shards_made_with_other_settings_are_refused(
     other = recorded(store, encoder, replace(SETTINGS, **changes))
     with pytest.raises(ArtifactError, match="other settings") as caught:
         embed_shard(store, encoder, finished, 0, recorded=other)
-    assert named in caught.value.expected
+    assert named in str(caught.value)
     with pytest.raises(ArtifactError, match="other settings"):
         finish_vectors(finished, store, recorded=other)
     (finished / "manifest.json").unlink()
@@ -188,11 +188,11 @@ def test_shards_of_another_encoder_are_refused(
     stranger = another(encoder, **other)
     with pytest.raises(ArtifactError, match="other settings") as caught:
         embed_shard(store, stranger, finished, 0, recorded=recorded(store, stranger, SETTINGS))
-    assert "encoder_fingerprint" in caught.value.expected
+    assert "encoder_fingerprint" in str(caught.value)
 
 
 def test_blocks_of_another_tokenizer_are_refused(store: BlockStore) -> None:
-    with pytest.raises(EncoderError, match="another tokenizer"):
+    with pytest.raises(EncoderError, match="tokenizer"):
         recorded(store, tiny_encoder("roberta"), SETTINGS)
 
 
@@ -201,10 +201,8 @@ def test_missing_shards_are_named_with_the_command_that_makes_them(
 ) -> None:
     (finished / "manifest.json").unlink()
     shutil.rmtree(shard_folder(finished, 1))
-    with pytest.raises(ArtifactError, match="missing") as caught:
+    with pytest.raises(ArtifactError, match=r"00001.*npmlm build … stage=encode"):
         finish_vectors(finished, store, recorded=recorded(store, encoder, SETTINGS))
-    assert caught.value.got.endswith("missing: 00001")
-    assert "npmlm build … stage=encode" in caught.value.fix
     with pytest.raises(ArtifactError):
         open_vectors([finished])
     embed(store, encoder, finished, SETTINGS, 1)
@@ -239,7 +237,7 @@ def test_folders_of_different_encoders_are_not_opened_together(
     finish_vectors(tmp_path / "strange", store, recorded=recorded(store, stranger, SETTINGS))
     with pytest.raises(ArtifactError, match="other settings") as caught:
         open_vectors([finished, tmp_path / "strange"])
-    assert "encoder_fingerprint" in caught.value.got
+    assert "encoder_fingerprint" in str(caught.value)
 
 
 def test_a_flipped_byte_is_found_when_vectors_are_opened_to_be_read_whole(
@@ -335,7 +333,7 @@ def test_a_sample_of_another_encoder_is_refused(
 ) -> None:
     with pytest.raises(ArtifactError, match="other settings") as caught:
         reencode_sample(store, another(encoder, seed=1), finished, batch_count=1, rng=rng)
-    assert "encoder_fingerprint" in caught.value.expected
+    assert "encoder_fingerprint" in str(caught.value)
 
 
 @pytest.mark.parametrize("share", [0.0, -0.1, 1.5])

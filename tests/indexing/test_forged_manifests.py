@@ -113,8 +113,7 @@ def test_a_root_manifest_that_does_not_fit_is_refused_by_all_that_read_or_change
     for run in (*READS, *CHANGES):
         with pytest.raises(ArtifactError) as caught:
             run(index)
-        assert Path(caught.value.where).is_relative_to(index)
-        assert "remove /etc" not in caught.value.fix
+        assert str(index) in str(caught.value) and "remove /etc" not in str(caught.value)
     assert all_bytes(tmp_path) == before
 
 
@@ -143,9 +142,9 @@ def test_any_forged_value_ends_in_an_answer_or_in_one_refusal(finished: Path, tm
 def test_a_manifest_that_is_no_manifest_is_refused_and_nothing_is_to_be_removed(content: bytes, index: Path) -> None:
     (index / "manifest.json").write_bytes(content)
     for run in (*READS, *CHANGES):
-        with pytest.raises(ArtifactError, match="or its manifest was overwritten") as caught:
+        with pytest.raises(ArtifactError, match=str(index)) as caught:
             run(index)
-        assert str(index) in caught.value.where and "remove" not in caught.value.fix
+        assert "remove" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -180,9 +180,8 @@ def test_a_finished_index_of_other_settings_is_refused_naming_the_setting(bert: 
     corpus = write_corpus(tmp_path)
     build_index(tmp_path / "index", settings_for(corpus), bert)
     before = all_bytes(tmp_path / "index")
-    with pytest.raises(ArtifactError, match=r"vectors\.pruning") as caught:
+    with pytest.raises(ArtifactError, match=r"vectors\.pruning"):
         build_index(tmp_path / "index", settings_for(corpus, pruning=PruningRule.all), bert)
-    assert "remove this folder" in caught.value.fix
     corpus.write_text(json.dumps({"text": "Something else."}) + "\n", encoding="utf-8")
     with pytest.raises(ArtifactError, match="built from other files"):
         build_index(tmp_path / "index", settings_for(corpus), bert)
@@ -191,9 +190,8 @@ def test_a_finished_index_of_other_settings_is_refused_naming_the_setting(bert: 
 
 def test_another_encoder_is_refused_when_opening(bert: Encoder, tmp_path: Path) -> None:
     build_index(tmp_path / "index", settings_for(write_corpus(tmp_path)), bert)
-    with pytest.raises(ArtifactError, match="another encoder") as caught:
+    with pytest.raises(ArtifactError, match=bert.fingerprint):
         PhraseFiller.open(tmp_path / "index", tiny_encoder("bert", seed=1))
-    assert bert.fingerprint in caught.value.expected
 
 
 def test_an_encoder_saved_inside_the_index_is_found_there(bert: Encoder, tmp_path: Path) -> None:
@@ -213,9 +211,8 @@ def test_an_encoder_saved_inside_the_index_is_found_there(bert: Encoder, tmp_pat
 
 def test_without_its_encoder_an_index_says_what_to_give(bert: Encoder, tmp_path: Path) -> None:
     build_index(tmp_path / "index", settings_for(write_corpus(tmp_path)), bert)
-    with pytest.raises(ArtifactError, match="not at hand") as caught:
+    with pytest.raises(ArtifactError, match="encoder=tiny-bert"):
         PhraseFiller.open(tmp_path / "index")
-    assert "encoder=tiny-bert" in caught.value.fix
 
 
 @pytest.mark.parametrize("part", ["corpus", "vectors", "lexicon"])
@@ -256,9 +253,8 @@ def test_blocks_longer_than_the_encoder_takes_are_refused_before_anything_is_wri
     settings = settings_for(write_corpus(tmp_path))
     index = tmp_path / "index"
     index.mkdir()
-    with pytest.raises(EncoderError, match="longer than the encoder") as caught:
+    with pytest.raises(EncoderError, match=r"max_block_tokens must be at most 16.*24"):
         build_index(index, settings, short, stage=Stage.encode)
-    assert "at most 16" in caught.value.expected and "24" in caught.value.got
     assert list(index.iterdir()) == []
     build_index(index, replace(settings, blocks=BlockSettings(max_block_tokens=16)), short)
     assert PhraseIndex.open(index).store.max_block_tokens == 14

@@ -74,7 +74,7 @@ def test_a_build_refuses_a_folder_of_somebody_elses_and_leaves_it_as_it_was(
     before, made = files_of(folder), settings(tmp_path)
     with pytest.raises(ArtifactError, match="holds other files") as caught:
         build_index(folder, made, encoder)
-    assert held[0].split("/")[0] in caught.value.got
+    assert held[0].split("/")[0] in str(caught.value)
     assert files_of(folder) == before
 
 
@@ -137,7 +137,7 @@ def test_an_index_of_which_a_part_lies_elsewhere_is_refused_and_the_part_left_al
     for change in changes:
         with pytest.raises(ArtifactError, match="is a link") as caught:
             change()
-        assert caught.value.where == str(index / name)
+        assert str(index / name) in str(caught.value)
     assert all_bytes(tmp_path).items() >= before.items()
 
 

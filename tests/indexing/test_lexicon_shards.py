@@ -137,9 +137,8 @@ def test_missing_shards_are_named(store: BlockStore, tmp_path: Path) -> None:
     (folder / "manifest.json").unlink()
     for number in (0, 2):
         shutil.rmtree(folder / f"{number:05d}")
-    with pytest.raises(ArtifactError, match="term counts are missing") as caught:
+    with pytest.raises(ArtifactError, match="00000, 00002"):
         finish_lexicon(folder, store, LexiconSettings())
-    assert caught.value.got == "1; missing: 00000, 00002"
     assert not (folder / "manifest.json").exists()
 
 
@@ -162,8 +161,7 @@ def test_shards_of_other_settings_or_of_another_corpus_are_refused(
     (folder / "manifest.json").unlink()
     with pytest.raises(ArtifactError, match="other settings") as caught:
         finish_lexicon(folder, store, other_settings)
-    assert "title_repeats=1" in caught.value.expected
-    assert "title_repeats=2" in caught.value.got
+    assert "title_repeats=1" in str(caught.value) and "title_repeats=2" in str(caught.value)
     assert {name: data for name, data in before.items() if name != "manifest.json"} == files_of(folder)
 
 
@@ -189,7 +187,7 @@ def test_a_damaged_file_is_refused_wherever_it_lies(name: str, store: BlockStore
         spoil()
         with pytest.raises(ArtifactError) as caught:
             BlockLexicon.open([folder])
-        assert caught.value.where == str(file)
+        assert str(file) in str(caught.value)
         with pytest.raises(ArtifactError):
             write_lexicon_shard(folder / "00001", store, 1, LexiconSettings())
         file.write_bytes(whole)
@@ -202,7 +200,7 @@ def test_a_shard_of_another_build_is_refused(store: BlockStore, tmp_path: Path) 
     shutil.copytree(other / "00001", folder / "00001")
     with pytest.raises(ArtifactError, match="damaged") as caught:
         BlockLexicon.open([folder])
-    assert "another build" in caught.value.got
+    assert "another build" in str(caught.value)
 
 
 def test_a_lexicon_written_before_a_setting_was_recorded_is_told(store: BlockStore, tmp_path: Path) -> None:
@@ -212,14 +210,13 @@ def test_a_lexicon_written_before_a_setting_was_recorded_is_told(store: BlockSto
         rewrite_manifest(folder, settings={key: value for key, value in settings.items() if key != name})
         with pytest.raises(ArtifactError, match="another version of this program") as caught:
             BlockLexicon.open([folder])
-        assert name in caught.value.expected
-        assert "build it again" in caught.value.fix
+        assert name in str(caught.value)
     shard = folder / "00000"
     settings = dict(read_manifest(shard, kind=LEXICON_SHARD_KIND).settings)
     rewrite_manifest(shard, settings={key: value for key, value in settings.items() if key != "block_count"})
     with pytest.raises(ArtifactError, match="another version of this program") as caught:
         LexiconShard(shard)
-    assert "block_count" in caught.value.expected
+    assert "block_count" in str(caught.value)
 
 
 def test_a_lexicon_holds_no_pickled_objects(store: BlockStore, tmp_path: Path) -> None:

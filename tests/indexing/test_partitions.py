@@ -184,7 +184,7 @@ def test_one_partition_opens_where_nothing_else_of_vectors_and_lists_is(live: Pa
     with pytest.raises(ArtifactError):
         open_partition(live, 0)
     for number in (-1, 3):
-        with pytest.raises(SettingError, match="no such partition"):
+        with pytest.raises(SettingError, match=f"between 0 and 2, got {number}"):
             open_partition(live, number)
 
 
@@ -305,25 +305,23 @@ def test_other_changes_wait_for_an_unfinished_partition_and_it_for_them(live: Pa
         lambda: added(live, [record(30)], encoder, name="another"),
     ]
     for change in changed:
-        with pytest.raises(ArtifactError, match="unfinished change") as refused:
+        with pytest.raises(ArtifactError, match="npmlm partition partitions=3"):
             change()
-        assert refused.value.got == "npmlm partition partitions=3"
     delete_documents(live, DeleteSettings(ids=["d5"]))  # makes a generation of its own: the partition begins again
     assert not partition_index(live, 3).was_finished
     verify_index(live)
     with pytest.raises(Killed):
         compact_index(live, CompactSettings(), progress=kill)
-    with pytest.raises(ArtifactError, match="unfinished change"):
+    with pytest.raises(ArtifactError, match="unfinished"):
         partition_index(live, 2)
 
 
 @pytest.mark.parametrize("partitions", [0, -1, 12, 1000])
 def test_too_few_and_too_many_partitions_are_refused(partitions: int, live: Path) -> None:
     before = all_bytes(live)
-    with pytest.raises(SettingError, match="so many partitions") as refused:
-        partition_index(live, partitions)
     shards = len(list(live.glob("segments/*/vectors/0*")))
-    assert refused.value.expected == f"at least 1 and at most {shards}, as many as it has vector shards"
+    with pytest.raises(SettingError, match=f"between 1 and {shards}, .* got {partitions}"):
+        partition_index(live, partitions)
     assert all_bytes(live) == before
 
 
@@ -373,7 +371,7 @@ def test_a_partition_of_another_generation_or_quantiser_is_refused(live: Path, t
     for act in (PhraseIndex.open, verify_index, lambda folder: open_partition(folder, 1)):
         with pytest.raises(ArtifactError, match="is damaged") as refused:
             act(live)  # type: ignore[operator]
-        assert "from another build" in refused.value.got
+        assert "from another build" in str(refused.value)
     first, stop = rows_of(live)[1]
     Forgery(ours.relative_to(live).as_posix(), ("settings", "row_count"), stop - first).write(live)
     digest = json.loads((ours / "manifest.json").read_bytes())["digest"]

@@ -209,14 +209,12 @@ def test_jobs_and_a_build_that_was_killed_write_the_bytes_of_one_build(
         settings_for(finished, range(8), search=SearchSettings(probed_lists=4, rerank_factor=100)), **ROTATED
     )
     jobs = tmp_path / "jobs"
-    with pytest.raises(ArtifactError) as caught:
+    with pytest.raises(ArtifactError, match="stage=encode"):
         build_index(jobs, settings, encoder, stage=Stage.merge)
-    assert "stage=encode" in caught.value.fix
     build_index(jobs, settings, encoder, stage=Stage.encode, shard=Shard(2, 2))
     shutil.move(jobs / ROTATION_FOLDER, tmp_path / "gone")
-    with pytest.raises(ArtifactError, match="no rotation yet") as caught:
+    with pytest.raises(ArtifactError, match="stage=encode"):
         build_index(jobs, settings, encoder, stage=Stage.quantise)
-    assert "stage=encode" in caught.value.fix
     build_index(jobs, settings, encoder, stage=Stage.encode, shard=Shard(1, 2))
     build_index(jobs, settings, encoder, stage=Stage.merge)
     assert all_bytes(jobs) == all_bytes(finished)
@@ -231,9 +229,8 @@ def test_jobs_and_a_build_that_was_killed_write_the_bytes_of_one_build(
     build_index(tmp_path / "killed", settings, encoder)
     assert all_bytes(tmp_path / "killed") == all_bytes(finished)
     assert build_index(tmp_path / "killed", settings, encoder).was_finished
-    with pytest.raises(ArtifactError, match="with other settings") as caught:
+    with pytest.raises(ArtifactError, match="rotation"):
         build_index(tmp_path / "killed", replace(settings, rotation=Rotation.none), encoder)
-    assert 'rotation="pca"' in caught.value.got or "rotation" in caught.value.got
 
 
 def test_segments_of_a_build_share_axes_of_all_of_them(encoder: Encoder, tmp_path: Path) -> None:
@@ -270,12 +267,12 @@ def test_a_file_of_axes_that_is_missing_changed_or_of_another_index_is_refused(
         for read in (lambda: PhraseFiller.open(index, encoder), lambda: verify_index(index)):
             with pytest.raises(ArtifactError) as caught:
                 read()
-            assert str(file) in caught.value.problem
+            assert str(file) in str(caught.value)
         file.write_bytes(data)
     shutil.rmtree(place)
     with pytest.raises(ArtifactError, match="no folder") as lost:
         PhraseFiller.open(index, encoder)
-    assert f"if it was a part of {index}, copy all of {index} from where it is undamaged" in lost.value.fix
+    assert str(index) in str(lost.value)
     with write_folder(place, kind="rotation", settings={}) as writer:
         writer.write_array("axes", np.eye(CUT, WHOLE, dtype=np.float32))
     with pytest.raises(ArtifactError, match="is damaged"):
@@ -290,22 +287,20 @@ def test_axes_that_do_not_fit_the_encoder_are_refused(axes: np.ndarray, encoder:
         writer.write_array("axes", axes)
     with pytest.raises(ArtifactError, match="is damaged") as caught:
         axes_of_build(tmp_path / "rotation", encoder.cut_to(CUT))
-    assert caught.value.expected == f"float32 [{CUT}, {WHOLE}]"
+    assert f"float32 [{CUT}, {WHOLE}]" in str(caught.value)
 
 
 def test_a_rotation_without_a_length_or_of_too_few_vectors_is_refused_and_nothing_is_left(
     encoder: Encoder, tmp_path: Path
 ) -> None:
-    with pytest.raises(SettingError) as caught:
+    with pytest.raises(SettingError, match="dimensions"):
         IndexBuildSettings(rotation=Rotation.pca)
-    assert (caught.value.where, "dimensions=" in caught.value.expected) == ("rotation", True)
     settings = settings_for(tmp_path / "index", range(1), dimensions=WHOLE, rotation=Rotation.pca)
-    with pytest.raises(CorpusError, match="too few vectors") as too_few:
+    with pytest.raises(CorpusError, match=f"rotation=pca, got {WHOLE}"):
         build_index(tmp_path / "index", settings, encoder)
-    assert (too_few.value.where, f"dimensions={WHOLE}" in too_few.value.expected) == ("rotation=pca", True)
     assert not (tmp_path / "index").exists()
     asked = EstimateSettings(corpus=settings.corpus, blocks=settings.blocks, dimensions=WHOLE, rotation=Rotation.pca)
-    with pytest.raises(CorpusError, match="too few vectors"):
+    with pytest.raises(CorpusError, match="rotation=pca"):
         estimate_build(asked, encoder)
 
 

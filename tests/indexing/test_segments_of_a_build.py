@@ -14,7 +14,7 @@ from index.settings import SearchSettings, SearchTier
 from npm.core.errors import ArtifactError, CorpusError, SettingError
 from npm.core.settings import Shard
 from npm.corpus.blocks import BlockSettings
-from npm.corpus.documents import CorpusSettings, read_corpus
+from npm.corpus.documents import CorpusSettings
 from npm.corpus.store import BlockStore
 from npm.indexing.build import build_index
 from npm.indexing.embed import VECTORS_KIND
@@ -120,14 +120,11 @@ def test_an_id_in_two_segments_is_refused_as_in_one_with_both_places(encoder: En
     with files[3].open("a", encoding="utf-8") as file:
         file.write(json.dumps({"id": "0-4", "text": SENTENCES[0]}) + "\n")
     settings = settings_of(files, 3)
-    with pytest.raises(CorpusError) as expected:
-        list(read_corpus(settings.corpus))
-    assert f"{files[0]}:5 and {files[3]}:21" in expected.value.got
     for count in (1, 2):
         build_index(tmp_path / "index", settings, encoder, stage=Stage.pack, shard=Shard(count, 2))
     with pytest.raises(CorpusError, match="'0-4' comes twice") as caught:
         build_index(tmp_path / "index", settings, encoder, stage=Stage.encode, shard=Shard(1, 9))
-    assert (caught.value.got, caught.value.where) == (expected.value.got, expected.value.where)
+    assert f"{files[0]}:5 and {files[3]}:21" in str(caught.value)
     assert not list(tmp_path.glob("index/segments/*/vectors/*/manifest.json"))
     with pytest.raises(CorpusError, match="'0-4' comes twice"):
         build_index(tmp_path / "undivided", settings, encoder)
@@ -161,12 +158,12 @@ def test_more_segments_than_files_and_a_limit_of_documents_are_refused(encoder: 
     files = write_files(tmp_path / "corpus", 2)
     with pytest.raises(SettingError, match="segments is out of range") as caught:
         build_index(tmp_path / "index", settings_of(files, 3), encoder)
-    assert "there are 2" in caught.value.expected
+    assert "there are 2" in str(caught.value)
     settings = settings_of(files, 2)
     settings = replace(settings, corpus=replace(settings.corpus, max_documents=3))
     with pytest.raises(SettingError, match="segments is out of range") as caught:
         build_index(tmp_path / "index", settings, encoder)
-    assert "max_documents" in caught.value.expected
+    assert "max_documents" in str(caught.value)
     with pytest.raises(SettingError, match="segments is out of range"):
         settings_of(files, 0)
 
@@ -174,9 +171,8 @@ def test_more_segments_than_files_and_a_limit_of_documents_are_refused(encoder: 
 def test_another_number_of_segments_is_another_index(encoder: Encoder, tmp_path: Path) -> None:
     files = write_files(tmp_path / "corpus")
     build_index(tmp_path / "index", settings_of(files, 2, TIERS["exact"]), encoder)
-    with pytest.raises(ArtifactError, match="other settings") as caught:
+    with pytest.raises(ArtifactError, match="segments=2"):
         build_index(tmp_path / "index", settings_of(files, 3, TIERS["exact"]), encoder)
-    assert "segments=2" in caught.value.expected + caught.value.got
 
 
 def test_a_file_that_changed_after_it_was_packed_is_refused(encoder: Encoder, tmp_path: Path) -> None:
@@ -185,6 +181,5 @@ def test_a_file_that_changed_after_it_was_packed_is_refused(encoder: Encoder, tm
     build_index(tmp_path / "index", settings, encoder, stage=Stage.pack)
     with files[2].open("a", encoding="utf-8") as file:
         file.write("\n")
-    with pytest.raises(ArtifactError, match="built from other files") as caught:
+    with pytest.raises(ArtifactError, match=r"2\.jsonl"):
         build_index(tmp_path / "index", settings, encoder, stage=Stage.encode)
-    assert "2.jsonl" in caught.value.got

@@ -89,9 +89,8 @@ def test_a_stage_before_its_turn_says_which_one_is_missing(
     settings: IndexBuildSettings, encoder: Encoder, tmp_path: Path
 ) -> None:
     for stage in (Stage.quantise, Stage.code, Stage.merge):
-        with pytest.raises(ArtifactError, match="no blocks yet") as caught:
+        with pytest.raises(ArtifactError, match="stage=encode"):
             build_index(tmp_path / "index", settings, encoder, stage=stage)
-        assert "stage=encode" in caught.value.fix
     build_index(tmp_path / "index", settings, encoder, stage=Stage.encode, shard=Shard(2, 3))
     with pytest.raises(ArtifactError, match="shards are missing"):
         build_index(tmp_path / "index", settings, encoder, stage=Stage.quantise)
@@ -99,9 +98,8 @@ def test_a_stage_before_its_turn_says_which_one_is_missing(
         build_index(tmp_path / "index", settings, encoder, stage=Stage.encode, shard=Shard(number, 3))
     build_index(tmp_path / "index", settings, encoder, stage=Stage.quantise)
     build_index(tmp_path / "index", settings, encoder, stage=Stage.code, shard=Shard(1, 2))
-    with pytest.raises(ArtifactError, match="code shards are missing") as caught:
+    with pytest.raises(ArtifactError, match="stage=code"):
         build_index(tmp_path / "index", settings, encoder, stage=Stage.merge)
-    assert "stage=code" in caught.value.fix
 
 
 def test_a_shard_of_another_encoder_is_refused_in_every_stage_and_kept(
@@ -114,7 +112,7 @@ def test_a_shard_of_another_encoder_is_refused_in_every_stage_and_kept(
     for stage in (Stage.encode, Stage.quantise, Stage.merge):
         with pytest.raises(ArtifactError, match="other settings") as caught:
             build_index(tmp_path / "index", settings, other, stage=stage)
-        assert encoder.fingerprint in caught.value.got
+        assert encoder.fingerprint in str(caught.value)
     with pytest.raises((ArtifactError, EncoderError)):
         build_index(tmp_path / "index", settings, tiny_encoder("roberta"), stage=Stage.encode)
     assert all_bytes(vectors) == before
@@ -136,7 +134,7 @@ def test_codes_of_another_quantiser_are_refused_and_the_quantiser_is_never_train
     )
     with pytest.raises(ArtifactError, match="other settings") as caught:
         build_index(tmp_path / "index", searched, encoder, stage=Stage.quantise)
-    assert "seed=7" in caught.value.expected
+    assert "seed=7" in str(caught.value)
 
 
 def test_a_whole_build_and_a_job_do_not_run_at_once(
@@ -144,7 +142,7 @@ def test_a_whole_build_and_a_job_do_not_run_at_once(
 ) -> None:
     with folder_lock(tmp_path / "index"), pytest.raises(ArtifactError, match="another process") as caught:
         build_index(tmp_path / "index", settings, encoder, stage=Stage.encode)
-    assert "process" in caught.value.got
+    assert "process" in str(caught.value)
     with folder_lock(tmp_path / "index", shared=True):
         build_index(tmp_path / "index", settings, encoder, stage=Stage.encode)
         with pytest.raises(ArtifactError, match="another process"):
@@ -201,7 +199,7 @@ def test_a_factory_that_cannot_be_trained_is_refused_before_anything_is_encoded(
     asked = IndexBuildSettings(corpus=settings.corpus, blocks=settings.blocks, search=SearchSettings(factory=factory))
     with pytest.raises(UserError) as caught:
         build_index(tmp_path / "index", asked, encoder)
-    assert factory in caught.value.problem
+    assert factory in str(caught.value)
     assert not Segment(tmp_path / "index", "00000").vectors.exists()
 
 

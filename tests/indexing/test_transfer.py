@@ -99,18 +99,16 @@ def test_an_address_holds_one_index_whole_or_begun(built_index: Path, tmp_path: 
     assert npmlm("delete", f"index={other}", "ids=[bank]").status == 0
     publish(str(built_index), [], at())
     before = objects()
-    with pytest.raises(ArtifactError, match="holds something else") as caught:
+    with pytest.raises(ArtifactError, match="something else"):
         publish(str(other), [], at())
-    assert "another index" in caught.value.got
     Address(PLACE).fs.rm(f"{PLACE}/manifest.json")
-    with pytest.raises(ArtifactError, match="holds something else"):  # begun by another one
+    with pytest.raises(ArtifactError, match="something else"):  # begun by another one
         publish(str(other), [], at())
     assert publish(str(built_index), [], at())[0] == 1
     assert objects() == before
     Address("memory://bucket/texts/a.txt").write([b"text"])
-    with pytest.raises(ArtifactError, match="holds something else") as caught:
+    with pytest.raises(ArtifactError, match=r"a\.txt"):
         publish(str(built_index), [], at("memory://bucket/texts"))
-    assert "1 other files" in caught.value.got
 
 
 def test_what_was_lost_or_cut_at_the_address_is_copied_again(built_index: Path, tmp_path: Path) -> None:
@@ -126,10 +124,8 @@ def test_what_was_lost_or_cut_at_the_address_is_copied_again(built_index: Path, 
 def test_a_half_published_index_is_not_fetched(built_index: Path, tmp_path: Path) -> None:
     publish(str(built_index), [], at())
     Address(PLACE).fs.rm(f"{PLACE}/manifest.json")
-    with pytest.raises(ArtifactError, match="cannot be fetched") as caught:
+    with pytest.raises(ArtifactError, match="publish again"):
         fetch(str(tmp_path / "copy"), "", at())
-    assert "only in part" in caught.value.got
-    assert "publish again" in caught.value.fix
     assert not (tmp_path / "copy").exists()
 
 
@@ -151,7 +147,7 @@ def test_a_damaged_file_at_the_address_is_refused_on_arrival(
     (Address(PLACE) / name).write([damaged])
     with pytest.raises(ArtifactError) as caught:
         fetch(str(tmp_path / "copy"), "", at())
-    assert caught.value.where == str(Address(PLACE) / name)
+    assert str(Address(PLACE) / name) in str(caught.value)
     assert not (tmp_path / "copy" / name).exists()
     assert not (tmp_path / "copy" / "manifest.json").exists()
     (Address(PLACE) / name).write([data])
@@ -169,7 +165,7 @@ def test_a_damaged_index_is_not_published_and_what_is_there_of_it_is_not_taken_f
     file.write_bytes(data[:-1] + bytes([data[-1] ^ 1])) if how == "changed" else file.unlink()
     with pytest.raises(ArtifactError, match="missing, damaged") as caught:
         publish(str(index), [], at())
-    assert caught.value.where == str(file)
+    assert str(file) in str(caught.value)
     assert "manifest.json" not in objects()
     assert objects().get(file.relative_to(index).as_posix(), b"") != file.read_bytes() if how == "changed" else True
     publish(str(built_index), [], at())
@@ -238,7 +234,7 @@ def test_a_publish_and_a_fetch_that_are_killed_go_on_with_the_same_command(built
     count = len(files_of(built_index))
     killed("publish", built_index, address, 5)
     assert not (tmp_path / "bucket" / "index" / "manifest.json").exists()
-    with pytest.raises(ArtifactError, match="cannot be fetched"):
+    with pytest.raises(ArtifactError, match="publish again"):
         fetch(str(tmp_path / "copy"), "", at(address))
     assert publish(str(built_index), [], at(address))[0] == count - 5
     killed("fetch", tmp_path / "early", address, 1)  # before anything of a segment
@@ -275,12 +271,11 @@ def test_corpus_files_are_published_with_their_hashes_and_fetched(tmp_path: Path
     assert all(copied[name] == (tmp_path / name).read_bytes() for name in ("a.jsonl", "b.jsonl", "c.txt"))
     publish("", ["memory://bucket/index/*.jsonl"], at("memory://bucket/again"))  # from one store to another
     assert objects("memory://bucket/again")["a.jsonl"] == copied["a.jsonl"]
-    with pytest.raises(ArtifactError, match="cannot be fetched") as caught:
+    with pytest.raises(ArtifactError, match="corpus=DIR"):
         fetch(str(tmp_path / "index"), "", at())
-    assert "corpus=DIR" in caught.value.fix
     (tmp_path / "x").mkdir()
     write_corpus(tmp_path / "x" / "a.jsonl")
-    with pytest.raises(CorpusError, match="cannot be published"):
+    with pytest.raises(CorpusError, match=r"corpus\.files"):
         publish("", [str(tmp_path / "a.jsonl"), str(tmp_path / "x" / "a.jsonl")], at("memory://other"))
 
 
@@ -306,8 +301,8 @@ def test_a_store_that_refuses_and_a_driver_that_is_missing_are_one_message_each(
     npmlm("publish", index, "address=http://host/x").refused("is no address", "s3://")
     npmlm("publish", index, "address=s3://").refused("is no address")
     npmlm("publish", index).refused("publish needs address=", "s3://")
-    npmlm("publish", "address=memory://x").refused("an index or a corpus", "neither")
-    npmlm("fetch", index, f"corpus={tmp_path}", "address=memory://x").refused("an index or a corpus", "both")
+    npmlm("publish", "address=memory://x").refused("index=DIR", "neither")
+    npmlm("fetch", index, f"corpus={tmp_path}", "address=memory://x").refused("index=DIR", "both")
     npmlm("publish", index, "address=memory://x", "parallel=0").refused("parallel", "at least 1")
     npmlm("publish", f"index={tmp_path / 'none'}", "address=memory://x").refused("no folder")
     monkeypatch.setitem(_registry, "s3", Refusing)
@@ -340,13 +335,12 @@ def test_a_folder_that_cannot_be_one_is_refused(
     address = f"file://{tmp_path}/bucket/index"
     publish(str(built_index), [], at(address))
     for folder in ("index", "corpus"):
-        npmlm("fetch", f"{folder}={given}", f"address={address}").refused("cannot be a folder")
+        npmlm("fetch", f"{folder}={given}", f"address={address}").refused("must be a folder")
     texts = write_corpus(tmp_path / "texts.jsonl")
-    npmlm("build", f"corpus.files={texts}", f"index={given}").refused("cannot be a folder")
+    npmlm("build", f"corpus.files={texts}", f"index={given}").refused("must be a folder")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a file", "bucket", "texts.jsonl"]
 
 
-@pytest.mark.xfail(strict=True, reason="issue 35, point 6")
 def test_a_fetch_that_was_killed_when_only_the_quantiser_was_there_goes_on(tmp_path: Path) -> None:
     folder = built(tmp_path / "index", [record(number) for number in range(6)], tiny_encoder("bert"), "IVF4,SQ8")
     address = f"file://{tmp_path}/bucket/index"

@@ -39,12 +39,11 @@ def test_vectors_that_the_encoder_would_not_make_are_told(index: Path) -> None:
     with torch.no_grad():
         for weights in changed.model.parameters():
             weights.add_(0.5 * torch.randn(weights.shape, generator=torch.Generator().manual_seed(0)))
-    with pytest.raises(ArtifactError, match="not those of the encoder") as caught:
+    with pytest.raises(ArtifactError, match=r"0\.99"):
         verify_vectors(index, changed, batches=2, seed=0)
-    assert "0.99" in caught.value.expected
 
 
 def test_another_encoder_is_refused_before_anything_is_encoded(index: Path, tmp_path: Path) -> None:
     tiny_encoder("bert", seed=3).save(tmp_path / "other")
-    with pytest.raises(ArtifactError, match="another encoder"):
+    with pytest.raises(ArtifactError, match="fingerprint"):
         index_encoder(index, str(tmp_path / "other"))

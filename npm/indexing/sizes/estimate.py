@@ -148,11 +148,8 @@ def _refuse_too_few(counts: CorpusCounts, settings: EstimateSettings, dimensions
     """Raise CorpusError if there are too few vectors for a build."""
     if counts.rows == 0:
         raise CorpusError(
-            "no token of the sample has a vector",
-            expected="words that the pruning rule keeps",
-            got=f"{counts.sampled_tokens} tokens, none kept by vectors.pruning={settings.vectors.pruning.value}",
-            where="corpus.files",
-            fix="choose another rule, such as vectors.pruning=word_boundaries, or a larger sample_documents=",
+            f"vectors.pruning={settings.vectors.pruning.value} keeps none of the {counts.sampled_tokens} tokens of the "
+            "sample; use another rule, such as word_boundaries, or a larger sample_documents"
         )
     if settings.rotation is not Rotation.none:
         refuse_few_vectors(round(counts.rows), dimensions)

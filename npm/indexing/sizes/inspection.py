@@ -353,10 +353,7 @@ def verify_vectors(folder: Path, encoder: Encoder, *, batches: int, seed: int) -
         worst_cosine = min(worst_cosine, found.worst_cosine)
         if found.worst_cosine < LEAST_COSINE:
             raise ArtifactError(
-                "stored vectors are not those of the encoder",
-                expected=f"cosines of at least {LEAST_COSINE} with the same tokens encoded again",
-                got=f"{found.worst_cosine:.4f}, the worst of {found.row_count} rows",
-                where=str(segment.vectors),
-                fix="build the index again; if it stays, the encoder computes otherwise here than where it was built",
+                f"{segment.vectors} differs from what the encoder computes now: the least cosine of {found.row_count} "
+                f"rows is {found.worst_cosine:.4f}, must be at least {LEAST_COSINE}; build the index again"
             )
     return VectorCheck(row_count, worst_cosine)

@@ -162,7 +162,7 @@ def test_a_bad_line_is_told_with_its_file(tmp_path: Path) -> None:
     path.write_text('{"text": "Good."}\n{oops\n', encoding="utf-8")
     with pytest.raises(CorpusError) as caught:
         sample_corpus(settings_for(path), documents=10, seconds=DAY)
-    assert caught.value.where == f"{path}:2"
+    assert f"{path}:2" in str(caught.value)
 
 
 def estimate_settings(corpus: CorpusSettings, **more: Any) -> EstimateSettings:
@@ -272,7 +272,7 @@ def test_pruning_by_frequency_leaves_out_the_same_tokens_as_in_a_build(
 def test_a_corpus_without_a_kept_token_is_told(bert: Encoder, tmp_path: Path) -> None:
     path = tmp_path / "corpus.jsonl"
     path.write_text(json.dumps({"text": "of the and to"}) + "\n", encoding="utf-8")
-    with pytest.raises(CorpusError, match="no token of the sample has a vector"):
+    with pytest.raises(CorpusError, match=r"vectors\.pruning"):
         estimate_build(estimate_settings(settings_for(path)), bert, progress=lambda *_: None)
 
 
