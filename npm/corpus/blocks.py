@@ -66,8 +66,8 @@ class UnknownTokens:
         self._unknown += sum(int(np.count_nonzero(ids == self._unknown_id)) for ids in token_ids)
         if self._tokens >= LEAST_JUDGED_TOKENS and self._unknown > MOST_UNKNOWN_SHARE * self._tokens:
             raise EncoderError(
-                f"{self._unknown:,} of the first {self._tokens:,} tokens of the text are unknown to the tokenizer of "
-                f"{self._name}: choose an encoder for the script of this text"
+                f"the tokenizer of {self._name} knows too little of this text, {self._unknown:,} of the first "
+                f"{self._tokens:,} tokens are unknown: choose an encoder for its script"
             )
 
     @property
@@ -152,8 +152,8 @@ class BlockPacker:
         self._full_stop = self._backend.encode(".", add_special_tokens=False).ids if title_tokens else []
         if title_tokens and self.block_capacity < LEAST_TEXT_SHARE * settings.max_block_tokens + title_tokens:
             raise SettingError(
-                f"blocks.title_tokens={title_tokens} leaves less than {LEAST_TEXT_SHARE:.0%} of "
-                f"blocks.max_block_tokens={settings.max_block_tokens} for text: decrease it, or give longer blocks"
+                f"titles leave too little room for text: decrease blocks.title_tokens={title_tokens}, or increase "
+                f"blocks.max_block_tokens={settings.max_block_tokens}"
             )
         if self.block_capacity < 1:
             raise SettingError(

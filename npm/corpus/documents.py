@@ -225,7 +225,7 @@ def _documents(sources: Sequence[Source], settings: CorpusSettings, on_bad: OnBa
             try:
                 document = _document(record, settings, place=f"{source.name}:{record_number}")
             except _UnusableError as fault:
-                bad(where, fault.kind, CorpusError(f"{where}: {fault}; correct or remove this document"))
+                bad(where, fault.kind, CorpusError(f"{where}: {fault.kind}: {fault}; correct or remove it"))
                 continue
             earlier = seen.add(document.id, source_number, record_number)
             if earlier is None:
@@ -300,16 +300,14 @@ def _document(record: Row, settings: CorpusSettings, *, place: str) -> Document:
         json.dumps(kept, ensure_ascii=False, allow_nan=False).encode()
     except UnicodeEncodeError as error:
         found = f"\\u{ord(error.object[error.start]):04x}, half a surrogate pair, at character {error.start}"
-        raise _UnusableError("is not valid Unicode", f"{found} is not valid Unicode") from None
+        raise _UnusableError("is not valid Unicode", found) from None
     except (TypeError, ValueError) as error:
         raise _wrong_field("kept_fields", "JSON values", error) from None
     return Document(id=identifier or place, title=title or "", text=text, fields=kept)
 
 
 def _wrong_field(name: str, expected: str, value: object) -> _UnusableError:
-    return _UnusableError(
-        f"has an invalid {name}", f"the field {name!r} must be {expected}, got {value!r:.{MOST_SHOWN_CHARS}}"
-    )
+    return _UnusableError(f"has an invalid {name}", f"it must be {expected}, got {value!r:.{MOST_SHOWN_CHARS}}")
 
 
 RECORD_BITS = 40  # a file has fewer than 2^40 records

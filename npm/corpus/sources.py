@@ -52,7 +52,7 @@ def find_sources(files: Sequence[str | Path]) -> list[Source]:
         files = [files]
     sources = [source for file in files for source in _expand(os.fspath(file).removeprefix("file://"))]
     if not sources:
-        raise CorpusError("corpus.files is required, such as corpus.files=FILE.jsonl")
+        raise CorpusError("no corpus is given: set corpus.files=FILE.jsonl")
     first: dict[str, str] = {}
     for source in sources:
         is_path = source.format != "hub" and not is_address(source.path)

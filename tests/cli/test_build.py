@@ -389,10 +389,10 @@ def test_a_build_and_an_addition_skip_bad_lines_and_say_where_they_are_listed(
 ) -> None:
     good = "".join(json.dumps(document) + "\n" for document in DOCUMENTS[:5])
     (tmp_path / "bad.jsonl").write_text(good + "{}\n", encoding="utf-8")
-    npmlm(*build(files=tmp_path / "bad.jsonl")).refused("lacks text", "corpus.skip_bad=true")
+    npmlm(*build(files=tmp_path / "bad.jsonl")).refused("has no text", "corpus.skip_bad=true")
     assert not (tmp_path / "index").exists()
     built = npmlm(*build("corpus.skip_bad=true", files=tmp_path / "bad.jsonl"))
-    assert built.status == 0 and "skipped 1 of the corpus: 1 lacks text" in built.err
+    assert built.status == 0 and "skipped 1 of the corpus: 1 has no text" in built.err
     report = tmp_path / "index.skipped.jsonl"
     assert json.loads(report.read_text("utf-8"))["where"] == f"{tmp_path}/bad.jsonl:6"
     assert json.loads((tmp_path / "index" / "manifest.json").read_bytes())["settings"]["corpus"]["skip_bad"] is True
