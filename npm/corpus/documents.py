@@ -21,7 +21,7 @@ from index.files import storage_errors
 from npm.core.errors import ArtifactError, CorpusError, UserError, named
 from npm.core.settings import Bounds, CheckedSettings, PathList
 from npm.core.types import Document
-from npm.corpus.rows import MOST_SHOWN_CHARS, Row, json_rows, table_rows
+from npm.corpus.rows import Row, json_rows, table_rows
 from npm.corpus.sources import (
     FileState,
     OnBad,
@@ -225,7 +225,8 @@ def _documents(sources: Sequence[Source], settings: CorpusSettings, on_bad: OnBa
             try:
                 document = _document(record, settings, place=f"{source.name}:{record_number}")
             except _UnusableError as fault:
-                bad(where, fault.kind, CorpusError(f"{where}: {fault.kind}: {fault}; correct or remove it"))
+                kind, detail = fault.args
+                bad(where, kind, CorpusError(f"{where}: {kind}: {detail}; correct or remove it"))
                 continue
             earlier = seen.add(document.id, source_number, record_number)
             if earlier is None:
@@ -235,8 +236,8 @@ def _documents(sources: Sequence[Source], settings: CorpusSettings, on_bad: OnBa
             problem = f"the id {document.id!r} comes twice, first in {first}; leave ids out, or give it another"
             bad(where, REPEATED_ID, CorpusError(f"{where}: {problem}"))
         if is_empty:
-            kind = "has no text"
-            bad(source.path, kind, CorpusError(f"{source.path} {kind}; check the file, or leave it out"))
+            nothing = CorpusError(f"{source.path} has no text; check the file, or leave it out")
+            bad(source.path, "has no text", nothing)
 
 
 def _records(source: Source, settings: CorpusSettings, on_bad: OnBad) -> Iterator[tuple[int, Row]]:
@@ -270,18 +271,14 @@ def _records(source: Source, settings: CorpusSettings, on_bad: OnBad) -> Iterato
 
 
 class _UnusableError(Exception):
-    """A record is no document; `kind` is the fault in a word or two."""
-
-    def __init__(self, kind: str, message: str) -> None:
-        super().__init__(message)
-        self.kind = kind
+    """A record is no document: the kind of fault in a word or two, and what was expected."""
 
 
 def _document(record: Row, settings: CorpusSettings, *, place: str) -> Document:
     """One record as a document. Raises _UnusableError if it has no text or a field has the wrong type."""
     text = record.get(settings.text_field)
     if not isinstance(text, str) or not text or text.isspace():
-        got = f"{text!r:.{MOST_SHOWN_CHARS}}" if settings.text_field in record else f"fields {named(sorted(record))}"
+        got = f"{text!r:.80}" if settings.text_field in record else f"fields {named(sorted(record))}"
         raise _UnusableError(
             "has no text", f"corpus.text_field={settings.text_field} must be a string with text, got {got}"
         )
@@ -307,7 +304,7 @@ def _document(record: Row, settings: CorpusSettings, *, place: str) -> Document:
 
 
 def _wrong_field(name: str, expected: str, value: object) -> _UnusableError:
-    return _UnusableError(f"has an invalid {name}", f"it must be {expected}, got {value!r:.{MOST_SHOWN_CHARS}}")
+    return _UnusableError(f"has an invalid {name}", f"it must be {expected}, got {value!r:.80}")
 
 
 RECORD_BITS = 40  # a file has fewer than 2^40 records

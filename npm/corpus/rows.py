@@ -28,7 +28,6 @@ JSON_LINES = (".jsonl", ".jsonl.zst", ".jsonl.gz")
 EXTENSIONS = (*JSON_LINES, ".json", *SEPARATORS)
 EXAMPLE = '{"text": "…", "label": 1}'
 BAD_ROW = "is not a row of the table"
-MOST_SHOWN_CHARS = 80
 Row = Mapping[str, Any]
 
 
@@ -82,7 +81,7 @@ def json_rows(
             )
             got = f"a JSON {type(row).__name__}"
         except (ValueError, RecursionError) as fault:
-            row, got = None, f"{fault}: {line[:MOST_SHOWN_CHARS]}"
+            row, got = None, f"{fault}: {line[:80]}"
             kind = "has two equal keys" if isinstance(fault, _RepeatedKeyError) else kind
         if isinstance(row, dict):
             yield number, row
@@ -171,7 +170,7 @@ def table_rows(
     rows = read_cells(path, error=error, on_bad=on_bad)
     _, names = next(rows, (1, []))
     if not all(name.strip() for name in names) or len(set(names)) < len(names):
-        raise error(f"{path}:1: each column must have a name of its own, got {names!r:.{MOST_SHOWN_CHARS}}")
+        raise error(f"{path}:1: each column must have a name of its own, got {names!r:.80}")
     separator = SEPARATORS[path.suffix.lower()]
     other = next((each for each in _SEPARATOR_NAMES if len(names) == 1 and each in names[0]), None)
     if other is not None:  # one column only because another separator stands in the first line
@@ -190,6 +189,4 @@ def table_rows(
 
 def unusable_value(where: str, column: str, expected: str, value: object) -> CorpusError:
     """The error for a value of a row that cannot be used."""
-    return CorpusError(
-        f"{where}: {column!r} must be {expected}, got {value!r:.{MOST_SHOWN_CHARS}}; correct or remove this row"
-    )
+    return CorpusError(f"{where}: {column!r} must be {expected}, got {value!r:.80}; correct or remove this row")

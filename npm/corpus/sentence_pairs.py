@@ -30,7 +30,7 @@ from npm.core.types import SURROGATE, Sequences
 from npm.corpus.blocks import SentenceTokenizer, concatenated_ranges, tokenizer_fingerprint
 from npm.corpus.documents import CorpusSettings, SkippedRecords, read_corpus
 from npm.corpus.markup import visible
-from npm.corpus.rows import MOST_SHOWN_CHARS, SEPARATORS, Row, json_rows, read_cells, unusable_value
+from npm.corpus.rows import SEPARATORS, Row, json_rows, read_cells, unusable_value
 from npm.corpus.sources import Source, find_sources, no_column, read_lines, read_parquet
 from npm.corpus.text import sentence_bounds
 
@@ -117,9 +117,7 @@ def sentence_sources(settings: SentenceDataSettings) -> list[Source]:
     columns to read but no files.
     """
     settings.check_files()
-    sources: list[Source] = []
-    for file in settings.files:
-        sources += find_sources([file])
+    sources = [source for file in settings.files for source in find_sources([file])]
     paths = [source.path for source in sources]
     if twice := next((path for path in paths if paths.count(path) > 1), None):
         raise CorpusError(f"sentences.files: {twice} is given twice; globs may overlap")
@@ -325,7 +323,7 @@ class _TableWriter:
         if len(empty) and self._settings.files:
             row = rows[empty[0] // columns]
             text = row.texts[empty[0] % columns]
-            raise CorpusError(f"{row.where}: no tokens in {text!r:.{MOST_SHOWN_CHARS}}; correct or remove this row")
+            raise CorpusError(f"{row.where}: no tokens in {text!r:.80}; correct or remove this row")
         first = self._keys.row_count
         offsets = np.delete(texts.offsets, empty + 1)  # i64 [texts + 1], of those with a token
         keys = text_keys(texts.token_ids, offsets)  # u64 [texts]
