@@ -154,7 +154,7 @@ def test_bad_input_is_refused_before_anything_is_trained(npmlm: CommandLine, dat
         ([{"sentence": "a", "label": 1}] * 2, "all rows have one label"),
         ([], "is empty"),
         ([{"sentence": "a", "label": "maybe"}], "one of 0, 1"),
-        ([{"text": "a", "label": 1}], "no column sentence"),
+        ([{"text": "a", "label": 1}], "lacks 'sentence'"),
     ):
         write_rows(data / "sst2-dev.jsonl", rows)
         finetune(npmlm, data, "task=[stsb,sst2]").refused(expected, "sst2-dev.jsonl")

@@ -193,8 +193,9 @@ def test_missing_columns_are_named(tmp_path: Path) -> None:
     write_lines(tmp_path / "sick" / "SICK_test_annotated.txt", "pair_ID\tsentence_A\tsentence_B\tlabel", "1\ta\tb\tN")
     with pytest.raises(TaskDataError, match="lacks the columns sentence1"):
         read_sets(tmp_path / "json", split="test")
-    with pytest.raises(CorpusError, match="no column sentence1"):
+    with pytest.raises(CorpusError, match="lacks the column 'sentence1'") as raised:
         read_sets(tmp_path / "parquet", split="test")
+    assert raised.value.fix == "name the columns sentence1, sentence2, score"
     with pytest.raises(TaskDataError, match="lacks the columns relatedness_score"):
         read_sets(tmp_path / "sick", split="test")
 
