@@ -36,9 +36,9 @@ def main(arguments: list[str]) -> int:
     needed = {"files", "out"} | ({"facts", "templates"} if verb == "facts" else set())
     try:
         if verb not in ("entities", "facts") or not needed <= set(given) <= needed | {"exclude", "limit", "seed"}:
-            expected, fix = "entities or facts, and the arguments that --help shows", "correct them"
-            got = " ".join(arguments)
-            raise SettingError("no questions can be made", expected=expected, got=got, where="command line", fix=fix)
+            raise SettingError(
+                f"expected entities or facts, and the arguments that --help shows, got {' '.join(arguments)!r}"
+            )
         excluded = Excluded.read(parse_list(given.get("exclude", "[]"), "exclude"))
         files, seed = parse_list(given["files"], "files"), int(given.get("seed", 0))
         rng = random.Random(seed)

@@ -110,7 +110,7 @@ def test_fields_of_documents_are_kept_and_filter_answers(encoder: Encoder, tmp_p
     [
         ([HANDED[0], "notes.txt"], {}, "1 documents among 2"),
         ([HANDED[0], HANDED[0]], {}, "comes twice"),
-        ([Document("a", "", "  ")], {}, "lacks text"),
+        ([Document("a", "", "  ")], {}, "has no text"),
         ([Document("a", "", "Oslo.", {"when": {1, 2}})], {}, "not JSON serializable"),
         ([Document("a", "", "Oslo \ud800.")], {}, "documents"),
         ([], {}, "files"),

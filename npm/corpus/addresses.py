@@ -39,17 +39,9 @@ def store_errors(address: object) -> Iterator[None]:
     except Exception as error:
         if not isinstance(error, OSError) and type(error).__module__.partition(".")[0] not in DRIVER_MODULES:
             raise
-        problem, fix = f"{address} cannot be reached", "check the address, your credentials and the connection"
-        if isinstance(error, FileNotFoundError):
-            problem, fix = f"nothing is at {address}", "check the bucket, or folder, and the path"
-        elif isinstance(error, PermissionError):
-            problem, fix = f"access to {address} is not allowed", "check your credentials, and what they are allowed"
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
         raise StorageError(
-            problem,
-            expected="an address that exists and may be used",
-            got=f"{type(error).__name__}: {error}".splitlines()[0],
-            where=str(address),
-            fix=fix,
+            f"cannot access {address}: {reason}; check the address, your credentials and the connection"
         ) from error
 
 
@@ -62,22 +54,12 @@ class Address:
 
         scheme, _, rest = text.partition("://")
         if scheme not in DRIVERS or not rest.strip("/"):
-            raise SettingError(
-                f"{text!r} is no address",
-                expected=KINDS,
-                got=text,
-                where=text,
-                fix="give one, such as s3://bucket/name",
-            )
+            raise SettingError(f"unknown address {text!r}: expected {KINDS}, such as s3://bucket/name")
         try:
             self.fs: Any = fsspec.filesystem(scheme, **({"auto_mkdir": True} if scheme == "file" else {}))
         except ImportError as error:
             raise StorageError(
-                f"the driver of {scheme}:// is not installed",
-                expected=f"the package {DRIVERS[scheme]}",
-                got=str(error),
-                where=text,
-                fix=f"pip install {DRIVERS[scheme]} fsspec=={fsspec.__version__}",
+                f"{text} needs a driver: pip install {DRIVERS[scheme]} fsspec=={fsspec.__version__}"
             ) from error
         self._text: str = self.fs.unstrip_protocol(self.fs._strip_protocol(text))
         place = PurePosixPath(self._text)

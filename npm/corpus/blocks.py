@@ -66,11 +66,8 @@ class UnknownTokens:
         self._unknown += sum(int(np.count_nonzero(ids == self._unknown_id)) for ids in token_ids)
         if self._tokens >= LEAST_JUDGED_TOKENS and self._unknown > MOST_UNKNOWN_SHARE * self._tokens:
             raise EncoderError(
-                "the encoder's tokenizer knows too little of this text",
-                expected=f"at most {MOST_UNKNOWN_SHARE:.0%} unknown tokens",
-                got=f"{self._unknown:,} of the first {self._tokens:,}",
-                where=self._name,
-                fix="choose an encoder for the script of this text; check that its tokenizer.json is its own",
+                f"the tokenizer of {self._name} knows too little of this text, {self._unknown:,} of the first "
+                f"{self._tokens:,} tokens are unknown: choose an encoder for its script"
             )
 
     @property
@@ -135,11 +132,8 @@ class BlockPacker:
         """
         if not getattr(tokenizer, "is_fast", False):
             raise EncoderError(
-                "the tokenizer gives no character offsets",
-                expected="a fast tokenizer (a folder with tokenizer.json)",
-                got=type(tokenizer).__name__,
-                where=str(tokenizer.name_or_path),
-                fix="save the tokenizer in its fast form with transformers, or choose another encoder",
+                f"{tokenizer.name_or_path} has no fast tokenizer (tokenizer.json), got {type(tokenizer).__name__}: "
+                "convert it with transformers, or choose another encoder"
             )
         from tokenizers import Tokenizer
 
@@ -158,19 +152,13 @@ class BlockPacker:
         self._full_stop = self._backend.encode(".", add_special_tokens=False).ids if title_tokens else []
         if title_tokens and self.block_capacity < LEAST_TEXT_SHARE * settings.max_block_tokens + title_tokens:
             raise SettingError(
-                "titles leave too little room for text in a block",
-                expected=f"at least {LEAST_TEXT_SHARE:.0%} of a block for text",
-                got=f"{title_tokens} tokens of titles in blocks of {settings.max_block_tokens}",
-                where="blocks.title_tokens, blocks.max_block_tokens",
-                fix="give fewer tokens of titles, or longer blocks",
+                f"titles leave too little room for text: decrease blocks.title_tokens={title_tokens}, or increase "
+                f"blocks.max_block_tokens={settings.max_block_tokens}"
             )
         if self.block_capacity < 1:
             raise SettingError(
-                "max_block_tokens leaves no room for text",
-                expected=f"more than the {settings.max_block_tokens - self.block_capacity} special tokens of a block",
-                got=str(settings.max_block_tokens),
-                where="blocks.max_block_tokens",
-                fix="give a larger number",
+                f"blocks.max_block_tokens must be above {settings.max_block_tokens - self.block_capacity}, the special "
+                f"tokens of a block, got {settings.max_block_tokens}"
             )
 
     def pack(self, document: Document) -> list[Block]:
@@ -225,8 +213,7 @@ class BlockPacker:
         token_ids = np.concatenate(ids) if ids else np.empty(0, dtype=np.int32)  # [T]
         if not len(token_ids):
             return []
-        found_in = f" in document {document.id!r}"
-        _check_special(self._backend, token_ids, self._special_ids, found_in=found_in, where=document.id)
+        _check_special(self._backend, token_ids, self._special_ids, f"document {document.id!r}")
         offsets = np.concatenate(
             [np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2) + start for start, encoding in encodings]
         )  # [T, 2]
@@ -255,9 +242,7 @@ class BlockPacker:
         if not most or not title.strip():
             return np.empty(0, dtype=np.int32)  # [0]
         ids = self._backend.encode(title[: most * CHARS_PER_TOKEN], add_special_tokens=False).ids[:most]
-        _check_special(
-            self._backend, np.array(ids), self._special_ids, found_in=f" in the title {title!r}", where=title
-        )
+        _check_special(self._backend, np.array(ids), self._special_ids, f"the title {title!r}")
         return np.array([*ids, *self._full_stop] if len(ids) else [], dtype=np.int32)  # [title]
 
 
@@ -392,8 +377,7 @@ class SentenceTokenizer:
         kinds = character_kinds()[code_points(joined)]  # u8 [characters]
         starts, ends = trimmed_offsets(offsets[:, 0], offsets[:, 1], kinds == SPACE)  # i64 [T] each
         flags = token_flags(joined, starts, ends, kinds)  # u8 [T]
-        where = f"one of the sentences from {texts[0][:40]!r} on" if texts else ""
-        _check_special(self._backend, token_ids, self._special_ids, where=where)
+        _check_special(self._backend, token_ids, self._special_ids, f"the sentences from {joined[:40]!r} on")
         self._unknown.count([token_ids])
         stops = np.cumsum(lengths)  # i64 [x]
         places = np.arange(len(token_ids)) - np.repeat(stops - lengths, lengths)  # i64 [T], place in its text
@@ -402,16 +386,11 @@ class SentenceTokenizer:
         return Sequences(token_ids[kept], flags[kept], np.append(0, np.cumsum(kept_lengths)))
 
 
-def _check_special(
-    backend: Any, token_ids: np.ndarray, special_ids: np.ndarray, *, where: str, found_in: str = ""
-) -> None:
+def _check_special(backend: Any, token_ids: np.ndarray, special_ids: np.ndarray, place: str) -> None:
     """Raise EncoderError if any of `token_ids` [T], made from ordinary text, is special."""
     present = np.intersect1d(token_ids, special_ids)
     if len(present):
         raise EncoderError(
-            "the tokenizer makes special tokens out of ordinary text",
-            expected="a tokenizer that splits its special tokens when they stand in a text",
-            got=f"{backend.id_to_token(int(present[0]))!r}{found_in}",
-            where=where,
-            fix="choose another encoder, or take these characters out of the text",
+            f"the tokenizer reads text as the special token {backend.id_to_token(int(present[0]))!r} in {place}: "
+            "choose another encoder, or remove these characters"
         )

@@ -137,11 +137,8 @@ def matching_documents(store: BlockStore, conditions: Sequence[Condition]) -> np
     if unknown := sorted({condition.field for condition in conditions} - kept):
         names, present = ", ".join(unknown), sorted(kept)
         raise SettingError(
-            f"no document has a kept field {names}",
-            expected=f"one of the kept fields: {', '.join(present)}" if kept else "a corpus built with kept fields",
-            got=f"a condition on {names}",
-            where="where",
-            fix=f"name another field, or build again with corpus.kept_fields=[{','.join([*present, *unknown])}]",
+            f"no document has a kept field {names}, only {', '.join(present) or 'none'}: name another field, or build "
+            f"again with corpus.kept_fields=[{','.join([*present, *unknown])}]"
         )
     return matching
 
@@ -149,16 +146,14 @@ def matching_documents(store: BlockStore, conditions: Sequence[Condition]) -> np
 def _parse(text: str) -> Condition:
     found = OPERATOR.search(text)
     if found is None:
-        raise _no_condition(text, expected=EXAMPLES)
+        raise _no_condition(text, EXAMPLES)
     field, rest = text[: found.start()].strip(), text[found.end() :].strip()
     if not field or not rest or field.startswith(("[", '"')):
-        raise _no_condition(text, expected=EXAMPLES)
+        raise _no_condition(text, EXAMPLES)
     if found[0] == "in":
         return Condition(field, Operator.one_of, tuple(_operand(value, text) for value in _listed(rest, text)))
     if rest[0] in "=<>":  # as in year=>1990, which would compare with the text ">1990"
-        raise _no_condition(
-            text, expected=f"an operator other than {found[0] + rest[0]}, or the value in double quotes"
-        )
+        raise _no_condition(text, f"an operator other than {found[0] + rest[0]}, or the value in double quotes")
     return Condition(field, Operator("=" if found[0] == "==" else found[0]), (_operand(rest, text),))
 
 
@@ -166,13 +161,11 @@ def _listed(rest: str, text: str) -> Iterator[str]:
     """The values between the brackets, quotes left on."""
     inner, place = rest[1:-1], 0
     if not rest.endswith("]") or not inner.strip():
-        raise _no_condition(text, expected="a list of values in brackets, such as topic in [history, arts]")
+        raise _no_condition(text, "a list of values in brackets, such as topic in [history, arts]")
     while place < len(inner):
         found = LISTED.match(inner, place)
         if found is None or not found[1].strip():
-            raise _no_condition(
-                text, expected="values between commas; one that holds , [ ] or a quote in double quotes"
-            )
+            raise _no_condition(text, "values between commas; one that holds , [ ] or a quote in double quotes")
         yield found[1].strip()
         place = found.end()
 
@@ -182,10 +175,10 @@ def _operand(value: str, text: str) -> Operand:
         try:
             quoted = json.loads(value)
         except ValueError:
-            raise _no_condition(text, expected=f"a whole JSON string instead of {value}") from None
+            raise _no_condition(text, f"a JSON string instead of {value}") from None
         return Operand(quoted, None)
     if SEVERAL.search(value):
-        raise _no_condition(text, expected="one comparison; several as where=[…, …], or the value in double quotes")
+        raise _no_condition(text, "one comparison; several as where=[…, …], or the value in double quotes")
     return Operand(value, _number(value))
 
 
@@ -196,11 +189,5 @@ def _number(text: str) -> int | float | None:
     return int(text) if text.lstrip("+-").isdigit() else float(text)
 
 
-def _no_condition(text: str, *, expected: str) -> SettingError:
-    return SettingError(
-        f"{text!r} is not a condition on documents",
-        expected=expected,
-        got=repr(text),
-        where="where",
-        fix="write FIELD OPERATOR VALUE, with one of = != >= <= > < or in [VALUE, VALUE]",
-    )
+def _no_condition(text: str, expected: str) -> SettingError:
+    return SettingError(f"{text!r} is not a condition on documents: expected {expected}")

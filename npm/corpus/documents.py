@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Annotated, NoReturn
 
 from index.files import storage_errors
-from npm.core.errors import ArtifactError, CorpusError, UserError
+from npm.core.errors import ArtifactError, CorpusError, UserError, named
 from npm.core.settings import Bounds, CheckedSettings, PathList
 from npm.core.types import Document
-from npm.corpus.rows import MOST_SHOWN_CHARS, Row, json_rows, table_rows
+from npm.corpus.rows import Row, json_rows, table_rows
 from npm.corpus.sources import (
     FileState,
     OnBad,
@@ -76,7 +76,7 @@ class CorpusSettings(CheckedSettings):
     reading, and the message names the next ones too."""
 
 
-REPORTED = ("where", "kind", "problem", "got")
+REPORTED = ("where", "kind", "problem")
 """Keys of each line of the report."""
 
 
@@ -95,14 +95,14 @@ class SkippedRecords:
         place = folder.resolve()
         return cls(place.with_name(f"{place.name}.skipped.jsonl"))
 
-    def add(self, kind: str, error: UserError) -> None:
+    def add(self, where: str, kind: str, error: UserError) -> None:
         """One more. Raises StorageError if the report cannot be written."""
         if len(self._first) < MOST_SUMMARISED:
-            self._first.append(f"{error.where} ({kind})")
+            self._first.append(f"{where} ({kind})")
         if self._report is not None:
             if not self._kinds:
                 _make_way(self._report)
-            line = dict(zip(REPORTED, (error.where, kind, error.problem, error.got), strict=True))
+            line = dict(zip(REPORTED, (where, kind, str(error).removeprefix(f"{where}: ")), strict=True))
             mode = "a" if self._kinds else "x"  # never through a link
             with storage_errors(self._report):
                 self._report.parent.mkdir(parents=True, exist_ok=True)
@@ -130,37 +130,9 @@ def _make_way(report: Path) -> None:
     except (OSError, ValueError, TypeError):
         is_ours = False
     if not is_ours:
-        raise ArtifactError(
-            f"{report} is in the way",
-            expected="nothing there, or a report of what was skipped",
-            got="a link" if report.is_symlink() else "something else",
-            where=str(report),
-            fix="move it away: what corpus.skip_bad=true passes over is listed under this name",
-        )
+        raise ArtifactError(f"{report} is in the way of the list of skipped documents: move it away")
     with storage_errors(report):
         report.unlink()
-
-
-class _Refusal:
-    """What cannot be used where nothing may be skipped: the first fault, and where the next ones are."""
-
-    def __init__(self) -> None:
-        self.found: list[tuple[str, UserError]] = []
-
-    def add(self, kind: str, error: UserError) -> None:
-        """One more; at MOST_TOLD of them the reading ends."""
-        self.found.append((kind, error))
-        if len(self.found) == MOST_TOLD:
-            raise self.error("; read no further")
-
-    def error(self, end: str = "") -> UserError:
-        """The first error, which tells of the others."""
-        (_, first), *others = self.found
-        if others:
-            places = "".join(f"\n            {error.where}: {kind}" for kind, error in others)
-            first.got += f"\n            and {len(others)} more that cannot be used{end}:{places}"
-        first.fix += "; or pass over all that cannot be used with corpus.skip_bad=true, which reports it"
-        return first
 
 
 def read_corpus(
@@ -190,7 +162,7 @@ def read_corpus(
 def refuse_repeated_id(settings: CorpusSettings, sources: Sequence[Source]) -> NoReturn:
     """Raise the CorpusError of the first id that comes twice in `sources`, which are known to repeat one."""
 
-    def on_bad(kind: str, error: UserError) -> None:
+    def on_bad(where: str, kind: str, error: UserError) -> None:  # noqa: ARG001 - an OnBad
         if kind == REPEATED_ID:
             raise error
 
@@ -209,23 +181,32 @@ def _watched(read: Iterator[Document], settings: CorpusSettings, states: Sequenc
 
 def _all_or_none(sources: Sequence[Source], settings: CorpusSettings) -> Iterator[Document]:
     """The documents up to the first fault; then some more text is read to tell of all faults at once."""
-    refusal = _Refusal()
+    found: list[tuple[str, str, UserError]] = []
+
+    def on_bad(where: str, kind: str, error: UserError) -> None:
+        found.append((where, kind, error))
+        if len(found) == MOST_TOLD:
+            raise error
+
     chars_left, end = MOST_CHARS_READ_ON, ""
     try:
-        for document in _documents(sources, settings, refusal.add):
-            if not refusal.found:
+        for document in _documents(sources, settings, on_bad):
+            if not found:
                 yield document
                 continue
             chars_left -= len(document.text)
             if chars_left < 0:
-                end = "; read no further"
+                end = ", read no further"
                 break
     except UserError:
-        if not refusal.found or len(refusal.found) == MOST_TOLD:
+        if not found:
             raise
-        end = "; read no further"
-    if refusal.found:
-        raise refusal.error(end)
+        end = ", read no further"
+    if found:
+        (_, _, first), *others = found
+        places = "".join(f"\n  {where}: {kind}" for where, kind, _ in others)
+        more = f"; {len(others)} more cannot be used{end}:{places}" if others else ""
+        raise CorpusError(f"{first}; corpus.skip_bad=true passes over what cannot be used{more}")
 
 
 def _documents(sources: Sequence[Source], settings: CorpusSettings, on_bad: OnBad) -> Iterator[Document]:
@@ -233,40 +214,30 @@ def _documents(sources: Sequence[Source], settings: CorpusSettings, on_bad: OnBa
     for source_number, source in enumerate(sources):
         is_empty = True
 
-        def bad(kind: str, error: UserError) -> None:
+        def bad(where: str, kind: str, error: UserError) -> None:
             nonlocal is_empty
             is_empty = False
-            on_bad(kind, error)
+            on_bad(where, kind, error)
 
         for record_number, record in _records(source, settings, bad):
             is_empty = False
-            place = f"{source.name}:{record_number}"
+            where = f"{source.path}:{record_number}"
             try:
-                document = _document(record, settings, place=place, source=source)
-            except CorpusError as error:
-                bad(error.problem.removeprefix(place).lstrip(": "), error)
+                document = _document(record, settings, place=f"{source.name}:{record_number}")
+            except _UnusableError as fault:
+                kind, detail = fault.args
+                bad(where, kind, CorpusError(f"{where}: {kind}: {detail}; correct or remove it"))
                 continue
             earlier = seen.add(document.id, source_number, record_number)
             if earlier is None:
                 yield document
                 continue
-            twice = CorpusError(
-                f"the id {document.id!r} comes twice",
-                expected="every document has an id of its own",
-                got=f"{sources[earlier[0]].path}:{earlier[1]} and {source.path}:{record_number}",
-                where=f"{source.path}:{record_number}",
-                fix="give one of them another id, or leave ids out: they become file name and line",
-            )
-            bad(REPEATED_ID, twice)
+            first = f"{sources[earlier[0]].path}:{earlier[1]}"
+            problem = f"the id {document.id!r} comes twice, first in {first}; leave ids out, or give it another"
+            bad(where, REPEATED_ID, CorpusError(f"{where}: {problem}"))
         if is_empty:
-            nothing = CorpusError(
-                f"{source.name} has no text",
-                expected="at least one document",
-                got="no rows" if source.format == "hub" else "nothing but empty lines or markup",
-                where=source.path,
-                fix="check the file, or leave it out",
-            )
-            bad("has no text", nothing)
+            nothing = CorpusError(f"{source.path} has no text; check the file, or leave it out")
+            bad(source.path, "has no text", nothing)
 
 
 def _records(source: Source, settings: CorpusSettings, on_bad: OnBad) -> Iterator[tuple[int, Row]]:
@@ -276,7 +247,7 @@ def _records(source: Source, settings: CorpusSettings, on_bad: OnBad) -> Iterato
     path = source.file
     if source.format == "parquet":
         names = (settings.id_field, settings.title_field, settings.text_field, *settings.kept_fields)
-        yield from read_parquet(source, columns=names, required=settings.text_field)
+        yield from read_parquet(source, columns=names, required=settings.text_field, keys="corpus.text_field")
     elif source.format == "jsonl":
         yield from json_rows(path, example='{"id": "1", "title": "…", "text": "…"}', refuse_nan=True, on_bad=on_bad)
     elif source.format == "table":
@@ -299,53 +270,41 @@ def _records(source: Source, settings: CorpusSettings, on_bad: OnBad) -> Iterato
             yield number, {**front, **identifier, settings.title_field: title, settings.text_field: text}
 
 
-def _document(record: Row, settings: CorpusSettings, *, place: str, source: Source) -> Document:
-    """One record as a document. Raises CorpusError if it lacks text or a field has the wrong type."""
-    where = f"{source.path}:{place.rpartition(':')[2]}"
+class _UnusableError(Exception):
+    """A record is no document: the kind of fault in a word or two, and what was expected."""
+
+
+def _document(record: Row, settings: CorpusSettings, *, place: str) -> Document:
+    """One record as a document. Raises _UnusableError if it has no text or a field has the wrong type."""
     text = record.get(settings.text_field)
     if not isinstance(text, str) or not text or text.isspace():
-        raise CorpusError(
-            f"{place} lacks text",
-            expected=f"a string with text in the field {settings.text_field!r}",
-            got=f"the fields {sorted(record)}" if settings.text_field not in record else repr(text)[:MOST_SHOWN_CHARS],
-            where=where,
-            fix="correct or remove this document, or name the field that holds the text with corpus.text_field=",
+        got = f"{text!r:.80}" if settings.text_field in record else f"fields {named(sorted(record))}"
+        raise _UnusableError(
+            "has no text", f"corpus.text_field={settings.text_field} must be a string with text, got {got}"
         )
     number = record.get(settings.id_field)
     identifier = str(number) if type(number) is int else number
     title = record.get(settings.title_field)
     for name, value in ((settings.title_field, title), (settings.id_field, identifier)):
         if value is not None and not isinstance(value, str):
-            raise _wrong_field(name, value, expected="a string, or no such field", where=where, place=place)
+            raise _wrong_field(name, "a string, or missing", value)
     if identifier == "":
-        raise _wrong_field(settings.id_field, identifier, expected="an id that is not empty", where=where, place=place)
+        raise _wrong_field(settings.id_field, "a string that is not empty", identifier)
     kept = {name: record[name] for name in settings.kept_fields if name in record}
     try:
         for value in (identifier or "", title or "", text):
             value.encode()
         json.dumps(kept, ensure_ascii=False, allow_nan=False).encode()
     except UnicodeEncodeError as error:
-        got = f"half a surrogate pair, \\u{ord(error.object[error.start]):04x}, at character {error.start}"
-        raise CorpusError(
-            f"{place} is not valid Unicode",
-            expected="text of whole characters",
-            got=got,
-            where=where,
-            fix="correct or remove this document",
-        ) from None
+        found = f"\\u{ord(error.object[error.start]):04x}, half a surrogate pair, at character {error.start}"
+        raise _UnusableError("is not valid Unicode", found) from None
     except (TypeError, ValueError) as error:
-        raise _wrong_field("kept_fields", error, expected="JSON values", where=where, place=place) from None
+        raise _wrong_field("kept_fields", "JSON values", error) from None
     return Document(id=identifier or place, title=title or "", text=text, fields=kept)
 
 
-def _wrong_field(name: str, value: object, *, expected: str, where: str, place: str) -> CorpusError:
-    return CorpusError(
-        f"{place}: the field {name!r} cannot be used",
-        expected=expected,
-        got=repr(value)[:MOST_SHOWN_CHARS],
-        where=where,
-        fix="correct or remove this document, or name another field",
-    )
+def _wrong_field(name: str, expected: str, value: object) -> _UnusableError:
+    return _UnusableError(f"has an invalid {name}", f"it must be {expected}, got {value!r:.80}")
 
 
 RECORD_BITS = 40  # a file has fewer than 2^40 records

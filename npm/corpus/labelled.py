@@ -17,11 +17,14 @@ import numpy as np
 from npm.core.errors import CorpusError, SettingError, check_range, named
 from npm.core.settings import Bounds, CheckedSettings, PathList
 from npm.core.types import SURROGATE
-from npm.corpus.rows import MOST_SHOWN_CHARS, SEPARATORS, Row, json_rows, read_cells, unusable_value
-from npm.corpus.sources import Source, find_sources, read_hub, read_lines, read_parquet
+from npm.corpus.rows import Row, json_rows, read_cells, unusable_value
+from npm.corpus.sources import Source, find_sources, no_column, read_hub, read_lines, read_parquet
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+
+COLUMN_KEYS = "labelled.text_column, .second_column and .label_column"
 
 
 class LabelLevel(Enum):
@@ -116,13 +119,7 @@ class LabelledRow:
 def labelled_sources(settings: LabelledSettings) -> list[Source]:
     """The files of labelled rows. Raises SettingError where none are given, CorpusError for what is not usable."""
     if not settings.files:
-        raise SettingError(
-            "there are no labelled rows",
-            expected="labelled.files=[FILE,…]",
-            got="none",
-            where="labelled.files",
-            fix="name the files, or set objective.labelled_weight=0",
-        )
+        raise SettingError("no labelled rows: set labelled.files=[FILE,…], or objective.labelled_weight=0")
     return find_sources(settings.files)
 
 
@@ -133,16 +130,15 @@ def read_labelled(settings: LabelledSettings) -> Iterator[LabelledRow]:
             yield from _word_lines(source, settings)
             continue
         for number, record in _records(source, settings):
-            yield _row(record, settings, source, f"{source.path}:{number}")
+            yield _row(record, settings, f"{source.path}:{number}")
 
 
 def _records(source: Source, settings: LabelledSettings) -> Iterator[tuple[int, Row]]:
     """Numbered rows of one file by column; in .tsv files quotes are ordinary characters, as in the official files."""
-    fix = "name the columns with labelled.text_column=, labelled.second_column= and labelled.label_column="
     if source.format == "jsonl":
         yield from json_rows(source.file, example='{"sentence": "…", "label": 1}')
     elif source.format == "parquet":
-        yield from read_parquet(source, columns=settings.columns, required=settings.text_column, fix=fix)
+        yield from read_parquet(source, columns=settings.columns, required=settings.text_column, keys=COLUMN_KEYS)
     elif source.format == "hub":
         yield from read_hub(source)
     elif source.format == "table":
@@ -156,39 +152,27 @@ def _records(source: Source, settings: LabelledSettings) -> Iterator[tuple[int, 
                 yield number, dict(zip(names, cells, strict=False))
     else:
         raise CorpusError(
-            f"{source.name} cannot hold labelled texts",
-            expected=f"files with columns: .jsonl, .parquet, {', '.join(SEPARATORS)}, or a data set of the hub",
-            got=source.name,
-            where=source.path,
-            fix="give such a file, or labelled.level=token for words with their tags",
+            f"{source.path} has no columns: give a .jsonl, .parquet, .csv or .tsv file, or set labelled.level=token"
         )
 
 
-def _row(record: Row, settings: LabelledSettings, source: Source, where: str) -> LabelledRow:
-    if missing := [name for name in settings.columns if record.get(name) is None]:
-        raise CorpusError(
-            f"{source.name} lacks {', '.join(map(repr, missing))}",
-            expected=f"the columns {', '.join(map(repr, settings.columns))}",
-            got=", ".join(map(str, record))[:MOST_SHOWN_CHARS] or "none",
-            where=where,
-            fix="correct the row, or name the columns with labelled.text_column=, .second_column= and .label_column=",
-        )
+def _row(record: Row, settings: LabelledSettings, where: str) -> LabelledRow:
+    if absent := [name for name in settings.columns if record.get(name) is None]:
+        raise no_column(where, absent, record, COLUMN_KEYS)
     values = [record[name] for name in settings.columns]
     if settings.level is LabelLevel.sequence:
         texts, found = tuple(values[:-1]), (values[-1],)
     else:
         words, tags = values
         if not isinstance(words, list) or not isinstance(tags, list) or not words or len(words) != len(tags):
-            raise unusable_value(
-                settings.text_column, words, where, expected="a list of words and one of as many labels"
-            )
+            raise unusable_value(where, settings.text_column, "a list of words and one of as many labels", words)
         texts, found = tuple(words), tuple(tags)
     for text in texts:
         if not isinstance(text, str) or SURROGATE.search(text):
-            raise unusable_value(settings.text_column, text, where, expected="a string with text")
+            raise unusable_value(where, settings.text_column, "a string with text", text)
     # one text of a pair may be empty, as in a few rows of QQP
     if not (any if settings.second_column else all)(text.strip() for text in texts):
-        raise unusable_value(settings.text_column, texts, where, expected="a string with text")
+        raise unusable_value(where, settings.text_column, "a string with text", texts)
     return LabelledRow(texts, tuple(_target(value, settings, where) for value in found), where)
 
 
@@ -201,7 +185,7 @@ def _word_lines(source: Source, settings: LabelledSettings) -> Iterator[Labelled
         if line.strip() and not line.startswith("-DOCSTART-"):
             where = f"{source.path}:{number}"
             if len(cells) < 2 or not cells[0].strip():
-                raise unusable_value(settings.label_column, line, where, expected="a word, and its label last")
+                raise unusable_value(where, settings.label_column, "a word, and its label last", line)
             words.append(cells[0])
             targets.append(_target(cells[-1], settings, where))
         elif words:
@@ -219,13 +203,13 @@ def _target(value: object, settings: LabelledSettings, where: str) -> float:
             score = math.nan
         if not settings.least_score <= score <= settings.most_score:
             expected = f"a score from {settings.least_score:g} to {settings.most_score:g}"
-            raise unusable_value(settings.label_column, value, where, expected=expected)
+            raise unusable_value(where, settings.label_column, expected, value)
         return score
     if text in settings.labels:
         return settings.labels.index(text)
     if text.isdecimal() and int(text) < len(settings.labels):  # as data sets of the hub have them
         return int(text)
-    raise unusable_value(settings.label_column, value, where, expected=f"one of {', '.join(settings.labels)}")
+    raise unusable_value(where, settings.label_column, f"one of {', '.join(settings.labels)}", value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,11 +247,9 @@ def encode_labelled(settings: LabelledSettings, tokenizer: PreTrainedTokenizerBa
     targets = np.concatenate([part[3] for part in parts]) if parts else np.zeros(0)  # f64 [N]
     if len(np.unique(targets)) < 2:
         raise CorpusError(
-            "all rows have one label" if parts else "there are no labelled rows",
-            expected="rows with two labels, or two scores, at least",
-            got=f"{sum(len(part[2]) for part in parts)} rows" + (f", all {targets[0]:g}" if len(targets) else ""),
-            where=named(settings.files),
-            fix="give the whole file, or let more of it be read: labelled.max_examples=, of npmlm finetune limit=",
+            f"{named(settings.files)}: "
+            + ("all rows have one label" if parts else "no labelled rows")
+            + "; give more rows, or increase labelled.max_examples (limit= of npmlm finetune)"
         )
     ids, types, lengths, _, slots, counts = (np.concatenate(column) for column in zip(*parts, strict=True))
     return LabelledExamples(

@@ -97,17 +97,15 @@ def read_questions(files: Sequence[str]) -> Iterator[tuple[int, Mapping[str, Any
             where = f"{source.path}:{line}"
             question, answers, block = row.get("question"), row.get("answers"), row.get("block")
             if not isinstance(question, str) or question.count(MASK_TEXT) != 1:
-                raise unusable_value("question", question, where, expected=f"a text with one {MASK_TEXT}")
+                raise unusable_value(where, "question", f"a text with one {MASK_TEXT}", question)
             if not isinstance(block, str) or not block.strip():
-                raise unusable_value("block", block, where, expected="the text of a passage")
+                raise unusable_value(where, "block", "the text of a passage", block)
             if not _are_texts(answers) or not any(each.casefold() in block.casefold() for each in answers):
-                raise unusable_value(
-                    "answers", answers, where, expected="a list of texts, one of which occurs in block"
-                )
+                raise unusable_value(where, "answers", "a list of texts, one of which occurs in block", answers)
             if not isinstance(row.get("title", ""), str):
-                raise unusable_value("title", row["title"], where, expected="a text")
+                raise unusable_value(where, "title", "a text", row["title"])
             if row.get("negatives") and not _are_texts(row["negatives"]):
-                raise unusable_value("negatives", row["negatives"], where, expected="a list of texts")
+                raise unusable_value(where, "negatives", "a list of texts", row["negatives"])
             yield number, row
 
 
@@ -140,11 +138,7 @@ def question_table(
             file_numbers.append(number)
     if not ids:
         raise CorpusError(
-            "no question can be trained on",
-            expected="rows of which an answer occurs in block as tokens of the encoder",
-            got=f"{skipped} rows without one",
-            where=named(files),
-            fix=f"give rows such as {EXAMPLE}",
+            f"{named(files)}: no question has an answer whose tokens occur in block; expected rows such as {EXAMPLE}"
         )
     return QuestionTable(
         token_ids=np.concatenate(ids),

@@ -15,6 +15,7 @@ from npm.corpus.sources import (
     MOST_LINE_BYTES,
     OnBad,
     Source,
+    no_column,
     read_hub,
     read_lines,
     read_parquet,
@@ -27,7 +28,6 @@ JSON_LINES = (".jsonl", ".jsonl.zst", ".jsonl.gz")
 EXTENSIONS = (*JSON_LINES, ".json", *SEPARATORS)
 EXAMPLE = '{"text": "…", "label": 1}'
 BAD_ROW = "is not a row of the table"
-MOST_SHOWN_CHARS = 80
 Row = Mapping[str, Any]
 
 
@@ -50,15 +50,8 @@ def read_rows(path: Path, *, columns: Sequence[str] = (), optional: Sequence[str
         return table_rows(path, error=TaskDataError)
     if suffix == ".parquet" and columns:
         source = Source(path=str(path), name=path.name, format="parquet")
-        fix = f"name the columns {', '.join(columns)}"
-        return read_parquet(source, columns=(*columns, *optional), required=columns[0], fix=fix)
-    raise TaskDataError(
-        f"{path.name} has an unknown extension",
-        expected=f"one of {', '.join(EXTENSIONS)}",
-        got=path.suffix or "none",
-        where=str(path),
-        fix="convert or rename the file",
-    )
+        return read_parquet(source, columns=(*columns, *optional), required=columns[0])
+    raise TaskDataError(f"{path} has an unknown extension: expected one of {', '.join(EXTENSIONS)}")
 
 
 class _RepeatedKeyError(ValueError):
@@ -88,19 +81,13 @@ def json_rows(
             )
             got = f"a JSON {type(row).__name__}"
         except (ValueError, RecursionError) as fault:
-            row, got = None, f"{fault}: {line[:MOST_SHOWN_CHARS]}"
+            row, got = None, f"{fault}: {line[:80]}"
             kind = "has two equal keys" if isinstance(fault, _RepeatedKeyError) else kind
         if isinstance(row, dict):
             yield number, row
             continue
-        refusal = error(
-            f"{path.name} has a line {number} that {kind}",
-            expected=f"one JSON object a line, such as {example}",
-            got=got,
-            where=f"{path}:{number}",
-            fix="correct or remove this line; if it is the last one, the file may not have been written to its end",
-        )
-        on_bad(kind, refusal)
+        where = f"{path}:{number}"
+        on_bad(where, kind, error(f"{where}: the line {kind}: {got}; expected {example}"))
 
 
 def read_cells(
@@ -128,8 +115,8 @@ def read_cells(
         try:
             cells = next(reader, None)
         except csv.Error as fault:
-            expected = "cells in quotation marks where they hold a separator"
-            on_bad(BAD_ROW, _not_a_table(path, expected, str(fault), place, error=error))
+            where = f"{path}:{place}"
+            on_bad(where, BAD_ROW, error(f"{where}: {fault}; quote cells that hold a separator"))
             continue
         if cells is None:
             return
@@ -163,20 +150,12 @@ def _json_list(path: Path) -> Iterator[tuple[int, Row]]:
         rows, got = None, str(error)
     if not isinstance(rows, list):
         raise TaskDataError(
-            f"{path.name} is not a JSON list",
-            expected=f"a list of objects such as [{EXAMPLE}]",
-            got=got,
-            where=str(path),
-            fix="correct the file, or name it .jsonl if it has one object a line",
+            f"{path} is not a JSON list: {got}; expected [{EXAMPLE}, …], or .jsonl for one object a line"
         )
     for number, row in enumerate(rows, start=1):
         if not isinstance(row, dict):
             raise TaskDataError(
-                "a row is not a JSON object",
-                expected=f"an object such as {EXAMPLE}",
-                got=f"a JSON {type(row).__name__}",
-                where=f"{path}: item {number}",
-                fix="correct or remove it",
+                f"{path}: item {number} must be an object such as {EXAMPLE}, got a JSON {type(row).__name__}"
             )
         yield number, row
 
@@ -191,55 +170,23 @@ def table_rows(
     rows = read_cells(path, error=error, on_bad=on_bad)
     _, names = next(rows, (1, []))
     if not all(name.strip() for name in names) or len(set(names)) < len(names):
-        expected = "a name of its own for each column in the first line"
-        raise _not_a_table(path, expected, f"{names!r:.80}", 1, error=error)
+        raise error(f"{path}:1: each column must have a name of its own, got {names!r:.80}")
     separator = SEPARATORS[path.suffix.lower()]
     other = next((each for each in _SEPARATOR_NAMES if len(names) == 1 and each in names[0]), None)
     if other is not None:  # one column only because another separator stands in the first line
-        kind = next((f"rename it to {path.stem}{end}, or " for end, own in SEPARATORS.items() if own == other), "")
-        raise _not_a_table(
-            path,
-            f"columns separated by {_SEPARATOR_NAMES[separator]}",
-            f"one column, {names[0]!r}, with {_SEPARATOR_NAMES[other]} in its name",
-            1,
-            fix=f"{kind}save it with {_SEPARATOR_NAMES[separator]} in place of {_SEPARATOR_NAMES[other]}",
-            error=error,
-        )
+        rename = next((f"rename it to {path.stem}{end}, or " for end, own in SEPARATORS.items() if own == other), "")
+        found, wanted = _SEPARATOR_NAMES[other], _SEPARATOR_NAMES[separator]
+        raise error(f"{path}:1: one column only, with {found} in its name: {rename}save it with {wanted} instead")
     if required and required not in names:
-        fix = "name the column that holds the text with corpus.text_field="
-        raise _not_a_table(path, f"a column {required!r}", f"the columns {names!r:.80}", 1, fix=fix, error=error)
+        raise no_column(f"{path}:1", [required], names, "corpus.text_field")
     for number, cells in rows:
         if cells and len(cells) != len(names):
-            got = f"{len(cells)}: {cells!r:.80}"
-            on_bad(BAD_ROW, _not_a_table(path, f"{len(names)} cells a row", got, number, error=error))
+            where = f"{path}:{number}"
+            on_bad(where, BAD_ROW, error(f"{where}: {len(cells)} cells, expected {len(names)}: {cells!r:.80}"))
         elif cells:
             yield number, dict(zip(names, cells, strict=True))
 
 
-def _not_a_table(
-    path: StoredFile,
-    expected: str,
-    got: str,
-    line: int,
-    *,
-    fix: str = "correct this line; spreadsheets write such files with 'save as CSV'",
-    error: type[UserError],
-) -> UserError:
-    return error(
-        f"{path.name} is not a table",
-        expected=expected,
-        got=got,
-        where=f"{path}:{line}",
-        fix=fix,
-    )
-
-
-def unusable_value(column: str, value: object, where: str, *, expected: str) -> CorpusError:
+def unusable_value(where: str, column: str, expected: str, value: object) -> CorpusError:
     """The error for a value of a row that cannot be used."""
-    return CorpusError(
-        f"the column {column!r} of a row cannot be used",
-        expected=expected,
-        got=repr(value)[:MOST_SHOWN_CHARS],
-        where=where,
-        fix="correct or remove this row, or name another column",
-    )
+    return CorpusError(f"{where}: {column!r} must be {expected}, got {value!r:.80}; correct or remove this row")

@@ -24,14 +24,14 @@ from index.arrays import mixed_bits
 from index.files import sha256_of_file
 from index.manifest import MANIFEST_NAME
 from index.store import FolderWriter, check_folder, open_array, refuse_changed, write_folder
-from npm.core.errors import CorpusError, SettingError, check_range
+from npm.core.errors import CorpusError, SettingError, check_range, named
 from npm.core.settings import Bounds, CheckedSettings, PathList
 from npm.core.types import SURROGATE, Sequences
 from npm.corpus.blocks import SentenceTokenizer, concatenated_ranges, tokenizer_fingerprint
 from npm.corpus.documents import CorpusSettings, SkippedRecords, read_corpus
 from npm.corpus.markup import visible
-from npm.corpus.rows import MOST_SHOWN_CHARS, SEPARATORS, Row, json_rows, read_cells, unusable_value
-from npm.corpus.sources import Source, find_sources, read_lines, read_parquet
+from npm.corpus.rows import SEPARATORS, Row, json_rows, read_cells, unusable_value
+from npm.corpus.sources import Source, find_sources, no_column, read_lines, read_parquet
 from npm.corpus.text import sentence_bounds
 
 if TYPE_CHECKING:
@@ -76,11 +76,10 @@ class SentenceDataSettings(CheckedSettings):
             self._refuse("label_column", "labels or a column of hard negatives, not both", "leave one of the two empty")
 
     def _refuse(self, name: str, expected: str, fix: str) -> None:
-        key = name.removeprefix("sentences.")
         raise SettingError(
             "the columns of sentences do not fit together",
             expected=expected,
-            got=f"{key}={getattr(self, key)}",
+            got=f"{name}={getattr(self, name)}",
             where=name,
             fix=fix,
         )
@@ -88,9 +87,7 @@ class SentenceDataSettings(CheckedSettings):
     def check_files(self) -> None:
         """Raise SettingError if there are columns but no files: the corpus has sentences only."""
         if self.positive_column and not self.files:
-            self._refuse(
-                "sentences.positive_column", "files to read pairs from", "give sentences.files=, or leave it empty"
-            )
+            raise SettingError("sentences.positive_column needs sentences.files: the corpus has no pairs")
 
     @property
     def text_columns(self) -> tuple[str, ...]:
@@ -101,7 +98,7 @@ class SentenceDataSettings(CheckedSettings):
 ENTAILMENT, NEUTRAL, CONTRADICTION, NO_LABEL = 0, 1, 2, -1
 LABELS = {"entailment": ENTAILMENT, "neutral": NEUTRAL, "contradiction": CONTRADICTION, "-": NO_LABEL}
 """Codes of labels; `-` stands where the annotators did not agree."""
-NAME_COLUMNS = "name the columns of your files with sentences.anchor_column=, sentences.positive_column=, …"
+COLUMN_KEYS = "sentences.anchor_column, sentences.positive_column, …"
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,18 +117,10 @@ def sentence_sources(settings: SentenceDataSettings) -> list[Source]:
     columns to read but no files.
     """
     settings.check_files()
-    sources: list[Source] = []
-    for file in settings.files:
-        sources += find_sources([file])
+    sources = [source for file in settings.files for source in find_sources([file])]
     paths = [source.path for source in sources]
     if twice := next((path for path in paths if paths.count(path) > 1), None):
-        raise CorpusError(
-            f"{Path(twice).name} is given twice",
-            expected="each file once",
-            got=f"{paths.count(twice)} times",
-            where="sentences.files",
-            fix="leave one of them out; globs may overlap",
-        )
+        raise CorpusError(f"sentences.files: {twice} is given twice; globs may overlap")
     return sources
 
 
@@ -155,17 +144,11 @@ def read_text_rows(
         is_empty = True
         for number, record in _records(source, settings):
             is_empty = False
-            row = _text_row(record, settings, where=f"{source.path}:{number}", source=source)
+            row = _text_row(record, settings, f"{source.path}:{number}")
             if row is not None:
                 yield row
         if is_empty:
-            raise CorpusError(
-                f"{source.name} has no rows",
-                expected="at least one row with text",
-                got="column names or empty lines only",
-                where=source.path,
-                fix="check the file, or leave it out",
-            )
+            raise CorpusError(f"{source.path} has no rows; check the file, or leave it out")
 
 
 def _records(source: Source, settings: SentenceDataSettings) -> Iterator[tuple[int, Row]]:
@@ -175,10 +158,10 @@ def _records(source: Source, settings: SentenceDataSettings) -> Iterator[tuple[i
         rows = read_cells(path, quoted=path.suffix.lower() == ".csv")
         _, names = next(rows, (1, []))
         if missing := [name for name in needed if name not in names]:
-            raise _without_columns(source, missing, names)
+            raise no_column(source.path, missing, names, COLUMN_KEYS)
         yield from ((number, dict(zip(names, cells, strict=False))) for number, cells in rows if cells)
     elif source.format == "parquet":
-        yield from read_parquet(source, columns=needed, required=needed[0], fix=NAME_COLUMNS)
+        yield from read_parquet(source, columns=needed, required=needed[0], keys=COLUMN_KEYS)
     elif source.format == "jsonl":
         yield from json_rows(path, example='{"sentence1": "…", "sentence2": "…"}')
     elif len(settings.text_columns) == 1:
@@ -186,11 +169,7 @@ def _records(source: Source, settings: SentenceDataSettings) -> Iterator[tuple[i
         yield from ((number, {settings.anchor_column: line}) for number, line in lines if line and not line.isspace())
     else:
         raise CorpusError(
-            f"{source.name} cannot hold pairs",
-            expected="files with columns: .jsonl, .csv, .tsv or .parquet",
-            got=source.name,
-            where=source.path,
-            fix="give a file with columns, or only sentences.anchor_column for a sentence a line",
+            f"{source.path} cannot hold pairs: give a .jsonl, .csv, .tsv or .parquet file, or one column only"
         )
 
 
@@ -198,20 +177,10 @@ def _needed_columns(settings: SentenceDataSettings) -> list[str]:
     return [name for name in (*settings.text_columns, settings.label_column, settings.score_column) if name]
 
 
-def _without_columns(source: Source, missing: list[str], present: list[str], where: str = "") -> CorpusError:
-    return CorpusError(
-        f"{source.name} lacks {', '.join(map(repr, missing))}",
-        expected=f"the columns {', '.join(map(repr, missing))}",
-        got=", ".join(present)[:MOST_SHOWN_CHARS] or "none",
-        where=where or source.path,
-        fix=NAME_COLUMNS,
-    )
-
-
-def _text_row(record: Row, settings: SentenceDataSettings, *, where: str, source: Source) -> TextRow | None:
+def _text_row(record: Row, settings: SentenceDataSettings, where: str) -> TextRow | None:
     """One record as texts; None if its score or label leaves it out."""
     if missing := [name for name in _needed_columns(settings) if name not in record]:
-        raise _without_columns(source, missing, sorted(record), where)
+        raise no_column(where, missing, sorted(record), COLUMN_KEYS)
     texts = tuple(record[name] for name in settings.text_columns)
     if settings.score_column and _score(record[settings.score_column], settings, where) < settings.least_score:
         return None
@@ -220,7 +189,7 @@ def _text_row(record: Row, settings: SentenceDataSettings, *, where: str, source
         return None
     for name, text in zip(settings.text_columns, texts, strict=True):
         if not isinstance(text, str) or not text or text.isspace() or SURROGATE.search(text):
-            raise unusable_value(name, text, where, expected="a string with text")
+            raise unusable_value(where, name, "a string with text", text)
     return TextRow(texts, where, label)
 
 
@@ -230,7 +199,7 @@ def _score(value: object, settings: SentenceDataSettings, where: str) -> float:
     except (TypeError, ValueError):
         score = math.nan
     if math.isnan(score):
-        raise unusable_value(settings.score_column, value, where, expected="a number")
+        raise unusable_value(where, settings.score_column, "a number", value)
     return score
 
 
@@ -241,7 +210,7 @@ def _label(value: object, settings: SentenceDataSettings, where: str) -> int:
     if text.removeprefix("-").isdigit() and int(text) in LABELS.values():
         return int(text)
     raise unusable_value(
-        settings.label_column, value, where, expected="entailment, neutral, contradiction or -, or 0, 1, 2 or -1"
+        where, settings.label_column, "entailment, neutral, contradiction or -, or 0, 1, 2 or -1", value
     )
 
 
@@ -353,13 +322,8 @@ class _TableWriter:
         empty = np.flatnonzero(np.diff(texts.offsets) == 0)  # [texts without a token]
         if len(empty) and self._settings.files:
             row = rows[empty[0] // columns]
-            raise CorpusError(
-                "a text has no tokens",
-                expected="text that the tokenizer does not drop as a whole",
-                got=repr(row.texts[empty[0] % columns])[:80],
-                where=row.where,
-                fix="correct or remove this row",
-            )
+            text = row.texts[empty[0] % columns]
+            raise CorpusError(f"{row.where}: no tokens in {text!r:.80}; correct or remove this row")
         first = self._keys.row_count
         offsets = np.delete(texts.offsets, empty + 1)  # i64 [texts + 1], of those with a token
         keys = text_keys(texts.token_ids, offsets)  # u64 [texts]
@@ -381,17 +345,15 @@ class _TableWriter:
             self._rows.append(triplets[: self._settings.max_sentences])
         if self._rows.row_count:
             return
-        settings, expected = self._settings, "at least one sentence, pair or triplet"
+        settings = self._settings
         if settings.label_column:
             expected = f"{settings.anchor_column!r} with an entailment and a contradiction, at least once"
         elif settings.score_column:
             expected = f"a pair with {settings.score_column!r} of at least {settings.least_score}"
+        else:
+            expected = f"a sentence of {settings.least_sentence_words} words or more"
         raise CorpusError(
-            "there is nothing to train sentences on",
-            expected=expected,
-            got="none" if settings.files else f"no sentence of {settings.least_sentence_words} words or more",
-            where=", ".join(Path(file).name for file in settings.files) or "corpus.files",
-            fix="give other files, or set the columns, sentences.least_score or least_sentence_words otherwise",
+            f"{named(settings.files) or 'corpus.files'}: nothing to train sentences on; expected {expected}"
         )
 
 

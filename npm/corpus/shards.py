@@ -31,7 +31,7 @@ import numpy as np
 
 from index.files import ArrayStream
 from index.store import FolderWriter, open_array
-from npm.core.errors import ArtifactError
+from npm.core.errors import damaged
 from npm.core.types import Block, Document
 from npm.corpus.documents import document_key
 
@@ -52,13 +52,7 @@ class HeldFile:
         """The bytes [start, stop) of the file. Raises ArtifactError if it was cut short after it was opened."""
         read = os.pread(self._descriptor, stop - start, start)
         if len(read) < stop - start:
-            raise ArtifactError(
-                f"{self._path} is shorter than when it was opened",
-                expected=f"{stop} bytes at least",
-                got=f"{os.fstat(self._descriptor).st_size} bytes",
-                where=str(self._path),
-                fix="see what `npmlm verify` says of the index, then make it again; nothing may write to its files",
-            )
+            raise damaged(self._path, f"{os.fstat(self._descriptor).st_size} bytes, expected at least {stop}")
         return read
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import os
 import zlib
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -52,25 +52,13 @@ def find_sources(files: Sequence[str | Path]) -> list[Source]:
         files = [files]
     sources = [source for file in files for source in _expand(os.fspath(file).removeprefix("file://"))]
     if not sources:
-        raise CorpusError(
-            "no corpus is given",
-            expected="at least one file",
-            got="an empty list",
-            where="corpus.files",
-            fix="give corpus.files=FILE.jsonl, a glob, or a list of them",
-        )
+        raise CorpusError("no corpus is given: set corpus.files=FILE.jsonl")
     first: dict[str, str] = {}
     for source in sources:
         is_path = source.format != "hub" and not is_address(source.path)
         identity = os.path.realpath(source.path) if is_path else source.path
         if identity in first:
-            raise CorpusError(
-                f"{source.name} is given twice",
-                expected="each file once",
-                got=f"{first[identity]} and {source.path}",
-                where="corpus.files",
-                fix="leave one of them out; globs may overlap",
-            )
+            raise CorpusError(f"{source.path} is given twice, also as {first[identity]}; globs may overlap")
         first[identity] = source.path
     return _with_distinct_names(sources)
 
@@ -104,13 +92,7 @@ def _expand(name: str) -> Iterator[Source]:
             found = glob.glob(name, recursive=True)  # noqa: PTH207 - Path.glob takes no absolute pattern
             matches = sorted(match for match in found if not Path(match).is_dir())
         if not matches:
-            raise CorpusError(
-                f"no file matches {name}",
-                expected="a glob that matches at least one file",
-                got="no match",
-                where=name,
-                fix="check the path, and quote the glob so that the shell leaves it alone",
-            )
+            raise CorpusError(f"no file matches {name}; check the path, and quote the glob in the shell")
         yield from map(_file_source, matches)
 
 
@@ -127,13 +109,7 @@ def _files_below(folder: str) -> list[str]:
         paths = (Path(place, name) for name in names if not name.startswith("."))
         found += [path for path in paths if _format(path) and path.is_file() and path.stat().st_size]
     if not found:
-        raise CorpusError(
-            f"{folder} has no file of a known format",
-            expected=f"files that end in {', '.join(FORMATS)}",
-            got="none",
-            where=folder,
-            fix="name the folder with the files, or convert them",
-        )
+        raise CorpusError(f"{folder} has no file of a known format ({', '.join(FORMATS)})")
     return [str(path) for path in sorted(found)]
 
 
@@ -144,27 +120,22 @@ def _format(path: StoredFile) -> str | None:
 
 def _file_source(name: str) -> Source:
     if not name:
-        raise CorpusError(
-            "a corpus file has no name", expected="a path", got="", where="corpus.files", fix="name a file"
-        )
+        raise CorpusError("a file in corpus.files has no name")
     path = stored_file(name)
     file_format = _format(path)
-    problem = None
     if path.is_dir():
-        problem = ("is a folder", "a file", "a folder", f"give its files, such as {path / '*.jsonl'}")
+        problem = f"is a folder; give its files, such as {path / '*.jsonl'}"
     elif not path.exists():
-        problem = ("does not exist", "a file", "nothing there", "check the path")
+        problem = "does not exist"
     elif file_format is None:
-        known = ", ".join(FORMATS)
-        problem = ("has an unknown extension", f"one of {known}", path.suffix or "none", "convert or rename the file")
+        problem = f"has an unknown extension: expected one of {', '.join(FORMATS)}"
     elif file_state(path)[0] == 0:
-        problem = ("is empty", "a file with text", "0 bytes", "fetch or make the file again, or leave it out")
+        problem = "is empty; fetch or make it again, or leave it out"
     elif isinstance(path, Path) and not os.access(path, os.R_OK):
-        problem = ("cannot be read", "a readable file", "no permission", "change its permissions")
-    if problem is not None:
-        what, expected, got, fix = problem
-        raise CorpusError(f"{name} {what}", expected=expected, got=got, where=name, fix=fix)
-    return Source(path=name if isinstance(path, Path) else str(path), name=path.name, format=str(file_format))
+        problem = "cannot be read: change its permissions"
+    else:
+        return Source(path=name if isinstance(path, Path) else str(path), name=path.name, format=file_format)
+    raise CorpusError(f"{name} {problem}")
 
 
 FileState = tuple[str, int, int | str]
@@ -183,29 +154,27 @@ def refuse_changed_files(files: Sequence[str | Path], since: Sequence[FileState]
     try:
         now = file_states(files)
     except (CorpusError, OSError) as error:
-        now, problem = [], getattr(error, "problem", str(error))
+        now, problem = [], str(error)
     else:
         problem = named(sorted({state[0] for state in {*since} ^ {*now}}))
     if now != list(since):
         raise CorpusError(
-            "the corpus changed while it was read",
-            expected="files that nothing writes to",
-            got=f"changed: {problem}",
-            where="corpus.files",
-            fix="run the command again once they are complete; what was read of them is not used",
+            f"the corpus changed while it was read: {problem}; run the command again once its files are complete"
         )
 
 
+def no_column(where: str, names: Iterable[str], present: Iterable[str], keys: str) -> CorpusError:
+    """Error for columns that are missing; `keys` are the settings that name them."""
+    advice = f": set {keys}" if keys else ""
+    return CorpusError(f"{where}: no column {', '.join(names)}; the columns are {named([*present]) or 'none'}{advice}")
+
+
 def read_parquet(
-    source: Source,
-    *,
-    columns: Sequence[str],
-    required: str,
-    fix: str = "name the column that holds the text with corpus.text_field=",
+    source: Source, *, columns: Sequence[str], required: str, keys: str = ""
 ) -> Iterator[tuple[int, Mapping[str, Any]]]:
     """The rows of a Parquet file, numbered from 1, only `columns`.
 
-    Raises CorpusError if `required` is not there; `fix` is what it then advises.
+    Raises CorpusError if `required` is not there; `keys` are the settings that name the columns.
     """
     import pyarrow
     from pyarrow import parquet
@@ -214,13 +183,7 @@ def read_parquet(
         with source.file.open("rb") as stored, parquet.ParquetFile(stored) as file:
             present = file.schema_arrow.names
             if required not in present:
-                raise CorpusError(
-                    f"{source.name} lacks the column {required!r}",
-                    expected=f"a column {required!r}",
-                    got=f"the columns {present}",
-                    where=source.path,
-                    fix=fix,
-                )
+                raise no_column(source.path, [required], present, keys)
             read_columns = [name for name in dict.fromkeys(columns) if name in present]
             number = 0
             for batch in file.iter_batches(batch_size=ROWS_PER_BATCH, columns=read_columns):
@@ -245,11 +208,7 @@ def parquet_row_count(source: Source) -> int:
 
 def _not_parquet(source: Source, error: Exception) -> CorpusError:
     return CorpusError(
-        f"{source.name} cannot be read as Parquet",
-        expected="a whole Parquet file with UTF-8 text",
-        got=str(error).splitlines()[0],
-        where=source.path,
-        fix="fetch or make the file again",
+        f"{source.path} cannot be read as Parquet: {str(error).splitlines()[0]}; fetch or make the file again"
     )
 
 
@@ -266,12 +225,9 @@ def read_hub(source: Source) -> Iterator[tuple[int, Mapping[str, Any]]]:
         rows = datasets.load_dataset(name, config or None, split=split or "train", streaming=True)
         yield from enumerate(rows, start=1)
     except (OSError, ValueError, RuntimeError, ImportError, datasets.exceptions.DatasetsError) as error:
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
         raise CorpusError(
-            f"{source.name} cannot be read as a data set",
-            expected=f"a data set {name!r} with a split {split or 'train'!r}",
-            got=f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}",
-            where=source.path,
-            fix="check name, config and split (hub:NAME@CONFIG/SPLIT) and the connection to the hub",
+            f"cannot read {source.path} as a data set, hub:NAME@CONFIG/SPLIT: {reason}; check it and the connection"
         ) from error
 
 
@@ -280,11 +236,11 @@ COMPRESSED_STEP_BYTES = 1 << 10  # of zstd, which become 32 MiB at most: a block
 MOST_LINE_BYTES = 1 << 28
 BYTE_ORDER_MARK = "\ufeff"
 
-OnBad = Callable[[str, UserError], None]
-"""Told of a line or document that cannot be used: in a word or two what kind of fault it is, and the message."""
+OnBad = Callable[[str, str, UserError], None]
+"""Told of a line or document that cannot be used: its place, the kind of fault in a word or two, and the message."""
 
 
-def refuse_bad(kind: str, error: UserError) -> None:  # noqa: ARG001 - an OnBad
+def refuse_bad(where: str, kind: str, error: UserError) -> None:  # noqa: ARG001 - an OnBad
     """Default of `on_bad`: the first fault ends the reading."""
     raise error
 
@@ -309,19 +265,13 @@ def read_lines(
     chunks = _decompressed_chunks(path, stored) if compression in COMPRESSED else stored
     for number, line in enumerate(_split_lines(chunks), start=1):
         if len(line) > MOST_LINE_BYTES:
-            on_bad("too long", too_long(path, number))
+            on_bad(f"{path}:{number}", "too long", too_long(path, number))
             continue
         try:
             text = line.decode("utf-8")
         except UnicodeDecodeError as error:
-            fault = CorpusError(
-                f"{path.name} is not UTF-8 in line {number}",
-                expected="text encoded as UTF-8",
-                got=f"byte 0x{line[error.start]:02x} at byte {error.start + 1} of the line",
-                where=f"{path}:{number}",
-                fix="convert the file to UTF-8, for example with iconv",
-            )
-            on_bad("not UTF-8", fault)
+            where, found = f"{path}:{number}", f"0x{line[error.start]:02x} at byte {error.start + 1} of the line"
+            on_bad(where, "not UTF-8", CorpusError(f"{where}: {found} is not UTF-8; convert the file"))
             continue
         if number == 1 and text.startswith(BYTE_ORDER_MARK):
             text = byte_order_mark + text[1:]
@@ -331,11 +281,7 @@ def read_lines(
 def too_long(path: StoredFile, number: int) -> CorpusError:
     """The error for the line or document of more than MOST_LINE_BYTES that begins in line `number`."""
     return CorpusError(
-        f"{path.name} has a line or document {number} that is too long",
-        expected=f"at most {MOST_LINE_BYTES >> 20} MiB, decompressed",
-        got="more",
-        where=f"{path}:{number}",
-        fix="cut the document into several; if nothing so long is in the file, make the file again",
+        f"{path}:{number}: the line or document is too long, above {MOST_LINE_BYTES >> 20} MiB; cut it into several"
     )
 
 
@@ -360,13 +306,7 @@ def _plain_chunks(path: StoredFile, on_bytes: Callable[[int], None] | None) -> I
     try:
         opened = path.open("rb")
     except (FileNotFoundError, IsADirectoryError, PermissionError) as error:
-        raise CorpusError(
-            f"{path.name} cannot be read",
-            expected="a file that is there and may be read",
-            got=error.strerror or type(error).__name__,
-            where=str(path),
-            fix="check the path",
-        ) from error
+        raise CorpusError(f"cannot read {path}: {error.strerror or type(error).__name__}") from error
     with opened as file:
         while chunk := file.read(CHUNK_BYTES):
             if on_bytes is not None:
@@ -378,26 +318,12 @@ def _decompressed_chunks(path: StoredFile, stored: Iterator[bytes]) -> Iterator[
     """Frame by frame, in pieces of a bounded size whatever they decompress to."""
     import zstandard
 
-    is_gzip = path.suffix.lower() == ".gz"
-    kind = "gzip" if is_gzip else "zstd"
     try:
-        whole = yield from (_gunzipped(stored) if is_gzip else _unzstd(stored))
+        whole = yield from (_gunzipped(stored) if path.suffix.lower() == ".gz" else _unzstd(stored))
     except (zstandard.ZstdError, zlib.error) as error:
-        raise CorpusError(
-            f"{path.name} cannot be decompressed",
-            expected=f"data compressed with {kind}",
-            got=str(error),
-            where=str(path),
-            fix="fetch or make the file again",
-        ) from None
+        raise CorpusError(f"{path} cannot be decompressed: {error}; fetch or make the file again") from None
     if not whole:
-        raise CorpusError(
-            f"{path.name} ends in the middle of its compressed data",
-            expected=f"a whole {kind} file",
-            got=f"the first {file_state(path)[0]} bytes of one",
-            where=str(path),
-            fix="fetch or make the file again: it was not written or copied to the end",
-        )
+        raise CorpusError(f"{path} ends in the middle of its compressed data; fetch or make the file again")
 
 
 def _unzstd(stored: Iterator[bytes]) -> Generator[bytes, None, bool]:

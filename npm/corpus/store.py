@@ -36,6 +36,7 @@ from npm.corpus.shards import (
 )
 
 LARGEST_U16_VOCABULARY = 1 << 16
+NO_TEXT = "the corpus has no text; check corpus.files"
 
 Item = TypeVar("Item")
 Packed = tuple[Document | None, Sequence[Block]]
@@ -115,7 +116,7 @@ class StoreBuild(Generic[Item]):
             elif parts:
                 return parts
             else:
-                raise no_text(self.folder, got="no document")
+                raise CorpusError(NO_TEXT)
             parts[name] = manifest.digest
             token_count += read_counts(path)["tokens"]
             self.progress("blocks", token_count, None)
@@ -135,7 +136,7 @@ class StoreBuild(Generic[Item]):
                 self.progress("blocks", tokens_before + shard.token_count, None)
                 batch = batches.take() if shard.token_count < enough_tokens else []
             if tokens_before + shard.token_count == 0:
-                raise no_text(self.folder, got="documents without any token")
+                raise CorpusError(NO_TEXT)
             shard.finish()
 
     def _skip(self, path: Path, batches: Batches[Item]) -> Manifest:
@@ -148,8 +149,7 @@ class StoreBuild(Generic[Item]):
                 item = batches.one()
                 document = None if item is None else self.document_of(item)
                 if item is None or (document is not None and lines.readline() != document_line(document)):
-                    got = "fewer documents" if item is None else "another text or title"
-                    raise self._changed(path, got)
+                    raise self._changed(path, "fewer documents" if item is None else "another text or title")
             if lines.readline():
                 raise self._changed(path, "fewer documents")
         if counts["tokens"] < self.settings["tokens_per_shard"] and (item := batches.one()) is not None:
@@ -158,11 +158,7 @@ class StoreBuild(Generic[Item]):
 
     def _changed(self, path: Path, got: str) -> ArtifactError:
         return ArtifactError(
-            f"the corpus has changed since the build of {self.folder} began",
-            expected="the same documents in the same order",
-            got=got,
-            where=str(path),
-            fix=f"remove {self.folder} and build it again",
+            f"the corpus has changed since the build of {path} began: {got}; remove {self.folder} and build it again"
         )
 
     def _check_settings(self, manifest: Manifest, path: Path) -> None:
@@ -179,17 +175,6 @@ def read_counts(shard: Path) -> dict[str, int]:
     """How many sources, documents, blocks and tokens a shard holds."""
     counts: dict[str, int] = json.loads((shard / f"{COUNTS_NAME}.json").read_bytes())
     return counts
-
-
-def no_text(folder: Path, *, got: str) -> CorpusError:
-    """The error for a corpus without a single token."""
-    return CorpusError(
-        "the corpus has no text",
-        expected="at least one document with a token",
-        got=got,
-        where=str(folder),
-        fix="check the files of the corpus",
-    )
 
 
 TOKENS_PER_SHARD = 4_194_304

@@ -45,7 +45,8 @@ def read_texts(
         try:
             front, body = front_matter(body, fields) if kind == "md" else ({}, body)
         except ValueError as error:
-            on_bad("has broken front matter", _broken_front_matter(path, error))
+            where = f"{path}:1"
+            on_bad(where, "has broken front matter", CorpusError(f"{where}: broken front matter: {str(error)[:200]}"))
             continue
         start = hidden(given[: len(given) - len(body)])
         if kind == "html":
@@ -89,16 +90,6 @@ def _plain_value(value: Any) -> Any:
     return value.isoformat() if isinstance(value, date | time) else value
 
 
-def _broken_front_matter(path: StoredFile, error: Exception) -> CorpusError:
-    return CorpusError(
-        f"{path.name} has broken front matter",
-        expected="YAML between lines of --- or TOML between lines of +++",
-        got=str(error)[:200],
-        where=f"{path}:1",
-        fix="correct it",
-    )
-
-
 def _pieces(path: StoredFile, split: DocumentSplit, on_bad: OnBad) -> Iterator[tuple[int, str]]:
     """Documents of a plain text file, numbered by line or paragraph; empty ones separate and are no documents.
 
@@ -107,17 +98,18 @@ def _pieces(path: StoredFile, split: DocumentSplit, on_bad: OnBad) -> Iterator[t
     is_bad = False
     piece_number = 1
 
-    def bad(kind: str, error: UserError) -> None:
+    def bad(where: str, kind: str, error: UserError) -> None:
         nonlocal is_bad
         if not is_bad or split is DocumentSplit.line:
-            on_bad(kind, error)
+            on_bad(where, kind, error)
         is_bad = True
 
     pending: list[str] = []
     char_count = 0
     for number, line in read_lines(path, keep_ends=True, byte_order_mark=HIDDEN, on_bad=bad):
         if "\0" in line:
-            bad("is not text", _not_text(path, number))
+            where = f"{path}:{number}"
+            bad(where, "is not text", CorpusError(f"{where}: a byte 0x00 is not text; convert the file to UTF-8"))
             continue
         if split is DocumentSplit.line:
             if not line.isspace():
@@ -128,7 +120,7 @@ def _pieces(path: StoredFile, split: DocumentSplit, on_bad: OnBad) -> Iterator[t
                 pending.append(line)
             else:
                 pending.clear()
-                bad("too long", too_long(path, number))
+                bad(f"{path}:{number}", "too long", too_long(path, number))
         elif pending or is_bad:
             if not is_bad:
                 yield piece_number, _without_line_end("".join(pending))
@@ -137,16 +129,6 @@ def _pieces(path: StoredFile, split: DocumentSplit, on_bad: OnBad) -> Iterator[t
     text = "".join(pending)
     if text and not text.isspace() and not is_bad:
         yield piece_number, text if split is DocumentSplit.file else _without_line_end(text)
-
-
-def _not_text(path: StoredFile, number: int) -> CorpusError:
-    return CorpusError(
-        f"{path.name} is not text in line {number}",
-        expected="text encoded as UTF-8",
-        got="a byte 0x00, as in UTF-16 or in files of programs",
-        where=f"{path}:{number}",
-        fix="convert the file to UTF-8, for example with iconv, or leave it out",
-    )
 
 
 def _without_line_end(text: str) -> str:

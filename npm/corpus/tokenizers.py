@@ -85,11 +85,8 @@ def learn_tokenizer(out: str | Path, settings: TokenizerSettings, *, progress: P
     known = [*SPECIALS, *alphabet]
     if len(known) > settings.size:
         raise SettingError(
-            "the tokenizer has no room for the characters of the text",
-            expected=f"size={len(known)} or more",
-            got=f"size={settings.size}",
-            where="size",
-            fix="choose more pieces, or kind=byte_bpe with at least 261",
+            f"size must be at least {len(known)} for the characters of the text, or 261 with kind=byte_bpe, "
+            f"got {settings.size}"
         )
     inside = "" if is_bytes else INSIDE
     merges = learn_merges(words, known, settings.size, inside=inside, progress=progress)
@@ -115,9 +112,7 @@ def _word_counts(settings: TokenizerSettings, progress: Progress) -> Counter[str
     if settings.kind is LearnedKind.wordpiece:
         counts = Counter({word: times for word, times in counts.items() if len(word) <= MOST_WORD_CHARS})
     if not counts:
-        raise CorpusError(
-            "the corpus has no word", expected="text", got="none", where="corpus.files", fix="give another file"
-        )
+        raise CorpusError("the corpus has no word; check corpus.files")
     return counts
 
 

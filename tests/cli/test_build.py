@@ -261,13 +261,13 @@ BAD_CORPORA: dict[str, tuple[Callable[[Path], Path | str], list[str]]] = {
     "half-written": (lambda folder: truncated_zst(folder / "bad.jsonl.zst"), ["bad.jsonl.zst", "ends in the middle"]),
     "not zst": (lambda folder: damaged(folder / "bad.jsonl.zst", GOOD), ["bad.jsonl.zst", "cannot be decompressed"]),
     "not JSON": (lambda folder: damaged(folder / "bad.jsonl", GOOD, "{oops"), ["bad.jsonl:2", "JSON"]),
-    "cut JSON": (lambda folder: damaged(folder / "bad.jsonl", GOOD, GOOD[:20]), ["bad.jsonl:2", "written to its end"]),
+    "cut JSON": (lambda folder: damaged(folder / "bad.jsonl", GOOD, GOOD[:20]), ["bad.jsonl:2", "JSON"]),
     "a list": (lambda folder: damaged(folder / "bad.jsonl", GOOD, "[1]"), ["bad.jsonl:2", "a JSON list"]),
-    "no text": (lambda folder: damaged(folder / "bad.jsonl", GOOD, '{"id": "b"}'), ["bad.jsonl:2", "lacks text"]),
-    "empty text": (lambda folder: damaged(folder / "bad.jsonl", '{"text": ""}'), ["bad.jsonl:1", "lacks text"]),
-    "number": (lambda folder: damaged(folder / "bad.jsonl", GOOD, '{"text": 7}'), ["bad.jsonl:2", "lacks text"]),
+    "no text": (lambda folder: damaged(folder / "bad.jsonl", GOOD, '{"id": "b"}'), ["bad.jsonl:2", "no text"]),
+    "empty text": (lambda folder: damaged(folder / "bad.jsonl", '{"text": ""}'), ["bad.jsonl:1", "no text"]),
+    "number": (lambda folder: damaged(folder / "bad.jsonl", GOOD, '{"text": 7}'), ["bad.jsonl:2", "no text"]),
     "not UTF-8": (lambda folder: damaged(folder / "bad.jsonl", GOOD, b'{"text": "\xff"}'), ["bad.jsonl:2", "UTF-8"]),
-    "same id": (lambda folder: damaged(folder / "bad.jsonl", GOOD, GOOD), ["bad.jsonl:1 and", "bad.jsonl:2", "twice"]),
+    "same id": (lambda folder: damaged(folder / "bad.jsonl", GOOD, GOOD), ["bad.jsonl:1", "bad.jsonl:2", "twice"]),
     "not Parquet": (lambda folder: damaged(folder / "bad.parquet", GOOD), ["bad.parquet"]),
     "unknown form": (lambda folder: damaged(folder / "bad.pdf", GOOD), ["bad.pdf", "extension"]),
     "a folder": (folder_without_texts, ["no file of a known format"]),
@@ -389,10 +389,10 @@ def test_a_build_and_an_addition_skip_bad_lines_and_say_where_they_are_listed(
 ) -> None:
     good = "".join(json.dumps(document) + "\n" for document in DOCUMENTS[:5])
     (tmp_path / "bad.jsonl").write_text(good + "{}\n", encoding="utf-8")
-    npmlm(*build(files=tmp_path / "bad.jsonl")).refused("lacks text", "corpus.skip_bad=true")
+    npmlm(*build(files=tmp_path / "bad.jsonl")).refused("has no text", "corpus.skip_bad=true")
     assert not (tmp_path / "index").exists()
     built = npmlm(*build("corpus.skip_bad=true", files=tmp_path / "bad.jsonl"))
-    assert built.status == 0 and "skipped 1 of the corpus: 1 lacks text" in built.err
+    assert built.status == 0 and "skipped 1 of the corpus: 1 has no text" in built.err
     report = tmp_path / "index.skipped.jsonl"
     assert json.loads(report.read_text("utf-8"))["where"] == f"{tmp_path}/bad.jsonl:6"
     assert json.loads((tmp_path / "index" / "manifest.json").read_bytes())["settings"]["corpus"]["skip_bad"] is True

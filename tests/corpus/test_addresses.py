@@ -108,9 +108,8 @@ def test_a_file_that_is_written_again_at_its_address_while_it_is_read_is_found(r
     documents = read_corpus(settings(f"{PLACE}/*"))
     assert len(list(itertools.islice(documents, 2))) == 2
     (PLACE / "b.txt").write([rewritten])
-    with pytest.raises(CorpusError, match="changed while it was read") as caught:
+    with pytest.raises(CorpusError, match=f"changed while it was read: {PLACE}/b.txt"):
         list(documents)
-    assert f"{PLACE}/b.txt" in caught.value.got
     MemoryFileSystem.store.clear()
 
 
@@ -125,16 +124,16 @@ def test_faults_of_files_at_addresses_are_those_of_files_on_a_disk(folder: Path)
         "x.doc": "does not exist",
         "empty.txt": "is empty",
         "cut.jsonl.zst": "ends in the middle",
-        "bad.jsonl": "line 2",
+        "bad.jsonl": ":2: ",
         "bad.parquet": "cannot be read as Parquet",
     }
     for name, problem in faults.items():
         with pytest.raises(CorpusError, match=problem) as caught:
             list(read_corpus(settings(f"{PLACE}/{name}")))
-        assert caught.value.where.startswith(f"{PLACE}/{name}"), name
+        assert f"{PLACE}/{name}" in str(caught.value)
     with pytest.raises(CorpusError, match="is a folder"):
         find_sources(["memory://bucket/texts"])
     with pytest.raises(CorpusError, match="given twice"):
         find_sources(["memory://bucket/texts/a.jsonl", "memory:///bucket/texts/*.jsonl"])
-    with pytest.raises(StorageError, match="driver of s3:// is not installed"):
+    with pytest.raises(StorageError, match="pip install s3fs"):
         find_sources(["s3://bucket/x-*.jsonl.zst"])

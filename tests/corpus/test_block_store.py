@@ -164,9 +164,8 @@ def test_other_settings_are_refused_whether_the_build_is_finished_or_not(
     build_block_store(tmp_path / "store", documents, packer, settings=SETTINGS)
     other = BlockPacker(wordpiece, BlockSettings(max_block_tokens=17))
     for _ in range(2):
-        with pytest.raises(ArtifactError, match="other settings") as caught:
+        with pytest.raises(ArtifactError, match="max_block_tokens=17"):
             build_block_store(tmp_path / "store", documents, other, settings=SETTINGS)
-        assert "17" in caught.value.expected and "16" in caught.value.got
         (tmp_path / "store" / "manifest.json").unlink(missing_ok=True)
 
 

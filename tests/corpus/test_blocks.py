@@ -281,7 +281,7 @@ def test_a_slow_tokenizer_is_refused() -> None:
         is_fast = False
         name_or_path = "somewhere"
 
-    with pytest.raises(EncoderError, match="offsets"):
+    with pytest.raises(EncoderError, match="fast tokenizer"):
         BlockPacker(Slow(), BlockSettings())  # type: ignore[arg-type]
 
 
@@ -291,10 +291,9 @@ THAI = "ปารีส เป็น เมืองหลวง ของ ฝ�
 
 def test_a_tokenizer_to_which_most_of_a_text_is_unknown_is_refused(wordpiece: PreTrainedTokenizerFast) -> None:
     texts = [document("the dog " * 10), document(THAI * 30)]
-    with pytest.raises(EncoderError, match="knows too little of this text") as caught:
+    with pytest.raises(EncoderError, match="150 of the first 170"):
         BlockPacker(wordpiece, BlockSettings()).pack_many(texts)
-    assert caught.value.got == "150 of the first 170"
-    with pytest.raises(EncoderError, match="knows too little of this text"):
+    with pytest.raises(EncoderError, match="knows too little"):
         SentenceTokenizer(wordpiece, max_tokens=200).encode([text.text for text in texts])
 
 

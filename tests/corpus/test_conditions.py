@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import operator
+import re
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -110,22 +111,16 @@ def test_a_condition_is_read_as_field_operator_and_values(text: str, expected: C
     ],
 )
 def test_what_is_no_condition_is_refused_with_an_example(text: str) -> None:
-    with pytest.raises(SettingError, match="not a condition") as caught:
+    with pytest.raises(SettingError, match=re.escape(repr(text))):
         parse_conditions(["lang=en", text])
-    assert caught.value.got == repr(text)
-    assert caught.value.where == "where" and caught.value.expected and "FIELD" in caught.value.fix
 
 
 def test_a_field_that_is_not_kept_is_refused_with_those_that_are(store: BlockStore, tmp_path: Path) -> None:
-    with pytest.raises(SettingError, match="kept field author, date") as caught:
+    with pytest.raises(SettingError, match=r"author, date.*kept_fields=\[lang,stub,topic,year,author,date\]"):
         matching_documents(store, parse_conditions(["date=1", "lang=en", "author!=x"]))
-    assert caught.value.expected == "one of the kept fields: lang, stub, topic, year"
-    assert caught.value.where == "where"
-    assert "corpus.kept_fields=[lang,stub,topic,year,author,date]" in caught.value.fix
     without = stored_documents(tmp_path / "without", [{}, {}])
-    with pytest.raises(SettingError) as caught:
+    with pytest.raises(SettingError, match="lang"):
         matching_documents(without, parse_conditions(["lang=en"]))
-    assert caught.value.expected == "a corpus built with kept fields"
     assert matching_documents(without, []).tolist() == [True, True]
 
 
@@ -209,9 +204,8 @@ def test_matching_equals_a_plain_loop_over_random_fields(tmp_path: Path, seed: i
 
 @pytest.mark.parametrize("text", ["n>=5 and lang=en", "lang=en or n<3"])
 def test_two_conditions_in_one_are_refused(text: str) -> None:
-    with pytest.raises(SettingError) as caught:
+    with pytest.raises(SettingError, match=r"where=\["):
         parse_conditions([text])
-    assert "where=[" in caught.value.expected
 
 
 @pytest.mark.parametrize("text", ["n>=.5", "n>=+5", "n>=5.", "n>=5e0"])

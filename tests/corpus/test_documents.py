@@ -160,7 +160,7 @@ def test_a_data_set_is_read_through_datasets(tmp_path: Path, monkeypatch: pytest
     (folder / "test.jsonl").write_bytes(json_lines([{"text": "testing"}]))
     assert read(f"hub:{folder}") == [Document("t", "", "training")]
     assert read(f"hub:{folder}@/test") == [Document(f"hub:{folder}@/test:1", "", "testing")]
-    with pytest.raises(CorpusError, match="cannot be read as a data set"):
+    with pytest.raises(CorpusError, match="nowhere"):
         read(f"hub:{folder}@/nowhere")
 
 
@@ -205,9 +205,8 @@ def test_a_line_of_a_million_characters_reads_normally(tmp_path: Path) -> None:
 def test_a_duplicate_id_is_refused_with_both_places(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_bytes(json_lines([{"id": "x", "text": "t"}, {"id": "y", "text": "t"}]))
     (tmp_path / "b.jsonl").write_bytes(json_lines([{"id": "z", "text": "t"}, {"id": "y", "text": "t"}]))
-    with pytest.raises(CorpusError, match="'y' comes twice") as caught:
+    with pytest.raises(CorpusError, match=r"b\.jsonl:2.*'y'.*a\.jsonl:2"):
         read(tmp_path / "a.jsonl", tmp_path / "b.jsonl")
-    assert "a.jsonl:2" in caught.value.got and "b.jsonl:2" in caught.value.got
 
 
 @pytest.mark.parametrize(
@@ -218,13 +217,13 @@ def test_a_duplicate_id_is_refused_with_both_places(tmp_path: Path) -> None:
         (b'["text"]\n', "not a JSON object", 1),
         (b'{"text": NaN}\n', "not a JSON object", 1),
         (b"[" * 100_000 + b"\n", "not a JSON object", 1),
-        (b'{"title": "a"}\n', "lacks text", 1),
-        (b'{"text": "a"}\n{"text": " \\n"}\n', "lacks text", 2),
-        (b'{"text": 5}\n', "lacks text", 1),
-        (b'{"text": "a", "title": 5}\n', "'title' cannot be used", 1),
-        (b'{"text": "a", "id": 1.5}\n', "'id' cannot be used", 1),
-        (b'{"text": "a", "id": true}\n', "'id' cannot be used", 1),
-        (b'{"text": "a", "id": ""}\n', "'id' cannot be used", 1),
+        (b'{"title": "a"}\n', "text_field", 1),
+        (b'{"text": "a"}\n{"text": " \\n"}\n', "text_field", 2),
+        (b'{"text": 5}\n', "text_field", 1),
+        (b'{"text": "a", "title": 5}\n', "invalid title", 1),
+        (b'{"text": "a", "id": 1.5}\n', "invalid id", 1),
+        (b'{"text": "a", "id": true}\n', "invalid id", 1),
+        (b'{"text": "a", "id": ""}\n', "invalid id", 1),
         (b'{"text": "a"}\n\n{"text": "\xff"}\n', "not UTF-8", 3),
         (b'{"text": "half \\ud800 pair"}\n', "not valid Unicode", 1),
         (b'{"text": "a", "text": "b"}\n', "two equal keys", 1),
@@ -234,15 +233,14 @@ def test_a_duplicate_id_is_refused_with_both_places(tmp_path: Path) -> None:
 def test_a_bad_line_is_refused_with_file_and_line(tmp_path: Path, content: bytes, problem: str, line: int) -> None:
     path = tmp_path / "corpus.jsonl"
     path.write_bytes(content)
-    with pytest.raises(CorpusError, match=problem) as caught:
+    with pytest.raises(CorpusError, match=f"^{path}:{line}: .*{problem}"):
         read(path)
-    assert caught.value.where == f"{path}:{line}"
 
 
 GOOD = [{"id": "a", "text": "one"}, {"id": "b", "text": "two"}]
 BAD_LINES = {
-    2: (b'{"text": ""}', "lacks text"),
-    3: (b'{"text": "x", "title": 5}', "the field 'title' cannot be used"),
+    2: (b'{"text": ""}', "has no text"),
+    3: (b'{"text": "x", "title": 5}', "has an invalid title"),
     4: (b'{"text": "x", "score": NaN}', "is not a JSON object"),
     5: (b'{"text": "x", "text": "y"}', "has two equal keys"),
     6: (b'{"text": "\xff"}', "not UTF-8"),
@@ -271,23 +269,23 @@ def test_bad_lines_are_skipped_where_asked_and_all_of_them_reported(tmp_path: Pa
     assert [(line["where"], line["kind"]) for line in report] == [
         (f"{spoilt}:{number}", kind) for number, (_, kind) in BAD_LINES.items()
     ]
-    assert "skipped 9 of the corpus: 3 is not a JSON object, 1 lacks text" in skipped.summary
-    assert f"{spoilt}:2 (lacks text)" in skipped.summary and "index.skipped.jsonl" in skipped.summary
+    assert "skipped 9 of the corpus: 3 is not a JSON object, 1 has no text" in skipped.summary
+    assert f"{spoilt}:2 (has no text)" in skipped.summary and "index.skipped.jsonl" in skipped.summary
 
 
 def test_a_refusal_names_all_the_bad_lines_and_how_to_pass_over_them(spoilt: Path) -> None:
     with pytest.raises(CorpusError) as caught:
         read(spoilt)
-    assert caught.value.where == f"{spoilt}:2"
-    assert "and 8 more" in caught.value.got and f"{spoilt}:10: too long" in caught.value.got
-    assert "corpus.skip_bad=true" in caught.value.fix
+    message = str(caught.value)
+    assert message.startswith(f"{spoilt}:2: ") and "corpus.skip_bad=true" in message
+    assert all(f"{spoilt}:{number}: {kind}" in message for number, (_, kind) in BAD_LINES.items() if number > 2)
 
 
 def test_a_refusal_of_very_many_bad_lines_says_that_it_read_no_further(tmp_path: Path) -> None:
     (tmp_path / "bad.jsonl").write_bytes(b"{\n" * 100)
-    with pytest.raises(CorpusError, match="line 1 that") as caught:
+    with pytest.raises(CorpusError, match="read no further") as caught:
         read(tmp_path / "bad.jsonl")
-    assert caught.value.got.count("bad.jsonl:") == 19 and "read no further" in caught.value.got
+    assert str(caught.value).count("bad.jsonl:") == 20
 
 
 def test_bad_rows_of_a_table_and_bad_pieces_of_a_text_are_skipped(tmp_path: Path) -> None:
@@ -301,7 +299,7 @@ def test_bad_rows_of_a_table_and_bad_pieces_of_a_text_are_skipped(tmp_path: Path
 
 def test_text_that_is_none_is_refused_with_its_line(tmp_path: Path) -> None:
     (tmp_path / "t.txt").write_bytes("one\ntwo".encode("utf-16-le"))
-    with pytest.raises(CorpusError, match="not text in line 1"):
+    with pytest.raises(CorpusError, match=r"t\.txt:1"):
         read(tmp_path / "t.txt")
 
 
@@ -312,9 +310,8 @@ def test_a_line_that_decompresses_to_too_much_is_refused_by_its_place(
     monkeypatch.setattr("npm.corpus.sources.MOST_LINE_BYTES", 1 << 20)
     path = tmp_path / f"bomb.jsonl.{'gz' if compress is gzip.compress else 'zst'}"
     path.write_bytes(compress(b'{"text": "a"}\n' + b" " * (1 << 24)))
-    with pytest.raises(CorpusError, match="too long") as caught:
+    with pytest.raises(CorpusError, match=f"{path}:2: .* too long"):
         read(path)
-    assert caught.value.where == f"{path}:2"
 
 
 def test_no_piece_of_decompressed_data_is_large_however_well_it_was_compressed(tmp_path: Path) -> None:
@@ -403,7 +400,7 @@ def only_empty_lines(folder: Path) -> Path:
     ("make", "problem"),
     [
         (broken_parquet, "cannot be read as Parquet"),
-        (parquet_without_text, "lacks the column 'text'"),
+        (parquet_without_text, "no column text"),
         (unreadable_name, "unknown extension"),
         (empty_file, "is empty"),
         (only_empty_lines, "has no text"),
@@ -420,7 +417,7 @@ def test_a_file_that_is_no_corpus_is_refused(tmp_path: Path, make: Callable[[Pat
 def test_a_list_without_files_and_a_file_given_twice_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_bytes(json_lines(RECORDS))
-    with pytest.raises(CorpusError, match="no corpus"):
+    with pytest.raises(CorpusError, match=r"corpus\.files"):
         read()
     with pytest.raises(CorpusError, match="given twice"):
         read(path, tmp_path / "*.jsonl")
@@ -449,11 +446,11 @@ def test_seen_identifiers_equal_a_dictionary() -> None:
 @pytest.mark.parametrize("kind", ["a note", "a link", "nothing of ours"])
 def test_the_report_of_what_is_skipped_takes_the_place_of_another_report_only(kind: str, tmp_path: Path) -> None:
     report, mine = tmp_path / "index.skipped.jsonl", tmp_path / "mine.txt"
-    fault = CorpusError("bad", expected="good", got="bad", where="x:1", fix="change it")
-    SkippedRecords.beside(tmp_path / "index").add("broken", fault)
+    fault = "x:1", "broken", CorpusError("x:1: bad")
+    SkippedRecords.beside(tmp_path / "index").add(*fault)
     again = SkippedRecords.beside(tmp_path / "index")
-    again.add("broken", fault)
-    again.add("broken", fault)
+    again.add(*fault)
+    again.add(*fault)
     assert len(report.read_text().splitlines()) == 2
     mine.write_text(report.read_text() if kind == "a link" else "mine")
     report.unlink()
@@ -463,5 +460,5 @@ def test_the_report_of_what_is_skipped_takes_the_place_of_another_report_only(ki
         report.write_text("a note" if kind == "a note" else '{"where": 1}')
     before = mine.read_bytes(), report.read_bytes()
     with pytest.raises(ArtifactError, match="is in the way"):
-        SkippedRecords.beside(tmp_path / "index").add("broken", fault)
+        SkippedRecords.beside(tmp_path / "index").add(*fault)
     assert (mine.read_bytes(), report.read_bytes()) == before

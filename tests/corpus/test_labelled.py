@@ -93,7 +93,7 @@ BAD = {
     "outside of the labels": ([{"sentence": "a", "label": 2}], {"labels": ["0", "1"]}, "one of 0, 1"),
     "above the scores": ([{"sentence": "a", "label": 5.5}], {}, "a score from 0 to 5"),
     "no score": ([{"sentence": "a", "label": "nan"}], {}, "a score from 0 to 5"),
-    "no such column": (SENTENCES, {"labels": ["0", "1"], "label_column": "gold"}, "'gold'"),
+    "no such column": (SENTENCES, {"labels": ["0", "1"], "label_column": "gold"}, "gold"),
     "no text": ([{"sentence": " ", "label": 1}], {"labels": ["0", "1"]}, "a string with text"),
     "words and labels": ([{"tokens": ["a", "b"], "tags": ["O"]}], {"level": LabelLevel.token}, "as many labels"),
 }
@@ -106,9 +106,8 @@ def test_a_row_that_cannot_be_used_is_refused_with_its_place(tmp_path: Path, nam
     chosen = (
         of_words(file) if "level" in settings else LabelledSettings(files=[str(file)], **settings)  # type: ignore[arg-type]
     )
-    with pytest.raises(CorpusError, match=expected) as caught:
+    with pytest.raises(CorpusError, match=rf"rows\.jsonl.*{expected}"):
         encode_labelled(chosen, tiny_encoder("bert").tokenizer)
-    assert "rows.jsonl" in caught.value.where
 
 
 def test_settings_that_do_not_fit_are_refused() -> None:
@@ -123,7 +122,7 @@ def test_short_rows_are_refused_unless_they_may_be_passed_over(tmp_path: Path) -
     file = tmp_path / "rows.tsv"
     file.write_text("id\tsentence\tlabel\n1\tfine\t1\n2\tbroken\n3\tbad\t0\n", encoding="utf-8")
     labels = ["0", "1"]
-    with pytest.raises(CorpusError, match=r"rows\.tsv lacks 'label'"):
+    with pytest.raises(CorpusError, match=r"rows\.tsv:3: no column label"):
         list(read_labelled(LabelledSettings(files=[str(file)], labels=labels)))
     read = list(read_labelled(LabelledSettings(files=[str(file)], labels=labels, skip_short_rows=True)))
     assert [row.texts for row in read] == [("fine",), ("bad",)]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from npm.core.errors import CorpusError, UserError
+from npm.core.errors import CorpusError
 from npm.corpus.rows import TaskDataError, read_rows
 
 ROWS = [{"text": 'a, "b"\nc', "label": "0"}, {"text": "é\td", "label": "1"}]
@@ -47,40 +47,35 @@ def test_rows_are_numbered_by_line_and_items_by_place(tmp_path: Path) -> None:
         ("a.jsonl", "[1]\n", "is not a JSON object", "a.jsonl:1"),
         ("a.json", '{"a": 1}', "is not a JSON list", "a.json"),
         ("a.json", "[", "is not a JSON list", "a.json"),
-        ("a.json", '[{"a": 1}, 2]', "is not a JSON object", "a.json: item 2"),
-        ("a.csv", "text,label\na,0\nb\n", "is not a table", "a.csv:3"),
-        ("a.csv", "text,label\na,0,x\n", "is not a table", "a.csv:2"),
-        ("a.csv", "text,text\na,0\n", "is not a table", "a.csv:1"),
-        ("a.csv", "text,\na,0\n", "is not a table", "a.csv:1"),
-        ("a.csv", 'text,label\n"a"b,0\n', "is not a table", "a.csv:2"),
-        ("a.tsv", 'text\tlabel\n"a\t0\n', "is not a table", "a.tsv:2"),
+        ("a.json", '[{"a": 1}, 2]', "a JSON int", "a.json: item 2"),
+        ("a.csv", "text,label\na,0\nb\n", "1 cells", "a.csv:3"),
+        ("a.csv", "text,label\na,0,x\n", "3 cells", "a.csv:2"),
+        ("a.csv", "text,text\na,0\n", "name", "a.csv:1"),
+        ("a.csv", "text,\na,0\n", "name", "a.csv:1"),
+        ("a.csv", 'text,label\n"a"b,0\n', "quote", "a.csv:2"),
+        ("a.tsv", 'text\tlabel\n"a\t0\n', "quote", "a.tsv:2"),
         ("a.xlsx", "PK", "has an unknown extension", "a.xlsx"),
     ],
 )
 def test_a_file_that_is_not_in_its_form_is_refused_with_the_place(
     tmp_path: Path, name: str, content: str, problem: str, where: str
 ) -> None:
-    with pytest.raises(TaskDataError) as raised:
+    with pytest.raises(TaskDataError, match=f"{where}.*{problem}"):
         list(read_rows(written(tmp_path, name, content)))
-    told = raised.value
-    assert problem in told.problem and told.where.endswith(where) and told.expected and told.got and told.fix
 
 
 @pytest.mark.parametrize(
-    ("name", "header", "found", "fix"),
+    ("name", "header", "fix"),
     [
-        ("a.csv", "text;label", "a semicolon", "save it with a comma in place of a semicolon"),
-        ("a.csv", "text\tlabel", "a tab", "rename it to a.tsv, or save it with a comma in place of a tab"),
-        ("a.tsv", "text,label", "a comma", "rename it to a.csv, or save it with a tab in place of a comma"),
-        ("a.tsv", "text;label", "a semicolon", "save it with a tab in place of a semicolon"),
+        ("a.csv", "text;label", "a semicolon in its name: save it with a comma"),
+        ("a.csv", "text\tlabel", "a tab in its name: rename it to a.tsv, or save it with a comma"),
+        ("a.tsv", "text,label", "a comma in its name: rename it to a.csv, or save it with a tab"),
+        ("a.tsv", "text;label", "a semicolon in its name: save it with a tab"),
     ],
 )
-def test_a_table_with_another_separator_is_told_which(
-    tmp_path: Path, name: str, header: str, found: str, fix: str
-) -> None:
-    with pytest.raises(TaskDataError, match="is not a table") as raised:
+def test_a_table_with_another_separator_is_told_which(tmp_path: Path, name: str, header: str, fix: str) -> None:
+    with pytest.raises(TaskDataError, match=f"{name}:1.*{fix}"):
         list(read_rows(written(tmp_path, name, f"{header}\nwell, fine;1\n")))
-    assert found in raised.value.got and raised.value.fix == fix and raised.value.where.endswith(":1")
 
 
 def test_a_table_of_one_column_is_a_table(tmp_path: Path) -> None:
@@ -89,6 +84,5 @@ def test_a_table_of_one_column_is_a_table(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.csv", "a.tsv"])
 def test_bytes_that_are_not_utf8_are_refused(tmp_path: Path, name: str) -> None:
-    with pytest.raises(CorpusError, match="is not UTF-8") as raised:
+    with pytest.raises(CorpusError, match="is not UTF-8"):
         list(read_rows(written(tmp_path, name, b'[{"text": "\xe9t\xe9"}]\n')))
-    assert isinstance(raised.value, UserError) and "UTF-8" in raised.value.fix

@@ -77,14 +77,10 @@ def test_stores_that_do_not_go_together_are_refused_by_name(tmp_path: Path) -> N
     first = stored(tmp_path / "first", packed).folder
     other = stored(tmp_path / "other", packed, tokenizer_fingerprint="g", vocabulary_size=70_000).folder
     plain = stored(tmp_path / "plain", [(None, [Block(np.ones(1, np.int32), np.ones(1, np.uint8))])]).folder
-    with pytest.raises(ArtifactError, match="does not go together") as caught:
+    with pytest.raises(ArtifactError, match="tokenizer_fingerprint=g, vocabulary_size=70000"):
         BlockStore.open(first, first, other)
-    assert caught.value.expected == "tokenizer_fingerprint=f, vocabulary_size=1000"
-    assert caught.value.got == "tokenizer_fingerprint=g, vocabulary_size=70000"
-    assert caught.value.where == str(other)
-    with pytest.raises(ArtifactError) as caught:
+    with pytest.raises(ArtifactError, match="text=False"):
         BlockStore.open(first, plain)
-    assert (caught.value.expected, caught.value.got) == ("text=True", "text=False")
 
 
 def test_an_opened_store_reads_on_after_its_folder_was_removed(tmp_path: Path) -> None:

@@ -236,29 +236,28 @@ def test_the_same_input_gives_the_same_bytes_and_a_finished_table_is_used_again(
 def test_a_table_of_other_sentences_or_settings_is_refused(tmp_path: Path) -> None:
     file = write_jsonl(tmp_path / "a.jsonl", [{"text": "Oslo lies in Norway."}])
     table_of(tmp_path, file)
-    with pytest.raises(ArtifactError, match="other sentences or with other settings") as told:
+    with pytest.raises(ArtifactError, match="max_sentence_tokens=10"):
         table_of(tmp_path, file, max_sentence_tokens=10)
-    assert told.value.expected == "sentences.max_sentence_tokens=10"
     write_jsonl(file, [{"text": "Paris"}])
     with pytest.raises(ArtifactError):
         table_of(tmp_path, file)
 
 
 MISTAKES: dict[str, tuple[list[dict[str, Any]], dict[str, Any], str]] = {
-    "a missing column": ([{"sentence1": "Oslo", "other": "x"}], PAIR_COLUMNS, "'sentence2'"),
-    "an empty text": ([{"sentence1": "Oslo", "sentence2": " "}], PAIR_COLUMNS, "'sentence2' of a row"),
-    "a text that is null": ([{"sentence1": None, "sentence2": "x"}], PAIR_COLUMNS, "'sentence1' of a row"),
-    "half a surrogate pair": ([{"text": "a \ud800"}], {}, "'text' of a row"),
+    "a missing column": ([{"sentence1": "Oslo", "other": "x"}], PAIR_COLUMNS, "no column sentence2"),
+    "an empty text": ([{"sentence1": "Oslo", "sentence2": " "}], PAIR_COLUMNS, "'sentence2'"),
+    "a text that is null": ([{"sentence1": None, "sentence2": "x"}], PAIR_COLUMNS, "'sentence1'"),
+    "half a surrogate pair": ([{"text": "a \ud800"}], {}, "'text'"),
     "a text without tokens": ([{"text": "\u200b"}], {}, "no tokens"),
     "a score that is none": (
         [{"sentence1": "a", "sentence2": "b", "score": "high"}],
         {**PAIR_COLUMNS, "score_column": "score"},
-        "'score' of a row",
+        "'score'",
     ),
     "a label that is none": (
         labelled([("a", "b", "maybe")]),
         {**PAIR_COLUMNS, "label_column": "label"},
-        "'label' of a row",
+        "'label'",
     ),
     "no pair with such a score": (
         [{"sentence1": "a", "sentence2": "b", "score": 1}],
@@ -272,10 +271,8 @@ MISTAKES: dict[str, tuple[list[dict[str, Any]], dict[str, Any], str]] = {
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_in_a_file_is_one_clear_message(tmp_path: Path, mistake: str) -> None:
     rows, settings, problem = MISTAKES[mistake]
-    with pytest.raises(CorpusError) as told:
+    with pytest.raises(CorpusError, match=rf"a\.jsonl.*{problem}"):
         table_of(tmp_path, write_jsonl(tmp_path / "a.jsonl", rows), **settings)
-    assert problem in told.value.problem
-    assert "a.jsonl" in told.value.where
     assert not (tmp_path / "table").exists()
 
 
@@ -283,10 +280,8 @@ def test_a_mistake_in_a_file_is_one_clear_message(tmp_path: Path, mistake: str) 
 @pytest.mark.parametrize("column", [0, 1])
 def test_a_missing_column_of_a_table_is_named(tmp_path: Path, name: str, column: int) -> None:
     file = WRITERS[name](tmp_path / name, [{NAMES[1 - column]: "Oslo"}])
-    with pytest.raises(CorpusError) as told:
+    with pytest.raises(CorpusError, match=f"no column {NAMES[column]}.*sentences.anchor_column"):
         table_of(tmp_path, file, **PAIR_COLUMNS)
-    assert NAMES[column] in told.value.expected
-    assert "sentences.anchor_column" in told.value.fix
 
 
 @pytest.mark.parametrize(
@@ -294,19 +289,17 @@ def test_a_missing_column_of_a_table_is_named(tmp_path: Path, name: str, column:
     [
         ("a.csv", "", "is empty"),
         ("a.csv", "text\n", "has no rows"),
-        ("a.csv", 'text\n"a" b\n', "is not a table"),
+        ("a.csv", 'text\n"a" b\n', r"a\.csv:2: .* quote"),
         ("a.jsonl", "\n", "has no rows"),
-        ("a.jsonl", '["a"]\n', "line 1 that is not a JSON object"),
+        ("a.jsonl", '["a"]\n', r"a\.jsonl:1: .* JSON object"),
         ("a.parquet", "text", "cannot be read as Parquet"),
         ("a.text", "text", "unknown extension"),
     ],
 )
 def test_a_file_that_is_not_what_it_seems_is_refused(tmp_path: Path, name: str, content: str, problem: str) -> None:
     (tmp_path / name).write_text(content)
-    with pytest.raises(CorpusError) as told:
+    with pytest.raises(CorpusError, match=problem):
         table_of(tmp_path, tmp_path / name)
-    assert problem in told.value.problem
-    assert problem != "is not a table" or told.value.where.endswith("a.csv:2")
 
 
 def test_missing_and_doubled_files_and_pairs_out_of_plain_text_are_refused(tmp_path: Path) -> None:
@@ -333,13 +326,11 @@ def test_missing_and_doubled_files_and_pairs_out_of_plain_text_are_refused(tmp_p
     ],
 )
 def test_settings_that_do_not_fit_together_are_refused(settings: dict[str, Any]) -> None:
-    with pytest.raises(SettingError) as told:
+    with pytest.raises(SettingError, match="|".join(settings)):
         SentenceDataSettings(**settings)
-    assert told.value.where.removeprefix("sentences.") in settings
 
 
 def test_pairs_out_of_the_corpus_are_refused(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("Oslo lies in Norway.", encoding="utf-8")
-    with pytest.raises(SettingError, match="do not fit together") as told:
+    with pytest.raises(SettingError, match=r"sentences\.files"):
         table_of(tmp_path, corpus=CorpusSettings(files=[str(tmp_path / "a.txt")]), **PAIR_COLUMNS)
-    assert "sentences.files" in told.value.fix

@@ -115,9 +115,9 @@ def test_an_encoder_starts_from_it(texts: Path, tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_learned_is_refused(texts: Path, tmp_path: Path) -> None:
-    with pytest.raises(SettingError, match="no room for the characters"):
+    with pytest.raises(SettingError, match="size"):
         learn_tokenizer(tmp_path / "out", settings_for(texts, size=20))
-    with pytest.raises(SettingError, match="size=261 or more"):
+    with pytest.raises(SettingError, match="261"):
         learn_tokenizer(tmp_path / "out", settings_for(texts, size=260, kind="byte_bpe"))
     long = write_corpus(tmp_path / "long.jsonl", [{"id": "1", "text": "x" * 101}])
     with pytest.raises(CorpusError, match="no word"):

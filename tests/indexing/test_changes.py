@@ -281,7 +281,7 @@ def test_a_corpus_with_a_fault_leaves_the_index_as_it_was(live: Path, encoder: E
     before = all_bytes(live)
     file = Path(write_records(live.parent / "bad.jsonl", MORE))
     file.write_text(file.read_text() + "{}\n")
-    with pytest.raises(CorpusError, match="lacks text"):
+    with pytest.raises(CorpusError, match="has no text"):
         add_documents(live, AddSettings(corpus=CorpusSettings(files=[str(file)])), encoder)
     with pytest.raises(CorpusError, match=r"vectors\.pruning"):
         added(live, [{"id": "x", "title": "", "text": "of the and ..."}], encoder)

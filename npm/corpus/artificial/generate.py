@@ -30,7 +30,7 @@ from index.files import json_bytes, replace_file, sha256_of_file, storage_errors
 from index.locking import folder_lock
 from index.manifest import MANIFEST_NAME, manifest_bytes, read_manifest, read_object
 from index.store import check_folder, refuse_changed
-from npm.core.errors import ArtifactError, CorpusError, SettingError, named
+from npm.core.errors import ArtifactError, CorpusError, SettingError, missing, named
 from npm.core.settings import WHOLE, Bounds, CheckedSettings, PathList, PathText, Shard, as_json
 from npm.core.types import Progress, silent
 from npm.corpus.artificial.grammar import Grammar, GrammarSettings, RelationSampler, count_grammar
@@ -154,13 +154,7 @@ def _grammar(settings: GenerateSettings) -> tuple[Grammar, dict[str, Any]]:
         grammar = Grammar.read(file)
         return grammar, record | {"input": [sha256_of_file(file)]}
     if not settings.treebank:
-        raise SettingError(
-            "there is nothing to count a grammar in",
-            expected="treebank=[FILE.conllu], or grammar.file=FILE.json",
-            got="neither",
-            where="treebank",
-            fix="give a treebank, such as one of Universal Dependencies",
-        )
+        raise missing("treebank or grammar.file", "treebank=[FILE.conllu]")
     files = treebank_files(settings.treebank)
     return count_grammar(read_treebank(files), settings.grammar), record | {"input": list(map(sha256_of_file, files))}
 
@@ -169,24 +163,14 @@ def _refuse_shared(words: Any, target: str) -> None:
     """Raise CorpusError for words that are pieces of the tokenizer in the folder `target`, if there is one."""
     if target and (shared := sorted(set(words) & pieces_of(Path(target)))):
         raise CorpusError(
-            "the lexicon shares words with the target",
-            expected="no word that is a piece of the target's tokenizer",
-            got=f"{len(shared)}: {named(shared)}",
-            where=target,
-            fix="give the tokenizer of another language, one that was not learned from artificial text",
+            f"the lexicon shares words with target={target}, {named(shared)}: give the tokenizer of another language"
         )
 
 
 def _begin(out: Path, record: dict[str, Any], grammar: Grammar, lexicon: Lexicon) -> None:
     """Make the folder, or see that it was made with the same settings; write what stands beside the texts."""
     if out.is_file() or (out.is_dir() and not (out / SETTINGS).is_file() and _visible(out)):
-        raise ArtifactError(
-            f"{out} holds something else",
-            expected="nothing yet, or what npmlm generate left",
-            got="a file" if out.is_file() else f"other files, such as {_visible(out)[0]}",
-            where=str(out),
-            fix="choose another folder",
-        )
+        raise ArtifactError(f"{out} holds something else; choose another folder")
     with storage_errors(out):
         (out / TEXTS).mkdir(parents=True, exist_ok=True)
     with folder_lock(out / SETTINGS, wait=True):

@@ -116,11 +116,7 @@ class Grammar:
         bare = [each.name for each in grammar.relations if not each.rules]
         if faults := [*sorted(used - known), *bare, *({ROOT_RELATION} - known)]:
             raise ArtifactError(
-                f"{path} is no grammar",
-                expected=f"rules for {ROOT_RELATION} and for every relation that a rule names",
-                got=f"none for {', '.join(faults)}",
-                where=str(path),
-                fix="take a grammar.json that npmlm generate wrote, or give treebank=",
+                f"{path} is invalid: no rules for {', '.join(faults)}; give a grammar.json that npmlm generate wrote"
             )
         return grammar
 
@@ -167,11 +163,8 @@ class Grammar:
         """Raise CorpusError unless its sentences end."""
         if (radius := self.spectral_radius) >= 1 - 1e-9:
             raise CorpusError(
-                "the sentences of this grammar need not end",
-                expected="a spectral radius below 1 of the mean numbers of dependents",
-                got=f"{radius:.4f}",
-                where=where,
-                fix="correct the counts of rules: a node must have less than one dependent of its own kind in the mean",
+                f"{where}: sentences need not end: a node must have less than 1 dependent of its own kind in the mean, "
+                f"got {radius:.4f}"
             )
 
 
@@ -199,11 +192,7 @@ def count_grammar(trees: Iterable[Tree], settings: GrammarSettings) -> Grammar:
         _count_tree(tree, names, _kept_heads(tree, names, kept, settings), counts)
     if ROOT_RELATION not in counts.rules:
         raise CorpusError(
-            "no sentence of the treebank keeps its root",
-            expected=f"{ROOT_RELATION} among the {settings.relations} most frequent relations",
-            got=", ".join(sorted(kept)) or "none",
-            where="grammar.relations",
-            fix="keep more relations with grammar.relations=",
+            f"no sentence of the treebank keeps its root: increase grammar.relations, got {settings.relations}"
         )
     totals = {name: rules.total() for name, rules in counts.rules.items()}
     return Grammar(
@@ -320,11 +309,7 @@ class RelationSampler:
                 return words, rejected
             rejected.append(len(words))
         raise SettingError(
-            "no sentence of the grammar is short enough",
-            expected=f"one of at most {self._most} words among {MOST_REJECTED}",
-            got="none",
-            where="grammar.max_tokens",
-            fix="allow longer ones with grammar.max_tokens=",
+            f"grammar.max_tokens={self._most} is too small: each of {MOST_REJECTED} sentences of the grammar is longer"
         )
 
     def _one(self, rng: np.random.Generator) -> list[int]:

@@ -37,13 +37,7 @@ def treebank_files(names: Sequence[str]) -> list[Path]:
     for name in names:
         found = [Path(name)] if Path(name).is_file() else [Path(each) for each in sorted(glob.glob(name))]  # noqa: PTH207
         if not found:
-            raise CorpusError(
-                f"{name} is not there",
-                expected="a CoNLL-U file, or a glob",
-                got="no file",
-                where="treebank",
-                fix="check the path",
-            )
+            raise CorpusError(f"treebank: {name} does not exist")
         files += found
     return files
 
@@ -109,10 +103,4 @@ def _tree(path: Path, first: int, rows: Sequence[tuple[str, int, str]]) -> Tree:
 
 
 def _refuse(path: Path, number: int, expected: str, got: str) -> NoReturn:
-    raise CorpusError(
-        f"{path.name} is no CoNLL-U in line {number}",
-        expected=expected,
-        got=got,
-        where=f"{path}:{number}",
-        fix="give a treebank in CoNLL-U, as Universal Dependencies publishes them, or correct this line",
-    )
+    raise CorpusError(f"{path}:{number}: not CoNLL-U: expected {expected}, got {got}")

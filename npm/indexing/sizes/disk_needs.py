@@ -331,7 +331,7 @@ def _sample_source(source: Source, settings: CorpusSettings, quota: int) -> _Sou
     return _SourceSample(documents, _text_factor(path, line_count))
 
 
-def _pass_over(kind: str, error: UserError) -> None:
+def _pass_over(where: str, kind: str, error: UserError) -> None:
     """A bad line is refused, or reported, where the documents are read."""
 
 

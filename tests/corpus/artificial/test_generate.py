@@ -196,16 +196,15 @@ def test_a_grammar_of_an_earlier_text_stands_for_the_treebank(made: Path, tmp_pa
     assert texts_of(tmp_path / "again") == texts_of(made)
     with pytest.raises(SettingError, match="both"):
         GenerateSettings(treebank=["a.conllu"], grammar=grammar)
-    with pytest.raises(SettingError, match="not counted in another way") as refusal:
+    with pytest.raises(SettingError, match=r"grammar\.relations"):
         GenerateSettings(grammar=GrammarSettings(file="grammar.json", relations=5))
-    assert refusal.value.got == "grammar.relations"
-    with pytest.raises(SettingError, match="neither"):
+    with pytest.raises(SettingError, match="treebank"):
         generate(tmp_path / "none", GenerateSettings())
 
 
 def test_words_that_the_target_has_too_are_refused_before_and_after(made: Path, treebank: Path, tmp_path: Path) -> None:
     target = str(made / "tokenizer")  # as if artificial text were the target
     for folder in (tmp_path / "new", made):
-        with pytest.raises(CorpusError, match="shares words with the target"):
+        with pytest.raises(CorpusError, match="shares words"):
             generate(folder, settings_for(treebank, target=target))
     assert not (tmp_path / "new").exists()

@@ -118,7 +118,7 @@ def test_longer_sentences_are_rejected_and_none_short_enough_is_an_error() -> No
     assert {length for _, rejected in found for length in rejected} > {4, 5, 6}
     # root by its list 1/2, of which 1/2 + 1/4 are short enough
     assert sum(len(rejected) for _, rejected in found) / 400 == pytest.approx(1 / (1 / 2 * 3 / 4) - 1, abs=0.25)
-    with pytest.raises(SettingError, match="short enough"):
+    with pytest.raises(SettingError, match="max_tokens"):
         RelationSampler(grammar, GrammarSettings(max_tokens=1)).draw(drawn)
 
 
@@ -131,7 +131,7 @@ def test_a_grammar_goes_through_its_file_and_one_that_lacks_rules_or_an_end_is_r
     with pytest.raises(CorpusError, match="need not end"):
         endless.refuse_endless("file")
     file.write_text(json.dumps({"relations": [{"name": "x", "lemmas": 1, "rules": []}]}), encoding="utf-8")
-    with pytest.raises(ArtifactError, match="none for x, root"):
+    with pytest.raises(ArtifactError, match="x, root"):
         Grammar.read(file)
     file.write_text(json.dumps({"relations": [{"name": "root", "lemmas": 0, "rules": []}]}), encoding="utf-8")
     with pytest.raises(ArtifactError, match="lemmas"):

@@ -24,7 +24,7 @@ def test_a_last_sentence_needs_no_empty_line_and_globs_are_sorted(tmp_path: Path
     write_treebank(tmp_path / "a.conllu", [SEES])
     files = treebank_files([str(tmp_path / "*.conllu")])
     assert [len(tree.heads) for tree in read_treebank(files)] == [6, 3]
-    with pytest.raises(CorpusError, match="is not there"):
+    with pytest.raises(CorpusError, match="does not exist"):
         treebank_files([str(tmp_path / "*.txt")])
 
 
@@ -49,6 +49,5 @@ ROW = "1\tdog\tdog\tNOUN\t_\t_\t0\troot\t_\t_"
 def test_what_is_no_treebank_is_refused_with_its_line(text: str, line: int, part: str, tmp_path: Path) -> None:
     file = tmp_path / "bad.conllu"
     file.write_text(text, encoding="utf-8")
-    with pytest.raises(CorpusError) as caught:
+    with pytest.raises(CorpusError, match=f"{file}:{line}: .*{part}"):
         list(read_treebank([file]))
-    assert caught.value.where == f"{file}:{line}" and part in str(caught.value)
