@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import time
 from collections.abc import Mapping, Sequence
 from email.message import Message
@@ -34,8 +35,6 @@ PIECE_BYTES, MOST_BODY_BYTES = 1 << 16, 1 << 29
 SHOWN_CHARS = 500
 """Of what a server sent, in a message."""
 BUSY = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
-ABOUT_TEXTS = ("text", "documents")
-"""Fields for which a filler on this machine raises QueryError; for all others it is SettingError."""
 
 
 class NoRedirects(HTTPRedirectHandler):
@@ -129,8 +128,7 @@ class RemoteFiller:
             try:
                 answers += self._answers(batch, body)
             except (QueryError, SettingError) as error:
-                error.where = _where_of_all(error.where, first, len(several))
-                raise
+                raise type(error)(_numbered_among_all(str(error), first, len(several))) from error
         return answers[0] if isinstance(texts, str) else answers
 
     def _answers(self, texts: list[str], options: Mapping[str, Any]) -> list[Answer]:
@@ -271,31 +269,15 @@ def _refusal(address: str, status: int, headers: Message, content: bytes) -> Use
         )
     problem = _problem(content)
     if status == HTTPStatus.UNAUTHORIZED:
-        return SettingError(
-            problem.get("title") or "the server wants a key",
-            expected="a key that the server knows",
-            got=problem.get("got") or "none that it knows",
-            where="key",
-            fix='give it with connect(url, key="…")',
-        )
+        return SettingError(f'{address} requires another key: give it with connect(url, key="…")')
     if "title" not in problem:
         return _not_ours(
             address,
             got=f"status {status}, {shown_start(content.decode(errors='replace'), SHOWN_CHARS) or 'without a body'}",
         )
-    where = problem.get("where", "")
-    parts = {
-        "expected": problem.get("expected") or "an answer",
-        "got": problem.get("got") or f"status {status}",
-        "fix": problem.get("fix") or "ask again later",
-    }
     if status in (HTTPStatus.UNPROCESSABLE_ENTITY, HTTPStatus.REQUEST_ENTITY_TOO_LARGE):
-        fields = [key.removeprefix("body.") for key in where.split(", ")]
-        kind = QueryError if fields[0].partition(".")[0] in (*ABOUT_TEXTS, "body") else SettingError
-        return kind(problem["title"], where=", ".join(fields), **parts)
-    if request := problem.get("request_id"):
-        parts["got"] += f", status {status} to request {request}"
-    return ServerError(problem["title"], where=address, **parts)
+        return (QueryError if problem.get("type") == QueryError.__name__ else SettingError)(problem["title"])
+    return ServerError(f"{address}: {problem['title']} (status {status} to request {problem.get('request_id')})")
 
 
 def _problem(content: bytes) -> dict[str, str]:
@@ -313,16 +295,13 @@ def _problem(content: bytes) -> dict[str, str]:
     }
 
 
-def _where_of_all(where: str, first: int, count: int) -> str:
-    """Where in all texts a mistake is, which the server told by the number in its request.
+def _numbered_among_all(message: str, first: int, count: int) -> str:
+    """A message of the server with the numbers of texts among all of them, not those in its request.
 
-    >>> _where_of_all("text.3", 64, 100), _where_of_all("k", 64, 100), _where_of_all("text.0", 0, 1)
-    ('text 68 of 100', 'k', 'text')
+    >>> _numbered_among_all("text.3 is empty", 64, 100)
+    'text 68 of 100 is empty'
     """
-    name, _, number = where.partition(".")
-    if name != "text" or not number.isdecimal():
-        return where
-    return place_of(first + int(number) + 1, count)
+    return re.sub(r"\btext\.(\d{1,9})\b", lambda found: place_of(first + int(found[1]) + 1, count), message)
 
 
 def _checked_url(url: str) -> str:
