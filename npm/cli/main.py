@@ -212,7 +212,8 @@ def system_refusal(error: Exception) -> str:
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":  # torch's, which is not imported
         return f"out of memory ({error}): use a smaller model, fewer tokens at once, or device=cpu"
     if isinstance(error, OSError):
-        return f"the operating system refused {error.filename or 'an operation'}: {error.strerror or error}"
+        place = error.filename or "a file or the working directory"
+        return f"the operating system refused {place}: {error.strerror or error}"
     return ""
 
 

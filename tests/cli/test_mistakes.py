@@ -145,7 +145,7 @@ def test_an_empty_list_of_files_or_an_empty_entry_is_refused(files: str, npmlm: 
 
 
 def test_a_message_never_leaves_open_what_was_found(npmlm: CommandLine, built_index: Path) -> None:
-    npmlm("fill", f"index={built_index}", "device=", QUESTION).refused("got:      nothing; this machine has")
+    npmlm("fill", f"index={built_index}", "device=", QUESTION).refused("nothing; this machine has")
 
 
 def test_the_index_of_the_demo_is_named_where_none_is_given(

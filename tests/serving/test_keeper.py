@@ -6,8 +6,6 @@ import asyncio
 import shutil
 from pathlib import Path
 
-import pytest
-
 from npm import PhraseFiller, add
 from npm.core.types import Document
 from npm.serving.keeper import IndexKeeper
