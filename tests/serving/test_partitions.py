@@ -222,7 +222,7 @@ def test_more_partitions_than_vectors_are_refused(built_index: Path) -> None:
     rows = len(PhraseIndex.open(built_index).rows)
     with pytest.raises(SettingError, match="is not stored in") as refused:
         PhraseIndex.open(built_index, local_searcher(rows + 1))
-    assert refused.value.expected == f"at most one partition for each of the {rows} vectors"
+    assert str(rows) in str(refused.value)
 
 
 def test_a_partition_of_a_generation_that_is_gone_is_refused(built_index: Path) -> None:
