@@ -142,7 +142,6 @@ def test_config_refuses_an_unknown_setting_however_it_is_given(verb: str, mark: 
     with pytest.raises(UserError) as caught:
         settings_of(verb, f"{mark}{key}=1")
     assert f"unknown setting {key}" in str(caught.value)
-    assert f"npmlm {verb} --help" in caught.value.fix
 
 
 @pytest.mark.parametrize(
@@ -324,14 +323,14 @@ def test_config_help_shows_what_people_change_in_two_short_lines_each(verb: str,
     assert sum(line.startswith("  ") and " = " in line for line in lines) == len(first)
 
 
-def test_config_of_several_ranks_one_alone_says_a_mistake_in_full(
+def test_config_of_several_ranks_all_but_the_first_give_their_number(
     npmlm: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RANK", "0")
     npmlm("conquer").refused("unknown verb 'conquer'")
     monkeypatch.setenv("RANK", "1")
     outcome = npmlm("conquer")
-    assert (outcome.status, outcome.err) == (2, "npmlm: error on rank 1: unknown verb 'conquer'\n")
+    assert outcome.status == 2 and outcome.err.startswith("npmlm: error on rank 1: unknown verb 'conquer'")
 
 
 def test_config_help_and_version_need_no_verb_and_an_unknown_verb_is_refused(npmlm: CommandLine) -> None:
