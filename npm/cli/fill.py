@@ -12,7 +12,7 @@ from npm.cli.commands import FillCommand, Output
 from npm.cli.progress import say
 from npm.cli.user_files import demo_filler
 from npm.core.display import answer_json, print_answer, print_sentences
-from npm.core.errors import QueryError, SettingError
+from npm.core.errors import QueryError, exclusive
 from npm.core.types import MASK_TEXT, Answer
 from npm.retrieval.blocks import lacks_block_vectors
 from npm.retrieval.fill import PhraseFiller
@@ -37,13 +37,7 @@ class Asked:
 def fill_texts(settings: FillCommand, texts: list[str]) -> int:
     """Answer texts given as arguments, in a file or through a pipe; returns the exit status."""
     if texts and settings.texts:
-        raise SettingError(
-            "texts are given twice",
-            expected="texts as arguments or texts=FILE",
-            got=f"{len(texts)} arguments and texts={settings.texts}",
-            where="texts",
-            fix="leave one of them out",
-        )
+        raise exclusive("texts=FILE", "texts as arguments")
     at_once = [Asked(text, f"text {number} of {len(texts)}") for number, text in enumerate(texts, start=1)]
     if settings.texts:
         at_once = _read_texts(Path(settings.texts))
@@ -58,21 +52,29 @@ def fill_texts(settings: FillCommand, texts: list[str]) -> int:
             batch = at_once[first : first + TEXTS_AT_ONCE]
             _answer(filler, settings.output, batch if len(at_once) > 1 else [replace(batch[0], place="")])
     else:
-        answered = 0
-        for asked in _piped_lines():
+        _answer_piped(filler, settings.output, most_masks)
+    return 0
+
+
+def _answer_piped(filler: PhraseFiller, output: Output, most_masks: int) -> None:
+    """Answer each line as soon as it comes. Raises QueryError at the end, with all lines that are no questions."""
+    answered, refused = 0, list[str]()
+    for number, line in _piped_lines():
+        try:
+            asked = _decoded(line, f"standard input, line {number}", number)
+            if not asked.text.strip():
+                continue
             check_query(asked.text, where=asked.place, most_masks=most_masks)
             check_masked_text(filler.encoder, asked.text, where=asked.place)
-            _answer(filler, settings.output, [asked])
-            answered += 1
-        if not answered:
-            raise QueryError(
-                "there is no text to fill",
-                expected=f"a text with {MASK_TEXT}",
-                got="nothing",
-                where="standard input",
-                fix="give texts as arguments, with texts=FILE, or a line each on standard input",
-            )
-    return 0
+        except QueryError as error:
+            refused.append(str(error))
+            continue
+        _answer(filler, output, [asked])
+        answered += 1
+    if refused:
+        raise QueryError("\n".join(refused))
+    if not answered:
+        raise QueryError(f"no text on standard input: write one with {MASK_TEXT} a line, or give texts=FILE")
 
 
 def _answer(filler: PhraseFiller, output: Output, batch: list[Asked]) -> None:
@@ -105,29 +107,26 @@ def _read_texts(path: Path) -> list[Asked]:
 
     Raises QueryError if the file is missing, empty or not UTF-8, with the line.
     """
-    advice = {"expected": "a UTF-8 file with one text a line", "where": str(path), "fix": "check texts=FILE"}
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise QueryError("the file of texts cannot be read", got=str(error.strerror), **advice) from error
+        raise QueryError(f"texts: cannot read {path}: {error.strerror}") from error
     lines = enumerate(data.removeprefix(BOM_UTF8).removesuffix(b"\n").split(b"\n"), start=1)
     texts = [_decoded(line, f"{path}, line {number}", number) for number, line in lines]
     if not (texts := [asked for asked in texts if asked.text.strip()]):
-        raise QueryError("the file of texts is empty", got="no text", **advice)
+        raise QueryError(f"texts: {path} is empty")
     return texts
 
 
-def _piped_lines() -> Iterator[Asked]:
-    """The lines of a pipe with their places, each as soon as it comes; blank lines are passed over."""
+def _piped_lines() -> Iterator[tuple[int, bytes]]:
+    """The lines of a pipe with their numbers, each as soon as it comes."""
     if sys.stdin is None:  # closed by the shell, as with <&-
         return
     stream = getattr(sys.stdin, "buffer", None)
     lines = iter(stream.readline, b"") if stream is not None else iter(sys.stdin.readline, "")
     for number, line in enumerate(lines, start=1):
         data = line.encode("utf-8", "surrogatepass") if isinstance(line, str) else line
-        asked = _decoded(data.removeprefix(BOM_UTF8) if number == 1 else data, f"standard input, line {number}", number)
-        if asked.text.strip():
-            yield asked
+        yield number, data.removeprefix(BOM_UTF8) if number == 1 else data
 
 
 def show_answer(output: Output, answer: Answer, asked: Asked, *, with_text: bool = True) -> None:
@@ -149,10 +148,4 @@ def _decoded(line: bytes, where: str, number: int) -> Asked:
 
 
 def not_utf8(error: UnicodeDecodeError, where: str) -> QueryError:
-    return QueryError(
-        "the text is not valid UTF-8",
-        expected="UTF-8",
-        got=f"byte 0x{error.object[error.start]:02x} at place {error.start}",
-        where=where,
-        fix="convert the text to UTF-8",
-    )
+    return QueryError(f"{where}: invalid UTF-8: byte 0x{error.object[error.start]:02x} at place {error.start}")

@@ -39,13 +39,7 @@ def run_build(settings: BuildCommand) -> int:
 
     shard = Shard.parse(settings.shard)
     if settings.stage is None and shard.count > 1:
-        raise SettingError(
-            "a shard needs a stage",
-            expected="stage=pack|encode|quantise|code|merge beside shard=",
-            got=f"shard={settings.shard} alone",
-            where="shard",
-            fix="give the stage too, or leave shard out to run all stages here",
-        )
+        raise SettingError(f"shard={settings.shard} requires stage=pack, encode, quantise, code or merge")
     with StageProgress() as progress:
         reports: dict[str, Any] = {"progress": progress, "notice": progress.say}
         if settings.cluster.engine is Engine.ray:

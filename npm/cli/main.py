@@ -18,7 +18,7 @@ import npm
 from npm.cli.help import declared_settings, overview, similar_settings, verb_help
 from npm.cli.progress import say
 from npm.cli.verbs import VERBS, compose
-from npm.core.errors import SettingError, StorageError, UserError, near
+from npm.core.errors import SettingError, StorageError, UserError, unknown
 from npm.core.types import MASK_TEXT
 
 SETTING = re.compile(r"^(\+{0,2}|~)[A-Za-z_][\w.]*=")
@@ -55,9 +55,8 @@ def _run_and_report(arguments: list[str]) -> int:
         return status
     except UserError as error:
         _show_traceback(arguments)
-        # of several ranks that all refuse the same thing, one says it in full
         rank = os.environ.get("RANK", "0")
-        say(f"npmlm: error: {error}" if rank == "0" else f"npmlm: error on rank {rank}: {error.problem}")
+        say(f"npmlm: error: {error}" if rank == "0" else f"npmlm: error on rank {rank}: {error}")
         return EXIT_USER_ERROR
     except KeyboardInterrupt:
         if arguments[:1] == ["serve"]:
@@ -72,10 +71,10 @@ def _run_and_report(arguments: list[str]) -> int:
         return 0
     except Exception as error:
         _show_traceback(arguments)
-        if (refusal := _lack_of_resources(error)) is not None:
+        if refusal := system_refusal(error):
             say(f"npmlm: error: {refusal}")
             return EXIT_USER_ERROR
-        say(f"npmlm: internal error: {type(error).__name__}: {error}\n  do: run it again with debug=true and report it")
+        say(f"npmlm: internal error: {type(error).__name__}: {error}; run it again with debug=true and report it")
         return EXIT_BUG
 
 
@@ -105,32 +104,17 @@ class Answers:
         except BrokenPipeError:
             raise
         except UnicodeEncodeError as error:
-            got, fix = f"{error.object[error.start]!a}, which {error.encoding} lacks", "set PYTHONIOENCODING=utf-8"
-            raise self._refused(got, fix) from error
+            letter = f"{error.object[error.start]!a} in {error.encoding}"
+            raise StorageError(f"cannot write {letter} to standard output: set PYTHONIOENCODING=utf-8") from error
         except OSError as error:
             _drop_unwritten()
-            raise self._refused(error.strerror or str(error), "make room, or write the answers elsewhere") from error
-
-    def _refused(self, got: str, fix: str) -> StorageError:
-        return StorageError(
-            "the answers cannot be written",
-            expected="a standard output that takes them",
-            got=got,
-            where="standard output",
-            fix=fix,
-        )
+            raise StorageError(f"cannot write to standard output: {error.strerror or error}") from error
 
 
 def run(arguments: list[str]) -> int:
     """Dispatch to a verb. Raises UserError for a mistake of the user."""
     if sys.stdout is None:
-        raise StorageError(
-            "standard output is closed",
-            expected="a terminal, a file or a pipe for the answers",
-            got="none",
-            where="standard output",
-            fix="leave out >&-, or write > /dev/null",
-        )
+        raise StorageError("standard output is closed: leave out >&-, or write > /dev/null")
     if not arguments or (arguments[0] in HELP and len(arguments) == 1):
         sys.stdout.write(overview() + "\n")
         return 0
@@ -142,14 +126,7 @@ def run(arguments: list[str]) -> int:
         sys.stdout.write(f"npmlm {npm.__version__}\n")
         return 0
     if name not in VERBS:
-        nearest = near(name, VERBS)
-        raise SettingError(
-            f"unknown verb {name!r}",
-            expected=", ".join(VERBS),
-            got=name,
-            where="npmlm VERB",
-            fix=f"{nearest} " * nearest.endswith("?") + "npmlm --help shows what they do",
-        )
+        raise unknown("verb", name, VERBS)
     verb = VERBS[name]
     asked = [place for place, word in enumerate(before) if word in HELP[:2] or (word in HELP and place == 0)]
     if asked:
@@ -159,11 +136,8 @@ def run(arguments: list[str]) -> int:
     found = split_arguments(rest)
     if found.texts and not verb.takes_texts:
         raise SettingError(
-            f"{name} takes settings only",
-            expected="key=value",
-            got=found.texts[0],
-            where=f"npmlm {name}",
-            fix=f"npmlm {name} --help shows its settings; files of documents are given as corpus.files=[FILE,…]",
+            f"npmlm {name} takes settings only, as key=value, got {found.texts[0][:80]!r}; "
+            f"npmlm {name} --help shows them"
         )
     settings = compose(name, found.settings)
     return verb.run(settings, found.texts) if verb.takes_texts else verb.run(settings)
@@ -227,34 +201,20 @@ def _refuse_options(name: str, arguments: list[str]) -> None:
             has_index = True
         wrong = wrong or word
     if wrong:
-        raise SettingError(
-            "settings are written key=value",
-            expected="key=value",
-            got=wrong,
-            where=f"npmlm {name}",
-            fix=shlex.join(["npmlm", name, *corrected, *arguments[len(before) :]]),
-        )
+        command = shlex.join(["npmlm", name, *corrected, *arguments[len(before) :]])
+        raise SettingError(f"settings are written key=value, got {wrong!r}; write: {command}")
 
 
-def _lack_of_resources(error: Exception) -> UserError | None:
-    """What to say of an error that comes of too few open files or too little memory; None for any other."""
+def system_refusal(error: Exception) -> str:
+    """One sentence for what the operating system refused, such as memory; empty for any other error."""
     if _ran_out_of_files(error):
-        return StorageError(
-            "no further file can be opened",
-            expected="room for a few hundred open files",
-            got=os.strerror(errno.EMFILE),
-            where="ulimit -n",
-            fix="allow more, such as with ulimit -n 1024",
-        )
+        return "too many open files: allow more, such as with ulimit -n 1024"
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":  # torch's, which is not imported
-        return UserError(
-            "the memory does not suffice",
-            expected="room for the model and one batch",
-            got=str(error) or "no memory left",
-            where="memory",
-            fix="take a smaller model or fewer tokens at once; device=cpu where a GPU is full",
-        )
-    return None
+        return f"out of memory ({error}): use a smaller model, fewer tokens at once, or device=cpu"
+    if isinstance(error, OSError):
+        place = error.filename or "a file or the working directory"
+        return f"the operating system refused {place}: {error.strerror or error}"
+    return ""
 
 
 def _ran_out_of_files(error: BaseException | None) -> bool:

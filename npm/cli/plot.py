@@ -99,13 +99,8 @@ def meant_picture(folders: Sequence[Path]) -> PictureKind:
     first, *others = kinds.values()
     shared = [kind for kind in first if all(kind in each for each in others)]
     if not shared:
-        raise SettingError(
-            "these folders have no picture in common",
-            expected="folders of one kind: of runs, of tunes, or of evaluations",
-            got="; ".join(f"{name}: {', '.join(kind.value for kind in each)}" for name, each in kinds.items()),
-            where="npmlm plot FOLDER …",
-            fix="draw them apart",
-        )
+        each = "; ".join(f"{name}: {', '.join(kind.value for kind in own)}" for name, own in kinds.items())
+        raise SettingError(f"these folders have no picture in common ({each}): plot each in a command of its own")
     if len(shared) > 1:
         named = " or ".join(f"picture={kind.value}" for kind in shared[1:])
         say(f"note: this is picture={shared[0].value}; {named} can be drawn of the same results")
@@ -122,22 +117,8 @@ def drawable(folder: Path) -> list[PictureKind]:
     if (folder / PREDICTIONS).is_file() or (folder / METRICS).is_file():
         kinds += _drawable_results(folder)
     if not kinds:
-        raise ArtifactError(
-            f"{folder} holds nothing to draw",
-            expected=f"{RUN_METRICS} of npmlm train, {JSON_NAME} of npmlm tune out=, or {METRICS} and {PREDICTIONS} of "
-            "npmlm evaluate",
-            got=_content(folder),
-            where=str(folder),
-            fix="name the folder that one of these wrote",
-        )
+        raise ArtifactError(f"{folder} must be a folder that npmlm train, npmlm tune out= or npmlm evaluate wrote")
     return kinds
-
-
-def _content(folder: Path) -> str:
-    if not folder.is_dir():
-        return "a file" if folder.exists() else "no such folder"
-    names = sorted(path.name for path in folder.iterdir())
-    return f"other files: {', '.join(names[:5])}" if names else "an empty folder"
 
 
 def _drawable_results(folder: Path) -> list[PictureKind]:
@@ -159,23 +140,11 @@ def _drawable_results(folder: Path) -> list[PictureKind]:
         return [*panels, PictureKind.reliability]
     if panels:
         return panels
-    raise ArtifactError(
-        f"there is no picture of task {task}",
-        expected="results of task=demo, task=sts, an analysis, or a closed or open task",
-        got=f"results of task={task}",
-        where=str(folder),
-        fix="name other results; the numbers of these are in metrics.json",
-    )
+    raise ArtifactError(f"{folder}: no picture for results of task={task}; their numbers are in {METRICS}")
 
 
 def _refuse_unused(settings: PlotCommand, kind: PictureKind) -> None:
     """What was set for another picture would be passed over without a word."""
     others = {name for names in READ_BY.values() for name in names} - {*READ_BY[kind]}
     if changed := changed_settings(settings, PlotCommand(), sorted(others)):
-        raise SettingError(
-            f"picture={kind.value} has no use for {', '.join(changed)}",
-            expected=", ".join(READ_BY[kind]) or "no setting of a single picture",
-            got=", ".join(changed),
-            where=", ".join(changed),
-            fix="leave these out, or choose another picture=",
-        )
+        raise SettingError(f"picture={kind.value} has no use for {', '.join(changed)}")

@@ -15,7 +15,7 @@ from npm.cli.progress import say
 from npm.cli.settings import compose_settings
 from npm.cli.user_files import History
 from npm.core.display import answer_json, print_comparison, print_passage, print_places, print_sentences
-from npm.core.errors import QueryError, SettingError, StorageError, UserError, near
+from npm.core.errors import QueryError, SettingError, StorageError, UserError, unknown
 from npm.core.settings import as_json, changed_settings
 from npm.core.types import MASK_TEXT, Answer, JointAnswer, Phrase
 from npm.corpus.markup import shown
@@ -67,13 +67,7 @@ class Prompt:
         elif text.startswith(":"):
             name, _, rest = text[1:].partition(" ")
             if name not in COMMANDS:
-                raise SettingError(
-                    "there is no such command",
-                    expected="one of those that :help lists",
-                    got=text,
-                    where="the prompt",
-                    fix=near(f":{name}", [f":{known}" for known in COMMANDS]),
-                )
+                raise unknown("command", f":{name}", [f":{known}" for known in COMMANDS])
             COMMANDS[name].run(self, rest.strip())
         elif setting := SETTING_LINE.fullmatch(text):
             self.change(*setting.groups())
@@ -102,7 +96,7 @@ class Prompt:
         number, place = _numbers(rest, ":open 1 2", most=2, usual=(1, 1))
         phrase = self._phrase(":open", number, places=place)
         if not phrase.occurrences[place - 1 :]:
-            raise _no_such("place", place, len(phrase.occurrences), ":open")
+            raise _no_such("place", place, len(phrase.occurrences))
         occurrence, index = phrase.occurrences[place - 1], self.filler.index
         (found,) = index.store.find_documents([occurrence.document], among=index.live_documents).tolist()
         print_passage(occurrence, shown(index.store.document(found).text))
@@ -149,17 +143,9 @@ class Prompt:
 
     def _last(self, command: str, rest: str = "") -> Done:
         if rest:
-            raise SettingError(
-                f"{command} takes nothing", expected=command, got=rest, where=command, fix="leave out what follows it"
-            )
+            raise SettingError(f"{command} takes nothing after it, got {rest!r}")
         if self._done is None:
-            raise QueryError(
-                "nothing has been answered yet",
-                expected=f"{command} after an answer",
-                got="no answer",
-                where=command,
-                fix=f"write a text with {MASK_TEXT} first",
-            )
+            raise QueryError(f"{command} requires an answer: write a text with {MASK_TEXT} first")
         return self._done
 
     def _phrase(self, command: str, number: int, *, places: int) -> Phrase:
@@ -167,7 +153,7 @@ class Prompt:
         done = self._last(command)
         phrases = all_phrases(done.answer)
         if not 1 <= number <= len(phrases):
-            raise _no_such("phrase", number, len(phrases), command)
+            raise _no_such("phrase", number, len(phrases))
         phrase = phrases[number - 1]
         if len(phrase.occurrences) >= min(places, phrase.occurrence_count):
             return phrase
@@ -324,28 +310,19 @@ def _refresh(filler: PhraseFiller) -> None:
         if filler.refresh():
             say("note: the index was changed; this is its new generation")
     except UserError as error:
-        say(f"note: {error.problem}; the answer is from what was opened before")
+        say(f"note: {error}; the answer is from what was opened before")
 
 
 def _numbers(rest: str, usage: str, *, most: int, usual: tuple[int, ...]) -> tuple[int, ...]:
     """The numbers after a command, at most `most`, and the `usual` ones for those left out. Raises SettingError."""
     given = rest.split()
     if len(given) > most or not all(re.fullmatch("[0-9]{1,9}", word) and int(word) >= 1 for word in given):
-        name = usage.partition(" ")[0]
-        expected = f"a number from 1, such as {usage}" if most == 1 else f"numbers from 1, such as {usage}"
-        fix = "count as the answer does, from its first phrase"
-        raise SettingError(f"{name} takes numbers", expected=expected, got=rest, where=name, fix=fix)
+        raise SettingError(f"expected {'a number' if most == 1 else 'numbers'} from 1, as in {usage}, got {rest!r}")
     return (*map(int, given), *usual[len(given) :])
 
 
-def _no_such(what: str, number: int, count: int, where: str) -> SettingError:
-    return SettingError(
-        f"there is no {what} {number}",
-        expected=f"a number from 1 to {count}" if count else "an answer that has some",
-        got=str(number),
-        where=where,
-        fix=f"choose one of the {count}" if count else "ask another text, or more loosely with :k, :mode or :where",
-    )
+def _no_such(what: str, number: int, count: int) -> SettingError:
+    return SettingError(f"no {what} {number}: the answer has {count or 'none'}")
 
 
 def _shown(value: Any) -> str:

@@ -11,6 +11,7 @@ import errno
 import os
 import re
 from collections.abc import Collection, Iterator, Mapping
+from difflib import get_close_matches
 from functools import cache
 from operator import attrgetter
 from pathlib import Path
@@ -27,7 +28,7 @@ from omegaconf.errors import OmegaConfBaseException
 from npm.cli.help import Setting, declared_settings, similar_settings
 from npm.cli.progress import say
 from npm.cli.verbs import VERBS, config_folder
-from npm.core.errors import SettingError, UserError, near, put_under
+from npm.core.errors import SettingError, UserError, missing, put_under
 from npm.core.settings import parse_list
 from npm.core.types import SURROGATE
 from npm.evaluation.settings import OLD_SPELLINGS as SPELLINGS_OF_EVALUATION
@@ -64,9 +65,7 @@ def compose_settings(name: str, overrides: list[str]) -> Any:
         # Without documents= all answer; an empty list, such as one that a script filled, must not mean the same.
         is_blank = value in ("", []) or (isinstance(value, list) and "" in value)
         if is_blank and (declared[key].is_path or declared[key].kind == list[str] | None):
-            raise SettingError(
-                f"{key}= is empty", expected="a value", got="nothing", where=key, fix=f"give {key}=… or leave it out"
-            )
+            raise SettingError(f"{key} is empty: give a value, or leave it out")
         if declared[key].is_path:
             value = (
                 usable_path(value, key) if isinstance(value, str) else [usable_path(path, key) for path in value or ()]
@@ -82,25 +81,14 @@ def compose_settings(name: str, overrides: list[str]) -> Any:
 
 def missing_setting(name: str) -> SettingError:
     """What to say where the setting without which the verb `name` cannot begin is not given."""
-    required = VERBS[name].required
-    return SettingError(
-        f"{name} needs {required}=",
-        expected=f"{required}={'FILE.png' if name == 'plot' else 's3://…' if required == 'address' else 'DIR'}",
-        got="nothing",
-        where=str(required),
-        fix=_index_at_hand(name) or f"npmlm {name} --help shows the settings that it needs",
-    )
-
-
-def _index_at_hand(verb: str) -> str:
-    """Which index may be meant where none is given: that of the demo, if it has been built here or can be."""
+    required = str(VERBS[name].required)
+    example = "FILE.png" if name == "plot" else "s3://…" if required == "address" else "DIR"
     demo = Path("runs/demo/index")
-    reads_one = VERBS[verb].required == "index" and verb != "build"
-    if reads_one and (demo / "manifest.json").is_file():
-        return f"give index=DIR, such as index={demo}"
-    if verb in STARTS_WITHOUT:
-        return "give index=DIR; texts on the command line and at the prompt go without, to a demo corpus"
-    return ""
+    if required == "index" and name != "build" and (demo / "manifest.json").is_file():
+        example = str(demo)
+    elif name in STARTS_WITHOUT:
+        example += "; texts on the command line and at the prompt are answered from a demo corpus without it"
+    return missing(required, f"{required}={example}")
 
 
 def setting_names(tree: dict[str, Any], prefix: str = "") -> set[str]:
@@ -158,48 +146,26 @@ def _refuse_what_hydra_reads_otherwise(override: str, declared: Mapping[str, Set
     setting = declared.get(key)
     marks = marked_key.removesuffix(key)
     if "~" in marks or (setting is not None and marks == "+"):  # "++": set it, whether it is there or not
-        raise SettingError(
-            f"{key} can only be set", expected=f"{key}=…", got=override, where=key, fix=f"leave {marks} out"
-        )
-    if SURROGATE.search(value):
-        raise SettingError(
-            f"{key}= is not valid UTF-8",
-            expected="UTF-8, in names of files too",
-            got=value.encode("utf-8", "backslashreplace").decode(),
-            where=key,
-            fix="check the encoding of the terminal or script, or rename the file",
-        )
+        raise SettingError(f"{key} can only be set, as {key}=…, got {override}")
+    if "\0" in value or SURROGATE.search(value):
+        raise SettingError(f"{key} must be valid UTF-8 without null characters, got {value[:80]!a}")
     if setting is None or not (setting.is_path or setting.is_list):
-        _refuse_computed(key, value, where=key)
+        _refuse_computed(key, value)
     if setting is not None and setting.is_flag and value.lower() not in FLAGS:
-        raise _no_flag(key, value, where=key)
+        raise _no_flag(key, value)
 
 
-def _refuse_computed(key: str, value: object, *, where: str) -> None:
+def _refuse_computed(key: str, value: object) -> None:
     if "${" in str(value):
-        raise SettingError(
-            f"{key}= is taken as it is written",
-            expected="the value itself; neither the environment nor another setting is looked up",
-            got=str(value),
-            where=where,
-            fix="write the value; a shell replaces $NAME itself, outside of single quotes",
-        )
+        raise SettingError(f"{key} must be the value itself, since ${{…}} is not looked up, got {str(value)[:80]}")
 
 
-def _no_flag(key: str, value: object, *, where: str) -> SettingError:
-    return SettingError(
-        f"{key}= is true or false", expected="true or false", got=str(value), where=where, fix="choose one"
-    )
+def _no_flag(key: str, value: object) -> SettingError:
+    return SettingError(f"{key} must be true or false, got {str(value)[:80]}")
 
 
 def _given_twice(key: str, first: object, second: object) -> SettingError:
-    return SettingError(
-        f"{key} is given twice",
-        expected="one value",
-        got=f"{first} and {second}",
-        where=key,
-        fix="leave one of them out",
-    )
+    return SettingError(f"{key} is given twice: {first} and {second}")
 
 
 def _split_paths(
@@ -246,13 +212,7 @@ def usable_path(path: str, key: str) -> str:
         os.stat(path)  # noqa: PTH116
     except OSError as error:
         if error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
-            raise SettingError(
-                f"{key} holds a path that cannot be",
-                expected="a path that the file system knows",
-                got=error.strerror or str(error),
-                where=key,
-                fix="give a shorter path, or repair the links in it",
-            ) from error
+            raise SettingError(f"{key}: invalid path: {error.strerror}") from error
     return path
 
 
@@ -279,13 +239,7 @@ def _stored_experiment(file: Path, moved: dict[str, str], declared: Mapping[str,
     except Exception as error:  # a YAML parser of any kind may refuse it
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
     if not isinstance(found, DictConfig) or not found:
-        raise SettingError(
-            f"the {group} file cannot be read",
-            expected=f"a YAML file of settings, as in configs/{group}",
-            got=reason,
-            where=str(file),
-            fix=f"check the path and the file, or name one of the {group}s that --help shows",
-        )
+        raise SettingError(f"{group}: {file} must be a YAML file of settings, got {reason}")
     for old, new in moved.items():
         parent, _, name = old.rpartition(".")
         holder = OmegaConf.select(found, parent) if parent else found
@@ -296,9 +250,9 @@ def _stored_experiment(file: Path, moved: dict[str, str], declared: Mapping[str,
                 raise _given_twice(new, value, given)
             OmegaConf.update(found, new, value, force_add=True)
     for key, given in _leaves(cast(dict[Any, Any], OmegaConf.to_container(found, resolve=False))):
-        _refuse_computed(key, given, where=f"{file}: {key}")
+        _refuse_computed(f"{file}: {key}", given)
         if key in declared and declared[key].is_flag and not isinstance(given, bool):
-            raise _no_flag(key, given, where=f"{file}: {key}")
+            raise _no_flag(f"{file}: {key}", given)
     name = f"own_{file.stem}"
     ConfigStore.instance().store(group=group, name=name, node=found, package="_global_")
     return name
@@ -359,27 +313,19 @@ def _refused(verb: str, declared: Mapping[str, Setting], overrides: list[str], e
         full_key[1] if full_key else next((k for k, v in given.items() if f"{k}={v}" in text or f"{k}/{v}" in text), "")
     )
     choices = VERBS[verb].choices.get(key) or (declared[key].choices if key in declared else [])
-    nearest = near(given[key].lower(), choices) if key in given and choices else ""
     expected = declared[key].expected if key in declared else ", ".join(choices)
-    is_known = bool(expected) and key in given
-    return SettingError(
-        f"{key}={given[key]} cannot be used" if is_known else "a setting cannot be used",
-        expected=expected or "key=value with a value of the right kind",
-        got=given[key] if is_known else first.strip(),
-        where=key or " ".join(overrides) or verb,
-        fix=f"{nearest} " * nearest.endswith("?")
-        + f"npmlm {verb} --help all lists all settings with their defaults; quote values with special characters",
-    )
+    if not expected or key not in given:
+        return SettingError(f"{key or ' '.join(overrides) or verb}: {first.strip()}")
+    match = get_close_matches(given[key].lower(), choices, n=1)
+    hint = f"; did you mean {match[0]}?" if match else ""
+    return SettingError(f"{key} must be {expected}, got {given[key][:80] or 'nothing'}{hint}")
 
 
-def _unknown(verb: str, unknown: list[str], declared: Collection[str]) -> SettingError:
-    similar = list(dict.fromkeys(match for name in unknown for match in similar_settings(name, declared)))
+def _unknown(verb: str, names: list[str], declared: Collection[str]) -> SettingError:
+    similar = list(dict.fromkeys(match for name in names for match in similar_settings(name, declared)))
     return SettingError(
-        f"unknown setting{'s' if len(unknown) > 1 else ''} {', '.join(unknown)}",
-        expected=f"one of: {', '.join(similar)}" if similar else "a declared setting",
-        got=", ".join(unknown),
-        where=f"npmlm {verb}",
-        fix=f"{f'did you mean {similar[0]}=? ' if similar else ''}npmlm {verb} --help all lists all settings",
+        f"unknown setting{'s' if len(names) > 1 else ''} {', '.join(names)}: "
+        + (f"did you mean {similar[0]}=?" if similar else f"npmlm {verb} --help all lists all settings")
     )
 
 

@@ -102,11 +102,7 @@ def sts_evaluators(settings: TrainCommand, trained: TrainableModel, objective: W
     pairs = read_set(STS_B, Path(settings.sts_dir), split="dev")
     if pairs is None or not losses or not isinstance(trained, Encoder):
         raise SettingError(
-            "the correlation with STS-B cannot be measured during training",
-            expected="a folder with stsb-dev.jsonl, and an objective over sentences",
-            got="no such file" if pairs is None else "no objective over sentences",
-            where="sts_dir",
-            fix="check the folder, or leave sts_dir out",
+            f"sts_dir requires stsb-dev.jsonl in {settings.sts_dir} and an encoder with an objective over sentences"
         )
     encoder = SentenceEncoder(trained, losses[0].pooler)
 

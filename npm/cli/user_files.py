@@ -45,13 +45,7 @@ def user_folder(variable: str, usual: str) -> Path:
     except RuntimeError:
         home = Path()
     if not home.is_absolute():
-        raise StorageError(
-            "there is no home folder",
-            expected=f"an absolute path in {variable} or HOME",
-            got=os.environ.get("HOME", ""),
-            where=variable,
-            fix=f"set {variable} to a folder that can be written",
-        )
+        raise StorageError(f"no home folder: set {variable} to the absolute path of a folder that can be written")
     return home / usual / "npmlm"
 
 
@@ -121,7 +115,7 @@ class History:
         try:
             yield
         except (OSError, StorageError) as error:
-            reason = error.problem if isinstance(error, StorageError) else error.strerror or str(error)
+            reason = error.strerror or str(error) if isinstance(error, OSError) else str(error)
             where = f" in {self.path}" if self.path is not None else ""
             say(f"note: what is typed is not kept{where}: {reason}; history=false leaves this note out")
             self.path = None
@@ -155,11 +149,10 @@ def demo_filler(settings: FillCommand) -> PhraseFiller:
             _build_demo(folder, building, encoder)
         filler = PhraseFiller.open(folder, encoder, settings=settings)
     except StorageError as error:
-        error.fix = "give index=DIR, or set XDG_CACHE_HOME to a folder that can be written"
-        raise
+        advice = "give index=DIR, or set XDG_CACHE_HOME to a folder that can be written"
+        raise StorageError(f"{error}; {advice}") from error
     except ArtifactError as error:
-        error.fix = f"remove {folder}, so that it is built again; or give index=DIR"
-        raise
+        raise ArtifactError(f"{error}; remove {folder}, so that it is built again, or give index=DIR") from error
     say(
         f"note: without index= answers come from the demo corpus of {filler.index.store.document_count} documents, "
         f'kept in {folder}; build your own with npmlm build "corpus.files=[docs/*.jsonl]" index=DIR'

@@ -128,11 +128,7 @@ def run_serve(settings: ServeCommand) -> int:
         import uvicorn  # noqa: F401
     except ImportError as error:
         raise SettingError(
-            "the libraries of the server are not installed",
-            expected="the extra serve",
-            got=f"no {error.name}",
-            where="npmlm serve",
-            fix="pip install fastapi uvicorn prometheus-client",
+            f"npmlm serve requires {error.name}: pip install fastapi uvicorn prometheus-client"
         ) from error
     from npm.cluster.settings import Engine
     from npm.indexing.partitions import local_searcher
@@ -177,11 +173,8 @@ def run_compare(settings: CompareCommand, folders: list[str]) -> int:
     methods = tuple(settings.methods)
     if len(folders) not in (1, 2) or len(methods) not in (0, 2) or (len(folders) == 1 and not methods):
         raise SettingError(
-            "compare needs two things to compare",
-            expected="two folders of results, or one and methods=[A,B]",
-            got=f"{len(folders)} folders and {len(methods)} methods",
-            where="npmlm compare",
-            fix="npmlm compare A B, or npmlm compare A methods=[npm,mlm]",
+            "npmlm compare takes two folders of results, or one and methods=[A,B], "
+            f"got {len(folders)} folders and {len(methods)} methods"
         )
     comparison = compare_results(
         Path(folders[0]),

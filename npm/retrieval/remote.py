@@ -35,8 +35,6 @@ PIECE_BYTES, MOST_BODY_BYTES = 1 << 16, 1 << 29
 SHOWN_CHARS = 500
 """Of what a server sent, in a message."""
 BUSY = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
-ABOUT_TEXTS = re.compile(r"(text|documents|body)\b")
-"""Fields for which a filler on this machine raises QueryError; for all others it is SettingError."""
 
 
 class NoRedirects(HTTPRedirectHandler):
@@ -130,7 +128,7 @@ class RemoteFiller:
             try:
                 answers += self._answers(batch, body)
             except (QueryError, SettingError) as error:
-                raise type(error)(_numbered(str(error), first, len(several))) from error
+                raise type(error)(_numbered_among_all(str(error), first, len(several))) from error
         return answers[0] if isinstance(texts, str) else answers
 
     def _answers(self, texts: list[str], options: Mapping[str, Any]) -> list[Answer]:
@@ -255,18 +253,13 @@ def _refusal(address: str, status: int, headers: Message, content: bytes) -> Use
         target = shown_start(headers.get("Location") or "nowhere", SHOWN_CHARS)
         return ServerError(f"{address} redirects to {target}: connect to the server itself")
     problem = _problem(content)
-    title = problem.get("title", "")
     if status == HTTPStatus.UNAUTHORIZED:
-        return SettingError(f'key: {title or "the server requires one"}; give it with connect(url, key="…")')
-    if not title:
+        return SettingError(f'{address} requires another key: give it with connect(url, key="…")')
+    if "title" not in problem:
         return _not_ours(address, f"status {status}, {shown_start(content.decode(errors='replace'), SHOWN_CHARS)}")
-    where = problem.get("where", "").replace("body.", "")
-    message = title if title.startswith(where) else f"{where}: {title}"
-    message += "".join(f", {name} {problem[name]}" for name in ("expected", "got") if name in problem)
-    message += f"; {problem['fix']}" if "fix" in problem else ""
     if status in (HTTPStatus.UNPROCESSABLE_ENTITY, HTTPStatus.REQUEST_ENTITY_TOO_LARGE):
-        return (QueryError if ABOUT_TEXTS.match(where or title) else SettingError)(message)
-    return ServerError(f"{address}: {message} (status {status}, request {problem.get('request_id', 'unknown')})")
+        return (QueryError if problem.get("type") == QueryError.__name__ else SettingError)(problem["title"])
+    return ServerError(f"{address}: {problem['title']} (status {status} to request {problem.get('request_id')})")
 
 
 def _problem(content: bytes) -> dict[str, str]:
@@ -284,13 +277,13 @@ def _problem(content: bytes) -> dict[str, str]:
     }
 
 
-def _numbered(message: str, first: int, count: int) -> str:
-    """A message of the server with the number of a text in its request replaced by that among all texts.
+def _numbered_among_all(message: str, first: int, count: int) -> str:
+    """A message of the server with the numbers of texts among all of them, not those in its request.
 
-    >>> _numbered("text.3 is empty", 64, 100), _numbered("k: out of range", 64, 100), _numbered("text.0 is empty", 0, 1)
-    ('text 68 of 100 is empty', 'k: out of range', 'text is empty')
+    >>> _numbered_among_all("text.3 is empty", 64, 100)
+    'text 68 of 100 is empty'
     """
-    return re.sub(r"\btext\.(\d+)", lambda found: place_of(first + int(found[1]) + 1, count), message, count=1)
+    return re.sub(r"\btext\.(\d{1,9})\b", lambda found: place_of(first + int(found[1]) + 1, count), message)
 
 
 def _checked_url(url: str) -> str:

@@ -27,8 +27,7 @@ PROBLEM_SCHEMA = {
     "description": "RFC 9457",
     "properties": {
         "status": {"type": "integer"},
-        **{name: {"type": "string"} for name in ("type", "title", "detail", "expected", "got")},
-        **{name: {"type": "string"} for name in ("where", "fix", "request_id")},
+        **{name: {"type": "string"} for name in ("type", "title", "request_id")},
     },
 }
 
@@ -64,8 +63,7 @@ def add_errors(app: FastAPI, service: Service) -> None:
 
     @app.exception_handler(UserError)
     async def _user_error(request: Request, error: UserError) -> Response:
-        source = "query" if request.method == "GET" else "body"
-        return service.refusal(error, source=source).response(state_of(request).id)
+        return service.refusal(error).response(state_of(request).id)
 
     @app.exception_handler(RequestValidationError)
     async def _invalid(request: Request, error: RequestValidationError) -> Response:

@@ -76,11 +76,7 @@ class ComputeQueue:
             self._metrics.rejected("queue_full")
             raise Problem(
                 429,
-                "the server is busy",
-                expected=f"at most {self._most_waiting} texts that wait",
-                got=f"{len(self._waiting)}, and {len(jobs)} more",
-                where="queue",
-                fix="ask again in a second",
+                f"the server is busy, with {len(self._waiting)} texts waiting: ask again in a second",
                 headers={"Retry-After": "1"},
             )
         self._waiting.extend(jobs)

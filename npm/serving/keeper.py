@@ -78,7 +78,7 @@ class IndexKeeper:
                 continue
             if opened is not None:
                 self._metrics.reloaded("taken")
-                self._notice(f"generation {opened.state.generation} of the index answers now")
+                self._say(f"generation {opened.state.generation} of the index answers now")
 
     def _newer(self) -> OpenedIndex | None:
         """The generation in the folder, opened and warm, if it is another one; runs beside the computing thread."""
@@ -94,4 +94,8 @@ class IndexKeeper:
         if message != self._failure:
             self._failure = message
             generation = self.current.state.generation
-            self._notice(f"the index cannot be opened anew, generation {generation} goes on: {message}")
+            self._say(f"the index cannot be opened anew, generation {generation} goes on: {message}")
+
+    def _say(self, line: str) -> None:
+        with contextlib.suppress(OSError):  # a full disk behind standard error must not end the watch
+            self._notice(line)

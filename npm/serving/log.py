@@ -28,13 +28,7 @@ class RequestLog:
             try:
                 self._stream = Path(place).open("a", encoding="utf-8")  # noqa: SIM115 - open as long as the server
             except OSError as error:
-                raise StorageError(
-                    "the log cannot be written",
-                    expected="a file that can be written",
-                    got=error.strerror or str(error),
-                    where=place,
-                    fix="choose another log=, or log=- for standard error",
-                ) from error
+                raise StorageError(f"log: cannot write {place}: {error.strerror or error}") from error
 
     def write(self, **record: Any) -> None:
         """Add a line with the present time in front."""

@@ -107,11 +107,7 @@ class Frame:
         if self._hosts is not None and host not in self._hosts:
             return Problem(
                 HTTPStatus.MISDIRECTED_REQUEST,
-                "this server answers under the loopback address only",
-                expected="a Host of 127.0.0.1, localhost or [::1]",
-                got=host[:100],
-                where="Host",
-                fix="ask 127.0.0.1, or start the server with host=",
+                f"Host must be 127.0.0.1, localhost or [::1] or the server started with host=, got {host[:100]!r}",
             )
         if (length := headers.get("content-length", "")).isdigit() and int(length) > self._settings.max_body_bytes:
             self._metrics.rejected("body")
@@ -131,11 +127,7 @@ class Frame:
         self._metrics.rejected("key")
         return Problem(
             HTTPStatus.UNAUTHORIZED,
-            "the key is wrong" if key else "a key is missing",
-            expected="Authorization: Bearer KEY, or X-API-Key: KEY",
-            got="another key" if key else "none",
-            where="Authorization",
-            fix="send a key that the server's administrator gave you",
+            f"{'wrong' if key else 'missing'} key: send Authorization: Bearer KEY, or X-API-Key: KEY",
             headers={"WWW-Authenticate": "Bearer"},
         )
 

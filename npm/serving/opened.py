@@ -197,13 +197,7 @@ class OpenedIndex:
         started = perf_counter()
         words = {name: tuple(dict.fromkeys(word.strip() for word in own)) for name, own in request.labels.items()}
         if "" in {word for own in words.values() for word in own}:
-            raise QueryError(
-                "a label has an empty word",
-                expected="words of letters",
-                got="nothing but space",
-                where="labels",
-                fix="take the empty word out",
-            )
+            raise QueryError("labels must have no empty words")
         task = Task(
             name="labels",
             suite=Suite.closed,
@@ -222,8 +216,7 @@ class OpenedIndex:
         try:
             prediction = method.predict(task, [Example("0", request.text)], silent)[0]
         except SettingError as error:
-            error.where, error.fix = "labels", "give the label other words, which stand in the corpus"
-            raise
+            raise SettingError(f"labels: {error}") from error
         evidence = {each.label: each for each in prediction.evidence}
         shares = [
             schema.LabelShare(
@@ -310,16 +303,12 @@ def _examples(filler: PhraseFiller, settings: ServeSettings) -> list[str]:
         except UserError:  # a corpus without text, or of very short ones
             return []
     path = Path(settings.examples)
+    if path.exists() and not path.is_file():
+        raise QueryError(f"examples: {path} must be a file with one text a line")
     try:
         lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
     except (OSError, UnicodeDecodeError) as error:
-        raise QueryError(
-            "the file of examples cannot be read",
-            expected="a UTF-8 file with one text a line",
-            got=str(error),
-            where=str(path),
-            fix="check examples=FILE",
-        ) from error
+        raise QueryError(f"examples: cannot read {path}: {error}") from error
     for number, line in enumerate(lines[:MOST_EXAMPLES], start=1):
         check_query(line, where=f"{path}, line {number}", most_masks=MOST_MASKS)
     return lines[:MOST_EXAMPLES]

@@ -36,11 +36,8 @@ class PartitionsLost(Problem):
         self.lost, self.asked = frozenset(lost), asked
         super().__init__(
             HTTPStatus.SERVICE_UNAVAILABLE,
-            "a part of the index does not answer",
-            expected=f"all {asked} partitions",
-            got=f"{asked - len(self.lost)} of {asked} partitions answered",
-            where="index",
-            fix="ask again in some seconds, or with allow_partial=true for an answer from the rest",
+            f"{len(self.lost)} of {asked} partitions of the index do not answer: "
+            "ask again in some seconds, or with allow_partial=true for an answer from the rest",
             headers={"Retry-After": "2"},
         )
 

@@ -21,7 +21,7 @@ from npm.retrieval.queries import MOST_MASKS, check_query
 from npm.serving import schema
 from npm.serving.compute import Done, Job
 from npm.serving.opened import OpenedIndex
-from npm.serving.problems import Problem, bug, problem_of
+from npm.serving.problems import Problem, bug
 from npm.serving.service import Service, give_up, state_of, too_late, took
 
 LINES = "application/x-ndjson"
@@ -50,7 +50,7 @@ def add_filling(app: FastAPI, service: Service) -> None:
         one = isinstance(body.text, str)
         texts = [body.text] if isinstance(body.text, str) else body.text
         _check_count(len(texts), service.settings.texts_per_request)
-        _check_texts(texts, one=one, source="body")
+        _check_texts(texts, one=one)
         opened = service.keeper.current
         jobs = _fill_jobs(service, opened, texts, body)
         if LINES in request.headers.get("accept", ""):
@@ -62,7 +62,7 @@ def add_filling(app: FastAPI, service: Service) -> None:
     async def fill_link(request: Request, query: Annotated[FillQuery, Query()]) -> Response:
         """The same for one text, as a link; an answer has an ETag, which changes with the index."""
         _check_given_once(request, lists=("documents", "where"))
-        _check_texts([query.text], one=True, source="query")
+        _check_texts([query.text], one=True)
         opened = service.keeper.current
         asked = json.dumps([opened.state.digest, query.text, str(opened.fill_settings(query))])
         tag = f'W/"{hashlib.sha256(asked.encode()).hexdigest()[:32]}"'
@@ -84,7 +84,7 @@ def add_index(app: FastAPI, service: Service) -> None:
         texts = [passage if isinstance(passage, str) else passage.text for passage in body.passages]
         _check_length(sum(map(len, texts)))
         if body.words is None:
-            _check_texts([body.text], one=True, source="body")
+            _check_texts([body.text], one=True)
         opened = service.keeper.current
         job = Job(lambda _: opened.over(body), deadline=service.deadline(body.timeout_ms))
         done = await service.results(request, [job])
@@ -96,7 +96,7 @@ def add_index(app: FastAPI, service: Service) -> None:
     @app.post("/v1/labels", tags=["answers"], response_model=schema.LabelAnswer)
     async def labels(request: Request, body: schema.LabelsRequest) -> Response:
         """The share of each label, by how well the occurrences of its words in the index fit the mask."""
-        _check_texts([body.text], one=True, source="body", most_masks=1)
+        _check_texts([body.text], one=True, most_masks=1)
         opened = service.keeper.current
         job = Job(lambda _: opened.labels(body), deadline=service.deadline(body.timeout_ms))
         done = await service.results(request, [job])
@@ -125,11 +125,7 @@ def add_index(app: FastAPI, service: Service) -> None:
         if window is None:
             raise Problem(
                 HTTPStatus.NOT_FOUND,
-                "there is no such document",
-                expected="the id of a document, as answers name it",
-                got=identifier[:200] or "nothing",
-                where="path.identifier",
-                fix="take an id from an answer; documents may have been deleted since",
+                f"no document has the id {identifier[:200]!r}; it may have been deleted since it was in an answer",
             )
         return JSONResponse(asdict(window))
 
@@ -170,7 +166,7 @@ async def _lines(service: Service, request: Request, jobs: Sequence[Job]) -> Asy
             yield answer_json(done[-1].value) + "\n"
         took(request, done)
     except UserError as error:
-        yield json.dumps(service.refusal(error, source="body").record(state_of(request).id)) + "\n"
+        yield json.dumps(service.refusal(error).record(state_of(request).id)) + "\n"
     except Problem as problem:
         yield json.dumps(problem.record(state_of(request).id)) + "\n"
     except Exception:
@@ -186,42 +182,25 @@ def _check_given_once(request: Request, *, lists: Sequence[str] = ()) -> None:
     if twice := next((name for name, count in counts.items() if count > 1), None):
         raise Problem(
             HTTPStatus.UNPROCESSABLE_ENTITY,
-            f"{twice} is given more than once",
-            expected="one value",
-            got=" and ".join(value[:200] for value in request.query_params.getlist(twice)[:2]),
-            where=f"query.{twice}",
-            fix="leave one of them out",
+            f"{twice} must be given once, got "
+            + " and ".join(value[:200] for value in request.query_params.getlist(twice)[:2]),
         )
 
 
 def _check_count(count: int, most: int) -> None:
     if not 1 <= count <= most:
-        raise Problem(
-            HTTPStatus.UNPROCESSABLE_ENTITY,
-            "there are too many texts" if count else "there is no text",
-            expected=f"1 to {most} texts",
-            got=str(count),
-            where="body.text",
-            fix="send them in several requests" if count else "send at least one",
-        )
+        raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, f"text must be 1 to {most} texts, got {count}", about=QueryError)
 
 
-def _check_texts(texts: Sequence[str], *, one: bool, source: str, most_masks: int = MOST_MASKS) -> None:
-    """Raise Problem for a text that cannot be filled, with its place in the request."""
+def _check_texts(texts: Sequence[str], *, one: bool, most_masks: int = MOST_MASKS) -> None:
+    """Raise QueryError for a text that cannot be filled, with its place in the request."""
     for number, text in enumerate(texts):
-        try:
-            check_query(text, where="text" if one else f"text.{number}", most_masks=most_masks)
-        except QueryError as error:
-            raise problem_of(error, source=source, folder="", name="") from error
+        check_query(text, where="text" if one else f"text.{number}", most_masks=most_masks)
 
 
 def _check_length(chars: int) -> None:
     if chars > MOST_PASSAGE_CHARS:
         raise Problem(
             HTTPStatus.UNPROCESSABLE_ENTITY,
-            "the passages are too long",
-            expected=f"at most {MOST_PASSAGE_CHARS:,} characters together",
-            got=f"{chars:,}",
-            where="body.passages",
-            fix="send fewer passages, or build an index over them",
+            f"passages must have at most {MOST_PASSAGE_CHARS:,} characters together, got {chars:,}",
         )

@@ -133,11 +133,8 @@ def bound_socket(settings: ServeSettings) -> socket.socket:
             raise
     except OSError as error:
         raise SettingError(
-            "the server cannot listen there",
-            expected="an address of this machine and a free port",
-            got=error.strerror or str(error),
-            where=f"host={settings.host} port={settings.port}",
-            fix="stop what listens there, or choose another port=; port=0 takes a free one",
+            f"cannot listen at host={settings.host} port={settings.port}: {error.strerror or error}; "
+            "port=0 takes a free port"
         ) from error
     return listener
 
@@ -152,15 +149,11 @@ def read_keys(file: str) -> list[str]:
     """The keys in a file, one a line. Raises SettingError for a file that holds none, or short ones."""
     try:
         keys = [line.strip() for line in Path(file).read_text(encoding="utf-8").splitlines() if line.strip()]
-        got = f"{len(keys)} keys, the shortest of {min(map(len, keys), default=0)} characters"
     except (OSError, UnicodeDecodeError) as error:
-        keys, got = [], error.strerror or str(error) if isinstance(error, OSError) else "a file that is not UTF-8"
+        raise SettingError(f"key_file: cannot read {file}: {error}") from error
     if not keys or min(map(len, keys)) < LEAST_KEY_CHARS or not all(key.isascii() for key in keys):
         raise SettingError(
-            "the keys cannot be used",
-            expected=f"a file with a key a line, of at least {LEAST_KEY_CHARS} ASCII characters each",
-            got=got,
-            where=f"key_file={file}",
-            fix="write one with: python -c 'import secrets; print(secrets.token_urlsafe(32))' > FILE",
+            f"key_file: {file} must hold keys of at least {LEAST_KEY_CHARS} ASCII characters, one a line; "
+            "write one with: python -c 'import secrets; print(secrets.token_urlsafe(32))'"
         )
     return keys

@@ -90,10 +90,10 @@ class Service:
             seconds = min(seconds, timeout_ms / 1000)
         return asyncio.get_running_loop().time() + seconds
 
-    def refusal(self, error: UserError, *, source: str) -> Problem:
+    def refusal(self, error: UserError) -> Problem:
         """What the client is told of an error in what it asked; of a broken index the server's side is told more."""
         opened = self.keeper.current
-        problem = problem_of(error, source=source, folder=str(opened.folder), name=opened.facts.name)
+        problem = problem_of(error, folder=str(opened.folder), name=opened.facts.name)
         if problem.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
             self.notice(str(error))
         return problem
@@ -147,11 +147,7 @@ def too_late() -> Problem:
     """The refusal of a request whose time is over."""
     return Problem(
         HTTPStatus.GATEWAY_TIMEOUT,
-        "the answer did not come in time",
-        expected="an answer within timeout_ms, or the server's limit",
-        got="none yet",
-        where="timeout_ms",
-        fix="ask again later, with fewer texts, or with more time",
+        "no answer within timeout_ms or the server's limit: ask again later, for fewer texts or with more time",
     )
 
 

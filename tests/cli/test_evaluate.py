@@ -79,7 +79,7 @@ def test_what_a_task_with_an_index_of_its_own_cannot_use_is_refused(task: str, n
     ("setting", "parts"),
     [
         ("index=nowhere", ["no folder", "nowhere"]),
-        ("index=", ["index= is empty"]),
+        ("index=", ["index is empty"]),
         ("demo.questions=nowhere.json", ["nowhere.json"]),
         ("task=in_batch", ["has no use for index, demo.questions"]),
         ("corpus.files=texts.jsonl", ["has no use for corpus.files", "task=demo"]),

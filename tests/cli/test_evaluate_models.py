@@ -134,7 +134,7 @@ def test_denoisers_are_measured_shown_and_written(
 @pytest.mark.parametrize(
     ("given", "parts"),
     [
-        ("data_dir=", ["data_dir= is empty"]),
+        ("data_dir=", ["data_dir is empty"]),
         ("data_dir=nowhere", ["no folder of sentence pairs", "nowhere"]),
         ("split=dev", ["lacks the columns score", "stsb-dev.jsonl"]),
         ("sts.pooler=mean", ["pooler", "cls_before_pooler"]),
@@ -167,7 +167,7 @@ def test_what_cannot_be_asked_of_sentence_pairs_is_refused_and_nothing_is_made(
         ("masked_tokens.masked_fraction=1", ["masked_fraction is out of range"]),
         ("masked_tokens.unit=collocation", ["masked_tokens.unit", "token, word"]),
         ("masked_tokens.unit=letter", ["masked_tokens.unit", "token, word"]),
-        ("encoder=", ["encoder= is empty"]),
+        ("encoder=", ["encoder is empty"]),
         ("corpus.files=nowhere.jsonl", ["nowhere.jsonl"]),
         ("limit=3", ["too few long articles"]),
         ("sts.pooler=avg", ["task=masked_tokens has no use for sts.pooler"]),

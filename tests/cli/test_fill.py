@@ -195,7 +195,7 @@ def test_all_lines_of_a_file_are_checked_before_any_is_answered(
         "\n\u00a0\n".encode(): ("empty",),
         QUESTION.encode() + b"\nno gap\n": ("no <mask>", f"{file}, line 2"),
         QUESTION.encode() + b"\n\n\nno gap": ("no <mask>", f"{file}, line 4"),  # blank lines count
-        QUESTION.encode() + b"\n<mask> \xff\n": ("not valid UTF-8", "byte 0xff", f"{file}, line 2"),
+        QUESTION.encode() + b"\n<mask> \xff\n": ("byte 0xff", f"{file}, line 2"),
         b"<mask> " * 9: ("too many <mask>", "line 1", "one to 8 <mask>"),
     }
     for content, parts in faults.items():
@@ -206,7 +206,7 @@ def test_all_lines_of_a_file_are_checked_before_any_is_answered(
     assert [(answer["line"], answer["text"]) for answer in answers] == [(2, QUESTION), (5, "<mask> lies in Norway")]
     file.write_bytes(b"\xef\xbb\xbf" + QUESTION.encode())  # a byte order mark is no part of a text
     assert npmlm(*command).answers()[0] == {**answers[0], "line": 1}
-    npmlm(*command, QUESTION).refused("texts are given twice")
+    npmlm(*command, QUESTION).refused("texts=FILE")
 
 
 def test_lines_on_standard_input_are_answered_one_by_one(npmlm: CommandLine, built_index: Path) -> None:
@@ -214,19 +214,15 @@ def test_lines_on_standard_input_are_answered_one_by_one(npmlm: CommandLine, bui
     outcome = npmlm(*command, stdin=f"\ufeff{QUESTION}\r\n\nk=3 <mask>\n".encode())
     assert [(answer["line"], answer["text"]) for answer in outcome.answers()] == [(1, QUESTION), (3, "k=3 <mask>")]
     assert "line" not in npmlm(*command, QUESTION).answers()[0]
-    npmlm(*command, stdin=b"").refused("no text to fill")
-    npmlm(*command, stdin=b"\n<mask> \xff\n").refused("not valid UTF-8", "standard input, line 2")
-    half = npmlm(*command, stdin=f"{QUESTION}\n\nno gap\n".encode())
-    assert half.status == 2
-    assert len(half.answers()) == 1
-    assert "standard input, line 3" in half.err
+    npmlm(*command, stdin=b"").refused("standard input")
+    npmlm(*command, stdin=b"\n<mask> \xff\n").refused("UTF-8", "standard input, line 2")
 
 
 def test_a_closed_standard_input_is_one_without_texts(
     npmlm: CommandLine, built_index: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "stdin", None)
-    npmlm("fill", f"index={built_index}").refused("no text to fill")
+    npmlm("fill", f"index={built_index}").refused("standard input")
 
 
 def test_a_setting_with_a_mask_in_it_and_everything_after_two_dashes_is_text(
@@ -350,7 +346,6 @@ def test_a_traceback_comes_only_with_debug_and_a_bug_of_ours_ends_with_1(
     debugged = npmlm("fill", f"index={built_index}", "debug=true", "no gap")
     assert debugged.status == 2
     assert "Traceback" in debugged.err
-    assert "do: " in debugged.err
 
     def broken(*_: object, **__: object) -> None:
         raise RuntimeError("nobody thought of this")
@@ -380,8 +375,8 @@ def test_an_index_of_a_version_that_did_not_record_a_setting_is_refused(
 
 
 def test_an_empty_list_of_documents_never_means_all(npmlm: CommandLine, built_index: Path) -> None:
-    npmlm("fill", f"index={built_index}", "documents=[]", QUESTION).refused("documents= is empty")
-    npmlm("evaluate", "out=nowhere", "fill.documents=[]").refused("fill.documents= is empty")
+    npmlm("fill", f"index={built_index}", "documents=[]", QUESTION).refused("documents is empty")
+    npmlm("evaluate", "out=nowhere", "fill.documents=[]").refused("fill.documents is empty")
     assert npmlm("fill", f"index={built_index}", "output=json", "documents=[norway]", QUESTION).answers()
 
 
@@ -445,12 +440,11 @@ def test_answers_from_markdown_hold_no_hidden_character_and_point_into_the_files
     assert shown.status == 0 and not {HIDDEN, INVISIBLE} & set(shown.out)
 
 
-@pytest.mark.xfail(strict=True, reason="issue 35, point 7")
 def test_piped_lines_that_are_good_are_answered_and_the_others_named_at_the_end(
     npmlm: CommandLine, built_index: Path
 ) -> None:
-    piped = f"{QUESTION}\nno gap\n{QUESTION}\nno gap either\n".encode()
+    piped = f"{QUESTION}\nno gap\n\n{QUESTION}\n<mask> ".encode() + b"\xff\n"
     outcome = npmlm("fill", f"index={built_index}", "output=json", stdin=piped)
     assert outcome.status == 2
-    assert [answer["line"] for answer in outcome.answers()] == [1, 3]
-    assert "line 2" in outcome.err and "line 4" in outcome.err
+    assert [answer["line"] for answer in outcome.answers()] == [1, 4]
+    assert "line 2" in outcome.err and "line 5" in outcome.err

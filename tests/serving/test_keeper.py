@@ -6,8 +6,6 @@ import asyncio
 import shutil
 from pathlib import Path
 
-import pytest
-
 from npm import PhraseFiller, add
 from npm.core.types import Document
 from npm.serving.keeper import IndexKeeper
@@ -50,7 +48,6 @@ def test_the_watch_goes_on_after_a_generation_that_could_not_be_taken_up(built_i
     assert keeper.current.facts.documents == 7
 
 
-@pytest.mark.xfail(strict=True, reason="issue 35, point 3")
 def test_generations_are_taken_up_when_nothing_can_be_logged(built_index: Path, tmp_path: Path) -> None:
     def full(line: str) -> None:
         raise OSError("no space left on device")

@@ -88,7 +88,6 @@ def test_a_key_is_asked_for_under_v1_only(guarded: RunningServer) -> None:
     for headers in ({}, {"Authorization": "Bearer wrong"}, {"X-API-Key": ""}, {"Authorization": f"Basic {KEY}"}):
         refused = guarded.ask("GET", "/v1/index", headers=headers)
         assert refused.status == 401 and refused.headers["www-authenticate"] == "Bearer"
-        assert refused.json["where"] == "Authorization"
     for headers in ({"Authorization": f"Bearer {KEY}"}, {"X-API-Key": KEY}, {"authorization": f"bearer {KEY}"}):
         assert guarded.ask("GET", "/v1/index", headers=headers).status == 200
     assert "warning" not in guarded.errors  # there are keys
@@ -212,7 +211,6 @@ def test_facts_of_an_opened_index_are_known_after_it_is_gone(built_index: Path, 
     assert opened.facts.documents == filler.index.manifest.counts.documents
 
 
-@pytest.mark.xfail(strict=True, reason="issue 35, point 4")
 def test_a_special_file_of_examples_is_refused(built_index: Path) -> None:
     encoder = PhraseFiller.open(built_index).encoder
     with pytest.raises(UserError):

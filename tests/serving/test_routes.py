@@ -18,7 +18,7 @@ from tests.helpers.command_line import QUESTION, CommandLine
 from tests.helpers.running_server import Reply, RunningServer, until
 
 TEXTS = [QUESTION, "<mask> and Kraków are cities in Poland.", "Don Quixote was written by <mask> in Madrid."]
-MEMBERS = {"type", "title", "status", "detail", "expected", "got", "where", "fix", "request_id"}
+MEMBERS = {"type", "title", "status", "request_id"}
 
 
 @pytest.fixture(scope="module")
@@ -102,9 +102,9 @@ def test_texts_with_several_masks_are_filled_jointly(server: RunningServer, fill
     answers = server.fill([QUESTION, text]).json["answers"]
     assert_close(answers, [as_json(filler.fill(QUESTION)), as_json(filler.fill(text))])
     assert len(answers[1]["masks"]) == 2 and len(answers[1]["fillings"]) > 1 and answers[1]["phrases"] == []
-    assert_problem(server.fill(" ".join(["<mask>"] * 9)), 422, "9", "one to 8", "body.text")
+    assert_problem(server.fill(" ".join(["<mask>"] * 9)), 422, "9", "one to 8", "text")
     labels = {"a": ["Paris"], "b": ["Oslo"]}
-    assert_problem(server.ask("POST", "/v1/labels", {"text": text, "labels": labels}), 422, "exactly one", "body.text")
+    assert_problem(server.ask("POST", "/v1/labels", {"text": text, "labels": labels}), 422, "exactly one", "text")
 
 
 def test_lines_of_json_come_one_for_each_text(server: RunningServer) -> None:
@@ -120,11 +120,10 @@ def test_lines_of_json_come_one_for_each_text(server: RunningServer) -> None:
 def test_masks_too_far_apart_are_refused_with_the_number_of_their_text(server: RunningServer) -> None:
     far = f"<mask> {'word ' * 600}<mask>"
     body = {"text": [QUESTION, far, QUESTION]}
-    assert_problem(server.fill(body["text"]), 422, "body.text.1", "too far apart")
+    assert_problem(server.fill(body["text"]), 422, "text.1", "too far apart")
     lines = server.ask("POST", "/v1/fill", body, headers={"Accept": "application/x-ndjson"}).body.splitlines()
     assert json.loads(lines[0]) == server.fill(QUESTION).json["answers"][0]
-    assert [json.loads(line).get("where") for line in lines[1:]] == ["body.text.1"]
-    assert server.fill(far).json["where"] == "body.text"
+    assert len(lines) == 2 and "text.1" in json.loads(lines[1])["title"]
 
 
 def test_a_link_answers_as_a_body_does_and_is_not_computed_twice(server: RunningServer) -> None:
@@ -161,7 +160,7 @@ def test_labels_have_shares_words_and_places(server: RunningServer) -> None:
         assert place["context"][first : first + len(each["word"])].casefold() == each["word"].casefold()
     assert any("nowhere" in note for note in reply["notes"])
     body = {"text": "It is <mask>.", "labels": {"a": ["Paris"], "b": ["nowhere"]}}
-    assert_problem(server.ask("POST", "/v1/labels", body), 422, "body.labels", "give the label other words")
+    assert_problem(server.ask("POST", "/v1/labels", body), 422, "labels")
 
 
 def test_facts_of_the_index_hold_no_path(server: RunningServer, filler: PhraseFiller, built_index: Path) -> None:
@@ -180,7 +179,7 @@ def test_a_part_of_a_document_is_counted_in_code_points(server: RunningServer) -
     assert (window["window_start_char"], window["window_end_char"], window["total_chars"]) == (1, 12, len(text))
     whole = server.ask("GET", "/v1/documents/iceland?start_char=999").json
     assert whole["text"] == text and whole["start_char"] == len(text)
-    assert_problem(server.ask("GET", "/v1/documents/no%2Fwhere"), 404, "no/where", "path.identifier")
+    assert_problem(server.ask("GET", "/v1/documents/no%2Fwhere"), 404, "no/where")
 
 
 def test_states_and_descriptions_need_nothing_from_elsewhere(server: RunningServer) -> None:
@@ -233,32 +232,32 @@ def test_fifty_malformed_bodies_are_each_one_problem(server: RunningServer) -> N
         reply = server.ask("POST", "/v1/fill", raw=raw)
         problem = assert_problem(reply, 422 if raw[:4] != b"[[[[" else reply.status)
         assert reply.status in (400, 422), raw[:100]
-        assert problem["title"] and problem["expected"] and problem["fix"] and problem["where"], raw[:100]
+        assert problem["title"], raw[:100]
     assert server.fill(QUESTION).status == 200
 
 
 def test_a_field_of_the_wrong_name_or_kind_is_named(server: RunningServer) -> None:
-    assert_problem(server.fill(QUESTION, kk=3), 422, "body.kk", "no such field")
-    assert_problem(server.fill(QUESTION, k=101), 422, "body.k", "101", "less than or equal to 100")
-    assert_problem(server.fill([QUESTION, "x"]), 422, "body.text.1", "has no <mask>")
-    assert_problem(server.fill(["x"]), 422, "body.text.0")
+    assert_problem(server.fill(QUESTION, kk=3), 422, "kk")
+    assert_problem(server.fill(QUESTION, k=101), 422, "k: ", "101")
+    assert_problem(server.fill([QUESTION, "x"]), 422, "text.1", "has no <mask>")
+    assert_problem(server.fill(["x"]), 422, "text.0")
     for name in ("strength", "str", "list[", "constrained"):  # like the names of types
-        assert server.fill(QUESTION, **{name: 1}).json["where"] == f"body.{name}"
+        assert f"field {name};" in server.fill(QUESTION, **{name: 1}).json["title"]
     over = {"passages": ["Oslo", {"text": "Rome", "strange": 1}], "text": QUESTION}
-    assert server.ask("POST", "/v1/over", over).json["where"] == "body.passages.1.strange"
+    assert "passages.1.strange" in server.ask("POST", "/v1/over", over).json["title"]
     labels = {"text": QUESTION, "labels": {"strong": ["Oslo", 3], "weak": ["Rome"]}}
-    assert server.ask("POST", "/v1/labels", labels).json["where"] == "body.labels.strong.1"
+    assert "labels.strong.1" in server.ask("POST", "/v1/labels", labels).json["title"]
     assert len(server.fill(QUESTION, **{"k" * 100_000: 1}).body) < 2_000
     for kind in ("text/plain", "application/x-www-form-urlencoded"):
         headers = {"Content-Type": kind}
         assert_problem(server.ask("POST", "/v1/fill", {"text": QUESTION}, headers=headers), 422, "application/json")
-    assert_problem(server.fill(QUESTION, where=["lang=en"]), 422, "body.where")
-    assert_problem(server.ask("GET", "/v1/fill?text=x"), 422, "query.text")
-    assert_problem(server.ask("GET", "/v1/fill?text=%3Cmask%3E&j=3"), 422, "query.j")
-    assert_problem(server.ask("GET", "/v1/fill?text=%3Cmask%3E&k=3&k=4"), 422, "query.k", "3 and 4")
-    assert_problem(server.ask("GET", "/v1/documents/iceland?around=1&around=2"), 422, "query.around")
+    assert_problem(server.fill(QUESTION, where=["lang=en"]), 422, "where")
+    assert_problem(server.ask("GET", "/v1/fill?text=x"), 422, "text")
+    assert_problem(server.ask("GET", "/v1/fill?text=%3Cmask%3E&j=3"), 422, "j")
+    assert_problem(server.ask("GET", "/v1/fill?text=%3Cmask%3E&k=3&k=4"), 422, "k", "3 and 4")
+    assert_problem(server.ask("GET", "/v1/documents/iceland?around=1&around=2"), 422, "around")
     assert_problem(server.ask("GET", "/v1/fill?text=%3Cmask%3E&where=a%3D1&where=b%3D2"), 422, "where")
-    assert_problem(server.ask("GET", "/v1/documents/iceland?around=-1"), 422, "query.around")
+    assert_problem(server.ask("GET", "/v1/documents/iceland?around=-1"), 422, "around")
     too_much = {"passages": ["word " * 2000] * 21, "text": "It is <mask>."}
     assert_problem(server.ask("POST", "/v1/over", too_much), 413 if len(json.dumps(too_much)) > 200_000 else 422)
 
@@ -277,7 +276,7 @@ def test_bodies_over_the_limit_are_refused_with_and_without_a_length(server: Run
     pieces = (long[start : start + 50_000] for start in range(0, len(long), 50_000))
     connection.request("POST", "/v1/fill", pieces, {"Content-Type": "application/json"}, encode_chunked=True)
     response = connection.getresponse()
-    assert response.status == 413 and json.loads(response.read())["where"] == "body"
+    assert response.status == 413 and json.loads(response.read())["title"]
     connection.close()
 
 
@@ -315,14 +314,14 @@ def test_a_port_in_use_keys_that_are_none_and_no_index_are_one_message(
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        npmlm("serve", f"index={built_index}", f"port={port}").refused("cannot listen", f"port={port}", "port=0")
-    npmlm("serve", f"index={built_index}", "host=999.1.1.1").refused("cannot listen")
-    npmlm("serve", f"index={built_index}", f"key_file={tmp_path / 'none'}").refused("the keys cannot be used")
+        npmlm("serve", f"index={built_index}", f"port={port}").refused(f"port={port}", "port=0")
+    npmlm("serve", f"index={built_index}", "host=999.1.1.1").refused("999.1.1.1")
+    npmlm("serve", f"index={built_index}", f"key_file={tmp_path / 'none'}").refused("key_file")
     (tmp_path / "keys").write_text("short\n")
-    npmlm("serve", f"index={built_index}", f"key_file={tmp_path / 'keys'}").refused("5 characters")
-    npmlm("serve", f"index={tmp_path / 'none'}", "port=0").refused("where:    " + str(tmp_path / "none"))
+    npmlm("serve", f"index={built_index}", f"key_file={tmp_path / 'keys'}").refused("key_file", "8 ASCII")
+    npmlm("serve", f"index={tmp_path / 'none'}", "port=0").refused(str(tmp_path / "none"))
     npmlm("serve", f"index={built_index}", "port=0", "fill.retrieval=blocks").refused("needs block vectors")
     npmlm("serve", f"index={built_index}", "port=0", f"examples={tmp_path / 'none'}").refused("examples")
-    npmlm("serve", f"index={built_index}", "port=0", f"log={tmp_path}").refused("the log cannot be written")
+    npmlm("serve", f"index={built_index}", "port=0", f"log={tmp_path}").refused("log")
     npmlm("serve", f"index={built_index}", "port=0", "queue_texts=3").refused("queue_texts=3")
     npmlm("serve", f"index={built_index}", "port=65536").refused("port")

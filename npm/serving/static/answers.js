@@ -149,16 +149,11 @@ function goTo(id) {
   item.focus({ preventScroll: true });
 }
 
-/** What a refusal says: what is wrong, what was expected, what came instead, and what to do. */
+/** What a refusal says. */
 export function problemBox(problem) {
-  const rows = [["expected", problem.expected], ["got", problem.got], ["do", problem.fix]];
-  const said = rows
-    .filter(([, text]) => text)
-    .flatMap(([name, text]) => [element("dt", {}, name), element("dd", {}, text)]);
   const ours = problem.status >= 500 && problem.request_id; // what the server's administrator can look for in its log
   const number = ours ? [element("p", { class: "hint" }, `request ${problem.request_id}`)] : [];
-  const list = said.length > 0 ? [element("dl", {}, ...said)] : [];
-  return element("div", { class: "problem" }, element("p", { dir: "auto" }, problem.title), ...list, ...number);
+  return element("div", { class: "problem" }, element("p", { dir: "auto" }, problem.title), ...number);
 }
 
 /** The settings used, the time by part, and which index answered. */

@@ -40,9 +40,7 @@ export function labelsBody({ text, labels }) {
   const names = labels.map(([name]) => name);
   const twice = names.find((name, number) => names.indexOf(name) !== number);
   if (twice !== undefined) {
-    const fix = "give each label once, with all of its words";
-    const title = "two labels have the same name";
-    throw new Problem({ title, expected: "different names", got: twice, fix, where: "form.labels" });
+    throw new Problem({ title: `two labels have the same name: ${twice}`, field: "labels" });
   }
   const words = (list) => list.split(",").map((word) => word.trim()).filter(Boolean);
   return { text, labels: Object.fromEntries(labels.map(([name, list]) => [name, words(list)])) };

@@ -236,7 +236,7 @@ function showProblem(problem) {
   const asksKey = problem.field === "key";
   if (asksKey) byId("key-form").hidden = false;
   const form = document.querySelector(asksKey ? "#key-form" : "main > form:not([hidden]):not(#key-form)");
-  const field = form.querySelector(`[data-field="${CSS.escape(problem.field)}"]`);
+  const field = problem.fields.map((name) => form.querySelector(`[data-field="${name}"]`)).find(Boolean);
   const box = problemBox(problem);
   box.id = "problem";
   (field ?? byId("general-problem")).append(box);

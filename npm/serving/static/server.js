@@ -9,9 +9,10 @@ export class Problem extends Error {
     Object.assign(this, fields);
   }
 
-  /** The field of the form it is about: `text` of `body.text` or `body.text.3`, the first of `body.where, body.k`. */
-  get field() {
-    return /^[a-z]+\.([a-z_]+)/.exec(this.where)?.[1] ?? "";
+  /** What may be fields of the form in a refused request: `field`, or the words of the message in their order. */
+  get fields() {
+    if (this.field) return [this.field];
+    return this.status === 422 ? this.title.match(/[a-z_]+/g) ?? [] : [];
   }
 }
 
@@ -22,9 +23,7 @@ export function hasKey() {
 /** Keep the API key for this tab; raises a Problem if no header can hold it. */
 export function keepKey(key) {
   if (!/^[\x21-\x7e]+$/.test(key)) {
-    const expected = "letters, digits and signs of ASCII, without spaces";
-    const fix = "copy a line of the server's key file";
-    throw new Problem({ title: "that is no key", expected, fix, where: "form.key" });
+    throw new Problem({ title: "the key must be ASCII without spaces: copy a line of the server's key file", field: "key" });
   }
   sessionStorage.setItem(KEY, key);
 }
@@ -41,9 +40,7 @@ export async function ask(path, { body, signal } = {}) {
   } catch (error) {
     if (error.name === "AbortError") throw error;
     throw new Problem({
-      title: "the server does not answer",
-      expected: `an answer from ${location.host}`,
-      fix: "see whether npmlm serve still runs, and press the button again",
+      title: `${location.host} does not answer: see whether npmlm serve still runs, and press the button again`,
     });
   }
   const answer = await response.json().catch((error) => {
@@ -52,8 +49,8 @@ export async function ask(path, { body, signal } = {}) {
   });
   if (response.ok && answer !== null) return answer;
   const title = `the server answers ${response.status} ${response.statusText}`;
-  const where = response.status === 401 ? { where: "form.key" } : {}; // the header is filled from that field
-  throw new Problem({ title, ...answer, ...where });
+  const field = response.status === 401 ? { field: "key" } : {}; // the header is filled from that field
+  throw new Problem({ title, ...answer, ...field });
 }
 
 /** The command that asks the same on a terminal; of the key it names the variable only. */
