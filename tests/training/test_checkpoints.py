@@ -88,7 +88,7 @@ def test_other_settings_are_refused_by_name_with_both_values(run_folder: RunFold
 
 def test_a_full_disk_leaves_no_half_written_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.fsync", _refuse)
-    with pytest.raises(StorageError, match="the disk is full"):
+    with pytest.raises(StorageError, match="No space left on device"):
         RunFolder(tmp_path / "run").start({"seed": 1})
     assert not (tmp_path / "run").exists()
 
@@ -117,7 +117,7 @@ def test_a_full_disk_keeps_the_checkpoint_before(run_folder: RunFolder, monkeypa
     run_folder.save_checkpoint(checkpoint_at(1))
     with monkeypatch.context() as patch:
         patch.setattr("os.fsync", _refuse)
-        with pytest.raises(StorageError, match="the disk is full"):
+        with pytest.raises(StorageError, match="No space left on device"):
             run_folder.save_checkpoint(checkpoint_at(2))
     assert names_in(run_folder.path / "checkpoints") == ["step-00000001"]
     newest = run_folder.latest_checkpoint()
@@ -285,7 +285,7 @@ def test_a_sentence_encoder_that_lacks_a_file_is_not_finished(run_folder: RunFol
 
 def test_a_full_disk_while_logging_is_told(run_folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Path, "open", _refuse)
-    with pytest.raises(StorageError, match="the disk is full"):
+    with pytest.raises(StorageError, match="No space left on device"):
         run_folder.log({"step": 1})
 
 
@@ -308,7 +308,7 @@ def test_a_full_disk_while_saving_the_encoder_keeps_the_one_before(
 
     with monkeypatch.context() as patch:
         patch.setattr(encoder.model, "save_pretrained", refuse)
-        with pytest.raises(StorageError, match="the disk is full"):
+        with pytest.raises(StorageError, match="No space left on device"):
             run_folder.save_encoder(encoder)
     assert (run_folder.encoder_path / "model.safetensors").read_bytes() == weights
     run_folder.save_encoder(encoder)
