@@ -3,10 +3,9 @@
     python scripts/golden.py write FOLDER [data=DIR] [only=answers,masks]
     python scripts/golden.py compare FOLDER [data=DIR] [only=…]
 
-`write` makes FOLDER/NAME.json for each part, with the shipped encoder, seed 0 and one thread; `compare` makes the
-parts again and names the numbers that differ (by more than 1e-4 of their size) and the texts. Parts that read
-evaluation data (DIR has classification/, open/, sts/ and treebanks/) are left out without data=. Write and compare on
-the same machine, for example `write` in a worktree of the commit before.
+`write` makes FOLDER/NAME.json for each part, with the shipped encoder, seed 0 and one thread; `compare` repeats the
+parts and lists what differs, numbers by more than 1e-4 of their size. Parts that read evaluation data need data=DIR
+(classification/, open/, sts/, treebanks/, corpora/). Compare on the machine that wrote the record.
 """
 
 from __future__ import annotations
@@ -27,13 +26,9 @@ REPOSITORY = Path(__file__).parents[1]
 DEMO = REPOSITORY / "npm" / "assets" / "demo"
 TOLERANCE = 1e-4
 TIMES = {"seconds", "tokens_per_second"}
-EXPERIMENTS = {
-    "encoder_mini_2": 20,
-    "mlm_uniform": 20,
-    "simcse_unsup": 20,
-    **dict.fromkeys(["mlm_word", "mlm_span", "mlm_collocation", "mlm_80_10_10", "npm_single", "npm_mlm", "tacl"], 2),
-    **dict.fromkeys(["matryoshka", "span_supervision"], 2),
-}
+LONG = ("encoder_mini_2", "mlm_uniform", "simcse_unsup")
+SHORT = ("mlm_word", "mlm_span", "mlm_collocation", "mlm_80_10_10", "npm_single", "npm_mlm", "matryoshka")
+EXPERIMENTS = dict.fromkeys(LONG, 20) | dict.fromkeys((*SHORT, "tacl", "span_supervision"), 2)
 EDITS = ("every_second", "matched_norm", "oracle", "reversed", "shuffled_word_embeddings", "untied")
 TASKS = {"subj": "subj-unlabelled.jsonl", "sst2": "reviews.jsonl.zst", "agn": "wikinews.jsonl.zst"}
 
@@ -55,28 +50,16 @@ def demo_index(work: Path) -> Path:
     return work / "index"
 
 
-def questions() -> list[str]:
-    """All questions of the demo."""
-    names = ("questions.json", "other-questions.json")
-    return [row["text"] for name in names for row in json.loads((DEMO / name).read_text("utf-8"))["questions"]]
-
-
 def answers(work: Path) -> dict[str, Any]:
     """First ten phrases with scores and places, of each retrieval, with the reference scoring, and as sentences."""
-    index, texts = demo_index(work), questions()
-    modes = {
-        "hybrid": ([], texts),
-        "dense": (["retrieval=dense"], texts[:60]),
-        "reference": (["scoring=reference"], texts[:60]),
-        "kept": (["overlaps=keep"], texts[:60]),
-    }
-    found = {}
-    for name, (settings, asked) in modes.items():
-        (work / "texts.txt").write_text("\n".join(asked), "utf-8")
-        out = npmlm("fill", f"index={index}", f"texts={work / 'texts.txt'}", "k=10", "output=json", *settings)
-        found[name] = [json.loads(line) for line in out.splitlines()]
-    sentences = npmlm("fill", f"index={index}", "output=sentences", *texts[:20])
-    return found | {"sentences": sentences}
+    index, names = demo_index(work), ("questions.json", "other-questions.json")
+    texts = [row["text"] for name in names for row in json.loads((DEMO / name).read_text("utf-8"))["questions"]]
+    found: dict[str, Any] = {}
+    for setting in ("retrieval=hybrid", "retrieval=dense", "scoring=reference", "overlaps=keep"):
+        (work / "texts.txt").write_text("\n".join(texts[: None if "hybrid" in setting else 60]), "utf-8")
+        out = npmlm("fill", f"index={index}", f"texts={work / 'texts.txt'}", "k=10", "output=json", setting)
+        found[setting] = [json.loads(line) for line in out.splitlines()]
+    return found | {"sentences": npmlm("fill", f"index={index}", "output=sentences", *texts[:20])}
 
 
 def masks(_: Path) -> dict[str, Any]:
@@ -91,8 +74,7 @@ def masks(_: Path) -> dict[str, Any]:
         rng = np.random.default_rng(group)
         lengths = rng.integers(20, 128, size=8)  # i64 [8]
         token_ids = np.minimum(rng.zipf(1.3, lengths.sum()), 3000).astype(np.int32)  # i32 [T]
-        starts, ends = np.uint8(TokenFlag.WORD_START), np.uint8(TokenFlag.WORD_END)
-        flags = np.full(len(token_ids), starts | ends, dtype=np.uint8)  # u8 [T]
+        flags = np.full(len(token_ids), TokenFlag.WORD_START | TokenFlag.WORD_END, dtype=np.uint8)  # u8 [T]
         sequences = Sequences(token_ids, flags, np.cumsum([0, *lengths]))
         for unit in MaskingUnit:
             spans = build_masker(MaskingSettings(unit=unit)).select(sequences, mask_rng(0, 0, group))
@@ -108,16 +90,15 @@ def train(run: Path, experiment: str, steps: int, *settings: str) -> None:
 
 def losses(work: Path) -> dict[str, Any]:
     """Losses of the first steps of each experiment, which show its masks, terms and gradients."""
-    lines = [json.loads(line) for path in sorted(DEMO.glob("*.jsonl")) for line in path.read_text("utf-8").splitlines()]
+    lines = [line for path in sorted(DEMO.glob("*.jsonl")) for line in path.read_text("utf-8").splitlines()]
     asked = []
-    for text in (line["text"] for line in lines):
+    for text in (json.loads(line)["text"] for line in lines):
         name, _, rest = text.partition(" is ")
         asked += [{"question": f"<mask> is {rest[:60]}.", "answers": [name], "block": text[:300]}] if rest else []
     (work / "questions.jsonl").write_text("\n".join(map(json.dumps, asked)), "utf-8")
     found = {}
     for experiment, steps in EXPERIMENTS.items():
-        run = work / "runs" / experiment
-        source = "sentences" if experiment.startswith("simcse") else "corpus"
+        run, source = work / "runs" / experiment, "sentences" if experiment.startswith("simcse") else "corpus"
         settings = [f"{source}.files=[{DEMO}/*.jsonl]"]
         if experiment == "span_supervision":
             settings = [f"questions={work / 'questions.jsonl'}", "supervision.questions_per_device_batch=8"]
@@ -136,7 +117,6 @@ def edits(work: Path) -> dict[str, Any]:
         out = work / "edits" / edit
         npmlm("edit", f"encoder={work / 'mlm' / 'encoder'}", f"edit={edit}", f"out={out}")
         found[edit] = hashlib.sha256((out / "model.safetensors").read_bytes()).hexdigest()
-        shutil.rmtree(out)
     return found
 
 
@@ -145,12 +125,7 @@ def predictions(work: Path) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for task, corpus in TASKS.items():
         index = work / "tasks" / task
-        npmlm(
-            "build",
-            f"corpus.files=[{work / 'data' / 'corpora' / corpus}]",
-            "corpus.max_documents=300",
-            f"index={index}",
-        )
+        npmlm("build", f"corpus.files=[{work}/data/corpora/{corpus}]", "corpus.max_documents=300", f"index={index}")
     for task in (*TASKS, "trex", "nq"):
         index = work / "tasks" / task if task in TASKS else demo_index(work)
         settings = ["method=npm", f"index={index}", f"data_dir={work / 'data'}", "limit=200", "seed=0"]
