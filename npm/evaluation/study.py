@@ -174,7 +174,7 @@ def _start(study: Study, out: Path) -> None:
             old,
             record,
             where=file,
-            problem="this folder was begun with another study",
+            problem=f"{out} was begun with another study",
             fix="repeat it as it was to go on, or choose another folder",
             error=SettingError,
         )

@@ -215,13 +215,11 @@ def test_a_single_label_has_a_matrix_too() -> None:
 
 def test_what_has_no_labels_has_no_confusion(tmp_path: Path) -> None:
     folder = results(tmp_path / "run", open_line(0, True, 0.5))
-    with pytest.raises(ArtifactError, match="no confusion") as refusal:
+    with pytest.raises(ArtifactError, match="run: trex, npm"):
         confusion_picture(read_answers([folder]))
-    assert refusal.value.got == "answers without labels"
     other = results(tmp_path / "other", closed_line(0, "world", "politics", [1.0, 0.0, 0.0]))
-    with pytest.raises(ArtifactError, match="no confusion") as refusal:
+    with pytest.raises(ArtifactError, match="politics"):
         confusion_picture(read_answers([other]))
-    assert "politics" in refusal.value.got
 
 
 @pytest.mark.parametrize(
@@ -232,8 +230,8 @@ def test_what_has_no_labels_has_no_confusion(tmp_path: Path) -> None:
         (closed_line(1, "world", "world", []), "no share of one", "-1 by npm"),
         ({"task": "article_questions", "method": "dense, hit@1", "correct": True, "gold": "Oslo"}, "hold no", "scores"),
         ({"set": "STS-B", "cosine": 0.5}, "hold no answers with scores", "without right or wrong"),
-        (open_line(1, True, 0.5, phrases=[{"phrase": "Oslo"}]), "does not hold", "nothing"),
-        ({**open_line(1, True, 0.5), "correct": "yes"}, "does not hold", "'yes'"),
+        (open_line(1, True, 0.5, phrases=[{"phrase": "Oslo"}]), "must be", "nothing"),
+        ({**open_line(1, True, 0.5), "correct": "yes"}, "must be", "'yes'"),
     ],
     ids=["too large", "negative", "no scores of labels", "article questions", "sts", "phrase", "correct"],
 )
@@ -241,15 +239,13 @@ def test_lines_that_cannot_be_drawn_are_named(line: dict[str, Any], problem: str
     folder = results(tmp_path / "run", open_line(0, True, 0.5), line)
     with pytest.raises(ArtifactError, match=problem) as refusal:
         read_answers([folder])
-    assert refusal.value.where.endswith("predictions.jsonl, line 2")
-    assert got in refusal.value.got
+    assert "predictions.jsonl, line 2" in str(refusal.value) and got in str(refusal.value)
 
 
 def test_damaged_and_empty_results_and_unknown_names_are_refused(tmp_path: Path) -> None:
     folder = results(tmp_path / "run", open_line(0, False))
-    with pytest.raises(SettingError, match="no folder holds answers of agm") as unknown:
+    with pytest.raises(SettingError, match=r"agm(.|\n)*trex(.|\n)*tasks"):
         read_answers([folder], tasks=["agm"])
-    assert (unknown.value.expected, unknown.value.where) == ("trex", "tasks")
     with pytest.raises(SettingError, match="no folder holds answers of mlm"):
         read_answers([folder], methods=["mlm"])
     with pytest.raises(ArtifactError, match="no answer of run: trex, npm has a score"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -84,9 +85,8 @@ def test_interventions_may_be_tuned_on_some_of_the_tasks() -> None:
     study = ChosenStudy.of([*given, "tasks=[stsb, cola]"]).study
     assert {*study.cells["clean"]} == {"edit", "stsb", "cola"}
     assert {each.stage for each in study.columns.values()} == {"stsb", "cola"}
-    with pytest.raises(SettingError, match="no such tasks") as refusal:
+    with pytest.raises(SettingError, match="rte"):
         ChosenStudy.of([*given, "tasks=[stsb,rte]"])
-    assert (refusal.value.expected, refusal.value.got) == ("tasks of stsb, sst2, cola", "rte")
 
 
 def test_retrievers_are_edited_phrase_encoders_that_are_not_trained() -> None:
@@ -118,9 +118,8 @@ def test_encoders_over_bytes_and_pieces_read_as_much_text_and_are_asked_the_same
 
 @pytest.mark.parametrize("given", [[], ["nothing"], FILES])
 def test_a_study_that_is_not_there_is_told_with_those_that_are(given: list[str]) -> None:
-    with pytest.raises(SettingError, match="no such study") as refusal:
+    with pytest.raises(SettingError, match="masking, ablations"):
         ChosenStudy.of(given)
-    assert "masking, ablations" in refusal.value.expected
 
 
 def test_what_is_not_of_the_study_itself_goes_to_training() -> None:
@@ -145,9 +144,8 @@ def test_what_is_not_of_the_study_itself_goes_to_training() -> None:
     ],
 )
 def test_slips_are_told(given: list[str], got: str) -> None:
-    with pytest.raises(SettingError) as refusal:
+    with pytest.raises(SettingError, match=re.escape(got)):
         ChosenStudy.of(["masking", *given])
-    assert refusal.value.got == got
 
 
 TRANSFER = [

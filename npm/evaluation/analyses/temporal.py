@@ -211,7 +211,7 @@ def _check_begun(study: TemporalStudy) -> None:
             record | (how if asked else {}),
             before if asked else {name: value for name, value in before.items() if name not in how},
             where=begun,
-            problem=f"this folder holds {'results' if asked else 'indexes'} of other settings or files",
+            problem=f"{study.out} holds {'results' if asked else 'indexes'} of other settings or files",
             fix=f"repeat them to go on, or {fix}",
             error=SettingError,
         )

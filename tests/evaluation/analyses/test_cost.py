@@ -183,9 +183,8 @@ def test_results_that_give_no_point_of_the_picture_are_refused_before_anything_i
     tasks: object, tmp_path: Path
 ) -> None:
     (tmp_path / "metrics.json").write_text(json.dumps({"tasks": tasks}), "utf-8")
-    with pytest.raises(SettingError, match="no quality to draw") as raised:
+    with pytest.raises(SettingError, match=str(tmp_path)):
         read_quality({"results": f"{tmp_path},trex"})
-    assert "exact match on trex of one of npm-dense" in raised.value.expected
 
 
 def test_a_masked_language_model_counts_among_results_where_it_is_measured(tmp_path: Path) -> None:

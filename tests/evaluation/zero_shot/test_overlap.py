@@ -94,10 +94,9 @@ def test_one_example_without_a_subject_among_others_is_not_covered(index: Phrase
 
 def test_an_index_of_another_tokenizer_is_refused(index: PhraseIndex) -> None:
     other = tiny_encoder("roberta", sentences=tuple(PASSAGES.values()))
-    with pytest.raises(ArtifactError, match="another tokenizer") as refusal:
+    with pytest.raises(ArtifactError, match=other.tokenizer_fingerprint) as refusal:
         coverage_of([asked("Norway", "Oslo")], index, other)
-    assert index.store.tokenizer_fingerprint in refusal.value.got
-    assert other.tokenizer_fingerprint in refusal.value.expected
+    assert index.store.tokenizer_fingerprint in str(refusal.value)
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta"])
