@@ -78,17 +78,13 @@ def test_mode_tokens_can_be_switched_off() -> None:
     ],
 )
 def test_denoisers_out_of_range_are_refused(wrong: dict[str, Any], where: str) -> None:
-    with pytest.raises(SettingError) as caught:
+    with pytest.raises(SettingError, match=where):
         DenoiserSettings(**wrong)
-    assert caught.value.where == where
-    assert caught.value.expected
-    assert caught.value.fix
 
 
 def test_weights_that_are_all_zero_are_refused() -> None:
-    with pytest.raises(SettingError, match="ever drawn") as caught:
+    with pytest.raises(SettingError, match="weight=0"):
         DenoisingSettings(mixture=[DenoiserSettings(weight=0.0)])
-    assert caught.value.got == "R-3-0.15 weight=0"
 
 
 def test_denoisers_are_drawn_by_weight() -> None:
