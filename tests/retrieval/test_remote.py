@@ -110,7 +110,9 @@ def filler(server: Scripted) -> RemoteFiller:
 def test_answers_are_those_of_a_filler_on_this_machine(filler: RemoteFiller, local: PhraseFiller) -> None:
     assert filler.fill(QUESTION) == local.fill(QUESTION)
     options: dict[str, Any] = {"occurrences": 1, "retrieval": "dense", "documents": ["poland", "norway"]}
-    assert filler.fill(TEXTS, 2, **options) == local.fill(TEXTS, 2, **options)
+    # the server gets fewer texts at once, and the last bits of scores depend on the size of a batch
+    got, expected = (json.dumps(each.fill(TEXTS, 2, **options), default=asdict) for each in (filler, local))
+    assert json.loads(got) == json.loads(expected, parse_float=lambda score: pytest.approx(float(score), rel=1e-5))
     answer = filler.fill(QUESTION, k=1)
     assert type(answer.phrases) is tuple and type(answer.phrases[0].occurrences) is tuple
     assert hash(answer) == hash(local.fill(QUESTION, k=1))
@@ -227,7 +229,7 @@ def test_a_busy_server_is_asked_again_as_it_says_within_the_timeout(filler: Remo
     server.replies = [busy] * 9
     with pytest.raises(ServerError, match="the queue is full") as caught:
         filler.fill(QUESTION)
-    assert "status 429, request r7" in str(caught.value) and len(server.replies) == 4  # five tries
+    assert "status 429 to request r7" in str(caught.value) and len(server.replies) == 4  # five tries
     server.replies = [problem(503, "the index cannot be read", Retry_After="3600")]
     with pytest.raises(ServerError, match="the index cannot be read"):
         filler.fill(QUESTION)
