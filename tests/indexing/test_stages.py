@@ -181,7 +181,7 @@ def test_documents_held_out_are_the_last_of_each_run() -> None:
 
 @pytest.mark.parametrize("text", ["0/3", "4/3", "1", "a/b", "1/0", "-1/3", ""])
 def test_a_share_that_cannot_be_is_refused(text: str) -> None:
-    with pytest.raises(SettingError, match="no shard"):
+    with pytest.raises(SettingError, match="shard must be"):
         Shard.parse(text)
 
 

