@@ -119,6 +119,6 @@ def test_what_is_no_class_of_torch_modules_is_not_called(
     )
     encoder, corpus, _ = start
     command = ["train", f"experiment={tmp_path / 'own.yaml'}", f"run={tmp_path / 'run'}", encoder, corpus]
-    npmlm(*command, *BLOCKS, *SMALLER).refused("no class of torch modules", target)
+    npmlm(*command, *BLOCKS, *SMALLER).refused("objective.others.own", target)
     assert not called.exists()
     assert not system
