@@ -48,9 +48,9 @@ def test_an_encoder_trained_for_several_lengths_builds_and_fills_a_short_index(
     assert (filled.status, len(filled.answers())) == (0, 1), filled.err
     other = npmlm(*build, f"index={tmp_path / 'other'}", "dimensions=4")
     assert "was not trained for vectors of 4 dimensions" in other.err
-    for wrong, expected in ((0, "at least 1"), (33, "from 1 to 32")):
+    for wrong in (0, 33):
         outcome = npmlm(*build, f"index={tmp_path / 'third'}", f"dimensions={wrong}")
-        outcome.refused(expected, f"got:      {wrong}\n")
+        outcome.refused("dimensions", str(wrong))
 
 
 def test_an_index_behind_a_rotation_is_built_shown_verified_added_to_and_filled_by_any_encoder(
@@ -59,7 +59,7 @@ def test_an_index_behind_a_rotation_is_built_shown_verified_added_to_and_filled_
     encoder, index = f"encoder={tiny_encoder_folder}", f"index={tmp_path / 'index'}"
     build = ("build", f"corpus.files={texts}", encoder, index, "blocks.max_block_tokens=64")
     npmlm(*build, "rotation=pca").refused("dimensions=128", "rotation=pca of whole vectors")
-    npmlm(*build, "rotation=pca", "dimensions=33").refused("from 1 to 32", "got:      33\n")
+    npmlm(*build, "rotation=pca", "dimensions=33").refused("dimensions", "32", "33")
     npmlm(*build, "rotation=turn", "dimensions=8").refused("none, pca")
     outcome = npmlm(*build, "rotation=pca", "dimensions=8")
     assert (outcome.status, "note" in outcome.err, "rotation: " in outcome.err) == (0, False, True), outcome.err

@@ -165,7 +165,7 @@ def test_an_index_is_no_run_folder(
 def test_a_folder_of_corpus_files_is_no_run_folder(npmlm: CommandLine, train: list[str], texts: Path) -> None:
     before = all_bytes(texts.parent)
     kept = [part for part in train if not part.startswith("run=")]
-    npmlm(*kept, f"run={texts.parent}").refused("holds other files", "got:      texts.jsonl\n", "run=DIR")
+    npmlm(*kept, f"run={texts.parent}").refused("holds other files", "texts.jsonl", "run=DIR")
     assert all_bytes(texts.parent) == before
 
 
@@ -174,7 +174,7 @@ def test_settings_of_something_else_are_refused_in_a_short_message(
 ) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "settings.json").write_text("{}")
-    message = npmlm(*train).refused("other settings", "=not recorded", " more\n")
+    message = npmlm(*train).refused("other settings", "=not recorded", " more")
     assert len(message) < 2000
 
 
@@ -283,17 +283,17 @@ def test_blocks_that_their_masks_can_lengthen_to_just_what_the_encoder_takes_are
         (["schedule.max_minutes=1"], ["add schedule.max_minutes=null to train by steps, or schedule.max_steps=null"]),
         (
             ["schedule.max_steps=null"],
-            ["do:       set schedule.max_steps=N, schedule.max_epochs=N or schedule.max_minutes=N"],
+            ["schedule.max_steps=N"],
         ),
         (["schedule.max_steps=null", "schedule.max_minutes=0"], ["schedule.max_minutes is out of range", "above 0"]),
         (["schedule.learning_rate=-1"], ["schedule.learning_rate"]),
         (["trainer.groups_per_device_batch=1000"], ["trainer.groups_per_device_batch"]),
-        (["device=warp"], ["where:    device"]),
-        (["precision=float16"], ["a CPU does not compute in float16", "where:    precision"]),
-        (["precision=float16", "trainer.sharding=full"], ["where:    precision", "trainer.sharding=none"]),
-        (["device=cuda:1"], ["where:    device", "CUDA_VISIBLE_DEVICES"]),
-        (["trainer.seed=18446744073709551616"], ["where:    trainer.seed"]),
-        (["groups.sequences_per_group=50000"], ["where:    groups.sequences_per_group", "at most 43690"]),
+        (["device=warp"], ["device"]),
+        (["precision=float16"], ["precision=float16"]),
+        (["precision=float16", "trainer.sharding=full"], ["precision", "trainer.sharding=none"]),
+        (["device=cuda:1"], ["device", "CUDA_VISIBLE_DEVICES"]),
+        (["trainer.seed=18446744073709551616"], ["trainer.seed"]),
+        (["groups.sequences_per_group=50000"], ["groups.sequences_per_group", "at most 43690"]),
         (["blocks.max_block_tokens=120"], ["128 tokens", "blocks.max_block_tokens"]),
         (["blocks.max_block_tokens=129", "masking.unit=token", TOKEN], ["128 tokens", "129"]),
         (["corruption.masked_fraction=0.4"], ["corruption.masked_fraction"]),
@@ -311,7 +311,7 @@ def test_blocks_that_their_masks_can_lengthen_to_just_what_the_encoder_takes_are
         ),
         (
             ["start.fresh.layers=1", "start.fresh.window_tokens=4", "start.fresh.dimensions=6"],
-            ["where:    start.fresh.dimensions", "even"],
+            ["start.fresh.dimensions", "even"],
         ),
         (["objective.masked_weight=1", "corruption.span_success_probability=0.5"], ["corruption.sampler=geometric"]),
         (["objective.masked.visible_only=true"], ["objective.masked.visible_only"]),
@@ -320,7 +320,7 @@ def test_blocks_that_their_masks_can_lengthen_to_just_what_the_encoder_takes_are
         (["objective.denoising_weight=1"], ["no head for the other objectives"]),
         (
             ["objective.denoising_weight=1", "objective.nonparametric_weight=0", "masking.min_masked_fraction=0.05"],
-            ["the model is no encoder-decoder"],
+            ["not an encoder-decoder"],
         ),
         (
             ["objective.masked_weight=1", "corruption.predicted_fraction=0.4"],
@@ -354,14 +354,14 @@ def test_a_bad_line_of_the_corpus_leaves_no_run_folder(
 
 
 @pytest.mark.parametrize("number", [1, 4, 12])
-@pytest.mark.parametrize(("code", "meaning"), [(errno.ENOSPC, "disk is full"), (errno.EACCES, "no permission")])
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EACCES])
 def test_a_disk_that_refuses_before_the_first_step_leaves_the_directory_unchanged(
-    code: int, meaning: str, number: int, npmlm: CommandLine, train: list[str], tmp_path: Path
+    code: int, number: int, npmlm: CommandLine, train: list[str], tmp_path: Path
 ) -> None:
     before = all_bytes(tmp_path)
     with pytest.MonkeyPatch.context() as patched:
         refuse_writing(patched, code, after=number)
-        npmlm(*train).refused(meaning)
+        npmlm(*train).refused(os.strerror(code))
     assert all_bytes(tmp_path) == before
     assert npmlm(*train).status == 0
 
@@ -378,7 +378,7 @@ def test_a_disk_that_is_full_when_a_checkpoint_is_written_costs_only_the_steps_s
                 refuse_writing(patched, errno.ENOSPC, after=1)
 
         patched.setattr(Trainer, "_report", filled)
-        npmlm(*train, "trainer.checkpoint_every_minutes=0").refused("disk is full", "checkpoints")
+        npmlm(*train, "trainer.checkpoint_every_minutes=0").refused("No space left", "checkpoints")
     assert not (tmp_path / "run" / "encoder").exists()
     assert npmlm(*train, "trainer.checkpoint_every_minutes=0").status == 0
 
@@ -434,7 +434,7 @@ def test_an_encoder_of_visible_tokens_alone_is_saved_without_the_head_that_read_
         f"corpus.files={texts}",
         f"out={tmp_path / 'out'}",
     )
-    npmlm(*command).refused("no trained head")
+    npmlm(*command).refused("head for masked tokens")
 
 
 def test_the_correlation_with_sts_decides_about_the_best_encoder_where_nothing_else_is_measured() -> None:
