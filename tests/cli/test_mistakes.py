@@ -47,7 +47,7 @@ def test_what_looks_like_an_option_is_text_where_it_holds_a_mask_or_stands_behin
 ) -> None:
     for text in (["-k <mask>"], ["--", "--index <mask>"]):
         assert npmlm("fill", f"index={built_index}", "output=json", *text).status == 0
-    npmlm("fill", f"index={built_index}", "no mask here").refused("the text has no <mask>")
+    npmlm("fill", f"index={built_index}", "no mask here").refused("<mask>", "no mask here")
 
 
 @pytest.mark.parametrize("verb", VERBS)

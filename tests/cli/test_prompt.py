@@ -77,7 +77,7 @@ def test_commands_change_how_the_next_text_is_answered(prompt: Prompt, capsys: p
         (":mode DENSE", SettingError, ["did you mean dense?"]),
         (":where lang=en", SettingError, ["kept field"]),
         (":where nonsense", SettingError, ["nonsense"]),
-        (":documents nowhere", QueryError, ["there is no such document", "'nowhere'"]),
+        (":documents nowhere", QueryError, ["nowhere"]),
         (":more", QueryError, ["requires an answer"]),
         (":open", QueryError, ["requires an answer"]),
         (":compare", QueryError, ["requires an answer"]),
@@ -85,7 +85,7 @@ def test_commands_change_how_the_next_text_is_answered(prompt: Prompt, capsys: p
         (":jsn", SettingError, ["did you mean ':json'?"]),
         (":", SettingError, ["unknown command"]),
         ("bogus=3", SettingError, ["unknown setting bogus"]),
-        ("no gap", QueryError, ["no <mask>"]),
+        ("no gap", QueryError, ["<mask>", "no gap"]),
     ],
 )
 def test_a_mistake_is_one_message_and_changes_nothing(
@@ -376,7 +376,7 @@ def test_a_prompt_stays_open_after_a_mistake_and_ends_with_the_input(typed: Call
     outcome = typed("no gap", "", QUESTION)
     assert outcome.status == 0
     assert [answer["text"] for answer in outcome.answers()] == [QUESTION]
-    assert "no <mask>" in outcome.err
+    assert "got 0" in outcome.err
     assert "Ctrl-D" in outcome.err
 
 
@@ -390,12 +390,12 @@ def test_a_prompt_says_at_once_that_it_loads_and_does_not_repeat_the_question(ty
 def test_a_word_ends_the_prompt(word: str, typed: Callable[..., Outcome]) -> None:
     outcome = typed(word, QUESTION)
     assert (outcome.status, outcome.out) == (0, "")
-    assert "no <mask>" not in outcome.err
+    assert "got 0" not in outcome.err
 
 
 def test_help_at_the_prompt_says_what_can_be_typed(typed: Callable[..., Outcome]) -> None:
     err = typed("help").err
-    assert "no <mask>" not in err
+    assert "got 0" not in err
     assert all(part in err for part in ("k=3", "documents=null", "quit", "Ctrl-C drops"))
 
 
@@ -465,5 +465,5 @@ def test_sentences_are_shown_at_the_prompt_as_by_the_command(
     out, _ = taken(prompt, capsys, QUESTION)
     assert "Reykjavík" in out
     assert out == npmlm("fill", f"index={built_index}", "output=sentences", QUESTION).out
-    with pytest.raises(QueryError, match="several <mask>"):
+    with pytest.raises(QueryError, match="<mask>"):
         prompt.take(PARIS.replace("France", "<mask>"))

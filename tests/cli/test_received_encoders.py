@@ -69,7 +69,7 @@ def test_no_code_of_an_encoder_runs_whatever_standard_input_says(
     before = all_bytes(evil)
     for command in commands:
         outcome = npmlm(*command, stdin=YES)
-        outcome.refused("code in an encoder's folder is never run", "model_type 'evil'")
+        outcome.refused("config.json", "model_type 'evil'")
         assert not (tmp_path / "ran").exists(), command
     assert all_bytes(evil) == before
 

@@ -43,10 +43,10 @@ def test_a_place_for_the_report_is_tried_before_the_work_and_not_left_there_empt
     npmlm: CommandLine, built_index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").write_text("")
-    message = npmlm("tune", f"index={built_index}", f"out={tmp_path / 'file' / 'out'}").refused("is a file")
+    message = npmlm("tune", f"index={built_index}", f"out={tmp_path / 'file' / 'out'}").refused("file/out")
     assert "questions: " not in message
     monkeypatch.setattr("npm.tuning.tune.MIN_SENTENCE_CHARS", 10_000)
-    npmlm("tune", f"index={built_index}", f"out={tmp_path / 'deep' / 'out'}").refused("no question can be made")
+    npmlm("tune", f"index={built_index}", f"out={tmp_path / 'deep' / 'out'}").refused("no question")
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
