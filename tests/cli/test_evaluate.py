@@ -91,7 +91,7 @@ def test_what_a_task_with_an_index_of_its_own_cannot_use_is_refused(task: str, n
             "task=magic",
             ["unknown task 'magic'", "sst2", "demo, ", "in_batch, ", "denoising, ", "sts, "],
         ),
-        ("task=masked_token", ["did you mean 'masked_tokens'?"]),
+        ("task=masked_token", ["masked_tokens"]),
         ("encoder=./nowhere", ["no such encoder"]),
     ],
 )
