@@ -53,7 +53,7 @@ def test_a_corpus_that_cannot_be_used_leaves_nothing_behind(
     write_corpus(files / "4.jsonl", DOCUMENTS)
     (files / "5.jsonl").write_text("no JSON\n", encoding="utf-8")
     command = [*arguments(files, tiny_encoder_folder, tmp_path / "index"), "cluster=local", "jobs=2"]
-    npmlm(*command).refused("5.jsonl", "line 1")
+    npmlm(*command).refused("5.jsonl:1")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus"]
     (files / "5.jsonl").unlink()
     assert npmlm(*command).status == 0

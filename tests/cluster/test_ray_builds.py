@@ -77,7 +77,7 @@ def test_a_mistake_of_the_user_in_a_job_arrives_as_its_one_message(
     files = write_files(tmp_path / "corpus")
     (files / "4.jsonl").write_text("no JSON\n", encoding="utf-8")
     here, there = (arguments(files, tiny_encoder_folder, tmp_path / "index") for _ in range(2))
-    message = npmlm(*here).refused("4.jsonl", "line 1")
+    message = npmlm(*here).refused("4.jsonl:1")
     assert npmlm(*there, "cluster=ray", "jobs=2").refused() == message
     assert not (tmp_path / "index").exists()
     with pytest.raises(CorpusError):

@@ -120,7 +120,7 @@ def test_lines_of_json_come_one_for_each_text(server: RunningServer) -> None:
 def test_masks_too_far_apart_are_refused_with_the_number_of_their_text(server: RunningServer) -> None:
     far = f"<mask> {'word ' * 600}<mask>"
     body = {"text": [QUESTION, far, QUESTION]}
-    assert_problem(server.fill(body["text"]), 422, "text.1", "too far apart")
+    assert_problem(server.fill(body["text"]), 422, "text.1", "tokens from the first")
     lines = server.ask("POST", "/v1/fill", body, headers={"Accept": "application/x-ndjson"}).body.splitlines()
     assert json.loads(lines[0]) == server.fill(QUESTION).json["answers"][0]
     assert len(lines) == 2 and "text.1" in json.loads(lines[1])["title"]
@@ -239,7 +239,7 @@ def test_fifty_malformed_bodies_are_each_one_problem(server: RunningServer) -> N
 def test_a_field_of_the_wrong_name_or_kind_is_named(server: RunningServer) -> None:
     assert_problem(server.fill(QUESTION, kk=3), 422, "kk")
     assert_problem(server.fill(QUESTION, k=101), 422, "k: ", "101")
-    assert_problem(server.fill([QUESTION, "x"]), 422, "text.1", "has no <mask>")
+    assert_problem(server.fill([QUESTION, "x"]), 422, "text.1", "got 0")
     assert_problem(server.fill(["x"]), 422, "text.0")
     for name in ("strength", "str", "list[", "constrained"):  # like the names of types
         assert f"field {name};" in server.fill(QUESTION, **{name: 1}).json["title"]
@@ -318,7 +318,7 @@ def test_a_port_in_use_keys_that_are_none_and_no_index_are_one_message(
     npmlm("serve", f"index={built_index}", "host=999.1.1.1").refused("999.1.1.1")
     npmlm("serve", f"index={built_index}", f"key_file={tmp_path / 'none'}").refused("key_file")
     (tmp_path / "keys").write_text("short\n")
-    npmlm("serve", f"index={built_index}", f"key_file={tmp_path / 'keys'}").refused("key_file", "8 ASCII")
+    npmlm("serve", f"index={built_index}", f"key_file={tmp_path / 'keys'}").refused("key_file", "at least 8")
     npmlm("serve", f"index={tmp_path / 'none'}", "port=0").refused(str(tmp_path / "none"))
     npmlm("serve", f"index={built_index}", "port=0", "fill.retrieval=blocks").refused("needs block vectors")
     npmlm("serve", f"index={built_index}", "port=0", f"examples={tmp_path / 'none'}").refused("examples")
