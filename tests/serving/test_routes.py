@@ -320,7 +320,7 @@ def test_a_port_in_use_keys_that_are_none_and_no_index_are_one_message(
     (tmp_path / "keys").write_text("short\n")
     npmlm("serve", f"index={built_index}", f"key_file={tmp_path / 'keys'}").refused("key_file", "at least 8")
     npmlm("serve", f"index={tmp_path / 'none'}", "port=0").refused(str(tmp_path / "none"))
-    npmlm("serve", f"index={built_index}", "port=0", "fill.retrieval=blocks").refused("needs block vectors")
+    npmlm("serve", f"index={built_index}", "port=0", "fill.retrieval=blocks").refused("block vectors")
     npmlm("serve", f"index={built_index}", "port=0", f"examples={tmp_path / 'none'}").refused("examples")
     npmlm("serve", f"index={built_index}", "port=0", f"log={tmp_path}").refused("log")
     npmlm("serve", f"index={built_index}", "port=0", "queue_texts=3").refused("queue_texts=3")
