@@ -144,10 +144,6 @@ def test_an_empty_list_of_files_or_an_empty_entry_is_refused(files: str, npmlm: 
     npmlm("build", "index=i", f"corpus.files={files}").refused("corpus.files is empty")
 
 
-def test_a_message_never_leaves_open_what_was_found(npmlm: CommandLine, built_index: Path) -> None:
-    npmlm("fill", f"index={built_index}", "device=", QUESTION).refused("nothing; this machine has")
-
-
 def test_the_index_of_the_demo_is_named_where_none_is_given(
     npmlm: CommandLine, built_index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
