@@ -404,8 +404,8 @@ BAD = [
     (["edit=reversed", "donor=x"], ["no edit takes donor="]),
     (["edit=reversed", "edits=[{name: untie}]"], ["edit and edits"]),
     ([], ["edit or edits"]),
-    (["edit=magic"], ["edit=magic", "reversed"]),
-    (["edit=absent.yaml"], ["edit file cannot be read"]),
+    (["edit=magic"], ["got magic", "reversed"]),
+    (["edit=absent.yaml"], ["absent.yaml"]),
 ]
 
 
