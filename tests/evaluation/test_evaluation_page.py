@@ -27,8 +27,9 @@ def commands() -> list[list[str]]:
 def test_every_command_of_the_page_names_a_task_that_reads_its_settings(words: list[str], tmp_path: Path) -> None:
     settings = compose_settings(words[1], split_arguments(words[2:]).settings)
     assert settings.task[0] in BUILT_IN_TASKS
-    with pytest.raises(UserError, match=r"no (such encoder|folder)|does not exist|no file"):  # but not: has no use for
+    with pytest.raises(UserError) as refused:  # for want of the files
         run_evaluation(settings, task_folder=tmp_path, progress=silent, notice=print)
+    assert "has no use for" not in str(refused.value)
 
 
 def test_the_page_names_the_forms_that_are_read() -> None:
