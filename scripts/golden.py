@@ -182,8 +182,7 @@ def main(arguments: list[str]) -> int:
     chosen = given["only"].split(",") if "only" in given else [name for name in PARTS if data or name not in OF_DATA]
     count = 0
     with tempfile.TemporaryDirectory() as work:
-        if data:
-            Path(work, "data").symlink_to(data)
+        Path(work, "data").symlink_to(data or work)
         for name in chosen:
             record, file = json.loads(json.dumps(PARTS[name](Path(work)))), folder / f"{name}.json"
             if arguments[0] == "write":

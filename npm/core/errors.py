@@ -134,6 +134,8 @@ def put_under(error: UserError, prefix: str, names: Collection[str]) -> None:
 
     They are the settings in question and, as `name=`, those that what is expected and what to do speak of.
     """
+    if not error.where:  # one sentence, which names its settings in full
+        return
     full = ", ".join(key if key.startswith(prefix) else prefix + key for key in error.where.split(", "))
     error.problem = re.sub(rf"(?<![\w.]){re.escape(error.where)}(?!\w)", lambda _: full, error.problem, count=1)
     error.where = full
