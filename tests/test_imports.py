@@ -80,7 +80,7 @@ BARE_IMAGE = {"torch", "transformers", "accelerate", "numpy", "safetensors"}
 """All that is there where encoders are trained, besides the standard library."""
 ON_A_BARE_IMAGE = ("npm.masking", "npm.models", "npm.objectives", "npm.training")
 CATCH_ALL_NAMES = {"utils.py", "common.py", "misc.py", "helpers.py"}
-MOST_LINES, MOST_FUNCTION_LINES, MOST_SCRIPT_LINES = 500, 60, 170
+MOST_LINES, MOST_FUNCTION_LINES, MOST_SCRIPT_LINES = 500, 60, 199
 
 
 @dataclass(frozen=True, slots=True)

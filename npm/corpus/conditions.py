@@ -137,7 +137,7 @@ def matching_documents(store: BlockStore, conditions: Sequence[Condition]) -> np
     if unknown := sorted({condition.field for condition in conditions} - kept):
         names, present = ", ".join(unknown), sorted(kept)
         raise SettingError(
-            f"where: no document has a kept field {names}, only {', '.join(present) or 'none'}: name another field, or build "
+            f"where: no document has a kept field {names}, only {', '.join(present) or 'none'}: name another, or build "
             f"again with corpus.kept_fields=[{','.join([*present, *unknown])}]"
         )
     return matching
