@@ -272,7 +272,8 @@ def check_room(folder: Path, needed_bytes: float, *, what: str) -> None:
     if needed_bytes > 0 and needed_bytes + KEPT_FREE_BYTES > free_bytes:
         raise StorageError(
             f"the disk has no room for the {what} in {folder}: {shown_bytes(needed_bytes)} and "
-            f"{shown_bytes(KEPT_FREE_BYTES)} to spare are needed, {shown_bytes(free_bytes)} are free; free some space, or choose another disk"
+            f"{shown_bytes(KEPT_FREE_BYTES)} to spare are needed, {shown_bytes(free_bytes)} are free; "
+            "free some space, or choose another disk"
         )
 
 
