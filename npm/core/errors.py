@@ -86,11 +86,7 @@ def unknown(what: str, name: str, known: Collection[str]) -> SettingError:
     >>> unknown("task", "trexx", ["trex", "demo"]).problem
     "unknown task 'trexx': did you mean 'trex'?"
     """
-    match = get_close_matches(name, known, n=1)
-    known_names = ", ".join(map(str, known))
-    return SettingError(
-        f"unknown {what} {name!r}: " + (f"did you mean {match[0]!r}?" if match else f"choose one of {known_names}")
-    )
+    return SettingError(f"unknown {what} {name!r}: {near(name, known)}")
 
 
 def missing(key: str, example: str = "") -> SettingError:
@@ -155,7 +151,7 @@ def near(name: str, known: Collection[str]) -> str:
     """What to write instead of a misspelt `name`: the known one nearest to it, else all of them.
 
     >>> near("trian", ["train", "fill"]), near("x", ["train", "fill"])
-    ('did you mean train?', 'choose one of train, fill')
+    ("did you mean 'train'?", 'choose one of train, fill')
     """
     match = get_close_matches(name, known, n=1)
-    return f"did you mean {match[0]}?" if match else f"choose one of {', '.join(known)}"
+    return f"did you mean {match[0]!r}?" if match else f"choose one of {', '.join(known)}"

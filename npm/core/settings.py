@@ -113,11 +113,7 @@ def settings_from(kind: type[Settings], recorded: Mapping[str, Any], absent: Map
     except SettingError as error:
         file = str(getattr(recorded, "file", "a manifest"))
         raise ArtifactError(
-            f"{file} records settings that nothing can be made with",
-            expected=f"{error.where}: {error.expected}",
-            got=error.got,
-            where=file,
-            fix="do not use it: get the index again from where it came, or build it again",
+            f"{file} records invalid settings ({error}): fetch the index again, or build it again"
         ) from error
 
 
