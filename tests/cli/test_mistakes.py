@@ -80,8 +80,8 @@ def test_the_version_has_a_short_name_and_needs_no_verb(npmlm: CommandLine) -> N
         (["help", "trian"], "did you mean 'train'?"),
         (["fill", "index=i", "retreival=bm25"], "did you mean retrieval=?"),
         (["build", "index=i", "files=a.jsonl"], "did you mean corpus.files=?"),
-        (["fill", "index=i", "retrieval=DENSE"], "did you mean 'dense'?"),
-        (["fill", "index=i", "scoring=referense"], "did you mean 'reference'?"),
+        (["fill", "index=i", "retrieval=DENSE"], "did you mean dense?"),
+        (["fill", "index=i", "scoring=referense"], "did you mean reference?"),
     ],
 )
 def test_a_misspelt_verb_setting_or_choice_is_answered_with_the_right_one(

@@ -74,7 +74,7 @@ def test_commands_change_how_the_next_text_is_answered(prompt: Prompt, capsys: p
         (":k", SettingError, ["k must be"]),
         (":k many", SettingError, ["k must be", "many"]),
         (":k 0", SettingError, ["k is out of range", "at least 1"]),
-        (":mode DENSE", SettingError, ["did you mean 'dense'?"]),
+        (":mode DENSE", SettingError, ["did you mean dense?"]),
         (":where lang=en", SettingError, ["kept field"]),
         (":where nonsense", SettingError, ["nonsense"]),
         (":documents nowhere", QueryError, ["nowhere"]),

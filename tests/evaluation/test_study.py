@@ -134,7 +134,7 @@ def test_what_only_finished_stages_needed_is_not_made_again(tmp_path: Path) -> N
 
 def test_a_stage_that_is_not_there_is_told(tmp_path: Path) -> None:
     broken = Study(cells={"a": {"test": ["evaluate", "encoder={stage:run}"]}}, columns=CHAIN.columns, shared={})
-    with pytest.raises(SettingError, match=r"cell a.*run"):
+    with pytest.raises(SettingError, match=r"(?s)cell a.*run"):
         run_study(broken, tmp_path / "study", seeds=[0], command=Commands(), check=accept)
     assert not (tmp_path / "study").exists()
 

@@ -353,7 +353,7 @@ def test_a_decoder_without_a_token_to_begin_with_is_refused_where_nothing_stands
     tiny_decoder(tmp_path, bos=False)
     logs = WriterLogs(DecoderWriter(Decoder.load(str(tmp_path), device="cpu", dtype="float32")))
     assert np.isfinite(logs(("It is <mask>",), WORDS)[0]).all()
-    with pytest.raises(EncoderError, match="cannot begin a text"):
+    with pytest.raises(EncoderError, match="bos_token"):
         logs(TEXTS, WORDS)
     model = ZeroShotSettings(causal=CausalSettings(model=str(tmp_path)))
     methods = Methods(ZeroShotEvaluation(zero_shot=model, device="cpu"))
@@ -361,7 +361,7 @@ def test_a_decoder_without_a_token_to_begin_with_is_refused_where_nothing_stands
     behind = Task("t", Suite.closed, TaskData("t.jsonl"), "<mask> is {text}", labels)
     before = replace(behind, template="{text} It is <mask>")
     assert methods.closed("causal", before).name == "causal"
-    with pytest.raises(EncoderError, match="cannot begin a text"):
+    with pytest.raises(EncoderError, match="bos_token"):
         methods.closed("causal", behind)  # before anything is asked
 
 
@@ -374,9 +374,9 @@ def test_an_encoder_an_encoder_decoder_and_a_decoder_without_its_head_are_no_dec
     model = tiny_decoder(tmp_path / "gpt")
     model.config.tie_word_embeddings = False
     model.transformer.save_pretrained(tmp_path / "gpt")
-    with pytest.raises(EncoderError, match="weights are incomplete"):
+    with pytest.raises(EncoderError, match=r"lm_head\.weight"):
         Decoder.load(str(tmp_path / "gpt"))
-    with pytest.raises(EncoderError, match="no encoder-decoder"):
+    with pytest.raises(EncoderError, match="encoder-decoder"):
         Denoiser.load(str(tmp_path / "gpt"))
 
 
