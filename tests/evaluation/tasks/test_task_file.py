@@ -142,7 +142,7 @@ def test_the_shipped_tasks_are_those_of_the_paper_with_its_labels_and_numbers() 
 
 
 @pytest.mark.parametrize(
-    ("name", "fix"), [("sst", "did you mean sst2"), ("trecs", "did you mean trex"), ("zzz", "choose one")]
+    ("name", "fix"), [("sst", "did you mean 'sst2'"), ("trecs", "did you mean 'trex'"), ("zzz", "choose one")]
 )
 def test_an_unknown_name_is_answered_with_the_nearest(name: str, fix: str) -> None:
     with pytest.raises(TaskFileError, match="unknown task.*" + fix):
@@ -152,15 +152,15 @@ def test_an_unknown_name_is_answered_with_the_nearest(name: str, fix: str) -> No
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        ({"templat": "x"}, "unknown key templat: did you mean template"),
+        ({"templat": "x"}, "unknown key templat: did you mean 'template'"),
         ({"digest": "x"}, "unknown key digest"),
-        ({"data": {"file": "a.csv", "colums": {}}}, "unknown key data.colums: did you mean columns"),
-        ({"scoring": {"temprature": 1}}, "unknown key scoring.temprature: did you mean temperature"),
+        ({"data": {"file": "a.csv", "colums": {}}}, "unknown key data.colums: did you mean 'columns'"),
+        ({"scoring": {"temprature": 1}}, "unknown key scoring.temprature: did you mean 'temperature'"),
         (
             {"labels": [{"value": 0, "words": ["a"]}, {"valu": 1, "words": ["b"]}]},
-            "unknown key labels[1].valu: did you mean value",
+            "unknown key labels[1].valu: did you mean 'value'",
         ),
-        ({"data": {"file": "a.csv", "columns": {"texts": "review"}}}, "data.columns.texts: did you mean text"),
+        ({"data": {"file": "a.csv", "columns": {"texts": "review"}}}, "data.columns.texts: did you mean 'text'"),
         ({"data": {"columns": {}}}, "data.file is required"),
         ({"labels": [{"value": 0, "words": ["a"]}, {"words": ["b"]}]}, "labels[1].value is required"),
         ({"labels": [{"value": 0, "words": ["a"]}, {"value": 1}]}, "labels[1].words is required"),

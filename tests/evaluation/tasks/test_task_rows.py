@@ -172,7 +172,7 @@ def test_a_row_of_which_the_cut_leaves_nothing_is_marked(tmp_path: Path, encoder
 
 def test_a_column_that_is_not_there_is_named_with_those_that_are(tmp_path: Path) -> None:
     told = refused(tmp_path, closed(columns={"text": "txt"}))
-    assert "data.jsonl:1: no column 'txt': did you mean text" in told
+    assert "data.jsonl:1: no column 'txt': did you mean 'text'" in told
     assert "no column 'a.b'" in refused(tmp_path, closed(columns={"text": "a.b"}))
     assert "no column 'gold'" in refused(tmp_path, closed(columns={"label": "gold"}))
     assert "no column 'answers'" in refused(tmp_path, opened(), [{"relation": "r", "subject": "s"}])

@@ -198,7 +198,7 @@ def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
 
 
 def test_an_unknown_name_is_refused_with_the_nearest() -> None:
-    assert "did you mean sentiment" in refused("sentimnet")
+    assert "did you mean 'sentiment'" in refused("sentimnet")
 
 
 def test_expanding_without_an_index_is_refused() -> None:
