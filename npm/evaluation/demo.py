@@ -10,9 +10,10 @@ from __future__ import annotations
 import json
 import random
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,26 +23,32 @@ from index.files import sha256_of_file
 from npm.core.errors import SettingError, UserError
 from npm.core.settings import as_json
 from npm.core.types import SURROGATE, Progress, TokenFlag, silent
-from npm.evaluation.held_out.article_questions import AMONG
-from npm.evaluation.metrics import Interval, bootstrap_interval, chance_of_hit, hit_rank, normalise_answer
-from npm.evaluation.report import print_demo
+from npm.evaluation.metrics import Interval, bootstrap_interval, chance_of_hit, hit_rank, is_hit, normalise_answer
+from npm.evaluation.report import Row, percent, terminal_table
 from npm.evaluation.results import CheckRecord, any_record, filler_facts, write_results
-from npm.evaluation.settings import DemoSettings, SampleSettings, Split
+from npm.evaluation.settings import DemoSettings, SampleSettings
+from npm.evaluation.tasks.task import Split
 from npm.evaluation.zero_shot.baselines import BlockSpans, lexicon_of
 from npm.indexing.rows import RowMap
 from npm.retrieval.blocks import rank_blocks, rankings
 from npm.retrieval.queries import check_query, encode_queries
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, Group, RenderableType
+    from rich.table import Table
+    from rich.text import Text
 
-    from npm.core.types import Answer
+    from npm.core.types import Answer, Occurrence, Phrase
     from npm.corpus.store import BlockStore
     from npm.retrieval.fill import PhraseFiller
 
 
 TASK = "demo"
-QUESTIONS_PER_CALL, QUESTIONS_SHOWN = 32, 24
+QUESTIONS_PER_CALL, QUESTIONS_SHOWN, PHRASES_SHOWN = 32, 24, 3
+PHRASE_COLUMNS = 22
+"""Widest a phrase may be in a table before it is wrapped."""
+RANKED_BLOCKS = 3
+"""Blocks, besides the first, among which one with an answer is looked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +104,7 @@ class DemoResult:
     total: HitRates
     kinds: tuple[HitRates, ...]  # in the order in which they first come
     baseline: HitRates | None
-    blocks: tuple[HitRates, ...]  # how often a block that holds an answer is first, and among `AMONG`, by each ranking
+    blocks: tuple[HitRates, ...]  # how often a block that holds an answer is first, and among a few, by each ranking
     record: dict[str, Any]  # settings and fingerprints: what the numbers depend on
 
     def metrics(self) -> dict[str, Any]:
@@ -208,7 +215,7 @@ def with_letter_noise(questions: Sequence[Question], share: float, *, seed: int)
 def _holding_blocks(
     filler: PhraseFiller, questions: Sequence[Question]
 ) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
-    """For each ranking of all blocks, where the first one holds an answer, and one of `AMONG`: f64 [n] of 0 and 1 each.
+    """For each ranking of all blocks, where the first one holds an answer, and one of a few: f64 [n] of 0 and 1 each.
 
     There is none without text.
     """
@@ -220,9 +227,9 @@ def _holding_blocks(
         filler.encoder, texts, pooler=index.block_pooler, tokens_per_batch=filler.settings.tokens_per_batch
     )
     for name, retrieval in rankings(index).items():
-        settings = replace(filler.settings, retrieval=retrieval, bm25_blocks=AMONG)
+        settings = replace(filler.settings, retrieval=retrieval, bm25_blocks=RANKED_BLOCKS)
         hits = rank_blocks(index, texts, vectors.sentences, settings, allowed=index.live_blocks)
-        right = np.zeros(hits.found.shape, dtype=bool)  # [n, AMONG]
+        right = np.zeros(hits.found.shape, dtype=bool)  # [n, RANKED_BLOCKS]
         for number, place in np.argwhere(hits.found).tolist():
             right[number, place] = holds_answer(int(hits.blocks[number, place]), questions[number])
         yield name, right[:, 0].astype(float), right.any(axis=1).astype(float)
@@ -342,3 +349,90 @@ def _question(entry: object, *, where: str) -> Question:
         raise QuestionFileError(f"{where}: split must be {' or '.join(Split.__members__)}, got {entry['split']!r:.80}")
     check_query(entry["text"], where=where)
     return Question(entry["id"], entry["kind"], entry["text"], tuple(answers), Split(entry["split"]))
+
+
+def hit_rows(rates: Iterable[HitRates], *, k: int) -> tuple[Row, list[Row]]:
+    """Header and rows of a table of hit rates, in per cent."""
+    header = ["", "questions", "hit@1, % [95 %]", f"hit@{k}, % [95 %]"]
+    return header, [[row.name, str(row.question_count), percent(row.hit_at_1), percent(row.hit_at_k)] for row in rates]
+
+
+def spread_over_kinds(predictions: Iterable[Prediction], count: int) -> list[Prediction]:
+    """The first `count` predictions when each kind of question has its turn, in the order in which kinds first come."""
+    by_kind: dict[str, list[Prediction]] = {}
+    for prediction in predictions:
+        by_kind.setdefault(prediction.question.kind, []).append(prediction)
+    turns = (prediction for turn in zip_longest(*by_kind.values()) for prediction in turn if prediction is not None)
+    return [prediction for prediction, _ in zip(turns, range(count), strict=False)]
+
+
+def answer_table(predictions: Iterable[Prediction], *, phrases: int = PHRASES_SHOWN) -> Group:
+    """Each question with its best phrases: score, phrase, and the sentence it stands in with the document's title.
+
+    The phrase is marked in the sentence, bold and with «»; ✓ stands before a right one. A question that no shown
+    phrase answers says what would have been right.
+    """
+    from rich.console import Group
+    from rich.padding import Padding
+    from rich.text import Text
+
+    parts: list[RenderableType] = []
+    for prediction in predictions:
+        shown = prediction.answer.phrases[:phrases]
+        heading = Text(prediction.question.text, style="bold cyan")
+        if prediction.hit_rank is None or prediction.hit_rank > len(shown):
+            heading.append(f"  (answer: {prediction.question.answers[0]})", style="not bold red")
+        parts += [heading, Padding(_phrase_grid(shown, prediction.question.answers), (0, 0, 1, 2))]
+    return Group(*parts)
+
+
+def _phrase_grid(phrases: Sequence[Phrase], answers: Sequence[str]) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    from npm.core.display import one_line
+
+    grid = Table.grid(padding=(0, 2, 0, 0), expand=True)
+    grid.add_column(no_wrap=True, width=1)
+    grid.add_column(no_wrap=True, width=5, justify="right")
+    grid.add_column(overflow="fold", max_width=PHRASE_COLUMNS, min_width=PHRASE_COLUMNS)
+    grid.add_column(overflow="fold", ratio=1)
+    for phrase in phrases:
+        right = is_hit(phrase.phrase, answers)
+        where = marked_occurrence(phrase.occurrences[0]) if phrase.occurrences else Text("")
+        grid.add_row(
+            Text("✓" if right else "", style="green"),
+            f"{phrase.score:.3f}",
+            Text(one_line(phrase.phrase), style="bold green" if right else "bold"),
+            where,
+        )
+    if not phrases:
+        grid.add_row("", "", Text("no phrase found", style="dim"), "")
+    return grid
+
+
+def marked_occurrence(occurrence: Occurrence, *, most_chars: int | None = None) -> Text:
+    """The sentence around a phrase, the phrase marked, and the document's title behind it."""
+    from npm.core.display import CONTEXT_CHARS, marked_context, one_line
+
+    text = marked_context(occurrence, most_chars=most_chars or CONTEXT_CHARS)
+    text.append(f" ({one_line(occurrence.title or occurrence.document)})", style="italic dim")
+    return text
+
+
+def print_demo(result: DemoResult, console: Console, *, shown: int | None = None) -> None:
+    """The whole report of task `demo`: answers (`shown` of them, spread over the kinds; None: all), then hit rates."""
+    from rich.text import Text
+
+    count = len(result.predictions) if shown is None else shown
+    console.print(answer_table(spread_over_kinds(result.predictions, count)))
+    if count < len(result.predictions):
+        console.print(Text(f"{count} of {len(result.predictions)} questions shown.\n", style="dim"))
+    header, rows = hit_rows(result.kinds, k=result.k)
+    console.print(terminal_table(["kind of question", *header[1:]], rows))
+    compared = [result.total] if result.baseline is None else [result.baseline, result.total]
+    header, rows = hit_rows(compared, k=result.k)
+    console.print(terminal_table(["all questions", *header[1:]], rows))
+    if result.blocks:
+        _, rows = hit_rows(result.blocks, k=result.k)
+        console.print(terminal_table(["a block that holds an answer", "questions", "first, %", "among 3, %"], rows))

@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar
 from npm.core.errors import SettingError
 from npm.core.settings import Bounds, CheckedSettings, PathList, PathText
 from npm.corpus.documents import CorpusSettings
-from npm.evaluation.tasks.task import ClosedScoring
+from npm.evaluation.tasks.task import ClosedScoring, Split
 from npm.models.settings import PoolerKind, Precision, check_leading_dimensions
 from npm.retrieval.settings import FillSettings, Overlaps, Retrieval
 
@@ -29,13 +29,6 @@ OLD_SPELLINGS = {
     **{f"mlm.{key}": f"zero_shot.mlm.{key}" for key in ("encoder", "index")},
 }
 """Keys before settings were grouped by task, which this version still takes; the new ones behind them."""
-
-
-class Split(Enum):
-    """What a question may be used for."""
-
-    dev = "dev"  # to choose settings on
-    test = "test"  # to report
 
 
 @dataclass(kw_only=True, slots=True)

@@ -20,7 +20,6 @@ from npm.core.errors import check_range, near
 from npm.core.types import MASK_TEXT, SURROGATE
 from npm.corpus.rows import SEPARATORS, Row, TaskDataError
 from npm.corpus.text import words_of
-from npm.evaluation.settings import Split
 from npm.evaluation.tasks.document_conditions import filled_conditions
 from npm.evaluation.tasks.prompts import (
     ANSWERS,
@@ -33,7 +32,7 @@ from npm.evaluation.tasks.prompts import (
     prompt_tokens,
 )
 from npm.evaluation.tasks.readers import ALTERNATIVES, find_data, not_found, placed_rows
-from npm.evaluation.tasks.task import Development, Example, Macro, Suite, Task, TooLong
+from npm.evaluation.tasks.task import Development, Example, Macro, Split, Suite, Task, TooLong
 from npm.retrieval.queries import check_query
 
 if TYPE_CHECKING:

@@ -16,9 +16,8 @@ from typing import Any
 from index.manifest import read_object
 from npm.core.errors import CorpusError, SettingError, named
 from npm.corpus.rows import Row, TaskDataError, json_rows, read_cells, read_hub_rows, read_rows
-from npm.evaluation.settings import Split
 from npm.evaluation.tasks.document_conditions import is_iso_date
-from npm.evaluation.tasks.task import Reader, Task
+from npm.evaluation.tasks.task import Reader, Split, Task
 
 ALTERNATIVES = " | "
 """In `data.file` and `data.columns`: the first of several that is there."""

@@ -49,6 +49,13 @@ LABEL_WORDS = "label_words"
 """The verbalizer of the labels' own words, which needs no list."""
 
 
+class Split(Enum):
+    """What a question may be used for."""
+
+    dev = "dev"  # to choose settings on
+    test = "test"  # to report
+
+
 class Suite(Enum):
     """Kinds of tasks."""
 

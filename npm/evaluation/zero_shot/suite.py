@@ -22,11 +22,11 @@ from npm.evaluation.analyses.corpus_shares import (
 from npm.evaluation.analyses.panels import KEY, Panel, panels_markdown, show_panels
 from npm.evaluation.report import terminal_table
 from npm.evaluation.results import CheckRecord, any_record, index_facts, model_facts, write_results
-from npm.evaluation.settings import Split, SuiteName, ZeroShotEvaluation
+from npm.evaluation.settings import SuiteName, ZeroShotEvaluation
 from npm.evaluation.tasks.data import TaskExamples, read_task
 from npm.evaluation.tasks.document_conditions import check_conditions, is_templated
 from npm.evaluation.tasks.readers import ALTERNATIVES, data_file, missing_data
-from npm.evaluation.tasks.task import ClosedMethod, Macro, OpenMethod, Suite, Task, resolved_scoring
+from npm.evaluation.tasks.task import ClosedMethod, Macro, OpenMethod, Split, Suite, Task, resolved_scoring
 from npm.evaluation.tasks.task_file import load_task, task_names
 from npm.evaluation.zero_shot.closed_set import ClosedTaskResult, evaluate_closed
 from npm.evaluation.zero_shot.methods import Methods

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from npm.corpus.rows import TaskDataError
-from npm.evaluation.settings import GeometryPairs, GeometrySettings, SampleSettings, Split, StsSettings
+from npm.evaluation.settings import GeometryPairs, GeometrySettings, SampleSettings, StsSettings
 from npm.evaluation.sts.correlation import (
     SentencePairs,
     SentenceVectors,
@@ -22,6 +22,7 @@ from npm.evaluation.sts.correlation import (
 )
 from npm.evaluation.sts.evaluate import evaluate_sts, geometry_rows, layer_rows, notes, sentence_vectors, set_rows
 from npm.evaluation.sts.geometry import alignment, mean_cosine, uniformity
+from npm.evaluation.tasks.task import Split
 from npm.models.settings import PoolerKind
 from tests.evaluation.sts.sentence_pairs import in_the_plane, pairs_of, random_vectors
 from tests.helpers.tiny_models import SENTENCES, tiny_encoder

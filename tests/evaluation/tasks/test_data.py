@@ -12,9 +12,8 @@ import pytest
 
 from npm.core.errors import SettingError
 from npm.corpus.rows import TaskDataError
-from npm.evaluation.settings import Split
 from npm.evaluation.tasks.data import answer_groups
-from npm.evaluation.tasks.task import Development, Example, Macro, TooLong
+from npm.evaluation.tasks.task import Development, Example, Macro, Split, TooLong
 from npm.evaluation.tasks.task_file import load_task
 from npm.models.encoder import Encoder
 from npm.retrieval.queries import encode_masks

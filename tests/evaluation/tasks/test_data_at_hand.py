@@ -13,9 +13,8 @@ import pytest
 from npm.core.errors import CorpusError
 from npm.corpus import rows
 from npm.corpus.rows import TaskDataError
-from npm.evaluation.settings import Split
 from npm.evaluation.tasks.readers import OFFLINE_VARIABLES, data_file, find_data, missing_data
-from npm.evaluation.tasks.task import Development, Task
+from npm.evaluation.tasks.task import Development, Split, Task
 from tests.evaluation.tasks.task_samples import REVIEWS, closed, opened, read_examples, written
 
 

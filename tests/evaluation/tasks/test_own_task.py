@@ -13,8 +13,7 @@ import pytest
 from npm.cli.main import split_arguments
 from npm.cli.settings import compose_settings
 from npm.evaluation.compare import compare_results
-from npm.evaluation.settings import Split
-from npm.evaluation.tasks.task import ClosedScoring, Label, Suite, Task, TaskData
+from npm.evaluation.tasks.task import ClosedScoring, Label, Split, Suite, Task, TaskData
 from npm.evaluation.tasks.task_file import load_task
 from tests.evaluation.tasks.task_samples import read_examples
 
