@@ -67,6 +67,7 @@ ONLY_IN = {
         "npm/cli/progress.py",
         "npm/core/display.py",
         "npm/cli/tables.py",
+        "npm/evaluation/demo.py",
         "npm/evaluation/report.py",
     ),
     "matplotlib": ("npm/core/figures.py",),
